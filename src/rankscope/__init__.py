@@ -1,0 +1,53 @@
+"""rankscope: profile a distributed PyTorch job on every rank, and see on one page where the time goes.
+
+ job on N ranks ─ capture ─▶ run directory ─ ingest ─▶ tables ─ analyses ─▶ results ─▶ terminal · report · page · files
+                 (torch)      (files only)   (1 task    (Parquet)  (per rank, then   (table + findings)
+                                              a rank)               across ranks)
+
+In the job:    ``rankscope.Profiler`` around the training loop, ``.step()`` in it.
+After the job: ``rankscope.open("run/")`` gives a run; ``run.device_time()`` a Polars frame.
+From a notebook: ``rankscope.launch("train.py", nproc=2)`` starts a job with a run directory of its own.
+
+The names are loaded when they are first used (PEP 562): capture loads nothing but torch and the standard library, and
+the analysis side loads no torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from rankscope.capture import Profiler as Profiler
+    from rankscope.errors import RankscopeError as RankscopeError
+    from rankscope.launch import launch as launch
+    from rankscope.pipeline import Run as Run
+    from rankscope.pipeline import open_run as open
+
+__all__ = ["Profiler", "RankscopeError", "Run", "__version__", "launch", "open"]
+
+_WHERE = {
+    "Profiler": ("rankscope.capture", "Profiler"),
+    "RankscopeError": ("rankscope.errors", "RankscopeError"),
+    "Run": ("rankscope.pipeline", "Run"),
+    "launch": ("rankscope.launch", "launch"),
+    "open": ("rankscope.pipeline", "open_run"),
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'rankscope' has no attribute {name!r}")
+    from importlib import import_module
+
+    module, attribute = _WHERE[name]
+    value = getattr(import_module(module), attribute)
+    # `rankscope.launch` is both a package and a function: importing the package binds its name here, so the
+    # function must be bound after it.
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,69 @@
+"""What can go wrong, said so that a person can act on it.
+
+Every error names the file (where there is one), what is wrong with it, and what to do. The command line prints
+these three and no traceback; from Python they are ordinary exceptions with a common base.
+"""
+
+from __future__ import annotations
+
+import os
+
+
+class RankscopeError(Exception):
+    """Base of every error that rankscope raises on purpose.
+
+    Args:
+        what: what is wrong, one sentence without the file's name.
+        path: the file or directory it is about, if any.
+        hint: what to do about it.
+    """
+
+    def __init__(self, what: str, *, path: str | os.PathLike[str] | None = None, hint: str | None = None) -> None:
+        self.what = what
+        self.path = None if path is None else os.fspath(path)
+        self.hint = hint
+        super().__init__(str(self))
+
+    def __str__(self) -> str:
+        text = self.what if self.path is None else f"{self.path}: {self.what}"
+        return text if self.hint is None else f"{text}\n  → {self.hint}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Keyword-only arguments do not survive the default pickling, and errors cross process pools.
+        return _rebuild, (type(self), self.what, self.path, self.hint)
+
+
+def _rebuild(kind: type[RankscopeError], what: str, path: str | None, hint: str | None) -> RankscopeError:
+    return kind(what, path=path, hint=hint)
+
+
+class ConfigError(RankscopeError):
+    """An argument, option or environment variable that cannot be meant."""
+
+
+class LauncherError(RankscopeError):
+    """The launcher's environment variables are missing or contradict each other."""
+
+
+class TraceError(RankscopeError):
+    """A trace file that cannot be read at all."""
+
+
+class NotATraceError(TraceError):
+    """A readable file that holds something other than a profiler trace."""
+
+
+class NoTracesError(RankscopeError):
+    """A path with no trace in it."""
+
+
+class RunSelectionError(RankscopeError):
+    """A directory that holds several runs, of which one must be chosen."""
+
+
+class AnalysisError(RankscopeError):
+    """An analysis that does not exist, or that cannot be computed from these traces."""
+
+
+class LaunchError(RankscopeError):
+    """A job that could not be started or that failed."""
