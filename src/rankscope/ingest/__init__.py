@@ -1,0 +1,1 @@
+"""One trace file of any producer to tables: find, open, cut, decode, link."""

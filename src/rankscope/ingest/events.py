@@ -1,0 +1,157 @@
+"""The event of a Kineto trace as msgspec decodes it, and its arguments by kind.
+
+An event is decoded with its arguments left as raw JSON; the arguments of all events of one kind are then decoded
+together, into a struct that holds only what that kind's table wants. Both passes together cost what one pass into a
+struct of every argument would, and arguments that no table knows stay at hand as they were written.
+"""
+
+from __future__ import annotations
+
+from msgspec import Raw, Struct, field
+from msgspec.json import Decoder
+
+NO_ARGS = Raw(b"{}")
+Number = int | str | float | None
+
+
+class Event(Struct, gc=False):
+    """One event, its arguments undecoded. ``ts`` and ``dur`` are microseconds, as written."""
+
+    ph: str | None = None
+    cat: str | None = None
+    name: str | None = None
+    ts: float | None = None
+    dur: float | None = None
+    pid: Number = None
+    tid: Number = None
+    id: Number = None
+    args: Raw = NO_ARGS
+
+
+class ExactTime(Struct, gc=False):
+    """An event's instant as text, for files whose numbers a float64 cannot hold to the nanosecond."""
+
+    ts: Raw = Raw(b"null")
+    dur: Raw = Raw(b"null")
+
+
+class DeviceArgs(Struct, gc=False):
+    """Arguments of kernels, copies and fills."""
+
+    external_id: int | None = field(name="External id", default=None)
+    external_id_2020: int | None = field(name="external id", default=None)
+    correlation: int | None = None
+    device: int | None = None
+    context: Raw = Raw(b"")
+    stream: int | None = None
+    queued: int | None = None
+    registers: int | None = field(name="registers per thread", default=None)
+    shared_memory: int | None = field(name="shared memory", default=None)
+    blocks_per_sm: float | None = field(name="blocks per SM", default=None)
+    warps_per_sm: float | None = field(name="warps per SM", default=None)
+    occupancy: float | None = field(name="est. achieved occupancy %", default=None)
+    grid: Raw = Raw(b"")
+    block: Raw = Raw(b"")
+    bytes: int | None = None
+    graph_id: int | None = field(name="graph id", default=None)
+    graph_node_id: int | None = field(name="graph node id", default=None)
+    collective: str | None = field(name="Collective name", default=None)
+
+
+class CollectiveArgs(Struct, gc=False):
+    """The collective metadata among the arguments of a kernel or of ``record_param_comms``."""
+
+    external_id: int | None = field(name="External id", default=None)
+    collective: str | None = field(name="Collective name", default=None)
+    dtype: str | None = None
+    in_elements: int | None = field(name="In msg nelems", default=None)
+    out_elements: int | None = field(name="Out msg nelems", default=None)
+    in_split: Raw = field(name="In split size", default=Raw(b""))
+    out_split: Raw = field(name="Out split size", default=Raw(b""))
+    group_name: str | int | None = field(name="Process Group Name", default=None)
+    group_id: str | int | None = field(name="Process Group ID", default=None)
+    group_description: str | None = field(name="Process Group Description", default=None)
+    group_ranks: Raw = field(name="Process Group Ranks", default=Raw(b""))
+    group_size: int | None = field(name="Group size", default=None)
+    group_rank: int | None = field(name="Rank", default=None)
+    sequence: int | None = field(name="Seq", default=None)
+    source_rank: int | None = field(name="Src Rank", default=None)
+    destination_rank: int | None = field(name="Dst Rank", default=None)
+
+
+class OperatorArgs(Struct, gc=False):
+    """Arguments of host operators."""
+
+    external_id: int | None = field(name="External id", default=None)
+    sequence: int | None = field(name="Sequence number", default=None)
+    forward_thread: int | None = field(name="Fwd thread id", default=None)
+    record_function_id: int | None = field(name="Record function id", default=None)
+    input_dims: Raw = field(name="Input Dims", default=Raw(b""))
+    input_types: Raw = field(name="Input type", default=Raw(b""))
+    input_strides: Raw = field(name="Input Strides", default=Raw(b""))
+    concrete_inputs: Raw = field(name="Concrete Inputs", default=Raw(b""))
+    call_stack: str | None = field(name="Call stack", default=None)
+    module_hierarchy: str | None = field(name="Module Hierarchy", default=None)
+    kernel_name: str | None = None
+    kernel_backend: str | None = None
+    kernel_file: str | None = None
+    kernel_hash: str | None = None
+    kernel_kwargs: str | None = None
+
+
+class RuntimeArgs(Struct, gc=False):
+    """Arguments of calls into the device's runtime or driver."""
+
+    external_id: int | None = field(name="External id", default=None)
+    external_id_2020: int | None = field(name="external id", default=None)
+    correlation: int | None = None
+    cbid: int | None = None
+    bytes: int | None = None
+    size: int | None = None
+    stream: Number = None
+    kind: Number = None
+    kernel: str | None = None
+
+
+class FrameArgs(Struct, gc=False):
+    """Arguments of Python frames."""
+
+    python_id: int | None = field(name="Python id", default=None)
+    python_parent_id: int | None = field(name="Python parent id", default=None)
+    python_module_id: int | None = field(name="Python module id", default=None)
+    python_thread: int | None = field(name="Python thread", default=None)
+    finished: bool | None = None
+
+
+class AnnotationArgs(Struct, gc=False):
+    """Arguments of named ranges."""
+
+    external_id: int | None = field(name="External id", default=None)
+    input_dims: Raw = field(name="Input Dims", default=Raw(b""))
+    input_types: Raw = field(name="Input type", default=Raw(b""))
+    concrete_inputs: Raw = field(name="Concrete Inputs", default=Raw(b""))
+
+
+class MemoryArgs(Struct, gc=False):
+    """Arguments of ``[memory]`` events."""
+
+    address: int | None = field(name="Addr", default=None)
+    bytes: int | None = field(name="Bytes", default=None)
+    device_type: int | None = field(name="Device Type", default=None)
+    device: int | None = field(name="Device Id", default=None)
+    total_allocated: int | None = field(name="Total Allocated", default=None)
+    total_reserved: int | None = field(name="Total Reserved", default=None)
+
+
+class TrackArgs(Struct, gc=False):
+    """Arguments of metadata events."""
+
+    name: Number = None
+    labels: Number = None
+    sort_index: Number = None
+
+
+# Numbers as text (`"ts": "123.4"`) are numbers: not strict.
+EVENTS = Decoder(list[Event], strict=False)
+EVENT = Decoder(Event, strict=False)
+EXACT_TIMES = Decoder(list[ExactTime], strict=False)

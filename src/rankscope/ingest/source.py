@@ -1,0 +1,274 @@
+"""Open a trace wherever it lies, whatever it is packed in: by its content, never by its name.
+
+Plain JSON, gzip (several members too), zstandard, and archives (tar in either, zip) whose member is the trace.
+Archives are read as streams and nothing is unpacked to disk, so no path in them can lead anywhere.
+"""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import IO, BinaryIO, Protocol, cast
+
+import fsspec
+import zstandard
+from isal import isal_zlib
+
+from rankscope.errors import NotATraceError, TraceError
+
+BLOCK_BYTES = 1 << 20
+# Traces shrink 10 to 30 times. What grows 300 times and beyond a gigabyte is no trace but a bomb.
+MAX_RATIO = 300
+FREE_BYTES = 1 << 30
+MAX_MEMBERS = 10_000
+
+_GZIP, _ZSTD, _ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04"
+_DAMAGED = isal_zlib.error
+_PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+
+
+class Reader(Protocol):
+    """What can be read in pieces."""
+
+    def read(self, size: int, /) -> bytes:
+        """Up to so many bytes; nothing at the end."""
+        ...
+
+
+def is_url(path: str) -> bool:
+    """Whether a path names something that fsspec must fetch (``s3://…``)."""
+    return "://" in path and not path.startswith("file://")
+
+
+@contextmanager
+def open_trace(path: str) -> Iterator[Reader]:
+    """The decompressed bytes of a trace.
+
+    Raises:
+        TraceError: if the file cannot be opened.
+        NotATraceError: if it is an archive without a trace, or a pickle.
+    """
+    with ExitStack() as stack:
+        try:
+            raw: BinaryIO = stack.enter_context(fsspec.open(path, "rb") if is_url(path) else io.FileIO(path, "rb"))
+        except FileNotFoundError as error:
+            raise TraceError("there is no such file", path=path) from error
+        except Exception as error:
+            raise TraceError(f"cannot be opened: {error}", path=path, hint="check its permissions") from error
+        yield _unpacked(raw, path, stack)
+
+
+def _unpacked(raw: BinaryIO, path: str, stack: ExitStack) -> Reader:
+    start = raw.read(4)
+    if start.startswith(_ZIP):
+        raw.seek(0)
+        return _zip_member(raw, path, stack)
+    if start.startswith(_PICKLES):
+        raise NotATraceError(
+            "this is a pickle (a memory snapshot or a flight-recorder dump?), not a trace",
+            path=path,
+            hint="pickles are never loaded as traces; leave it out",
+        )
+    reader: Reader
+    if start.startswith(_GZIP):
+        reader = Gunzip(Prefixed(start, raw))
+    elif start == _ZSTD:
+        reader = Unzstd(Prefixed(start, raw))
+    else:
+        return Prefixed(start, raw)
+    head = _read_full(reader, 512)
+    whole = Prefixed(head, reader)
+    return _tar_member(whole, path, stack) if head[257:262] == b"ustar" else whole
+
+
+def _read_full(reader: Reader, size: int) -> bytes:
+    parts, have = [], 0
+    while have < size:
+        try:
+            data = reader.read(size - have)
+        except (EOFError, OSError, ValueError):
+            break  # said again, and dealt with, at the next read
+        if not data:
+            break
+        parts.append(data)
+        have += len(data)
+    return b"".join(parts)
+
+
+class Prefixed:
+    """What was read already, then the rest."""
+
+    def __init__(self, prefix: bytes, rest: Reader) -> None:
+        self._prefix, self._rest = prefix, rest
+
+    def read(self, size: int, /) -> bytes:
+        """Up to so many bytes."""
+        if self._prefix:
+            data, self._prefix = self._prefix[:size], self._prefix[size:]
+            return data
+        return self._rest.read(size)
+
+
+class _Bounded:
+    """Counts what goes in and comes out, and stops at what no trace can be."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+        self.given = 0
+
+    def count(self, given: int) -> None:
+        self.given += given
+        if self.given > FREE_BYTES and self.given > MAX_RATIO * max(self.taken, 1):
+            raise ValueError(f"it unpacks to more than {MAX_RATIO} times its size: not a trace but a bomb")
+
+
+class Gunzip(_Bounded):
+    """Gzip members one after another; gives all that can be had of a file that breaks off."""
+
+    def __init__(self, raw: Reader) -> None:
+        super().__init__()
+        self._raw = raw
+        self._inflate = isal_zlib.decompressobj(wbits=31)
+        self._pending = b""
+        self._fresh = True
+
+    def read(self, size: int, /) -> bytes:
+        """Up to so many bytes.
+
+        Raises:
+            EOFError: the file ends inside a member.
+            ValueError: it grows beyond bounds.
+        """
+        while True:
+            if self._inflate.eof:
+                self._pending = self._inflate.unused_data or self._raw_block()
+                if not self._pending.startswith(_GZIP[:1]):
+                    return b""  # the end, or padding after the last member
+                self._inflate = isal_zlib.decompressobj(wbits=31)
+                self._fresh = True
+            block = self._pending or self._raw_block()
+            if not block and not self._fresh:
+                data: bytes = self._inflate.decompress(b"", size)
+                if data:
+                    self.count(len(data))
+                    return data
+            if not block:
+                raise EOFError("the compressed file breaks off")
+            self._fresh = False
+            try:
+                data = self._inflate.decompress(block, size)
+            except _DAMAGED as error:  # type: ignore[misc]
+                raise ValueError(f"the compressed file is damaged: {error}") from error
+            self._pending = self._inflate.unconsumed_tail
+            if data:
+                self.count(len(data))
+                return data
+
+    def _raw_block(self) -> bytes:
+        block = self._raw.read(BLOCK_BYTES)
+        self.taken += len(block)
+        return block
+
+
+class Unzstd(_Bounded):
+    """Zstandard frames one after another."""
+
+    def __init__(self, raw: Reader) -> None:
+        super().__init__()
+        self._raw = raw
+        source = _Counted(raw, self)
+        self._stream = zstandard.ZstdDecompressor(max_window_size=1 << 31).stream_reader(
+            cast("IO[bytes]", source), read_across_frames=True
+        )
+
+    def read(self, size: int, /) -> bytes:
+        """Up to so many bytes.
+
+        Raises:
+            ValueError: it is damaged, or grows beyond bounds.
+        """
+        try:
+            data = self._stream.read(size)
+        except zstandard.ZstdError as error:
+            raise ValueError(f"the compressed file is damaged: {error}") from error
+        self.count(len(data))
+        return data
+
+
+class _Counted:
+    def __init__(self, raw: Reader, bounds: _Bounded) -> None:
+        self._raw, self._bounds = raw, bounds
+
+    def read(self, size: int = -1, /) -> bytes:
+        data = self._raw.read(size if size > 0 else BLOCK_BYTES)
+        self._bounds.taken += len(data)
+        return data
+
+
+def _is_trace_name(name: str) -> bool:
+    return ".json" in name.lower() and not name.rsplit("/", 1)[-1].startswith(".")
+
+
+def _tar_member(reader: Reader, path: str, stack: ExitStack) -> Reader:
+    try:
+        archive = stack.enter_context(tarfile.open(fileobj=_AsFile(reader), mode="r|", bufsize=BLOCK_BYTES))  # noqa: SIM115 (the stack does)
+        for count, member in enumerate(archive):
+            if member.isreg() and _is_trace_name(member.name):
+                found = archive.extractfile(member)
+                if found is not None:
+                    return _unpacked_member(found, path, stack)
+            if count >= MAX_MEMBERS:
+                break
+    except (tarfile.TarError, EOFError, ValueError, OSError) as error:
+        raise TraceError(f"the archive cannot be read: {error}", path=path, hint="copy it again") from error
+    raise NotATraceError("an archive without a .json in it", path=path)
+
+
+def _zip_member(raw: BinaryIO, path: str, stack: ExitStack) -> Reader:
+    try:
+        archive = stack.enter_context(zipfile.ZipFile(raw))
+        members = [info for info in archive.infolist()[:MAX_MEMBERS] if _is_trace_name(info.filename)]
+        if not members:
+            raise NotATraceError("an archive without a .json in it", path=path)
+        member = members[0]
+        if member.file_size > FREE_BYTES and member.file_size > MAX_RATIO * max(member.compress_size, 1):
+            raise TraceError("it unpacks to far more than any trace: a bomb", path=path)
+        opened: BinaryIO = stack.enter_context(archive.open(member))  # type: ignore[assignment]
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError) as error:
+        raise TraceError(f"the archive cannot be read: {error}", path=path, hint="copy it again") from error
+    return _unpacked_member(opened, path, stack)
+
+
+def _unpacked_member(member: Reader, path: str, stack: ExitStack) -> Reader:
+    """A member may be gzipped itself; archives in archives are not opened."""
+    start = _read_full(member, 4)
+    whole = Prefixed(start, member)
+    if start.startswith(_GZIP):
+        return Gunzip(whole)
+    if start == _ZSTD:
+        return Unzstd(whole)
+    return whole
+
+
+class _AsFile(io.RawIOBase):
+    """The little of a file that tarfile's stream mode wants."""
+
+    def __init__(self, reader: Reader) -> None:
+        super().__init__()
+        self._reader = reader
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1, /) -> bytes:
+        parts, have = [], 0
+        while have < size:
+            data = self._reader.read(size - have)
+            if not data:
+                break
+            parts.append(data)
+            have += len(data)
+        return b"".join(parts)

@@ -1,0 +1,1 @@
+"""Table schemas and Parquet; the only place that touches either."""
