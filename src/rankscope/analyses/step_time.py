@@ -1,0 +1,141 @@
+"""How long each step took on each rank, and on what.
+
+One row per rank and step. A step is a host `ProfilerStep#N` range; it owns the device events whose launch starts
+inside it. Its window runs from completion to completion: it begins at the latest of its own start, the end of the
+previous window and, for the first step, the end of the last device event launched before it (or launchless and before
+the first launched event of its stream); it ends at the later of its own end and the end of its last owned event. So
+under deep queues a window is what the device took for the step, not what the host did meanwhile.
+
+The columns exclude one another and sum to the window exactly. Each instant counts for the first of these that holds:
+compute, communication, copy, fill on the device; the host in a device runtime call; in data loading (a DataLoader's
+`__next__`, or a range of the user's that says so); in an operator; nothing of these. Host categories are unions over
+all host threads. Without device events compute is top-level operators and communication Gloo's ranges.
+A file without steps gives one row for the whole of it, its step null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+
+from rankscope.primitives.activity import Activity, activity, data_loading, time_of
+from rankscope.primitives.intervals import EMPTY, Int64, IntervalSet
+from rankscope.primitives.steps import windows
+from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
+
+CATEGORIES = (
+    Column("compute_ns", "ns", "the device computed"),
+    Column("exposed_communication_ns", "ns", "the device communicated and computed nothing"),
+    Column("exposed_memcpy_ns", "ns", "the device copied and did neither"),
+    Column("exposed_memset_ns", "ns", "the device filled memory and did nothing else"),
+    Column("runtime_ns", "ns", "the device was idle, the host in a runtime or driver call"),
+    Column("data_loading_ns", "ns", "the device was idle, the host loading data"),
+    Column("host_op_ns", "ns", "the device was idle, the host in an operator"),
+    Column("other_ns", "ns", "none of these"),
+)
+COLUMNS = (
+    Column("rank", "", "the rank"),
+    Column("window", "", "which of the rank's files, from 0"),
+    Column("step", "", "N of `ProfilerStep#N`; null for the whole of a file without steps"),
+    Column("start_ns", "ns", "when the window begins, on the trace's own clock"),
+    Column("window_ns", "ns", "how long it lasts: the sum of the categories"),
+    Column("gap_before_ns", "ns", "between the previous window's end and this one's begin; null for the first"),
+    *CATEGORIES,
+)
+
+
+def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
+    """The steps of a rank, window by window."""
+    parts = [
+        _steps_of(window, inputs).with_columns(
+            pl.lit(inputs.rank, pl.Int64).alias("rank"), pl.lit(number, pl.Int64).alias("window")
+        )
+        for number, window in enumerate(by_window(tables))
+    ]
+    return concat_ranks(parts, COLUMNS)
+
+
+def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
+    """One row a rank and step."""
+    return concat_ranks([part for part in parts if part.height], COLUMNS), []
+
+
+def _steps_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
+    device, annotations = window["device_events"], window["annotations"]
+    sets = activity(device, window["host_ops"], annotations, inputs.options.communication)
+    steps = annotations.filter(pl.col("step").is_not_null() & ~pl.col("on_device")).sort("start_ns")
+    if steps.height:
+        launch = device["launch_ns"]
+        found = windows(
+            steps["start_ns"].to_numpy(),
+            steps["end_ns"].to_numpy(),
+            device["end_ns"].to_numpy(),
+            device["start_ns"].to_numpy(),
+            launch.fill_null(0).to_numpy(),
+            launch.is_not_null().to_numpy(),
+            device.select(pl.struct("device", "stream").rank("dense")).to_series().cast(pl.Int64).to_numpy(),
+        )
+        begin, end = found.start, found.end
+    else:
+        begin, end = _whole(window, inputs)
+    gap: list[int | None] = [None, *(begin[1:] - end[:-1]).tolist()]
+    parts = _breakdown(sets, window, begin, end)
+    frame = pl.DataFrame(
+        {
+            "step": steps["step"] if steps.height else pl.Series([None] * begin.size, dtype=pl.Int64),
+            "start_ns": begin,
+            "window_ns": end - begin,
+            "gap_before_ns": pl.Series(gap[: begin.size], dtype=pl.Int64),
+            **parts,
+        }
+    )
+    return frame.filter(inputs.options.keeps(pl.col("step"))) if inputs.options.steps is not None else frame
+
+
+def _whole(window: Tables, inputs: Inputs) -> tuple[Int64, Int64]:
+    """The whole file as one window, if it has anything at all."""
+    frames = [frame for frame in window.values() if frame.height and "end_ns" in frame.columns]
+    if not frames:
+        return EMPTY.starts, EMPTY.ends
+    first = min(frame["start_ns"].min() for frame in frames)  # type: ignore[type-var]
+    last = max(frame["end_ns"].max() for frame in frames)  # type: ignore[type-var]
+    return np.array([first], dtype=np.int64), np.array([last], dtype=np.int64)
+
+
+def _breakdown(sets: Activity, window: Tables, begin: Int64, end: Int64) -> dict[str, Int64]:
+    """Each category less those before it, within each window."""
+    layers: tuple[IntervalSet, ...] = (
+        sets.compute,
+        sets.communication,
+        sets.memcpy,
+        sets.memset,
+        time_of(window["runtime_calls"]),
+        data_loading(window["annotations"]),
+        time_of(window["host_ops"]),
+    )
+    covered, reached = EMPTY, np.zeros(begin.size, dtype=np.int64)
+    parts: dict[str, Int64] = {}
+    for column, layer in zip(CATEGORIES, layers, strict=False):
+        covered = covered | layer
+        now = covered.within(begin, end)
+        parts[column.name] = now - reached
+        reached = now
+    parts["other_ns"] = (end - begin) - reached
+    return parts
+
+
+analysis = Analysis(
+    name="step_time",
+    doc=__doc__,
+    columns=COLUMNS,
+    per_rank=per_rank,
+    across_ranks=across_ranks,
+    reads={
+        "device_events": ("start_ns", "end_ns", "name", "kind", "is_collective", "device", "stream", "launch_ns"),
+        "host_ops": ("start_ns", "end_ns", "name", "pid", "tid", "depth"),
+        "runtime_calls": ("start_ns", "end_ns"),
+        "annotations": ("start_ns", "end_ns", "name", "pid", "tid", "on_device", "step"),
+    },
+)

@@ -1,0 +1,58 @@
+"""Tasks run in processes of their own, one a core.
+
+Workers start fresh (forkserver where there is one, else spawn): a bare fork would copy locks that another thread
+holds. Python would have each fresh worker run the program's main module again, which breaks scripts without an
+``if __name__ == "__main__"``; our tasks live in this package, so workers start without it.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_lock = threading.Lock()
+
+
+class ProcessExecutor(ProcessPoolExecutor):
+    """A process pool whose workers do not run the program's main module."""
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """Hand the task to a worker; workers start at the first one."""
+        with _no_main():
+            return super().submit(fn, *args, **kwargs)
+
+
+@contextmanager
+def _no_main() -> Iterator[None]:
+    main = sys.modules["__main__"]
+    with _lock:
+        names: tuple[str, ...] = ("__file__", "__spec__")
+        kept = {name: main.__dict__.pop(name) for name in names if name in main.__dict__}
+        main.__spec__ = None
+        try:
+            yield
+        finally:
+            main.__dict__.update(kept)
+
+
+def _one_thread() -> None:
+    # One worker a core: a pool of threads in each would only make them wait for one another. Polars reads this when
+    # it is first imported, which in a fresh worker is when the first task arrives.
+    os.environ["POLARS_MAX_THREADS"] = "1"
+
+
+def make(workers: int | None) -> Executor:
+    """As many workers as asked for, else as many as there are cores to use."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+    return ProcessExecutor(
+        workers or usable or 1, mp_context=multiprocessing.get_context(method), initializer=_one_thread
+    )

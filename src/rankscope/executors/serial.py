@@ -1,0 +1,27 @@
+"""Tasks run one after another, here and now: for debugging, and where there is little to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class SerialExecutor(Executor):
+    """Runs a task when it is submitted."""
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """Run the task; the future is done when this returns."""
+        future: Future[T] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+def make(workers: int | None) -> Executor:
+    """One worker: this process."""
+    return SerialExecutor()

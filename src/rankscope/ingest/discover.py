@@ -1,0 +1,130 @@
+"""Find the traces in a path, a glob, a list or a URL."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import fsspec
+
+from rankscope.errors import NoTracesError
+from rankscope.ingest.source import is_url
+from rankscope.rundir.names import RANKS_FOLDER
+
+TRACE_SUFFIXES = (".json", ".json.gz", ".json.zst", ".json.zstd", ".tar.gz", ".tgz", ".tar.zst", ".zip")
+# Files that rankscope and its simulator put beside traces; JSON, but no traces.
+_BESIDE = re.compile(r"(run|truth|scaling)(\.\d+)?\.json$")
+
+_CHECK_URL = "check the URL and the access to it"
+
+
+@dataclass
+class Found:
+    """Trace files, and where manifests of a run may be.
+
+    Attributes:
+        traces: paths or URLs in natural order (`rank2` before `rank10`).
+        folders: the directories that were searched.
+        named: whether the files were named one by one, so that every one of them is meant.
+    """
+
+    traces: list[str]
+    folders: list[str] = field(default_factory=list)
+    named: bool = False
+
+
+def natural(path: str) -> tuple[object, ...]:
+    """A sort key under which `rank2` comes before `rank10`."""
+    return tuple(int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path))
+
+
+def find_traces(source: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> Found:
+    """The traces that a source means.
+
+    Args:
+        source: a directory (searched to the bottom), a file, a glob, a URL that fsspec knows, or several of these.
+
+    Raises:
+        NoTracesError: there is no such path, or nothing in it that could be a trace.
+    """
+    sources = [source] if isinstance(source, str | os.PathLike) else list(source)
+    found = Found([], named=len(sources) > 0)
+    for one in sources:
+        _add(os.fspath(one), found)
+    unique = dict.fromkeys(found.traces)
+    found.traces = sorted(unique, key=natural)
+    if not sources:
+        raise NoTracesError("no path was given", hint="name a directory with traces, or trace files")
+    return found
+
+
+def _add(source: str, found: Found) -> None:
+    if is_url(source):
+        _add_url(source, found)
+        return
+    path = Path(source.removeprefix("file://")).expanduser()
+    if path.is_dir():
+        traces = list(_in_directory(path))
+        if not traces:
+            raise NoTracesError(
+                "no trace in this directory",
+                path=str(path),
+                hint=f"rankscope looks for files that end in {', '.join(TRACE_SUFFIXES)}; "
+                "did the job reach its active steps, and did it end?",
+            )
+        found.traces += traces
+        found.folders.append(str(path))
+        found.named = False
+    elif path.exists():
+        found.traces.append(str(path))
+    elif any(sign in source for sign in "*?["):
+        # pathlib's glob wants a folder to start from; a shell pattern has none.
+        matches = [match for match in glob.glob(str(path), recursive=True) if not Path(match).is_dir()]  # noqa: PTH207
+        if not matches:
+            raise NoTracesError("nothing matches this pattern", path=source, hint="quote it, and check its folder")
+        found.traces += matches
+    else:
+        raise NoTracesError("there is no such file or directory", path=source, hint="check the spelling of the path")
+
+
+def _in_directory(directory: Path) -> Iterator[str]:
+    # A symbolic link may lead anywhere, and round in circles: linked files are read, linked folders are not.
+    for folder, folders, files in os.walk(directory):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        if Path(folder).name == RANKS_FOLDER and all(name.endswith(".json") for name in files):
+            continue
+        for name in files:
+            if _is_candidate(name):
+                yield str(Path(folder) / name)
+
+
+def _is_candidate(name: str) -> bool:
+    lower = name.lower()
+    return not name.startswith(".") and lower.endswith(TRACE_SUFFIXES) and not _BESIDE.fullmatch(lower)
+
+
+def _add_url(source: str, found: Found) -> None:
+    try:
+        system, path = fsspec.core.url_to_fs(source)
+        if any(sign in path for sign in "*?["):
+            names = system.glob(path)
+        elif system.isdir(path):
+            names = [name for name in system.find(path) if _is_candidate(name.rsplit("/", 1)[-1])]
+            found.named = False
+        else:
+            names = [path] if system.exists(path) else []
+    except ImportError as error:
+        raise NoTracesError(
+            f"this kind of URL needs another package: {error}", path=source, hint="install it, e.g. s3fs for s3://"
+        ) from error
+    except Exception as error:
+        raise NoTracesError(
+            f"cannot be listed: {error}", path=source, hint="check the URL and the access to it"
+        ) from error
+    if not names:
+        raise NoTracesError("no trace at this URL", path=source, hint=_CHECK_URL)
+    found.traces += [system.unstrip_protocol(name) for name in names]

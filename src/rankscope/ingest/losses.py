@@ -1,0 +1,106 @@
+"""What of a run's files was lost, damaged or missing, as findings: never silence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rankscope.errors import RankscopeError
+from rankscope.results import Evidence, Finding
+from rankscope.store.info import TraceInfo
+
+
+def unreadable(path: str, error: BaseException, *, beside: bool = False) -> Finding:
+    """A file that gave nothing.
+
+    Args:
+        beside: it merely lay in the directory and is no trace, so that nobody need worry.
+    """
+    reason = error.what if isinstance(error, RankscopeError) else f"{type(error).__name__}: {error}"
+    hint = error.hint if isinstance(error, RankscopeError) and error.hint else "Copy it again, or leave it out."
+    return Finding(
+        id="not-a-trace" if beside else "trace-unreadable",
+        severity="info" if beside else "error",
+        title=f"{path} {'is no trace and was left out' if beside else 'could not be read'}: {reason}",
+        evidence=(Evidence("file", path),),
+        advice=hint,
+    )
+
+
+def losses_of(infos: Sequence[TraceInfo]) -> list[Finding]:
+    """What the files that were read have lost."""
+    findings = []
+    for info in infos:
+        ranks = () if info.rank is None else (info.rank,)
+        read = sum(info.counts.values())
+        if info.truncated or info.lost_events:
+            findings.append(
+                Finding(
+                    id="trace-truncated" if info.truncated else "trace-damaged",
+                    severity="error",
+                    title=f"{info.path} "
+                    + ("breaks off before its end" if info.truncated else "is damaged in places")
+                    + f": {read} events were read, what is lost counts for nothing below",
+                    ranks=ranks,
+                    evidence=(
+                        Evidence("events read", read, "count"),
+                        Evidence("events lost, at least", info.lost_events, "count"),
+                        Evidence("lost", info.lost_bytes, "bytes"),
+                        Evidence("reason", info.reason or "unknown"),
+                    ),
+                    advice="Copy the file again. If it was cut where it was written, the disk was full or the job was "
+                    "killed while it saved: rankscope.Profiler puts a file in place only when it is whole.",
+                )
+            )
+        oddities = {**info.odd, **({"pieces of invalid JSON that were mended": info.repaired} if info.repaired else {})}
+        if oddities:
+            findings.append(
+                Finding(
+                    id="trace-oddities",
+                    severity="info",
+                    title=f"{info.path} has oddities that were read all the same",
+                    ranks=ranks,
+                    evidence=tuple(Evidence(name, number, "count") for name, number in oddities.items()),
+                )
+            )
+        if not read:
+            findings.append(
+                Finding(
+                    id="trace-empty",
+                    severity="warning",
+                    title=f"{info.path} holds no events",
+                    ranks=ranks,
+                    evidence=(Evidence("events", 0, "count"),),
+                    advice="Did the schedule reach its active steps?",
+                )
+            )
+    return findings
+
+
+def missing_ranks(infos: Sequence[TraceInfo], chosen: str | None) -> list[Finding]:
+    """Ranks of the job without a trace.
+
+    Args:
+        chosen: the expression that chose which ranks were profiled, where it is known.
+    """
+    size = max((info.world_size for info in infos if info.world_size), default=0)
+    present = {info.rank for info in infos}
+    missing = [rank for rank in range(size) if rank not in present]
+    if not missing:
+        return []
+    on_purpose = chosen is not None and chosen.strip() != "all"
+    return [
+        Finding(
+            id="missing-ranks",
+            severity="info" if on_purpose else "warning",
+            title=f"{len(missing)} of {size} ranks have no trace here",
+            ranks=tuple(missing),
+            evidence=(
+                Evidence("ranks in the job", size, "count"),
+                Evidence("ranks read", len(present), "count"),
+                *((Evidence("profiled ranks", chosen),) if chosen is not None else ()),
+            ),
+            advice="Only these ranks were asked for."
+            if on_purpose
+            else "Gather the other ranks' files into one place; without them, waiting cannot be told from transfer.",
+        )
+    ]

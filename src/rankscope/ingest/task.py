@@ -1,0 +1,29 @@
+"""The task of a worker: one trace file into the cache."""
+
+from __future__ import annotations
+
+from rankscope.errors import NotATraceError
+from rankscope.ingest.identify import describe
+from rankscope.ingest.kineto import read_kineto
+from rankscope.store.cache import Cache, CachedTrace, trace_key
+
+
+def ingest_trace(path: str) -> CachedTrace:
+    """The tables of a trace: from the cache, else read and put there.
+
+    Raises:
+        TraceError: the file cannot be read at all.
+        NotATraceError: it holds something else.
+    """
+    cache, key = Cache(), trace_key(path)
+    found = cache.find(key)
+    if found is not None:
+        return found
+    trace = read_kineto(path)
+    if not trace.counts and not trace.metadata.keys() & {"schemaVersion", "deviceProperties", "traceName"}:
+        raise NotATraceError(
+            "an empty list of events, and nothing else that a profiler writes",
+            path=path,
+            hint="leave it out, or look at what wrote it",
+        )
+    return cache.store(key, trace.tables, describe(trace))

@@ -1,0 +1,488 @@
+"""From files to results: ingest every trace, then run the analyses' graph. The only caller of executors.
+
+`open_run` finds the traces of a run; nothing is read until a number is wanted. Then each file is one task, and each
+rank's share of the analyses another; only small frames come back, and no process ever holds all ranks. What fails is
+a finding, and the rest goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor, Future, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import polars as pl
+
+from rankscope.analyses import all_analyses, get_analysis
+from rankscope.errors import (
+    AnalysisError,
+    ConfigError,
+    NotATraceError,
+    NoTracesError,
+    RankscopeError,
+    RunSelectionError,
+)
+from rankscope.executors import make_executor
+from rankscope.ingest.discover import Found, find_traces
+from rankscope.ingest.identify import assign_ranks
+from rankscope.ingest.losses import losses_of, missing_ranks, unreadable
+from rankscope.ingest.task import ingest_trace
+from rankscope.results import Analysis, Finding, Inputs, Options, Result, by_weight
+from rankscope.rundir.manifest import RunManifest, read_run_manifest
+from rankscope.store.cache import CachedTrace
+from rankscope.store.info import TraceInfo
+
+T = TypeVar("T")
+
+# Below this much to read, starting workers takes longer than the reading.
+SMALL_BYTES = 2 << 20
+
+Progress = Callable[[str, int, int, int], None]
+"""Told after each task: what is being done, tasks done, tasks in all, bytes of JSON read so far."""
+
+Source = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+
+
+def parse_steps(text: str | None) -> tuple[int | None, int | None] | None:
+    """`10:12` (both included), `10:`, `:12` or `10` as a range of steps.
+
+    Raises:
+        ConfigError: it is none of these.
+    """
+    if text is None or text.strip() in ("", ":"):
+        return None
+    first, colon, last = text.partition(":")
+    try:
+        low = int(first) if first.strip() else None
+        high = (int(last) if last.strip() else None) if colon else low
+    except ValueError:
+        raise ConfigError(
+            f"{text!r} is no range of steps", hint="write 10:12 (both included), 10:, :12, or 10"
+        ) from None
+    if low is not None and high is not None and high < low:
+        raise ConfigError(f"the range of steps {text!r} ends before it begins", hint="write the smaller number first")
+    return low, high
+
+
+def open_run(
+    source: Source,
+    *,
+    run_id: str | None = None,
+    steps: str | tuple[int | None, int | None] | None = None,
+    communication: str | None = None,
+    executor: str = "processes",
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> Run:
+    """Open the traces of a run.
+
+    Args:
+        source: a directory, a trace, a glob, a URL (``s3://…``), or several of these.
+        run_id: which run, where the source holds several; the start of its id is enough.
+        steps: look at these steps alone: ``"10:12"`` (both included), ``"10:"``, ``":12"``, ``"10"``.
+        communication: a regular expression of further kernel names that are communication.
+        executor: where tasks run: ``processes`` or ``serial``.
+        workers: how many at once; None for as many as there are cores.
+        progress: is told how far the work is.
+
+    Raises:
+        NoTracesError: there is no such path, or no trace in it.
+        ConfigError: an option that cannot be meant.
+    """
+    chosen = parse_steps(steps) if isinstance(steps, str) else steps
+    _check_pattern(communication)
+    options = Options(steps=chosen, communication=communication)
+    return Run(find_traces(source), options, run_id, executor, workers, progress)
+
+
+def _check_pattern(pattern: str | None) -> None:
+    try:
+        re.compile(pattern or "")
+    except re.error as error:
+        raise ConfigError(f"{pattern!r} is no regular expression: {error}") from error
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What reading the files of a run gave: the tables of each rank, and what was not as it should be."""
+
+    ranks: Mapping[int, Sequence[CachedTrace]]
+    findings: tuple[Finding, ...]
+    run_id: str | None
+    other_runs: tuple[str, ...] = ()
+
+    @property
+    def infos(self) -> list[TraceInfo]:
+        """Every file's own words, in the order of ranks."""
+        return [trace.info for traces in self.ranks.values() for trace in traces]
+
+
+class Run:
+    """The traces of one run. Every analysis is a method: ``run.device_time()`` gives a Polars frame.
+
+    Use `open_run` (``rankscope.open``) to make one. Reading happens when the first number is wanted, or by `load`.
+    """
+
+    def __init__(
+        self,
+        found: Found,
+        options: Options,
+        run_id: str | None = None,
+        executor: str = "processes",
+        workers: int | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self._found = found
+        self._options = options
+        self._wanted_run = run_id
+        self._executor = executor
+        self._workers = workers
+        self._progress = progress
+        self._results: dict[str, Result] = {}
+
+    # -- what the run is ----------------------------------------------------------------------------------------
+
+    @property
+    def path(self) -> str:
+        """Where the traces are: the directory, else the first file."""
+        return self._found.folders[0] if self._found.folders else self._found.traces[0]
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks whose traces were read."""
+        return list(self.loaded.ranks)
+
+    @property
+    def traces(self) -> list[TraceInfo]:
+        """What each file that was read says of itself."""
+        return self.loaded.infos
+
+    @property
+    def run_id(self) -> str | None:
+        """The id of the run, if the traces carry one."""
+        return self.loaded.run_id
+
+    @cached_property
+    def manifest(self) -> RunManifest | None:
+        """What rank 0 wrote of the run (`run.json`), if it is there."""
+        return self._manifest_of(self.run_id)
+
+    def _manifest_of(self, run_id: str | None) -> RunManifest | None:
+        for folder in self._found.folders if run_id is not None else ():
+            for file in sorted(Path(folder).rglob("run*.json")):
+                manifest = read_run_manifest(file)
+                if manifest is not None and manifest.run_id == run_id:
+                    return manifest
+        return None
+
+    @property
+    def world_size(self) -> int | None:
+        """Ranks in the job, as the traces say; None where none does."""
+        sizes = [info.world_size for info in self.loaded.infos if info.world_size]
+        return max(sizes, default=None)
+
+    @property
+    def missing_ranks(self) -> list[int]:
+        """Ranks of the job of which there is no trace, as far as the job's size is known."""
+        return sorted(set(range(self.world_size or 0)) - set(self.loaded.ranks))
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What is to be known, weightiest first: of the files, and of the analyses that ran so far."""
+        found = [*self.loaded.findings]
+        for result in self._results.values():
+            found += result.findings
+        return by_weight(found)
+
+    def about(self) -> dict[str, Any]:
+        """The run in a few JSON values, as results carry it."""
+        infos = self.loaded.infos
+        steps = [step for info in infos for step in (info.first_step, info.last_step) if step is not None]
+        used = {(info.rank, device["name"]) for info in infos for device in info.devices[:1] if device.get("name")}
+        return {
+            "id": self.run_id,
+            "path": self.path,
+            "command": list(self.manifest.command) if self.manifest else None,
+            "world_size": self.world_size,
+            "ranks": self.ranks,
+            "missing_ranks": self.missing_ranks,
+            "hosts": sorted({info.host for info in infos if info.host}),
+            "devices": sorted({name for _, name in used}) or (["CPU"] if infos else []),
+            "steps": [min(steps), max(steps)] if steps else [],
+        }
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def loaded(self) -> Loaded:
+        """The run's files, read: from the cache, or now."""
+        return self._load()
+
+    def load(self) -> Run:
+        """Read the files now.
+
+        Raises:
+            NoTracesError: none of them is a trace that can be read.
+            RunSelectionError: they are of several runs, and none was chosen.
+        """
+        _ = self.loaded
+        return self
+
+    def _load(self) -> Loaded:
+        paths = self._found.traces
+        with self._make_executor(_size_of(paths), len(paths)) as executor:
+            outcomes = self._map("reading", executor, ingest_trace, [(path,) for path in paths])
+        traces: list[CachedTrace] = []
+        failures: list[tuple[str, BaseException]] = []
+        for path, outcome in zip(paths, outcomes, strict=True):
+            if isinstance(outcome, BaseException):
+                failures.append((path, outcome))
+            else:
+                traces.append(CachedTrace(outcome.folder, replace(outcome.info, path=path)))
+        if not traces:
+            raise self._nothing(failures)
+        named = self._found.named
+        findings = [
+            unreadable(path, error) for path, error in failures if named or not isinstance(error, NotATraceError)
+        ]
+        if not named:
+            findings += [unreadable(path, e, beside=True) for path, e in failures if isinstance(e, NotATraceError)]
+        traces, run_id, others = self._choose_run(traces)
+        folders = {trace.info.path: trace for trace in traces}
+        members, conflicts = assign_ranks([trace.info for trace in traces])
+        findings += conflicts
+        ranks = {
+            rank: [CachedTrace(folders[info.path].folder, info) for info in infos] for rank, infos in members.items()
+        }
+        infos = [info for files in members.values() for info in files]
+        findings += losses_of(infos)
+        manifest = self._manifest_of(run_id)
+        findings += missing_ranks(infos, manifest.ranks if manifest is not None else None)
+        return Loaded(ranks, tuple(findings), run_id, others)
+
+    def _nothing(self, failures: Sequence[tuple[str, BaseException]]) -> RankscopeError:
+        if len(failures) == 1 and isinstance(failures[0][1], RankscopeError):
+            return failures[0][1]
+        first = failures[0][1]
+        reason = first.what if isinstance(first, RankscopeError) else str(first)
+        return NoTracesError(
+            f"none of {len(failures)} files is a trace that can be read; the first, "
+            f"{Path(failures[0][0]).name}: {reason}",
+            path=self.path,
+            hint="rankscope reads the JSON traces of torch.profiler, plain or compressed",
+        )
+
+    def _choose_run(self, traces: list[CachedTrace]) -> tuple[list[CachedTrace], str | None, tuple[str, ...]]:
+        """The traces of one run: those with its id. Files that carry no id are a run of their own."""
+        by_run: dict[str | None, list[CachedTrace]] = {}
+        for trace in traces:
+            by_run.setdefault(trace.info.run_id, []).append(trace)
+        names = [run or "(no id)" for run in by_run]
+        wanted = self._wanted_run
+        if wanted is not None:
+            chosen = [run for run in by_run if (run or "(no id)").startswith(wanted)]
+            exact = [run for run in chosen if run == wanted]
+            if len(exact or chosen) != 1:
+                raise RunSelectionError(
+                    f"{'no' if not chosen else 'more than one'} run here has an id that starts with {wanted!r}",
+                    path=self.path,
+                    hint=f"there are: {', '.join(names)}",
+                )
+            run = (exact or chosen)[0]
+        elif len(by_run) > 1:
+            listed = "; ".join(f"{run or '(no id)'}: {len(files)} traces" for run, files in by_run.items())
+            raise RunSelectionError(
+                f"there are {len(by_run)} runs in here: {listed}",
+                path=self.path,
+                hint=f"choose one with --run, e.g. --run {names[0]!r}",
+            )
+        else:
+            run = next(iter(by_run))
+        return by_run[run], run, tuple(name for name in names if name != (run or "(no id)"))
+
+    # -- analyses -----------------------------------------------------------------------------------------------
+
+    def analyze(self, *names: str) -> dict[str, Result]:
+        """The results of analyses, and of those that they require, by name.
+
+        Raises:
+            AnalysisError: there is none of such a name, or one cannot be computed.
+        """
+        wanted = [get_analysis(name).name for name in names]
+        for level in _levels(wanted):
+            todo = [name for name in level if name not in self._results]
+            if todo:
+                self._run_level([get_analysis(name) for name in todo])
+        return {name: self._results[name] for name in wanted}
+
+    def _run_level(self, analyses: Sequence[Analysis]) -> None:
+        required = {name for analysis in analyses for name in analysis.requires}
+        results = {name: self._results[name].frame for name in required}
+        mapped = [analysis for analysis in analyses if analysis.reads]
+        ranks = self.loaded.ranks
+        names = [analysis.name for analysis in mapped]
+        parts: dict[str, list[pl.DataFrame]] = {name: [] for name in names}
+        if mapped:
+            tasks = [(names, rank, tuple(traces), self._options, self.world_size) for rank, traces in ranks.items()]
+            size = sum(info.json_bytes for info in self.loaded.infos) // 8
+            with self._make_executor(size, len(tasks)) as executor:
+                outcomes = self._map("analysing", executor, _analyze_rank, [(*task, results) for task in tasks])
+            for rank, outcome in zip(ranks, outcomes, strict=True):
+                if isinstance(outcome, BaseException):
+                    raise AnalysisError(
+                        f"rank {rank}: {', '.join(names)}: {type(outcome).__name__}: {outcome}",
+                        path=ranks[rank][0].info.path,
+                    ) from outcome
+                for name in names:
+                    parts[name].append(outcome[name])
+        inputs = Inputs(self._options, tuple(self.loaded.infos), results, world_size=self.world_size)
+        for analysis in analyses:
+            frame, findings = analysis.across_ranks(parts.get(analysis.name, []), inputs)
+            self._results[analysis.name] = Result(analysis, frame, tuple(findings))
+
+    def __getattr__(self, name: str) -> Callable[[], pl.DataFrame]:
+        if name.startswith("_") or name not in all_analyses():
+            raise AttributeError(f"a run has no attribute and no analysis {name!r}")
+        return lambda: self.analyze(name)[name].frame
+
+    def __dir__(self) -> Iterable[str]:
+        return [*super().__dir__(), *all_analyses()]
+
+    def __repr__(self) -> str:
+        return f"<rankscope.Run {self.path}: {len(self._found.traces)} traces>"
+
+    # -- tasks --------------------------------------------------------------------------------------------------
+
+    def _make_executor(self, size: int, tasks: int) -> Executor:
+        small = self._executor == "processes" and self._workers is None and (tasks < 2 or size < SMALL_BYTES)
+        return make_executor("serial" if small else self._executor, self._workers)
+
+    def _map(
+        self, what: str, executor: Executor, task: Callable[..., T], arguments: Sequence[tuple[Any, ...]]
+    ) -> list[T | BaseException]:
+        """Run a task for each tuple of arguments; outcomes in their order, errors among them."""
+        outcomes: list[T | BaseException | None] = [None] * len(arguments)
+        futures: dict[Future[T], int] = {}
+        done = read = 0
+        try:
+            for index, each in enumerate(arguments):
+                future = executor.submit(task, *each)
+                futures[future] = index
+                if future.done():  # a serial executor has run it already
+                    done, read = done + 1, read + _bytes_in(future)
+                    self._tell(what, done, len(arguments), read)
+            for future in as_completed(futures):
+                error = future.exception()
+                outcomes[futures[future]] = error if error is not None else future.result()
+                if done < len(arguments):
+                    done, read = done + 1, read + _bytes_in(future)
+                    self._tell(what, done, len(arguments), read)
+        except BrokenProcessPool as error:
+            for index, outcome in enumerate(outcomes):
+                if outcome is None:
+                    outcomes[index] = error
+        except BaseException:
+            # Ctrl-C: what waits is dropped, what runs is not waited for longer than its task.
+            executor.shutdown(wait=False, cancel_futures=True)
+            raise
+        return self._retry(task, arguments, [error_or(outcome) for outcome in outcomes])
+
+    def _retry(
+        self, task: Callable[..., T], arguments: Sequence[tuple[Any, ...]], outcomes: list[T | BaseException]
+    ) -> list[T | BaseException]:
+        """A worker that dies takes every waiting task with it. Each is tried once more, alone: the deadly one shows."""
+        for index, outcome in enumerate(outcomes):
+            if isinstance(outcome, BrokenProcessPool):
+                with make_executor(self._executor, 1) as executor:
+                    try:
+                        outcomes[index] = executor.submit(task, *arguments[index]).result()
+                    except Exception as error:
+                        outcomes[index] = error
+        return outcomes
+
+    def _tell(self, what: str, done: int, total: int, read: int) -> None:
+        if self._progress is not None:
+            self._progress(what, done, total, read)
+
+
+def error_or(outcome: T | BaseException | None) -> T | BaseException:
+    """The outcome; a task that was never run counts as broken."""
+    return BrokenProcessPool("the task was not run") if outcome is None else outcome
+
+
+def _bytes_in(future: Future[Any]) -> int:
+    if future.exception() is not None:
+        return 0
+    result = future.result()
+    return result.info.json_bytes if isinstance(result, CachedTrace) else 0
+
+
+def _size_of(paths: Sequence[str]) -> int:
+    """Bytes on disk; files that cannot be looked at count for nothing, URLs for much."""
+    total = 0
+    for path in paths:
+        if "://" in path:
+            total += SMALL_BYTES
+            continue
+        try:
+            total += Path(path).stat().st_size
+        except OSError:
+            continue
+    return total * 8  # traces are mostly compressed, some ten times
+
+
+def _levels(names: Sequence[str]) -> list[list[str]]:
+    """The analyses and what they require, in levels: each needs only what is before it.
+
+    Raises:
+        AnalysisError: they require each other in a circle.
+    """
+    depth: dict[str, int] = {}
+
+    def visit(name: str, above: tuple[str, ...]) -> int:
+        if name in above:
+            raise AnalysisError(f"analyses require each other: {' → '.join((*above, name))}")
+        if name not in depth:
+            required = get_analysis(name).requires
+            depth[name] = 1 + max((visit(each, (*above, name)) for each in required), default=-1)
+        return depth[name]
+
+    for name in names:
+        visit(name, ())
+    return [[name for name in depth if depth[name] == level] for level in range(max(depth.values(), default=-1) + 1)]
+
+
+def _analyze_rank(
+    names: Sequence[str],
+    rank: int,
+    traces: Sequence[CachedTrace],
+    options: Options,
+    world_size: int | None,
+    results: Mapping[str, pl.DataFrame],
+) -> dict[str, pl.DataFrame]:
+    """The task of a worker: one rank's share of some analyses that read tables."""
+    analyses = [get_analysis(name) for name in names]
+    wanted: dict[str, set[str]] = {}
+    for analysis in analyses:
+        for table, columns in analysis.reads.items():
+            wanted.setdefault(table, set()).update(columns)
+    tables = {
+        table: pl.concat(
+            trace.load(table, sorted(columns)).with_columns(pl.lit(number, pl.Int16).alias("window"))
+            for number, trace in enumerate(traces)
+        )
+        for table, columns in wanted.items()
+    }
+    inputs = Inputs(options, tuple(trace.info for trace in traces), results, rank, world_size)
+    return {
+        analysis.name: analysis.per_rank(
+            {table: tables[table].select(*columns, "window") for table, columns in analysis.reads.items()}, inputs
+        )
+        for analysis in analyses
+    }

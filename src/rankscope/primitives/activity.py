@@ -1,0 +1,135 @@
+"""What a rank was doing when: sets of time by category, from its tables."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from rankscope.primitives.intervals import EMPTY, IntervalSet
+from rankscope.primitives.kernels import COMMUNICATION, COMPUTE, MEMORY, communication_names
+
+GLOO = "gloo:"
+DATA_LOADING = re.compile(
+    r"enumerate\(Data(Loader|Pipe)\)"
+    r"|data_?load|load(ing)?_?(data|batch)|(next|get|fetch|prefetch)_?(data|batch)|batch_?load"
+    r"|data_?(fetch|wait|iter|prefetch|pipeline)|input_?pipeline",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Activity:
+    """Sets of time of one rank's device, or of its host where the trace has no device.
+
+    Attributes:
+        compute: kernels that are no communication; without a device, top-level operators.
+        communication: communication kernels; without a device, `gloo:*` ranges.
+        memcpy: copies.
+        memset: fills.
+        host_only: whether the trace has no device event at all.
+    """
+
+    compute: IntervalSet
+    communication: IntervalSet
+    memcpy: IntervalSet
+    memset: IntervalSet
+    host_only: bool
+
+    @property
+    def memory(self) -> IntervalSet:
+        """Copies and fills."""
+        return self.memcpy | self.memset
+
+    @property
+    def busy(self) -> IntervalSet:
+        """Anything at all."""
+        return self.compute | self.communication | self.memory
+
+
+def with_category(device: pl.DataFrame, extra: str | None = None) -> pl.DataFrame:
+    """Device events with a ``category``: compute, communication or memory.
+
+    Args:
+        device: columns name, kind, is_collective.
+        extra: a regular expression of further names that are communication.
+    """
+    names = communication_names(device["name"].unique().drop_nulls().to_list(), extra=extra)
+    communication = pl.col("is_collective").fill_null(False) | pl.col("name").is_in(list(names))
+    return device.with_columns(
+        pl.when(pl.col("kind") != "kernel")
+        .then(pl.lit(MEMORY))
+        .when(communication)
+        .then(pl.lit(COMMUNICATION))
+        .otherwise(pl.lit(COMPUTE))
+        .alias("category")
+    )
+
+
+def time_of(frame: pl.DataFrame) -> IntervalSet:
+    """The union of a frame's rows, by start_ns and end_ns."""
+    return IntervalSet.of(frame["start_ns"].to_numpy(), frame["end_ns"].to_numpy())
+
+
+def gloo_ranges(operators: pl.DataFrame, annotations: pl.DataFrame) -> pl.DataFrame:
+    """Gloo's host ranges: annotations, in older files operators. Columns start_ns, end_ns, name, pid, tid."""
+    columns = ["start_ns", "end_ns", "name", "pid", "tid"]
+    is_gloo = pl.col("name").str.starts_with(GLOO)
+    host = annotations.filter(~pl.col("on_device"))
+    return pl.concat([host.filter(is_gloo).select(columns), operators.filter(is_gloo).select(columns)])
+
+
+def computing_operators(operators: pl.DataFrame, gloo: pl.DataFrame) -> pl.DataFrame:
+    """Top-level operators that compute: not Gloo's ranges, nor on the threads on which Gloo works.
+
+    Gloo runs collectives on threads of its own, but send and recv on the caller's. So a thread is Gloo's only if
+    nothing but Gloo's ranges has operators on it; on any other, operators inside a Gloo range are left out.
+    """
+    top = operators.filter((pl.col("depth") == 0) & ~pl.col("name").str.starts_with(GLOO))
+    if gloo.is_empty():
+        return top
+    inside = np.zeros(top.height, dtype=np.bool_)
+    threads = top.select(pl.struct("pid", "tid")).to_series()
+    for (pid, tid), ranges in gloo.group_by("pid", "tid"):
+        mine = (threads == {"pid": pid, "tid": tid}).to_numpy()
+        if not mine.any():
+            continue
+        set_of = time_of(ranges)
+        starts = top["start_ns"].to_numpy()[mine]
+        within = set_of.before(starts + 1) > set_of.before(starts)
+        inside[mine] = within
+    return top.filter(pl.Series(~inside))
+
+
+def activity(
+    device: pl.DataFrame, operators: pl.DataFrame, annotations: pl.DataFrame, extra: str | None = None
+) -> Activity:
+    """What a rank was doing when.
+
+    Args:
+        device: device_events: start_ns, end_ns, name, kind, is_collective.
+        operators: host_ops: start_ns, end_ns, name, pid, tid, depth. Read only where there is no device event.
+        annotations: start_ns, end_ns, name, pid, tid, on_device. Likewise.
+        extra: a regular expression of further names that are communication.
+    """
+    if device.height:
+        labelled = with_category(device, extra)
+        return Activity(
+            compute=time_of(labelled.filter(pl.col("category") == COMPUTE)),
+            communication=time_of(labelled.filter(pl.col("category") == COMMUNICATION)),
+            memcpy=time_of(device.filter(pl.col("kind") == "memcpy")),
+            memset=time_of(device.filter(pl.col("kind") == "memset")),
+            host_only=False,
+        )
+    gloo = gloo_ranges(operators, annotations)
+    compute = computing_operators(operators, gloo)
+    return Activity(time_of(compute), time_of(gloo), EMPTY, EMPTY, host_only=True)
+
+
+def data_loading(annotations: pl.DataFrame) -> IntervalSet:
+    """When the host was in a DataLoader's ``__next__``, or in a range of the user's that says data loading."""
+    host = annotations.filter(~pl.col("on_device"))
+    names = [name for name in host["name"].unique().drop_nulls() if DATA_LOADING.search(name)]
+    return time_of(host.filter(pl.col("name").is_in(names)))

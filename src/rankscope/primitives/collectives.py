@@ -1,0 +1,55 @@
+"""The names, sizes and types of collectives, whoever wrote them."""
+
+from __future__ import annotations
+
+import re
+
+# What the field calls them, and how NCCL, RCCL, oneCCL, Gloo and c10d write them (case, dashes and underscores aside).
+# The order matters: `allreduce` before `reduce`, `reducescatter` before both.
+_KINDS = (
+    ("reduce_scatter", r"reducescatter"),
+    ("all_reduce", r"allreduce|crossdevicereduce"),
+    ("all_gather", r"allgather"),
+    ("all_to_all", r"alltoall|a2a"),
+    ("send_recv", r"sendrecv"),
+    ("broadcast", r"broadcast|bcast"),
+    ("barrier", r"barrier"),
+    ("gather", r"gather"),
+    ("scatter", r"scatter"),
+    ("reduce", r"reduce"),
+    ("send", r"send"),
+    ("recv", r"recv"),
+)
+_KIND = re.compile("|".join(f"(?P<{kind}>{pattern})" for kind, pattern in _KINDS))
+_JOINTS = re.compile(r"[\s_\-]+")
+
+_WIDTHS = {
+    "float": 4, "float32": 4, "double": 8, "float64": 8, "half": 2, "float16": 2, "bfloat16": 2,
+    "long": 8, "longint": 8, "int64": 8, "int": 4, "int32": 4, "short": 2, "shortint": 2, "int16": 2,
+    "char": 1, "signedchar": 1, "unsignedchar": 1, "byte": 1, "int8": 1, "uint8": 1, "bool": 1,
+    "uint16": 2, "uint32": 4, "uint64": 8, "unsignedint": 4, "unsignedlong": 8, "unsignedshort": 2,
+    "complexhalf": 4, "complexfloat": 8, "complexdouble": 16, "complex<float>": 8, "complex<double>": 16,
+    "qint8": 1, "quint8": 1, "qint32": 4,
+}  # fmt: skip
+
+
+def collective_kind(name: str) -> str | None:
+    """The collective that a name speaks of (`all_reduce`, `send_recv`, …); None if it is none of them.
+
+    Takes c10d's names (`_allgather_base`, `allreduce_coalesced`), ranges (`gloo:all_reduce`, `nccl:send 0->1`) and
+    kernels (`ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(…)`).
+    """
+    # What stands in brackets are a kernel's parameters.
+    plain = _JOINTS.sub("", name.split("(", 1)[0].lower())
+    found = _KIND.search(plain)
+    return None if found is None else found.lastgroup
+
+
+def element_bytes(dtype: str | None) -> int | None:
+    """The width of an element type as PyTorch writes it (`Float`, `c10::BFloat16`, `Float8_e4m3fn`, `long int`)."""
+    if not dtype:
+        return None
+    plain = _JOINTS.sub("", dtype.lower()).removeprefix("c10::").removeprefix("torch.").removeprefix("at::")
+    if plain.startswith("float8"):
+        return 1
+    return _WIDTHS.get(plain)

@@ -1,0 +1,89 @@
+"""Steps of a training loop: which device event belongs to which, and from when to when each lasts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rankscope.primitives.intervals import Int64
+
+
+@dataclass(frozen=True)
+class Windows:
+    """The windows of a rank's steps, in the order of the steps' starts.
+
+    Attributes:
+        start: when each window begins, ns.
+        end: when it ends, ns; never before it begins.
+        owner: for each device event the index of the step whose range its launch starts in, −1 for none.
+    """
+
+    start: Int64
+    end: Int64
+    owner: Int64
+
+
+def owners(step_start: Int64, step_end: Int64, launch: Int64, launched: np.ndarray) -> Int64:
+    """For each event the step whose range its launch starts in; −1 for launchless ones and between steps.
+
+    Args:
+        step_start: starts of the steps' host ranges, ns, ascending.
+        step_end: their ends, ns.
+        launch: when each event's launch starts, ns; any number where there is none.
+        launched: whether there is one.
+    """
+    if not step_start.size:
+        return np.full(launch.size, -1, dtype=np.int64)
+    index = np.searchsorted(step_start, launch, side="right") - 1
+    inside = launched & (index >= 0) & (launch < step_end[np.maximum(index, 0)])
+    return np.where(inside, index, -1).astype(np.int64)
+
+
+def windows(
+    step_start: Int64,
+    step_end: Int64,
+    event_end: Int64,
+    event_start: Int64,
+    launch: Int64,
+    launched: np.ndarray,
+    stream: Int64,
+) -> Windows:
+    """From completion to completion: what each step's device work took, not what its host did meanwhile.
+
+    A step owns the device events whose launch starts inside its host range. Its window ends at the later of its own
+    end and the end of its last owned event, and begins at the latest of its own start, the end of the previous window
+    and, for the first step, the end of the last device event that was launched before it. An event without a launch
+    counts as launched before if it precedes the first launched event of its stream.
+
+    Args:
+        step_start: starts of the steps' host ranges, ns, ascending.
+        step_end: their ends, ns.
+        event_end: ends of the device events, ns.
+        event_start: starts of the device events, ns.
+        launch: starts of their launches, ns; any number where there is none.
+        launched: whether there is a launch.
+        stream: integers that tell the streams of all devices apart.
+    """
+    owner = owners(step_start, step_end, launch, launched)
+    if not step_start.size:
+        return Windows(step_start, step_end, owner)
+    last_owned = np.full(step_start.size, np.iinfo(np.int64).min)
+    owned = owner >= 0
+    np.maximum.at(last_owned, owner[owned], event_end[owned])
+    end = np.maximum.accumulate(np.maximum(step_end, last_owned))
+
+    before = launched & (launch < step_start[0])
+    if (~launched).any():
+        streams, index = np.unique(stream, return_inverse=True)
+        # A stream that nothing in the file launched to: before the first step is what starts before it.
+        bound = np.full(streams.size, np.iinfo(np.int64).max)
+        np.minimum.at(bound, index[launched], event_start[launched])
+        first = np.where(bound == np.iinfo(np.int64).max, step_start[0], bound)
+        before |= ~launched & (event_start < first[index])
+    backlog = event_end[before].max() if before.any() else np.iinfo(np.int64).min
+    start = np.maximum(step_start, np.concatenate([[backlog], end[:-1]]))
+    end = np.maximum(end, start)
+    # A backlog beyond the first steps' own ends moves the windows behind them as well.
+    start[1:] = np.maximum(start[1:], end[:-1])
+    return Windows(start, np.maximum.accumulate(np.maximum(end, start)), owner)

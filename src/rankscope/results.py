@@ -1,0 +1,197 @@
+"""What an analysis is, and what it gives: a table with units, and findings.
+
+An analysis is a file in `rankscope.analyses` (or a module that another package names under the entry point
+``rankscope.analyses``) with an `Analysis` called ``analysis``. Its docstring is its help text, its caption on the page
+and its page in the docs. It is pure: `per_rank` maps one rank's tables to a small frame on any worker, `across_ranks`
+reduces those frames to the result. It reads and writes nothing else.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import polars as pl
+
+from rankscope.store.info import TraceInfo
+
+RESULT_SCHEMA_VERSION = 1
+
+Severity = Literal["error", "warning", "info"]
+_SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a result: name, unit (`ns`, `bytes`, `ratio`, `count`, `GB/s`, … or none) and meaning."""
+
+    name: str
+    unit: str
+    doc: str
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A number that a finding rests on."""
+
+    name: str
+    value: int | float | str
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that a person should know, with the numbers it rests on.
+
+    Attributes:
+        id: what kind of finding it is, stable, in kebab case.
+        saving_ns: nanoseconds a step that mending it would save at most; None where that is not a matter of time.
+    """
+
+    id: str
+    severity: Severity
+    title: str
+    ranks: tuple[int, ...] = ()
+    steps: tuple[int, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+    saving_ns: int | None = None
+    advice: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object."""
+        return {
+            "id": self.id,
+            "severity": self.severity,
+            "title": self.title,
+            "ranks": list(self.ranks),
+            "steps": list(self.steps),
+            "evidence": [{"name": e.name, "value": e.value, "unit": e.unit} for e in self.evidence],
+            "saving_ns": self.saving_ns,
+            "advice": self.advice,
+        }
+
+
+def by_weight(findings: Sequence[Finding]) -> list[Finding]:
+    """Errors first, then by what mending saves, then as they came."""
+    return sorted(findings, key=lambda f: (_SEVERITIES.index(f.severity), -(f.saving_ns or 0)))
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user may choose about how numbers are made.
+
+    Attributes:
+        steps: the first and last step to look at, both included; None on either side leaves it open.
+        communication: a regular expression of further kernel names that are communication.
+    """
+
+    steps: tuple[int | None, int | None] | None = None
+    communication: str | None = None
+
+    def keeps(self, step: pl.Expr) -> pl.Expr:
+        """Whether a step number is among the chosen."""
+        first, last = self.steps or (None, None)
+        kept = pl.lit(True)
+        if first is not None:
+            kept = kept & (step >= first)
+        if last is not None:
+            kept = kept & (step <= last)
+        return kept
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What an analysis knows beside the tables.
+
+    Attributes:
+        options: the user's choices.
+        traces: the trace files: of the rank in `per_rank` (one a window), of the run in `across_ranks`.
+        results: frames of the analyses that it requires, by name.
+        rank: the rank at hand, in `per_rank`.
+        world_size: ranks in the job, if any file says so.
+    """
+
+    options: Options
+    traces: Sequence[TraceInfo]
+    results: Mapping[str, pl.DataFrame] = field(default_factory=dict)
+    rank: int = -1
+    world_size: int | None = None
+
+
+Tables = Mapping[str, pl.DataFrame]
+PerRank = Callable[[Tables, Inputs], pl.DataFrame]
+AcrossRanks = Callable[[Sequence[pl.DataFrame], Inputs], "tuple[pl.DataFrame, list[Finding]]"]
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """One question, and how it is answered.
+
+    Attributes:
+        name: what users call it; also its module's name.
+        doc: the module's docstring: title in the first line, then caption, formula and source.
+        columns: the result's columns, in order.
+        reads: tables it wants, each with the columns it wants of it. Each comes with a ``window`` column: which of the
+            rank's files the row is from.
+        requires: analyses whose results it wants.
+        per_rank: one rank's tables to a small frame.
+        across_ranks: those frames, in the order of ranks, to the result's frame and findings.
+    """
+
+    name: str
+    doc: str
+    columns: tuple[Column, ...]
+    per_rank: PerRank
+    across_ranks: AcrossRanks
+    reads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    requires: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """The first line of the doc, without the full stop."""
+        return inspect.cleandoc(self.doc).split("\n", 1)[0].rstrip(".")
+
+
+@dataclass(frozen=True)
+class Result:
+    """An analysis's answer: the frame, what its columns mean, and what to know about it."""
+
+    analysis: Analysis
+    frame: pl.DataFrame
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The analysis's name."""
+        return self.analysis.name
+
+    def to_json(self, run: Mapping[str, Any]) -> dict[str, Any]:
+        """The JSON object that other programs read: rows as objects with the column names."""
+        return {
+            "schema_version": RESULT_SCHEMA_VERSION,
+            "analysis": self.name,
+            "run": dict(run),
+            "columns": {column.name: {"unit": column.unit, "doc": column.doc} for column in self.analysis.columns},
+            "rows": self.frame.to_dicts(),
+            "findings": [finding.to_json() for finding in self.findings],
+        }
+
+    def _repr_html_(self) -> str:
+        """The frame, in a notebook."""
+        return self.frame._repr_html_()
+
+
+def by_window(tables: Tables) -> list[Tables]:
+    """A rank's tables apart for each of its files, in the order of the files: their clocks may differ."""
+    windows = {window for frame in tables.values() for window in frame["window"].unique()}
+    return [
+        {name: frame.filter(pl.col("window") == window) for name, frame in tables.items()} for window in sorted(windows)
+    ]
+
+
+def concat_ranks(parts: Sequence[pl.DataFrame], columns: Sequence[Column]) -> pl.DataFrame:
+    """The ranks' frames below one another, with the result's columns: the reduce of an analysis without more to do."""
+    frame = pl.concat(parts, how="vertical_relaxed") if parts else pl.DataFrame(schema=[c.name for c in columns])
+    return frame.select(column.name for column in columns)
