@@ -29,6 +29,7 @@ from rankscope.errors import (
     RunSelectionError,
 )
 from rankscope.executors import make_executor
+from rankscope.executors.serial import SerialExecutor
 from rankscope.ingest.discover import Found, find_traces
 from rankscope.ingest.identify import assign_ranks
 from rankscope.ingest.losses import losses_of, missing_ranks, unreadable
@@ -369,19 +370,20 @@ class Run:
         """Run a task for each tuple of arguments; outcomes in their order, errors among them."""
         outcomes: list[T | BaseException | None] = [None] * len(arguments)
         futures: dict[Future[T], int] = {}
-        done = read = 0
+        read = 0
+        self._tell(what, 0, len(arguments), 0)
         try:
             for index, each in enumerate(arguments):
                 future = executor.submit(task, *each)
                 futures[future] = index
-                if future.done():  # a serial executor has run it already
-                    done, read = done + 1, read + _bytes_in(future)
-                    self._tell(what, done, len(arguments), read)
-            for future in as_completed(futures):
+                if isinstance(executor, SerialExecutor):  # it has run already
+                    read += _bytes_in(future)
+                    self._tell(what, index + 1, len(arguments), read)
+            for done, future in enumerate(as_completed(futures), 1):
                 error = future.exception()
                 outcomes[futures[future]] = error if error is not None else future.result()
-                if done < len(arguments):
-                    done, read = done + 1, read + _bytes_in(future)
+                if not isinstance(executor, SerialExecutor):
+                    read += _bytes_in(future)
                     self._tell(what, done, len(arguments), read)
         except BrokenProcessPool as error:
             for index, outcome in enumerate(outcomes):

@@ -91,15 +91,11 @@ def computing_operators(operators: pl.DataFrame, gloo: pl.DataFrame) -> pl.DataF
     if gloo.is_empty():
         return top
     inside = np.zeros(top.height, dtype=np.bool_)
-    threads = top.select(pl.struct("pid", "tid")).to_series()
-    for (pid, tid), ranges in gloo.group_by("pid", "tid"):
-        mine = (threads == {"pid": pid, "tid": tid}).to_numpy()
-        if not mine.any():
-            continue
-        set_of = time_of(ranges)
-        starts = top["start_ns"].to_numpy()[mine]
-        within = set_of.before(starts + 1) > set_of.before(starts)
-        inside[mine] = within
+    pid, tid, start = (top[name].to_numpy() for name in ("pid", "tid", "start_ns"))
+    for (process, thread), ranges in gloo.group_by("pid", "tid"):
+        mine = np.flatnonzero((pid == process) & (tid == thread))
+        covered = time_of(ranges)
+        inside[mine] = covered.before(start[mine] + 1) > covered.before(start[mine])
     return top.filter(pl.Series(~inside))
 
 

@@ -1,0 +1,67 @@
+"""The command line: one file a subcommand, discovered.
+
+A module here with a function of its own name is a subcommand; the function's docstring is its help. A name that
+Python keeps for itself, or that a module of the standard library has, takes a trailing underscore.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+import sys
+from importlib import import_module
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from rankscope import __version__
+from rankscope.errors import RankscopeError
+
+_ORDER = ("demo", "run", "summary", "report", "analyze", "analyses")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"rankscope {__version__}")
+        raise typer.Exit
+
+
+def _root(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
+) -> None:
+    """Profile a distributed PyTorch job on every rank, and see where the time goes."""
+
+
+def make_app() -> typer.Typer:
+    """The application with every subcommand."""
+    app = typer.Typer(
+        no_args_is_help=True, add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False
+    )
+    app.callback()(_root)
+    names = [module.name for module in pkgutil.iter_modules(__path__)]
+    for name in sorted(names, key=lambda n: (_ORDER.index(n) if n in _ORDER else len(_ORDER), n)):
+        module = import_module(f"{__name__}.{name}")
+        command: Any = getattr(module, name, None)
+        if callable(command):
+            settings = getattr(module, "CONTEXT_SETTINGS", None)
+            app.command(name.rstrip("_").replace("_", "-"), context_settings=settings)(command)
+    return app
+
+
+def main() -> None:
+    """Run the command line. Errors that are meant for the user are shown without a traceback; status 2."""
+    errors = Console(stderr=True, soft_wrap=True)
+    try:
+        make_app()()
+    except RankscopeError as error:
+        said = Text("error: ", style="bold red")
+        said.append(error.what if error.path is None else f"{error.path}: {error.what}", style="default")
+        errors.print(said)
+        if error.hint:
+            errors.print(Text(f"  → {error.hint}", style="default"))
+        sys.exit(2)
+    except BrokenPipeError:
+        # Piped into `head`: what was wanted has been shown.
+        sys.stderr.close()
+        sys.exit(0)

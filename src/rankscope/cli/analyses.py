@@ -1,0 +1,35 @@
+"""`rankscope analyses`."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rankscope.analyses import all_analyses, get_analysis
+
+
+def analyses(
+    name: Annotated[str | None, typer.Argument(help="Show one analysis in full: its doc and its columns.")] = None,
+) -> None:
+    """List the analyses, or show what one of them means."""
+    console = Console(highlight=False)
+    if name is None:
+        table = Table.grid(padding=(0, 3))
+        for analysis in all_analyses().values():
+            table.add_row(Text(analysis.name, style="bold"), Text(analysis.title))
+        console.print(table)
+        return
+    analysis = get_analysis(name)
+    console.print(Text(inspect.cleandoc(analysis.doc)))
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for heading in ("column", "unit", "meaning"):
+        table.add_column(heading)
+    for column in analysis.columns:
+        table.add_row(Text(column.name), Text(column.unit), Text(column.doc))
+    console.print()
+    console.print(table)

@@ -1,0 +1,66 @@
+"""Options that several subcommands share, and how a run is opened with them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from rankscope.pipeline import Run, open_run
+
+Source = Annotated[
+    list[str], typer.Argument(metavar="DIR|TRACE…", help="A directory with traces, or traces, globs or URLs.")
+]
+Steps = Annotated[str | None, typer.Option("--steps", help="Only these steps: 10:12 (both included), 10:, :12 or 10.")]
+RunId = Annotated[str | None, typer.Option("--run", help="Which run, where the directory holds several.")]
+Communication = Annotated[
+    str | None,
+    typer.Option("--communication", metavar="REGEX", help="Further kernel names that are communication."),
+]
+Engine = Annotated[str, typer.Option("--executor", help="Where tasks run: processes or serial.")]
+Workers = Annotated[int | None, typer.Option("--workers", min=1, help="How many tasks at once. Default: one a core.")]
+
+
+@contextmanager
+def opened(
+    source: list[str], steps: str | None, run: str | None, communication: str | None, executor: str, workers: int | None
+) -> Iterator[Run]:
+    """A run, with progress on the terminal while it works; nothing where standard error is no terminal."""
+    console = Console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+        TextColumn("{task.fields[speed]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as bars:
+        tasks: dict[str, tuple[TaskID, float]] = {}
+
+        def told(what: str, done: int, total: int, read: int) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=total, speed=""), time.monotonic()
+            task, since = tasks[what]
+            elapsed = time.monotonic() - since
+            speed = f"{read / 1e6 / elapsed:.0f} MB/s" if read and elapsed > 0.1 else ""
+            bars.update(task, completed=done, total=total, speed=speed)
+            if done >= total:
+                bars.remove_task(tasks.pop(what)[0])
+
+        yield open_run(
+            source if len(source) > 1 else source[0],
+            run_id=run,
+            steps=steps,
+            communication=communication,
+            executor=executor,
+            workers=workers,
+            progress=told,
+        )

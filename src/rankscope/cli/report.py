@@ -1,0 +1,44 @@
+"""`rankscope report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from rankscope.cli.options import Communication, Engine, RunId, Source, Steps, Workers, opened
+from rankscope.errors import RankscopeError
+from rankscope.report.html import write_report
+from rankscope.report.words import number_of
+
+
+def report(
+    source: Source,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("report.html"),
+    steps: Steps = None,
+    run: RunId = None,
+    communication: Communication = None,
+    executor: Engine = "processes",
+    workers: Workers = None,
+) -> None:
+    """Write one HTML file with everything in it: opens offline, can be attached to a ticket."""
+    with opened(source, steps, run, communication, executor, workers) as opened_run:
+        page = write_report(opened_run)
+    save(page, output)
+    Console(highlight=False, soft_wrap=True).print(Text(f"report: {output} ({number_of(len(page), 'bytes')})"))
+
+
+def save(page: bytes, output: Path) -> None:
+    """Write the page.
+
+    Raises:
+        RankscopeError: it cannot be written there.
+    """
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_bytes(page)
+    except OSError as error:
+        raise RankscopeError(f"cannot be written: {error.strerror}", path=output, hint="choose another -o") from error

@@ -1,0 +1,188 @@
+"""rankscope simulate: traces of any size with known truth."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from rankscope.errors import ConfigError
+from rankscope.simulate import Fault, Job, Lost, Recording, Truth, Written, parse_mesh, scaled
+from rankscope.simulate import simulate as write_run
+from rankscope.simulate.jitter import MEASURED, QUANTILES
+
+_TIMES = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000, "m": 60 * 10**9, "h": 3600 * 10**9}
+_SIZES = {"": 1, "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+
+
+def simulate(
+    out: Annotated[Path, typer.Argument(help="The run directory to write; must be new or empty.")],
+    ranks: Annotated[int, typer.Option(help="How many ranks.")] = 8,
+    steps: Annotated[int, typer.Option(help="How many recorded steps.")] = 4,
+    mesh: Annotated[str, typer.Option(help="Sizes of dp, tp, pp, ep, outermost first: dp=64,tp=8,pp=2.")] = "",
+    fault: Annotated[
+        list[str] | None,
+        typer.Option(help="kind:key=value,… for example slow_device:rank=3,magnitude=0.05. Can be repeated."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same bytes.")] = 0,
+    layers: Annotated[int, typer.Option(help="Layers per pipeline stage.")] = 4,
+    kernels_per_layer: Annotated[int, typer.Option(help="Kernels in a layer's forward pass.")] = 8,
+    microbatches: Annotated[int, typer.Option(help="0: twice the pipeline's depth.")] = 0,
+    fsdp: Annotated[bool, typer.Option("--fsdp", help="Shard parameters instead of all-reducing gradients.")] = False,
+    sequence_parallel: Annotated[
+        bool, typer.Option("--sequence-parallel", help="all_gather and reduce_scatter along tp.")
+    ] = False,
+    sync: Annotated[bool, typer.Option(help="Read the loss every step; else the host runs ahead.")] = True,
+    device_scale: Annotated[float, typer.Option(help="Stretch kernels: below 1 the host bounds the step.")] = 1.0,
+    host_scale: Annotated[float, typer.Option(help="Stretch the host's work.")] = 1.0,
+    jitter: Annotated[float, typer.Option(help="Widen (or narrow) the measured spreads.")] = 1.0,
+    events_per_rank: Annotated[int, typer.Option(help="Choose the kernels so that a file has about so many.")] = 0,
+    target_size: Annotated[
+        str, typer.Option(help="Choose the kernels so that a file's JSON is about so large: 2GB.")
+    ] = "",
+    clock_offset: Annotated[
+        list[str] | None, typer.Option(help="RANK=TIME (3=5s, 3=-20us), or TIME: every rank up to so much off.")
+    ] = None,
+    drift: Annotated[list[str] | None, typer.Option(help="RANK=PPM, or PPM: every rank up to so much.")] = None,
+    lose: Annotated[
+        list[str] | None,
+        typer.Option(help="RANK=COUNT or RANK=FRACTION of events, with :kernel, :collective, :launch, :operator."),
+    ] = None,
+    window: Annotated[str, typer.Option(help="Every rank's recording begins and ends up to TIME early or late.")] = "",
+    window_start: Annotated[list[str] | None, typer.Option(help="RANK=TIME: begins later (negative: earlier).")] = None,
+    window_end: Annotated[list[str] | None, typer.Option(help="RANK=TIME: ends later (negative: earlier).")] = None,
+    missing: Annotated[str, typer.Option(help="Ranks without a file: 3,7.")] = "",
+    truncate: Annotated[list[str] | None, typer.Option(help="RANK=FRACTION of the file's bytes that is there.")] = None,
+    base_time: Annotated[str, typer.Option(help="shared, per-rank or epoch.")] = "shared",
+    collective_metadata: Annotated[bool, typer.Option(help="Kernels say which collective they are.")] = True,
+    sequence_numbers: Annotated[bool, typer.Option("--sequence-numbers", help="Seq on collectives.")] = False,
+    group_names: Annotated[str, typer.Option(help="unique, or shared by a dimension's groups.")] = "unique",
+    stacks: Annotated[bool, typer.Option("--stacks", help="Python frames.")] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="No rankscope metadata and no distributedInfo.")] = False,
+    layout: Annotated[str, typer.Option(help="torch-2.13, torch-2.9 or compact.")] = "torch-2.13",
+    compression: Annotated[str, typer.Option(help="gz, zst or none.")] = "gz",
+    jobs: Annotated[int, typer.Option("--jobs", "-j", help="Processes that write.")] = 1,
+    costs: Annotated[bool, typer.Option(help="Run again without each fault, for its cost.")] = True,
+) -> None:
+    """Write Kineto-like traces of a simulated job, with the truth beside them.
+
+    Faults: slow_device, more_work, data_loading, slow_host (style=stretch|gc|asleep), memory (style=retries|copies),
+    slow_network (dim=…, or link=A-B). Each takes rank=3, 0-3 or 1+5, or a slice of the mesh (dp=3); steps=11-12;
+    magnitude= (a fraction of the undisturbed step) or ms=; pauses=. Durations vary as they do in real traces.
+    """
+    layout_size = parse_mesh(mesh)
+    lost = tuple(_lost(text) for text in lose or ())
+    offsets, spread = _by_rank(clock_offset, _time)
+    drifts, drift_spread = _by_rank(drift, float)
+    recording = Recording(
+        clock_offset_ns=offsets,
+        clock_spread_ns=spread or 0,
+        drift_ppm=drifts,
+        drift_spread_ppm=drift_spread or 0.0,
+        lost=lost,
+        window_start_ns=_by_rank(window_start, _time)[0],
+        window_end_ns=_by_rank(window_end, _time)[0],
+        window_spread_ns=_time(window) if window else 0,
+        missing=tuple(int(rank) for rank in re.findall(r"\d+", missing)),
+        truncated=_by_rank(truncate, float)[0],
+        base_time=base_time,
+        collective_metadata=collective_metadata,
+        sequence_numbers=sequence_numbers,
+        group_names=group_names,
+        distributed_info=not plain,
+        rankscope_metadata=not plain,
+        stacks=stacks,
+        layout=layout,
+        compression=compression,
+    )
+    job = Job(
+        ranks=ranks,
+        steps=steps,
+        mesh=layout_size,
+        seed=seed,
+        layers=layers,
+        kernels_per_layer=kernels_per_layer,
+        microbatches=microbatches,
+        data_parallel="fsdp" if fsdp else "ddp",
+        tensor_parallel="sequence" if sequence_parallel else "all_reduce",
+        synchronize=sync,
+        device_scale=device_scale,
+        host_scale=host_scale,
+        jitter=jitter,
+        faults=tuple(Fault.parse(text) for text in fault or ()),
+        recording=recording,
+    )
+    job = scaled(job, events_per_rank=events_per_rank, bytes_per_rank=_size(target_size) if target_size else 0)
+    console = Console(stderr=True)
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task("ranks", total=ranks - len(recording.missing))
+
+        def finished(_: Written) -> None:
+            progress.advance(task)
+
+        truth = write_run(out, job, jobs=jobs, costs=costs, progress=finished)
+    _say(truth, out)
+
+
+def _say(truth: Truth, out: Path) -> None:
+    job = truth.engine.job
+    typer.echo(f"{len(truth.files)} traces in {out}: {sum(truth.json_bytes.values()) / 1e6:,.1f} MB of JSON")
+    steps = ", ".join(f"{ns / 1e6:.3f}" for ns in truth.step_ns)
+    typer.echo(f"steps: {steps} ms (undisturbed, without jitter: {truth.nominal_step_ns / 1e6:.3f} ms)")
+    for fault, cost in zip(job.faults, truth.fault_cost_ns, strict=False):
+        taken = truth.nominal.taken_ns(fault) / 1e6
+        typer.echo(
+            f"{fault.kind} ({fault.style}): takes {taken:.3f} ms a step, costs the job {cost / 1e6:.3f} ms a step"
+        )
+    shown = [QUANTILES.index(q) for q in (0.01, 0.5, 0.95, 0.99)]
+    for name, (source, _, values) in MEASURED.items():
+        figures = ", ".join(f"{QUANTILES[i]:.0%} {values[i]:g}" for i in shown)
+        typer.echo(f"jitter {name:13} {figures} (from {source})")
+
+
+def _time(text: str) -> int:
+    match = re.fullmatch(r"([+-]?[\d.]+)(ns|us|µs|ms|s|m|h)", text)
+    if match is None:
+        raise ConfigError(f"{text!r} is no time", hint="for example 20us, -5s or 2h")
+    return round(float(match[1]) * _TIMES[match[2]])
+
+
+def _size(text: str) -> int:
+    match = re.fullmatch(r"([\d.]+)\s*(B|[kK]B|MB|GB)?", text)
+    if match is None:
+        raise ConfigError(f"{text!r} is no size", hint="for example 200MB or 2GB")
+    return round(float(match[1]) * _SIZES[match[2] or ""])
+
+
+def _by_rank(texts: list[str] | None, read: object) -> tuple[dict[int, int], int]:
+    """``RANK=VALUE`` as a mapping, and a bare ``VALUE``."""
+    found: dict[int, int] = {}
+    bare = 0
+    for text in texts or ():
+        rank, equals, value = text.rpartition("=")
+        try:
+            number = read(value)  # type: ignore[operator]
+            if equals:
+                found[int(rank)] = number
+            else:
+                bare = number
+        except ValueError:
+            raise ConfigError(f"{text!r} cannot be read", hint="RANK=VALUE, or VALUE for all ranks") from None
+    return found, bare
+
+
+def _lost(text: str) -> Lost:
+    match = re.fullmatch(r"(\d+)=([\d.]+)(?::(\w+))?", text)
+    if match is None:
+        raise ConfigError(
+            f"{text!r} cannot be read", hint="RANK=COUNT or RANK=FRACTION, for example 3=5 or 3=0.01:kernel"
+        )
+    rank, amount, what = int(match[1]), match[2], match[3] or "any"
+    if "." in amount:
+        return Lost(rank, fraction=float(amount), what=what)
+    return Lost(rank, count=int(amount), what=what)

@@ -1,0 +1,85 @@
+"""A run as one self-contained HTML file: the page's client with the results inside."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from importlib import resources
+from typing import Any
+
+import rankscope
+from rankscope.errors import RankscopeError
+from rankscope.pipeline import Run
+from rankscope.results import Result
+
+PAYLOAD_SCHEMA_VERSION = 1
+TEMPLATE = "report.html"
+MARKER = "/*RANKSCOPE_DATA*/"
+# Beyond this a table in the file is cut, longest rows first, and says so: the file must stay one to attach to a ticket.
+MAX_ROWS = 20_000
+ANALYSES = (
+    "overview",
+    "device_time",
+    "step_time",
+    "collective_summary",
+    "collectives",
+    "kernels",
+)
+# What could end the script element, or begin a comment or an entity, is written as an escape inside JSON's strings.
+_INERT = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
+
+
+def write_report(run: Run, analyses: Sequence[str] | None = None) -> bytes:
+    """The report of a run.
+
+    Args:
+        run: the run.
+        analyses: which results go in; None for all that the report shows and all that other packages add.
+    """
+    data = json.dumps(payload(run, analyses), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    head, found, tail = _template().partition(MARKER)
+    if not found:
+        raise RankscopeError("the page's template has no place for the data", hint="rebuild it: make ui")
+    return (head + data.translate(_INERT) + tail).encode("utf-8", "replace")
+
+
+def payload(run: Run, analyses: Sequence[str] | None = None) -> dict[str, Any]:
+    """Everything that the page shows, as JSON values."""
+    results = run.analyze(*(analyses or ANALYSES))
+    return {
+        "schema_version": PAYLOAD_SCHEMA_VERSION,
+        "generated_by": f"rankscope {rankscope.__version__}",
+        "generated_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "run": run.about(),
+        "analyses": {name: _table(result) for name, result in results.items()},
+        "findings": [finding.to_json() for finding in run.findings],
+    }
+
+
+def _table(result: Result) -> Mapping[str, Any]:
+    frame, truncated = result.frame, None
+    if frame.height > MAX_ROWS:
+        weight = "duration_ns" if "duration_ns" in frame.columns else "total_ns"
+        truncated = {"shown": MAX_ROWS, "total": frame.height}
+        if weight in frame.columns:
+            kept = frame.with_row_index("_row").sort(weight, descending=True).head(MAX_ROWS)
+            frame = kept.sort("_row").drop("_row")
+        else:
+            frame = frame.head(MAX_ROWS)
+    return {
+        "title": result.analysis.title,
+        "doc": result.analysis.doc.strip(),
+        "columns": {c.name: {"unit": c.unit, "doc": c.doc} for c in result.analysis.columns},
+        "data": frame.to_dict(as_series=False),
+        "truncated": truncated,
+    }
+
+
+def _template() -> str:
+    try:
+        return (resources.files("rankscope.web") / "static" / TEMPLATE).read_text(encoding="utf-8")
+    except (FileNotFoundError, ModuleNotFoundError) as error:
+        raise RankscopeError(
+            "the built page is missing from this installation", hint="in a checkout, build it: make ui"
+        ) from error

@@ -1,0 +1,64 @@
+"""Numbers and names as people read them. Names come from traces and are never trusted."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+_TIME = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
+_SIZE = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+NOTHING = "–"
+
+
+def number_of(value: float, unit: str) -> str:
+    """A number with its unit: `12.4 ms`, `38 %`, `151 MB`."""
+    if unit == "ns":
+        return _scaled(value, _TIME)
+    if unit == "bytes":
+        return _scaled(value, _SIZE)
+    if unit == "ratio":
+        return f"{100 * value:.1f} %"
+    if isinstance(value, int) or float(value).is_integer():
+        return f"{int(value):,}" + (f" {unit}" if unit not in ("", "count", "ranks", "elements") else "")
+    return f"{value:,.3g}" + (f" {unit}" if unit not in ("", "count") else "")
+
+
+def _scaled(value: float, scale: tuple[tuple[float, str], ...]) -> str:
+    if value == 0:
+        return "0"
+    for size, name in scale:
+        if abs(value) >= size or size == 1.0:
+            scaled = value / size
+            digits = 0 if size == 1.0 and float(value).is_integer() else max(0, 2 - len(str(int(abs(scaled)))) + 1)
+            return f"{scaled:.{digits}f} {name}"
+    return str(value)
+
+
+def plain(text: object, *, limit: int = 200) -> str:
+    """Text that a terminal shows and does not obey: no control, escape or direction characters, and no novel."""
+    shown = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", str(text))
+    shown = "".join(c for c in shown if unicodedata.category(c) not in ("Cf", "Cs", "Co"))
+    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+
+
+def cell(value: object, unit: str) -> str:
+    """A table's cell."""
+    if value is None:
+        return NOTHING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        return number_of(value, unit) if unit else (f"{value}" if isinstance(value, int) else f"{value:.4g}")
+    return plain(value, limit=72)
+
+
+def ranks_text(ranks: list[int] | tuple[int, ...]) -> str:
+    """Ranks as people write them: `0–3, 7`."""
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    return ", ".join(str(first) if first == last else f"{first}–{last}" for first, last in runs) or "none"
