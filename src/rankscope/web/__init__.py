@@ -1,0 +1,1 @@
+"""The page: its built client in `static/`, its sources in `ui/`."""

@@ -1,0 +1,59 @@
+/** Where the reader is stands in the URL's hash (`#/steps?rank=3`), so a place can be sent on and Back works. */
+export interface Place {
+  readonly view: string;
+  readonly params: ReadonlyMap<string, string>;
+}
+
+export function parseHash(hash: string): Place {
+  const [path = "", query = ""] = hash.replace(/^#\/?/, "").split("?", 2);
+  return { view: decoded(path), params: new Map(new URLSearchParams(query)) };
+}
+
+export function formatHash(view: string, params: ReadonlyMap<string, string>): string {
+  const query = new URLSearchParams([...params].filter(([, value]) => value !== "")).toString();
+  return `#/${encodeURIComponent(view)}${query ? `?${query}` : ""}`;
+}
+
+function decoded(text: string): string {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return "";
+  }
+}
+
+export class Router {
+  readonly #go: (place: Place) => void;
+
+  constructor(go: (place: Place) => void) {
+    this.#go = go;
+    addEventListener("hashchange", () => this.#go(this.place()));
+  }
+
+  place(): Place {
+    return parseHash(location.hash);
+  }
+
+  href(view: string, params: Readonly<Record<string, string | number>> = {}): string {
+    return formatHash(view, new Map(Object.entries(params).map(([key, value]) => [key, String(value)])));
+  }
+
+  /** A step that Back undoes; the view is drawn anew. */
+  update(changes: Readonly<Record<string, string>>): void {
+    location.hash = this.#changed(changes);
+  }
+
+  /** Keeps the URL true to small changes (a filter's text, an order) without a new history entry or a new drawing. */
+  note(changes: Readonly<Record<string, string>>): void {
+    try {
+      history.replaceState(null, "", this.#changed(changes));
+    } catch {
+      // Some browsers forbid this for local files; the page works, only the link lags behind.
+    }
+  }
+
+  #changed(changes: Readonly<Record<string, string>>): string {
+    const { view, params } = this.place();
+    return formatHash(view, new Map([...params, ...Object.entries(changes)]));
+  }
+}

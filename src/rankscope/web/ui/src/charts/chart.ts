@@ -1,0 +1,106 @@
+/** An ECharts canvas with a life: drawn when it has a size, drawn anew when size or colours change, gone with its view. */
+import { h, styled } from "../components/dom.ts";
+import { onThemeChange } from "../theme/theme.ts";
+import type { ViewContext } from "../views/view.ts";
+import { init, type EChartsOption, type EChartsType } from "./echarts.ts";
+
+export interface ChartSpec {
+  /** What a screen reader says of the picture; its numbers are in a table on the same page. */
+  readonly label: string;
+  readonly testId: string;
+  height(width: number): number;
+  /** `share` is how much of the category axis is in sight, 0 to 1. */
+  option(width: number, share: number): EChartsOption;
+  /** Whether bars are wide enough for gaps and patterns; the chart is drawn anew when a zoom changes the answer. */
+  roomy?(width: number, share: number): boolean;
+  /** The chart has a zoom: the arrow keys move it, plus and minus change it. */
+  readonly zoomed?: boolean;
+  /** A click (or tap) anywhere in a bar's band, by its place on the category axis. */
+  readonly pick?: { readonly axis: "x" | "y"; on(index: number): void };
+}
+
+/** The page's own letters, for the canvas. */
+export const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "Liberation Sans", sans-serif';
+
+export interface Chart {
+  readonly element: HTMLElement;
+  redraw(): void;
+}
+
+export function chart(context: Pick<ViewContext, "onLeave">, spec: ChartSpec): Chart {
+  const canvas = h("div", spec.zoomed
+    ? { class: "chart", role: "group", tabindex: "0", "aria-label": `${spec.label} Arrow keys move, plus and minus zoom.`, "data-testid": spec.testId, keydown: (event) => { if (drawn) zoomByKey(drawn, event as KeyboardEvent); } }
+    : { class: "chart", role: "img", "aria-label": spec.label, "data-testid": spec.testId });
+  let drawn: EChartsType | null = null;
+  let width = 0;
+  let wasRoomy: boolean | undefined;
+  const shareOf = (): number => {
+    const zoom = drawn && zoomOf(drawn);
+    return zoom ? (zoom.end - zoom.start) / 100 : 1;
+  };
+
+  const redraw = (): void => {
+    if (!drawn) return;
+    styled(canvas, { height: `${spec.height(width)}px` });
+    drawn.resize();
+    const kept = zoomOf(drawn);
+    const share = shareOf();
+    wasRoomy = spec.roomy?.(width, share);
+    drawn.setOption(spec.option(width, share), { notMerge: true });
+    if (kept) drawn.dispatchAction({ type: "dataZoom", ...kept });
+    drawn.getZr().flush(); // print takes its picture at once
+  };
+
+  const watch = new ResizeObserver(([entry]) => {
+    const next = Math.round(entry?.contentRect.width ?? 0);
+    if (next === 0 || next === width) return;
+    width = next;
+    if (!drawn) {
+      styled(canvas, { height: `${spec.height(width)}px` });
+      drawn = init(canvas);
+      const { pick } = spec;
+      if (pick) drawn.getZr().on("click", (event: { offsetX: number; offsetY: number }) => picked(drawn, pick, [event.offsetX, event.offsetY]));
+      drawn.on("datazoom", () => {
+        if (spec.roomy && spec.roomy(width, shareOf()) !== wasRoomy) requestAnimationFrame(redraw);
+      });
+      canvas.dataset["drawn"] = "true";
+    }
+    redraw();
+  });
+  watch.observe(canvas);
+  const stop = onThemeChange(redraw);
+  context.onLeave(() => {
+    watch.disconnect();
+    stop();
+    drawn?.dispose();
+  });
+  return { element: canvas, redraw };
+}
+
+function picked(drawn: EChartsType | null, pick: NonNullable<ChartSpec["pick"]>, at: [number, number]): void {
+  if (!drawn?.containPixel({ gridIndex: 0 }, at)) return;
+  const place = drawn.convertFromPixel({ gridIndex: 0 }, at)[pick.axis === "x" ? 0 : 1];
+  if (place !== undefined) pick.on(Math.round(place));
+}
+
+function zoomByKey(drawn: EChartsType, event: KeyboardEvent): void {
+  const zoom = zoomOf(drawn);
+  if (!zoom || event.ctrlKey || event.metaKey || event.altKey) return;
+  const size = zoom.end - zoom.start;
+  const centre = (zoom.start + zoom.end) / 2;
+  const to = (middle: number, length: number): { start: number; end: number } => {
+    const start = Math.min(Math.max(0, middle - length / 2), Math.max(0, 100 - length));
+    return { start, end: Math.min(100, start + length) };
+  };
+  const next = event.key === "ArrowLeft" ? to(centre - size / 4, size) : event.key === "ArrowRight" ? to(centre + size / 4, size)
+    : event.key === "+" || event.key === "=" ? to(centre, Math.max(2, size / 1.5)) : event.key === "-" ? to(centre, Math.min(100, size * 1.5)) : null;
+  if (!next) return;
+  event.preventDefault();
+  drawn.dispatchAction({ type: "dataZoom", ...next });
+}
+
+function zoomOf(drawn: EChartsType): { start: number; end: number } | null {
+  const zooms = (drawn.getOption() as { dataZoom?: { start?: number; end?: number }[] } | undefined)?.dataZoom;
+  const zoom = zooms?.[0];
+  return zoom?.start === undefined || zoom.end === undefined ? null : { start: zoom.start, end: zoom.end };
+}

@@ -1,0 +1,150 @@
+/**
+ * Stacked time: one bar a rank (or a step), one segment a category; the segments of a bar sum to its whole.
+ *
+ * Few ranks lie as rows; many stand as columns, all in sight at once with a zoom below, so that the odd one shows among 256.
+ */
+import { button } from "../components/controls.ts";
+import { h, type Child } from "../components/dom.ts";
+import { swatch } from "../components/swatch.ts";
+import { formatDuration, formatTick } from "../format/units.ts";
+import { CATEGORIES, categoryVariable, type Category } from "../theme/categories.ts";
+import { color } from "../theme/theme.ts";
+import type { ViewContext } from "../views/view.ts";
+import { chart, FONT, type Chart } from "./chart.ts";
+import type { EChartsOption } from "./echarts.ts";
+import { decal } from "./patterns.ts";
+
+export interface Segment {
+  readonly category: Category;
+  readonly label: string;
+  readonly values: readonly (number | null)[];
+}
+
+export interface StackedSpec {
+  readonly label: string;
+  readonly testId: string;
+  /** What one bar is: "Rank", "Step". */
+  readonly axis: string;
+  readonly bars: readonly string[];
+  readonly segments: readonly Segment[];
+  /** The whole that a bar's segments sum to, as the analysis gives it. */
+  readonly totals: { readonly label: string; readonly values: readonly (number | null)[] };
+  /** Bars that stand for moments in order always stand upright. */
+  readonly upright?: boolean;
+  onPick?(index: number): void;
+}
+
+const ROWS_AT_MOST = 24;
+
+export function stackedChart(context: ViewContext, spec: StackedSpec): HTMLElement {
+  const hidden = new Set<Category>();
+  const present = spec.segments.filter((segment) => segment.values.some((value) => value !== null && value !== 0));
+  const lying = !spec.upright && spec.bars.length <= ROWS_AT_MOST;
+  const drawing: Chart = chart(context, {
+    label: `${spec.label} Stacked bars, one for each ${spec.axis.toLowerCase()}; the table on this page holds the numbers.`,
+    testId: spec.testId,
+    height: () => (lying ? Math.max(120, spec.bars.length * 30 + 56) : 340),
+    roomy: (width, share) => roomy(spec, lying, width, share),
+    option: (width, share) => option(spec, present.filter((segment) => !hidden.has(segment.category)), lying, width, roomy(spec, lying, width, share)),
+    zoomed: zoomable(spec, lying),
+    ...(spec.onPick ? { pick: { axis: lying ? "y" as const : "x" as const, on: spec.onPick } } : {}),
+  });
+  return h("figure", { class: "figure" }, legend(present, hidden, () => drawing.redraw()), drawing.element);
+}
+
+/** The words beside the colours; each turns its segments off and on. */
+function legend(segments: readonly Segment[], hidden: Set<Category>, changed: () => void): HTMLElement {
+  return h("div", { class: "legend", role: "group", "aria-label": "Categories shown" }, segments.map((segment) => {
+    const toggle = button({ class: "legend-item", "aria-pressed": "true", title: `Show or hide: ${segment.label}` }, () => {
+      if (!hidden.delete(segment.category)) hidden.add(segment.category);
+      toggle.setAttribute("aria-pressed", String(!hidden.has(segment.category)));
+      changed();
+    }, swatch(segment.category), segment.label);
+    return toggle;
+  }));
+}
+
+function option(spec: StackedSpec, segments: readonly Segment[], lying: boolean, width: number, roomy: boolean): EChartsOption {
+  const [text, muted, line, surface] = [color("--text"), color("--muted"), color("--line"), color("--surface")];
+  const narrow = width < 520;
+  const zoomed = zoomable(spec, lying);
+  const names = {
+    type: "category" as const,
+    data: [...spec.bars],
+    inverse: lying,
+    axisTick: { show: false },
+    axisLine: { lineStyle: { color: line } },
+    axisLabel: { color: text, hideOverlap: true, ...(lying ? { formatter: (bar: string) => `${spec.axis} ${bar}` } : {}) },
+    name: lying ? "" : spec.axis,
+    nameLocation: "middle" as const,
+    nameGap: 26,
+    nameTextStyle: { color: muted },
+  };
+  const amounts = {
+    type: "value" as const,
+    splitNumber: narrow ? 3 : 5,
+    axisLabel: { color: muted, hideOverlap: true, formatter: (value: number) => formatTick(value, formatDuration) },
+    splitLine: { lineStyle: { color: line } },
+  };
+  return {
+    animation: false,
+    textStyle: { fontFamily: FONT },
+    grid: { left: 6, right: lying ? 30 : 8, top: 10, bottom: lying ? 6 : zoomed ? 62 : 26, containLabel: true },
+    tooltip: {
+      trigger: "axis",
+      axisPointer: { type: "shadow" },
+      confine: true,
+      backgroundColor: surface,
+      borderColor: line,
+      textStyle: { color: text },
+      formatter: (params: unknown) => tip(spec, segments, params),
+    },
+    xAxis: lying ? amounts : names,
+    yAxis: lying ? names : amounts,
+    ...(zoomed ? { dataZoom: zoom(line, muted, text) } : {}),
+    series: segments.map((segment) => ({
+      type: "bar" as const,
+      stack: "whole",
+      name: segment.label,
+      data: [...segment.values],
+      barMaxWidth: lying ? 22 : 72,
+      barCategoryGap: roomy ? "22%" : "0%",
+      cursor: spec.onPick ? "pointer" : "default",
+      emphasis: { disabled: true },
+      itemStyle: {
+        color: color(categoryVariable(segment.category)),
+        borderColor: roomy ? surface : color(categoryVariable(segment.category)), // of its own colour: no seams between hair-thin bars
+        borderWidth: roomy ? 1 : 0.7,
+        ...(roomy ? { decal: decal(CATEGORIES[segment.category].pattern) ?? null } : {}),
+      },
+    })),
+  } as EChartsOption;
+}
+
+/** Wide enough for a gap between bars and a pattern in them. */
+function roomy(spec: StackedSpec, lying: boolean, width: number, share: number): boolean {
+  return lying || width / (spec.bars.length * share) > 14;
+}
+
+/** More bars than are easily told apart: a slider, the fingers and the keyboard move through them. */
+function zoomable(spec: StackedSpec, lying: boolean): boolean {
+  return !lying && spec.bars.length > ROWS_AT_MOST;
+}
+
+function zoom(line: string, muted: string, text: string): object[] {
+  return [
+    { type: "slider", bottom: 4, height: 22, borderColor: line, textStyle: { color: text }, fillerColor: `${muted}33`, showDataShadow: false, brushSelect: false, showDetail: false },
+    { type: "inside", zoomOnMouseWheel: "ctrl", moveOnMouseWheel: false },
+  ];
+}
+
+function tip(spec: StackedSpec, segments: readonly Segment[], params: unknown): HTMLElement {
+  const index = (Array.isArray(params) ? (params[0] as { dataIndex?: number } | undefined)?.dataIndex : undefined) ?? 0;
+  const line = (mark: Child, label: string, value: number | null | undefined): HTMLElement =>
+    h("tr", {}, h("td", {}, mark), h("th", { scope: "row" }, label), h("td", {}, value === null || value === undefined ? "–" : formatDuration(value)));
+  return h("div", { class: "tip" },
+    h("strong", {}, `${spec.axis} ${spec.bars[index] ?? ""}`),
+    h("table", {},
+      segments.map((segment) => line(swatch(segment.category), segment.label, segment.values[index])),
+      line("", spec.totals.label, spec.totals.values[index])));
+}

@@ -1,0 +1,56 @@
+/** What was found, the worst first as the analyses order it: severity in words, numbers, what it would save, what to do. */
+import type { Finding } from "../data/payload.ts";
+import { formatRanks } from "../format/ranks.ts";
+import { columnLabel, shownName } from "../format/text.ts";
+import { exactCell, formatCell, formatDuration } from "../format/units.ts";
+import type { ViewContext } from "../views/view.ts";
+import { button } from "./controls.ts";
+import { inline } from "./doc_text.ts";
+import { h, named } from "./dom.ts";
+
+const WORDS = { error: "Error", warning: "Warning", info: "Note" } as const;
+const FIRST = 6;
+
+export function findingsList(context: ViewContext): HTMLElement {
+  const { findings } = context.payload;
+  if (findings.length === 0) {
+    return h("p", { class: "quiet-box", "data-testid": "findings-none" }, "No findings: no analysis in this report met anything that stands out.");
+  }
+  const list = h("ol", { class: "findings", "data-testid": "findings" }, findings.slice(0, FIRST).map((finding) => item(context, finding)));
+  if (findings.length <= FIRST) return list;
+  const more = button({ class: "quiet" }, () => {
+    list.append(...findings.slice(FIRST).map((finding) => item(context, finding)));
+    more.remove();
+    (list.children[FIRST] as HTMLElement | undefined)?.focus();
+  }, `Show all ${findings.length} findings`);
+  return h("div", {}, list, more);
+}
+
+function item(context: ViewContext, finding: Finding): HTMLElement {
+  return h("li", { class: `finding ${finding.severity}`, "data-testid": "finding", "data-finding": finding.id, tabindex: "-1" },
+    h("div", { class: "finding-head" },
+      h("span", { class: `severity ${finding.severity}` }, WORDS[finding.severity]),
+      h("h3", {}, named(finding.title, 240)),
+      finding.saving_ns === null ? null : h("span", { class: "saving", "data-value": finding.saving_ns, title: `${exactCell(finding.saving_ns, "ns")}, an upper bound` },
+        "saves up to ", h("strong", {}, formatDuration(finding.saving_ns)), " a step")),
+    facts(context, finding),
+    finding.advice === "" ? null : h("p", { class: "advice" }, inline(shownName(finding.advice, 1200))));
+}
+
+function facts(context: ViewContext, finding: Finding): HTMLElement | null {
+  const parts: HTMLElement[] = [];
+  const fact = (name: string, value: Node | string, title: string | null = null, raw: string | null = null): void => {
+    parts.push(h("div", { "data-evidence": name, "data-value": raw }, h("dt", {}, columnLabel(shownName(name, 80))), h("dd", { title }, value)));
+  };
+  if (finding.ranks.length > 0) {
+    const text = formatRanks(finding.ranks);
+    const only = finding.ranks.length === 1 ? finding.ranks[0] : undefined;
+    const linked = only !== undefined && context.table("step_time") !== null;
+    fact(finding.ranks.length === 1 ? "rank" : "ranks", linked ? h("a", { href: context.router.href("steps", { rank: only }) }, text) : text);
+  }
+  if (finding.steps.length > 0) fact(finding.steps.length === 1 ? "step" : "steps", formatRanks(finding.steps));
+  for (const { name, value, unit } of finding.evidence) {
+    fact(name, typeof value === "string" ? named(value, 120) : formatCell(value, unit, name), exactCell(value, unit), value === null ? "" : String(value));
+  }
+  return parts.length === 0 ? null : h("dl", { class: "facts" }, parts);
+}

@@ -1,0 +1,30 @@
+/** States other than "here are the numbers": nothing there, cut short, broken. Each says why and what to do. */
+import type { AnalysisPayload } from "../data/payload.ts";
+import { grouped } from "../format/units.ts";
+import { inline, docNodes, docParts } from "./doc_text.ts";
+import { h, type Child } from "./dom.ts";
+
+export function emptyState(why: string, how: string): HTMLElement {
+  return h("div", { class: "state", "data-testid": "empty-state" }, h("p", { class: "state-title" }, inline(why)), h("p", {}, inline(how)));
+}
+
+export function errorState(what: string, advice: string): HTMLElement {
+  return h("div", { class: "state error", role: "alert", "data-testid": "error-state" },
+    h("h1", { class: "state-title" }, what), h("p", {}, inline(advice)));
+}
+
+export function truncationNote(name: string, analysis: AnalysisPayload): HTMLElement | null {
+  if (!analysis.truncated) return null;
+  const { shown, total } = analysis.truncated;
+  return h("p", { class: "note", "data-testid": `truncated-${name}` },
+    `This report holds ${grouped(shown)} of ${grouped(total)} rows; `, h("code", {}, `rankscope analyze ${name} DIR --format csv`), " gives all of them.");
+}
+
+/** An analysis' own words: the first paragraph as caption, the rest (formula, source) folded. */
+export function analysisCaption(analysis: AnalysisPayload): Child[] {
+  const { lead, rest } = docParts(analysis.doc);
+  return [
+    lead === "" || lead.replace(/\.$/, "") === analysis.title.replace(/\.$/, "") ? null : h("p", { class: "caption" }, inline(lead)),
+    rest.length === 0 ? null : h("details", { class: "notes" }, h("summary", {}, "How it is computed"), docNodes(rest)),
+  ];
+}

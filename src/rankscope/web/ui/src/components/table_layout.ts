@@ -1,0 +1,36 @@
+/** How wide a column is: fixed before rows are drawn, so that scrolling through a virtual table moves no column. */
+import type { Table } from "../data/table.ts";
+import { columnLabel, shownName } from "../format/text.ts";
+import { formatCell } from "../format/units.ts";
+
+const NARROWEST = 5;
+const WIDEST = 56;
+const SAMPLE = 400;
+
+export function columnWidths(table: Table, rows: readonly number[]): number[] {
+  const stride = Math.max(1, Math.floor(rows.length / SAMPLE));
+  const sample = rows.filter((_, index) => index % stride === 0);
+  return table.columns.map((column) => {
+    const { unit } = table.meta(column);
+    const head = label(table, column); // bold, with an arrow, on two lines where it is long
+    let longest = Math.ceil(1.15 * Math.max(head.length / 2, ...head.split(" ").map((word) => word.length))) + 2;
+    for (const row of sample) {
+      const value = table.cell(row, column);
+      const length = typeof value === "string" ? shownName(value).length + (column === "category" ? 3 : 0) : formatCell(value, unit, column).length;
+      if (length > longest) longest = length;
+    }
+    return Math.min(WIDEST, Math.max(NARROWEST, longest)) + 3;
+  });
+}
+
+/** A column's head; where the unit's suffix alone tells two columns apart (`window`, `window_ns`), it is said in words. */
+export function label(table: Table, column: string): string {
+  return column.endsWith("_ns") && table.has(column.replace(/_ns$/, "")) ? `${columnLabel(column)} time` : columnLabel(column);
+}
+
+/** The longest bar of a column: what the others are drawn against. */
+export function largest(table: Table, column: string, rows: readonly number[]): number {
+  let peak = 0;
+  for (const row of rows) peak = Math.max(peak, table.number(row, column) ?? 0);
+  return peak;
+}

@@ -1,0 +1,154 @@
+/** A table of any size: sorted by its heads, filtered by words, drawn only where it is seen, taken along as CSV. */
+import type { Cell } from "../data/payload.ts";
+import type { Sort, Table } from "../data/table.ts";
+import { csvFileName, toCsv } from "../format/csv.ts";
+import { exactCell, formatCell, grouped } from "../format/units.ts";
+import { categoryOf } from "../theme/categories.ts";
+import type { ViewContext } from "../views/view.ts";
+import { button } from "./controls.ts";
+import { inline } from "./doc_text.ts";
+import { h, named, styled } from "./dom.ts";
+import { swatch } from "./swatch.ts";
+import { columnWidths, label, largest } from "./table_layout.ts";
+
+export interface TableOptions {
+  /** The analysis' name: for test ids, the CSV's name and the link. */
+  readonly name: string;
+  readonly table: Table;
+  /** Rows to choose from (a rank's, say); all where absent. */
+  readonly rows?: readonly number[];
+  readonly sort?: Sort;
+  readonly caption: string;
+}
+
+const ROW_HEIGHT = 30;
+const OVERSCAN = 12;
+
+export function tableView(context: ViewContext, options: TableOptions): HTMLElement {
+  const { name, table } = options;
+  const key = (what: string): string => `${name}.${what}`;
+  const all = options.rows ?? table.rows();
+  let sort = sortFromText(context.place.params.get(key("sort")), table) ?? options.sort ?? null;
+  let query = context.place.params.get(key("q")) ?? "";
+  let rows: number[] = [];
+
+  const body = h("tbody");
+  const count = h("span", { class: "count", role: "status", "data-testid": `count-${name}` });
+  const empty = h("p", { class: "empty-rows", hidden: true }, "No row holds these words.");
+  const heads = table.columns.map((column) => head(column));
+  const widths = columnWidths(table, all);
+  const grid = styled(h("table", { class: table.columns[0] === "rank" ? "data pinned" : "data", "data-testid": `table-${name}` },
+    h("caption", { class: "unseen" }, options.caption),
+    h("colgroup", {}, widths.map((width) => styled(h("col"), { width: `${width}ch` }))),
+    h("thead", {}, h("tr", { "aria-rowindex": "1" }, heads)), body), { "min-width": `${widths.reduce((a, b) => a + b, 0)}ch` });
+  const box = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `${options.caption} (scrolls)`, scroll: () => requestAnimationFrame(draw) }, grid);
+
+  function head(column: string): HTMLElement {
+    const { unit, doc } = table.meta(column);
+    const about = [column, doc, unit === "" ? "" : `Unit: ${unit}.`].filter(Boolean).join(" · ");
+    return h("th", { scope: "col", class: table.isNumeric(column) ? "number" : null, "data-column": column },
+      button({ class: "sort", title: about }, () => {
+        const descendingFirst = table.isNumeric(column) && table.meta(column).unit !== "";
+        const descending = sort?.column === column ? !sort.descending : descendingFirst;
+        sort = { column, descending };
+        context.router.note({ [key("sort")]: `${descending ? "-" : ""}${column}` });
+        order();
+      }, h("span", {}, label(table, column)), h("span", { class: "arrow", "aria-hidden": "true" })));
+  }
+
+  function order(): void {
+    rows = table.sorted(table.matching(all, query), sort);
+    heads.forEach((cell, index) => {
+      const mine = sort?.column === table.columns[index];
+      cell.setAttribute("aria-sort", mine ? (sort?.descending ? "descending" : "ascending") : "none");
+    });
+    grid.setAttribute("aria-rowcount", String(rows.length + 1));
+    count.textContent = rows.length === table.length ? `${grouped(rows.length)} rows` : `${grouped(rows.length)} of ${grouped(table.length)} rows`;
+    empty.hidden = rows.length > 0;
+    box.scrollTop = 0;
+    draw(true);
+  }
+
+  let drawnFrom = -1;
+  let drawnTo = -1;
+  function draw(always: unknown): void {
+    const height = box.clientHeight || 800;
+    const first = Math.max(0, Math.floor(box.scrollTop / ROW_HEIGHT) - OVERSCAN);
+    const last = Math.min(rows.length, Math.ceil((box.scrollTop + height) / ROW_HEIGHT) + OVERSCAN);
+    if (always !== true && first === drawnFrom && last === drawnTo) return;
+    drawnFrom = first;
+    drawnTo = last;
+    const peak = sort && table.isNumeric(sort.column) && table.meta(sort.column).unit !== "" ? largest(table, sort.column, rows) : null;
+    body.replaceChildren(spacer(first), ...rows.slice(first, last).map((row, index) => line(row, first + index, peak)), spacer(rows.length - last));
+  }
+
+  function spacer(missing: number): HTMLElement {
+    return styled(h("tr", { class: "spacer", "aria-hidden": "true" }), { height: `${missing * ROW_HEIGHT}px` });
+  }
+
+  function line(row: number, place: number, peak: number | null): HTMLElement {
+    return h("tr", { "data-row": row, "aria-rowindex": place + 2 }, table.columns.map((column) => {
+      const value = table.cell(row, column);
+      const cell = tableCell(table, column, value);
+      if (peak !== null && peak > 0 && sort?.column === column && typeof value === "number" && value > 0) {
+        cell.classList.add("barred");
+        styled(cell, { "--share": `${Math.min(100, (100 * value) / peak).toFixed(2)}%` });
+      }
+      return cell;
+    }));
+  }
+
+  let waiting = 0;
+  const filter = h("input", {
+    type: "search", placeholder: "Filter rows …", "aria-label": `Filter the rows of ${options.caption}`, value: query, "data-testid": `filter-${name}`,
+    input: () => {
+      clearTimeout(waiting);
+      waiting = window.setTimeout(() => {
+        query = filter.value;
+        context.router.note({ [key("q")]: query });
+        order();
+      }, table.length > 5000 ? 180 : 60);
+    },
+  });
+  const watch = new ResizeObserver(() => draw(false));
+  watch.observe(box);
+  context.onLeave(() => watch.disconnect());
+  order();
+  return h("div", { class: "table-block" },
+    h("div", { class: "toolbar" }, filter, count,
+      button({ class: "quiet", "data-testid": `csv-${name}` }, () => download(csvFileName(context.payload.run.id ?? "", name), toCsv(table, rows)), "Download CSV")),
+    box, empty, columnNotes(table));
+}
+
+function tableCell(table: Table, column: string, value: Cell): HTMLElement {
+  const { unit } = table.meta(column);
+  const raw = value === null ? "" : typeof value === "object" ? value.join(" ") : String(value);
+  const attributes = { "data-column": column, "data-value": raw.slice(0, 2000) };
+  if (value === null) return h("td", { ...attributes, class: table.isNumeric(column) ? "number missing" : "missing", title: "The trace does not tell." }, formatCell(null, unit));
+  if (typeof value === "string") {
+    const mark = column === "category" ? swatch(categoryOf(value)) : null;
+    return h("td", attributes, mark, named(value));
+  }
+  return h("td", { ...attributes, class: typeof value === "number" ? "number" : null, title: exactCell(value, unit) }, formatCell(value, unit, column));
+}
+
+/** Titles are out of reach of keyboards and fingers, so the columns' meaning also stands below the table. */
+function columnNotes(table: Table): HTMLElement {
+  return h("details", { class: "notes" }, h("summary", {}, "What the columns mean"),
+    h("dl", {}, table.columns.map((column) => {
+      const { unit, doc } = table.meta(column);
+      return h("div", {}, h("dt", {}, h("code", {}, column), unit === "" ? null : ` (${unit})`), h("dd", {}, inline(doc || "No description.")));
+    })));
+}
+
+function sortFromText(text: string | undefined, table: Table): Sort | null {
+  if (!text) return null;
+  const column = text.replace(/^-/, "");
+  return table.has(column) ? { column, descending: text.startsWith("-") } : null;
+}
+
+function download(fileName: string, text: string): void {
+  const url = URL.createObjectURL(new Blob([text], { type: "text/csv;charset=utf-8" }));
+  h("a", { href: url, download: fileName }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 10_000);
+}

@@ -1,0 +1,154 @@
+/** Turns the embedded text into a payload, or says why it is none. A bad analysis is left out and named; the rest shows. */
+import {
+  SCHEMA_VERSION, type AnalysisPayload, type Cell, type Column, type Evidence, type Finding, type Payload, type RunInfo,
+  type Severity, type Truncation,
+} from "./payload.ts";
+
+/** Why there is nothing to show, with what to do about it. */
+export class PayloadError extends Error {
+  readonly advice: string;
+  constructor(message: string, advice: string) {
+    super(message);
+    this.name = "PayloadError";
+    this.advice = advice;
+  }
+}
+
+type Json = Record<string, unknown>;
+
+const REMAKE = "Write the report again with `rankscope report DIR -o report.html`.";
+
+export function parsePayload(text: string): Payload {
+  if (text.trim() === "") throw new PayloadError("This report holds no data.", REMAKE);
+  if (text.trimStart().startsWith("/*")) {
+    throw new PayloadError("This is the empty template of a report, not a report.", REMAKE);
+  }
+  let json: unknown;
+  try {
+    json = JSON.parse(text);
+  } catch (error) {
+    const why = error instanceof Error ? error.message.slice(0, 200) : "unknown reason";
+    throw new PayloadError(`The data of this report cannot be read: ${why}.`, `The file may have been cut short while it was copied. ${REMAKE}`);
+  }
+  return validatePayload(json);
+}
+
+export function validatePayload(json: unknown): Payload {
+  if (!isObject(json)) throw new PayloadError("The data of this report is not an object.", REMAKE);
+  const version = json["schema_version"];
+  if (version !== SCHEMA_VERSION) {
+    throw new PayloadError(
+      `This page reads data of schema ${SCHEMA_VERSION}, but found ${version === undefined ? "none" : `schema ${String(version).slice(0, 20)}`}.`,
+      `The page and the data come from different versions of rankscope. ${REMAKE}`,
+    );
+  }
+  const problems: string[] = [];
+  const analyses = new Map<string, AnalysisPayload>();
+  for (const [name, raw] of Object.entries(isObject(json["analyses"]) ? json["analyses"] : {})) {
+    const outcome = readAnalysis(name, raw);
+    if (typeof outcome === "string") problems.push(`Analysis ${name} is left out: ${outcome}.`);
+    else analyses.set(name, outcome);
+  }
+  const findings: Finding[] = [];
+  asList(json["findings"]).forEach((raw, index) => {
+    const finding = readFinding(raw);
+    if (finding) findings.push(finding);
+    else problems.push(`Finding number ${index + 1} is left out: it has no title.`);
+  });
+  return { generatedBy: asText(json["generated_by"]) || "rankscope", generatedAt: asText(json["generated_at"]), run: readRun(json["run"]), analyses, findings, problems };
+}
+
+function readRun(raw: unknown): RunInfo {
+  const run = isObject(raw) ? raw : {};
+  return {
+    id: typeof run["id"] === "string" && run["id"] !== "" ? run["id"] : null,
+    path: asText(run["path"]),
+    command: Array.isArray(run["command"]) ? asTexts(run["command"]) : null,
+    world_size: asNumber(run["world_size"]),
+    ranks: asNumbers(run["ranks"]),
+    missing_ranks: asNumbers(run["missing_ranks"]),
+    hosts: asTexts(run["hosts"]),
+    devices: asTexts(run["devices"]),
+    steps: asNumbers(run["steps"]),
+  };
+}
+
+function readAnalysis(name: string, raw: unknown): AnalysisPayload | string {
+  if (!isObject(raw)) return "it is not an object";
+  if (!isObject(raw["columns"])) return "it has no columns";
+  if (!isObject(raw["data"])) return "it has no data";
+  const columns: [string, Column][] = [];
+  const data: [string, readonly Cell[]][] = [];
+  let rows: number | null = null;
+  for (const [column, about] of Object.entries(raw["columns"])) {
+    const values = Object.hasOwn(raw["data"], column) ? raw["data"][column] : undefined;
+    if (!Array.isArray(values)) return `column ${column} has no values`;
+    rows ??= values.length;
+    if (values.length !== rows) return `column ${column} has ${values.length} values where the first has ${rows}`;
+    const meta = isObject(about) ? about : {};
+    columns.push([column, { unit: asText(meta["unit"]), doc: asText(meta["doc"]) }]);
+    data.push([column, values.map(asCell)]);
+  }
+  if (columns.length === 0) return "it has no columns";
+  return {
+    title: asText(raw["title"]) || name,
+    doc: asText(raw["doc"]),
+    columns: Object.fromEntries(columns),
+    data: Object.fromEntries(data),
+    truncated: readTruncation(raw["truncated"]),
+  };
+}
+
+function readTruncation(raw: unknown): Truncation | null {
+  if (!isObject(raw)) return null;
+  const [shown, total] = [asNumber(raw["shown"]), asNumber(raw["total"])];
+  return shown === null || total === null ? null : { shown, total };
+}
+
+function readFinding(raw: unknown): Finding | null {
+  if (!isObject(raw) || typeof raw["title"] !== "string" || raw["title"] === "") return null;
+  const severity: Severity = raw["severity"] === "error" || raw["severity"] === "info" ? raw["severity"] : "warning";
+  const evidence: Evidence[] = asList(raw["evidence"]).filter(isObject)
+    .map((item) => ({ name: asText(item["name"]), value: asCell(item["value"]), unit: asText(item["unit"]) }));
+  return {
+    id: asText(raw["id"]),
+    severity,
+    title: raw["title"],
+    ranks: asNumbers(raw["ranks"]),
+    steps: asNumbers(raw["steps"]),
+    evidence,
+    saving_ns: asNumber(raw["saving_ns"]),
+    advice: asText(raw["advice"]),
+  };
+}
+
+function asCell(value: unknown): Cell {
+  if (value === null || value === undefined) return null;
+  if (typeof value === "number" || typeof value === "string" || typeof value === "boolean") return value;
+  if (Array.isArray(value)) return value.map((item) => (typeof item === "number" ? item : String(item)));
+  return JSON.stringify(value);
+}
+
+function isObject(value: unknown): value is Json {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}
+
+function asList(value: unknown): unknown[] {
+  return Array.isArray(value) ? value : [];
+}
+
+function asText(value: unknown): string {
+  return typeof value === "string" ? value : "";
+}
+
+function asTexts(value: unknown): string[] {
+  return asList(value).filter((item): item is string => typeof item === "string");
+}
+
+function asNumber(value: unknown): number | null {
+  return typeof value === "number" && Number.isFinite(value) ? value : null;
+}
+
+function asNumbers(value: unknown): number[] {
+  return asList(value).filter((item): item is number => typeof item === "number" && Number.isFinite(item));
+}

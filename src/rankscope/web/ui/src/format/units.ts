@@ -1,0 +1,96 @@
+/** Numbers for people: three or four significant digits and a unit that fits. The exact number stays in the title. */
+import type { Cell } from "../data/payload.ts";
+import { formatRanks } from "./ranks.ts";
+
+export const MISSING = "–";
+const NBSP = "\u00a0";
+
+const TIME: readonly (readonly [number, string])[] = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]];
+const BYTES: readonly (readonly [number, string])[] = [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"], [1, "B"]];
+
+/** Columns that are moments, not lengths: neighbours differ in their last digits, so these are kept. */
+const MOMENTS = new Set(["start_ns", "end_ns", "launch_ns", "first_ns", "last_ns"]);
+
+/** Units whose values are written in full. */
+const WHOLE = new Set(["count", "ranks", "elements"]);
+
+export function significant(value: number, digits = 4): string {
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  if (!Number.isFinite(value)) return String(value);
+  const decimals = Math.max(0, digits - 1 - Math.floor(Math.log10(Number(size.toPrecision(digits)))));
+  if (decimals === 0) return grouped(Math.round(value));
+  return decimals > 8 ? value.toPrecision(digits) : value.toFixed(decimals);
+}
+
+export function grouped(value: number): string {
+  const [whole = "", part] = String(value).split(".");
+  if (/[eE]/.test(whole)) return whole;
+  const text = whole.replace(/\B(?=(\d{3})+(?!\d))/g, ",");
+  return part === undefined ? text : `${text}.${part}`;
+}
+
+function scaled(value: number, scale: readonly (readonly [number, string])[], digits = 4): string {
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  for (const [step, unit] of scale) {
+    if (size < step * (1 - 0.5 * 10 ** -digits) && step !== 1) continue; // 999.96 µs rounds to 1.000 ms, not to 1000.0 µs
+    if (step === 1 && Number.isInteger(value)) return `${grouped(value)}${NBSP}${unit}`;
+    return `${significant(value / step, digits)}${NBSP}${unit}`;
+  }
+  return `${significant(value, digits)}${NBSP}${scale.at(-1)?.[1] ?? ""}`;
+}
+
+export function formatDuration(ns: number, digits = 4): string {
+  return scaled(ns, TIME, digits);
+}
+
+/** For an axis: round numbers without their trailing zeros. */
+export function formatTick(value: number, format: (value: number) => string): string {
+  return value === 0 ? "0" : format(value).replace(/(\.\d*?)0+(?=\D|$)/, "$1").replace(/\.(?=\D|$)/, "");
+}
+
+/** A moment on the run's clock: milliseconds, to the microsecond. */
+export function formatMoment(ns: number): string {
+  const us = Math.round(Math.abs(ns) / 1e3);
+  return `${ns < 0 ? "-" : ""}${grouped(Math.floor(us / 1e3))}.${String(us % 1e3).padStart(3, "0")}${NBSP}ms`;
+}
+
+export function formatBytes(bytes: number): string {
+  return scaled(bytes, BYTES);
+}
+
+export function formatRatio(ratio: number): string {
+  const percent = ratio * 100;
+  const decimals = percent !== 0 && Math.abs(percent) < 1 ? 2 : 1;
+  return `${percent.toFixed(decimals)}${NBSP}%`;
+}
+
+/** A value of any column as text. `column` is its name: moments and identifiers are written otherwise than amounts. */
+export function formatCell(value: Cell, unit: string, column = ""): string {
+  if (value === null) return MISSING;
+  if (typeof value === "boolean") return value ? "yes" : "no";
+  if (typeof value === "string") return value;
+  if (typeof value !== "number") return formatList(value);
+  switch (unit) {
+    case "ns": return MOMENTS.has(column) ? formatMoment(value) : formatDuration(value);
+    case "us": case "µs": return formatDuration(value * 1000);
+    case "ms": return formatDuration(value * 1e6);
+    case "s": return formatDuration(value * 1e9);
+    case "bytes": case "B": return formatBytes(value);
+    case "ratio": return formatRatio(value);
+    case "count": case "ranks": case "elements": return Number.isInteger(value) ? grouped(value) : significant(value);
+    case "": return Number.isInteger(value) ? String(value) : significant(value);
+    default: return `${Number.isInteger(value) ? grouped(value) : significant(value)}${NBSP}${unit}`;
+  }
+}
+
+/** The same value to the last digit, for titles; null where the text already says all. */
+export function exactCell(value: Cell, unit: string): string | null {
+  if (typeof value !== "number") return null;
+  return unit === "" || WHOLE.has(unit) ? null : `${grouped(value)} ${unit}`;
+}
+
+function formatList(values: readonly (string | number)[]): string {
+  return values.every((value) => typeof value === "number") ? formatRanks(values as number[]) : values.join(", ");
+}

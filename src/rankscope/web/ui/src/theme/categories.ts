@@ -1,0 +1,41 @@
+/**
+ * What the time went to: one colour, one pattern and one word for each, the same in every chart, bar and table.
+ *
+ * The hues are Okabe and Ito's, apart under the common colour blindnesses; the patterns tell them apart without any hue.
+ * The colours themselves stand in theme.css (`--cat-…`), once for light and once for dark.
+ */
+export type Category =
+  | "compute" | "communication" | "memory" | "memset" | "runtime" | "data_loading" | "host_op" | "other" | "idle";
+
+export type Pattern = "none" | "rising" | "falling" | "dots" | "grid" | "level" | "upright";
+
+interface Look {
+  readonly label: string;
+  readonly pattern: Pattern;
+}
+
+export const CATEGORIES: Readonly<Record<Category, Look>> = {
+  compute: { label: "Compute", pattern: "none" },
+  communication: { label: "Communication", pattern: "rising" },
+  memory: { label: "Memory copies", pattern: "dots" },
+  memset: { label: "Memory sets", pattern: "grid" },
+  runtime: { label: "Device runtime calls", pattern: "level" },
+  data_loading: { label: "Data loading", pattern: "falling" },
+  host_op: { label: "Host operators", pattern: "upright" },
+  other: { label: "Other", pattern: "none" },
+  idle: { label: "Idle", pattern: "none" },
+};
+
+/** The category of a kernel or row as analyses name it; what is not known is `other`. */
+export function categoryOf(name: unknown): Category {
+  switch (name) {
+    case "compute": case "communication": case "memory": case "runtime": case "data_loading": case "host_op": case "idle": return name;
+    case "memset": case "gpu_memset": return "memset";
+    case "memcpy": case "gpu_memcpy": return "memory";
+    default: return "other";
+  }
+}
+
+export function categoryVariable(category: Category): string {
+  return `--cat-${category.replace("_", "-")}`;
+}

@@ -1,0 +1,49 @@
+import { describe, expect, test } from "vitest";
+import { formatHash, parseHash } from "../src/app/router.ts";
+import { docParts, paragraphs } from "../src/components/doc_text.ts";
+import { fold, MARKER } from "../plugins/single_file.ts";
+import { bareRun, fold as foldData, makeRun } from "../scripts/fixtures.mjs";
+
+describe("permalinks", () => {
+  test("there and back", () => {
+    const params = new Map([["rank", "3"], ["kernels.q", "a b&c=d"]]);
+    expect(parseHash(formatHash("steps", params))).toEqual({ view: "steps", params });
+  });
+  test("bad ones lead nowhere, not astray", () => {
+    expect(parseHash("").view).toBe("");
+    expect(parseHash("#/%E0%A4%A").view).toBe("");
+    expect(parseHash("#/<img>?x").params.get("x")).toBe("");
+  });
+});
+
+test("docstrings: caption first, indented formulas as they stand", () => {
+  const doc = "The caption\nof it.\n\n    Words.\n\n        a = b - c\n";
+  expect(docParts(doc).lead).toBe("The caption of it.");
+  expect(paragraphs(doc)).toHaveLength(3);
+});
+
+describe("one file", () => {
+  const html = `<html><head><meta content="%CSP%"><link rel="stylesheet" href="x.css"></head><body>${MARKER}<script type="module" crossorigin src="x.js"></script></body></html>`;
+  test("holds script, style and a policy with their hashes, and refers to nothing", () => {
+    const page = fold(html, "let a = '$&';", "p{}");
+    expect(page).toContain("<script type=\"module\">let a = '$&';</script>");
+    expect(page).toMatch(/default-src 'none'; script-src 'sha256-[^']+'; style-src 'sha256-/);
+    expect(page).not.toContain("x.css");
+  });
+  test.each([["'</script>'", "p{}"], ["'/*RANKSCOPE_DATA*/'", "p{}"], ["1", "p{background:url(x)}"], ["1", "</style>"]])("refuses %s %s", (script, style) => {
+    expect(() => fold(html, script, style)).toThrow();
+  });
+  test("data cannot end its element", () => {
+    expect(foldData(MARKER, { name: "</script><!--&\u2028" })).not.toMatch(/<\/script>.+<\/script>|<!--|&|\u2028/);
+  });
+});
+
+test("the fixtures hold together: parts sum to their whole", () => {
+  const run = makeRun({ ranks: 4, late: 2 });
+  const { data } = run.analyses.device_time as unknown as { data: Record<string, number[]> };
+  data["span_ns"]?.forEach((span, row) => {
+    const of = (name: string): number => data[name]?.[row] ?? NaN;
+    expect(of("compute_ns") + of("exposed_communication_ns") + of("exposed_memory_ns") + of("idle_ns")).toBe(span);
+  });
+  expect(bareRun().analyses).toEqual({});
+});

@@ -1,0 +1,49 @@
+import { describe, expect, test } from "vitest";
+import { parsePayload, PayloadError, validatePayload } from "../src/data/validate.ts";
+import { viewsOf } from "../src/views/registry.ts";
+
+const analysis = { title: "T", doc: "D", columns: { a: { unit: "ns", doc: "x" } }, data: { a: [1, null] }, truncated: null };
+const good = { schema_version: 1, generated_by: "rankscope 0.1.0", run: { id: "r", path: "p", ranks: [0] }, analyses: { t: analysis }, findings: [] };
+
+describe("what cannot be shown says why", () => {
+  test.each([
+    ["", /no data/], ["/*RANKSCOPE_DATA*/", /template/], ['{"schema_version": 1,', /cannot be read/], ["[]", /not an object/],
+    ['{"schema_version": 2}', /schema 1, but found schema 2/], ["{}", /found none/],
+  ])("%j", (text, why) => {
+    expect(() => parsePayload(text)).toThrow(PayloadError);
+    expect(() => parsePayload(text)).toThrow(why);
+  });
+});
+
+test("a good payload comes through as it is", () => {
+  const payload = validatePayload(good);
+  expect(payload.problems).toEqual([]);
+  expect(payload.analyses.get("t")?.data["a"]).toEqual([1, null]);
+  expect(payload.run.world_size).toBeNull();
+});
+
+test("a broken analysis is left out and named, the others stay", () => {
+  const payload = validatePayload({ ...good, analyses: { t: analysis, u: { ...analysis, data: {} }, v: { ...analysis, columns: { a: {}, b: {} }, data: { a: [1], b: [] } }, w: 3 } });
+  expect([...payload.analyses.keys()]).toEqual(["t"]);
+  expect(payload.problems).toHaveLength(3);
+  expect(payload.problems[1]).toContain("column b has 0 values where the first has 1");
+});
+
+test("names of columns and analyses touch no prototype", () => {
+  const payload = parsePayload(JSON.stringify(good).replace('"t":', '"__proto__":').replaceAll('"a":', '"constructor":'));
+  expect([...payload.analyses.keys()]).toEqual(["__proto__"]);
+  expect(({} as Record<string, unknown>)["columns"]).toBeUndefined();
+});
+
+test("findings: an unknown severity is a warning, one without a title is named", () => {
+  const payload = validatePayload({ ...good, findings: [{ title: "x", severity: "fatal", evidence: [{ name: "n", value: 1, unit: "ns" }, 7] }, {}] });
+  expect(payload.findings).toHaveLength(1);
+  expect(payload.findings[0]).toMatchObject({ severity: "warning", saving_ns: null, ranks: [], evidence: [{ name: "n" }] });
+  expect(payload.problems).toHaveLength(1);
+});
+
+test("an analysis that no view knows gets one", () => {
+  const { own, more } = viewsOf(validatePayload({ ...good, analyses: { t: analysis, kernels: analysis } }));
+  expect(own.map((view) => view.id)).toContain("kernels");
+  expect(more.map((view) => view.id)).toEqual(["t"]);
+});

@@ -1,0 +1,52 @@
+import { describe, expect, test } from "vitest";
+import type { Cell } from "../src/data/payload.ts";
+import { Table } from "../src/data/table.ts";
+import { columnWidths, label } from "../src/components/table_layout.ts";
+
+const make = (data: Record<string, Cell[]>, units: Record<string, string> = {}): Table =>
+  new Table({ title: "", doc: "", truncated: null, data, columns: Object.fromEntries(Object.keys(data).map((name) => [name, { unit: units[name] ?? "", doc: "" }])) });
+
+describe("order", () => {
+  const table = make({ rank: [0, 1, 2, 3], total_ns: [5, null, 100, 5], name: ["b", "A", "c", "a"] }, { total_ns: "ns" });
+  test("numbers as numbers, what is not known last in both directions, ties as they came", () => {
+    expect(table.sorted(table.rows(), { column: "total_ns", descending: false })).toEqual([0, 3, 2, 1]);
+    expect(table.sorted(table.rows(), { column: "total_ns", descending: true })).toEqual([2, 0, 3, 1]);
+  });
+  test("names without regard to case", () => {
+    expect(table.sorted(table.rows(), { column: "name", descending: false })).toEqual([1, 3, 0, 2]);
+  });
+  test("an unknown column changes nothing", () => {
+    expect(table.sorted([2, 0], { column: "__proto__", descending: false })).toEqual([2, 0]);
+    expect(table.has("toString")).toBe(false);
+  });
+});
+
+describe("filter", () => {
+  const table = make({ rank: [0, 12, 2], name: ["ncclAllReduce", "gemm", "ncclAllGather"], total_ns: [12, 3, 4] }, { total_ns: "ns" });
+  test("every word counts, case aside", () => {
+    expect(table.matching(table.rows(), "NCCL gather")).toEqual([2]);
+    expect(table.matching(table.rows(), "  ")).toEqual([0, 1, 2]);
+  });
+  test("ranks are found, durations are not", () => expect(table.matching(table.rows(), "12")).toEqual([1]));
+});
+
+test("distinct values, numbers in order", () => {
+  expect(make({ step: [12, 10, 12, 11] }).distinct("step")).toEqual([10, 11, 12]);
+  expect(make({ step: [null, null] }).distinct("step")).toEqual([null]);
+});
+
+test("100,000 rows are filtered and sorted in well under a second", () => {
+  const rows = 100_000;
+  const table = make({ name: Array.from({ length: rows }, (_, i) => `kernel_${i % 977}`), total_ns: Array.from({ length: rows }, (_, i) => (i * 7919) % 100_003) }, { total_ns: "ns" });
+  const start = performance.now();
+  const found = table.sorted(table.matching(table.rows(), "kernel_9"), { column: "total_ns", descending: true });
+  expect(performance.now() - start).toBeLessThan(3000); // generous: shared machines
+  expect(found.length).toBeGreaterThan(1000);
+});
+
+test("columns have a width of their own, and two that differ in the unit alone differ in words", () => {
+  const table = make({ window: [0], window_ns: [36_000_000], name: ["x".repeat(500)] }, { window_ns: "ns" });
+  expect(label(table, "window")).toBe("Window");
+  expect(label(table, "window_ns")).toBe("Window time");
+  expect(Math.max(...columnWidths(table, table.rows()))).toBeLessThan(64);
+});
