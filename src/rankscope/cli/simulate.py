@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from rankscope.errors import ConfigError
-from rankscope.simulate import Fault, Job, Lost, Recording, Truth, Written, parse_mesh, scaled
-from rankscope.simulate import simulate as write_run
-from rankscope.simulate.jitter import MEASURED, QUANTILES
+
+if TYPE_CHECKING:
+    from rankscope.simulate import Lost, Truth, Written
+
+T = TypeVar("T", int, float)
 
 _TIMES = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000, "m": 60 * 10**9, "h": 3600 * 10**9}
 _SIZES = {"": 1, "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9}
@@ -74,7 +75,13 @@ def simulate(
     slow_network (dim=…, or link=A-B). Each takes rank=3, 0-3 or 1+5, or a slice of the mesh (dp=3); steps=11-12;
     magnitude= (a fraction of the undisturbed step) or ms=; pauses=. Durations vary as they do in real traces.
     """
-    layout_size = parse_mesh(mesh)
+    # Imported here: every other subcommand starts without the simulation.
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from rankscope.simulate import Fault, Job, Recording, parse_mesh, scaled
+    from rankscope.simulate import simulate as write_run
+
     lost = tuple(_lost(text) for text in lose or ())
     offsets, spread = _by_rank(clock_offset, _time)
     drifts, drift_spread = _by_rank(drift, float)
@@ -102,7 +109,7 @@ def simulate(
     job = Job(
         ranks=ranks,
         steps=steps,
-        mesh=layout_size,
+        mesh=parse_mesh(mesh),
         seed=seed,
         layers=layers,
         kernels_per_layer=kernels_per_layer,
@@ -130,6 +137,8 @@ def simulate(
 
 
 def _say(truth: Truth, out: Path) -> None:
+    from rankscope.simulate.jitter import MEASURED, QUANTILES
+
     job = truth.engine.job
     typer.echo(f"{len(truth.files)} traces in {out}: {sum(truth.json_bytes.values()) / 1e6:,.1f} MB of JSON")
     steps = ", ".join(f"{ns / 1e6:.3f}" for ns in truth.step_ns)
@@ -159,14 +168,14 @@ def _size(text: str) -> int:
     return round(float(match[1]) * _SIZES[match[2] or ""])
 
 
-def _by_rank(texts: list[str] | None, read: object) -> tuple[dict[int, int], int]:
+def _by_rank(texts: list[str] | None, read: Callable[[str], T]) -> tuple[dict[int, T], T | None]:
     """``RANK=VALUE`` as a mapping, and a bare ``VALUE``."""
-    found: dict[int, int] = {}
-    bare = 0
+    found: dict[int, T] = {}
+    bare: T | None = None
     for text in texts or ():
         rank, equals, value = text.rpartition("=")
         try:
-            number = read(value)  # type: ignore[operator]
+            number = read(value)
             if equals:
                 found[int(rank)] = number
             else:
@@ -177,6 +186,8 @@ def _by_rank(texts: list[str] | None, read: object) -> tuple[dict[int, int], int
 
 
 def _lost(text: str) -> Lost:
+    from rankscope.simulate import Lost
+
     match = re.fullmatch(r"(\d+)=([\d.]+)(?::(\w+))?", text)
     if match is None:
         raise ConfigError(

@@ -1,0 +1,144 @@
+"""What this rank writes about itself: names of traces, metadata inside them, and the two manifests."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rankscope.capture import process as facts
+from rankscope.capture.config import CaptureConfig
+from rankscope.capture.notices import warn
+from rankscope.rundir.manifest import (
+    RankManifest,
+    RunManifest,
+    read_run_manifest,
+    redact,
+    to_json,
+    write_new,
+)
+from rankscope.rundir.metadata import ClockAnchor, Mesh, TraceMetadata
+from rankscope.rundir.names import RUN_MANIFEST, format_trace_name, rank_folder
+
+_SWITCHES = ("record_shapes", "with_stack", "profile_memory", "with_flops", "with_modules")
+
+
+@dataclass(frozen=True)
+class ThisRank:
+    """Everything about this rank that holds from the profiler's start to its end."""
+
+    config: CaptureConfig
+    process: facts.Process
+    mesh: Mesh | None
+    run_id: str
+    run_dir: str
+
+    def trace_path(self, first: int, last: int) -> Path:
+        """Where the trace of these steps belongs."""
+        process = self.process
+        name = format_trace_name(
+            template=self.config.name_template,
+            compressed=self.config.compression == "gz",
+            rank=process.rank,
+            world_size=process.world_size,
+            local_rank=process.local_rank,
+            host=process.host,
+            first=first,
+            last=last,
+            mesh=self.mesh.by_name() if self.mesh else None,
+            restart=process.restart_count,
+            time=time.strftime("%Y%m%d-%H%M%S"),
+            pid=os.getpid(),
+        )
+        return Path(self.run_dir, rank_folder(process.rank, process.world_size), name)
+
+    def schedule(self) -> dict[str, int]:
+        """The schedule as manifests and traces have it, in steps."""
+        names = ["warmup", "active", "repeat", "skip_first"]
+        names.append("wait" if self.config.period_steps is None else "period_steps")
+        return {name: int(getattr(self.config, name)) for name in names}
+
+    def metadata(
+        self,
+        first: int,
+        last: int,
+        *,
+        partial_step: int | None,
+        anchors: Sequence[ClockAnchor],
+        start_stall_ns: int,
+        previous_stall_ns: int,
+    ) -> TraceMetadata:
+        """What the trace of these steps carries. Groups are as they are now: later ones than at the start count too."""
+        process = self.process
+        profiler: dict[str, object] = {name: getattr(self.config, name) for name in _SWITCHES}
+        profiler |= {"start_stall_ns": start_stall_ns, "previous_stall_ns": previous_stall_ns}
+        return TraceMetadata(
+            run_id=self.run_id,
+            rank=process.rank,
+            world_size=process.world_size,
+            local_rank=process.local_rank,
+            host=process.host,
+            launcher=process.launcher,
+            restart_count=process.restart_count,
+            mesh=self.mesh,
+            process_groups=facts.process_groups(),
+            schedule=self.schedule(),
+            first_step=first,
+            last_step=last,
+            partial_step=partial_step,
+            clock_anchors=tuple(anchors),
+            device=facts.device_of(),
+            versions=facts.versions(),
+            profiler=profiler,
+        )
+
+    def rank_manifest(self) -> RankManifest:
+        """``ranks/rank3.json`` as it is at the start."""
+        process = self.process
+        return RankManifest(
+            run_id=self.run_id,
+            rank=process.rank,
+            world_size=process.world_size,
+            local_rank=process.local_rank,
+            host=process.host,
+            pid=os.getpid(),
+            launcher=process.launcher,
+            restart_count=process.restart_count,
+            device=facts.device_of(),
+            mesh=self.mesh,
+        )
+
+    def run_manifest(self, ranks: str) -> RunManifest:
+        """``run.json``.
+
+        Args:
+            ranks: the expression that chose the ranks.
+        """
+        return RunManifest(
+            run_id=self.run_id,
+            command=tuple(redact([sys.executable, *sys.argv])),
+            world_size=self.process.world_size,
+            launcher=self.process.launcher,
+            job_id=self.process.job_id,
+            host=self.process.host,
+            ranks=ranks,
+            schedule=self.schedule(),
+            mesh=self.mesh,
+            versions=facts.versions(),
+            started_ns=time.time_ns(),
+        )
+
+
+def write_run_manifest(run_dir: str, manifest: RunManifest) -> None:
+    """Write ``run.json`` unless this run has one; where it cannot be written, warn."""
+    path = Path(run_dir, RUN_MANIFEST)
+    known = read_run_manifest(path)
+    if known is not None and known.run_id == manifest.run_id:
+        return  # a restart, or a second profiler: the first has said it
+    try:
+        write_new(path, to_json(manifest))
+    except OSError as error:
+        warn(f"the manifest {path} could not be written: {error}")

@@ -1,0 +1,317 @@
+"""The two manifests of a run directory, and how a file is written whole or not at all.
+
+``run.json`` is written once, by rank 0. ``ranks/rank3.json`` is written by its rank alone, again after each
+trace. Where the name is taken by another process (a second job in the same directory, a restart), ``.2``,
+``.3`` … is set before the extension: readers take ``run*.json`` and everything under ``ranks/``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from rankscope.rundir import fields
+from rankscope.rundir.metadata import Device, Mesh
+from rankscope.rundir.names import TEMPORARY_PREFIX, TEMPORARY_SUFFIX, unique_name
+
+SCHEMA_VERSION = 1
+_MAX_BYTES = 64 << 20
+_CUT = "<redacted>"
+# `tokens` is not among them: `--max-tokens 100` is no secret, and it says much about a run.
+_SECRET = re.compile(
+    r"(?:^|[^a-z])(?:api|access|auth|private|secret|ssh|aws|wandb|hf)?(?:keys?|token|password|passwd|passphrase|pwd|"
+    r"secrets?|credentials?|authorization)(?:$|[^a-z])",
+    re.IGNORECASE,
+)
+_WELL_KNOWN = re.compile(
+    r"\b(?:hf_|sk-|ghp_|gho_|github_pat_|glpat-|xox[abp]-|AKIA)[A-Za-z0-9_-]{8,}|(?<=\bbearer )\s*\S+",
+    re.IGNORECASE,
+)
+_USER_IN_URL = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+
+
+@dataclass(frozen=True)
+class RunManifest:
+    """What is true of the whole run."""
+
+    run_id: str | None = None
+    schema_version: int = SCHEMA_VERSION
+    command: tuple[str, ...] = ()
+    """The command line of rank 0, secrets cut."""
+    world_size: int | None = None
+    launcher: str | None = None
+    job_id: str | None = None
+    host: str | None = None
+    """Rank 0's."""
+    ranks: str | None = None
+    """The expression that chose the ranks to profile."""
+    schedule: Mapping[str, int] = field(default_factory=dict)
+    mesh: Mesh | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    started_ns: int | None = None
+    """Wall clock of rank 0, nanoseconds since 1970."""
+
+    @classmethod
+    def from_json(cls, obj: object) -> RunManifest:
+        """Read parsed JSON; odd fields keep their default. Never raises."""
+        raw = fields.mapping(obj)
+        schedule = {k: n for k, v in fields.mapping(raw.get("schedule")).items() if (n := fields.count(v)) is not None}
+        return cls(
+            run_id=fields.text(raw.get("run_id")),
+            schema_version=fields.count(raw.get("schema_version")) or SCHEMA_VERSION,
+            command=fields.items(raw.get("command"), fields.text),
+            world_size=fields.count(raw.get("world_size")),
+            launcher=fields.text(raw.get("launcher")),
+            job_id=fields.text(raw.get("job_id")),
+            host=fields.text(raw.get("host")),
+            ranks=fields.text(raw.get("ranks")),
+            schedule=schedule,
+            mesh=Mesh.from_json(raw.get("mesh")),
+            versions=fields.strings(raw.get("versions")),
+            started_ns=fields.integer(raw.get("started_ns")),
+        )
+
+
+@dataclass(frozen=True)
+class WrittenTrace:
+    """A trace that lies complete in the run directory."""
+
+    file: str = ""
+    """Relative to the run directory, with ``/`` between folders."""
+    first_step: int | None = None
+    last_step: int | None = None
+    bytes: int | None = None
+    """Size on disk."""
+    json_bytes: int | None = None
+    """Size before compression."""
+    stall_ns: int | None = None
+    """How long the training loop stood still for this window: prepare, start, stop and save."""
+
+    @classmethod
+    def from_json(cls, obj: object) -> WrittenTrace | None:
+        """Read one; ``None`` if it names no file."""
+        raw = fields.mapping(obj)
+        file = fields.text(raw.get("file"))
+        if not file:
+            return None
+        return cls(
+            file,
+            fields.count(raw.get("first_step")),
+            fields.count(raw.get("last_step")),
+            fields.count(raw.get("bytes")),
+            fields.count(raw.get("json_bytes")),
+            fields.count(raw.get("stall_ns")),
+        )
+
+
+@dataclass(frozen=True)
+class LostWindow:
+    """A window of steps of which there is no trace, and why."""
+
+    first_step: int | None = None
+    last_step: int | None = None
+    reason: str = ""
+
+    @classmethod
+    def from_json(cls, obj: object) -> LostWindow | None:
+        """Read one; ``None`` if it is no object."""
+        if not isinstance(obj, dict):
+            return None
+        raw = fields.mapping(obj)
+        return cls(
+            fields.count(raw.get("first_step")),
+            fields.count(raw.get("last_step")),
+            fields.text(raw.get("reason")) or "",
+        )
+
+
+@dataclass(frozen=True)
+class RankManifest:
+    """What one rank has to say: where it ran, what it wrote, and what it did not."""
+
+    run_id: str | None = None
+    rank: int | None = None
+    schema_version: int = SCHEMA_VERSION
+    world_size: int | None = None
+    local_rank: int | None = None
+    host: str | None = None
+    pid: int | None = None
+    launcher: str | None = None
+    restart_count: int = 0
+    device: Device | None = None
+    mesh: Mesh | None = None
+    state: str = "running"
+    """``running``, or ``finished`` once the profiler has stopped and all is written."""
+    steps: int | None = None
+    """Steps that the loop had taken under the profiler when this was written."""
+    written: tuple[WrittenTrace, ...] = ()
+    skipped: tuple[LostWindow, ...] = ()
+    """Windows that were not recorded."""
+    failed: tuple[LostWindow, ...] = ()
+    """Windows that were recorded and could not be written."""
+    warnings: tuple[str, ...] = ()
+
+    @classmethod
+    def from_json(cls, obj: object) -> RankManifest:
+        """Read parsed JSON; odd fields keep their default. Never raises."""
+        raw = fields.mapping(obj)
+        return cls(
+            run_id=fields.text(raw.get("run_id")),
+            rank=fields.count(raw.get("rank")),
+            schema_version=fields.count(raw.get("schema_version")) or SCHEMA_VERSION,
+            world_size=fields.count(raw.get("world_size")),
+            local_rank=fields.count(raw.get("local_rank")),
+            host=fields.text(raw.get("host")),
+            pid=fields.count(raw.get("pid")),
+            launcher=fields.text(raw.get("launcher")),
+            restart_count=fields.count(raw.get("restart_count")) or 0,
+            device=Device.from_json(raw.get("device")),
+            mesh=Mesh.from_json(raw.get("mesh")),
+            state=fields.text(raw.get("state")) or "running",
+            steps=fields.count(raw.get("steps")),
+            written=fields.items(raw.get("written"), WrittenTrace.from_json),
+            skipped=fields.items(raw.get("skipped"), LostWindow.from_json),
+            failed=fields.items(raw.get("failed"), LostWindow.from_json),
+            warnings=fields.items(raw.get("warnings"), fields.text),
+        )
+
+
+def read_run_manifest(path: Path) -> RunManifest | None:
+    """Read ``run.json``; ``None`` if it is missing or no JSON object. Never raises."""
+    raw = _read(path)
+    return None if raw is None else RunManifest.from_json(raw)
+
+
+def read_rank_manifest(path: Path) -> RankManifest | None:
+    """Read ``ranks/rank3.json``; ``None`` if it is missing or no JSON object. Never raises."""
+    raw = _read(path)
+    return None if raw is None else RankManifest.from_json(raw)
+
+
+def to_json(manifest: RunManifest | RankManifest) -> bytes:
+    """A manifest as it stands in its file."""
+    return (json.dumps(asdict(manifest), indent=1) + "\n").encode("utf-8", "backslashreplace")
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Replace ``path`` by ``content`` so that a reader sees the old file or the new one and nothing between.
+
+    Raises:
+        OSError: the directory cannot be written.
+    """
+    temporary = _aside(path, content)
+    try:
+        # On Windows this may be refused while a reader has the file open; the caller tells it as any write
+        # error.
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def write_new(path: Path, content: bytes) -> Path:
+    """Write ``content`` to ``path``, or, where that exists, to the next free ``.2``, ``.3`` …; return which
+    it was.
+
+    Raises:
+        OSError: the directory cannot be written.
+    """
+    return claim(_aside(path, content), path)
+
+
+def claim(temporary: Path, wanted: Path) -> Path:
+    """Move a finished file to ``wanted``, or to the next free name beside it; never over another file.
+
+    Raises:
+        OSError: the directory cannot be written.
+    """
+    for attempt in range(10_000):
+        target = wanted.with_name(unique_name(wanted.name, attempt))
+        try:
+            os.link(temporary, target)
+        except FileExistsError:
+            continue
+        except OSError:
+            # No hard links here (exFAT, many FUSE and network mounts): claim the name first, then move onto
+            # it.
+            try:
+                os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+            except FileExistsError:
+                continue
+            temporary.replace(target)
+        else:
+            temporary.unlink(missing_ok=True)
+        _sync_folder(target.parent)
+        return target
+    raise FileExistsError(f"{wanted}: ten thousand files have this name already")
+
+
+def redact(argv: Sequence[str]) -> list[str]:
+    """A command line with everything cut that looks like a key, token, password or secret.
+
+    ``--token X``, ``--token=X``, ``NAME_TOKEN=X``, the user part of a URL, and tokens of well-known form.
+    """
+    kept: list[str] = []
+    cut_next = False
+    for argument in argv:
+        if cut_next and not argument.startswith("--"):
+            kept.append(_CUT)
+            cut_next = False
+            continue
+        cut_next = False
+        name, equals, _value = argument.partition("=")
+        if equals and _SECRET.search(_words(name)):
+            kept.append(f"{name}={_CUT}")
+        elif argument.startswith("-") and not equals and _SECRET.search(_words(argument)):
+            kept.append(argument)
+            cut_next = True
+        else:
+            kept.append(_WELL_KNOWN.sub(_CUT, _USER_IN_URL.sub(_CUT, argument)))
+    return kept
+
+
+def _words(name: str) -> str:
+    # apiKey and hfToken are names as well as api_key and HF_TOKEN.
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name)
+
+
+def _aside(path: Path, content: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{TEMPORARY_PREFIX}{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    return temporary
+
+
+def _sync_folder(folder: Path) -> None:
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return  # Windows cannot open a folder; the rename is still atomic, only later on disk.
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        pass
+    finally:
+        os.close(descriptor)
+
+
+def _read(path: Path) -> dict[str, object] | None:
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            return None
+        raw = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return fields.mapping(raw) if isinstance(raw, dict) else None

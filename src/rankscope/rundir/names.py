@@ -1,0 +1,272 @@
+"""Path patterns: the names that rankscope writes, and the names that the world writes.
+
+A name is made from a template, ``rank{rank}[_restart{restart}][_{mesh}]_iter{first}_{last}`` by default; a
+part in square brackets is left out when a value in it is empty. Reading is forgiving in what it knows and
+silent in what it does not: process ids and time stamps are never taken for ranks.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from rankscope.errors import ConfigError
+
+DEFAULT_TEMPLATE = "rank{rank}[_restart{restart}][_{mesh}]_iter{first}_{last}"
+TRACE_SUFFIX = ".trace.json"
+RUN_MANIFEST = "run.json"
+RANKS_FOLDER = "ranks"
+TEMPORARY_PREFIX = "."
+TEMPORARY_SUFFIX = ".tmp"
+
+RANKS_PER_FOLDER = 1024
+"""Above this many ranks, traces and rank manifests go to sub-folders of this many ranks each."""
+
+PLACEHOLDERS = (
+    "rank",
+    "world_size",
+    "local_rank",
+    "host",
+    "first",
+    "last",
+    "mesh",
+    "time",
+    "restart",
+    "pid",
+)
+
+
+@dataclass(frozen=True)
+class TraceName:
+    """What the path of a trace says; ``None`` where it does not say it."""
+
+    rank: int | None = None
+    world_size: int | None = None
+    first: int | None = None
+    """The first ``ProfilerStep#`` in the file."""
+    last: int | None = None
+    """The last ``ProfilerStep#`` in the file, inclusive."""
+    mesh: Mapping[str, int] | None = field(default=None, hash=False)
+    """This rank's coordinate by dimension name; unnamed dimensions are ``dim0``, ``dim1`` …"""
+    restart: int | None = None
+    host: str | None = None
+    pattern: str = "unknown"
+    """Which pattern matched: ``rankscope``, ``d9d``, ``of``, ``rank``, ``worker``, ``tensorboard``,
+    ``folder``, ``unknown``."""
+
+
+# --- writing ------------------------------------------------------------------------------------------------
+
+
+def format_mesh(mesh: Mapping[str, int]) -> str:
+    """``{"dp": 1, "tp": 0}`` as ``dp1-tp0``.
+
+    A dimension name that itself ends in a digit, or that could be read as another part of the name, is set
+    off by a dot: ``dp2.1``.
+    """
+    parts = []
+    for name, coordinate in mesh.items():
+        plain = re.sub(r"[^A-Za-z0-9_]", "_", name) or "dim"
+        apart = plain[-1].isdigit() or plain.endswith(("restart", "iter"))
+        parts.append(f"{plain}{'.' if apart else ''}{coordinate}")
+    return "-".join(parts)
+
+
+def parse_mesh(text: str) -> dict[str, int] | None:
+    """The reverse of :func:`format_mesh`; ``None`` if the text is no mesh coordinate."""
+    mesh: dict[str, int] = {}
+    for part in text.split("-"):
+        match = re.fullmatch(r"([A-Za-z0-9_]+)\.(\d{1,9})|([A-Za-z_][A-Za-z0-9_]*?)(\d{1,9})", part)
+        if match is None:
+            return None
+        name = match[1] if match[1] is not None else match[3]
+        mesh[name] = int(match[2] if match[1] is not None else match[4])
+    return mesh
+
+
+def check_template(template: str) -> str:
+    """Return ``template`` if names can be made from it.
+
+    Raises:
+        ConfigError: an unknown placeholder, an unbalanced bracket, a path that leaves the directory.
+    """
+    rest = template
+    for placeholder in PLACEHOLDERS:
+        rest = rest.replace("{" + placeholder + "}", "x")
+    known = " ".join("{" + p + "}" for p in PLACEHOLDERS)
+    if "{" in rest or "}" in rest:
+        raise ConfigError(f"the trace name template {template!r} has an unknown placeholder", hint=f"known: {known}")
+    if re.search(r"[\[\]]", re.sub(r"\[[^\[\]]*\]", "", template)):
+        raise ConfigError(f"the trace name template {template!r} has a bracket without its pair")
+    parts = rest.replace("\\", "/").split("/")
+    if not template or rest.startswith(("/", "\\")) or ":" in rest or any(p in ("", ".", "..") for p in parts):
+        raise ConfigError(
+            f"the trace name template {template!r} must be a relative path inside the run directory",
+            hint=f"for example {DEFAULT_TEMPLATE!r}; placeholders: {known}",
+        )
+    return template
+
+
+def format_trace_name(
+    *,
+    rank: int,
+    first: int,
+    last: int,
+    template: str = DEFAULT_TEMPLATE,
+    compressed: bool = True,
+    world_size: int | None = None,
+    local_rank: int | None = None,
+    host: str | None = None,
+    mesh: Mapping[str, int] | None = None,
+    restart: int = 0,
+    time: str | None = None,
+    pid: int | None = None,
+) -> str:
+    """The path of a trace relative to the run directory, with ``/`` between folders.
+
+    Args:
+        rank: the global rank.
+        first, last: the first and last ``ProfilerStep#`` in the file, both inclusive.
+        template: what the name is made of; see the module's docstring.
+        compressed: whether the file is gzip.
+        mesh: this rank's coordinate by dimension name.
+        restart: how often the job was restarted; in the name when above zero.
+        time: the time of writing, as it shall stand in the name.
+
+    Raises:
+        ConfigError: the template is not usable.
+    """
+    check_template(template)
+    values = {
+        "rank": str(rank),
+        "world_size": _text(world_size),
+        "local_rank": _text(local_rank),
+        "host": re.sub(r"[^A-Za-z0-9.-]", "-", host or "").strip("."),
+        "first": str(first),
+        "last": str(last),
+        "mesh": format_mesh(mesh) if mesh else "",
+        "time": re.sub(r"[^A-Za-z0-9.-]", "-", time or ""),
+        "restart": str(restart) if restart > 0 else "",
+        "pid": _text(pid),
+    }
+
+    def fill(text: str) -> str:
+        return re.sub(r"\{(\w+)\}", lambda match: values[match[1]], text)
+
+    def optional(match: re.Match[str]) -> str:
+        inner = match[1]
+        empty = any(not values[name] for name in re.findall(r"\{(\w+)\}", inner))
+        return "" if empty else fill(inner)
+
+    stem = fill(re.sub(r"\[([^\[\]]*)\]", optional, template))
+    if restart > 0 and "{restart}" not in template:
+        # Ranks are not stable over restarts: a file of the second life must not look like one of the first.
+        stem = f"{stem}_restart{restart}"
+    name = stem if stem.endswith(".json") else stem + TRACE_SUFFIX
+    return name + ".gz" if compressed else name
+
+
+def unique_name(name: str, attempt: int) -> str:
+    """``name`` for attempt 0; for later ones with the attempt set before the extension:
+    ``….2.trace.json.gz``."""
+    if attempt == 0:
+        return name
+    for extension in (TRACE_SUFFIX + ".gz", TRACE_SUFFIX, ".pt.trace.json.gz", ".json.gz", ".json"):
+        if name.endswith(extension):
+            return f"{name[: -len(extension)]}.{attempt + 1}{extension}"
+    return f"{name}.{attempt + 1}"
+
+
+def rank_folder(rank: int, world_size: int | None) -> str:
+    """The sub-folder of a rank's files: ``""`` up to 1,024 ranks, above that ``ranks1024-2047`` and so on."""
+    if world_size is None or world_size <= RANKS_PER_FOLDER:
+        return ""
+    first = rank // RANKS_PER_FOLDER * RANKS_PER_FOLDER
+    return f"ranks{first}-{first + RANKS_PER_FOLDER - 1}"
+
+
+def rank_manifest_name(rank: int, world_size: int | None, restart: int = 0) -> str:
+    """The path of a rank's manifest relative to the run directory, with ``/`` between folders."""
+    folder = rank_folder(rank, world_size)
+    file = f"rank{rank}_restart{restart}.json" if restart > 0 else f"rank{rank}.json"
+    return "/".join(part for part in (RANKS_FOLDER, folder, file) if part)
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+
+_END = r"(?:\.\d+)?(?:\.pt)?(?:\.?[-_]?trace)?(?:\.json|\.tar|\.zip|\.pickle|\.gz|\.zst|$)"
+_OURS = re.compile(
+    r"rank(\d{1,9})(?:_restart(\d{1,9}))?(?:_(?P<mesh>[^/]+?))?_iter(\d{1,18})_(\d{1,18})(?=" + _END + ")"
+)
+_D9D = re.compile(r"rank-(\d{1,9})-coord-(\d+(?:-\d+)*)(?=[-_.])")
+_OF = re.compile(r"(?<![A-Za-z0-9])(?:rank)?(\d{1,7})-of-(\d{1,7})(?![A-Za-z0-9])")
+_RANK = re.compile(r"(?<![A-Za-z0-9])rank[-_]?(\d{1,7})(?![A-Za-z0-9])", re.IGNORECASE)
+_STEPS = re.compile(r"(?<![A-Za-z0-9])iter(\d{1,18})_(\d{1,18})(?![A-Za-z0-9_])")
+_RESTART = re.compile(r"_restart(\d{1,9})(?![A-Za-z0-9])")
+_WORKER = re.compile(r"worker[-_]?(\d{1,7})\.")
+_TENSORBOARD = re.compile(r"(?P<host>.+)_(?P<pid>\d+)\.\d{10,}\.pt\.trace\.json(?:\.gz)?")
+_FOLDER = re.compile(r"(?:rank[-_]?)?(\d{1,5})", re.IGNORECASE)
+
+
+def parse_trace_name(path: str | os.PathLike[str]) -> TraceName:
+    """Read what a trace's path says: first its file name, then, for the rank, the folder it lies in.
+
+    Understood are rankscope's own names, torchtitan's (``iteration_10/rank0_trace.json``), d9d's
+    (``step_4/rank-3-coord-1-0-trace.tar.gz``), TensorBoard's (``host_pid.time.pt.trace.json``,
+    ``worker0.pt.trace.json``), ``…-3-of-8…``, and any name with ``rank3``, ``rank_3`` or ``rank-3`` in it.
+    The number in ``iteration_10`` and ``step_4`` says when a file was written, not which steps it holds, and
+    is not read.
+
+    Never raises.
+    """
+    parts = [part for part in re.split(r"[/\\]", os.fspath(path)) if part]
+    file = parts[-1] if parts else ""
+    folder = parts[-2] if len(parts) > 1 else ""
+    return _from_file(file) or _from_folder(file, folder) or TraceName()
+
+
+def _from_file(file: str) -> TraceName | None:
+    if match := _OURS.match(file):
+        mesh = parse_mesh(match["mesh"]) if match["mesh"] else None
+        restart = None if match[2] is None else int(match[2])
+        return TraceName(
+            rank=int(match[1]),
+            first=int(match[4]),
+            last=int(match[5]),
+            mesh=mesh,
+            restart=restart,
+            pattern="rankscope",
+        )
+    if match := _D9D.match(file):
+        mesh = {f"dim{i}": int(c) for i, c in enumerate(match[2].split("-"))}
+        return TraceName(rank=int(match[1]), mesh=mesh, pattern="d9d")
+    if (match := _OF.search(file)) and int(match[1]) < int(match[2]):
+        return _with_steps(TraceName(rank=int(match[1]), world_size=int(match[2]), pattern="of"), file)
+    # The last one counts: `straggler_rank1.rank0.json` is rank 0's trace of an experiment with a slow rank 1.
+    if ranks := _RANK.findall(file):
+        return _with_steps(TraceName(rank=int(ranks[-1]), pattern="rank"), file)
+    if match := _WORKER.match(file):
+        return TraceName(rank=int(match[1]), pattern="worker")
+    return None
+
+
+def _from_folder(file: str, folder: str) -> TraceName | None:
+    tensorboard = _TENSORBOARD.fullmatch(file)
+    host = tensorboard["host"] if tensorboard else None
+    if match := _FOLDER.fullmatch(folder):
+        return TraceName(rank=int(match[1]), host=host, pattern="folder")
+    return TraceName(host=host, pattern="tensorboard") if tensorboard else None
+
+
+def _with_steps(name: TraceName, file: str) -> TraceName:
+    if match := _STEPS.search(file):
+        name = replace(name, first=int(match[1]), last=int(match[2]))
+    if match := _RESTART.search(file):
+        name = replace(name, restart=int(match[1]))
+    return name
+
+
+def _text(value: int | None) -> str:
+    return "" if value is None else str(value)

@@ -1,0 +1,200 @@
+"""From a job to a run directory."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rankscope.errors import ConfigError
+from rankscope.rundir.manifest import RunManifest, to_json, write_whole
+from rankscope.rundir.metadata import Mesh
+from rankscope.rundir.names import RUN_MANIFEST, format_trace_name, rank_folder
+from rankscope.simulate import engine as engines
+from rankscope.simulate.clocks import EPOCH_NS
+from rankscope.simulate.engine import Engine
+from rankscope.simulate.files import SUFFIXES, write
+from rankscope.simulate.header import host_of, run_id
+from rankscope.simulate.job import Job
+from rankscope.simulate.trace import LostEvent, RankTrace, StageText
+from rankscope.simulate.truth import Truth, step_times
+
+
+@dataclass(frozen=True)
+class Written:
+    """One rank's file."""
+
+    rank: int
+    file: str
+    """Relative to the run directory, with ``/`` between folders."""
+    json_bytes: int
+    events: int
+    lost: tuple[LostEvent, ...]
+
+
+def simulate_timing(job: Job, *, costs: bool = True) -> Truth:
+    """What would happen, without writing anything.
+
+    Args:
+        job: the job.
+        costs: whether to run it again without each fault, and with each alone, for what each costs.
+    """
+    engine, nominal = engines.run(job)
+    steps = step_times(engine)
+    clean: tuple[int, ...] = ()
+    cost: tuple[int, ...] = ()
+    alone: tuple[int, ...] = ()
+    if costs and job.faults:
+
+        def steps_of(other: Job) -> tuple[int, ...]:
+            return step_times(engines.run(other)[0])
+
+        clean = steps_of(job.without_faults())
+        n = range(len(job.faults))
+        lone = len(n) == 1
+        others = [clean] if lone else [steps_of(job.without(i)) for i in n]
+        alones = [steps] if lone else [steps_of(replace(job, faults=(job.faults[i],))) for i in n]
+        cost = tuple((sum(steps) - sum(other)) // len(steps) for other in others)
+        alone = tuple((sum(each) - sum(clean)) // len(steps) for each in alones)
+    return Truth(engine, nominal, steps, cost, alone, clean)
+
+
+def simulate(
+    out: str | Path,
+    job: Job,
+    *,
+    jobs: int = 1,
+    costs: bool = True,
+    progress: Callable[[Written], None] | None = None,
+) -> Truth:
+    """Write a run directory: one trace a rank, ``run.json`` and ``truth.json``.
+
+    Args:
+        out: the directory; made if it is not there.
+        job: what to simulate.
+        jobs: how many processes write.
+        costs: whether to find out what each fault costs.
+        progress: called with each file as it is finished.
+
+    Raises:
+        ConfigError: ``out`` holds another run.
+    """
+    out = Path(out)
+    out.mkdir(parents=True, exist_ok=True)
+    if any(out.iterdir()):
+        raise ConfigError("the directory is not empty", path=out, hint="give a new one: runs must not mix")
+    truth = simulate_timing(job, costs=costs)
+    ranks = [rank for rank in range(job.ranks) if rank not in job.recording.missing]
+    written = []
+    for each in _write_all(out, truth.engine, ranks, jobs):
+        written.append(each)
+        if progress is not None:
+            progress(each)
+    written.sort(key=lambda each: each.rank)
+    truth = replace(
+        truth,
+        lost=tuple(event for each in written for event in each.lost),
+        files={each.rank: each.file for each in written},
+        json_bytes={each.rank: each.json_bytes for each in written},
+        events={each.rank: each.events for each in written},
+    )
+    if job.recording.rankscope_metadata:
+        layout = job.layout()
+        manifest = RunManifest(
+            run_id=run_id(job),
+            command=("rankscope", "simulate"),
+            world_size=job.ranks,
+            launcher="simulate",
+            host=host_of(job, 0),
+            ranks="all",
+            schedule={"wait": 0, "warmup": job.warmup_steps, "active": job.steps, "repeat": 1},
+            mesh=Mesh(layout.dims, layout.shape, layout.coordinate(0)),
+            started_ns=EPOCH_NS,
+        )
+        write_whole(out / RUN_MANIFEST, to_json(manifest))
+    truth.write(out)
+    return truth
+
+
+class RankWriter:
+    """Writes ranks' files, one after another; the texts of a stage are made once."""
+
+    def __init__(self, out: Path, engine: Engine) -> None:
+        self.out, self.engine = out, engine
+        self._texts: dict[int, StageText] = {}
+
+    def write(self, rank: int) -> Written:
+        """Write one rank's file."""
+        job, layout = self.engine.job, self.engine.layout
+        stage = layout.stage_of(rank)
+        if stage not in self._texts:
+            self._texts[stage] = StageText(self.engine, self.engine.stages[stage])
+        coordinate = dict(zip(layout.dims, layout.coordinate(rank), strict=True))
+        trace = RankTrace(self.engine, self._texts[stage], rank)
+        first, last, _ = trace.steps_inside()
+        name = format_trace_name(
+            rank=rank,
+            first=job.first_step if first is None else first,
+            last=job.first_step + job.steps - 1 if last is None else last,
+            compressed=False,
+            mesh=coordinate if len(coordinate) > 1 else None,
+        )
+        name += SUFFIXES[job.recording.compression]
+        file = "/".join(part for part in (rank_folder(rank, job.ranks), name) if part)
+        trace.file_name = name
+        keep = job.recording.truncated.get(rank)
+        size = write(self.out / file, trace.chunks(), job.recording.compression, keep)
+        return Written(rank, file, size, trace.events, tuple(trace.lost))
+
+
+def _write_all(out: Path, engine: Engine, ranks: list[int], jobs: int) -> Iterator[Written]:
+    if jobs <= 1:
+        writer = RankWriter(out, engine)
+        yield from map(writer.write, ranks)
+        return
+    context = multiprocessing.get_context("spawn")
+    # Simulating again in each worker is cheaper than sending it the result, and gives the same.
+    with ProcessPoolExecutor(jobs, context, _start_worker, (out, engine.job)) as pool:
+        yield from _in_any_order(pool, ranks)
+
+
+def _in_any_order(pool: Executor, ranks: list[int]) -> Iterator[Written]:
+    for future in as_completed([pool.submit(_work, rank) for rank in ranks]):
+        yield future.result()
+
+
+_worker: RankWriter | None = None
+
+
+def _start_worker(out: Path, job: Job) -> None:
+    global _worker
+    _worker = RankWriter(out, engines.run(job)[0])
+
+
+def _work(rank: int) -> Written:
+    assert _worker is not None
+    return _worker.write(rank)
+
+
+def scaled(job: Job, *, events_per_rank: int = 0, bytes_per_rank: int = 0) -> Job:
+    """The same job with as many kernels per layer as make a rank's file about so large; steps get longer with it.
+
+    Give one of the two; the file comes out within a few per cent of it.
+    """
+    if not events_per_rank and not bytes_per_rank:
+        return job
+
+    def size(kernels: int) -> int:
+        engine = Engine(replace(job, kernels_per_layer=kernels, faults=()), alone=True)
+        engine.run()
+        trace = RankTrace(engine, StageText(engine, engine.stages[0]), 0)
+        total = sum(map(len, trace.chunks()))
+        return trace.events if events_per_rank else total
+
+    # A file is a constant and a part that grows with the kernels: two sizes tell both.
+    few, many = 8, 40
+    low, high = size(few), size(many)
+    kernels = few + ((events_per_rank or bytes_per_rank) - low) * (many - few) / (high - low)
+    return replace(job, kernels_per_layer=max(2, round(kernels)))

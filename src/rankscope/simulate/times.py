@@ -1,0 +1,119 @@
+"""When each moment of a cell is: the arithmetic that the engine and the writer share, in whole nanoseconds.
+
+The engine runs it for all ranks of a stage and one item at a time, to find when items begin. The writer runs it again
+for one rank and many items, to find every moment between; because draws are hashes, it finds the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rankscope.simulate.jitter import (
+    I64,
+    KERNEL_GAP_NS,
+    LAUNCH_TO_START_NS,
+    ONE,
+    U64,
+    Bool,
+    Chance,
+)
+from rankscope.simulate.job import Job
+from rankscope.simulate.program import CellTable, Program
+
+LONG_AGO = -(2**62)
+
+
+@dataclass(frozen=True)
+class Keys:
+    """What a step's draws are keyed by, one each per rank."""
+
+    host: U64
+    launch: U64
+    kernel: U64
+
+
+@dataclass(frozen=True)
+class Slowness:
+    """What faults and the device itself do to the ranks in a step; one each per rank."""
+
+    host: I64
+    kernel: I64
+    loader: I64
+
+
+class Clockwork:
+    """Durations of one program's cells."""
+
+    def __init__(self, job: Job, program: Program, chance: Chance | None) -> None:
+        """Without ``chance`` everything takes its median time."""
+        self.program = program
+        self.chance = chance
+        self.host_scale = round(job.host_scale * ONE)
+        self.device_scale = round(job.device_scale * ONE)
+
+    def table(self, rows: I64) -> CellTable:
+        """What is known of these rows' cells."""
+        return self.program.by_cell.of(self.program.cell[rows])
+
+    def keys(self, step: int, ranks: I64) -> Keys:
+        """The keys of a step."""
+        chance = self.chance or Chance(0)
+        return Keys(*(chance.keys(purpose, step, ranks)[:, None] for purpose in ("host", "launch", "kernel")))
+
+    def host_spans(self, rows: I64, keys: Keys, slow: Slowness) -> I64:
+        """(ranks, rows, moments): the spans between moments."""
+        p = self.table(rows)
+        place = rows[None, :]
+        if self.chance is None:
+            host = launch = np.full((1, len(rows)), ONE, dtype=np.int64)
+        else:
+            host = np.where(p.steady, ONE, self.chance.factors("host_leaf", keys.host, place))
+            launch = self.chance.factors("launch_call", keys.launch, place)
+        scale = np.where(p.steady, ONE, slow.host[:, None] * self.host_scale // ONE)
+        host = host * scale // ONE
+        launch = launch * scale // ONE
+        spans: I64 = p.other_ns * host[:, :, None] // ONE
+        spans += p.is_launch * (p.launch_ns * launch // ONE)[:, :, None]
+        if slow.loader.any():
+            loading = (p.waits_at == 2) & (p.launch_at < 0)
+            spans[:, loading, 2] += slow.loader[:, None]
+        return spans
+
+    def kernels(self, rows: I64, keys: Keys, slow: Slowness) -> I64:
+        """(ranks, rows): how long their device work runs; 0 where there is none."""
+        p = self.table(rows)
+        kernel_ns = p.kernel_ns
+        if self.chance is None:
+            factor = np.full((1, len(rows)), ONE, dtype=np.int64)
+        else:
+            place = rows[None, :]
+            factor = np.where(
+                p.is_long,
+                self.chance.factors("kernel_long", keys.kernel, place),
+                self.chance.factors("kernel_short", keys.kernel, place),
+            )
+        scale = slow.kernel[:, None] * self.device_scale // ONE
+        found: I64 = kernel_ns * factor // ONE * scale // ONE
+        return found
+
+    def launched(self, rows: I64, moments: I64) -> I64:
+        """(ranks, rows): the earliest that device work can start after its launch."""
+        at = np.maximum(self.table(rows).launch_at, 0)
+        # The moment at the end of the launch call; moments[..., k] is the end of span k.
+        ends = np.take_along_axis(moments, np.broadcast_to(at[None, :, None], (*moments.shape[:2], 1)), axis=2)
+        return np.asarray(ends[:, :, 0] + LAUNCH_TO_START_NS, dtype=np.int64)
+
+
+def in_order(launched: I64, duration: I64, works: Bool) -> tuple[I64, I64]:
+    """(starts, when the stream is free again) of kernels that run one after another on a stream, along the last axis.
+
+    Each starts when it is launched and the one before it has ended, a gap apart. From end[i] = max(launched[i],
+    end[i-1]) + duration[i] follows end[i] = total[i] + max over j ≤ i of (launched[j] - total[j-1]).
+    """
+    taken = np.where(works, duration + KERNEL_GAP_NS, 0)
+    total = np.cumsum(taken, axis=-1)
+    lead = np.where(works, launched - (total - taken), LONG_AGO)
+    free: I64 = total + np.maximum.accumulate(lead, axis=-1)
+    return free - taken, free

@@ -1,0 +1,152 @@
+"""A small decoder-only language model under FSDP2 (fully_shard), or under FSDP1 with full sharding."""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+from torch import nn
+
+from rankscope.workloads.job import (
+    Outcome,
+    Place,
+    Settings,
+    backward,
+    count_parameters,
+    joined,
+    loop,
+    parse,
+    settings_of,
+)
+
+DEFAULTS = Settings(steps=100, batch_size=4)
+_VOCABULARY = 512
+
+
+class Block(nn.Module):
+    """Causal self-attention and a feed-forward network, each with a norm before it."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.attention_norm = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.projection = nn.Linear(width, width, bias=False)
+        self.feed_forward_norm = nn.LayerNorm(width)
+        self.feed_forward = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, tokens, width) in and out."""
+        batch, tokens, width = x.shape
+        qkv = self.qkv(self.attention_norm(x)).view(batch, tokens, 3, self.heads, width // self.heads)
+        query, key, value = qkv.permute(2, 0, 3, 1, 4)
+        attended = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.projection(attended.transpose(1, 2).reshape(batch, tokens, width))
+        out: torch.Tensor = x + self.feed_forward(self.feed_forward_norm(x))
+        return out
+
+
+class Decoder(nn.Module):
+    """Embedding, blocks, and scores over the vocabulary."""
+
+    def __init__(self, width: int, layers: int, heads: int, tokens: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(_VOCABULARY, width)
+        self.position = nn.Embedding(tokens, width)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, _VOCABULARY, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Token numbers (batch, tokens) in, scores (batch, tokens, vocabulary) out."""
+        x = self.embedding(tokens) + self.position(torch.arange(tokens.shape[1], device=tokens.device))
+        for block in self.blocks:
+            x = block(x)
+        scores: torch.Tensor = self.head(self.norm(x))
+        return scores
+
+
+def train(
+    settings: Settings = DEFAULTS,
+    *,
+    fsdp1: bool = False,
+    width: int = 256,
+    layers: int = 4,
+    heads: int = 4,
+    tokens: int = 128,
+) -> Outcome:
+    """Train.
+
+    Args:
+        settings: what all workloads can be told.
+        fsdp1: shard with ``FullyShardedDataParallel`` instead of ``fully_shard``.
+        width, layers, heads: the model's.
+        tokens: of a sequence.
+    """
+    with joined(settings, always=True) as place:
+        network = Decoder(width, layers, heads, tokens).to(place.device)
+        # Sharding leaves each rank a part: the whole is counted before.
+        whole = count_parameters(network)
+        model = _fsdp1(network, place) if fsdp1 else _fsdp2(network, place)
+        if settings.compile:
+            model.compile()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+        generator = torch.Generator().manual_seed(settings.seed + 1 + place.rank)
+        text = torch.randint(_VOCABULARY, (settings.batch_size, tokens + 1), generator=generator).to(place.device)
+
+        def step(_index: int) -> torch.Tensor:
+            optimizer.zero_grad(set_to_none=True)
+            scores = model(text[:, :-1])
+            loss = nn.functional.cross_entropy(scores.flatten(0, 1).float(), text[:, 1:].flatten())
+            backward(loss)
+            optimizer.step()
+            return loss
+
+        return loop("fsdp1" if fsdp1 else "fsdp2", step, whole, place, settings)
+
+
+def _fsdp2(network: Decoder, place: Place) -> nn.Module:
+    try:
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    except ImportError:  # torch 2.4 and 2.5 have it under another name
+        from torch.distributed._composable.fsdp import (  # type: ignore[attr-defined]
+            MixedPrecisionPolicy,
+            fully_shard,
+        )
+    policy = MixedPrecisionPolicy(param_dtype=None if place.dtype is torch.float32 else place.dtype)
+    for block in network.blocks:
+        fully_shard(block, mp_policy=policy)
+    fully_shard(network, mp_policy=policy)
+    return network
+
+
+def _fsdp1(network: Decoder, place: Place) -> nn.Module:
+    from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, ShardingStrategy
+    from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+    mixed = None if place.dtype is torch.float32 else MixedPrecision(param_dtype=place.dtype)
+    # A process alone has nothing to shard to; FSDP1 warns and does the same when it is not told.
+    strategy = ShardingStrategy.FULL_SHARD if place.distributed else ShardingStrategy.NO_SHARD
+    return FullyShardedDataParallel(
+        network,
+        sharding_strategy=strategy,
+        auto_wrap_policy=ModuleWrapPolicy({Block}),
+        mixed_precision=mixed,
+        use_orig_params=True,
+        device_id=place.device,
+    )
+
+
+def main() -> None:
+    """The command line."""
+    extra = argparse.ArgumentParser(add_help=False)
+    extra.add_argument("--fsdp1", action="store_true", help="FullyShardedDataParallel instead of fully_shard")
+    extra.add_argument("--width", type=int, default=256, help="Of the model (default: 256)")
+    extra.add_argument("--layers", type=int, default=4, help="Of the model (default: 4)")
+    extra.add_argument("--tokens", type=int, default=128, help="Of a sequence (default: 128)")
+    given = parse("fsdp", __doc__, DEFAULTS, extra)
+    train(settings_of(given), fsdp1=given.fsdp1, width=given.width, layers=given.layers, tokens=given.tokens)
+
+
+if __name__ == "__main__":
+    main()

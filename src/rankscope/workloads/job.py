@@ -1,0 +1,271 @@
+"""What every workload needs: settings, its place in the job, a process group, and the training loop."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import inspect
+import os
+import statistics
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, fields
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from rankscope.capture import Profiler
+from rankscope.errors import ConfigError
+from rankscope.rundir.launcher import identify
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_BACKENDS = {"cuda": "nccl", "xpu": "xccl", "cpu": "gloo"}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all workloads can be told; each has defaults of its own for some of it."""
+
+    steps: int = 100
+    """Training steps."""
+    batch_size: int = 10
+    """Samples per rank and step."""
+    dtype: str = "auto"
+    """float32, bfloat16, float16; auto is bfloat16 on accelerators and float32 on the CPU."""
+    compile: bool = False
+    """Compile the model with torch.compile."""
+    seed: int = 0
+    """Seed of the model, equal on all ranks, and of the data, its own on each."""
+    device: str = "auto"
+    """cuda (also ROCm), xpu, cpu; auto is the accelerator that is there."""
+    profile: bool = True
+    """Profile the loop."""
+    save_dir: str | None = None
+    """Run directory of the profile."""
+    ranks: str | None = None
+    """Ranks to profile."""
+    wait: int | None = None
+    """Steps before each warm-up."""
+    warmup: int | None = None
+    """Steps of warm-up."""
+    active: int | None = None
+    """Steps to record."""
+    repeat: int | None = None
+    """Windows to record."""
+    record_shapes: bool | None = None
+    """Record the shapes of operators' inputs."""
+    with_stack: bool | None = None
+    """Record Python stacks."""
+    profile_memory: bool | None = None
+    """Record allocations."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where this process stands in the job."""
+
+    rank: int
+    world_size: int
+    device: torch.device
+    dtype: torch.dtype
+
+    @property
+    def distributed(self) -> bool:
+        """Whether there are other ranks."""
+        return self.world_size > 1
+
+    def autocast(self) -> torch.autocast | nullcontext[None]:
+        """Compute in ``dtype`` where that is not float32."""
+        if self.dtype is torch.float32:
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=self.dtype)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a training came to, on this rank."""
+
+    steps: int
+    parameters: int
+    first_loss: float
+    last_loss: float
+    step_time_s: float
+    """Median over the second half of the steps."""
+
+
+def parse(
+    name: str, doc: str | None, defaults: Settings, extra: argparse.ArgumentParser | None = None
+) -> argparse.Namespace:
+    """Read the command line of a workload: one option for each field of :class:`Settings`."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m rankscope.workloads.{name}",
+        description=(doc or "").partition("\n")[0],
+        parents=[] if extra is None else [extra],
+    )
+    help_of = _field_docs()
+    for field in fields(Settings):
+        option, default = "--" + field.name.replace("_", "-"), getattr(defaults, field.name)
+        if "bool" in str(field.type):
+            parser.add_argument(
+                option, action=argparse.BooleanOptionalAction, default=default, help=help_of[field.name]
+            )
+        else:
+            kind = int if "int" in str(field.type) else str
+            parser.add_argument(option, type=kind, default=default, help=f"{help_of[field.name]} (default: {default})")
+    return parser.parse_args()
+
+
+def settings_of(arguments: argparse.Namespace) -> Settings:
+    """The part of a command line that is :class:`Settings`."""
+    return Settings(**{field.name: getattr(arguments, field.name) for field in fields(Settings)})
+
+
+def pick_device(asked: str, local_rank: int) -> torch.device:
+    """The device of this rank: one accelerator for each local rank.
+
+    Raises:
+        ConfigError: the device that was asked for is not there.
+    """
+    if asked not in ("auto", *_BACKENDS):
+        raise ConfigError(f"device {asked!r} is not known", hint="auto, cuda, xpu or cpu")
+    for kind in ("cuda", "xpu"):
+        module = getattr(torch, kind, None)
+        if asked in ("auto", kind) and module is not None and module.is_available():
+            # Launchers often show each rank its own device alone.
+            return torch.device(kind, local_rank % module.device_count())
+        if asked == kind:
+            raise ConfigError(f"there is no {kind} device here", hint="--device cpu, or --device auto")
+    return torch.device("cpu")
+
+
+@contextmanager
+def joined(settings: Settings, *, always: bool = False) -> Iterator[Place]:
+    """Take this process's place in the job, and leave it in the end.
+
+    Args:
+        settings: the workload's.
+        always: make a process group also for a process alone, as FSDP needs.
+
+    Raises:
+        ConfigError: a device or dtype that is not there.
+        LauncherError: launcher variables that contradict each other.
+    """
+    who = identify(os.environ)
+    alone = who.rank is None or not who.started_by_launcher
+    rank, world_size = (0, 1) if alone else (who.rank or 0, who.world_size or 1)
+    device = pick_device(settings.device, who.local_rank or 0)
+    if settings.dtype not in ("auto", *DTYPES):
+        raise ConfigError(f"dtype {settings.dtype!r} is not known", hint=", ".join(["auto", *DTYPES]))
+    if settings.dtype == "auto":
+        dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
+    else:
+        dtype = DTYPES[settings.dtype]
+    if device.type == "cpu":
+        if "OMP_NUM_THREADS" not in os.environ:
+            torch.set_num_threads(1)
+    else:
+        getattr(torch, device.type).set_device(device)
+    torch.manual_seed(settings.seed)
+    mine = (world_size > 1 or always) and not dist.is_initialized()
+    if mine:
+        backend, bound = _BACKENDS[device.type], None if device.type == "cpu" else device
+        if world_size == 1:
+            store = dist.HashStore()  # type: ignore[attr-defined]
+            dist.init_process_group(backend, store=store, rank=0, world_size=1, device_id=bound)
+        else:
+            # srun and mpiexec set ranks of their own names; torch reads these two.
+            os.environ.setdefault("RANK", str(rank))
+            os.environ.setdefault("WORLD_SIZE", str(world_size))
+            dist.init_process_group(backend, device_id=bound)
+    try:
+        yield Place(rank, world_size, device, dtype)
+    finally:
+        if mine:
+            dist.destroy_process_group()
+
+
+def distribute(model: nn.Module, place: Place, settings: Settings) -> nn.Module:
+    """Put a model on its device, under DDP where there are other ranks, compiled if asked."""
+    model = model.to(place.device)
+    if place.distributed:
+        ids = None if place.device.type == "cpu" else [place.device]
+        model = nn.parallel.DistributedDataParallel(model, device_ids=ids)
+    if settings.compile:
+        model.compile()
+    return model
+
+
+def backward(loss: torch.Tensor) -> None:
+    """Compute gradients."""
+    loss.backward()  # type: ignore[no-untyped-call]
+
+
+def count_parameters(model: nn.Module) -> int:
+    """How many numbers are learnt; of a sharded model, those of this rank."""
+    return sum(p.numel() for p in model.parameters())
+
+
+def loop(name: str, step: Callable[[int], torch.Tensor], parameters: int, place: Place, settings: Settings) -> Outcome:
+    """Make ``settings.steps`` steps under the profiler; rank 0 prints what came of it.
+
+    Args:
+        name: the workload's.
+        step: makes one training step and returns its loss.
+        parameters: how many the whole model has.
+    """
+    times: list[float] = []
+    first = last = torch.zeros(())
+    with _profiler(settings) as profiler:
+        for index in range(settings.steps):
+            began = time.perf_counter()
+            last = step(index).detach()
+            first = last if index == 0 else first
+            if profiler is not None:
+                profiler.step()
+            times.append(time.perf_counter() - began)
+    outcome = Outcome(
+        steps=settings.steps,
+        parameters=parameters,
+        first_loss=float(first),
+        last_loss=float(last),
+        step_time_s=statistics.median(times[len(times) // 2 :] or [0.0]),
+    )
+    if place.rank == 0:
+        print(
+            f"{name}: {outcome.steps} steps on {place.world_size} x {place.device.type}, "
+            f"{outcome.step_time_s * 1e3:.1f} ms a step, loss {outcome.first_loss:.4f} to {outcome.last_loss:.4f}",
+            flush=True,
+        )
+    return outcome
+
+
+def _profiler(settings: Settings) -> Profiler | nullcontext[None]:
+    if not settings.profile:
+        return nullcontext()
+    return Profiler(
+        settings.save_dir,
+        ranks=settings.ranks,
+        wait=settings.wait,
+        warmup=settings.warmup,
+        active=settings.active,
+        repeat=settings.repeat,
+        record_shapes=settings.record_shapes,
+        with_stack=settings.with_stack,
+        profile_memory=settings.profile_memory,
+    )
+
+
+def _field_docs() -> dict[str, str]:
+    """The strings under the fields of :class:`Settings`: the one place where they are explained."""
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(Settings))).body
+    docs: dict[str, str] = {}
+    name = None
+    for node in getattr(definition, "body", []):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            name = node.target.id
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and name is not None:
+            docs[name] = str(node.value.value).rstrip(".")
+    return docs

@@ -1,0 +1,155 @@
+"""ResNet-18 under DDP: SGD on fixed random images with MSE, or on CIFAR-10 with cross entropy."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler
+
+from rankscope.errors import ConfigError
+from rankscope.workloads.cifar10 import Cifar10
+from rankscope.workloads.job import (
+    Outcome,
+    Place,
+    Settings,
+    backward,
+    count_parameters,
+    distribute,
+    joined,
+    loop,
+    parse,
+    settings_of,
+)
+from rankscope.workloads.resnet import resnet18
+
+DEFAULTS = Settings(steps=100, batch_size=10)
+_RANDOM_CLASSES, _CIFAR_CLASSES = 1000, 10
+
+
+def train(
+    settings: Settings = DEFAULTS,
+    *,
+    data: str = "random",
+    data_dir: str | None = None,
+    workers: int = 2,
+    image_size: int | None = None,
+) -> Outcome:
+    """Train.
+
+    Args:
+        settings: what all workloads can be told.
+        data: ``random``, or ``cifar10`` from ``data_dir``.
+        data_dir: the folder that holds CIFAR-10.
+        workers: processes of the DataLoader, with CIFAR-10.
+        image_size: pixels; 32 with CIFAR-10, else 224 on accelerators and 64 on the CPU, where 224 takes a second a
+            step.
+
+    Raises:
+        ConfigError: an argument that cannot be meant.
+    """
+    if data not in ("random", "cifar10"):
+        raise ConfigError(f"data {data!r} is not known", hint="random, or cifar10")
+    with joined(settings) as place:
+        model = distribute(resnet18(_RANDOM_CLASSES if data == "random" else _CIFAR_CLASSES), place, settings)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        if data == "random":
+            size = image_size or (64 if place.device.type == "cpu" else 224)
+            step = _on_random_images(model, optimizer, place, settings, size)
+        else:
+            if data_dir is None:
+                raise ConfigError("cifar10 needs the folder that holds it", hint="--data-dir DIR")
+            batches = _cifar_batches(place, settings, data_dir, workers, image_size or 32)
+            step = _on_batches(model, optimizer, place, batches)
+        return loop("resnet18", step, count_parameters(model), place, settings)
+
+
+def _on_random_images(
+    model: nn.Module, optimizer: torch.optim.Optimizer, place: Place, settings: Settings, size: int
+) -> Callable[[int], torch.Tensor]:
+    # Data differ from rank to rank, the model does not.
+    generator = torch.Generator().manual_seed(settings.seed + 1 + place.rank)
+    images = torch.randn(settings.batch_size, 3, size, size, generator=generator).to(place.device)
+    targets = torch.randn(settings.batch_size, _RANDOM_CLASSES, generator=generator).to(place.device)
+    criterion = nn.MSELoss()
+
+    def step(_index: int) -> torch.Tensor:
+        optimizer.zero_grad(set_to_none=True)
+        with place.autocast():
+            loss: torch.Tensor = criterion(model(images), targets)
+        backward(loss)
+        optimizer.step()
+        return loss
+
+    return step
+
+
+def _on_batches(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    place: Place,
+    batches: Iterator[tuple[torch.Tensor, torch.Tensor]],
+) -> Callable[[int], torch.Tensor]:
+    criterion = nn.CrossEntropyLoss()
+
+    def step(_index: int) -> torch.Tensor:
+        images, labels = next(batches)
+        images = images.to(place.device, non_blocking=True)
+        labels = labels.to(place.device, non_blocking=True)
+        optimizer.zero_grad(set_to_none=True)
+        with place.autocast():
+            loss: torch.Tensor = criterion(model(images), labels)
+        backward(loss)
+        optimizer.step()
+        return loss
+
+    return step
+
+
+def _cifar_batches(
+    place: Place, settings: Settings, data_dir: str, workers: int, size: int
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Batches without end, reshuffled in each epoch."""
+    dataset = Cifar10(data_dir, size)
+    sampler: DistributedSampler[tuple[torch.Tensor, torch.Tensor]] = DistributedSampler(
+        dataset, num_replicas=place.world_size, rank=place.rank, seed=settings.seed, drop_last=True
+    )
+    if len(sampler) < settings.batch_size:
+        raise ConfigError(f"{len(sampler)} images a rank are less than a batch of {settings.batch_size}", path=data_dir)
+    loader = DataLoader(
+        dataset,
+        batch_size=settings.batch_size,
+        sampler=sampler,
+        num_workers=workers,
+        pin_memory=place.device.type != "cpu",
+        persistent_workers=workers > 0,
+        drop_last=True,
+    )
+    epoch = 0
+    while True:
+        sampler.set_epoch(epoch)
+        yield from loader
+        epoch += 1
+
+
+def main() -> None:
+    """The command line."""
+    extra = argparse.ArgumentParser(add_help=False)
+    extra.add_argument("--data", choices=["random", "cifar10"], default="random", help="What to train on")
+    extra.add_argument("--data-dir", help="The folder that holds CIFAR-10, python or binary version")
+    extra.add_argument("--workers", type=int, default=2, help="Processes of the DataLoader (default: 2)")
+    extra.add_argument("--image-size", type=int, help="Pixels; by default 32 for CIFAR-10, else 224, on the CPU 64")
+    given = parse("resnet18", __doc__, DEFAULTS, extra)
+    train(
+        settings_of(given),
+        data=given.data,
+        data_dir=given.data_dir,
+        workers=given.workers,
+        image_size=given.image_size,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""torch.nn.Transformer under DDP: 1 source and 20 target tokens, Adam with its rate scaled by the world size."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+from rankscope.workloads.job import (
+    Outcome,
+    Place,
+    Settings,
+    backward,
+    count_parameters,
+    distribute,
+    joined,
+    loop,
+    parse,
+    settings_of,
+)
+
+DEFAULTS = Settings(steps=100, batch_size=32)
+SOURCE_TOKENS, TARGET_TOKENS = 1, 20
+_SAMPLES_PER_RANK = 1024
+_RATE = 1e-3
+
+
+def train(settings: Settings = DEFAULTS, *, d_model: int = 512, layers: int = 6) -> Outcome:
+    """Train.
+
+    Args:
+        settings: what all workloads can be told.
+        d_model: the width of the model.
+        layers: of the encoder, and of the decoder.
+    """
+    with joined(settings) as place:
+        network = nn.Transformer(d_model, 8, layers, layers, 4 * d_model, batch_first=True)
+        model = distribute(network, place, settings)
+        # Each rank sees its own batch: the global batch grows with the ranks, and the rate with it.
+        optimizer = torch.optim.Adam(model.parameters(), lr=_RATE * place.world_size)
+        criterion = nn.MSELoss()
+        batches = _batches(place, settings, d_model)
+
+        def step(_index: int) -> torch.Tensor:
+            source, target = next(batches)
+            source = source.to(place.device, non_blocking=True)
+            target = target.to(place.device, non_blocking=True)
+            optimizer.zero_grad(set_to_none=True)
+            with place.autocast():
+                loss: torch.Tensor = criterion(model(source, target), target)
+            backward(loss)
+            optimizer.step()
+            return loss
+
+        return loop("transformer", step, count_parameters(model), place, settings)
+
+
+def _batches(place: Place, settings: Settings, d_model: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Batches without end."""
+    samples = max(_SAMPLES_PER_RANK, settings.batch_size) * place.world_size
+    generator = torch.Generator().manual_seed(settings.seed)
+    # One sample stands for all: views cost no memory, and the model's work does not depend on the values.
+    source = torch.rand(1, SOURCE_TOKENS, d_model, generator=generator).expand(samples, -1, -1)
+    target = torch.rand(1, TARGET_TOKENS, d_model, generator=generator).expand(samples, -1, -1)
+    dataset = TensorDataset(source, target)
+    sampler: DistributedSampler[tuple[torch.Tensor, ...]] = DistributedSampler(
+        dataset, num_replicas=place.world_size, rank=place.rank, seed=settings.seed
+    )
+    loader = DataLoader(
+        dataset,
+        batch_size=settings.batch_size,
+        sampler=sampler,
+        pin_memory=place.device.type != "cpu",
+        drop_last=True,
+    )
+    epoch = 0
+    while True:
+        sampler.set_epoch(epoch)
+        yield from loader
+        epoch += 1
+
+
+def main() -> None:
+    """The command line."""
+    extra = argparse.ArgumentParser(add_help=False)
+    extra.add_argument("--d-model", type=int, default=512, help="Width of the model (default: 512)")
+    extra.add_argument("--layers", type=int, default=6, help="Of the encoder, and of the decoder (default: 6)")
+    given = parse("transformer", __doc__, DEFAULTS, extra)
+    train(settings_of(given), d_model=given.d_model, layers=given.layers)
+
+
+if __name__ == "__main__":
+    main()

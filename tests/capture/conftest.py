@@ -1,0 +1,64 @@
+"""What the capture tests share: a loop to profile, and a way to read what was written."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+LAUNCHER = re.compile(
+    r"(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|NODE_RANK|MASTER_\w+)$"
+    r"|(TORCHELASTIC|SLURM|PMIX?|PALS|OMPI|MV2|MVP|FLUX|PBS|MPI|RANKSCOPE)_"
+)
+
+
+def clean_environ() -> dict[str, str]:
+    """This process's environment without what a launcher or another test left in it."""
+    environ = {k: v for k, v in os.environ.items() if not LAUNCHER.match(k)}
+    source = str(Path(__file__).parents[2] / "src")
+    environ["PYTHONPATH"] = os.pathsep.join(p for p in (source, environ.get("PYTHONPATH", "")) if p)
+    environ["OMP_NUM_THREADS"] = "1"
+    # Kineto's level for no messages at all: it says two lines for each recording.
+    environ["KINETO_LOG_LEVEL"] = "6"
+    return environ
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch):
+    for name in list(os.environ):
+        if LAUNCHER.match(name):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_running():
+    yield
+    from rankscope.capture import recorder
+
+    assert recorder._held_by == []
+    assert not recorder.another_profiler_runs()
+
+
+def read_trace(path: Path) -> dict:
+    raw = path.read_bytes()
+    return json.loads(gzip.decompress(raw) if path.name.endswith(".gz") else raw)
+
+
+def steps_in(trace: dict, prefix: str = "ProfilerStep#") -> list[int]:
+    found = {e["name"] for e in trace["traceEvents"] if e.get("ph") == "X" and e["name"].startswith(prefix)}
+    return sorted(int(name.removeprefix(prefix)) for name in found)
+
+
+def traces(folder: Path) -> list[str]:
+    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*.trace.json*"))
+
+
+def train(profiler, steps: int) -> None:
+    for _ in range(steps):
+        torch.mm(torch.ones(8, 8), torch.ones(8, 8))
+        profiler.step()

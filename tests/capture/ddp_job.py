@@ -1,0 +1,43 @@
+"""A DDP job with three captures, run under torchrun by test_jobs.py: ``ddp_job.py OUT``.
+
+1. chosen ranks, with a mesh; 2. the same directory once more; 3. a directory of its own for each "host".
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+import rankscope
+
+warnings.simplefilter("error")
+
+
+def main(out: str) -> None:
+    dist.init_process_group("gloo")
+    rank, size = dist.get_rank(), dist.get_world_size()
+    mesh = init_device_mesh("cpu", (size, 1), mesh_dim_names=("dp", "tp"))
+    pair = dist.new_group([0, 1])
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+
+    def train(profiler: rankscope.Profiler, steps: int) -> None:
+        for _ in range(steps):
+            model(torch.ones(4, 64)).sum().backward()
+            if rank < 2:
+                dist.all_reduce(torch.ones(2), group=pair)
+            profiler.step()
+
+    for _ in range(2):
+        with rankscope.Profiler(f"{out}/shared", ranks="0, 2", wait=1, warmup=1, active=2, mesh=mesh) as profiler:
+            train(profiler, 6)
+    with rankscope.Profiler(f"{out}/host{rank}", wait=1, warmup=1, active=2, record_shapes=True) as profiler:
+        train(profiler, 6)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

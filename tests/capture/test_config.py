@@ -1,0 +1,59 @@
+"""Arguments, variables and defaults."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from rankscope.capture.config import CaptureConfig, variable_of
+from rankscope.errors import ConfigError
+
+
+def test_defaults():
+    config = CaptureConfig.resolve({}, {})
+    assert (config.wait, config.warmup, config.active, config.repeat, config.skip_first) == (10, 5, 3, 1, 0)
+    assert (config.ranks, config.compression, config.save_dir) == ("all", "gz", None)
+
+
+def test_arguments_win_over_variables_and_variables_over_defaults():
+    environ = {"RANKSCOPE_WAIT": "7", "RANKSCOPE_WARMUP": "2", "RANKSCOPE_WITH_STACK": "yes", "RANKSCOPE_RUN_DIR": "/r"}
+    config = CaptureConfig.resolve({"wait": 1, "warmup": None, "save_dir": Path("/mine")}, environ)
+    assert (config.wait, config.warmup, config.with_stack, config.save_dir) == (1, 2, True, "/mine")
+    assert CaptureConfig.resolve({}, environ).save_dir == "/r"
+    # An explicit no is an argument too.
+    assert CaptureConfig.resolve({"with_stack": False}, environ).with_stack is False
+
+
+@pytest.mark.parametrize(
+    ("given", "environ", "named"),
+    [
+        ({"wait": -1}, {}, "wait"),
+        ({"active": 0}, {}, "active"),
+        ({"active": 2.0}, {}, "active"),
+        ({"warmup": True}, {}, "warmup"),
+        ({"ranks": "x"}, {}, "ranks"),
+        ({"compression": "zip"}, {}, "compression"),
+        ({"name_template": "{x}"}, {}, "template"),
+        ({"period_steps": 4, "warmup": 2, "active": 3}, {}, "period_steps"),
+        ({"period_steps": 40, "wait": 2}, {}, "wait"),
+        ({"warmup": 2, "warmup_steps": 3}, {}, "warmup_steps"),
+        ({}, {"RANKSCOPE_WAIT": "many"}, "RANKSCOPE_WAIT"),
+        ({}, {"RANKSCOPE_WITH_STACK": "maybe"}, "RANKSCOPE_WITH_STACK"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_by_name(given, environ, named):
+    with pytest.raises(ConfigError, match=named):
+        CaptureConfig.resolve(given, environ)
+
+
+def test_d9ds_names():
+    config = CaptureConfig.resolve({"period_steps": 20, "warmup_steps": 2, "active_steps": 4}, {})
+    assert (config.period_steps, config.warmup, config.active, config.repeat) == (20, 2, 4, 0)
+
+
+def test_every_field_has_a_variable_of_its_own():
+    names = [variable_of(field.name) for field in dataclasses.fields(CaptureConfig)]
+    assert len(set(names)) == len(names)
+    assert all(name.startswith("RANKSCOPE_") for name in names)

@@ -1,0 +1,139 @@
+"""Real jobs under torchrun with gloo: DDP of three ranks, FSDP2 and FSDP1 of two."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rankscope.rundir.manifest import read_rank_manifest, read_run_manifest
+from rankscope.rundir.metadata import METADATA_KEY, TraceMetadata
+from rankscope.rundir.names import parse_trace_name
+
+from .conftest import clean_environ, read_trace, steps_in, traces
+
+TIMEOUT_S = 120
+
+
+def run(arguments: list[str], cwd: Path) -> str:
+    """Run Python; its output. It and its children are ended when it takes too long."""
+    job = subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=cwd,
+        env=clean_environ(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, _ = job.communicate(timeout=TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        job.terminate()  # torchrun ends its workers
+        time.sleep(5)
+        os.killpg(job.pid, signal.SIGKILL)
+        output, _ = job.communicate()
+        pytest.fail(f"took more than {TIMEOUT_S} s:\n{output}")
+    assert job.returncode == 0, output
+    return output
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+@pytest.fixture(scope="session")
+def ddp(tmp_path_factory):
+    """Three ranks, without a rendezvous id that all jobs would not share: they agree through the job's store."""
+    out = tmp_path_factory.mktemp("ddp")
+    script = str(Path(__file__).with_name("ddp_job.py"))
+    place = ["--master-addr=127.0.0.1", f"--master-port={free_port()}", "--nproc-per-node=3"]
+    run(["-m", "torch.distributed.run", *place, script, str(out)], out)
+    return out
+
+
+@pytest.fixture(scope="session", params=["fsdp2", "fsdp1"])
+def fsdp(request, tmp_path_factory):
+    out = tmp_path_factory.mktemp(request.param)
+    workload = ["-m", "rankscope.workloads.fsdp", "--width", "32", "--layers", "1", "--tokens", "16", "--steps", "6"]
+    options = ["--ranks", "1", "--wait", "1", "--warmup", "1", "--active", "2", "--save-dir", str(out / "run")]
+    flag = ["--fsdp1"] if request.param == "fsdp1" else []
+    output = run(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *workload, *options, *flag], out)
+    assert f"{request.param}: 6 steps on 2 x cpu" in output
+    return request.param, out / "run"
+
+
+def metadata_of(folder: Path, name: str) -> TraceMetadata:
+    """Check that name, events and metadata agree, and give the metadata."""
+    trace, said = read_trace(folder / name), parse_trace_name(name)
+    metadata = TraceMetadata.from_json(trace[METADATA_KEY])
+    assert steps_in(trace) == list(range(said.first, said.last + 1))
+    assert (metadata.rank, metadata.first_step, metadata.last_step) == (said.rank, said.first, said.last)
+    assert trace["distributedInfo"]["rank"] == said.rank
+    assert trace["trace_id"] == metadata.run_id
+    return metadata
+
+
+def test_chosen_ranks_alone_write_and_two_profilers_do_not_overwrite(ddp):
+    names = traces(ddp / "shared")
+    assert names == [
+        "rank0_dp0-tp0_iter2_3.2.trace.json.gz",
+        "rank0_dp0-tp0_iter2_3.trace.json.gz",
+        "rank2_dp2-tp0_iter2_3.2.trace.json.gz",
+        "rank2_dp2-tp0_iter2_3.trace.json.gz",
+    ]
+    assert sorted(p.name for p in (ddp / "shared" / "ranks").iterdir()) == ["rank0.json", "rank2.json"]
+    for name in names:
+        metadata = metadata_of(ddp / "shared", name)
+        assert metadata.mesh.by_name() == {"dp": metadata.rank, "tp": 0}
+        assert metadata.mesh.shape == (3, 1)
+        assert (metadata.world_size, metadata.local_rank, metadata.launcher) == (3, metadata.rank, "torchrun")
+    written = [w.file for rank in (0, 2) for w in read_rank_manifest(ddp / f"shared/ranks/rank{rank}.json").written]
+    assert sorted(written) == names
+    run_manifest = read_run_manifest(ddp / "shared" / "run.json")
+    assert (run_manifest.world_size, run_manifest.ranks, run_manifest.mesh.dims) == (3, "0, 2", ("dp", "tp"))
+
+
+def test_traces_hold_the_groups_with_their_ranks(ddp):
+    groups = {r: metadata_of(ddp / "shared", f"rank{r}_dp{r}-tp0_iter2_3.trace.json.gz").process_groups for r in (0, 2)}
+    assert (0, 1, 2) in [g.ranks for g in groups[0]]
+    assert (0, 1) in [g.ranks for g in groups[0]]
+    assert (0, 1) not in [g.ranks for g in groups[2]]
+    assert "default_pg" in [g.description for g in groups[2]]
+
+
+def test_hosts_with_disjoint_directories_share_a_run_id(ddp):
+    ids, clocks = set(), []
+    for rank in range(3):
+        folder = ddp / f"host{rank}"
+        assert traces(folder) == [f"rank{rank}_iter2_3.trace.json.gz"]
+        metadata = metadata_of(folder, traces(folder)[0])
+        ids |= {metadata.run_id, read_rank_manifest(folder / f"ranks/rank{rank}.json").run_id}
+        clocks.append(metadata.clock_anchors[0].wall_ns)
+        assert (folder / "run.json").exists() == (rank == 0)
+    ids.add(read_run_manifest(ddp / "host0" / "run.json").run_id)
+    # One run: also with the captures before it, which are of the same job.
+    ids.add(read_run_manifest(ddp / "shared" / "run.json").run_id)
+    assert len(ids) == 1
+    assert max(clocks) - min(clocks) < 60e9
+    assert not list(ddp.rglob(".*"))
+
+
+def test_fsdp_profiles_the_chosen_rank_alone(fsdp):
+    kind, folder = fsdp
+    assert traces(folder) == ["rank1_iter2_3.trace.json.gz"]
+    metadata = metadata_of(folder, "rank1_iter2_3.trace.json.gz")
+    assert (metadata.world_size, metadata.device.type) == (2, "cpu")
+    assert sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*.json")) == ["ranks/rank1.json", "run.json"]
+    names = {e["name"] for e in read_trace(folder / "rank1_iter2_3.trace.json.gz")["traceEvents"]}
+    prefix = "FSDP::" if kind == "fsdp2" else "FullyShardedDataParallel"
+    assert any(name.startswith(prefix) for name in names)
+    assert any("gather" in name for name in names)

@@ -1,0 +1,100 @@
+"""Manifests: whole or not at all, never over another process's, no secret in them."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from rankscope.rundir.manifest import (
+    LostWindow,
+    RankManifest,
+    RunManifest,
+    WrittenTrace,
+    claim,
+    read_rank_manifest,
+    read_run_manifest,
+    redact,
+    to_json,
+    write_new,
+    write_whole,
+)
+from rankscope.rundir.metadata import Device, Mesh
+
+
+def test_both_are_read_back(tmp_path):
+    run = RunManifest(run_id="a", command=("python", "x"), world_size=2, mesh=Mesh(("dp",), (2,), (0,)), started_ns=5)
+    rank = RankManifest(
+        run_id="a",
+        rank=1,
+        device=Device("cpu"),
+        written=(WrittenTrace("rank1_iter1_2.trace.json", 1, 2, 10, 100, 7),),
+        skipped=(LostWindow(3, 4, "why"),),
+        warnings=("careful",),
+    )
+    write_whole(tmp_path / "run.json", to_json(run))
+    write_whole(tmp_path / "ranks" / "rank1.json", to_json(rank))
+    assert read_run_manifest(tmp_path / "run.json") == run
+    assert read_rank_manifest(tmp_path / "ranks" / "rank1.json") == rank
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["rank1.json", "ranks", "run.json"]
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff\xfe", b"[" * 100_000])
+def test_what_is_no_manifest_is_none(tmp_path, content):
+    (tmp_path / "run.json").write_bytes(content)
+    assert read_run_manifest(tmp_path / "run.json") is None
+    assert read_run_manifest(tmp_path / "absent.json") is None
+
+
+def test_odd_fields_keep_their_defaults(tmp_path):
+    (tmp_path / "r.json").write_bytes(
+        b'{"rank": -1, "written": [{"file": 3}, {"file": "a", "bytes": "x"}], "state": 7}'
+    )
+    said = read_rank_manifest(tmp_path / "r.json")
+    assert said is not None
+    assert (said.rank, said.state, said.written) == (None, "running", (WrittenTrace("a"),))
+
+
+def test_a_taken_name_is_left_alone(tmp_path):
+    names = [write_new(tmp_path / "rank0.json", str(i).encode()).name for i in range(3)]
+    assert names == ["rank0.json", "rank0.2.json", "rank0.3.json"]
+    assert [(tmp_path / n).read_text() for n in names] == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_many_claim_one_name_and_none_is_lost(tmp_path, monkeypatch, links):
+    if not links:
+
+        def no_link(*_args: object) -> None:
+            raise OSError("no hard links here")
+
+        monkeypatch.setattr(os, "link", no_link)
+    barrier = threading.Barrier(8)
+
+    def one(i: int) -> None:
+        source = tmp_path / f".{i}.tmp"
+        source.write_text(str(i))
+        barrier.wait()
+        claim(source, tmp_path / "a.trace.json.gz")
+
+    threads = [threading.Thread(target=one, args=(i,)) for i in range(8)]
+    [t.start() for t in threads]
+    [t.join() for t in threads]
+    assert sorted(p.read_text() for p in tmp_path.iterdir()) == [str(i) for i in range(8)]
+    assert all(p.name.endswith(".trace.json.gz") for p in tmp_path.iterdir())
+
+
+def test_redact():
+    given = [
+        "train.py", "--lr", "0.1", "--token", "abc", "--hf-token=def", "WANDB_API_KEY=ghi", "--apiKey", "jkl",
+        "--password=mno", "--max-tokens", "100", "--tokenizer", "gpt2", "--url", "https://me:pw@host/x",
+        "hf_abcdefghijkl", "--secret", "--steps", "5", "model.auth_token=x", "--header", "Authorization: Bearer q1w2",
+    ]  # fmt: skip
+    kept = redact(given)
+    text = " ".join(kept)
+    for secret in ("abc", "def", "ghi", "jkl", "mno", "me:pw", "q1w2", "auth_token=x"):
+        assert secret not in text
+    for plain in ("--lr 0.1", "--max-tokens 100", "--tokenizer gpt2", "@host/x", "--steps 5", "train.py"):
+        assert plain in text
+    assert len(kept) == len(given)

@@ -1,0 +1,164 @@
+"""Names of traces: what is written can be read back, and the world's names are understood or left alone."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rankscope.errors import ConfigError
+from rankscope.rundir.names import (
+    TraceName,
+    check_template,
+    format_mesh,
+    format_trace_name,
+    parse_mesh,
+    parse_trace_name,
+    rank_folder,
+    rank_manifest_name,
+    unique_name,
+)
+
+# A loaded machine is no error.
+calm = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+dims = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True)
+meshes = st.dictionaries(dims, st.integers(0, 10_000), min_size=1, max_size=4)
+
+
+@calm
+@given(
+    rank=st.integers(0, 100_000),
+    first=st.integers(0, 10**9),
+    length=st.integers(0, 50),
+    mesh=st.none() | meshes,
+    restart=st.integers(0, 9),
+    compressed=st.booleans(),
+    attempt=st.integers(0, 3),
+)
+def test_what_is_written_is_read_back(rank, first, length, mesh, restart, compressed, attempt):
+    name = format_trace_name(
+        rank=rank, first=first, last=first + length, mesh=mesh, restart=restart, compressed=compressed
+    )
+    assert name.endswith(".trace.json.gz" if compressed else ".trace.json")
+    said = parse_trace_name(f"/runs/3/{unique_name(name, attempt)}")
+    assert said == TraceName(
+        rank=rank,
+        first=first,
+        last=first + length,
+        mesh=mesh,
+        restart=restart if restart else None,
+        pattern="rankscope",
+    )
+
+
+@calm
+@given(meshes)
+def test_mesh_coordinates_are_read_back(mesh):
+    assert parse_mesh(format_mesh(mesh)) == mesh
+
+
+@calm
+@given(st.text(max_size=60))
+def test_any_text_is_read_without_an_error(text):
+    said = parse_trace_name(text)
+    assert said.rank is None or said.rank >= 0
+
+
+def test_the_names_of_the_design():
+    assert format_trace_name(rank=3, first=10, last=12) == "rank3_iter10_12.trace.json.gz"
+    mesh = {"dp": 1, "tp": 0}
+    assert format_trace_name(rank=3, first=10, last=12, mesh=mesh) == "rank3_dp1-tp0_iter10_12.trace.json.gz"
+    assert format_trace_name(rank=3, first=10, last=12, restart=1) == "rank3_restart1_iter10_12.trace.json.gz"
+    assert format_trace_name(rank=0, first=1, last=1, compressed=False) == "rank0_iter1_1.trace.json"
+
+
+def test_templates():
+    name = format_trace_name(
+        template="{host}/{rank}-of-{world_size}.{local_rank}.{time}.{first}",
+        rank=3,
+        world_size=8,
+        local_rank=1,
+        host="node/0 1",
+        first=4,
+        last=6,
+        time="20260101-000000",
+    )
+    assert name == "node-0-1/3-of-8.1.20260101-000000.4.trace.json.gz"
+    tensorboard = format_trace_name(
+        template="{host}_{pid}.{time}.pt.trace.json", rank=1, first=1, last=2, host="h", pid=7, time="1700000000000"
+    )
+    assert tensorboard == "h_7.1700000000000.pt.trace.json.gz"
+    # A restart shows even in a template that does not name it.
+    assert format_trace_name(template="r{rank}", rank=1, first=1, last=2, restart=2) == "r1_restart2.trace.json.gz"
+
+
+@pytest.mark.parametrize(
+    "template", ["", "../{rank}", "/tmp/{rank}", "{ranks}", "a//b", "[{mesh}", "a/../{rank}", "c:x"]
+)
+def test_a_template_that_cannot_be_meant_is_refused(template):
+    with pytest.raises(ConfigError):
+        check_template(template)
+
+
+@pytest.mark.parametrize(
+    ("path", "rank"),
+    [
+        ("iteration_10/rank0_trace.json", 0),
+        ("iteration_10/rank3_trace.json.gz", 3),
+        ("step_4/rank-3-coord-1-0-trace.tar.gz", 3),
+        ("worker0.pt.trace.json", 0),
+        ("worker3.1623212756351.pt.trace.json.gz", 3),
+        ("resnet-5-of-12.json", 5),
+        ("rank-34.Jul_15_10_52_41.1074.pt.trace.json.gz", 34),
+        ("sampled_rank-1.json.gz", 1),
+        ("ns_resolution_trace/rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz", 0),
+        ("rank_3.json", 3),
+        ("rank7.json.gz", 7),
+        ("Baseline_-_12-11_-_220ff-rank6-chrome-trace.json.gz", 6),
+        ("bs_32_rank0.json.gz", 0),
+        ("ddp_gpt_shapes.rank1.json.gz", 1),
+        ("fsdp2_gpt_straggler_rank1.rank0.json.gz", 0),
+        ("rank_3/trace.json", 3),
+        ("3/trace.json.gz", 3),
+        ("rank_3/host_19488.1698954910154219890.pt.trace.json.gz", 3),
+        ("rank_5/rank2.json", 2),
+        ("s3://bucket/run/rank_4/x.json", 4),
+        (r"C:\runs\rank12.trace.json", 12),
+        # Numbers that are no ranks: process ids, times, sizes, steps.
+        ("host_19488.1698954910154219890.pt.trace.json.gz", None),
+        ("host_0.1795170630711365614.pt.trace.json.gz", None),
+        ("rank2-sleeps-4ranks/host_19488.1698954910154219890.pt.trace.json.gz", None),
+        ("ddp-resnet18-2ranks/host_85867.1698107929568240321.pt.trace.json.gz", None),
+        ("benchmark_result_2869224_1695835535_trace.json.gz", None),
+        ("step_based_trace_2543932.json.gz", None),
+        ("Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz", None),
+        ("sglang_Qwen3-8B_decode.json.gz", None),
+        ("rank_unavailable/rank_not_found.json.gz", None),
+        ("train_resnet18.json.gz", None),
+        ("iteration_10/trace.json", None),
+        ("crank3.json", None),
+        ("model-00009-of-00008.json", None),
+    ],
+)
+def test_the_worlds_names(path, rank):
+    assert parse_trace_name(path).rank == rank
+
+
+def test_what_else_the_worlds_names_say():
+    assert parse_trace_name("a-5-of-12.json").world_size == 12
+    assert parse_trace_name("rank-3-coord-1-0-trace.tar.gz").mesh == {"dim0": 1, "dim1": 0}
+    assert parse_trace_name("node.x_77.1698954910154219890.pt.trace.json").host == "node.x"
+    ours = parse_trace_name("bench_rank0_iter10_12.json.gz")
+    assert (ours.rank, ours.first, ours.last) == (0, 10, 12)
+    # The folder of torchtitan says when it was written, not what is in the file.
+    assert parse_trace_name("iteration_10/rank0_trace.json").last is None
+
+
+def test_folders_of_large_jobs():
+    assert rank_folder(5, 1024) == ""
+    assert rank_folder(5, 1025) == "ranks0-1023"
+    assert rank_folder(2047, 4096) == "ranks1024-2047"
+    assert rank_manifest_name(2047, 4096, 1) == "ranks/ranks1024-2047/rank2047_restart1.json"
+    assert parse_trace_name("ranks1024-2047/rank2047_iter1_3.trace.json.gz").rank == 2047
+    assert parse_trace_name("ranks1024-2047/trace.json").rank is None
