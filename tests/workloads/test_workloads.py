@@ -101,7 +101,8 @@ def test_cifar10_with_loader_workers(tmp_path):
     # In a process of its own: workers are forked, and this one has threads of earlier tests.
     fake_batch(tmp_path, "binary", 12)
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src"), "KINETO_LOG_LEVEL": "6"}
-    options = "--data cifar10 --workers 1 --steps 5 --batch-size 4 --wait 1 --warmup 1 --active 2 --device cpu".split()
+    schedule = ["--steps", "5", "--wait", "1", "--warmup", "1", "--active", "2"]
+    options = ["--data", "cifar10", "--workers", "1", "--batch-size", "4", "--device", "cpu", *schedule]
     done = subprocess.run(
         [sys.executable, "-m", "rankscope.workloads.resnet18", *options, "--data-dir", ".", "--save-dir", "run"],
         capture_output=True,

@@ -222,7 +222,7 @@ def _end(job: subprocess.Popen[str]) -> None:
         except subprocess.TimeoutExpired:
             job.kill()
             job.wait()
-    if hasattr(os, "killpg"):
+    if sys.platform != "win32":
         # Workers are sessions of their own, or not, as torchrun pleases; what is left of the group goes.
         try:
             os.killpg(job.pid, signal.SIGKILL)

@@ -23,6 +23,7 @@ from rankscope.simulate.job import Job
 from rankscope.simulate.program import CellTable, Program
 
 LONG_AGO = -(2**62)
+_TABLES = 256
 
 
 @dataclass(frozen=True)
@@ -49,13 +50,22 @@ class Clockwork:
     def __init__(self, job: Job, program: Program, chance: Chance | None) -> None:
         """Without ``chance`` everything takes its median time."""
         self.program = program
+        self._tables: dict[bytes, CellTable] = {}
         self.chance = chance
         self.host_scale = round(job.host_scale * ONE)
         self.device_scale = round(job.device_scale * ONE)
 
     def table(self, rows: I64) -> CellTable:
         """What is known of these rows' cells."""
-        return self.program.by_cell.of(self.program.cell[rows])
+        cells = self.program.cell[rows]
+        # The same few stretches of cells come again and again, over layers, steps and ranks.
+        key = cells.tobytes()
+        table = self._tables.get(key)
+        if table is None:
+            table = self.program.by_cell.of(cells)
+            if len(self._tables) < _TABLES:
+                self._tables[key] = table
+        return table
 
     def keys(self, step: int, ranks: I64) -> Keys:
         """The keys of a step."""
@@ -101,9 +111,9 @@ class Clockwork:
     def launched(self, rows: I64, moments: I64) -> I64:
         """(ranks, rows): the earliest that device work can start after its launch."""
         at = np.maximum(self.table(rows).launch_at, 0)
-        # The moment at the end of the launch call; moments[..., k] is the end of span k.
-        ends = np.take_along_axis(moments, np.broadcast_to(at[None, :, None], (*moments.shape[:2], 1)), axis=2)
-        return np.asarray(ends[:, :, 0] + LAUNCH_TO_START_NS, dtype=np.int64)
+        # moments[..., k] is the end of span k.
+        ends: I64 = moments[:, np.arange(len(rows)), at] + LAUNCH_TO_START_NS
+        return ends
 
 
 def in_order(launched: I64, duration: I64, works: Bool) -> tuple[I64, I64]:

@@ -1,0 +1,1 @@
+"""Ratios against other tools, in one run. `python -m benchmarks` lists them; benchmarks/README.md has the results."""

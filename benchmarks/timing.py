@@ -1,0 +1,62 @@
+"""CPU seconds and memory of a piece of work, in a process of its own so that nothing is warm or shared."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+# The child runs `work()` of the snippet some times and prints CPU seconds of each, and its peak memory.
+_CHILD = """
+import json, resource, sys, time
+{setup}
+times = []
+for _ in range({repeats}):
+    start = time.process_time()
+    work()
+    times.append(time.process_time() - start)
+print("RESULT " + json.dumps({{"cpu": times, "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}}))
+"""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """CPU seconds of each repeat, and the process's peak memory in bytes."""
+
+    cpu: list[float]
+    peak: int
+
+
+def measure(setup: str, *, python: Path | str = sys.executable, repeats: int = 3) -> Measured:
+    """Run a snippet that defines ``work()`` in a fresh process on one thread."""
+    environment = dict(os.environ, POLARS_MAX_THREADS="1", OMP_NUM_THREADS="1", PYTHONWARNINGS="ignore")
+    done = subprocess.run(
+        [str(python), "-c", _CHILD.format(setup=setup, repeats=repeats)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=1800,
+    )
+    for line in done.stdout.splitlines():
+        if line.startswith("RESULT "):
+            found = json.loads(line.removeprefix("RESULT "))
+            return Measured(found["cpu"], found["peak"])
+    raise RuntimeError(f"the measured process failed:\n{done.stderr[-2000:]}")
+
+
+def interleaved(snippets: dict[str, tuple[str, Path | str]], rounds: int = 5) -> dict[str, list[Measured]]:
+    """Each snippet once per round, in turn, so that a change of the machine's speed falls on all of them."""
+    found: dict[str, list[Measured]] = {name: [] for name in snippets}
+    for _ in range(rounds):
+        for name, (setup, python) in snippets.items():
+            found[name].append(measure(setup, python=python, repeats=2))
+    return found
+
+
+def best(runs: list[Measured]) -> float:
+    """Median over rounds of the better repeat: the first one in a process pays for cold caches."""
+    return statistics.median(min(run.cpu) for run in runs)
