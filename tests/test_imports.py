@@ -50,10 +50,12 @@ def loaded_after(code: str) -> set[str]:
 
 
 # Every module of the package but those that run on import.
+# Listed from the files: to walk the packages would import them, those of the job among them.
 ALL_MODULES = """
-import importlib, pkgutil, rankscope
-names = [m.name for m in pkgutil.walk_packages(rankscope.__path__, "rankscope.", onerror=lambda name: None)]
-names = [n for n in names if not n.endswith("__main__")]
+import importlib, pathlib, rankscope
+root = pathlib.Path(rankscope.__file__).parent
+files = [f.relative_to(root.parent).with_suffix("") for f in root.rglob("*.py") if "ui" not in f.parts]
+names = sorted(".".join(f.parts).removesuffix(".__init__") for f in files if f.name != "__main__")
 """
 
 
