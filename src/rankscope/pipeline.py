@@ -10,8 +10,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Executor, Future, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -28,15 +26,14 @@ from rankscope.errors import (
     RankscopeError,
     RunSelectionError,
 )
-from rankscope.executors import make_executor
-from rankscope.executors.serial import SerialExecutor
+from rankscope.executors import run_tasks
 from rankscope.ingest.discover import Found, find_traces
 from rankscope.ingest.identify import assign_ranks
-from rankscope.ingest.losses import losses_of, missing_ranks, unreadable
+from rankscope.ingest.losses import losses_of, missing_ranks, not_analyzed, said, unreadable
 from rankscope.ingest.task import ingest_trace
 from rankscope.results import Analysis, Finding, Inputs, Options, Result, by_weight
 from rankscope.rundir.manifest import RunManifest, read_run_manifest
-from rankscope.store.cache import CachedTrace
+from rankscope.store.cache import CachedTrace, DamagedTablesError
 from rankscope.store.info import TraceInfo
 
 T = TypeVar("T")
@@ -198,7 +195,8 @@ class Run:
         """What is to be known, weightiest first: of the files, and of the analyses that ran so far."""
         found = [*self.loaded.findings]
         for result in self._results.values():
-            found += result.findings
+            # What kept a rank out of several analyses is told by each of them.
+            found += [finding for finding in result.findings if finding not in found]
         return by_weight(found)
 
     def about(self) -> dict[str, Any]:
@@ -237,8 +235,7 @@ class Run:
 
     def _load(self) -> Loaded:
         paths = self._found.traces
-        with self._make_executor(_size_of(paths), len(paths)) as executor:
-            outcomes = self._map("reading", executor, ingest_trace, [(path,) for path in paths])
+        outcomes = self._run_tasks("reading", _size_of(paths), ingest_trace, [(path,) for path in paths])
         traces: list[CachedTrace] = []
         failures: list[tuple[str, BaseException]] = []
         for path, outcome in zip(paths, outcomes, strict=True):
@@ -329,23 +326,27 @@ class Run:
         ranks = self.loaded.ranks
         names = [analysis.name for analysis in mapped]
         parts: dict[str, list[pl.DataFrame]] = {name: [] for name in names}
+        lost: list[Finding] = []
         if mapped:
             tasks = [(names, rank, tuple(traces), self._options, self.world_size) for rank, traces in ranks.items()]
             size = sum(info.json_bytes for info in self.loaded.infos) // 8
-            with self._make_executor(size, len(tasks)) as executor:
-                outcomes = self._map("analysing", executor, _analyze_rank, [(*task, results) for task in tasks])
-            for rank, outcome in zip(ranks, outcomes, strict=True):
-                if isinstance(outcome, BaseException):
-                    raise AnalysisError(
-                        f"rank {rank}: {', '.join(names)}: {type(outcome).__name__}: {outcome}",
-                        path=ranks[rank][0].info.path,
-                    ) from outcome
-                for name in names:
-                    parts[name].append(outcome[name])
+            outcomes = self._run_tasks("analysing", size, _analyze_rank, [(*task, results) for task in tasks])
+            failures = {r: o for r, o in zip(ranks, outcomes, strict=True) if isinstance(o, BaseException)}
+            if len(failures) == len(ranks):
+                rank, error = next(iter(failures.items()))
+                raise AnalysisError(
+                    f"rank {rank}: {', '.join(names)}: {said(error)}", path=ranks[rank][0].info.path
+                ) from error
+            lost += [not_analyzed(rank, ranks[rank][0].info.path, names, error) for rank, error in failures.items()]
+            for outcome in outcomes:
+                if not isinstance(outcome, BaseException):
+                    for name in names:
+                        parts[name].append(outcome[name])
         inputs = Inputs(self._options, tuple(self.loaded.infos), results, world_size=self.world_size)
         for analysis in analyses:
             frame, findings = analysis.across_ranks(parts.get(analysis.name, []), inputs)
-            self._results[analysis.name] = Result(analysis, frame, tuple(findings))
+            told = lost if analysis.name in names else []
+            self._results[analysis.name] = Result(analysis, frame, (*told, *findings))
 
     def __getattr__(self, name: str) -> Callable[[], pl.DataFrame]:
         if name.startswith("_") or name not in all_analyses():
@@ -360,69 +361,26 @@ class Run:
 
     # -- tasks --------------------------------------------------------------------------------------------------
 
-    def _make_executor(self, size: int, tasks: int) -> Executor:
-        small = self._executor == "processes" and self._workers is None and (tasks < 2 or size < SMALL_BYTES)
-        return make_executor("serial" if small else self._executor, self._workers)
-
-    def _map(
-        self, what: str, executor: Executor, task: Callable[..., T], arguments: Sequence[tuple[Any, ...]]
+    def _run_tasks(
+        self, what: str, size: int, task: Callable[..., T], arguments: Sequence[tuple[Any, ...]]
     ) -> list[T | BaseException]:
         """Run a task for each tuple of arguments; outcomes in their order, errors among them."""
-        outcomes: list[T | BaseException | None] = [None] * len(arguments)
-        futures: dict[Future[T], int] = {}
-        read = 0
-        self._tell(what, 0, len(arguments), 0)
-        try:
-            for index, each in enumerate(arguments):
-                future = executor.submit(task, *each)
-                futures[future] = index
-                if isinstance(executor, SerialExecutor):  # it has run already
-                    read += _bytes_in(future)
-                    self._tell(what, index + 1, len(arguments), read)
-            for done, future in enumerate(as_completed(futures), 1):
-                error = future.exception()
-                outcomes[futures[future]] = error if error is not None else future.result()
-                if not isinstance(executor, SerialExecutor):
-                    read += _bytes_in(future)
-                    self._tell(what, done, len(arguments), read)
-        except BrokenProcessPool as error:
-            for index, outcome in enumerate(outcomes):
-                if outcome is None:
-                    outcomes[index] = error
-        except BaseException:
-            # Ctrl-C: what waits is dropped, what runs is not waited for longer than its task.
-            executor.shutdown(wait=False, cancel_futures=True)
-            raise
-        return self._retry(task, arguments, [error_or(outcome) for outcome in outcomes])
+        total = len(arguments)
+        small = self._executor == "processes" and self._workers is None and (total < 2 or size < SMALL_BYTES)
+        done, read = 0, 0
 
-    def _retry(
-        self, task: Callable[..., T], arguments: Sequence[tuple[Any, ...]], outcomes: list[T | BaseException]
-    ) -> list[T | BaseException]:
-        """A worker that dies takes every waiting task with it. Each is tried once more, alone: the deadly one shows."""
-        for index, outcome in enumerate(outcomes):
-            if isinstance(outcome, BrokenProcessPool):
-                with make_executor(self._executor, 1) as executor:
-                    try:
-                        outcomes[index] = executor.submit(task, *arguments[index]).result()
-                    except Exception as error:
-                        outcomes[index] = error
-        return outcomes
+        def told(outcome: T | BaseException) -> None:
+            nonlocal done, read
+            done += 1
+            read += outcome.info.json_bytes if isinstance(outcome, CachedTrace) else 0
+            self._tell(what, done, total, read)
+
+        self._tell(what, 0, total, 0)
+        return run_tasks("serial" if small else self._executor, self._workers, task, arguments, told)
 
     def _tell(self, what: str, done: int, total: int, read: int) -> None:
         if self._progress is not None:
             self._progress(what, done, total, read)
-
-
-def error_or(outcome: T | BaseException | None) -> T | BaseException:
-    """The outcome; a task that was never run counts as broken."""
-    return BrokenProcessPool("the task was not run") if outcome is None else outcome
-
-
-def _bytes_in(future: Future[Any]) -> int:
-    if future.exception() is not None:
-        return 0
-    result = future.result()
-    return result.info.json_bytes if isinstance(result, CachedTrace) else 0
 
 
 def _size_of(paths: Sequence[str]) -> int:
@@ -474,17 +432,26 @@ def _analyze_rank(
     for analysis in analyses:
         for table, columns in analysis.reads.items():
             wanted.setdefault(table, set()).update(columns)
-    tables = {
-        table: pl.concat(
-            trace.load(table, sorted(columns)).with_columns(pl.lit(number, pl.Int16).alias("window"))
-            for number, trace in enumerate(traces)
-        )
-        for table, columns in wanted.items()
-    }
+    try:
+        tables = _load_tables(traces, wanted)
+    except DamagedTablesError:
+        # The cache's disk may lose what it held; the trace is still there.
+        tables = _load_tables([ingest_trace(trace.info.path, anew=True) for trace in traces], wanted)
     inputs = Inputs(options, tuple(trace.info for trace in traces), results, rank, world_size)
     return {
         analysis.name: analysis.per_rank(
             {table: tables[table].select(*columns, "window") for table, columns in analysis.reads.items()}, inputs
         )
         for analysis in analyses
+    }
+
+
+def _load_tables(traces: Sequence[CachedTrace], wanted: Mapping[str, set[str]]) -> dict[str, pl.DataFrame]:
+    """The wanted columns of a rank's tables, its files below one another."""
+    return {
+        table: pl.concat(
+            trace.load(table, sorted(columns)).with_columns(pl.lit(number, pl.Int16).alias("window"))
+            for number, trace in enumerate(traces)
+        )
+        for table, columns in wanted.items()
     }

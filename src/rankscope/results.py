@@ -93,7 +93,7 @@ class Options:
     def keeps(self, step: pl.Expr) -> pl.Expr:
         """Whether a step number is among the chosen."""
         first, last = self.steps or (None, None)
-        kept = pl.lit(True)
+        kept = step.is_not_null()
         if first is not None:
             kept = kept & (step >= first)
         if last is not None:
@@ -167,6 +167,11 @@ class Result:
         """The analysis's name."""
         return self.analysis.name
 
+    def finite(self) -> pl.DataFrame:
+        """The frame as files carry it: what is no number (NaN, infinity: a trace may hold them) is null."""
+        floats = [name for name, dtype in self.frame.schema.items() if dtype.is_float()]
+        return self.frame.with_columns(pl.when(pl.col(name).is_finite()).then(pl.col(name)) for name in floats)
+
     def to_json(self, run: Mapping[str, Any]) -> dict[str, Any]:
         """The JSON object that other programs read: rows as objects with the column names."""
         return {
@@ -174,7 +179,7 @@ class Result:
             "analysis": self.name,
             "run": dict(run),
             "columns": {column.name: {"unit": column.unit, "doc": column.doc} for column in self.analysis.columns},
-            "rows": self.frame.to_dicts(),
+            "rows": self.finite().to_dicts(),
             "findings": [finding.to_json() for finding in self.findings],
         }
 
@@ -183,15 +188,22 @@ class Result:
         return self.frame._repr_html_()
 
 
-def by_window(tables: Tables) -> list[Tables]:
-    """A rank's tables apart for each of its files, in the order of the files: their clocks may differ."""
-    windows = {window for frame in tables.values() for window in frame["window"].unique()}
-    return [
-        {name: frame.filter(pl.col("window") == window) for name, frame in tables.items()} for window in sorted(windows)
-    ]
+def by_window(tables: Tables, inputs: Inputs) -> list[Tables]:
+    """A rank's tables apart for each of its files, in the order of the files: their clocks may differ.
+
+    A file without any row has its place in the list, so that the place says which file it is.
+    """
+    if len(inputs.traces) == 1:
+        return [tables]
+    windows = range(len(inputs.traces))
+    return [{name: frame.filter(pl.col("window") == window) for name, frame in tables.items()} for window in windows]
 
 
 def concat_ranks(parts: Sequence[pl.DataFrame], columns: Sequence[Column]) -> pl.DataFrame:
-    """The ranks' frames below one another, with the result's columns: the reduce of an analysis without more to do."""
-    frame = pl.concat(parts, how="vertical_relaxed") if parts else pl.DataFrame(schema=[c.name for c in columns])
+    """The ranks' frames below one another, with the result's columns: the reduce of an analysis without more to do.
+
+    Parts without rows may have columns of any type, or none: they count only where there is nothing else.
+    """
+    full = [part for part in parts if part.height] or [part for part in parts if part.width][:1]
+    frame = pl.concat(full, how="vertical_relaxed") if full else pl.DataFrame(schema=[c.name for c in columns])
     return frame.select(column.name for column in columns)

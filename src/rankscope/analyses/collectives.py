@@ -21,6 +21,7 @@ import polars as pl
 from rankscope.primitives.activity import gloo_ranges, with_category
 from rankscope.primitives.collectives import collective_kind, element_bytes
 from rankscope.primitives.kernels import COMMUNICATION
+from rankscope.primitives.steps import host_steps
 from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
 from rankscope.store.info import TraceInfo
 
@@ -28,7 +29,7 @@ COLUMNS = (
     Column("rank", "", "the rank"),
     Column("window", "", "which of the rank's files, from 0"),
     Column("step", "", "the step whose range its launch starts in; null between steps and for launchless ones"),
-    Column("group", "", "the process group: its name and description; `stream N` where none is known"),
+    Column("group", "", "the process group: name and description; `stream N` where none is known, else `unknown`"),
     Column("group_size", "ranks", "ranks in the group"),
     Column("group_ranks", "", "global ranks of the group, as written"),
     Column("sequence", "", "its number within group and stream, in device order; a recorded `Seq` wins"),
@@ -51,13 +52,13 @@ _METADATA_COLUMNS = (*_META, "group_size", "sequence")
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """The collectives of a rank, window by window."""
-    parts = [_of_window(window, inputs, number) for number, window in enumerate(by_window(tables))]
-    return concat_ranks(parts, COLUMNS) if parts else _EMPTY
+    parts = [_of_window(window, inputs, number) for number, window in enumerate(by_window(tables, inputs))]
+    return concat_ranks(parts, COLUMNS)
 
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
     """The ranks below one another."""
-    return concat_ranks([part for part in parts if part.height] or [_EMPTY], COLUMNS), []
+    return concat_ranks(parts, COLUMNS), []
 
 
 def _of_window(window: Tables, inputs: Inputs, number: int) -> pl.DataFrame:
@@ -65,7 +66,7 @@ def _of_window(window: Tables, inputs: Inputs, number: int) -> pl.DataFrame:
     if device.height:
         found = _kernels(device, window["collectives"], inputs)
     else:
-        found = _gloo(window, inputs.traces[number] if number < len(inputs.traces) else None)
+        found = _gloo(window, inputs.traces[number])
     found = _with_step(found, window["annotations"])
     if inputs.options.steps is not None:
         found = found.filter(inputs.options.keeps(pl.col("step")))
@@ -75,7 +76,7 @@ def _of_window(window: Tables, inputs: Inputs, number: int) -> pl.DataFrame:
     width = pl.col("dtype").replace_strict(widths, default=None, return_dtype=pl.Int64)
     elements = pl.when(pl.col("collective") == "all_gather").then("out_elements").otherwise("in_elements")
     return (
-        found.sort("start_ns", "end_ns")
+        found.sort("start_ns", "end_ns", "row")
         .with_columns(kind.fill_null("unknown").alias("collective"))
         .with_columns(
             pl.lit(inputs.rank, pl.Int64).alias("rank"),
@@ -125,24 +126,24 @@ def _fill_groups(kernels: pl.DataFrame) -> pl.DataFrame:
     ).filter(pl.col("groups") == 1)
     joined = kernels.join(only, on=["device", "stream"], how="left")
     return joined.with_columns(
-        pl.coalesce("group", "only_group", pl.format("stream {}", pl.col("stream"))).alias("group"),
+        pl.coalesce("group", "only_group", pl.format("stream {}", pl.col("stream")), pl.lit("unknown")).alias("group"),
         *(pl.when(pl.col("group").is_null()).then(f"only_{name}").otherwise(name).alias(name) for name in shared[1:]),
     )
 
 
-def _gloo(window: Tables, info: TraceInfo | None) -> pl.DataFrame:
+def _gloo(window: Tables, info: TraceInfo) -> pl.DataFrame:
     """Gloo's ranges. They name no group; where the job has but one set of ranks it is that one."""
     annotations = window["annotations"]
     dims = annotations.filter(~pl.col("on_device")).select("start_ns", "end_ns", "tid", "input_dims", "input_types")
     ranges = gloo_ranges(window["host_ops"], annotations).join(
         dims.unique(["start_ns", "end_ns", "tid"]), on=["start_ns", "end_ns", "tid"], how="left"
     )
-    sets = {tuple(sorted(group.get("ranks", ()))) for group in (info.groups if info else ())}
+    sets = {tuple(sorted(group.get("ranks", ()))) for group in info.groups}
     ranks = next(iter(sets)) if len(sets) == 1 else None
     sizes = {text: _elements(text) for text in ranges["input_dims"].unique().drop_nulls()}
     types = {text: _first_type(text) for text in ranges["input_types"].unique().drop_nulls()}
     total = pl.col("input_dims").replace_strict(sizes, default=None, return_dtype=pl.Int64)
-    return ranges.with_columns(
+    return ranges.with_row_index("row").with_columns(
         pl.col("name").alias("label"),
         total.alias("in_elements"),
         # What comes out of an all_gather is every rank's part.
@@ -191,10 +192,8 @@ def _first_type(types: str) -> str | None:
 
 def _with_step(found: pl.DataFrame, annotations: pl.DataFrame) -> pl.DataFrame:
     """The step whose range the launch starts in; for host ranges, the range's own start."""
-    steps = (
-        annotations.filter(pl.col("step").is_not_null() & ~pl.col("on_device"))
-        .select(pl.col("start_ns").alias("step_start"), pl.col("end_ns").alias("step_end"), "step")
-        .sort("step_start")
+    steps = host_steps(annotations).select(
+        pl.col("start_ns").alias("step_start"), pl.col("end_ns").alias("step_end"), "step"
     )
     on_host = "device" not in found.columns
     at = found.with_columns((pl.col("start_ns") if on_host else pl.col("launch_ns")).alias("at")).sort(
@@ -203,12 +202,6 @@ def _with_step(found: pl.DataFrame, annotations: pl.DataFrame) -> pl.DataFrame:
     joined = at.join_asof(steps, left_on="at", right_on="step_start", strategy="backward")
     return joined.with_columns(pl.when(pl.col("at") < pl.col("step_end")).then("step").alias("step"))
 
-
-_DTYPES: dict[str, pl.DataType] = {
-    **{column.name: pl.Int64() for column in COLUMNS},
-    **dict.fromkeys(("group", "group_ranks", "collective", "dtype", "name"), pl.String()),
-}
-_EMPTY = pl.DataFrame(schema=_DTYPES)
 
 analysis = Analysis(
     name="collectives",

@@ -20,13 +20,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import polars as pl
 
-from rankscope.primitives.activity import Activity, activity
-from rankscope.primitives.intervals import IntervalSet
-from rankscope.primitives.steps import owners
-from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
+from rankscope.primitives.activity import Activity, activity, gloo_ranges, time_of
+from rankscope.primitives.intervals import EMPTY
+from rankscope.primitives.steps import host_steps, launched_in
+from rankscope.results import Analysis, Column, Evidence, Finding, Inputs, Tables, by_window, concat_ranks
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -42,22 +41,68 @@ COLUMNS = (
     Column("overlap_ratio", "ratio", "share of communication that was hidden by compute; null without communication"),
 )
 
+# What the reduce needs beside the columns.
+_DEVICE_EVENTS, _GLOO = "device_events", "gloo_ns"
+
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """Add up the windows of a rank."""
     totals: dict[str, int] = {column.name: 0 for column in COLUMNS[1:-1]}
-    for window in by_window(tables):
+    for window in by_window(tables, inputs):
         for name, value in _measure(_chosen(window, inputs)).items():
             totals[name] += value
     communication = totals["communication_ns"]
-    ratio = totals["overlap_ns"] / communication if communication else None
-    row = {"rank": inputs.rank, **totals, "overlap_ratio": ratio}
+    device = tables["device_events"].height
+    row = {
+        "rank": inputs.rank,
+        **totals,
+        "overlap_ratio": totals["overlap_ns"] / communication if communication else None,
+        _DEVICE_EVENTS: device,
+        _GLOO: time_of(gloo_ranges(tables["host_ops"], tables["annotations"])).length if device else 0,
+    }
     return pl.DataFrame([row], schema_overrides={"overlap_ratio": pl.Float64})
 
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """One row a rank."""
-    return concat_ranks(parts, COLUMNS), []
+    """One row a rank; and what these figures leave out."""
+    found = pl.concat(part.select("rank", _DEVICE_EVENTS, _GLOO) for part in parts)
+    findings = [*_host_only(found), *_gloo_beside(found)]
+    return concat_ranks(parts, COLUMNS), findings
+
+
+def _host_only(found: pl.DataFrame) -> list[Finding]:
+    without = found.filter(pl.col(_DEVICE_EVENTS) == 0)
+    if without.height in (0, found.height):
+        return []
+    return [
+        Finding(
+            id="ranks-without-device-events",
+            severity="warning",
+            title="some ranks recorded nothing on their device while others did: their figures are of the host",
+            ranks=tuple(without["rank"]),
+            evidence=(
+                Evidence("ranks with device events", found.height - without.height, "count"),
+                Evidence("ranks without", without.height, "count"),
+            ),
+            advice="Record the device's activity on every rank, and long enough that work reaches the device.",
+        )
+    ]
+
+
+def _gloo_beside(found: pl.DataFrame) -> list[Finding]:
+    with_gloo = found.filter(pl.col(_GLOO) > 0)
+    if with_gloo.is_empty():
+        return []
+    longest = with_gloo.row(with_gloo[_GLOO].arg_max() or 0, named=True)
+    return [
+        Finding(
+            id="gloo-beside-device",
+            severity="info",
+            title="Gloo communicates on the host beside the device's work: that is not in these figures",
+            ranks=tuple(with_gloo["rank"]),
+            evidence=(Evidence(f"in Gloo's ranges on rank {longest['rank']}", longest[_GLOO], "ns"),),
+        )
+    ]
 
 
 def _chosen(window: Tables, inputs: Inputs) -> Activity:
@@ -65,21 +110,13 @@ def _chosen(window: Tables, inputs: Inputs) -> Activity:
     host_ops = window["host_ops"]
     if inputs.options.steps is None:
         return activity(device, host_ops, annotations, inputs.options.communication)
-    steps = annotations.filter(pl.col("step").is_not_null() & ~pl.col("on_device")).sort("start_ns")
-    keep = steps.select(inputs.options.keeps(pl.col("step"))).to_series().to_numpy()
-    start, end = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
-    whole = activity(device, host_ops, annotations, inputs.options.communication)
-    if whole.host_only:
-        ranges = IntervalSet.of(start[keep], end[keep])
-        return Activity(whole.compute & ranges, whole.communication & ranges, whole.memcpy, whole.memset, True)
-    launched = device["launch_ns"].is_not_null().to_numpy()
-    owner = owners(start, end, device["launch_ns"].fill_null(0).to_numpy(), launched)
-    kept = np.zeros(owner.size, dtype=np.bool_)
-    kept[owner >= 0] = keep[owner[owner >= 0]]
-    chosen = device.filter(pl.Series(kept))
+    steps, keep = host_steps(annotations), inputs.options.keeps(pl.col("step"))
+    if device.is_empty():
+        whole, ranges = activity(device, host_ops, annotations), time_of(steps.filter(keep))
+        return Activity(whole.compute & ranges, whole.communication & ranges, EMPTY, EMPTY, host_only=True)
     # No event of these steps on the device is still a device trace: the host's operators are not its work.
-    none = host_ops.clear()
-    return activity(chosen, none, annotations.clear(), inputs.options.communication)
+    chosen = launched_in(device, steps, keep)
+    return activity(chosen, host_ops.clear(), annotations.clear(), inputs.options.communication)
 
 
 def _measure(sets: Activity) -> dict[str, int]:

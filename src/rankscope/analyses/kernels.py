@@ -1,8 +1,8 @@
 """Each kernel of each rank: how often it ran and how long it took.
 
-One row per rank and kernel name (copies and fills too). Durations are from a kernel's start to its end, so kernels that
-run at once count each. `blocks_per_sm` and `occupancy` are means weighted by duration over the launches that carry them;
-null where the vendor writes none. `std_ns` is the sample's standard deviation, null for a single call.
+One row per rank and kernel name (copies and fills too). Durations are from start to end, so kernels that run at once
+count each. `blocks_per_sm` and `occupancy` are means weighted by duration over the launches that carry them; null where
+the vendor writes none. `std_ns` is the sample's standard deviation, null for a single call.
 `--steps` keeps kernels whose launch starts in the chosen steps.
 """
 
@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import polars as pl
 
 from rankscope.primitives.activity import with_category
-from rankscope.primitives.steps import owners
+from rankscope.primitives.steps import host_steps, launched_in
 from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
 
 COLUMNS = (
@@ -38,7 +37,11 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """The kernels of a rank."""
     device = tables["device_events"]
     if inputs.options.steps is not None:
-        device = pl.concat([_chosen(window, inputs) for window in by_window(tables)] or [device])
+        keep = inputs.options.keeps(pl.col("step"))
+        device = pl.concat(
+            launched_in(window["device_events"], host_steps(window["annotations"]), keep)
+            for window in by_window(tables, inputs)
+        )
     duration = pl.col("duration")
     return (
         with_category(device, inputs.options.communication)
@@ -59,7 +62,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
             pl.lit(inputs.rank, pl.Int64).alias("rank"),
             pl.when(pl.col("total_ns").sum() > 0).then(pl.col("total_ns") / pl.col("total_ns").sum()).alias("share"),
         )
-        .sort("total_ns", "name", descending=[True, False])
+        .sort("total_ns", "name", "category", descending=[True, False, False])
         .select(column.name for column in COLUMNS)
     )
 
@@ -73,19 +76,6 @@ def _weighted(name: str) -> pl.Expr:
     value, weight = pl.col(name).cast(pl.Float64), pl.col("duration").filter(pl.col(name).is_not_null())
     mean = (value.drop_nulls() * weight).sum() / weight.sum()
     return pl.when(weight.sum() > 0).then(mean).otherwise(None).alias(name)
-
-
-def _chosen(window: Tables, inputs: Inputs) -> pl.DataFrame:
-    device = window["device_events"]
-    steps = window["annotations"].filter(pl.col("step").is_not_null() & ~pl.col("on_device")).sort("start_ns")
-    keep = steps.select(inputs.options.keeps(pl.col("step"))).to_series().to_numpy()
-    launched = device["launch_ns"].is_not_null().to_numpy()
-    owner = owners(
-        steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), device["launch_ns"].fill_null(0).to_numpy(), launched
-    )
-    kept = np.zeros(owner.size, dtype=np.bool_)
-    kept[owner >= 0] = keep[owner[owner >= 0]]
-    return device.filter(pl.Series(kept))
 
 
 analysis = Analysis(

@@ -22,7 +22,7 @@ import polars as pl
 
 from rankscope.primitives.activity import Activity, activity, data_loading, time_of
 from rankscope.primitives.intervals import EMPTY, Int64, IntervalSet
-from rankscope.primitives.steps import windows
+from rankscope.primitives.steps import host_steps, windows
 from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
 
 CATEGORIES = (
@@ -52,20 +52,20 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
         _steps_of(window, inputs).with_columns(
             pl.lit(inputs.rank, pl.Int64).alias("rank"), pl.lit(number, pl.Int64).alias("window")
         )
-        for number, window in enumerate(by_window(tables))
+        for number, window in enumerate(by_window(tables, inputs))
     ]
     return concat_ranks(parts, COLUMNS)
 
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
     """One row a rank and step."""
-    return concat_ranks([part for part in parts if part.height], COLUMNS), []
+    return concat_ranks(parts, COLUMNS), []
 
 
 def _steps_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
     device, annotations = window["device_events"], window["annotations"]
     sets = activity(device, window["host_ops"], annotations, inputs.options.communication)
-    steps = annotations.filter(pl.col("step").is_not_null() & ~pl.col("on_device")).sort("start_ns")
+    steps = host_steps(annotations)
     if steps.height:
         launch = device["launch_ns"]
         found = windows(
@@ -79,7 +79,7 @@ def _steps_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
         )
         begin, end = found.start, found.end
     else:
-        begin, end = _whole(window, inputs)
+        begin, end = _whole(window)
     gap: list[int | None] = [None, *(begin[1:] - end[:-1]).tolist()]
     parts = _breakdown(sets, window, begin, end)
     frame = pl.DataFrame(
@@ -94,7 +94,7 @@ def _steps_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
     return frame.filter(inputs.options.keeps(pl.col("step"))) if inputs.options.steps is not None else frame
 
 
-def _whole(window: Tables, inputs: Inputs) -> tuple[Int64, Int64]:
+def _whole(window: Tables) -> tuple[Int64, Int64]:
     """The whole file as one window, if it has anything at all."""
     frames = [frame for frame in window.values() if frame.height and "end_ns" in frame.columns]
     if not frames:

@@ -6,6 +6,7 @@ Python keeps for itself, or that a module of the standard library has, takes a t
 
 from __future__ import annotations
 
+import io
 import pkgutil
 import sys
 from importlib import import_module
@@ -17,6 +18,7 @@ from rich.text import Text
 
 from rankscope import __version__
 from rankscope.errors import RankscopeError
+from rankscope.report.words import plain
 
 _ORDER = ("demo", "run", "summary", "report", "analyze", "analyses")
 
@@ -51,15 +53,21 @@ def make_app() -> typer.Typer:
 
 def main() -> None:
     """Run the command line. Errors that are meant for the user are shown without a traceback; status 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal without UTF-8 shows `?` for what it has no letter for: better than not showing a result.
+            stream.reconfigure(errors="replace")
     errors = Console(stderr=True, soft_wrap=True)
     try:
         make_app()()
     except RankscopeError as error:
         said = Text("error: ", style="bold red")
-        said.append(error.what if error.path is None else f"{error.path}: {error.what}", style="default")
+        what = error.what if error.path is None else f"{error.path}: {error.what}"
+        # File names, and what a file begins with, are other people's text.
+        said.append(plain(what, limit=2000), style="default")
         errors.print(said)
         if error.hint:
-            errors.print(Text(f"  → {error.hint}", style="default"))
+            errors.print(Text(f"  → {plain(error.hint, limit=2000)}", style="default"))
         sys.exit(2)
     except BrokenPipeError:
         # Piped into `head`: what was wanted has been shown.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 from enum import Enum
 from pathlib import Path
@@ -15,7 +17,10 @@ from rankscope.cli.options import Communication, Engine, RunId, Source, Steps, W
 from rankscope.errors import ConfigError, RankscopeError
 from rankscope.export.formats import FORMATS
 from rankscope.report.terminal import findings_list, result_table
+from rankscope.report.words import inert
 from rankscope.results import Result, by_weight
+
+_PAGE_WIDTH = 10_000
 
 
 class Format(str, Enum):
@@ -50,15 +55,15 @@ def analyze(
         findings = tuple(by_weight([*opened_run.loaded.findings, *result.findings]))
     if form is not Format.table:
         data = FORMATS[form.value](Result(result.analysis, result.frame, findings), about)
-        _write(data, output)
-        return
-    table = result_table(result, limit or None)
-    if output is not None:
-        with output.open("w", encoding="utf-8") as file:
-            Console(file=file, width=400, highlight=False).print(table)
+        _write(inert(data.decode()).encode() if to_terminal else data, output)
         return
     # Piped on, a table must not be folded to the 80 columns that no terminal has.
-    Console(highlight=False, width=None if to_terminal else 400).print(table)
+    fits = to_terminal or (output is None and "COLUMNS" in os.environ)
+    text = io.StringIO()
+    console = Console(file=None if output is None else text, highlight=False, width=None if fits else _PAGE_WIDTH)
+    console.print(result_table(result, limit or None, console.width))
+    if output is not None:
+        _write(text.getvalue().encode(), output)
     worth = [finding for finding in findings if finding.severity != "info"]
     if worth:
         Console(stderr=True, highlight=False).print(findings_list(worth))

@@ -12,7 +12,7 @@ from rich.text import Text
 from rankscope.cli.options import Communication, Engine, RunId, Source, Steps, Workers, opened
 from rankscope.errors import RankscopeError
 from rankscope.report.html import write_report
-from rankscope.report.words import number_of
+from rankscope.report.words import number_of, plain
 
 
 def report(
@@ -28,7 +28,8 @@ def report(
     with opened(source, steps, run, communication, executor, workers) as opened_run:
         page = write_report(opened_run)
     save(page, output)
-    Console(highlight=False, soft_wrap=True).print(Text(f"report: {output} ({number_of(len(page), 'bytes')})"))
+    told = f"report: {plain(output, limit=4096)} ({number_of(len(page), 'bytes')})"
+    Console(highlight=False, soft_wrap=True).print(Text(told))
 
 
 def save(page: bytes, output: Path) -> None:

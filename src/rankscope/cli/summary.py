@@ -18,5 +18,6 @@ def summary(
 ) -> None:
     """What a run spent its time on, on one screen: step time, overlap, exposed communication, slowest rank."""
     with opened(source, steps, run, communication, executor, workers) as opened_run:
-        shown = terminal.summary(opened_run)
-    Console(highlight=False).print(shown)
+        console = Console(highlight=False)
+        shown = terminal.summary(opened_run, console.width)
+    console.print(shown)

@@ -1,12 +1,22 @@
-"""Where tasks run: each file here makes one kind of `concurrent.futures.Executor`."""
+"""Where tasks run: each file here makes one kind of `concurrent.futures.Executor`; `run_tasks` runs tasks on one."""
 
 from __future__ import annotations
 
 import pkgutil
-from concurrent.futures import Executor
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
 from importlib import import_module
+from typing import Any, TypeVar
 
-from rankscope.errors import ConfigError
+from rankscope.errors import ConfigError, RankscopeError
+
+T = TypeVar("T")
+
+Outcomes = dict[int, "T | BaseException"]
+
+
+class WorkerDiedError(RankscopeError):
+    """A task whose worker died while it worked on it."""
 
 
 def executor_names() -> list[str]:
@@ -28,3 +38,79 @@ def make_executor(kind: str, workers: int | None = None) -> Executor:
         raise ConfigError(f"there is no executor {kind!r}", hint=f"there are: {', '.join(executor_names())}")
     executor: Executor = import_module(f"{__name__}.{kind}").make(workers)
     return executor
+
+
+def run_tasks(
+    kind: str,
+    workers: int | None,
+    task: Callable[..., T],
+    arguments: Sequence[tuple[Any, ...]],
+    told: Callable[[T | BaseException], None] = lambda outcome: None,
+) -> list[T | BaseException]:
+    """Run a task for each tuple of arguments; outcomes in their order, errors among them.
+
+    A worker that dies takes the whole pool with it, and nobody says which task it had. So those that may have been
+    running are tried once more, each alone, and the rest go on in a new pool: only what kills its worker when alone
+    is lost.
+
+    Args:
+        kind: which executor, as for `make_executor`.
+        told: is told each outcome as it comes.
+    """
+    outcomes: Outcomes[T] = {}
+    waiting = list(range(len(arguments)))
+    while waiting:
+        at_once = _run(kind, workers, task, arguments, waiting, outcomes, told)
+        left = [index for index in waiting if index not in outcomes]
+        # Tasks start in the order in which they were handed over: what ran is among the first that are left.
+        for index in left[:at_once]:
+            _run(kind, 1, task, arguments, [index], outcomes, told)
+            if index not in outcomes:
+                outcomes[index] = WorkerDiedError(
+                    "the process that worked on it died",
+                    hint="it may have been killed for its memory: use fewer --workers, or a machine with more",
+                )
+                told(outcomes[index])
+        waiting = left[at_once:]
+    return [outcomes[index] for index in range(len(arguments))]
+
+
+def _run(
+    kind: str,
+    workers: int | None,
+    task: Callable[..., T],
+    arguments: Sequence[tuple[Any, ...]],
+    chosen: Iterable[int],
+    outcomes: Outcomes[T],
+    told: Callable[[T | BaseException], None],
+) -> int:
+    """Run some of the tasks until they are done or a worker dies; how many at most ran at once."""
+    with make_executor(kind, workers) as executor:
+        futures: dict[Future[T], int] = {}
+        try:
+            for index in chosen:
+                future = executor.submit(task, *arguments[index])
+                if future.done():  # it ran here and now
+                    _keep(future, index, outcomes, told)
+                else:
+                    futures[future] = index
+            for future in as_completed(futures):
+                _keep(future, futures[future], outcomes, told)
+        except BrokenExecutor:
+            # Those that were done before are good; the pool has marked all others as broken.
+            for future, index in futures.items():
+                if future.done() and index not in outcomes:
+                    _keep(future, index, outcomes, told)
+        except BaseException:
+            # Ctrl-C: what waits is dropped, and what runs is ended where that can be done.
+            getattr(executor, "stop", lambda: executor.shutdown(wait=False, cancel_futures=True))()
+            raise
+        return int(getattr(executor, "_max_workers", 1))
+
+
+def _keep(future: Future[T], index: int, outcomes: Outcomes[T], told: Callable[[T | BaseException], None]) -> None:
+    error = future.exception()
+    if isinstance(error, BrokenExecutor):
+        return
+    outcomes[index] = future.result() if error is None else error
+    told(outcomes[index])

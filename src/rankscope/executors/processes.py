@@ -3,17 +3,22 @@
 Workers start fresh (forkserver where there is one, else spawn): a bare fork would copy locks that another thread
 holds. Python would have each fresh worker run the program's main module again, which breaks scripts without an
 ``if __name__ == "__main__"``; our tasks live in this package, so workers start without it.
+
+Ctrl-C reaches every process of a terminal's job. Workers leave it to the program: it ends them, so that there is one
+message and not one a core. And a worker whose program is gone, however that came, ends as well.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
+from multiprocessing.connection import wait
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -22,12 +27,19 @@ _lock = threading.Lock()
 
 
 class ProcessExecutor(ProcessPoolExecutor):
-    """A process pool whose workers do not run the program's main module."""
+    """A process pool whose workers do not run the program's main module, and that can be stopped at once."""
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         """Hand the task to a worker; workers start at the first one."""
         with _no_main():
             return super().submit(fn, *args, **kwargs)
+
+    def stop(self) -> None:
+        """End the workers, in the middle of their tasks."""
+        workers = list((self._processes or {}).values())
+        self.shutdown(wait=False, cancel_futures=True)
+        for worker in workers:
+            worker.terminate()
 
 
 @contextmanager
@@ -43,10 +55,19 @@ def _no_main() -> Iterator[None]:
             main.__dict__.update(kept)
 
 
-def _one_thread() -> None:
+def _start_worker() -> None:
     # One worker a core: a pool of threads in each would only make them wait for one another. Polars reads this when
     # it is first imported, which in a fresh worker is when the first task arrives.
     os.environ["POLARS_MAX_THREADS"] = "1"
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_program, daemon=True).start()
+
+
+def _end_with_program() -> None:
+    program = multiprocessing.parent_process()
+    if program is not None:
+        wait([program.sentinel])
+        os._exit(1)
 
 
 def make(workers: int | None) -> Executor:
@@ -54,5 +75,5 @@ def make(workers: int | None) -> Executor:
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
     return ProcessExecutor(
-        workers or usable or 1, mp_context=multiprocessing.get_context(method), initializer=_one_thread
+        workers or usable or 1, mp_context=multiprocessing.get_context(method), initializer=_start_worker
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,27 +13,39 @@ import polars as pl
 from rankscope.results import Result
 
 # What a spreadsheet would take for a formula, were it to come first in a cell.
-_FORMULA = r"^[=+\-@\t\r]"
+_FORMULA = r"^[=+\-@\t\r\n＝＋－＠]"
+# What a terminal would obey, or an editor not show: as escapes, which JSON reads as the same characters.
+_UNSEEN = re.compile(
+    "[\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]"
+)
 
 
 def to_json(result: Result, run: Mapping[str, Any]) -> bytes:
     """One JSON object: schema version, analysis, run, columns with units, rows as objects, findings."""
-    return (json.dumps(result.to_json(run), ensure_ascii=False, allow_nan=False) + "\n").encode("utf-8", "replace")
+    text = json.dumps(result.to_json(run), ensure_ascii=False, allow_nan=False)
+    return (_UNSEEN.sub(_escape, text) + "\n").encode("utf-8", "replace")
+
+
+def _escape(match: re.Match[str]) -> str:
+    return f"\\u{ord(match.group()):04x}"
 
 
 def to_csv(result: Result, run: Mapping[str, Any]) -> bytes:
     """The rows, with a header. A text that a spreadsheet would run as a formula gets a quote before it."""
-    text = pl.col(pl.String)
-    guarded = result.frame.with_columns(
-        pl.when(text.str.contains(_FORMULA)).then(pl.concat_str(pl.lit("'"), text)).otherwise(text).name.keep()
-    )
-    return guarded.write_csv().encode()
+    frame = result.finite()
+    texts = [name for name, dtype in frame.schema.items() if dtype == pl.String]
+    return frame.with_columns(_guarded(name) for name in texts).write_csv().encode()
+
+
+def _guarded(name: str) -> pl.Expr:
+    text = pl.col(name)
+    return pl.when(text.str.contains(_FORMULA)).then(pl.concat_str(pl.lit("'"), text)).otherwise(text).alias(name)
 
 
 def to_parquet(result: Result, run: Mapping[str, Any]) -> bytes:
     """The rows as Parquet."""
     buffer = io.BytesIO()
-    result.frame.write_parquet(buffer)
+    result.finite().write_parquet(buffer)
     return buffer.getvalue()
 
 

@@ -16,6 +16,8 @@ from rankscope.rundir.metadata import METADATA_KEY, TraceMetadata
 from rankscope.rundir.names import parse_trace_name
 from rankscope.store.info import TraceInfo
 
+# Beyond these a number is no rank and no count of them, but damage: counting up to it would never end.
+_MAX_RANKS = 1 << 20
 _SPANS = ("device_events", "host_ops", "runtime_calls", "python_frames", "annotations")
 
 
@@ -25,11 +27,11 @@ def describe(trace: KinetoTrace) -> TraceInfo:
     own = TraceMetadata.from_json(said.get(METADATA_KEY))
     distributed = mapping(said.get("distributedInfo"))
     name = parse_trace_name(trace.path)
-    rank, source = own.rank, "metadata"
+    rank, source = _of_ranks(own.rank), "metadata"
     if rank is None:
-        rank, source = count(distributed.get("rank")), "distributedInfo"
+        rank, source = _of_ranks(count(distributed.get("rank"))), "distributedInfo"
     if rank is None:
-        rank, source = name.rank, "folder" if name.pattern == "folder" else "name"
+        rank, source = _of_ranks(name.rank), "folder" if name.pattern == "folder" else "name"
     if rank is None:
         source = "none"
     steps = trace.tables["annotations"].filter(~pl.col("on_device"))["step"]
@@ -40,7 +42,7 @@ def describe(trace: KinetoTrace) -> TraceInfo:
         path=trace.path,
         rank=rank,
         rank_source=source,
-        world_size=own.world_size or count(distributed.get("world_size")) or name.world_size,
+        world_size=_of_ranks(own.world_size or count(distributed.get("world_size")) or name.world_size),
         local_rank=own.local_rank,
         restart_count=own.restart_count or name.restart or 0,
         run_id=own.run_id,
@@ -59,11 +61,16 @@ def describe(trace: KinetoTrace) -> TraceInfo:
         lost_bytes=trace.losses.lost_bytes,
         repaired=trace.losses.repaired,
         truncated=trace.losses.truncated,
+        lost_metadata=trace.losses.metadata,
         reason=trace.losses.reason,
         odd=dict(trace.odd),
         groups=_groups(own, distributed),
         devices=_devices(said.get("deviceProperties")),
     )
+
+
+def _of_ranks(number: int | None) -> int | None:
+    return number if number is not None and number <= _MAX_RANKS else None
 
 
 def _extent(tables: Mapping[str, pl.DataFrame]) -> tuple[int | None, int | None]:
@@ -142,8 +149,9 @@ def assign_ranks(infos: Sequence[TraceInfo]) -> tuple[dict[int, list[TraceInfo]]
 
 
 def _same_time(one: TraceInfo, other: TraceInfo) -> bool:
+    # A file without a range covers no time: it must not keep one that has some from being read.
     if one.start_ns is None or other.start_ns is None or one.end_ns is None or other.end_ns is None:
-        return True
+        return False
     return (
         one.base_time_ns + one.start_ns < other.base_time_ns + other.end_ns
         and other.base_time_ns + other.start_ns < one.base_time_ns + one.end_ns

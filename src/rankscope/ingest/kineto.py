@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from rankscope.errors import NotATraceError
-from rankscope.ingest.chunks import CHUNK_BYTES, EventStream, Losses
+from rankscope.ingest.chunks import CHUNK_BYTES, EventStream
 from rankscope.ingest.columns import ColumnBuilder
 from rankscope.ingest.links import link
+from rankscope.ingest.salvage import Losses
 from rankscope.ingest.source import open_trace
 
 
@@ -52,13 +53,21 @@ def read_kineto(path: str, *, chunk_bytes: int = CHUNK_BYTES) -> KinetoTrace:
         builder = ColumnBuilder(stream.losses)
         for chunk in stream:
             builder.add(chunk)
-    if not builder.counts and stream.losses.truncated:
+    if builder.counts and not any(phase for phase, _ in builder.counts):
+        raise NotATraceError(
+            "JSON, but no trace: an array of something else than events (none has a `ph`)",
+            path=path,
+            hint="rankscope reads the traces that torch.profiler exports",
+        )
+    if not builder.counts and (stream.losses.truncated or stream.losses.events):
         raise NotATraceError(
             f"no event of it can be read ({stream.losses.reason})",
             path=path,
             hint="the file is damaged; copy it again, or leave it out",
         )
     tables = link(builder.finish())
+    if stream.losses.retyped:
+        builder.odd["events with a field of an unexpected type"] += stream.losses.retyped
     return KinetoTrace(
         path, tables, _unfolded(stream.metadata), builder.counts, stream.losses, builder.odd, stream.bytes_read
     )

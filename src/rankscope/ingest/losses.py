@@ -15,14 +15,30 @@ def unreadable(path: str, error: BaseException, *, beside: bool = False) -> Find
     Args:
         beside: it merely lay in the directory and is no trace, so that nobody need worry.
     """
-    reason = error.what if isinstance(error, RankscopeError) else f"{type(error).__name__}: {error}"
     hint = error.hint if isinstance(error, RankscopeError) and error.hint else "Copy it again, or leave it out."
     return Finding(
         id="not-a-trace" if beside else "trace-unreadable",
         severity="info" if beside else "error",
-        title=f"{path} {'is no trace and was left out' if beside else 'could not be read'}: {reason}",
+        title=f"{path} {'is no trace and was left out' if beside else 'could not be read'}: {said(error)}",
         evidence=(Evidence("file", path),),
         advice=hint,
+    )
+
+
+def said(error: BaseException) -> str:
+    """What went wrong, without the file's name."""
+    return error.what if isinstance(error, RankscopeError) else f"{type(error).__name__}: {error}"
+
+
+def not_analyzed(rank: int, path: str, names: Sequence[str], error: BaseException) -> Finding:
+    """A rank that was read, and that no number below counts."""
+    return Finding(
+        id="rank-not-analyzed",
+        severity="error",
+        title=f"rank {rank} is missing from {', '.join(names)}: {said(error)}",
+        ranks=(rank,),
+        evidence=(Evidence("file", path), Evidence("reason", said(error))),
+        advice=(error.hint if isinstance(error, RankscopeError) else None) or "Please report this.",
     )
 
 
@@ -32,7 +48,7 @@ def losses_of(infos: Sequence[TraceInfo]) -> list[Finding]:
     for info in infos:
         ranks = () if info.rank is None else (info.rank,)
         read = sum(info.counts.values())
-        if info.truncated or info.lost_events:
+        if info.truncated or info.lost_events or info.lost_metadata:
             findings.append(
                 Finding(
                     id="trace-truncated" if info.truncated else "trace-damaged",

@@ -6,7 +6,7 @@ import re
 
 # Strings whole, so that nothing inside them is taken for a bare word; then the words that C++ prints for a float
 # that JSON has none for.
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|-?\b(?:nan|inf|infinity)\b', re.IGNORECASE | re.DOTALL)
+_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|-?\b(?:nan|inf|infinity)\b', re.IGNORECASE | re.DOTALL)
 _IN_STRING = re.compile(
     rb"(?P<pair>\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
     rb"|(?P<lone>\\u[dD][89a-fA-F][0-9a-fA-F]{2})"

@@ -20,13 +20,15 @@ from isal import isal_zlib
 from rankscope.errors import NotATraceError, TraceError
 
 BLOCK_BYTES = 1 << 20
-# Traces shrink 10 to 30 times. What grows 300 times and beyond a gigabyte is no trace but a bomb.
+# Traces shrink 10 to 30 times. What grows 300 times and beyond 64 MiB is no trace but a bomb.
 MAX_RATIO = 300
-FREE_BYTES = 1 << 30
+FREE_BYTES = 64 << 20
 MAX_MEMBERS = 10_000
 
 _GZIP, _ZSTD, _ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04"
 _DAMAGED = isal_zlib.error
+# The most memory that one zstandard frame may ask for: what the zstd command grants without --long=28 and more.
+_MAX_WINDOW = 1 << 27
 _PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 
 
@@ -58,27 +60,27 @@ def open_trace(path: str) -> Iterator[Reader]:
             raise TraceError("there is no such file", path=path) from error
         except Exception as error:
             raise TraceError(f"cannot be opened: {error}", path=path, hint="check its permissions") from error
-        yield _unpacked(raw, path, stack)
+        try:
+            reader = _unpacked(raw, path, stack)
+        except (OSError, ValueError, EOFError) as error:
+            raise TraceError(f"cannot be read: {error}", path=path, hint="copy it again") from error
+        yield reader
 
 
 def _unpacked(raw: BinaryIO, path: str, stack: ExitStack) -> Reader:
-    start = raw.read(4)
+    start = _read_full(raw, 4)
     if start.startswith(_ZIP):
         raw.seek(0)
         return _zip_member(raw, path, stack)
     if start.startswith(_PICKLES):
-        raise NotATraceError(
-            "this is a pickle (a memory snapshot or a flight-recorder dump?), not a trace",
-            path=path,
-            hint="pickles are never loaded as traces; leave it out",
-        )
+        raise _pickle(path)
     reader: Reader
     if start.startswith(_GZIP):
-        reader = Gunzip(Prefixed(start, raw))
+        reader = Gunzip(Prefixed(start, raw), path)
     elif start == _ZSTD:
-        reader = Unzstd(Prefixed(start, raw))
+        reader = Unzstd(Prefixed(start, raw), path)
     else:
-        return Prefixed(start, raw)
+        reader = Prefixed(start, raw)
     head = _read_full(reader, 512)
     whole = Prefixed(head, reader)
     return _tar_member(whole, path, stack) if head[257:262] == b"ustar" else whole
@@ -115,21 +117,22 @@ class Prefixed:
 class _Bounded:
     """Counts what goes in and comes out, and stops at what no trace can be."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: str) -> None:
+        self._path = path
         self.taken = 0
         self.given = 0
 
     def count(self, given: int) -> None:
         self.given += given
         if self.given > FREE_BYTES and self.given > MAX_RATIO * max(self.taken, 1):
-            raise ValueError(f"it unpacks to more than {MAX_RATIO} times its size: not a trace but a bomb")
+            raise _bomb(self._path)
 
 
 class Gunzip(_Bounded):
     """Gzip members one after another; gives all that can be had of a file that breaks off."""
 
-    def __init__(self, raw: Reader) -> None:
-        super().__init__()
+    def __init__(self, raw: Reader, path: str) -> None:
+        super().__init__(path)
         self._raw = raw
         self._inflate = isal_zlib.decompressobj(wbits=31)
         self._pending = b""
@@ -140,32 +143,40 @@ class Gunzip(_Bounded):
 
         Raises:
             EOFError: the file ends inside a member.
-            ValueError: it grows beyond bounds.
+            ValueError: it is damaged.
+            NotATraceError: it grows beyond bounds.
         """
         while True:
             if self._inflate.eof:
-                self._pending = self._inflate.unused_data or self._raw_block()
+                self._pending = self._next_member()
                 if not self._pending.startswith(_GZIP[:1]):
-                    return b""  # the end, or padding after the last member
+                    return b""  # the end, or something after the last member that is none
                 self._inflate = isal_zlib.decompressobj(wbits=31)
                 self._fresh = True
             block = self._pending or self._raw_block()
-            if not block and not self._fresh:
-                data: bytes = self._inflate.decompress(b"", size)
-                if data:
-                    self.count(len(data))
-                    return data
-            if not block:
+            data = b"" if self._fresh and not block else self._inflated(block, size)
+            if not data and not block:
                 raise EOFError("the compressed file breaks off")
             self._fresh = False
-            try:
-                data = self._inflate.decompress(block, size)
-            except _DAMAGED as error:  # type: ignore[misc]
-                raise ValueError(f"the compressed file is damaged: {error}") from error
-            self._pending = self._inflate.unconsumed_tail
             if data:
                 self.count(len(data))
                 return data
+
+    def _inflated(self, block: bytes, size: int) -> bytes:
+        """What a block unpacks to; without one, what the last one still held."""
+        try:
+            data: bytes = self._inflate.decompress(block, size)
+        except _DAMAGED as error:  # type: ignore[misc]
+            raise ValueError(f"the compressed file is damaged: {error}") from error
+        self._pending = self._inflate.unconsumed_tail
+        return data
+
+    def _next_member(self) -> bytes:
+        # Files that were given their size before they were filled, and tapes, are padded with zeros.
+        rest = self._inflate.unused_data or self._raw_block()
+        while rest and not rest.strip(b"\0"):
+            rest = self._raw_block()
+        return rest.lstrip(b"\0")
 
     def _raw_block(self) -> bytes:
         block = self._raw.read(BLOCK_BYTES)
@@ -176,11 +187,11 @@ class Gunzip(_Bounded):
 class Unzstd(_Bounded):
     """Zstandard frames one after another."""
 
-    def __init__(self, raw: Reader) -> None:
-        super().__init__()
+    def __init__(self, raw: Reader, path: str) -> None:
+        super().__init__(path)
         self._raw = raw
         source = _Counted(raw, self)
-        self._stream = zstandard.ZstdDecompressor(max_window_size=1 << 31).stream_reader(
+        self._stream = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW).stream_reader(
             cast("IO[bytes]", source), read_across_frames=True
         )
 
@@ -188,7 +199,8 @@ class Unzstd(_Bounded):
         """Up to so many bytes.
 
         Raises:
-            ValueError: it is damaged, or grows beyond bounds.
+            ValueError: it is damaged.
+            NotATraceError: it grows beyond bounds.
         """
         try:
             data = self._stream.read(size)
@@ -219,9 +231,11 @@ def _tar_member(reader: Reader, path: str, stack: ExitStack) -> Reader:
             if member.isreg() and _is_trace_name(member.name):
                 found = archive.extractfile(member)
                 if found is not None:
-                    return _unpacked_member(found, path, stack)
+                    return _unpacked_member(cast("Reader", found), path)
             if count >= MAX_MEMBERS:
                 break
+    except NotATraceError:
+        raise
     except (tarfile.TarError, EOFError, ValueError, OSError) as error:
         raise TraceError(f"the archive cannot be read: {error}", path=path, hint="copy it again") from error
     raise NotATraceError("an archive without a .json in it", path=path)
@@ -235,22 +249,57 @@ def _zip_member(raw: BinaryIO, path: str, stack: ExitStack) -> Reader:
             raise NotATraceError("an archive without a .json in it", path=path)
         member = members[0]
         if member.file_size > FREE_BYTES and member.file_size > MAX_RATIO * max(member.compress_size, 1):
-            raise TraceError("it unpacks to far more than any trace: a bomb", path=path)
-        opened: BinaryIO = stack.enter_context(archive.open(member))  # type: ignore[assignment]
+            raise _bomb(path)
+        opened = stack.enter_context(archive.open(member))
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError) as error:
         raise TraceError(f"the archive cannot be read: {error}", path=path, hint="copy it again") from error
-    return _unpacked_member(opened, path, stack)
+    return _unpacked_member(cast("Reader", opened), path)
 
 
-def _unpacked_member(member: Reader, path: str, stack: ExitStack) -> Reader:
+class _Member:
+    """A member of an archive. Whatever its format raises over damage becomes one kind of error."""
+
+    def __init__(self, member: Reader) -> None:
+        self._member = member
+
+    def read(self, size: int, /) -> bytes:
+        """Up to so many bytes."""
+        try:
+            return self._member.read(size)
+        except NotATraceError:
+            raise
+        except Exception as error:
+            raise ValueError(f"the archive is damaged: {error}") from error
+
+
+def _unpacked_member(opened: Reader, path: str) -> Reader:
     """A member may be gzipped itself; archives in archives are not opened."""
+    member = _Member(opened)
     start = _read_full(member, 4)
     whole = Prefixed(start, member)
+    if start.startswith(_PICKLES):
+        raise _pickle(path)
     if start.startswith(_GZIP):
-        return Gunzip(whole)
+        return Gunzip(whole, path)
     if start == _ZSTD:
-        return Unzstd(whole)
+        return Unzstd(whole, path)
     return whole
+
+
+def _bomb(path: str) -> NotATraceError:
+    return NotATraceError(
+        f"it unpacks to more than {MAX_RATIO} times its size: no trace does",
+        path=path,
+        hint="leave it out; if it is a trace all the same, unpack it yourself",
+    )
+
+
+def _pickle(path: str) -> NotATraceError:
+    return NotATraceError(
+        "this is a pickle (a memory snapshot or a flight-recorder dump?), not a trace",
+        path=path,
+        hint="pickles are never loaded as traces; leave it out",
+    )
 
 
 class _AsFile(io.RawIOBase):

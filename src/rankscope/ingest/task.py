@@ -5,17 +5,23 @@ from __future__ import annotations
 from rankscope.errors import NotATraceError
 from rankscope.ingest.identify import describe
 from rankscope.ingest.kineto import read_kineto
-from rankscope.store.cache import Cache, CachedTrace, trace_key
+from rankscope.store.cache import Cache, CachedTrace
+from rankscope.store.key import trace_key
 
 
-def ingest_trace(path: str) -> CachedTrace:
+def ingest_trace(path: str, *, anew: bool = False) -> CachedTrace:
     """The tables of a trace: from the cache, else read and put there.
 
+    Args:
+        anew: forget what the cache has.
+
     Raises:
-        TraceError: the file cannot be read at all.
+        TraceError: the file cannot be read at all, or there is no room for its tables.
         NotATraceError: it holds something else.
     """
     cache, key = Cache(), trace_key(path)
+    if anew:
+        cache.drop(key)
     found = cache.find(key)
     if found is not None:
         return found
@@ -26,4 +32,7 @@ def ingest_trace(path: str) -> CachedTrace:
             path=path,
             hint="leave it out, or look at what wrote it",
         )
-    return cache.store(key, trace.tables, describe(trace))
+    with cache.writer(key, path) as writer:
+        for name, table in trace.tables.items():
+            writer.write(name, table)
+        return writer.commit(describe(trace))

@@ -3,40 +3,58 @@
 from __future__ import annotations
 
 import re
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from rankscope.ingest.chunks import Chunk
 from rankscope.ingest.events import EXACT_TIMES
 from rankscope.primitives.intervals import Int64
 
+Float64 = npt.NDArray[np.float64]
+
 # Below 2^43 µs (101 days) neighbouring float64 are less than 1 ns apart, so a number with three decimals is the
-# nearest float of exactly one integer of nanoseconds, and rounding finds it. Recent Kineto writes times since
-# `baseTimeNanoseconds`, which is less than 92 days back. Older files count from 1970: most in whole microseconds.
+# nearest float of exactly one integer of nanoseconds, and rounding its fraction finds it. (Rounding a thousand times
+# the number does not: beyond 2^42 the product is rounded once more, and 4458676522690.655 becomes one too few or many.)
+# Recent Kineto writes times since `baseTimeNanoseconds`, which is less than 92 days back. Older files count from 1970:
+# most in whole microseconds.
 EXACT_FLOAT_US = float(1 << 43)
-# The greatest instant that fits int64 nanoseconds; anything beyond is damage, and is set to 0.
-MAX_US = float((1 << 63) // 1000 - 1)
+# Half of what int64 nanoseconds hold, so that a start and a duration can be added: the year 2116. Beyond is damage.
+MAX_NS = 1 << 62
+MAX_US = float(MAX_NS // 1000)
+NO_TIME = -(1 << 63)
 
 _FRACTION = re.compile(rb'"ts"\s*:\s*"?-?\d+[.eE]')
 
 
 def event_times(chunk: Chunk) -> tuple[Int64, Int64]:
-    """Start and duration of every event of a chunk, ns; duration −1 where the event has none."""
+    """Start and duration of every event of a chunk, ns.
+
+    `NO_TIME` stands for a start that is absent or that no clock can show, −1 for such a duration.
+    """
     stamps = np.array([event.ts for event in chunk.events], dtype=np.float64)
     durations = np.array([event.dur for event in chunk.events], dtype=np.float64)
-    absent = np.isnan(durations) | (durations < 0)
+    absent = ~((durations >= 0) & (durations < MAX_US))
     durations[absent] = 0.0
-    stamps[~(np.abs(stamps) < MAX_US)] = 0.0
-    durations[~(durations < MAX_US)] = 0.0
-    spent = np.rint(durations * 1000.0).astype(np.int64)
+    spent = _rounded(durations)
     spent[absent] = -1
-    if stamps.size and np.abs(stamps).max() >= EXACT_FLOAT_US:
-        if _FRACTION.search(chunk.text):
-            return _exact(chunk), spent
-        return stamps.astype(np.int64) * 1000, spent
-    return np.rint(stamps * 1000.0).astype(np.int64), spent
+    timeless = ~(np.abs(stamps) < MAX_US)
+    stamps[timeless] = 0.0
+    if stamps.size and np.abs(stamps).max() >= EXACT_FLOAT_US and _FRACTION.search(chunk.text):
+        start = _exact(chunk)
+    else:
+        start = _rounded(stamps)
+    start[timeless] = NO_TIME
+    return start, spent
+
+
+def _rounded(microseconds: Float64) -> Int64:
+    whole = np.floor(microseconds)
+    nanoseconds: Int64 = whole.astype(np.int64) * 1000
+    nanoseconds += np.rint((microseconds - whole) * 1000.0).astype(np.int64)
+    return nanoseconds
 
 
 def _exact(chunk: Chunk) -> Int64:
@@ -54,7 +72,9 @@ def _nanoseconds(text: bytes) -> int:
         value = int(whole) * 1000 + int(fraction.ljust(3, b"0"))
     else:
         try:
-            value = int((Decimal(digits.decode()) * 1000).to_integral_value())
-        except (InvalidOperation, ValueError, OverflowError):
+            exact = Decimal(digits.decode()) * 1000
+            # Without this an exponent of a billion would be written out, digit by digit.
+            value = round(exact) if exact.adjusted() < 20 else 0
+        except (ArithmeticError, ValueError):
             return 0
-    return value if -(1 << 63) <= value < (1 << 63) else 0
+    return value if abs(value) < MAX_NS else 0

@@ -22,12 +22,14 @@ _KINDS = (
 )
 _KIND = re.compile("|".join(f"(?P<{kind}>{pattern})" for kind, pattern in _KINDS))
 _JOINTS = re.compile(r"[\s_\-]+")
+# Namespaces in brackets, which are no parameters.
+_UNNAMED = re.compile(r"\((anonymous namespace|unnamed)\)(::)?")
 
 _WIDTHS = {
     "float": 4, "float32": 4, "double": 8, "float64": 8, "half": 2, "float16": 2, "bfloat16": 2,
     "long": 8, "longint": 8, "int64": 8, "int": 4, "int32": 4, "short": 2, "shortint": 2, "int16": 2,
     "char": 1, "signedchar": 1, "unsignedchar": 1, "byte": 1, "int8": 1, "uint8": 1, "bool": 1,
-    "uint16": 2, "uint32": 4, "uint64": 8, "unsignedint": 4, "unsignedlong": 8, "unsignedshort": 2,
+    "longlong": 8, "uint16": 2, "uint32": 4, "uint64": 8, "unsignedint": 4, "unsignedlong": 8, "unsignedshort": 2,
     "complexhalf": 4, "complexfloat": 8, "complexdouble": 16, "complex<float>": 8, "complex<double>": 16,
     "qint8": 1, "quint8": 1, "qint32": 4,
 }  # fmt: skip
@@ -39,8 +41,8 @@ def collective_kind(name: str) -> str | None:
     Takes c10d's names (`_allgather_base`, `allreduce_coalesced`), ranges (`gloo:all_reduce`, `nccl:send 0->1`) and
     kernels (`ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(…)`).
     """
-    # What stands in brackets are a kernel's parameters.
-    plain = _JOINTS.sub("", name.split("(", 1)[0].lower())
+    # What else stands in brackets are a kernel's parameters.
+    plain = _JOINTS.sub("", _UNNAMED.sub("", name).split("(", 1)[0].lower())
     found = _KIND.search(plain)
     return None if found is None else found.lastgroup
 
@@ -50,6 +52,7 @@ def element_bytes(dtype: str | None) -> int | None:
     if not dtype:
         return None
     plain = _JOINTS.sub("", dtype.lower()).removeprefix("c10::").removeprefix("torch.").removeprefix("at::")
-    if plain.startswith("float8"):
+    # Two of the four-bit elements are packed into one, and PyTorch counts the packs.
+    if plain.startswith(("float8", "float4")):
         return 1
     return _WIDTHS.get(plain)

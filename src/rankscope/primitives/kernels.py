@@ -10,9 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+# `small_reduce`, `SmallGather` are no collectives: what ends in `all` must not be the end of `small`.
 COMMUNICATION_NAMES = (
     r"nccl|rccl|oneccl|hccl|msccl|nvshmem|deep_?ep|(inter|intra)node(_ll)?::|multimem|symm_?mem"
-    r"|cross_device_reduce|all_?to_?all|all_?reduce|all_?gather|reduce_?scatter|send_?recv"
+    r"|cross_device_reduce|(?<!sm)all_?(to_?all|reduce|gather)|reduce_?scatter|send_?recv"
 )
 
 COMPUTE, COMMUNICATION, MEMORY = "compute", "communication", "memory"
@@ -23,8 +24,8 @@ def communication_names(names: Iterable[str], *, extra: str | None = None) -> se
 
     Args:
         names: kernel names, best without repetition.
-        extra: a regular expression of the user's own, or-ed to the table.
+        extra: a regular expression of the user's own for further names, case aside as well.
     """
-    pattern = COMMUNICATION_NAMES if not extra else f"{COMMUNICATION_NAMES}|{extra}"
-    search = re.compile(pattern, re.IGNORECASE).search
-    return {name for name in names if search(name)}
+    # Each by itself: a pattern with flags or groups of its own must not change what the table means.
+    patterns = [re.compile(pattern, re.IGNORECASE) for pattern in (COMMUNICATION_NAMES, extra) if pattern]
+    return {name for name in names if any(pattern.search(name) for pattern in patterns)}

@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
+import polars as pl
 
 from rankscope.primitives.intervals import Int64
+
+Bool = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -24,7 +28,31 @@ class Windows:
     owner: Int64
 
 
-def owners(step_start: Int64, step_end: Int64, launch: Int64, launched: np.ndarray) -> Int64:
+def host_steps(annotations: pl.DataFrame) -> pl.DataFrame:
+    """The host's `ProfilerStep#N` ranges, in the order of their starts; their echoes on the device are none.
+
+    Args:
+        annotations: columns start_ns, end_ns, on_device, step.
+    """
+    return annotations.filter(pl.col("step").is_not_null() & ~pl.col("on_device")).sort("start_ns")
+
+
+def launched_in(device: pl.DataFrame, steps: pl.DataFrame, keep: pl.Expr) -> pl.DataFrame:
+    """The device events that belong to the steps that `keep` chooses.
+
+    Args:
+        device: columns launch_ns and any others.
+        steps: as `host_steps` gives them.
+        keep: of a step's row, whether it is chosen.
+    """
+    launch = device["launch_ns"]
+    launched = launch.is_not_null().to_numpy()
+    owner = owners(steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), launch.fill_null(0).to_numpy(), launched)
+    chosen = np.flatnonzero(steps.select(keep).to_series().to_numpy())
+    return device.filter(pl.Series(np.isin(owner, chosen)))
+
+
+def owners(step_start: Int64, step_end: Int64, launch: Int64, launched: Bool) -> Int64:
     """For each event the step whose range its launch starts in; −1 for launchless ones and between steps.
 
     Args:
@@ -46,7 +74,7 @@ def windows(
     event_end: Int64,
     event_start: Int64,
     launch: Int64,
-    launched: np.ndarray,
+    launched: Bool,
     stream: Int64,
 ) -> Windows:
     """From completion to completion: what each step's device work took, not what its host did meanwhile.
@@ -71,7 +99,6 @@ def windows(
     last_owned = np.full(step_start.size, np.iinfo(np.int64).min)
     owned = owner >= 0
     np.maximum.at(last_owned, owner[owned], event_end[owned])
-    end = np.maximum.accumulate(np.maximum(step_end, last_owned))
 
     before = launched & (launch < step_start[0])
     if (~launched).any():
@@ -82,8 +109,8 @@ def windows(
         first = np.where(bound == np.iinfo(np.int64).max, step_start[0], bound)
         before |= ~launched & (event_start < first[index])
     backlog = event_end[before].max() if before.any() else np.iinfo(np.int64).min
-    start = np.maximum(step_start, np.concatenate([[backlog], end[:-1]]))
-    end = np.maximum(end, start)
-    # A backlog beyond the first steps' own ends moves the windows behind them as well.
-    start[1:] = np.maximum(start[1:], end[:-1])
-    return Windows(start, np.maximum.accumulate(np.maximum(end, start)), owner)
+    begin = max(int(step_start[0]), int(backlog))
+    # A window that the previous one outlasts, or the first that its backlog does, is empty where that ends.
+    end = np.maximum(np.maximum.accumulate(np.maximum(step_end, last_owned)), begin)
+    start = np.maximum(step_start, np.concatenate([[begin], end[:-1]]))
+    return Windows(start, end, owner)

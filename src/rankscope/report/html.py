@@ -58,7 +58,7 @@ def payload(run: Run, analyses: Sequence[str] | None = None) -> dict[str, Any]:
 
 
 def _table(result: Result) -> Mapping[str, Any]:
-    frame, truncated = result.frame, None
+    frame, truncated = result.finite(), None
     if frame.height > MAX_ROWS:
         weight = "duration_ns" if "duration_ns" in frame.columns else "total_ns"
         truncated = {"shown": MAX_ROWS, "total": frame.height}

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import polars as pl
+from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from rankscope.pipeline import Run
 from rankscope.report.words import cell, number_of, plain, ranks_text
-from rankscope.results import Finding, Result
+from rankscope.results import Column, Finding, Result
 
 _COLOURS = {"error": "bold red", "warning": "bold yellow", "info": "cyan"}
 _BAR = (
@@ -21,53 +22,105 @@ _BAR = (
     ("exposed_memory_ns", "copies", "magenta", "▓"),
     ("idle_ns", "idle", "bright_black", "·"),
 )
-_BAR_WIDTH = 28
+_WIDTH, _BAR_WIDTH = 80, 28
+_INSTANTS = ("start_ns", "end_ns", "launch_ns")
+# Ranks whose own work differs by less than this share of a step are even.
+_EVEN = 0.05
 SUMMARY = ("overview", "device_time", "step_time", "collective_summary", "kernels")
 
 
-def result_table(result: Result, limit: int | None = None) -> RenderableType:
-    """A result as a table, times and sizes in human units; above `limit` rows it says how many are left out."""
-    table = Table(header_style="bold", box=None, pad_edge=False, title_justify="left")
+def result_table(result: Result, limit: int | None = None, width: int = _WIDTH) -> RenderableType:
+    """A result as a table, times and sizes in human units; above `limit` rows it says how many are left out.
+
+    A number that is cut reads as another number: columns that find no room go below, in further blocks that begin
+    with the same key columns.
+    """
     columns = [column for column in result.analysis.columns if column.name in result.frame.columns]
-    for column in columns:
-        numeric = result.frame.schema[column.name].is_numeric()
-        table.add_column(
-            column.name.removesuffix("_ns"), justify="right" if numeric else "left", overflow="fold", no_wrap=numeric
-        )
     shown = result.frame if limit is None else result.frame.head(limit)
-    for row in shown.iter_rows(named=True):
-        table.add_row(*(Text(cell(row[column.name], column.unit)) for column in columns))
+    # Names leave room for what is said of them.
+    longest = min(72, max(16, width // 3))
+    cells = [[_cell(column, value, longest) for value in shown[column.name].to_list()] for column in columns]
+    widths = [
+        max([cell_len(_heading(column)), *(cell_len(text) for text in texts)])
+        for column, texts in zip(columns, cells, strict=True)
+    ]
+    parts: list[RenderableType] = []
+    for block in _blocks(columns, widths, width):
+        if parts:
+            parts.append(Text())
+        table = Table(header_style="bold", box=None, pad_edge=False)
+        for place in block:
+            numeric = result.frame.schema[columns[place].name].is_numeric()
+            table.add_column(_heading(columns[place]), justify="right" if numeric else "left", overflow="fold")
+        for row in range(shown.height):
+            table.add_row(*(Text(cells[place][row]) for place in block))
+        parts.append(table)
     left = result.frame.height - shown.height
-    return Group(table, Text(f"… {left} more rows: --limit 0 shows all", style="dim")) if left > 0 else table
+    if left > 0:
+        parts.append(Text(f"… {left} more rows: --limit 0 shows all", style="dim"))
+    return Group(*parts)
+
+
+def _heading(column: Column) -> str:
+    return column.name.removesuffix("_ns")
+
+
+def _cell(column: Column, value: object, longest: int) -> str:
+    if isinstance(value, str):
+        return plain(value, limit=longest)
+    if column.name in _INSTANTS and isinstance(value, int):
+        # Instants are read by their difference: what `632235 s` would hide.
+        return f"{value / 1e6:,.3f} ms"
+    return cell(value, column.unit)
+
+
+def _blocks(columns: Sequence[Column], widths: Sequence[int], width: int) -> list[list[int]]:
+    """Which columns stand side by side: as many as fit, after the keys, which each block repeats."""
+    keys: list[int] = []
+    for place, column in enumerate(columns):
+        if column.unit or sum(widths[key] + 2 for key in [*keys, place]) > width // 2:
+            break
+        keys.append(place)
+    blocks, block, taken = [], list(keys), sum(widths[key] + 2 for key in keys)
+    for place in range(len(keys), len(columns)):
+        if len(block) > len(keys) and taken + widths[place] > width:
+            blocks.append(block)
+            block, taken = list(keys), sum(widths[key] + 2 for key in keys)
+        block.append(place)
+        taken += widths[place] + 2
+    return [*blocks, block]
 
 
 def findings_list(findings: Sequence[Finding]) -> RenderableType:
     """Findings with their evidence and advice."""
-    lines: list[RenderableType] = []
+    table = Table.grid(padding=(0, 1))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     for finding in findings:
-        line = Text()
-        line.append(f"{finding.severity:<8}", style=_COLOURS[finding.severity])
-        line.append(plain(finding.title, limit=400))
+        line = Text(plain(finding.title, limit=400))
         if finding.saving_ns:
             line.append(f"  (at most {number_of(finding.saving_ns, 'ns')} a step)", style="bold")
-        lines.append(line)
+        table.add_row(Text(finding.severity, style=_COLOURS[finding.severity]), line)
         if finding.advice and finding.severity != "info":
-            lines.append(Text(f"        → {plain(finding.advice, limit=400)}", style="dim"))
-    return Group(*lines)
+            table.add_row("", Text(f"→ {plain(finding.advice, limit=400)}", style="dim"))
+    return table
 
 
-def summary(run: Run) -> RenderableType:
+def summary(run: Run, width: int = _WIDTH) -> RenderableType:
     """What a person wants to know first, on one screen."""
     results = run.analyze(*SUMMARY)
     about, overview = run.about(), results["overview"].frame.row(0, named=True)
     parts: list[RenderableType] = [_headline(about), Text()]
     parts.append(_figures(overview))
-    parts += [Text(), _device_bars(results["device_time"])]
+    what = "Host" if about["devices"] == ["CPU"] else "Device"
+    parts += [Text(), _device_bars(results["device_time"], what, width)]
     collectives, kernels = results["collective_summary"], results["kernels"]
     if collectives.frame.height:
-        shown = collectives.frame.head(5).select("collective", "dtype", "bytes", "count", "mean_ns", "min_ns", "max_ns")
+        columns = ("collective", "dtype", "bytes", "count", "mean_ns", "min_ns", "max_ns")
+        group = ("group",) if collectives.frame["group"].n_unique() > 1 else ()
+        shown = collectives.frame.head(5).select(*columns[:3], *group, *columns[3:])
         parts += [Text(), Text("Collectives, by time over all ranks", style="bold")]
-        parts.append(result_table(Result(collectives.analysis, shown)))
+        parts.append(result_table(Result(collectives.analysis, shown), width=width))
     if kernels.frame.height:
         top = kernels.frame.sort("total_ns", descending=True).group_by("name", maintain_order=True).first().head(5)
         parts += [Text(), Text("Kernels, each on the rank where it takes longest", style="bold")]
@@ -93,7 +146,7 @@ def _headline(about: dict[str, object]) -> Text:
     line = Text()
     line.append(plain(about["path"]), style="bold")
     listed = ranks if isinstance(ranks, list) else []
-    line.append(f"\nranks {ranks_text(listed)}" + (f" of {size}" if size else ""))
+    line.append(f"\nrank{'' if len(listed) == 1 else 's'} {ranks_text(listed)}" + (f" of {size}" if size else ""))
     steps = about["steps"]
     if isinstance(steps, list) and steps:
         line.append(f" · steps {steps[0]}–{steps[1]}")
@@ -109,38 +162,42 @@ def _figures(overview: dict[str, object]) -> RenderableType:
     table.add_column(style="dim")
     table.add_column(justify="right", style="bold")
     table.add_column(style="dim")
-    step = "median over steps of the slowest rank" if overview["steps"] else "the whole file: it has no ProfilerStep#"
+    step = "of the slowest rank, median over steps" if overview["steps"] else "the whole file: no ProfilerStep# in it"
     table.add_row("step time", cell(overview["step_ns"], "ns"), step)
-    table.add_row("overlap", cell(overview["overlap_ratio"], "ratio"), "of communication is hidden by compute")
-    share = cell(overview["exposed_share"], "ratio")
-    exposed = cell(overview["exposed_communication_ns"], "ns")
-    table.add_row("exposed communication", exposed, f"per rank and step, {share} of the step")
-    table.add_row(
-        "data loading", cell(overview["data_loading_ns"], "ns"), "per rank and step with nothing else running"
-    )
-    if overview["slowest_rank"] is not None:
-        margin = cell(overview["slowest_margin_ns"], "ns")
-        told = f"works {margin} a step longer than the median of the others"
-        table.add_row("slowest rank", cell(overview["slowest_rank"], ""), told)
+    if overview["overlap_ratio"] is None:
+        table.add_row("communication", "none", "in these traces")
+    else:
+        table.add_row("overlap", cell(overview["overlap_ratio"], "ratio"), "of communication is hidden by compute")
+        share = cell(overview["exposed_share"], "ratio")
+        exposed = cell(overview["exposed_communication_ns"], "ns")
+        table.add_row("exposed communication", exposed, f"per rank and step, {share} of the step")
+    table.add_row("data loading", cell(overview["data_loading_ns"], "ns"), "per rank and step, nothing else running")
+    rank, margin, whole = (overview[name] for name in ("slowest_rank", "slowest_margin_ns", "step_ns"))
+    if isinstance(rank, int) and isinstance(margin, int) and isinstance(whole, int):
+        if margin > _EVEN * whole:
+            table.add_row("slowest rank", str(rank), f"works {cell(margin, 'ns')} a step more than the others")
+        else:
+            table.add_row("slowest rank", "none", f"they are even: rank {rank} by {cell(margin, 'ns')} a step")
     return table
 
 
-def _device_bars(result: Result) -> RenderableType:
+def _device_bars(result: Result, what: str, width: int) -> RenderableType:
     """One bar a rank: how its device's span divides."""
     frame = result.frame
-    legend = Text("Device by rank  ", style="bold")
+    room = max(8, min(_BAR_WIDTH, width - 52))
+    legend = Text(f"{what} by rank  ", style="bold")
     for _, label, colour, shade in _BAR:
         legend.append(f"{shade} ", style=colour)
         legend.append(f"{label}  ")
     table = Table.grid(padding=(0, 1))
     table.add_column(no_wrap=True)
-    table.add_column(min_width=_BAR_WIDTH, no_wrap=True, overflow="crop")
+    table.add_column(min_width=room, max_width=room, no_wrap=True, overflow="crop")
     longest = int(frame["span_ns"].to_numpy().max()) if frame.height else 0
     rows = frame if frame.height <= 16 else frame.sort("exposed_communication_ns").head(8)
     for row in rows.sort("rank").iter_rows(named=True):
         bar = Text()
         for name, _, colour, shade in _BAR:
-            bar.append(shade * (round(_BAR_WIDTH * row[name] / longest) if longest else 0), style=colour)
+            bar.append(shade * (round(room * row[name] / longest) if longest else 0), style=colour)
         span, exposed = cell(row["span_ns"], "ns"), cell(row["exposed_communication_ns"], "ns")
         told = f"{span}, exposed {exposed}, overlap {cell(row['overlap_ratio'], 'ratio')}"
         table.add_row(Text(f"rank {row['rank']}"), bar, Text(told, style="dim"))

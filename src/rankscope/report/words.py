@@ -7,7 +7,10 @@ import unicodedata
 
 _TIME = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
 _SIZE = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+# Controls, of which escapes are some; characters that turn the direction of writing, hide, or end a line; and halves of
+# surrogate pairs, which a path may hold and no terminal can show.
+_OBEYED = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
+_UNSEEN = frozenset(("Cf", "Cs", "Co", "Zl", "Zp"))
 NOTHING = "–"
 
 
@@ -35,10 +38,15 @@ def _scaled(value: float, scale: tuple[tuple[float, str], ...]) -> str:
     return str(value)
 
 
+def inert(text: str) -> str:
+    """Text that a terminal shows and does not obey: no control, escape or direction characters; lines stay."""
+    shown = _OBEYED.sub("\N{REPLACEMENT CHARACTER}", text)
+    return shown if shown.isascii() else "".join(c for c in shown if unicodedata.category(c) not in _UNSEEN)
+
+
 def plain(text: object, *, limit: int = 200) -> str:
-    """Text that a terminal shows and does not obey: no control, escape or direction characters, and no novel."""
-    shown = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", str(text))
-    shown = "".join(c for c in shown if unicodedata.category(c) not in ("Cf", "Cs", "Co"))
+    """One line of inert text, and no novel."""
+    shown = inert(str(text)).replace("\n", "\N{REPLACEMENT CHARACTER}")
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
 
 

@@ -1,86 +1,51 @@
-"""Tables on disk: one folder per trace file, named by what the file is, written whole or not at all.
+"""Tables on disk: one folder per trace file, named by what the file is (`store.key`), written whole or not at all.
 
-The key holds path, size, mtime_ns, ctime_ns, inode and a hash of the first and last 64 KiB (for URLs what the file
-system tells: ETag, size, modification time), and the schema's version; a changed file has another key. Tables are
-zstd Parquet, one file a table, so that a reader takes only the columns it needs. A folder appears by one rename;
-of two processes that make the same one, the second finds it there and throws its own away.
+Tables are zstd Parquet, one file a table, so that a reader takes only the columns it needs. They are written in a
+temporary folder that appears under its name by one rename; of two processes that make the same one, the second finds
+it there and throws its own away. Where the root cannot be written, a folder of this user's among the machine's
+temporary files stands in for it.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
+import stat
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import fsspec
 import polars as pl
 
 from rankscope.errors import TraceError
 from rankscope.store.info import TraceInfo
 from rankscope.store.schema import SCHEMA_VERSION, TABLES
 
-_ENDS = 64 << 10
 _INFO = "info.json"
+_TEMPORARY = ".tmp"
+# Nothing is read for so long: what is older was left by a process that was killed.
+_STALE_S = 24 * 3600.0
+
+
+class DamagedTablesError(TraceError):
+    """Tables in the cache that cannot be read: they must be made again."""
 
 
 def cache_root() -> Path:
     """Where tables are kept: ``RANKSCOPE_CACHE``, else the user's cache directory."""
     given = os.environ.get("RANKSCOPE_CACHE")
     if given:
-        return Path(given)
+        return Path(given).expanduser()
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "rankscope"
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "rankscope" / "cache"
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rankscope"
-
-
-def trace_key(path: str) -> str:
-    """The key of a trace file as it is now.
-
-    Raises:
-        TraceError: the file cannot be looked at.
-    """
-    try:
-        facts = _url_facts(path) if "://" in path else _file_facts(path)
-    except FileNotFoundError as error:
-        raise TraceError("there is no such file", path=path) from error
-    except OSError as error:
-        raise TraceError(f"cannot be read: {error}", path=path, hint="check its permissions") from error
-    return hashlib.sha256(repr((SCHEMA_VERSION, *facts)).encode()).hexdigest()[:40]
-
-
-def _file_facts(path: str) -> tuple[object, ...]:
-    file = Path(path)
-    with file.open("rb") as handle:
-        status = os.fstat(handle.fileno())
-        ends = hashlib.sha256(handle.read(_ENDS))
-        if status.st_size > 2 * _ENDS:
-            handle.seek(-_ENDS, os.SEEK_END)
-            ends.update(handle.read(_ENDS))
-    return (
-        str(file.resolve()),
-        status.st_size,
-        status.st_mtime_ns,
-        status.st_ctime_ns,
-        status.st_ino,
-        ends.hexdigest(),
-    )
-
-
-def _url_facts(path: str) -> tuple[object, ...]:
-    system, name = fsspec.core.url_to_fs(path)
-    facts: dict[str, Any] = system.info(name)
-    told = [facts.get(key) for key in ("ETag", "etag", "md5Hash", "LastModified", "mtime", "updated")]
-    return (path, facts.get("size"), *map(str, told))
 
 
 @dataclass(frozen=True)
@@ -90,15 +55,71 @@ class CachedTrace:
     folder: Path
     info: TraceInfo
 
+    @property
+    def key(self) -> str:
+        """The key under which the cache has it."""
+        return self.folder.name
+
     def scan(self, table: str) -> pl.LazyFrame:
         """A table, lazily; without rows where the trace has none."""
         file = self.folder / f"{table}.parquet"
         return pl.scan_parquet(file) if file.exists() else TABLES[table].empty().lazy()
 
     def load(self, table: str, columns: Iterable[str] | None = None) -> pl.DataFrame:
-        """A table, or some of its columns."""
-        lazy = self.scan(table)
-        return (lazy if columns is None else lazy.select(list(columns))).collect()
+        """A table, or some of its columns.
+
+        Raises:
+            DamagedTablesError: what the cache holds cannot be read (any more).
+        """
+        try:
+            lazy = self.scan(table)
+            return (lazy if columns is None else lazy.select(list(columns))).collect()
+        except (OSError, pl.exceptions.PolarsError) as error:
+            raise DamagedTablesError(
+                f"its tables in the cache cannot be read: {error}",
+                path=self.info.path,
+                hint="rankscope cache --clear makes room for new ones",
+            ) from error
+
+    @property
+    def bytes(self) -> int:
+        """Size of its tables on disk."""
+        return sum(file.stat().st_size for file in self.folder.iterdir())
+
+
+@dataclass
+class TableWriter:
+    """A trace's tables on their way into the cache. Use as ``with cache.writer(key) as writer``.
+
+    Attributes:
+        aside: the temporary folder; gone when the writer's block ends, whatever happens.
+    """
+
+    aside: Path
+    folder: Path
+    sizes: dict[str, int] = field(default_factory=dict)
+
+    def write(self, name: str, table: pl.DataFrame) -> None:
+        """Write a table; one without rows leaves no file."""
+        if table.height:
+            file = self.aside / f"{name}.parquet"
+            table.write_parquet(file, compression="zstd", compression_level=1)
+            self.sizes[name] = file.stat().st_size
+
+    def commit(self, info: TraceInfo) -> CachedTrace:
+        """Put the folder in place; the last thing to do."""
+        (self.aside / _INFO).write_text(json.dumps({"tables": self.sizes, "trace": info.to_json()}))
+        with suppress(OSError):
+            self.aside.rename(self.folder)
+            return CachedTrace(self.folder, info)
+        if (found := _read(self.folder)) is not None:
+            return found  # another process was faster
+        # What is there is damaged: out of the way with it.
+        broken = self.aside.with_name(f"{self.aside.name.removesuffix(_TEMPORARY)}-broken{_TEMPORARY}")
+        self.folder.rename(broken)
+        self.aside.rename(self.folder)
+        shutil.rmtree(broken, ignore_errors=True)
+        return CachedTrace(self.folder, info)
 
 
 class Cache:
@@ -107,64 +128,117 @@ class Cache:
     def __init__(self, root: Path | None = None) -> None:
         self.root = cache_root() if root is None else root
 
-    def folder(self, key: str) -> Path:
-        """Where the tables of a key are, if they are anywhere."""
-        return self.root / f"v{SCHEMA_VERSION}" / key[:2] / key
+    def _versions(self) -> list[Path]:
+        """The folders that may hold tables of this schema, the preferred one first."""
+        return [self.root / f"v{SCHEMA_VERSION}", _fallback_root() / f"v{SCHEMA_VERSION}"]
 
     def find(self, key: str) -> CachedTrace | None:
         """The tables of a key, if they are here, whole, and our own."""
-        folder = self.folder(key)
-        try:
-            # Another user could have put a folder in a shared cache: what it says would be believed.
-            if not _is_own(folder):
-                return None
-            info = TraceInfo.from_json(json.loads((folder / _INFO).read_bytes()))
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-        return CachedTrace(folder, info)
+        for version in self._versions():
+            found = _read(version / key[:2] / key)
+            if found is not None:
+                return found
+        return None
 
-    def store(self, key: str, tables: Mapping[str, pl.DataFrame], info: TraceInfo) -> CachedTrace:
-        """Write a trace's tables. Where the root cannot be written, they go to a temporary folder of this user's.
+    @contextmanager
+    def writer(self, key: str, path: str) -> Iterator[TableWriter]:
+        """A place for the tables of a key.
+
+        Args:
+            path: the trace, for errors.
 
         Raises:
             TraceError: there is no room for them.
         """
-        folder = self.folder(key)
+        aside: Path | None = None
         try:
-            folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            aside = Path(tempfile.mkdtemp(prefix=f".{key[:8]}-", suffix=".tmp", dir=folder.parent))
-        except OSError:
-            folder = _fallback_root() / key
-            aside = Path(tempfile.mkdtemp(prefix=f".{key[:8]}-", suffix=".tmp", dir=folder.parent))
-        try:
-            for name, table in tables.items():
-                if table.height:
-                    table.write_parquet(aside / f"{name}.parquet", compression="zstd", compression_level=1)
-            (aside / _INFO).write_text(json.dumps(info.to_json()))
-            with suppress(OSError):
-                aside.rename(folder)
-            if not (folder / _INFO).exists():
-                raise OSError(f"cannot put {folder} in place")
-        except OSError as error:
+            aside, folder = self._aside(key)
+            yield TableWriter(aside, folder)
+        except (OSError, pl.exceptions.ComputeError) as error:
             raise TraceError(
                 f"its tables cannot be written to the cache: {error}",
-                path=info.path,
+                path=path,
                 hint=f"make room in {self.root}, or set RANKSCOPE_CACHE to another directory",
             ) from error
         finally:
-            shutil.rmtree(aside, ignore_errors=True)
-        return CachedTrace(folder, info)
+            if aside is not None:
+                shutil.rmtree(aside, ignore_errors=True)
+
+    def _aside(self, key: str) -> tuple[Path, Path]:
+        preferred, fallback = self._versions()
+        with suppress(OSError):
+            return _make_aside(preferred, key)
+        _own_folder(fallback.parent)
+        return _make_aside(fallback, key)
+
+    def drop(self, key: str) -> None:
+        """Forget the tables of a key."""
+        for version in self._versions():
+            folder = version / key[:2] / key
+            with suppress(OSError):
+                if _is_own(folder):
+                    shutil.rmtree(folder, ignore_errors=True)
+
+    def entries(self) -> list[CachedTrace]:
+        """Every trace whose tables are here, whole, and our own."""
+        folders = [folder for version in self._versions() for folder in sorted(version.glob("??/*"))]
+        return [found for folder in folders if (found := _read(folder)) is not None]
+
+    def clear(self) -> int:
+        """Remove every folder of tables that is our own, of any schema; how many they were."""
+        removed = 0
+        for version in [*self.root.glob("v*"), *_fallback_root().glob("v*")]:
+            for folder in [*version.glob("??/*"), *version.glob(f".*{_TEMPORARY}")]:
+                if _is_own(folder):
+                    shutil.rmtree(folder, ignore_errors=True)
+                    removed += not folder.exists()
+        return removed
+
+
+def _read(folder: Path) -> CachedTrace | None:
+    """The tables in a folder, if they are whole and nobody else's."""
+    try:
+        # Another user could have put a folder in a shared cache: what it says would be believed.
+        if not _is_own(folder):
+            return None
+        found = json.loads((folder / _INFO).read_bytes())
+        if any((folder / f"{name}.parquet").stat().st_size != size for name, size in found["tables"].items()):
+            return None
+        return CachedTrace(folder, TraceInfo.from_json(found["trace"]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def _make_aside(version: Path, key: str) -> tuple[Path, Path]:
+    folder = version / key[:2] / key
+    folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if folder.exists() and not _is_own(folder):
+        raise PermissionError(f"{folder} belongs to another user")
+    _sweep(version)
+    return Path(tempfile.mkdtemp(prefix=f".{key[:8]}-", suffix=_TEMPORARY, dir=version)), folder
+
+
+def _sweep(version: Path) -> None:
+    """Remove what killed processes have left."""
+    for left in version.glob(f".*{_TEMPORARY}"):
+        with suppress(OSError):
+            if _is_own(left) and time.time() - left.stat().st_mtime > _STALE_S:
+                shutil.rmtree(left, ignore_errors=True)
 
 
 def _is_own(folder: Path) -> bool:
+    status = folder.lstat()
     getuid = getattr(os, "getuid", None)
-    return getuid is None or folder.stat().st_uid == getuid()
+    return stat.S_ISDIR(status.st_mode) and (getuid is None or status.st_uid == getuid())
 
 
 def _fallback_root() -> Path:
     user = getattr(os, "getuid", lambda: os.environ.get("USERNAME", "user"))()
-    root = Path(tempfile.gettempdir()) / f"rankscope-cache-{user}" / f"v{SCHEMA_VERSION}"
-    root.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if not _is_own(root):
-        raise OSError(f"{root} belongs to another user")
-    return root
+    return Path(tempfile.gettempdir()) / f"rankscope-cache-{user}"
+
+
+def _own_folder(folder: Path) -> None:
+    """Make a folder among other people's; one that somebody else has put there is not used."""
+    folder.mkdir(exist_ok=True, mode=0o700)
+    if not _is_own(folder):
+        raise PermissionError(f"{folder} belongs to another user")

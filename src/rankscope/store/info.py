@@ -25,6 +25,7 @@ class TraceInfo:
         lost_bytes: bytes that could not be read.
         repaired: pieces that were mended before they could be read.
         truncated: whether it ends before its events do.
+        lost_metadata: whether some of what stands beside the events could not be read.
         reason: what was wrong with it, first.
         odd: counts of oddities that were read all the same.
         groups: process groups: name, description, ranks.
@@ -53,6 +54,7 @@ class TraceInfo:
     lost_bytes: int = 0
     repaired: int = 0
     truncated: bool = False
+    lost_metadata: bool = False
     reason: str | None = None
     odd: Mapping[str, int] = field(default_factory=dict)
     groups: tuple[Mapping[str, Any], ...] = ()

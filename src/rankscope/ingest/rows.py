@@ -1,0 +1,285 @@
+"""What the events of each table become: their arguments decoded together, one column after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import polars as pl
+from msgspec import Raw, Struct
+from msgspec.json import Decoder
+
+from rankscope.ingest import events as ev
+from rankscope.ingest.kinds import DEVICE_KINDS, DRIVER_CATEGORIES, PROFILER_STEP
+from rankscope.primitives.intervals import Int64
+
+S = TypeVar("S", bound=Struct)
+
+
+class Builder(Protocol):
+    """What takes the columns, and reads what is odd in them."""
+
+    def append(self, table: str, columns: dict[str, Any]) -> None:
+        """Put a frame of some of a table's columns behind what the table has."""
+        ...
+
+    def rows_before_last(self, table: str) -> int:
+        """How many rows a table had before the frame that was appended last."""
+        ...
+
+    def tracks(self, values: list[ev.Number]) -> Int64 | list[int | None]:
+        """Process or thread ids as integers."""
+        ...
+
+    def json(self, values: Sequence[Raw]) -> list[str | None]:
+        """Raw JSON as compact text."""
+        ...
+
+    def args(self, decoder: Decoder[list[S]], kind: type[S], events: list[ev.Event]) -> list[S]:
+        """The arguments of events of one kind."""
+        ...
+
+
+Group = Callable[[Builder, "str | None", list[ev.Event], Int64, Int64], None]
+"""Takes events of one category with their starts and ends, and appends them to their table."""
+
+
+def _place(builder: Builder, events: list[ev.Event]) -> dict[str, Any]:
+    return {
+        "pid": builder.tracks([event.pid for event in events]),
+        "tid": builder.tracks([event.tid for event in events]),
+    }
+
+
+def _span(builder: Builder, events: list[ev.Event], start: Int64, end: Int64) -> dict[str, Any]:
+    names = [event.name for event in events]
+    return {"start_ns": start, "end_ns": end, "name": names, **_place(builder, events)}
+
+
+def _device(b: Builder, category: str | None, events: list[ev.Event], start: Int64, end: Int64) -> None:
+    args = b.args(_DEVICE, ev.DeviceArgs, events)
+    columns = _span(b, events, start, end)
+    kind = DEVICE_KINDS.get((category or "").lower(), "kernel")
+    external = [a.external_id if a.external_id is not None else a.external_id_2020 for a in args]
+    b.append(
+        "device_events",
+        columns
+        | {
+            "kind": pl.Series([kind], dtype=pl.String).new_from_index(0, len(events)),
+            "device": [a.device for a in args],
+            "context": b.json([a.context for a in args]),
+            "stream": [a.stream for a in args],
+            "correlation": [a.correlation for a in args],
+            "external_id": external,
+            "graph_id": [a.graph_id for a in args],
+            "graph_node_id": [a.graph_node_id for a in args],
+            "grid": b.json([a.grid for a in args]),
+            "block": b.json([a.block for a in args]),
+            "registers": [a.registers for a in args],
+            "shared_memory": [a.shared_memory for a in args],
+            "blocks_per_sm": [a.blocks_per_sm for a in args],
+            "warps_per_sm": [a.warps_per_sm for a in args],
+            "occupancy": [a.occupancy for a in args],
+            "queued": [a.queued for a in args],
+            "bytes": [a.bytes for a in args],
+            "is_collective": [a.collective is not None for a in args],
+        },
+    )
+    rows = [row for row, a in enumerate(args) if a.collective is not None]
+    if rows:
+        _collectives(b, "device_events", [events[row] for row in rows], rows)
+
+
+def _collectives(b: Builder, source: str, events: list[ev.Event], rows: list[int]) -> None:
+    """Collective metadata of events just appended to their own table, as its rows `rows` of the last frame."""
+    args = b.args(_COLLECTIVE, ev.CollectiveArgs, events)
+    groups = [a.group_name if a.group_name is not None else a.group_id for a in args]
+    b.append(
+        "collectives",
+        {
+            "source": [source] * len(events),
+            "row": np.asarray(rows) + b.rows_before_last(source),
+            "external_id": [a.external_id for a in args],
+            "collective": [a.collective for a in args],
+            "dtype": [a.dtype for a in args],
+            "in_elements": [a.in_elements for a in args],
+            "out_elements": [a.out_elements for a in args],
+            "in_split": b.json([a.in_split for a in args]),
+            "out_split": b.json([a.out_split for a in args]),
+            "group_name": [None if group is None else str(group) for group in groups],
+            "group_description": [a.group_description for a in args],
+            "group_ranks": b.json([a.group_ranks for a in args]),
+            "group_size": [a.group_size for a in args],
+            "group_rank": [a.group_rank for a in args],
+            "sequence": [a.sequence for a in args],
+            "source_rank": [a.source_rank for a in args],
+            "destination_rank": [a.destination_rank for a in args],
+        },
+    )
+
+
+def _operators(b: Builder, category: str | None, events: list[ev.Event], start: Int64, end: Int64) -> None:
+    args = b.args(_OPERATOR, ev.OperatorArgs, events)
+    b.append(
+        "host_ops",
+        _span(b, events, start, end)
+        | {
+            "external_id": [a.external_id for a in args],
+            "sequence": [a.sequence for a in args],
+            "forward_thread": [a.forward_thread for a in args],
+            "record_function_id": [a.record_function_id for a in args],
+            "input_dims": b.json([a.input_dims for a in args]),
+            "input_types": b.json([a.input_types for a in args]),
+            "input_strides": b.json([a.input_strides for a in args]),
+            "concrete_inputs": b.json([a.concrete_inputs for a in args]),
+            "call_stack": [a.call_stack for a in args],
+            "module_hierarchy": [a.module_hierarchy for a in args],
+            "kernel_name": [a.kernel_name for a in args],
+            "kernel_backend": [a.kernel_backend for a in args],
+            "kernel_file": [a.kernel_file for a in args],
+            "kernel_hash": [a.kernel_hash for a in args],
+            "kernel_kwargs": [a.kernel_kwargs for a in args],
+        },
+    )
+    rows = [row for row, event in enumerate(events) if event.name == "record_param_comms"]
+    if rows:
+        _collectives(b, "host_ops", [events[row] for row in rows], rows)
+
+
+def _runtime(b: Builder, category: str | None, events: list[ev.Event], start: Int64, end: Int64) -> None:
+    args = b.args(_RUNTIME, ev.RuntimeArgs, events)
+    driver = (category or "").lower() in DRIVER_CATEGORIES
+    b.append(
+        "runtime_calls",
+        _span(b, events, start, end)
+        | {
+            "correlation": [a.correlation for a in args],
+            "external_id": [a.external_id if a.external_id is not None else a.external_id_2020 for a in args],
+            "driver": [driver] * len(events),
+            "cbid": [a.cbid for a in args],
+            "bytes": [a.bytes if a.bytes is not None else a.size for a in args],
+            "stream": b.tracks([a.stream for a in args]),
+            "kind": [None if a.kind is None else str(a.kind) for a in args],
+            "kernel": [a.kernel for a in args],
+        },
+    )
+
+
+def _frames(b: Builder, category: str | None, events: list[ev.Event], start: Int64, end: Int64) -> None:
+    args = b.args(_FRAME, ev.FrameArgs, events)
+    b.append(
+        "python_frames",
+        _span(b, events, start, end)
+        | {
+            "python_id": [a.python_id for a in args],
+            "python_parent_id": [a.python_parent_id for a in args],
+            "python_module_id": [a.python_module_id for a in args],
+            "python_thread": [a.python_thread for a in args],
+            "finished": [a.finished for a in args],
+        },
+    )
+
+
+def _annotations(b: Builder, category: str | None, events: list[ev.Event], start: Int64, end: Int64) -> None:
+    args = b.args(_ANNOTATION, ev.AnnotationArgs, events)
+    on_device = (category or "").lower().startswith("gpu_")
+    steps = [None if on_device else PROFILER_STEP.match(event.name or "") for event in events]
+    b.append(
+        "annotations",
+        _span(b, events, start, end)
+        | {
+            "on_device": [on_device] * len(events),
+            "step": [None if step is None else int(step.group(1)) for step in steps],
+            "external_id": [a.external_id for a in args],
+            "input_dims": b.json([a.input_dims for a in args]),
+            "input_types": b.json([a.input_types for a in args]),
+            "concrete_inputs": b.json([a.concrete_inputs for a in args]),
+        },
+    )
+
+
+def _memory(b: Builder, category: str | None, events: list[ev.Event], start: Int64, end: Int64) -> None:
+    args = b.args(_MEMORY, ev.MemoryArgs, events)
+    b.append(
+        "memory_events",
+        {
+            "time_ns": start,
+            **_place(b, events),
+            "address": [a.address for a in args],
+            "bytes": [a.bytes for a in args],
+            "device_type": [a.device_type for a in args],
+            "device": [a.device for a in args],
+            "total_allocated": [a.total_allocated for a in args],
+            "total_reserved": [a.total_reserved for a in args],
+        },
+    )
+
+
+def _counters(b: Builder, category: str | None, events: list[ev.Event], start: Int64, end: Int64) -> None:
+    names = [event.name for event in events]
+    values = b.json([event.args for event in events])
+    b.append("counters", {"time_ns": start, "name": names, **_place(b, events), "values": values})
+
+
+def _flows(b: Builder, category: str | None, events: list[ev.Event], start: Int64, end: Int64) -> None:
+    b.append(
+        "flows",
+        {
+            "time_ns": start,
+            "category": [event.cat for event in events],
+            "phase": [event.ph for event in events],
+            "id": b.tracks([event.id for event in events]),
+            **_place(b, events),
+        },
+    )
+
+
+def _tracks(b: Builder, category: str | None, events: list[ev.Event], start: Int64, end: Int64) -> None:
+    args = b.args(_TRACK, ev.TrackArgs, events)
+    values = [next((v for v in (a.name, a.labels, a.sort_index) if v is not None), None) for a in args]
+    b.append(
+        "tracks",
+        {
+            **_place(b, events),
+            "field": [event.name for event in events],
+            "value": [None if value is None else str(value) for value in values],
+        },
+    )
+
+
+def _other(b: Builder, category: str | None, events: list[ev.Event], start: Int64, end: Int64) -> None:
+    args = b.json([event.args for event in events])
+    b.append(
+        "other_events",
+        _span(b, events, start, end)
+        | {
+            "phase": [event.ph for event in events],
+            "category": [event.cat for event in events],
+            "id": b.tracks([event.id for event in events]),
+            "args": [None if text == "{}" else text for text in args],
+        },
+    )
+
+
+_DEVICE = Decoder(list[ev.DeviceArgs], strict=False)
+_COLLECTIVE = Decoder(list[ev.CollectiveArgs], strict=False)
+_OPERATOR = Decoder(list[ev.OperatorArgs], strict=False)
+_RUNTIME = Decoder(list[ev.RuntimeArgs], strict=False)
+_FRAME = Decoder(list[ev.FrameArgs], strict=False)
+_ANNOTATION = Decoder(list[ev.AnnotationArgs], strict=False)
+_MEMORY = Decoder(list[ev.MemoryArgs], strict=False)
+_TRACK = Decoder(list[ev.TrackArgs], strict=False)
+
+GROUPS: dict[str, Group] = {
+    "device_events": _device,
+    "host_ops": _operators,
+    "runtime_calls": _runtime,
+    "python_frames": _frames,
+    "annotations": _annotations,
+    "memory_events": _memory,
+    "counters": _counters,
+    "flows": _flows,
+    "tracks": _tracks,
+    "other_events": _other,
+}

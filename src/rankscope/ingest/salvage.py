@@ -1,0 +1,258 @@
+"""Read single events, and what can be read of text that is no valid array of them.
+
+A chunk that does not decode is walked event by event: the parser itself says where one ends (it names the first byte
+that does not belong), so commas, nested objects and strings are never guessed at. What does not parse is mended and
+tried again; what is broken for good is counted as lost, and reading goes on at the next text that is an event.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+
+import msgspec
+from msgspec import Raw
+
+from rankscope.ingest.events import EVENT, Event
+from rankscope.ingest.repair import repair
+
+# What a decoder raises over text from elsewhere; RecursionError where it is nested beyond reason.
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+# Some damage reaches over several pieces (a string with a boundary in it): so many are tried together.
+MAX_JOINED_PIECES = 8
+MAX_RESYNC_PIECES = 256
+
+# msgspec counts from one: the byte that it names is the first that does not belong.
+_TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
+_RAW = msgspec.json.Decoder(Raw)
+# An event ends before a boundary, or before the bracket that closes the array.
+_END = re.compile(rb'\}(?=\s*,\s*\{\s*"|\s*\]\s*(?:,\s*"|\}|$))')
+_GAP = re.compile(rb"[\s,]*")
+_FINAL = re.compile(rb"\]\s*\}?\s*$")
+_CLOSED = re.compile(rb'\]\s*(?:,\s*(?:"|\}|$)|\}|\0|$)')
+# The end of the events, inside text that is broken: the keys that profilers write after them.
+_TAIL_KEY = re.compile(
+    rb'\]\s*,\s*"(?:traceName|displayTimeUnit|baseTimeNanoseconds|deviceProperties|distributedInfo|schemaVersion'
+    rb'|record_shapes|with_stack|profile_memory|rankscope|trace_id)"\s*:'
+)
+
+
+@dataclass
+class Losses:
+    """What of a file could not be read, or only after mending.
+
+    Attributes:
+        events: events that were lost, as far as they can be told apart.
+        lost_bytes: bytes that were lost with them.
+        repaired: chunks or events that had to be mended before they could be read.
+        retyped: events with a field of a type that no producer writes; that field is null.
+        truncated: the file ends before its events do.
+        metadata: some of what stands beside the events could not be read.
+        reason: what the decompressor or the parser said first.
+    """
+
+    events: int = 0
+    lost_bytes: int = 0
+    repaired: int = 0
+    retyped: int = 0
+    truncated: bool = False
+    metadata: bool = False
+    reason: str | None = None
+
+    def lose(self, size: int, reason: str, events: int = 1) -> None:
+        """Count events of so many bytes as lost."""
+        self.events += events
+        self.lost_bytes += size
+        self.reason = self.reason or reason
+
+    def cut(self, reason: str) -> None:
+        """The file ends before its events do."""
+        self.truncated = True
+        self.reason = self.reason or reason
+
+
+def trailing_byte(error: BaseException) -> int | None:
+    """Where a text goes on after its first value, if that is what a decoder complains of."""
+    found = _TRAILING.search(str(error))
+    return None if found is None else int(found.group(1)) - 1
+
+
+def closes_array(text: bytes, position: int = 0) -> bool:
+    """Whether the bracket there can be the one that closes the array of events."""
+    return _CLOSED.match(text, position) is not None
+
+
+def decode_object(text: bytes) -> dict[str, object] | None:
+    """A JSON object, mended if need be; None if it is none."""
+    for candidate in (text, repair(text)):
+        if candidate is None:
+            continue
+        try:
+            found = msgspec.json.decode(candidate)
+        except UNREADABLE:
+            continue
+        return found if isinstance(found, dict) else None
+    return None
+
+
+def first_keys(text: bytes) -> dict[str, object]:
+    """The leading keys of an object that breaks off or is damaged further on."""
+    end = len(text)
+    for _ in range(64):
+        end = text.rfind(b",", 0, end)
+        if end < 0:
+            break
+        found = decode_object(text[:end] + b"}")
+        if found is not None:
+            return found
+    return {}
+
+
+@dataclass
+class Salvage:
+    """Events read one by one.
+
+    Attributes:
+        position: where in the text reading stopped.
+        closed: whether it stopped at the end of the array.
+        unfinished: whether it stopped at an event whose end is not in the text.
+    """
+
+    losses: Losses
+    kept: list[bytes] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    position: int = 0
+    closed: bool = False
+    unfinished: bool = False
+
+    def read(self, text: bytes, limit: int, *, last: bool) -> None:
+        """Read the events that start before `limit`.
+
+        Args:
+            last: nothing of the file follows the text.
+        """
+        view = memoryview(text)
+        while True:
+            gap = _GAP.match(text, self.position)
+            self.position = gap.end() if gap else self.position
+            if self.position >= min(limit, len(text)):
+                return
+            if text[self.position] == 0x5D:  # ]
+                if closes_array(text, self.position):
+                    self.closed = True
+                    return
+                self._lose(self.position + 1, "a bracket that closes nothing")
+                continue
+            length, _ = _extent(view[self.position :])
+            if length is not None:
+                self._take(text[self.position : self.position + length], length)
+            elif not self._mend(text) and not self._skip(text, last=last):
+                return
+
+    def _take(self, piece: bytes, length: int) -> None:
+        event = _event(piece, self.losses)
+        if event is None:
+            self._lose(self.position + length, "values among the events that are no events")
+            return
+        self.kept.append(piece)
+        self.events.append(event)
+        self.position += length
+
+    def _mend(self, text: bytes) -> bool:
+        """Mend the event here, up to one of the next places where it may end."""
+        at = self.position
+        for end in _ends(text, at, MAX_JOINED_PIECES):
+            mended = repair(text[at:end])
+            if mended is None or _extent(memoryview(mended))[0] != len(mended):
+                continue
+            event = _event(mended, self.losses)
+            if event is not None:
+                self.losses.repaired += 1
+                self.kept.append(mended)
+                self.events.append(event)
+                self.position = end
+                return True
+        return False
+
+    def _skip(self, text: bytes, *, last: bool) -> bool:
+        """Give up on the event here and go on behind it. False where its end may be in what follows the text."""
+        view = memoryview(text)
+        for end in _ends(text, self.position, MAX_RESYNC_PIECES):
+            gap = _GAP.match(text, end)
+            start = gap.end() if gap else end
+            length, _ = _extent(view[start:]) if start < len(text) else (None, True)
+            if length is not None and _event(text[start : start + length], Losses()) is not None:
+                return self._lost_until(text, start)
+        if not last:
+            self.unfinished = True
+            return False
+        _, cut = _extent(view[self.position :])
+        close = _TAIL_KEY.search(text, self.position) or (None if cut else _FINAL.search(text, self.position))
+        if close is not None:
+            return self._lost_until(text, close.start())
+        self.losses.cut("the file breaks off in the middle of an event")
+        self._lose(len(text), "the file breaks off in the middle of an event")
+        return True
+
+    def _lost_until(self, text: bytes, end: int) -> bool:
+        close = _TAIL_KEY.search(text, self.position, end)
+        self._lose(close.start() if close else end, "events that are not valid JSON")
+        return True
+
+    def _lose(self, end: int, reason: str) -> None:
+        self.losses.lose(end - self.position, reason)
+        self.position = end
+
+
+def _ends(text: bytes, start: int, most: int) -> Iterator[int]:
+    """Where an event that starts here may end: before the next boundaries, before what closes the array."""
+    return (match.end() for match in islice(_END.finditer(text, start), most))
+
+
+def _extent(text: memoryview) -> tuple[int | None, bool]:
+    """How long the first value of a text is, None if none can be parsed; and whether that is because it breaks off."""
+    try:
+        _RAW.decode(text)
+    except UNREADABLE as error:
+        return trailing_byte(error), "truncated" in str(error)
+    return len(text), False
+
+
+def _event(text: bytes, losses: Losses) -> Event | None:
+    """One event; None if it is something else, or has a name that must be mended first."""
+    try:
+        event = EVENT.decode(text)
+    except msgspec.ValidationError:
+        return _retyped(text, losses)
+    except UNREADABLE:
+        mended = repair(text)
+        if mended is None:
+            return None
+        try:
+            event = EVENT.decode(mended)
+        except UNREADABLE:
+            return None
+        losses.repaired += 1
+    return event if event.ph is not None else None
+
+
+def _retyped(text: bytes, losses: Losses) -> Event | None:
+    """An event some of whose fields are of a type that no producer writes: keep those that are as expected."""
+    try:
+        found = msgspec.json.decode(text)
+    except UNREADABLE:
+        return None
+    if not isinstance(found, dict) or not isinstance(found.get("ph"), str):
+        return None
+    good: dict[str, object] = {}
+    for key, value in found.items():
+        try:
+            EVENT.decode(msgspec.json.encode({key: value}))
+        except (*UNREADABLE, OverflowError, ValueError):
+            continue
+        good[key] = value
+    losses.retyped += 1
+    return EVENT.decode(msgspec.json.encode(good))

@@ -1,0 +1,1 @@
+"""The tests mirror `src/rankscope`; what several of them build traces with is `tests.kineto`."""

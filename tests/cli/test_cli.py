@@ -1,0 +1,310 @@
+"""The subcommands that read a run, in a process of their own where it matters: formats, files, terminals, pipes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import rankscope
+from rankscope.analyses import all_analyses
+from rankscope.cli import main
+from tests import kineto
+from tests.analyses.reference import rank_events, write_reference
+
+RANKSCOPE = [sys.executable, "-c", "from rankscope.cli import main; main()"]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return write_reference(tmp_path / "run")
+
+
+def called(capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch, *arguments: object) -> bytes:
+    """What a command that succeeds prints."""
+    monkeypatch.setattr(sys, "argv", ["rankscope", *map(str, arguments)])
+    with pytest.raises(SystemExit) as left:
+        main()
+    out, err = capfdbinary.readouterr()
+    assert left.value.code in (0, None), err.decode()
+    return out
+
+
+def failed(capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch, *arguments: object) -> str:
+    """What a command that fails says."""
+    monkeypatch.setattr(sys, "argv", ["rankscope", *map(str, arguments)])
+    with pytest.raises(SystemExit) as left:
+        main()
+    out, err = capfdbinary.readouterr()
+    assert left.value.code == 2
+    assert out == b""
+    assert b"Traceback" not in err
+    return err.decode()
+
+
+Capture = pytest.CaptureFixture[bytes]
+Patch = pytest.MonkeyPatch
+
+
+@pytest.mark.parametrize("name", sorted(all_analyses()))
+def test_json_is_the_contract(run: Path, capfdbinary: Capture, monkeypatch: Patch, name: str) -> None:
+    found = json.loads(called(capfdbinary, monkeypatch, "analyze", name, run, "--format", "json"))
+    assert list(found) == ["schema_version", "analysis", "run", "columns", "rows", "findings"]
+    assert (found["schema_version"], found["analysis"]) == (1, name)
+    assert all(set(column) == {"unit", "doc"} and column["doc"] for column in found["columns"].values())
+    frame = rankscope.open(run, executor="serial").analyze(name)[name].frame
+    assert [list(row) for row in found["rows"]] == [list(found["columns"])] * frame.height
+    assert found["rows"] == frame.to_dicts()
+
+
+@pytest.mark.parametrize("name", sorted(all_analyses()))
+def test_csv_and_parquet_hold_the_same_rows(
+    run: Path, tmp_path: Path, capfdbinary: Capture, monkeypatch: Patch, name: str
+) -> None:
+    frame = rankscope.open(run, executor="serial").analyze(name)[name].frame
+    called(capfdbinary, monkeypatch, "analyze", name, run, "-f", "parquet", "-o", tmp_path / "out.parquet")
+    assert pl.read_parquet(tmp_path / "out.parquet").equals(frame)
+    written = called(capfdbinary, monkeypatch, "analyze", name, run, "--format", "csv")
+    assert pl.read_csv(io.BytesIO(written), schema=frame.schema).equals(frame)
+    piped = called(capfdbinary, monkeypatch, "analyze", name, run, "-f", "parquet")
+    assert pl.read_parquet(io.BytesIO(piped)).equals(frame)
+
+
+def test_dashes_serve_as_underscores(run: Path, capfdbinary: Capture, monkeypatch: Patch) -> None:
+    found = json.loads(called(capfdbinary, monkeypatch, "analyze", "device-time", run, "-f", "json"))
+    assert found["analysis"] == "device_time"
+
+
+def test_steps_both_ends_included(run: Path, capfdbinary: Capture, monkeypatch: Patch) -> None:
+    found = json.loads(called(capfdbinary, monkeypatch, "analyze", "step_time", run, "-f", "json", "--steps", "11:11"))
+    assert [row["step"] for row in found["rows"]] == [11, 11]
+
+
+def test_further_communication_names(run: Path, capfdbinary: Capture, monkeypatch: Patch) -> None:
+    arguments = ("analyze", "kernels", run, "-f", "json", "--communication", "^BACKLOG")
+    rows = json.loads(called(capfdbinary, monkeypatch, *arguments))["rows"]
+    assert {row["category"] for row in rows if row["name"] == "backlog_gemm"} == {"communication"}
+
+
+def test_the_table_and_its_limit(run: Path, tmp_path: Path, capfdbinary: Capture, monkeypatch: Patch) -> None:
+    text = called(capfdbinary, monkeypatch, "analyze", "kernels", run, "--limit", "2").decode()
+    assert text.splitlines()[0].split()[:4] == ["rank", "name", "category", "calls"]
+    assert "… 10 more rows: --limit 0 shows all" in text
+    called(capfdbinary, monkeypatch, "analyze", "kernels", run, "--limit", "0", "-o", tmp_path / "table.txt")
+    assert len((tmp_path / "table.txt").read_text(encoding="utf-8").splitlines()) == 13
+
+
+def test_findings_are_in_the_json(tmp_path: Path, capfdbinary: Capture, monkeypatch: Patch) -> None:
+    kineto.write(tmp_path / "rank0.json", kineto.trace(rank_events(0), rank=0, world_size=4))
+    found = json.loads(called(capfdbinary, monkeypatch, "analyze", "device_time", tmp_path, "-f", "json"))
+    assert [finding["id"] for finding in found["findings"]] == ["missing-ranks"]
+    assert found["findings"][0]["ranks"] == [1, 2, 3]
+
+
+def test_the_list_of_analyses_and_one_of_them(capfdbinary: Capture, monkeypatch: Patch) -> None:
+    listed = called(capfdbinary, monkeypatch, "analyses").decode()
+    assert [line.split()[0] for line in listed.splitlines()] == list(all_analyses())
+    shown = called(capfdbinary, monkeypatch, "analyses", "device-time").decode()
+    assert "exposed memory" in shown
+    assert all(column.name in shown for column in all_analyses()["device_time"].columns)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("analyze", "nonsense", "RUN"), "there is no analysis 'nonsense'"),
+        (("analyze", "kernels", "RUN", "--steps", "9:3"), "ends before it begins"),
+        (("analyze", "kernels", "RUN", "--steps", "a"), "is no range of steps"),
+        (("analyze", "kernels", "RUN", "--communication", "("), "is no regular expression"),
+        (("analyze", "kernels", "RUN", "--executor", "moon"), "there is no executor"),
+        (("analyze", "kernels", "RUN/nowhere"), "there is no such file or directory"),
+        (("analyze", "kernels", "RUN", "-o", "RUN/no/such/folder/x"), "cannot be written"),
+        (("analyze", "kernels", "RUN", "-f", "json", "-o", "RUN/no/such/folder/x"), "cannot be written"),
+        (("summary", "RUN/nowhere"), "there is no such file or directory"),
+        (("report", "RUN", "-o", "RUN"), "cannot be written"),
+        (("summary", "RUN", "--run", "zzz"), "no run here has an id"),
+    ],
+)
+def test_mistakes_are_named(
+    run: Path, capfdbinary: Capture, monkeypatch: Patch, arguments: tuple[str, ...], says: str
+) -> None:
+    said = failed(capfdbinary, monkeypatch, *(argument.replace("RUN", str(run)) for argument in arguments))
+    assert says in said
+    assert "→" in said or "regular expression" in said
+
+
+def terminal(*arguments: object, columns: int = 80, **environment: str) -> str:
+    """What a command writes to a terminal of so many columns, escapes and all. Progress goes elsewhere."""
+    pty = pytest.importorskip("pty")
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [*RANKSCOPE, *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        stdout=slave,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "COLUMNS": str(columns), "TERM": "xterm-256color", "PYTHONUTF8": "1", **environment},
+    )
+    os.close(slave)
+    out = b""
+    while True:
+        try:
+            data = os.read(master, 65536)
+        except OSError:
+            break
+        if not data:
+            break
+        out += data
+    os.close(master)
+    assert process.stderr is not None
+    said = process.stderr.read()
+    process.stderr.close()
+    assert process.wait() == 0, said.decode()
+    return out.decode()
+
+
+HOSTILE = {
+    "ansi": "\x1b[2J\x1b[31mpwned",
+    "osc8": "\x1b]8;;https://evil.example\x07click\x1b]8;;\x07",
+    "c1": "\x9b31mpwned",
+    "markup": "[red]x[/red] [link=https://evil.example]y[/link]",
+    "controls": "a\x00b\x07c\x08d\re\nf\x7fg",
+    "direction": "safe\u202egnp.exe\u2066",
+    "lines": "one\u2028two\u2029three",
+    "long": "n" * 10_000,
+    "formula": "=cmd|' /C calc'!A0",
+    "script": "</script><script>alert(1)</script><!--",
+}
+ESCAPES = set("\x1b\x07\x08\x00\x7f\x9b\u202e\u2066\u2028\u2029")
+
+
+def hostile_run(folder: Path) -> Path:
+    events = rank_events(0)
+    for number, name in enumerate(HOSTILE.values()):
+        ids = 9000 + number
+        events.append(kineto.launch(1500, 1, correlation=ids, external=ids))
+        # Longest of all, so that they are the ones that are shown.
+        events.append(kineto.kernel(f"{name}", 1500, 5000 + number, stream=30 + number, correlation=ids, external=ids))
+        events.append(kineto.collective(1500, 5000, name=f"nccl{name}", kind=name, group=name, description=name,
+                                        dtype=name, stream=60 + number))  # fmt: skip
+    content = kineto.trace(events, rank=0, world_size=1, host_name=HOSTILE["ansi"],
+                           deviceProperties=[{"id": 0, "name": HOSTILE["osc8"]}])  # fmt: skip
+    kineto.write(folder / "rank0.json", content)
+    return folder
+
+
+@pytest.mark.parametrize("arguments", [("summary",), ("analyze", "kernels"), ("analyze", "collectives")])
+def test_hostile_names_are_inert_in_a_pipe(
+    tmp_path: Path, capfdbinary: Capture, monkeypatch: Patch, arguments: tuple[str, ...]
+) -> None:
+    folder = hostile_run(tmp_path)
+    text = called(capfdbinary, monkeypatch, *arguments, folder).decode()
+    assert not set(text) & ESCAPES
+    assert max(map(len, text.splitlines())) < 1000
+    if arguments != ("summary",):
+        assert "[red]x[/red]" in text
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("summary",),
+        ("analyze", "kernels"),
+        ("analyze", "collectives", "-f", "json"),
+        ("analyze", "collectives", "-f", "csv"),
+    ],
+)
+def test_hostile_names_are_inert_in_a_terminal(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    text = terminal(arguments[0], *arguments[1:2], hostile_run(tmp_path), *arguments[2:], NO_COLOR="1")
+    # Rich writes its own bold and dim: what remains must be nobody's.
+    for own in ("\x1b[0m", "\x1b[1m", "\x1b[2m", "\x1b[1;2m"):
+        text = text.replace(own, "")
+    assert not set(text) & ESCAPES
+    assert "evil.example\x07" not in text
+
+
+def test_json_gives_hostile_names_back_as_they_are(tmp_path: Path, capfdbinary: Capture, monkeypatch: Patch) -> None:
+    folder = hostile_run(tmp_path)
+    written = called(capfdbinary, monkeypatch, "analyze", "kernels", folder, "-f", "json")
+    assert not set(written.decode()) & ESCAPES
+    names = {row["name"] for row in json.loads(written)["rows"]}
+    assert set(HOSTILE.values()) <= names
+
+
+def test_csv_holds_no_formula(tmp_path: Path, capfdbinary: Capture, monkeypatch: Patch) -> None:
+    formulas = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "＝1", "plain"]
+    events = [kineto.kernel(name, 10 * n, 5, stream=n) for n, name in enumerate(formulas)]
+    kineto.write(tmp_path / "rank0.json", kineto.trace(events, rank=0, world_size=1))
+    written = called(capfdbinary, monkeypatch, "analyze", "kernels", tmp_path, "-f", "csv").decode()
+    names = {row["name"] for row in csv.DictReader(io.StringIO(written, newline=""))}
+    assert names == {f"'{name}" for name in formulas[:-1]} | {"plain"}
+
+
+def test_an_error_does_not_repeat_what_a_file_tells_the_terminal(
+    tmp_path: Path, capfdbinary: Capture, monkeypatch: Patch
+) -> None:
+    file = tmp_path / "bad\x1b[31m.json"
+    file.write_text('{"\x9b31m": 1, "\u202e": 2}', encoding="utf-8")
+    said = failed(capfdbinary, monkeypatch, "summary", file)
+    assert not set(said) & ESCAPES
+    assert "traceEvents" in said
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200])
+@pytest.mark.parametrize("name", ["device_time", "step_time", "kernels", "collectives"])
+def test_no_number_is_cut_in_a_terminal_of_any_width(run: Path, columns: int, name: str) -> None:
+    text = terminal("analyze", name, run, columns=columns, NO_COLOR="1", TERM="dumb").replace("\r", "")
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= columns
+    assert "…\n" not in text
+    headings = {word for line in text.split("\n\n") for word in line.lstrip().splitlines()[0].split()}
+    assert {column.name.removesuffix("_ns") for column in all_analyses()[name].columns} <= headings
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_the_summary_in_a_terminal_of_any_width(run: Path, columns: int) -> None:
+    text = terminal("summary", run, columns=columns, NO_COLOR="1", TERM="dumb").replace("\r", "")
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= columns
+    assert "965 µs" in text
+    assert "35.1 %" in text
+    assert "ranks 0–1 of 2 · steps 10–11" in text
+
+
+def test_plain_when_piped(run: Path, capfdbinary: Capture, monkeypatch: Patch) -> None:
+    for arguments in (("summary", run), ("analyze", "device_time", run), ("analyses",)):
+        assert b"\x1b" not in called(capfdbinary, monkeypatch, *arguments)
+
+
+def test_parquet_is_not_for_a_terminal(run: Path) -> None:
+    with pytest.raises(AssertionError, match="Parquet is not for a terminal"):
+        terminal("analyze", "kernels", run, "-f", "parquet")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes end otherwise there")
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_a_reader_that_leaves_early(tmp_path: Path, form: str) -> None:
+    # More than a pipe holds.
+    events = [kineto.kernel(f"kernel {n} {'x' * 200}", 10 * n, 5) for n in range(2000)]
+    kineto.write(tmp_path / "rank0.json", kineto.trace(events, rank=0, world_size=1))
+    with subprocess.Popen(
+        [*RANKSCOPE, "analyze", "kernels", str(tmp_path), "-f", form, "--limit", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.read(10)
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode in (0, 1)
+
+
+def test_a_terminal_without_utf8_shows_what_it_can(run: Path) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    done = subprocess.run([*RANKSCOPE, "summary", str(run)], env=environment, capture_output=True)
+    assert done.returncode == 0
+    assert b"rank 0 ???" in done.stdout

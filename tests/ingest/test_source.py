@@ -1,0 +1,206 @@
+"""A trace is opened by what it is, whatever it is packed in and called; bombs and traps are refused."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import os
+import pickle
+import random
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+import zstandard
+from tests.kineto import dumps, kernel, pack, small_step, trace, write
+
+from rankscope.errors import NotATraceError, TraceError
+from rankscope.ingest.kineto import read_kineto
+
+MADE = small_step() + [kernel(f"kernel {number}", 200 + number, 1) for number in range(500)]
+TEXT = dumps(trace(MADE, rank=0))
+
+
+def names(file: Path) -> list[str]:
+    found = read_kineto(str(file), chunk_bytes=5000)
+    assert found.losses.reason is None
+    assert found.json_bytes == len(TEXT)
+    return sorted(name for frame in found.tables.values() if "name" in frame.columns for name in frame["name"])
+
+
+@pytest.fixture(scope="module")
+def wanted(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    return names(write(tmp_path_factory.mktemp("plain") / "t.json", TEXT))
+
+
+def members(*parts: bytes) -> bytes:
+    return b"".join(gzip.compress(part) for part in parts)
+
+
+def tar_of(entries: dict[str, bytes], mode: str = "w:gz") -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode=mode) as archive:  # type: ignore[call-overload]
+        folder = tarfile.TarInfo("somewhere")
+        folder.type = tarfile.DIRTYPE
+        archive.addfile(folder)
+        for name, data in entries.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+    return out.getvalue()
+
+
+def zip_of(entries: dict[str, bytes]) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in entries.items():
+            archive.writestr(name, data)
+    return out.getvalue()
+
+
+PACKED = {
+    "plain": TEXT,
+    "gz": pack(TEXT, "gz"),
+    "gz of many members": members(TEXT[:100], TEXT[100:5000], b"", TEXT[5000:]),
+    "gz with zeros behind": pack(TEXT, "gz") + b"\0" * 3000,
+    "gz with zeros between members": members(TEXT[:5000]) + b"\0" * 512 + members(TEXT[5000:]),
+    "gz with something else behind": pack(TEXT, "gz") + b"end of file",
+    "zst": pack(TEXT, "zst"),
+    "zst of many frames": pack(TEXT[:777], "zst") + pack(TEXT[777:], "zst"),
+    "zst without a size": zstandard.ZstdCompressor(write_content_size=False).compress(TEXT),
+    "tar.gz": tar_of({"rank-3-coord-1-0-trace.json": TEXT}),
+    "tar.gz behind other members": tar_of({"notes.txt": b"x" * 5000, "._t.json": b"\0", "a/b/t.json": TEXT}),
+    "tar.gz of a gz": tar_of({"t.json.gz": pack(TEXT, "gz")}),
+    "tar": tar_of({"t.json": TEXT}, "w"),
+    "tar.zst": pack(TEXT, "tar.zst"),
+    "zip": zip_of({"t.json": TEXT}),
+    "zip of a gz": zip_of({"readme.txt": b"x", "t.pt.trace.json.gz": pack(TEXT, "gz")}),
+    "a path that leaves": tar_of({"../../../escaped.json": TEXT}),
+    "a path that leaves a zip": zip_of({"../../../escaped.json": TEXT}),
+    "an absolute path": tar_of({"/escaped.json": TEXT}),
+}
+
+
+@pytest.mark.parametrize("suffix", [".json", ".json.gz", ".tar.gz", ".zip", ".txt"])
+@pytest.mark.parametrize("kind", PACKED)
+def test_by_content_not_by_name(tmp_path: Path, wanted: list[str], kind: str, suffix: str) -> None:
+    inside = tmp_path / "a" / "b" / "c"
+    inside.mkdir(parents=True)
+    file = write(inside / f"t{suffix}", PACKED[kind], None)
+    assert names(file) == wanted
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [f"t{suffix}"]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in PACKED if kind != "plain"])
+def test_cut_and_damaged_packings_never_crash(tmp_path: Path, kind: str) -> None:
+    whole = PACKED[kind]
+    source = random.Random(3)
+    cuts = [*range(40), *(source.randrange(len(whole)) for _ in range(25)), len(whole) - 1]
+    for number, cut in enumerate(cuts):
+        data = bytearray(whole[:cut] if number % 2 else whole)
+        if not number % 2:
+            data[cut % len(data)] ^= 1 << source.randrange(8)
+        try:
+            found = read_kineto(str(write(tmp_path / "t.json", bytes(data), None)), chunk_bytes=5000)
+        except TraceError as error:
+            assert error.path
+            assert error.what
+            continue
+        if sum(found.counts.values()) < len(MADE):
+            assert found.losses.truncated or found.losses.events, cut
+
+
+def test_a_member_that_fails_its_checksum_is_said(tmp_path: Path) -> None:
+    damaged = bytearray(pack(TEXT, "gz"))
+    damaged[-6] ^= 0xFF
+    found = read_kineto(str(write(tmp_path / "t.json.gz", bytes(damaged), None)))
+    assert found.losses.truncated
+    assert "damaged" in (found.losses.reason or "")
+
+
+PEAK = """
+import resource, sys
+from rankscope.errors import TraceError
+from rankscope.ingest.kineto import read_kineto
+resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
+try:
+    found = read_kineto(sys.argv[1])
+    print("read", sum(found.counts.values()), found.losses.reason)
+except TraceError as error:
+    print("refused", error.what)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)
+"""
+
+
+def bomb(kind: str) -> bytes:
+    """Some MB, or kB, that unpack to 3 GB."""
+    start, much = b'{"traceEvents": [{"ph": "X", "name": "', b"a" * (8 << 20)
+    if kind == "zeros":
+        start, much = b"", b"\0" * (8 << 20)
+    if kind == "blanks":
+        start, much = b'{"traceEvents": [', b" " * (8 << 20)
+    if kind == "metadata":
+        start = b'{"a": "'
+    if kind == "events":
+        start, much = b'{"traceEvents": [', b'{"ph":"X","ts":1},' * (8 << 15)
+    if kind == "zst":
+        return zstandard.ZstdCompressor().compress(start) + 400 * zstandard.ZstdCompressor().compress(much)
+    if kind == "window":
+        settings = zstandard.ZstdCompressionParameters(window_log=31, enable_ldm=True, compression_level=1)
+        made = zstandard.ZstdCompressor(compression_params=settings).compressobj()
+        return made.compress(start) + made.compress(much) + made.flush()
+    return gzip.compress(start) + 400 * gzip.compress(much)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="measures by the resource module")
+@pytest.mark.parametrize("kind", ["name", "zeros", "blanks", "metadata", "events", "zst", "window"])
+def test_a_bomb_takes_no_memory(tmp_path: Path, kind: str) -> None:
+    file = write(tmp_path / "rank0.json.gz", bomb(kind), None)
+    told = subprocess.run([sys.executable, "-c", PEAK, str(file)], capture_output=True, text=True, timeout=120)
+    assert told.returncode == 0, told.stderr
+    outcome, peak = told.stdout.strip().splitlines()
+    assert int(peak) < 700, (outcome, peak)
+    if kind != "window":
+        assert outcome.startswith("refused"), outcome
+
+
+def test_an_archive_without_a_trace(tmp_path: Path) -> None:
+    for data in (tar_of({"a.txt": b"x"}), tar_of({}), zip_of({"a.txt": b"x"})):
+        with pytest.raises(NotATraceError, match=r"an archive without a \.json in it"):
+            read_kineto(str(write(tmp_path / "t.json", data, None)))
+
+
+def test_archives_in_archives_are_not_opened(tmp_path: Path) -> None:
+    with pytest.raises(NotATraceError):
+        read_kineto(str(write(tmp_path / "t.json", zip_of({"t.json": zip_of({"t.json": TEXT})}), None)))
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_a_pickle_is_refused_and_never_loaded(tmp_path: Path, protocol: int) -> None:
+    class Trap:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return os.mkdir, (str(tmp_path / "sprung"),)
+
+    data = pickle.dumps({"segments": [Trap()]}, protocol=protocol)
+    for packed in (data, zip_of({"snapshot.json": data}), gzip.compress(data)):
+        with pytest.raises(NotATraceError, match="pickle"):
+            read_kineto(str(write(tmp_path / "t.json", packed, None)))
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_what_nobody_reads_is_refused(tmp_path: Path) -> None:
+    for data in (bz2.compress(TEXT), b"\x7fELF\x02\x01", b"PAR1....", b"\xff\xfe{\x00", os.urandom(4000)):
+        with pytest.raises(NotATraceError, match="not JSON"):
+            read_kineto(str(write(tmp_path / "t.json", data, None)))
+
+
+def test_no_file_and_no_permission(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="no such file"):
+        read_kineto(str(tmp_path / "none.json"))
+    with pytest.raises(TraceError, match="cannot be opened"):
+        read_kineto(str(tmp_path))

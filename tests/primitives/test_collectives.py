@@ -1,0 +1,71 @@
+"""Which collective a name speaks of, and how wide an element is."""
+
+from __future__ import annotations
+
+import pytest
+
+from rankscope.primitives.collectives import collective_kind, element_bytes
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        # kernels' metadata and c10d's operators
+        ("_allgather_base", "all_gather"),
+        ("_reduce_scatter_base", "reduce_scatter"),
+        ("reduce_scatter_tensor_coalesced", "reduce_scatter"),
+        ("allgather_into_tensor_coalesced", "all_gather"),
+        ("allreduce", "all_reduce"),
+        ("allreduce_coalesced", "all_reduce"),
+        ("all_to_allv", "all_to_all"),
+        ("alltoall_base", "all_to_all"),
+        ("c10d::alltoall_base_", "all_to_all"),
+        ("broadcast", "broadcast"),
+        ("_broadcast_oop", "broadcast"),
+        ("_reduce_oop", "reduce"),
+        ("barrier", "barrier"),
+        ("gather", "gather"),
+        ("scatter", "scatter"),
+        ("c10d::recv_", "recv"),
+        # ranges
+        ("gloo:all_reduce", "all_reduce"),
+        ("gloo:send", "send"),
+        ("nccl:send 0->1", "send"),
+        ("nccl:_all_gather_base", "all_gather"),
+        # kernels
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*, unsigned long, ncclWork*)", "all_reduce"),
+        ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "reduce_scatter"),
+        ("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "all_gather"),
+        ("ncclDevKernel_SendRecv(ncclDevComm*, unsigned long, ncclWork*)", "send_recv"),
+        ("ncclKernel_Broadcast_RING_LL_Sum_int8_t(ncclWorkElem)", "broadcast"),
+        ("ncclDevKernel_Reduce_Sum_f32_RING_LL(ncclDevComm*)", "reduce"),
+        ("ncclBroadcastRingLLKernel_copy_i8(ncclColl)", "broadcast"),
+        ("void vllm::cross_device_reduce_1stage<__half, 8>(vllm::RankData*)", "all_reduce"),
+        ("void (anonymous namespace)::one_shot_all_reduce_kernel<c10::BFloat16, 8>(uint32_t**)", "all_reduce"),
+        ("void (anonymous namespace)::multimem_all_reduce_kernel<float, 16>(float*)", "all_reduce"),
+        ("all2all_a2a_dispatch", "all_to_all"),
+        # none of them
+        ("ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)", None),
+        ("void deep_ep::intranode::dispatch<8>(int4*)", None),
+        ("wait", None),
+        ("", None),
+        ("gemm(allreduce)", None),
+    ],
+)
+def test_kinds(name: str, kind: str | None) -> None:
+    assert collective_kind(name) == kind
+
+
+@pytest.mark.parametrize(
+    ("dtype", "width"),
+    [
+        ("Float", 4), ("Half", 2), ("BFloat16", 2), ("Double", 8), ("Long", 8), ("Int", 4), ("Byte", 1), ("Bool", 1),
+        ("c10::BFloat16", 2), ("c10::Half", 2), ("torch.bfloat16", 2), ("float", 4), ("double", 8),
+        ("long int", 8), ("unsigned char", 1), ("signed char", 1), ("int", 4), ("bool", 1), ("long long", 8),
+        ("Float8_e4m3fn", 1), ("Float8_e5m2", 1), ("Float8_e4m3fnuz", 1), ("c10::Float8_e4m3fn", 1),
+        ("Float4_e2m1fn_x2", 1), ("ComplexFloat", 8), ("c10::complex<double>", 16), ("UInt16", 2), ("UInt64", 8),
+        ("QInt8", 1), ("", None), (None, None), ("Undefined", None), ("TensorList", None),
+    ],
+)  # fmt: skip
+def test_widths(dtype: str | None, width: int | None) -> None:
+    assert element_bytes(dtype) == width
