@@ -12,14 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.analyses.reference import write_reference
 
 import rankscope
 from rankscope.analyses import all_analyses
 from rankscope.export.formats import to_json
-from tests.analyses.reference import write_reference
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
-OURS = sorted(name for name, analysis in all_analyses().items() if analysis.per_rank.__module__.startswith("rankscope."))
+OURS = sorted(
+    name for name, analysis in all_analyses().items() if analysis.per_rank.__module__.startswith("rankscope.")
+)
 
 
 def found(folder: Path, name: str) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """The run in one row: step time, overlap, exposed communication, and the rank that works longest.
 
 Step time is the median over steps of the slowest rank's window. Overlap and exposed communication are taken over all
-ranks together: Σ overlap / Σ communication, and exposed communication per rank and step with its share of the windows.
+ranks together: Σ overlap / Σ communication of whole files, and of the steps' windows exposed communication per rank and
+step, with its share.
 The slowest rank is the one with the most time of its own, window less exposed communication: in a synchronous job the
 others spend the difference waiting inside their collectives. The margin is to the median of the other ranks. It is an
 indication: a rank can also be early in one collective and late in the next.
@@ -20,7 +21,7 @@ COLUMNS = (
     Column("ranks", "count", "ranks that were read"),
     Column("steps", "count", "different steps in them; 0 where the traces have none and whole files stand for a step"),
     Column("step_ns", "ns", "median over steps of the slowest rank's window"),
-    Column("communication_ns", "ns", "time in communication per rank and step"),
+    Column("communication_ns", "ns", "time in communication in whole files, per rank and step"),
     Column("overlap_ratio", "ratio", "share of communication that was hidden by compute; null without communication"),
     Column("exposed_communication_ns", "ns", "communication that nothing hid, per rank and step"),
     Column("exposed_share", "ratio", "its share of the steps' windows"),

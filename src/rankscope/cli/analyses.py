@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import os
+import sys
 from typing import Annotated
 
 import typer
@@ -17,7 +19,8 @@ def analyses(
     name: Annotated[str | None, typer.Argument(help="Show one analysis in full: its doc and its columns.")] = None,
 ) -> None:
     """List the analyses, or show what one of them means."""
-    console = Console(highlight=False)
+    # A list that is piped on has a line for each.
+    console = Console(highlight=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 10_000)
     if name is None:
         table = Table.grid(padding=(0, 3))
         for analysis in all_analyses().values():

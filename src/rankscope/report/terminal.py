@@ -98,6 +98,9 @@ def findings_list(findings: Sequence[Finding]) -> RenderableType:
     table.add_column(overflow="fold")
     for finding in findings:
         line = Text(plain(finding.title, limit=400))
+        if finding.ranks:
+            which = "rank" if len(finding.ranks) == 1 else "ranks"
+            line.append(f"  ({which} {plain(ranks_text(finding.ranks), limit=60)})", style="dim")
         if finding.saving_ns:
             line.append(f"  (at most {number_of(finding.saving_ns, 'ns')} a step)", style="bold")
         table.add_row(Text(finding.severity, style=_COLOURS[finding.severity]), line)
@@ -162,16 +165,22 @@ def _figures(overview: dict[str, object]) -> RenderableType:
     table.add_column(style="dim")
     table.add_column(justify="right", style="bold")
     table.add_column(style="dim")
-    step = "of the slowest rank, median over steps" if overview["steps"] else "the whole file: no ProfilerStep# in it"
-    table.add_row("step time", cell(overview["step_ns"], "ns"), step)
+    alone = overview["ranks"] == 1
+    each = "per step" if alone else "per rank and step"
+    step = "median over steps" if alone else "of the slowest rank, median over steps"
+    table.add_row(
+        "step time",
+        cell(overview["step_ns"], "ns"),
+        step if overview["steps"] else "the whole file: no ProfilerStep# in it",
+    )
     if overview["overlap_ratio"] is None:
         table.add_row("communication", "none", "in these traces")
     else:
         table.add_row("overlap", cell(overview["overlap_ratio"], "ratio"), "of communication is hidden by compute")
         share = cell(overview["exposed_share"], "ratio")
         exposed = cell(overview["exposed_communication_ns"], "ns")
-        table.add_row("exposed communication", exposed, f"per rank and step, {share} of the step")
-    table.add_row("data loading", cell(overview["data_loading_ns"], "ns"), "per rank and step, nothing else running")
+        table.add_row("exposed communication", exposed, f"{each}, {share} of the step")
+    table.add_row("data loading", cell(overview["data_loading_ns"], "ns"), f"{each}, nothing else running")
     rank, margin, whole = (overview[name] for name in ("slowest_rank", "slowest_margin_ns", "step_ns"))
     if isinstance(rank, int) and isinstance(margin, int) and isinstance(whole, int):
         if margin > _EVEN * whole:

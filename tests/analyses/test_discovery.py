@@ -1,0 +1,69 @@
+"""Analyses are found: this package's files, then other packages' entry points."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+import rankscope.analyses
+from rankscope.analyses import all_analyses, get_analysis
+from rankscope.errors import AnalysisError
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    """What a test discovers is forgotten after it."""
+    all_analyses.cache_clear()
+    yield
+    all_analyses.cache_clear()
+
+
+def test_every_file_with_an_analysis_bears_its_name() -> None:
+    folder = Path(rankscope.analyses.__file__).parent
+    for name, analysis in all_analyses().items():
+        assert (folder / f"{name}.py").exists()
+        assert analysis.name == name
+        assert analysis.title
+        assert "\n" in inspect.cleandoc(analysis.doc), f"{name} says what it is, but not what its numbers mean"
+
+
+def test_every_column_has_a_meaning() -> None:
+    for analysis in all_analyses().values():
+        assert all(column.doc for column in analysis.columns)
+        assert len({column.name for column in analysis.columns}) == len(analysis.columns)
+        assert all(column.unit == "ns" for column in analysis.columns if column.name.endswith("_ns"))
+
+
+def test_an_unknown_name_says_which_there_are() -> None:
+    with pytest.raises(AnalysisError, match="device_time"):
+        get_analysis("nonsense")
+
+
+def plugged(monkeypatch: pytest.MonkeyPatch, *points: EntryPoint) -> None:
+    monkeypatch.setattr(rankscope.analyses, "entry_points", lambda group: list(points))
+
+
+theirs = replace(get_analysis("device_time"), name="theirs")
+usurper = replace(get_analysis("kernels"), name="device_time")
+
+
+def point(name: str) -> EntryPoint:
+    return EntryPoint(name, f"{__name__}:{name}", "rankscope.analyses")
+
+
+def test_another_package_adds_an_analysis(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EntryPoint, "load", lambda self: {"theirs": theirs, "usurper": usurper}[self.name])
+    plugged(monkeypatch, point("theirs"), point("usurper"))
+    assert get_analysis("theirs") is theirs
+    assert get_analysis("device_time") is not usurper
+
+
+def test_a_broken_package_does_not_take_the_others_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    plugged(monkeypatch, EntryPoint("broken", "no_such_module_anywhere:analysis", "rankscope.analyses"))
+    with pytest.warns(UserWarning, match="broken of no_such_module_anywhere"):
+        assert "device_time" in all_analyses()
