@@ -8,6 +8,8 @@ from datetime import datetime, timezone
 from importlib import resources
 from typing import Any
 
+import polars as pl
+
 import rankscope
 from rankscope.errors import RankscopeError
 from rankscope.pipeline import Run
@@ -18,6 +20,8 @@ TEMPLATE = "report.html"
 MARKER = "/*RANKSCOPE_DATA*/"
 # Beyond this a table in the file is cut, longest rows first, and says so: the file must stay one to attach to a ticket.
 MAX_ROWS = 20_000
+INSTANTS = ("start_ns", "end_ns", "launch_ns")
+SINCE_START = "; on this page counted from the first event of its file"
 ANALYSES = (
     "overview",
     "device_time",
@@ -47,18 +51,40 @@ def write_report(run: Run, analyses: Sequence[str] | None = None) -> bytes:
 def payload(run: Run, analyses: Sequence[str] | None = None) -> dict[str, Any]:
     """Everything that the page shows, as JSON values."""
     results = run.analyze(*(analyses or ANALYSES))
+    origins = pl.DataFrame(
+        [
+            (rank, window, trace.info.start_ns)
+            for rank, files in run.loaded.ranks.items()
+            for window, trace in enumerate(files)
+        ],
+        schema={"rank": pl.Int64, "window": pl.Int64, "origin": pl.Int64},
+        orient="row",
+    )
     return {
         "schema_version": PAYLOAD_SCHEMA_VERSION,
         "generated_by": f"rankscope {rankscope.__version__}",
         "generated_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "run": run.about(),
-        "analyses": {name: _table(result) for name, result in results.items()},
+        "analyses": {name: _table(result, origins) for name, result in results.items()},
         "findings": [finding.to_json() for finding in run.findings],
     }
 
 
-def _table(result: Result) -> Mapping[str, Any]:
-    frame, truncated = result.finite(), None
+def _since_start(frame: pl.DataFrame, origins: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
+    """Instants since the first event of their own file.
+
+    Nanoseconds since 1970 are beyond what a browser's numbers hold, and no person reads them.
+    """
+    instants = [name for name in INSTANTS if name in frame.columns]
+    if not instants or not {"rank", "window"} <= set(frame.columns):
+        return frame, []
+    joined = frame.join(origins, on=["rank", "window"], how="left", maintain_order="left")
+    return joined.with_columns(pl.col(instants) - pl.col("origin")).drop("origin"), instants
+
+
+def _table(result: Result, origins: pl.DataFrame) -> Mapping[str, Any]:
+    frame, instants = _since_start(result.finite(), origins)
+    truncated = None
     if frame.height > MAX_ROWS:
         weight = "duration_ns" if "duration_ns" in frame.columns else "total_ns"
         truncated = {"shown": MAX_ROWS, "total": frame.height}
@@ -70,7 +96,10 @@ def _table(result: Result) -> Mapping[str, Any]:
     return {
         "title": result.analysis.title,
         "doc": result.analysis.doc.strip(),
-        "columns": {c.name: {"unit": c.unit, "doc": c.doc} for c in result.analysis.columns},
+        "columns": {
+            c.name: {"unit": c.unit, "doc": c.doc + (SINCE_START if c.name in instants else "")}
+            for c in result.analysis.columns
+        },
         "data": frame.to_dict(as_series=False),
         "truncated": truncated,
     }

@@ -152,7 +152,7 @@ def _headline(about: dict[str, object]) -> Text:
     line.append(f"\nrank{'' if len(listed) == 1 else 's'} {ranks_text(listed)}" + (f" of {size}" if size else ""))
     steps = about["steps"]
     if isinstance(steps, list) and steps:
-        line.append(f" · steps {steps[0]}–{steps[1]}")
+        line.append(f" · step{'' if len(steps) == 1 else 's'} {ranks_text(steps)}")
     for key in ("devices", "hosts"):
         values = about[key]
         if isinstance(values, list) and values:
