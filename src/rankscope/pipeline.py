@@ -29,6 +29,7 @@ from rankscope.errors import (
 from rankscope.executors import run_tasks
 from rankscope.ingest.discover import Found, find_traces
 from rankscope.ingest.identify import assign_ranks
+from rankscope.ingest.kinds import DEVICE_KINDS
 from rankscope.ingest.losses import losses_of, missing_ranks, not_analyzed, said, unreadable
 from rankscope.ingest.task import ingest_trace
 from rankscope.results import Analysis, Finding, Inputs, Options, Result, by_weight
@@ -37,6 +38,9 @@ from rankscope.store.cache import CachedTrace, DamagedTablesError
 from rankscope.store.info import TraceInfo
 
 T = TypeVar("T")
+
+# Step numbers that a run's description lists. A number in a trace can be anything, and so can a span of them.
+MAX_STEPS = 10_000
 
 # Below this much to read, starting workers takes longer than the reading.
 SMALL_BYTES = 2 << 20
@@ -202,7 +206,13 @@ class Run:
     def about(self) -> dict[str, Any]:
         """The run in a few JSON values, as results carry it."""
         infos = self.loaded.infos
-        steps = [step for info in infos for step in (info.first_step, info.last_step) if step is not None]
+        spans = [(info.first_step, info.last_step) for info in infos]
+        steps = {
+            step
+            for first, last in spans
+            if first is not None and last is not None
+            for step in range(first, min(last, first + MAX_STEPS) + 1)
+        }
         used = {(info.rank, device["name"]) for info in infos for device in info.devices[:1] if device.get("name")}
         return {
             "id": self.run_id,
@@ -212,8 +222,9 @@ class Run:
             "ranks": self.ranks,
             "missing_ranks": self.missing_ranks,
             "hosts": sorted({info.host for info in infos if info.host}),
-            "devices": sorted({name for _, name in used}) or (["CPU"] if infos else []),
-            "steps": [min(steps), max(steps)] if steps else [],
+            # Without a name it is the CPU only if no device did anything.
+            "devices": sorted({name for _, name in used}) or ([] if any(map(_ran_on_device, infos)) else ["CPU"]),
+            "steps": sorted(steps)[:MAX_STEPS],
         }
 
     # -- reading ------------------------------------------------------------------------------------------------
@@ -381,6 +392,10 @@ class Run:
     def _tell(self, what: str, done: int, total: int, read: int) -> None:
         if self._progress is not None:
             self._progress(what, done, total, read)
+
+
+def _ran_on_device(info: TraceInfo) -> bool:
+    return any(kind.partition(" ")[2].lower() in DEVICE_KINDS for kind in info.counts)
 
 
 def _size_of(paths: Sequence[str]) -> int:

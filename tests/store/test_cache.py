@@ -142,8 +142,8 @@ def test_a_link_in_place_of_a_folder_is_not_believed(file: Path, tmp_path: Path)
 
 
 DAMAGES = {
-    "a table is gone": lambda folder: (folder / "device_events.parquet").unlink(),
-    "a table is cut": lambda folder: (folder / "device_events.parquet").write_bytes(b"PAR1"),
+    "a table is gone": lambda folder: (folder / "device_events.0000.parquet").unlink(),
+    "a table is cut": lambda folder: (folder / "device_events.0000.parquet").write_bytes(b"PAR1"),
     "info is gone": lambda folder: (folder / "info.json").unlink(),
     "info is no JSON": lambda folder: (folder / "info.json").write_text('{"tables"'),
     "info is another's": lambda folder: (folder / "info.json").write_text('{"tables": {}, "trace": {"a": 1}}'),
@@ -167,7 +167,7 @@ def test_a_damaged_folder_is_made_again(file: Path, damage: str) -> None:
 def test_a_table_that_rots_is_made_again_when_it_is_wanted(file: Path) -> None:
     run = open_run(file, executor="serial").load()
     wanted = open_run(file, executor="serial").analyze("device_time")["device_time"].frame
-    table = run.loaded.ranks[0][0].folder / "device_events.parquet"
+    table = run.loaded.ranks[0][0].folder / "device_events.0000.parquet"
     table.write_bytes(b"\0" * table.stat().st_size)
     with pytest.raises(DamagedTablesError, match="cannot be read"):
         run.loaded.ranks[0][0].load("device_events")
@@ -199,7 +199,7 @@ def test_what_killed_processes_left_is_removed_after_a_day(file: Path, private_c
     old, new = version / ".old.tmp", version / ".new.tmp"
     for folder in (old, new):
         folder.mkdir()
-        (folder / "device_events.parquet").touch()
+        (folder / "device_events.0000.parquet").touch()
     os.utime(old, (time.time() - 90_000,) * 2)
     ingest_trace(str(write(file.with_name("rank1.json"), trace(small_step()))))
     assert not old.exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
+import warnings
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -17,7 +18,8 @@ ENTRY_POINT = "rankscope.analyses"
 def all_analyses() -> dict[str, Analysis]:
     """Every analysis by name: the files of this package, then other packages' entry points.
 
-    A file of another package cannot take the name of one that is here.
+    A module of another package cannot take the name of one that is here, and one that cannot be loaded is warned of: it
+    must not keep the others from being used.
     """
     found: dict[str, Analysis] = {}
     for module in sorted(pkgutil.iter_modules(__path__), key=lambda module: module.name):
@@ -25,7 +27,11 @@ def all_analyses() -> dict[str, Analysis]:
         if isinstance(analysis, Analysis):
             found[analysis.name] = analysis
     for point in entry_points(group=ENTRY_POINT):
-        loaded = point.load()
+        try:
+            loaded = point.load()
+        except Exception as error:
+            warnings.warn(f"the analysis {point.name} of {point.value} cannot be loaded: {error}", stacklevel=2)
+            continue
         analysis = getattr(loaded, "analysis", loaded)
         if isinstance(analysis, Analysis):
             found.setdefault(analysis.name, analysis)

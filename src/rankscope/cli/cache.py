@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from rankscope.report.words import plain, quantity
+from rankscope.report.words import number_of, plain
 from rankscope.store.cache import Cache
 
 
@@ -21,9 +22,11 @@ def cache(
         console.print(f"{kept.clear()} removed from {plain(str(kept.root))}", markup=False)
         return
     table = Table.grid(padding=(0, 3))
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(overflow="fold")
     entries = kept.entries()
     for entry in entries:
-        table.add_row(quantity(entry.bytes, "bytes"), plain(entry.info.path))
+        table.add_row(number_of(entry.bytes, "bytes"), Text(plain(entry.info.path)))
     console.print(table)
-    total = quantity(sum(entry.bytes for entry in entries), "bytes")
+    total = number_of(sum(entry.bytes for entry in entries), "bytes")
     console.print(f"{len(entries)} traces, {total} in {plain(str(kept.root))}", markup=False)

@@ -1,4 +1,4 @@
-"""Decoded events to columns: one small frame per table and chunk, joined at the end."""
+"""Decoded events to columns: one small frame per table and chunk, laid on the pile."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from rankscope.ingest.rows import GROUPS
 from rankscope.ingest.salvage import UNREADABLE, Losses
 from rankscope.ingest.times import NO_TIME, event_times
 from rankscope.primitives.intervals import Int64
-from rankscope.store.schema import TABLES, Table
+from rankscope.store.pile import Pile
+from rankscope.store.schema import TABLES
 
 S = TypeVar("S", bound=Struct)
 _MEMO_LIMIT = 200_000
@@ -29,18 +30,19 @@ _INTEGER = re.compile(r"-?\d{1,20}")
 
 
 class ColumnBuilder:
-    """Takes chunks, gives tables.
+    """Takes chunks, lays their rows on a pile.
 
     Attributes:
         counts: events seen, by phase and category as written.
         odd: counts of oddities that were read all the same (events without a duration, unfinished ranges, …).
     """
 
-    def __init__(self, losses: Losses) -> None:
+    def __init__(self, losses: Losses, pile: Pile) -> None:
         self.counts: Counter[tuple[str | None, str | None]] = Counter()
         self.odd: Counter[str] = Counter()
         self._losses = losses
-        self._frames: dict[str, list[pl.DataFrame]] = {name: [] for name in TABLES}
+        self._pile = pile
+        self._last: dict[str, int] = {}
         self._text_tracks: dict[str, int] = {}
         self._json_memo: dict[bytes, str] = {}
         self._open: dict[tuple[object, object], list[tuple[ev.Event, int]]] = {}
@@ -83,8 +85,8 @@ class ColumnBuilder:
             chosen = events if len(rows) == len(events) else [events[row] for row in rows]
             self._add_group(table, category, chosen, start[at], start[at] + np.maximum(duration[at], 0))
 
-    def finish(self) -> dict[str, pl.DataFrame]:
-        """The tables, sorted by start, with every column of the schema; links and nesting are still to be made."""
+    def finish(self) -> None:
+        """No more chunks come: what is still open is put away."""
         for opened in self._open.values():
             if opened:
                 self.odd["ranges that begin and never end"] += len(opened)
@@ -92,15 +94,7 @@ class ColumnBuilder:
                     self._add_pairs([(event, instant, instant)])
         for text, number in self._text_tracks.items():
             self.append("tracks", {"pid": [number], "tid": [number], "field": ["text"], "value": [text]})
-        tables: dict[str, pl.DataFrame] = {}
-        moved: dict[str, Int64] = {}
-        for name, table in TABLES.items():
-            frames = self._frames[name]
-            frame = conform(pl.concat(frames, how="diagonal") if frames else table.empty(), table)
-            frames.clear()
-            tables[name], moved[name] = _sorted(frame)
-        tables["collectives"] = _with_rows(tables["collectives"], moved)
-        return tables
+        self._pile.finish()
 
     # -- groups -------------------------------------------------------------------------------------------------
 
@@ -135,6 +129,8 @@ class ColumnBuilder:
             event, instant = events[row], int(start[row])
             opened = self._open.setdefault((event.pid, event.tid), [])
             if event.ph == "B":
+                # A view of its arguments would keep the whole chunk's text.
+                event.args = event.args.copy()
                 opened.append((event, instant))
             elif opened:
                 begun, since = opened.pop()
@@ -156,16 +152,16 @@ class ColumnBuilder:
 
     def rows_before_last(self, table: str) -> int:
         """How many rows a table had before the frame that was appended last."""
-        return sum(frame.height for frame in self._frames[table][:-1])
+        return self._last[table]
 
     # -- columns ------------------------------------------------------------------------------------------------
 
     def append(self, table: str, columns: dict[str, Any]) -> None:
         """Put a frame of some of a table's columns behind what the table has."""
         schema = TABLES[table].schema
-        self._frames[table].append(
-            pl.DataFrame([self._series(name, values, schema[name]) for name, values in columns.items()])
-        )
+        frame = pl.DataFrame([self._series(name, values, schema[name]) for name, values in columns.items()])
+        self._last[table] = self._pile.rows(table)
+        self._pile.append(table, frame)
 
     def _series(self, name: str, values: Any, dtype: pl.DataType) -> pl.Series:
         if isinstance(values, np.ndarray | pl.Series):
@@ -249,39 +245,6 @@ class ColumnBuilder:
         if text != b"null":
             self.odd["arguments that cannot be read"] += 1
         return kind()
-
-
-def conform(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
-    """The frame with exactly the table's columns, in order; those that no event had are null."""
-    return frame.select(
-        pl.col(column.name).cast(column.dtype)
-        if column.name in frame.columns
-        else pl.lit(None, column.dtype).alias(column.name)
-        for column in table.columns
-    )
-
-
-def _sorted(frame: pl.DataFrame) -> tuple[pl.DataFrame, Int64]:
-    """Rows by start, longest first; and where each row went."""
-    if "start_ns" in frame.columns:
-        order = np.lexsort((-frame["end_ns"].to_numpy(), frame["start_ns"].to_numpy()))
-    elif "time_ns" in frame.columns:
-        order = np.argsort(frame["time_ns"].to_numpy(), kind="stable")
-    else:
-        return frame, np.arange(frame.height)
-    moved = np.empty(frame.height, dtype=np.int64)
-    moved[order] = np.arange(frame.height)
-    return frame[order], moved
-
-
-def _with_rows(collectives: pl.DataFrame, moved: dict[str, Int64]) -> pl.DataFrame:
-    """Point collectives at where their events' rows went."""
-    rows = collectives["row"].to_numpy().copy()
-    sources = collectives["source"]
-    for source in ("device_events", "host_ops"):
-        mask = (sources == source).to_numpy()
-        rows[mask] = moved[source][rows[mask]]
-    return collectives.with_columns(pl.Series("row", rows, dtype=pl.Int32)).sort("source", "row")
 
 
 def _fitting(value: Any, dtype: pl.DataType) -> Any:

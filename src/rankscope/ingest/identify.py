@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import polars as pl
-
 from rankscope.ingest.discover import natural
 from rankscope.ingest.kineto import KinetoTrace
 from rankscope.results import Evidence, Finding
@@ -18,7 +16,6 @@ from rankscope.store.info import TraceInfo
 
 # Beyond these a number is no rank and no count of them, but damage: counting up to it would never end.
 _MAX_RANKS = 1 << 20
-_SPANS = ("device_events", "host_ops", "runtime_calls", "python_frames", "annotations")
 
 
 def describe(trace: KinetoTrace) -> TraceInfo:
@@ -34,9 +31,6 @@ def describe(trace: KinetoTrace) -> TraceInfo:
         rank, source = _of_ranks(name.rank), "folder" if name.pattern == "folder" else "name"
     if rank is None:
         source = "none"
-    steps = trace.tables["annotations"].filter(~pl.col("on_device"))["step"]
-    start, end = _extent(trace.tables)
-    first, last = steps.min(), steps.max()
     mesh = own.mesh.by_name() if own.mesh is not None else dict(name.mesh or {})
     return TraceInfo(
         path=trace.path,
@@ -50,10 +44,10 @@ def describe(trace: KinetoTrace) -> TraceInfo:
         launcher=own.launcher,
         backend=text(distributed.get("backend")),
         mesh=mesh,
-        first_step=int(first) if isinstance(first, int) else None,
-        last_step=int(last) if isinstance(last, int) else None,
-        start_ns=start,
-        end_ns=end,
+        first_step=trace.extent.first_step,
+        last_step=trace.extent.last_step,
+        start_ns=trace.extent.start_ns,
+        end_ns=trace.extent.end_ns,
         base_time_ns=count(said.get("baseTimeNanoseconds")) or 0,
         json_bytes=trace.json_bytes,
         counts={f"{phase} {category}": number for (phase, category), number in trace.counts.items()},
@@ -71,15 +65,6 @@ def describe(trace: KinetoTrace) -> TraceInfo:
 
 def _of_ranks(number: int | None) -> int | None:
     return number if number is not None and number <= _MAX_RANKS else None
-
-
-def _extent(tables: Mapping[str, pl.DataFrame]) -> tuple[int | None, int | None]:
-    frames = [tables[name] for name in _SPANS if tables[name].height]
-    if not frames:
-        return None, None
-    starts = [int(frame["start_ns"].to_numpy().min()) for frame in frames]
-    ends = [int(frame["end_ns"].to_numpy().max()) for frame in frames]
-    return min(starts), max(ends)
 
 
 def _groups(own: TraceMetadata, distributed: Mapping[str, object]) -> tuple[Mapping[str, Any], ...]:

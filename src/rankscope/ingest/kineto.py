@@ -4,16 +4,40 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import polars as pl
 
 from rankscope.errors import NotATraceError
 from rankscope.ingest.chunks import CHUNK_BYTES, EventStream
 from rankscope.ingest.columns import ColumnBuilder
-from rankscope.ingest.links import link
+from rankscope.ingest.links import linked_columns
 from rankscope.ingest.salvage import Losses
 from rankscope.ingest.source import open_trace
+from rankscope.store.pile import Pile
+from rankscope.store.schema import TABLES
+
+
+@dataclass
+class Extent:
+    """The first and last step and instant of a trace's ranges; None where it has none."""
+
+    first_step: int | None = None
+    last_step: int | None = None
+    start_ns: int | None = None
+    end_ns: int | None = None
+
+    def add(self, name: str, rows: pl.DataFrame) -> None:
+        """Stretch it over rows of a table."""
+        if name not in _SPANS or not rows.height:
+            return
+        self.start_ns = _least(self.start_ns, rows["start_ns"].min())
+        self.end_ns = _greatest(self.end_ns, rows["end_ns"].max())
+        if name == "annotations":
+            self.first_step = _least(self.first_step, rows["step"].min())
+            self.last_step = _greatest(self.last_step, rows["step"].max())
 
 
 @dataclass
@@ -22,12 +46,13 @@ class KinetoTrace:
 
     Attributes:
         path: the file.
-        tables: its tables, by name, as `store.schema` describes them.
+        tables: its tables, by name, as `store.schema` describes them; empty where a sink has taken them.
         metadata: the top-level keys beside the events.
         counts: events in the file by phase and category, as written.
         losses: what could not be read.
         odd: counts of oddities that were read all the same.
         json_bytes: size of the decompressed text.
+        extent: its first and last step and instant.
     """
 
     path: str
@@ -37,10 +62,23 @@ class KinetoTrace:
     losses: Losses = field(default_factory=Losses)
     odd: Counter[str] = field(default_factory=Counter)
     json_bytes: int = 0
+    extent: Extent = field(default_factory=Extent)
 
 
-def read_kineto(path: str, *, chunk_bytes: int = CHUNK_BYTES) -> KinetoTrace:
+_SPANS = ("device_events", "host_ops", "runtime_calls", "python_frames", "annotations")
+Sink = Callable[[str, pl.DataFrame], None]
+"""Takes the rows of a table, slice by slice in their order, one table after another."""
+
+
+def read_kineto(
+    path: str, *, chunk_bytes: int = CHUNK_BYTES, aside: Path | None = None, sink: Sink | None = None
+) -> KinetoTrace:
     """Read one trace.
+
+    Args:
+        chunk_bytes: how much of it is decoded at once.
+        aside: a folder where rows may be put meanwhile, so that memory does not grow with the file.
+        sink: takes the rows; without one they are in `KinetoTrace.tables`.
 
     A file that is cut off or damaged in places gives what can be read; `KinetoTrace.losses` says what is gone.
 
@@ -50,7 +88,8 @@ def read_kineto(path: str, *, chunk_bytes: int = CHUNK_BYTES) -> KinetoTrace:
     """
     with open_trace(path) as reader:
         stream = EventStream(reader.read, path, chunk_bytes)
-        builder = ColumnBuilder(stream.losses)
+        pile = Pile(aside)
+        builder = ColumnBuilder(stream.losses, pile)
         for chunk in stream:
             builder.add(chunk)
     if builder.counts and not any(phase for phase, _ in builder.counts):
@@ -65,12 +104,39 @@ def read_kineto(path: str, *, chunk_bytes: int = CHUNK_BYTES) -> KinetoTrace:
             path=path,
             hint="the file is damaged; copy it again, or leave it out",
         )
-    tables = link(builder.finish())
+    builder.finish()
+    kept: dict[str, list[pl.DataFrame]] = {name: [table.empty()] for name, table in TABLES.items()}
+    extent = _deliver(pile, sink or (lambda name, rows: kept[name].append(rows)))
+    tables = {} if sink else {name: pl.concat(frames) for name, frames in kept.items()}
     if stream.losses.retyped:
         builder.odd["events with a field of an unexpected type"] += stream.losses.retyped
     return KinetoTrace(
-        path, tables, _unfolded(stream.metadata), builder.counts, stream.losses, builder.odd, stream.bytes_read
+        path, tables, _unfolded(stream.metadata), builder.counts, stream.losses, builder.odd, stream.bytes_read, extent
     )
+
+
+def _deliver(pile: Pile, sink: Sink) -> Extent:
+    """Hand over every table, its links made."""
+    extent = Extent()
+    links = {name: linked_columns(pile, name) for name in ("device_events", "collectives")}
+    for name in TABLES:
+        made = links.pop(name, None) if name in links else linked_columns(pile, name)
+        start = 0
+        for rows in pile.slices(name):
+            part = rows if made is None else rows.with_columns(made.slice(start, rows.height))
+            start += rows.height
+            extent.add(name, part)
+            sink(name, part)
+        pile.forget(name)
+    return extent
+
+
+def _least(one: int | None, other: object) -> int | None:
+    return one if not isinstance(other, int) else other if one is None else min(one, other)
+
+
+def _greatest(one: int | None, other: object) -> int | None:
+    return one if not isinstance(other, int) else other if one is None else max(one, other)
 
 
 def _unfolded(metadata: dict[str, object]) -> dict[str, object]:

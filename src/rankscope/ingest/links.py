@@ -7,32 +7,62 @@ import polars as pl
 
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.nesting import nest
+from rankscope.store.pile import Pile
 
-Tables = dict[str, pl.DataFrame]
+# What each link is made from: read of the whole table, where everything else passes by in slices.
+_RANGE = ["start_ns", "end_ns", "pid", "tid"]
+_KEYS = {
+    "host_ops": _RANGE,
+    "python_frames": _RANGE,
+    "annotations": [*_RANGE, "on_device"],
+    "runtime_calls": ["start_ns", "correlation"],
+    "device_events": ["correlation", "external_id"],
+    "collectives": ["source", "row"],
+}
 
 
-def link(tables: Tables) -> Tables:
-    """The tables with launches, operators and nesting filled in."""
-    linked = dict(tables)
-    for name in ("host_ops", "python_frames", "annotations"):
-        linked[name] = _nested(linked[name], by_device=name == "annotations")
-    linked["device_events"] = _launched(linked["device_events"], linked["runtime_calls"])
-    linked["device_events"] = _owned(linked["device_events"], linked["host_ops"])
-    return linked
+def linked_columns(pile: Pile, name: str) -> pl.DataFrame | None:
+    """The columns of a table that links make, in its final order; None where it has none or no rows."""
+    if name not in _KEYS or not pile.rows(name):
+        return None
+    keys = pile.columns(name, _KEYS[name])
+    if name == "device_events":
+        calls = pile.columns("runtime_calls", _KEYS["runtime_calls"])
+        return _launched(keys, calls).with_columns(_owned(keys, pile.columns("host_ops", ["external_id"])))
+    if name == "collectives":
+        return _pointed(keys, pile)
+    return None if name == "runtime_calls" else _nested(keys, by_device=name == "annotations")
 
 
 def _nested(frame: pl.DataFrame, *, by_device: bool) -> pl.DataFrame:
-    if frame.is_empty():
-        return frame
-    keys = ["pid", "tid", "on_device"] if by_device else ["pid", "tid"]
-    thread = frame.select(pl.struct(keys).rank("dense")).to_series().to_numpy().astype(np.int64)
+    thread = _numbered(frame["pid"]) * (1 << 32) + _numbered(frame["tid"])
+    if by_device:
+        thread = 2 * thread + frame["on_device"].to_numpy()
     nesting = nest(thread, frame["start_ns"].to_numpy(), frame["end_ns"].to_numpy())
     parent = pl.Series("parent_row", nesting.parent, dtype=pl.Int32)
-    return frame.with_columns(
-        pl.Series("depth", np.minimum(nesting.depth, 32767), dtype=pl.Int16),
-        parent.set(parent < 0, None),
-        pl.Series("self_ns", nesting.self_ns),
+    return pl.DataFrame(
+        [
+            pl.Series("depth", np.minimum(nesting.depth, 32767), dtype=pl.Int16),
+            parent.set(parent < 0, None),
+            pl.Series("self_ns", nesting.self_ns),
+        ]
     )
+
+
+def _numbered(values: pl.Series) -> Int64:
+    """The distinct values counted through; nulls are one of them."""
+    _, number = np.unique(values.fill_null(-(1 << 63)).to_numpy(), return_inverse=True)
+    return number.astype(np.int64)
+
+
+def _pointed(collectives: pl.DataFrame, pile: Pile) -> pl.DataFrame:
+    """Point collectives at where their events' rows went."""
+    rows = collectives["row"].to_numpy().copy()
+    for source in ("device_events", "host_ops"):
+        mask = (collectives["source"] == source).to_numpy()
+        if mask.any():
+            rows[mask] = pile.final_rows(source)[rows[mask]]
+    return pl.DataFrame([pl.Series("row", rows, dtype=pl.Int32)])
 
 
 def _first_rows(keys: pl.Series) -> tuple[Int64, Int64]:
@@ -58,10 +88,10 @@ def _launched(device: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """Launches by correlation: all kernels of a graph launch share one call. Correlation 0 ties nothing."""
     correlation = calls["correlation"]
     row = _look_up(device["correlation"], correlation.set(correlation == 0, None), "launch_row")
-    return device.with_columns(row, calls["start_ns"].gather(row).alias("launch_ns"))
+    return pl.DataFrame([row, calls["start_ns"].gather(row).alias("launch_ns")])
 
 
-def _owned(device: pl.DataFrame, operators: pl.DataFrame) -> pl.DataFrame:
+def _owned(device: pl.DataFrame, operators: pl.DataFrame) -> pl.Series:
     """Operators by External id, which is unique to an operator; 0 ties nothing."""
     external = operators["external_id"]
-    return device.with_columns(_look_up(device["external_id"], external.set(external == 0, None), "op_row"))
+    return _look_up(device["external_id"], external.set(external == 0, None), "op_row")

@@ -25,14 +25,12 @@ def ingest_trace(path: str, *, anew: bool = False) -> CachedTrace:
     found = cache.find(key)
     if found is not None:
         return found
-    trace = read_kineto(path)
-    if not trace.counts and not trace.metadata.keys() & {"schemaVersion", "deviceProperties", "traceName"}:
-        raise NotATraceError(
-            "an empty list of events, and nothing else that a profiler writes",
-            path=path,
-            hint="leave it out, or look at what wrote it",
-        )
     with cache.writer(key, path) as writer:
-        for name, table in trace.tables.items():
-            writer.write(name, table)
+        trace = read_kineto(path, aside=writer.aside, sink=writer.write)
+        if not trace.counts and not trace.metadata.keys() & {"schemaVersion", "deviceProperties", "traceName"}:
+            raise NotATraceError(
+                "an empty list of events, and nothing else that a profiler writes",
+                path=path,
+                hint="leave it out, or look at what wrote it",
+            )
         return writer.commit(describe(trace))

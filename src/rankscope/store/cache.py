@@ -1,9 +1,9 @@
 """Tables on disk: one folder per trace file, named by what the file is (`store.key`), written whole or not at all.
 
-Tables are zstd Parquet, one file a table, so that a reader takes only the columns it needs. They are written in a
-temporary folder that appears under its name by one rename; of two processes that make the same one, the second finds
-it there and throws its own away. Where the root cannot be written, a folder of this user's among the machine's
-temporary files stands in for it.
+Tables are zstd Parquet, a file for every 131,072 rows, so that a reader takes only the columns it needs. They are
+written in a temporary folder that appears under its name by one rename; of two processes that make the same one, the
+second finds it there and throws its own away. Where the root cannot be written, a folder of this user's among the
+machine's temporary files stands in for it.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import polars as pl
 
 from rankscope.errors import TraceError
 from rankscope.store.info import TraceInfo
+from rankscope.store.pile import FRAGMENT_SUFFIX
 from rankscope.store.schema import SCHEMA_VERSION, TABLES
 
 _INFO = "info.json"
@@ -62,8 +63,8 @@ class CachedTrace:
 
     def scan(self, table: str) -> pl.LazyFrame:
         """A table, lazily; without rows where the trace has none."""
-        file = self.folder / f"{table}.parquet"
-        return pl.scan_parquet(file) if file.exists() else TABLES[table].empty().lazy()
+        files = sorted(self.folder.glob(f"{table}.*.parquet"))
+        return pl.scan_parquet(files) if files else TABLES[table].empty().lazy()
 
     def load(self, table: str, columns: Iterable[str] | None = None) -> pl.DataFrame:
         """A table, or some of its columns.
@@ -99,15 +100,18 @@ class TableWriter:
     folder: Path
     sizes: dict[str, int] = field(default_factory=dict)
 
-    def write(self, name: str, table: pl.DataFrame) -> None:
-        """Write a table; one without rows leaves no file."""
-        if table.height:
-            file = self.aside / f"{name}.parquet"
-            table.write_parquet(file, compression="zstd", compression_level=1)
-            self.sizes[name] = file.stat().st_size
+    def write(self, name: str, rows: pl.DataFrame) -> None:
+        """Write rows of a table, behind those that it has; a table without any leaves no file."""
+        if rows.height:
+            number = sum(each.startswith(f"{name}.") for each in self.sizes)
+            file = self.aside / f"{name}.{number:04}.parquet"
+            rows.write_parquet(file, compression="zstd", compression_level=1)
+            self.sizes[file.name] = file.stat().st_size
 
     def commit(self, info: TraceInfo) -> CachedTrace:
         """Put the folder in place; the last thing to do."""
+        for left in self.aside.glob(f".*{FRAGMENT_SUFFIX}"):
+            left.unlink()
         (self.aside / _INFO).write_text(json.dumps({"tables": self.sizes, "trace": info.to_json()}))
         with suppress(OSError):
             self.aside.rename(self.folder)
@@ -202,7 +206,7 @@ def _read(folder: Path) -> CachedTrace | None:
         if not _is_own(folder):
             return None
         found = json.loads((folder / _INFO).read_bytes())
-        if any((folder / f"{name}.parquet").stat().st_size != size for name, size in found["tables"].items()):
+        if any((folder / name).stat().st_size != size for name, size in found["tables"].items()):
             return None
         return CachedTrace(folder, TraceInfo.from_json(found["trace"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):

@@ -1,0 +1,169 @@
+"""Rows of tables on their way to disk, so that memory does not grow with the trace.
+
+Frames are appended in the file's order. Beyond a bound the greatest table's are sorted by start and put aside as one
+Parquet fragment; at the end the fragments are merged: the order of all rows is found from their times alone, and since
+each fragment is sorted, a slice of the merged table is a run of rows of each. So no table is ever whole in memory but
+for the few columns of integers that links are made from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from rankscope.store.schema import TABLES, Table
+
+Int64 = npt.NDArray[np.int64]
+
+PENDING_BYTES = 48 << 20
+SLICE_ROWS = 1 << 17
+_ROW_GROUP = 1 << 15
+FRAGMENT_SUFFIX = ".fragment"
+
+
+class Pile:
+    """The rows of every table of one trace.
+
+    Args:
+        folder: where fragments may be put; None to keep everything in memory.
+    """
+
+    def __init__(self, folder: Path | None = None, pending_bytes: int = PENDING_BYTES) -> None:
+        self._folder = folder
+        self._limit = pending_bytes
+        self._frames: dict[str, list[pl.DataFrame]] = {name: [] for name in TABLES}
+        self._fragments: dict[str, list[pl.LazyFrame]] = {name: [] for name in TABLES}
+        self._lengths: dict[str, list[int]] = {name: [] for name in TABLES}
+        self._arrivals: dict[str, list[npt.NDArray[np.int32]]] = {name: [] for name in TABLES}
+        self._rows = dict.fromkeys(TABLES, 0)
+        self._bytes = dict.fromkeys(TABLES, 0)
+        self._orders: dict[str, Int64] = {}
+
+    def append(self, name: str, frame: pl.DataFrame) -> None:
+        """Put rows with some of a table's columns behind those that it has."""
+        self._frames[name].append(frame)
+        self._rows[name] += frame.height
+        self._bytes[name] += int(frame.estimated_size())
+        if self._folder is not None and sum(self._bytes.values()) > self._limit:
+            self._put_aside(max(self._bytes, key=self._bytes.__getitem__))
+
+    def rows(self, name: str) -> int:
+        """How many rows a table has so far."""
+        return self._rows[name]
+
+    def _put_aside(self, name: str) -> None:
+        """Make a fragment of the frames of a table: sorted, with all its columns."""
+        frames = self._frames[name]
+        if not frames:
+            return
+        frame, order = _sorted(conform(pl.concat(frames, how="diagonal"), TABLES[name]))
+        frames.clear()
+        self._bytes[name] = 0
+        self._arrivals[name].append(order.astype(np.int32) + sum(self._lengths[name]))
+        self._lengths[name].append(frame.height)
+        if self._folder is None:
+            self._fragments[name].append(frame.lazy())
+            return
+        file = self._folder / f".{name}.{len(self._fragments[name])}{FRAGMENT_SUFFIX}"
+        frame.write_parquet(file, compression="zstd", compression_level=1, row_group_size=_ROW_GROUP)
+        self._fragments[name].append(pl.scan_parquet(file))
+
+    # -- at the end: after the last row was appended --------------------------------------------------------------
+
+    def finish(self) -> None:
+        """No more rows come: what is pending becomes the last fragment of each table."""
+        folder = self._folder
+        for name, fragments in self._fragments.items():
+            # A table that was never put aside is merged where it is.
+            self._folder = folder if fragments else None
+            self._put_aside(name)
+        self._folder = folder
+
+    def columns(self, name: str, columns: list[str]) -> pl.DataFrame:
+        """Some columns of a table, in its final order."""
+        if not self._fragments[name]:
+            return TABLES[name].empty().select(columns)
+        frame = pl.concat([fragment.select(columns).collect() for fragment in self._fragments[name]])
+        return frame if len(self._fragments[name]) == 1 else frame[self._order(name)]
+
+    def slices(self, name: str) -> Iterator[pl.DataFrame]:
+        """The rows of a table in their final order, so many at a time."""
+        fragments = self._fragments[name]
+        if len(fragments) == 1:
+            for start in range(0, self._rows[name], SLICE_ROWS):
+                yield fragments[0].slice(start, SLICE_ROWS).collect()
+            return
+        bounds = np.cumsum([0, *self._lengths[name]])
+        taken = np.zeros(len(fragments), dtype=np.int64)
+        order = self._order(name) if fragments else np.empty(0, dtype=np.int64)
+        for start in range(0, order.size, SLICE_ROWS):
+            rows = order[start : start + SLICE_ROWS]
+            owner = np.searchsorted(bounds, rows, side="right") - 1
+            counts = np.bincount(owner, minlength=len(fragments))
+            # Each fragment gives its next rows; in the slice they stand where the order has put them.
+            runs = [
+                fragments[index].slice(int(taken[index]), int(counts[index])).collect()
+                for index in np.flatnonzero(counts)
+            ]
+            taken += counts
+            place = np.empty(rows.size, dtype=np.int64)
+            place[np.argsort(owner, kind="stable")] = np.arange(rows.size)
+            yield pl.concat(runs)[place]
+
+    def final_rows(self, name: str) -> Int64:
+        """Where each row went, in the order in which the rows were appended."""
+        order = self._order(name)
+        arrival = np.concatenate([np.empty(0, dtype=np.int32), *self._arrivals[name]])
+        moved = np.empty(order.size, dtype=np.int64)
+        moved[arrival[order]] = np.arange(order.size)
+        return moved
+
+    def _order(self, name: str) -> Int64:
+        """For each place of the final table, which row of the fragments, laid end to end, stands there."""
+        if name not in self._orders:
+            keys = _sort_keys(TABLES[name])
+            many = len(self._fragments[name]) > 1 and keys
+            self._orders[name] = (
+                _order_of(pl.concat([fragment.select(keys).collect() for fragment in self._fragments[name]]))
+                if many
+                else np.arange(self._rows[name])
+            )
+        return self._orders[name]
+
+    def forget(self, name: str) -> None:
+        """Free what a table that is done still holds."""
+        self._fragments[name].clear()
+        self._orders.pop(name, None)
+
+
+def conform(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
+    """The frame with exactly the table's columns, in order; those that no event had are null."""
+    return frame.select(
+        pl.col(column.name).cast(column.dtype)
+        if column.name in frame.columns
+        else pl.lit(None, column.dtype).alias(column.name)
+        for column in table.columns
+    )
+
+
+def _sort_keys(table: Table) -> list[str]:
+    return [name for name in ("start_ns", "end_ns", "time_ns") if name in table.schema]
+
+
+def _sorted(frame: pl.DataFrame) -> tuple[pl.DataFrame, Int64]:
+    """Rows by start, longest first, else as they came; and which row came from where."""
+    keys = [name for name in ("start_ns", "end_ns", "time_ns") if name in frame.columns]
+    if not keys:
+        return frame, np.arange(frame.height)
+    order = _order_of(frame.select(keys))
+    return frame[order], order
+
+
+def _order_of(keys: pl.DataFrame) -> Int64:
+    if "time_ns" in keys.columns:
+        return np.argsort(keys["time_ns"].to_numpy(), kind="stable")
+    return np.lexsort((-keys["end_ns"].to_numpy(), keys["start_ns"].to_numpy()))

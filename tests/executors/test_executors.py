@@ -1,0 +1,200 @@
+"""Where tasks run makes no difference to what they give; what dies takes nothing else along."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.kineto import kernel, small_step, trace, write, write_ranks
+
+from rankscope.errors import ConfigError
+from rankscope.executors import WorkerDiedError, executor_names, make_executor, run_tasks
+from rankscope.pipeline import open_run
+
+KINDS = ["serial", "processes"]
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+def fail_on(number: int, bad: int) -> int:
+    if number == bad:
+        raise ValueError(f"no {number}")
+    return number
+
+
+def die_on(number: int, bad: tuple[int, ...]) -> int:
+    if number in bad:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.02)
+    return number
+
+
+def threads(_: int) -> str:
+    return os.environ.get("POLARS_MAX_THREADS", "")
+
+
+def test_the_kinds() -> None:
+    assert executor_names() == ["processes", "serial"]
+    with pytest.raises(ConfigError, match="no executor 'dusk'"):
+        make_executor("dusk")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_outcomes_come_in_order_and_each_is_told(kind: str) -> None:
+    told: list[object] = []
+    assert run_tasks(kind, 2, double, [(n,) for n in range(20)], told.append) == list(range(0, 40, 2))
+    assert sorted(told) == list(range(0, 40, 2))  # type: ignore[type-var]
+    assert run_tasks(kind, 2, double, []) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_task_that_fails_is_its_outcome(kind: str) -> None:
+    outcomes = run_tasks(kind, 2, fail_on, [(n, 3) for n in range(6)])
+    assert isinstance(outcomes[3], ValueError)
+    assert [outcome for outcome in outcomes if not isinstance(outcome, BaseException)] == [0, 1, 2, 4, 5]
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
+@pytest.mark.parametrize("bad", [(0,), (5,), (3, 9), (11,)])
+def test_a_worker_that_dies_costs_its_task_alone(bad: tuple[int, ...]) -> None:
+    told: list[object] = []
+    outcomes = run_tasks("processes", 2, die_on, [(n, bad) for n in range(12)], told.append)
+    for number, outcome in enumerate(outcomes):
+        assert isinstance(outcome, WorkerDiedError) if number in bad else outcome == number
+    assert len(told) == 12
+
+
+def test_workers_take_one_thread_each() -> None:
+    assert run_tasks("processes", 2, threads, [(0,)]) == ["1"]
+
+
+def test_serial_and_processes_give_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_ranks(tmp_path / "run", {rank: small_step(rank) for rank in range(5)})
+    frames = {}
+    for kind in KINDS:
+        monkeypatch.setenv("RANKSCOPE_CACHE", str(tmp_path / kind))
+        run = open_run(folder, executor=kind, workers=2)
+        results = run.analyze("device_time", "step_time", "kernels", "collectives")
+        frames[kind] = {name: result.frame for name, result in results.items()}
+        frames[kind]["tables"] = run.loaded.ranks[4][0].load("device_events")
+        assert run.ranks == [0, 1, 2, 3, 4]
+    for name, frame in frames["serial"].items():
+        assert frame.equals(frames["processes"][name]), name
+
+
+SCRIPT = """
+import rankscope
+run = rankscope.open({folder!r}, executor="processes", workers=2)
+print(run.device_time().height)
+"""
+
+
+@pytest.mark.parametrize("how", ["file", "stdin", "module"])
+def test_a_script_without_a_main_guard(tmp_path: Path, how: str) -> None:
+    folder = write_ranks(tmp_path / "run", {0: small_step(), 1: small_step()})
+    script = tmp_path / "look.py"
+    script.write_text(SCRIPT.format(folder=str(folder)))
+    command = {"file": [str(script)], "stdin": ["-"], "module": ["-m", "look"]}[how]
+    told = subprocess.run(
+        [sys.executable, *command],
+        input=script.read_text() if how == "stdin" else "",
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (told.stdout, told.returncode) == ("2\n", 0), told.stderr
+
+
+def test_a_worker_killed_while_it_reads_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_ranks(tmp_path / "run", {rank: small_step() for rank in range(4)})
+    monkeypatch.setattr("rankscope.pipeline.ingest_trace", killed_by_rank_2)
+    run = open_run(folder, executor="processes", workers=2).load()
+    assert run.ranks == [0, 1, 3]
+    found = {finding.id: finding for finding in run.findings}
+    assert found["trace-unreadable"].severity == "error"
+    assert "rank2.json" in found["trace-unreadable"].title
+    assert "died" in found["trace-unreadable"].title
+    assert found["missing-ranks"].ranks == (2,)
+
+
+def killed_by_rank_2(path: str) -> object:
+    if path.endswith("rank2.json"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    from rankscope.ingest.task import ingest_trace
+
+    return ingest_trace(path)
+
+
+def test_a_worker_killed_while_it_analyses_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_ranks(tmp_path / "run", {rank: small_step() for rank in range(4)})
+    run = open_run(folder, executor="processes", workers=2).load()
+    monkeypatch.setattr("rankscope.pipeline._analyze_rank", killed_by_rank_1)
+    assert run.device_time()["rank"].to_list() == [0, 2, 3]
+    (finding,) = [finding for finding in run.findings if finding.id == "rank-not-analyzed"]
+    assert finding.ranks == (1,)
+
+
+def killed_by_rank_1(names: object, rank: int, *rest: object) -> object:
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    from rankscope.pipeline import _analyze_rank
+
+    return _analyze_rank(names, rank, *rest)  # type: ignore[arg-type]
+
+
+INTERRUPTED = """
+import sys, rankscope
+try:
+    rankscope.open(sys.argv[1], executor="processes", workers=2).load()
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    sys.exit(130)
+print("read to the end")
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals are POSIX's")
+@pytest.mark.parametrize(("to", "sent"), [("group", "SIGINT"), ("program", "SIGINT"), ("program", "SIGKILL")])
+def test_interrupted_without_orphans(tmp_path: Path, private_cache: Path, to: str, sent: str) -> None:
+    made = [kernel(f"kernel {number % 50}", number, 1, correlation=number) for number in range(60_000)]
+    text = trace(made)
+    for rank in range(6):
+        write(tmp_path / "run" / f"rank{rank}.json", text)
+    program = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(INTERRUPTED), str(tmp_path / "run")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    children: list[psutil.Process] = []
+    deadline = time.monotonic() + 30
+    while len(children) < 3 and time.monotonic() < deadline:
+        time.sleep(0.05)
+        children = psutil.Process(program.pid).children(recursive=True)
+    time.sleep(0.3)
+    children = psutil.Process(program.pid).children(recursive=True) or children
+    assert children
+    number = getattr(signal, sent)
+    os.killpg(program.pid, number) if to == "group" else program.send_signal(number)
+    told, errors = program.communicate(timeout=30)
+    _, alive = psutil.wait_procs(children, timeout=15)
+    for orphan in alive:
+        orphan.kill()
+    assert alive == []
+    if sent == "SIGINT":
+        assert (told, program.returncode) == ("interrupted\n", 130), errors
+        assert "Traceback" not in errors
+    # What is in the cache is whole.
+    for folder in private_cache.glob("v*/??/*"):
+        assert (folder / "info.json").exists()

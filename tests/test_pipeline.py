@@ -1,0 +1,282 @@
+"""From files to results: what bad input gives, from Python and on the command line; runs, windows, missing ranks."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rankscope.cli as cli_module
+from rankscope.errors import ConfigError, NoTracesError, RankscopeError, RunSelectionError
+from rankscope.pipeline import open_run, parse_steps
+from rankscope.results import Finding
+from tests.kineto import dumps, kernel, small_step, step, trace, write, write_ranks
+
+
+def command(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str
+) -> tuple[int, str, str]:
+    """Run the command line in this process: exit status, standard output, standard error."""
+    monkeypatch.setattr("sys.argv", ["rankscope", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        cli_module.main()
+    out, err = capfd.readouterr()
+    return int(ended.value.code or 0), out, err
+
+
+def finding(findings: list[Finding] | tuple[Finding, ...], kind: str) -> Finding:
+    (found,) = [each for each in findings if each.id == kind]
+    return found
+
+
+GOOD = dumps(trace(small_step(), rank=0, world_size=1))
+
+# What the folder holds, and what the error must say of which file.
+FATAL: dict[str, tuple[dict[str, bytes], str, str]] = {
+    "an empty directory": ({}, "no trace in this directory", "run"),
+    "no trace in it": ({"notes.txt": b"x", "model.pt": b"PK"}, "no trace in this directory", "run"),
+    "not JSON": ({"rank0.json": b"loss 0.1\nloss 0.2"}, "not JSON: it starts with 'loss 0.1", "rank0.json"),
+    "JSON that is no trace": ({"rank0.json": b'{"lr": 0.1}'}, "it has no `traceEvents` (it has 'lr')", "rank0.json"),
+    "an empty file": ({"rank0.json": b""}, "the file is empty", "rank0.json"),
+    "a trace without events": ({"rank0.json": b'{"traceEvents": []}'}, "an empty list of events", "rank0.json"),
+    "a list that is no trace": ({"rank0.json": b'[{"a": 1}, {"b": 2}]'}, "none has a `ph`", "rank0.json"),
+    "a cut gz alone": ({"rank0.json.gz": gzip.compress(GOOD)[:12]}, "breaks off before its first", "rank0.json.gz"),
+    "a pickle": ({"rank0.json": b"\x80\x05K\x01."}, "this is a pickle", "rank0.json"),
+    "an execution trace": ({"rank0.json": b'{"schema": "1", "nodes": []}'}, "execution trace", "rank0.json"),
+    "several that are none": ({"a.json": b"{}", "b.json": b"[1]"}, "none of 2 files is a trace", "a.json"),
+}
+
+
+@pytest.mark.parametrize("case", FATAL)
+def test_fatal_input(
+    case: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, words, file = FATAL[case]
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for name, data in files.items():
+        write(folder / name, data, None)
+    with pytest.raises(RankscopeError) as caught:
+        open_run(folder).load()
+    assert words in caught.value.what
+    assert file in str(caught.value)
+    assert caught.value.hint
+    for arguments in (["summary", str(folder)], ["analyze", "device_time", str(folder), "--format", "json"]):
+        status, out, err = command(capfd, monkeypatch, *arguments)
+        assert (status, out) == (2, "")
+        assert "Traceback" not in err
+        assert words in err
+        assert file in err
+        assert "→" in err
+
+
+def test_no_such_path(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for path, words in (("none", "no such file or directory"), ("none*.json", "nothing matches this pattern")):
+        with pytest.raises(NoTracesError, match=words):
+            open_run(tmp_path / path)
+        status, out, err = command(capfd, monkeypatch, "summary", str(tmp_path / path))
+        assert (status, out) == (2, "")
+        assert "Traceback" not in err
+        assert words in err
+        assert path in err
+        assert "→" in err
+    with pytest.raises(NoTracesError, match="no path was given"):
+        open_run([])
+
+
+def test_a_cut_gz_among_good_ranks(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_ranks(tmp_path / "run", {rank: small_step() for rank in range(3)})
+    many = [kernel(f"kernel {number}", number, 1) for number in range(3000)]
+    packed = gzip.compress(dumps(trace(many, rank=3, world_size=4)))
+    write(folder / "rank3.json.gz", packed[: len(packed) // 2], None)
+    run = open_run(folder)
+    assert run.device_time()["rank"].to_list() == [0, 1, 2, 3]
+    loss = finding(run.findings, "trace-truncated")
+    assert (loss.severity, loss.ranks) == ("error", (3,))
+    assert str(folder / "rank3.json.gz") in loss.title
+    assert 100 < {each.name: each.value for each in loss.evidence}["events read"] < 3000  # type: ignore[operator]
+    assert "Copy the file again" in loss.advice
+    status, out, err = command(capfd, monkeypatch, "summary", str(folder))
+    assert status == 0
+    # A long path is folded to the terminal's width.
+    assert "rank3.json.gz" in "".join((out + err).split())
+    assert "Traceback" not in err
+
+
+def test_a_file_cut_before_its_first_event_among_good_ranks(tmp_path: Path) -> None:
+    folder = write_ranks(tmp_path / "run", {0: small_step(), 1: small_step()})
+    write(folder / "rank1.json", b'{"schemaVersion": 1, "traceEv', None)
+    for source in (folder, [folder / "rank0.json", folder / "rank1.json"]):
+        run = open_run(source).load()
+        assert run.ranks == [0]
+        kind = "not-a-trace" if source == folder else "trace-unreadable"
+        assert "rank1.json" in finding(run.findings, kind).title
+        assert finding(run.findings, "missing-ranks").ranks == (1,)
+
+
+def test_json_beside_the_traces_is_left_out_and_said(tmp_path: Path) -> None:
+    folder = write_ranks(tmp_path / "run", {0: small_step()})
+    write(folder / "config.json", {"lr": 0.1})
+    run = open_run(folder).load()
+    assert run.ranks == [0]
+    beside = finding(run.findings, "not-a-trace")
+    assert (beside.severity, "config.json" in beside.title) == ("info", True)
+
+
+def test_two_files_that_claim_one_rank(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a.json", "b.json"):
+        write(tmp_path / "run" / name, trace(small_step(), rank=0, world_size=1))
+    run = open_run(tmp_path / "run").load()
+    conflict = finding(run.findings, "rank-conflict")
+    assert (conflict.severity, conflict.ranks) == ("error", (0,))
+    assert "a.json is read" in conflict.title
+    assert "b.json is left out" in conflict.title
+    assert conflict.advice
+    status, out, err = command(capfd, monkeypatch, "summary", str(tmp_path / "run"))
+    assert status == 0
+    assert "b.json" in "".join((out + err).split())
+
+
+def test_no_distributed_info(tmp_path: Path) -> None:
+    for name in ("one.json", "two.json"):
+        write(tmp_path / "run" / name, trace(small_step()))
+    run = open_run(tmp_path / "run").load()
+    assert run.ranks == [0, 1]
+    guess = finding(run.findings, "rank-guessed")
+    assert guess.ranks == (0, 1)
+    assert "one.json" in str(guess.evidence[0].value)
+    assert guess.advice
+    assert run.world_size is None
+
+
+def own(run_id: str, rank: int, world_size: int = 2) -> dict[str, Any]:
+    return {"rankscope": {"schema_version": 1, "run_id": run_id, "rank": rank, "world_size": world_size}}
+
+
+def test_several_runs_must_be_chosen_from(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for run_id in ("morning-1", "evening-2"):
+        for rank in range(2):
+            write(tmp_path / "runs" / f"{run_id}.rank{rank}.json", trace(small_step(), **own(run_id, rank)))
+    write(tmp_path / "runs" / "old.json", trace(small_step()))
+    with pytest.raises(RunSelectionError, match="there are 3 runs in here") as caught:
+        open_run(tmp_path / "runs").load()
+    assert "--run" in (caught.value.hint or "")
+    for chosen in ("morning-1", "morn"):
+        run = open_run(tmp_path / "runs", run_id=chosen).load()
+        assert (run.run_id, run.ranks) == ("morning-1", [0, 1])
+        assert set(run.loaded.other_runs) == {"evening-2", "(no id)"}
+    assert open_run(tmp_path / "runs", run_id="(no id)").load().ranks == [0]
+    with pytest.raises(RunSelectionError, match="no run here has an id that starts with 'night'"):
+        open_run(tmp_path / "runs", run_id="night").load()
+    with pytest.raises(RunSelectionError, match="more than one"):
+        open_run(tmp_path / "runs", run_id="").load()
+    status, _, err = command(capfd, monkeypatch, "summary", str(tmp_path / "runs"))
+    assert status == 2
+    assert "evening-2" in err
+    status, _, _ = command(capfd, monkeypatch, "summary", str(tmp_path / "runs"), "--run", "evening")
+    assert status == 0
+
+
+def test_two_hosts_with_parts_of_one_run(tmp_path: Path) -> None:
+    for rank in range(2):
+        write(tmp_path / f"host{rank}" / "t.json", trace(small_step(), **own("r", rank)))
+    run = open_run([tmp_path / "host0", tmp_path / "host1"]).load()
+    assert (run.run_id, run.ranks, run.missing_ranks) == ("r", [0, 1], [])
+
+
+def test_windows_of_one_rank(tmp_path: Path) -> None:
+    for number in range(2):
+        made = small_step(1000.0 * number, number)
+        for rank in range(2):
+            name = f"rank{rank}_iter{number}_{number}.trace.json"
+            write(tmp_path / "run" / name, trace(made, rank=rank, world_size=2))
+    run = open_run(tmp_path / "run").load()
+    assert [[trace.info.first_step for trace in run.loaded.ranks[rank]] for rank in run.ranks] == [[0, 1], [0, 1]]
+    frame = run.step_time()
+    assert frame.select("rank", "window", "step").rows() == [(0, 0, 0), (0, 1, 1), (1, 0, 0), (1, 1, 1)]
+    assert run.findings == []
+
+
+def test_missing_ranks(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    for rank in (0, 2):
+        write(folder / f"rank{rank}.json", trace(small_step(), **own("r", rank, 4)))
+    run = open_run(folder).load()
+    assert run.missing_ranks == [1, 3]
+    missing = finding(run.findings, "missing-ranks")
+    assert (missing.severity, missing.ranks) == ("warning", (1, 3))
+    write(folder / "run.json", {"schema_version": 1, "run_id": "r", "world_size": 4, "ranks": "every:2"})
+    missing = finding(open_run(folder).load().findings, "missing-ranks")
+    assert (missing.severity, missing.ranks) == ("info", (1, 3))
+    assert "every:2" in [each.value for each in missing.evidence]
+
+
+def test_a_world_too_great_to_count_to(tmp_path: Path) -> None:
+    write(tmp_path / "rank0.json", trace(small_step(), rank=0, world_size=10**15))
+    run = open_run(tmp_path).load()
+    assert (run.world_size, run.missing_ranks) == (None, [])
+
+
+def test_progress_is_told(tmp_path: Path) -> None:
+    folder = write_ranks(tmp_path / "run", {0: small_step(), 1: small_step()})
+    told: list[tuple[str, int, int, int]] = []
+    open_run(folder, progress=lambda *each: told.append(each)).load()
+    assert [each[:3] for each in told] == [("reading", 0, 2), ("reading", 1, 2), ("reading", 2, 2)]
+    assert told[-1][3] == sum((folder / f"rank{rank}.json").stat().st_size for rank in range(2))
+
+
+def test_names_of_other_people_stay_text(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evil = "[red]\x1b]8;;http://x\x1b\\[/nothing]\x1b[2J"
+    file = write(tmp_path / "[bold]rank0.json", trace([step(1, 0, 10), kernel(evil, 1, 5)], rank=0))
+    for arguments in (["summary", str(file)], ["analyze", "kernels", str(file)], ["summary", str(file) + evil]):
+        status, out, err = command(capfd, monkeypatch, *arguments)
+        assert status in (0, 2)
+        assert "Traceback" not in err
+        assert "\x1b]8" not in out + err
+        assert "\x1b[2J" not in out + err
+
+
+@pytest.mark.parametrize(
+    ("text", "steps"),
+    [("10:12", (10, 12)), ("10:", (10, None)), (":12", (None, 12)), ("10", (10, 10)), (None, None), (":", None)],
+)
+def test_steps(text: str | None, steps: object) -> None:
+    assert parse_steps(text) == steps
+
+
+@pytest.mark.parametrize("text", ["a", "1:b", "12:10", "1:2:3", "1-2"])
+def test_steps_that_cannot_be_meant(text: str) -> None:
+    with pytest.raises(ConfigError):
+        parse_steps(text)
+
+
+def test_options_that_cannot_be_meant(tmp_path: Path) -> None:
+    write(tmp_path / "rank0.json", trace(small_step()))
+    with pytest.raises(ConfigError, match="no regular expression"):
+        open_run(tmp_path, communication="(")
+    with pytest.raises(ConfigError, match="no executor"):
+        open_run(tmp_path, executor="dusk").load()
+    with pytest.raises(AttributeError, match="no analysis 'nothing'"):
+        _ = open_run(tmp_path).nothing
+
+
+def test_json_of_a_result_carries_the_findings_of_reading(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_ranks(tmp_path / "run", {0: small_step(), 2: small_step()})
+    status, out, _ = command(capfd, monkeypatch, "analyze", "device_time", str(folder), "--format", "json")
+    assert status == 0
+    told = json.loads(out)
+    assert [each["id"] for each in told["findings"]] == ["missing-ranks"]
+    assert told["run"]["missing_ranks"] == [1]
