@@ -29,7 +29,8 @@ from rankscope.ingest.salvage import (
     trailing_byte,
 )
 
-CHUNK_BYTES = 8 << 20
+# Small enough that what a chunk is decoded into stays in the processor's caches, large enough to be few.
+CHUNK_BYTES = 4 << 20
 # Beyond this a single event is taken for damage: the largest in real traces are some hundred kB.
 MAX_EVENT_BYTES = 64 << 20
 # As much may stand before the events, and as much behind them. Real traces have some kB there.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -26,6 +26,7 @@ from rankscope.store.schema import TABLES
 
 S = TypeVar("S", bound=Struct)
 _MEMO_LIMIT = 200_000
+_SEPARATOR = b"\0"
 _INTEGER = re.compile(r"-?\d{1,20}")
 
 
@@ -44,26 +45,18 @@ class ColumnBuilder:
         self._pile = pile
         self._last: dict[str, int] = {}
         self._text_tracks: dict[str, int] = {}
-        self._json_memo: dict[bytes, str] = {}
+        self._json_memo: dict[str, str] = {}
         self._open: dict[tuple[object, object], list[tuple[ev.Event, int]]] = {}
 
     def add(self, chunk: Chunk) -> None:
         """Put a chunk's events into columns."""
         events = chunk.events
         start, duration = event_times(chunk)
-        groups: dict[tuple[str | None, str | None], list[int]] = {}
-        for index, event in enumerate(events):
-            key = (event.ph, event.cat)
-            group = groups.get(key)
-            if group is None:
-                groups[key] = [index]
-            else:
-                group.append(index)
-        tables: dict[tuple[str, str | None], list[int]] = {}
-        for (phase, category), rows in groups.items():
+        tables: dict[tuple[str, str | None], list[Int64]] = {}
+        for (phase, category), rows in _grouped(events).items():
             self.counts[phase, category] += len(rows)
             table = table_of(phase, category)
-            at = np.asarray(rows)
+            at = np.array(rows)
             if table != "tracks" and (timeless := start[at] == NO_TIME).any():
                 # Where it belongs on the time line nobody can tell, and at zero it would stretch every span.
                 size = sum(len(events[row].args) for row in at[timeless])
@@ -73,16 +66,15 @@ class ColumnBuilder:
                 self.odd["events without a duration"] += int(absent.sum())
             # Phase and category stand in the rows of these tables, so their groups can be added as one.
             told = table in ("other_events", "flows", "tracks", "counters", "half")
-            tables.setdefault((table, None if told else category), []).extend(at.tolist())
-        for (table, category), rows in tables.items():
-            if not rows:
+            tables.setdefault((table, None if told else category), []).append(at)
+        for (table, category), parts in tables.items():
+            at = parts[0] if len(parts) == 1 else np.sort(np.concatenate(parts))
+            if not at.size:
                 continue
-            rows.sort()
+            chosen = events if at.size == len(events) else [events[row] for row in at.tolist()]
             if table == "half":
-                self._pair(events, rows, start)
+                self._pair(chosen, start[at])
                 continue
-            at = np.asarray(rows)
-            chosen = events if len(rows) == len(events) else [events[row] for row in rows]
             self._add_group(table, category, chosen, start[at], start[at] + np.maximum(duration[at], 0))
 
     def finish(self) -> None:
@@ -122,11 +114,10 @@ class ColumnBuilder:
             if rows.size:
                 GROUPS[table](self, category, [events[row] for row in rows], start[rows], end[rows])
 
-    def _pair(self, events: list[ev.Event], rows: list[int], start: Int64) -> None:
+    def _pair(self, events: list[ev.Event], start: Int64) -> None:
         """Begin and end events become ranges: the innermost open one of the thread ends."""
         pairs: list[tuple[ev.Event, int, int]] = []
-        for row in rows:
-            event, instant = events[row], int(start[row])
+        for event, instant in zip(events, start.tolist(), strict=True):
             opened = self._open.setdefault((event.pid, event.tid), [])
             if event.ph == "B":
                 # A view of its arguments would keep the whole chunk's text.
@@ -157,16 +148,17 @@ class ColumnBuilder:
     # -- columns ------------------------------------------------------------------------------------------------
 
     def append(self, table: str, columns: dict[str, Any]) -> None:
-        """Put a frame of some of a table's columns behind what the table has."""
+        """Put a frame of some of a table's columns behind what the table has; None stands for a column of nulls."""
         schema = TABLES[table].schema
-        frame = pl.DataFrame([self._series(name, values, schema[name]) for name, values in columns.items()])
+        given = ((name, values) for name, values in columns.items() if values is not None)
+        frame = pl.DataFrame([self._series(name, values, schema[name]) for name, values in given])
         self._last[table] = self._pile.rows(table)
         self._pile.append(table, frame)
 
     def _series(self, name: str, values: Any, dtype: pl.DataType) -> pl.Series:
         if isinstance(values, np.ndarray | pl.Series):
-            series: pl.Series = pl.Series(name, values).cast(dtype)
-            return series
+            series: pl.Series = pl.Series(name, values)
+            return series if series.dtype == dtype else series.cast(dtype)
         try:
             return pl.Series(name, values, dtype=dtype)
         except (OverflowError, TypeError, pl.exceptions.PolarsError):
@@ -175,12 +167,9 @@ class ColumnBuilder:
 
     def tracks(self, values: list[ev.Number]) -> Int64 | list[int | None]:
         """Process or thread ids as integers; texts get negative ones of their own, told in `tracks`."""
-        if not any(type(value) is float for value in values):
-            try:
-                return np.array(values, dtype=np.int64)
-            except (TypeError, ValueError, OverflowError):
-                pass
-        return [self._track(value) for value in values]
+        # Anything among them but whole numbers that fit gives another type.
+        found = np.array(values)
+        return found if found.dtype == np.int64 else [self._track(value) for value in values]
 
     def _track(self, value: ev.Number) -> int | None:
         if value is None:
@@ -193,22 +182,27 @@ class ColumnBuilder:
             return int(value)
         return self._text_tracks.setdefault(str(value), -1 - len(self._text_tracks))
 
-    def json(self, values: Sequence[Raw]) -> list[str | None]:
-        """Raw JSON as compact text; a JSON string as its content; null where there is none."""
+    def json(self, values: Sequence[Raw]) -> pl.Series | None:
+        """Raw JSON as compact text; a JSON string as its content; null where there is none.
+
+        No JSON holds the separator, so all values are split in one go, and each distinct one is made compact once.
+        """
+        joined = _SEPARATOR.join(values)
+        if len(joined) == len(values) - 1:
+            return None  # not one of them has any
+        texts: pl.Series = pl.Series([joined.decode("utf-8", "replace")]).str.split(_SEPARATOR.decode()).explode()
         memo = self._json_memo
         if len(memo) > _MEMO_LIMIT:
             memo.clear()
-        out: list[str | None] = []
-        for raw in values:
-            key = bytes(raw)
-            if not key:
-                out.append(None)
-                continue
-            text = memo.get(key)
-            if text is None:
-                text = memo[key] = _compact(key)
-            out.append(text)
-        return out
+        distinct = texts.unique()
+        compact = []
+        for text in distinct:
+            made = memo.get(text)
+            if made is None and text:
+                made = memo[text] = _compact(text)
+            compact.append(made)
+        column: pl.Series = texts.replace_strict(distinct, pl.Series(compact, dtype=pl.String), return_dtype=pl.String)
+        return column
 
     def args(self, decoder: Decoder[list[S]], kind: type[S], events: list[ev.Event]) -> list[S]:
         """The arguments of events of one kind, decoded together; one by one where some are odd."""
@@ -247,6 +241,22 @@ class ColumnBuilder:
         return kind()
 
 
+def _grouped(events: list[ev.Event]) -> dict[tuple[str | None, str | None], list[int]]:
+    """Which events are of each phase and category. Nearly every category has one phase, so it is looked at first."""
+    categories: defaultdict[str | None, list[int]] = defaultdict(list)
+    for row, event in enumerate(events):
+        categories[event.cat].append(row)
+    groups: dict[tuple[str | None, str | None], list[int]] = {}
+    for category, rows in categories.items():
+        phases = [events[row].ph for row in rows]
+        if len(set(phases)) == 1:
+            groups[phases[0], category] = rows
+            continue
+        for row, phase in zip(rows, phases, strict=True):
+            groups.setdefault((phase, category), []).append(row)
+    return groups
+
+
 def _fitting(value: Any, dtype: pl.DataType) -> Any:
     if dtype == pl.String:
         return None if value is None else str(value)
@@ -255,9 +265,9 @@ def _fitting(value: Any, dtype: pl.DataType) -> Any:
     return None
 
 
-def _compact(text: bytes) -> str:
+def _compact(text: str) -> str:
     try:
         value = msgspec.json.decode(text)
         return value if isinstance(value, str) else msgspec.json.encode(value).decode()
     except (*UNREADABLE, OverflowError, ValueError):
-        return text.decode("utf-8", "replace")
+        return text

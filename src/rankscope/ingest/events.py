@@ -20,7 +20,7 @@ class Event(Struct, gc=False):
     ph: str | None = None
     cat: str | None = None
     name: str | None = None
-    ts: float | None = None
+    ts: int | float | None = None
     dur: float | None = None
     pid: Number = None
     tid: Number = None
@@ -108,7 +108,7 @@ class RuntimeArgs(Struct, gc=False):
     cbid: int | None = None
     bytes: int | None = None
     size: int | None = None
-    stream: Number = None
+    stream: int | None = None
     kind: Number = None
     kernel: str | None = None
 

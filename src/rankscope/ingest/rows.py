@@ -32,8 +32,8 @@ class Builder(Protocol):
         """Process or thread ids as integers."""
         ...
 
-    def json(self, values: Sequence[Raw]) -> list[str | None]:
-        """Raw JSON as compact text."""
+    def json(self, values: Sequence[Raw]) -> pl.Series | None:
+        """Raw JSON as compact text; None where not one of the values is there."""
         ...
 
     def args(self, decoder: Decoder[list[S]], kind: type[S], events: list[ev.Event]) -> list[S]:
@@ -43,6 +43,24 @@ class Builder(Protocol):
 
 Group = Callable[[Builder, "str | None", list[ev.Event], Int64, Int64], None]
 """Takes events of one category with their starts and ends, and appends them to their table."""
+
+
+def _same(value: object, dtype: pl.DataType, events: list[ev.Event]) -> pl.Series:
+    """A column that is alike for all events of a group."""
+    column: pl.Series = pl.Series([value], dtype=dtype).new_from_index(0, len(events))
+    return column
+
+
+def _any(values: list[str | None]) -> list[str | None] | None:
+    """A column that hardly any event has: to see that it is empty costs less than to make it."""
+    return values if any(values) else None
+
+
+def _either(values: list[int | None], others: list[int | None]) -> list[int | None]:
+    """The values, the others where there is none."""
+    if all(other is None for other in set(others)):
+        return values
+    return [other if value is None else value for value, other in zip(values, others, strict=True)]
 
 
 def _place(builder: Builder, events: list[ev.Event]) -> dict[str, Any]:
@@ -61,17 +79,16 @@ def _device(b: Builder, category: str | None, events: list[ev.Event], start: Int
     args = b.args(_DEVICE, ev.DeviceArgs, events)
     columns = _span(b, events, start, end)
     kind = DEVICE_KINDS.get((category or "").lower(), "kernel")
-    external = [a.external_id if a.external_id is not None else a.external_id_2020 for a in args]
     b.append(
         "device_events",
         columns
         | {
-            "kind": pl.Series([kind], dtype=pl.String).new_from_index(0, len(events)),
+            "kind": _same(kind, pl.String(), events),
             "device": [a.device for a in args],
             "context": b.json([a.context for a in args]),
             "stream": [a.stream for a in args],
             "correlation": [a.correlation for a in args],
-            "external_id": external,
+            "external_id": _either([a.external_id for a in args], [a.external_id_2020 for a in args]),
             "graph_id": [a.graph_id for a in args],
             "graph_node_id": [a.graph_node_id for a in args],
             "grid": b.json([a.grid for a in args]),
@@ -98,7 +115,7 @@ def _collectives(b: Builder, source: str, events: list[ev.Event], rows: list[int
     b.append(
         "collectives",
         {
-            "source": [source] * len(events),
+            "source": _same(source, pl.String(), events),
             "row": np.asarray(rows) + b.rows_before_last(source),
             "external_id": [a.external_id for a in args],
             "collective": [a.collective for a in args],
@@ -133,13 +150,13 @@ def _operators(b: Builder, category: str | None, events: list[ev.Event], start: 
             "input_types": b.json([a.input_types for a in args]),
             "input_strides": b.json([a.input_strides for a in args]),
             "concrete_inputs": b.json([a.concrete_inputs for a in args]),
-            "call_stack": [a.call_stack for a in args],
-            "module_hierarchy": [a.module_hierarchy for a in args],
-            "kernel_name": [a.kernel_name for a in args],
-            "kernel_backend": [a.kernel_backend for a in args],
-            "kernel_file": [a.kernel_file for a in args],
-            "kernel_hash": [a.kernel_hash for a in args],
-            "kernel_kwargs": [a.kernel_kwargs for a in args],
+            "call_stack": _any([a.call_stack for a in args]),
+            "module_hierarchy": _any([a.module_hierarchy for a in args]),
+            "kernel_name": _any([a.kernel_name for a in args]),
+            "kernel_backend": _any([a.kernel_backend for a in args]),
+            "kernel_file": _any([a.kernel_file for a in args]),
+            "kernel_hash": _any([a.kernel_hash for a in args]),
+            "kernel_kwargs": _any([a.kernel_kwargs for a in args]),
         },
     )
     rows = [row for row, event in enumerate(events) if event.name == "record_param_comms"]
@@ -155,13 +172,13 @@ def _runtime(b: Builder, category: str | None, events: list[ev.Event], start: In
         _span(b, events, start, end)
         | {
             "correlation": [a.correlation for a in args],
-            "external_id": [a.external_id if a.external_id is not None else a.external_id_2020 for a in args],
-            "driver": [driver] * len(events),
+            "external_id": _either([a.external_id for a in args], [a.external_id_2020 for a in args]),
+            "driver": _same(driver, pl.Boolean(), events),
             "cbid": [a.cbid for a in args],
-            "bytes": [a.bytes if a.bytes is not None else a.size for a in args],
-            "stream": b.tracks([a.stream for a in args]),
-            "kind": [None if a.kind is None else str(a.kind) for a in args],
-            "kernel": [a.kernel for a in args],
+            "bytes": _either([a.bytes for a in args], [a.size for a in args]),
+            "stream": [a.stream for a in args],
+            "kind": _any([None if a.kind is None else str(a.kind) for a in args]),
+            "kernel": _any([a.kernel for a in args]),
         },
     )
 
@@ -189,7 +206,7 @@ def _annotations(b: Builder, category: str | None, events: list[ev.Event], start
         "annotations",
         _span(b, events, start, end)
         | {
-            "on_device": [on_device] * len(events),
+            "on_device": _same(on_device, pl.Boolean(), events),
             "step": [None if step is None else int(step.group(1)) for step in steps],
             "external_id": [a.external_id for a in args],
             "input_dims": b.json([a.input_dims for a in args]),
@@ -257,7 +274,7 @@ def _other(b: Builder, category: str | None, events: list[ev.Event], start: Int6
             "phase": [event.ph for event in events],
             "category": [event.cat for event in events],
             "id": b.tracks([event.id for event in events]),
-            "args": [None if text == "{}" else text for text in args],
+            "args": None if args is None else args.set(args == "{}", None),
         },
     )
 

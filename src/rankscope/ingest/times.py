@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from decimal import Decimal
 
 import msgspec
@@ -26,15 +25,18 @@ MAX_NS = 1 << 62
 MAX_US = float(MAX_NS // 1000)
 NO_TIME = -(1 << 63)
 
-_FRACTION = re.compile(rb'"ts"\s*:\s*"?-?\d+[.eE]')
-
 
 def event_times(chunk: Chunk) -> tuple[Int64, Int64]:
     """Start and duration of every event of a chunk, ns.
 
     `NO_TIME` stands for a start that is absent or that no clock can show, −1 for such a duration.
     """
-    stamps = np.array([event.ts for event in chunk.events], dtype=np.float64)
+    written = [event.ts for event in chunk.events]
+    try:
+        stamps = np.array(written, dtype=np.float64)
+    except OverflowError:  # a whole number beyond what any float holds: no clock shows that
+        written = [ts if ts is None or abs(ts) < MAX_US else None for ts in written]
+        stamps = np.array(written, dtype=np.float64)
     durations = np.array([event.dur for event in chunk.events], dtype=np.float64)
     absent = ~((durations >= 0) & (durations < MAX_US))
     durations[absent] = 0.0
@@ -42,7 +44,8 @@ def event_times(chunk: Chunk) -> tuple[Int64, Int64]:
     spent[absent] = -1
     timeless = ~(np.abs(stamps) < MAX_US)
     stamps[timeless] = 0.0
-    if stamps.size and np.abs(stamps).max() >= EXACT_FLOAT_US and _FRACTION.search(chunk.text):
+    # Whole numbers are decoded as such, and a float64 holds them up to 2^53.
+    if stamps.size and np.abs(stamps).max() >= EXACT_FLOAT_US and float in set(map(type, written)):
         start = _exact(chunk)
     else:
         start = _rounded(stamps)

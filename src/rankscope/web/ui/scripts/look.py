@@ -11,7 +11,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Page, sync_playwright
 
 HERE = Path(__file__).resolve().parent
 AXE = (HERE / "../node_modules/axe-core/axe.min.js").resolve()
@@ -28,7 +28,19 @@ CLIPPED = """() => {
 }"""
 
 
+LOUD = ("error", "warning")
+INSIDE = ("file:", "data:", "blob:")
+
+
+def watch(page: Page, where: str, faults: list[str]) -> None:
+    """Note what a page says on its console, and what it asks of the network."""
+    page.on("console", lambda m: faults.append(f"{where}: console: {m.text}") if m.type in LOUD else None)
+    page.on("pageerror", lambda e: faults.append(f"{where}: {e}"))
+    page.on("request", lambda r: None if r.url.startswith(INSIDE) else faults.append(f"{where}: request {r.url[:80]}"))
+
+
 def look(folder: Path, names: list[str]) -> list[str]:
+    """Open every view of some pages in every size and colour scheme; the faults that were found."""
     faults: list[str] = []
     shots = folder / "shots"
     shots.mkdir(exist_ok=True)
@@ -42,13 +54,14 @@ def look(folder: Path, names: list[str]) -> list[str]:
             for size, (width, height) in SIZES.items():
                 for scheme in ("light", "dark"):
                     context = browser.new_context(
-                        viewport={"width": width, "height": height}, color_scheme=scheme, offline=True, reduced_motion="reduce"
+                        viewport={"width": width, "height": height},
+                        color_scheme=scheme,
+                        offline=True,
+                        reduced_motion="reduce",
                     )
                     page = context.new_page()
                     where = f"{name} {size} {scheme}"
-                    page.on("console", lambda m, w=where: faults.append(f"{w}: console: {m.text}") if m.type in ("error", "warning") else None)
-                    page.on("pageerror", lambda e, w=where: faults.append(f"{w}: {e}"))
-                    page.on("request", lambda r, w=where: faults.append(f"{w}: request {r.url[:80]}") if not r.url.startswith(("file:", "data:", "blob:")) else None)
+                    watch(page, where, faults)
                     page.goto(page_path.as_uri())
                     page.wait_for_selector("#app[data-ready]")
                     error = page.get_attribute("#app", "data-ready") == "error"
