@@ -1,0 +1,60 @@
+"""Clocks of whole runs: what a trace's `baseTimeNanoseconds` says, and what the real traces hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.kineto import collective, launch, step, trace, write
+
+import rankscope
+
+ENDS = (50.0, 212.0, 377.0, 590.0, 818.0)
+
+
+def run_of(folder: Path, *, late_us: float = 0.0, base_ns: int = 0, ranks: tuple[int, ...] = (0, 1)) -> rankscope.Run:
+    for rank in ranks:
+        moved = late_us if rank else 0.0
+        events = [step(1, moved, 1000)]
+        for number, end in enumerate(ENDS):
+            events.append(launch(moved + end - 30, 2, correlation=number + 1))
+            events.append(collective(moved + end - 20, 20, ranks=ranks, correlation=number + 1))
+        content = trace(events, rank=rank, world_size=len(ranks))
+        content["baseTimeNanoseconds"] = 10_000_000_000 + (base_ns if rank else 0)
+        write(folder / f"rank{rank}.json.gz", content)
+    return rankscope.open(folder, executor="serial")
+
+
+def test_a_shift_is_found_and_said(tmp_path: Path) -> None:
+    run = run_of(tmp_path, late_us=7_000_000.0)
+    assert run.clock().select("rank", "offset_ns", "residual_ns", "anchors", "method").rows() == [
+        (0, 0, 0, 5, "reference"),
+        (1, -7_000_000_000, 0, 5, "collectives"),
+    ]
+    assert [finding.id for finding in run.findings if finding.id.startswith("clock")] == ["clocks-differ"]
+
+
+def test_the_base_time_belongs_to_the_wall_clock(tmp_path: Path) -> None:
+    # The trace's clock runs 3 s ahead, and the file says so.
+    run = run_of(tmp_path, late_us=3_000_000.0, base_ns=-3_000_000_000)
+    assert run.clock()["offset_ns"].to_list() == [0, 0]
+    assert not [finding for finding in run.findings if finding.id.startswith("clock")]
+
+
+def test_one_rank_keeps_its_wall_clock(tmp_path: Path) -> None:
+    run = run_of(tmp_path, ranks=(0,))
+    row = run.clock().row(0, named=True)
+    assert (row["offset_ns"], row["residual_ns"], row["anchors"], row["method"]) == (0, None, 0, "wall clock")
+    assert run.findings == []
+
+
+@pytest.mark.parametrize(
+    ("folder", "limit_us"),
+    [("modded-nanogpt-h100-8ranks", 5), ("torchrec/all-to-all-4ranks", 40), ("torchrec/ddp-resnet18-2ranks", 40)],
+)
+def test_ranks_of_one_host_agree(shared_traces: Path, shared_cache: Path, folder: str, limit_us: int) -> None:
+    clock = rankscope.open(shared_traces / folder, executor="serial").clock()
+    assert clock["offset_ns"].abs().max() <= limit_us * 1000
+    assert clock["residual_ns"].max() <= 100_000
+    assert clock["drift_ppm"].null_count() == clock.height
+    assert clock["component"].n_unique() == 1

@@ -1,0 +1,109 @@
+"""Random collectives of random jobs, with the truth of which rows belong together and how the clocks differ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from rankscope.primitives.communicators import COLUMNS
+from rankscope.primitives.matching import Matching
+
+SCHEMA = {name: pl.Int64() for name in COLUMNS} | dict.fromkeys(
+    ("group", "group_ranks", "collective", "dtype"), pl.String()
+)
+
+
+@dataclass(frozen=True)
+class Made:
+    """Rows with a column ``truth``: which collective each is."""
+
+    rows: pl.DataFrame
+    offset: dict[int, int]
+    drift: dict[int, float]
+    began: float
+
+    def true_time(self, rank: int, clock: np.ndarray) -> np.ndarray:
+        """The first rank's clock at a rank's times."""
+        return (clock - self.offset[rank] + self.drift[rank] * self.began) / (1 + self.drift[rank])
+
+
+def random_job(
+    seed: int,
+    *,
+    ranks: int | None = None,
+    steps: int | None = None,
+    layers: int | None = None,
+    known_steps: bool = False,
+    known_sequence: bool = False,
+    lost: float | None = None,
+    cut: bool = True,
+    jitter: float | None = None,
+    step_jitter: float | None = None,
+    group: str = "0 default_pg",
+    first_rank: int = 0,
+) -> Made:
+    """Layers that repeat in steps that repeat: ends agree to 1–31 µs, clocks differ by µs to an hour and to 100 ppm."""
+    random = np.random.default_rng(seed)
+    ranks = ranks or int(random.integers(2, 17))
+    steps = steps or int(random.integers(2, 9))
+    layers = layers or int(random.integers(1, 13))
+    jitter = 10 ** random.uniform(-2.3, -0.5) if jitter is None else jitter
+    step_jitter = 10 ** random.uniform(3.5, 6.5) if step_jitter is None else step_jitter
+    noise = 10 ** random.uniform(3, 4.5)
+    lost = float(random.choice([0, 0.002, 0.02])) if lost is None else lost
+    pattern = [(kind, 1000 * (1 + bool(layer))) for layer in range(layers) for kind in ("all_gather", "reduce_scatter")]
+    pattern.append(("all_reduce", 64))
+    if random.random() < 0.5:
+        pattern.append(("broadcast", 7))
+    gaps = 10 ** random.uniform(5, 7.3, size=len(pattern))
+    spaces = gaps * (1 + jitter * random.standard_normal((steps, len(pattern)))) ** 2 + 5e4
+    spaces[1:, 0] += np.abs(random.standard_normal(steps - 1)) * step_jitter
+    true = np.cumsum(spaces.ravel())
+    count, span = true.size, true[-1] - true[0]
+    kinds = [kind for _ in range(steps) for kind, _ in pattern]
+    sizes = [size for _ in range(steps) for _, size in pattern]
+    members = list(range(first_rank, first_rank + ranks))
+    made, offsets, drifts = [], {}, {}
+    for rank in members:
+        first = rank == first_rank
+        offsets[rank] = 0 if first else int(random.choice([-1, 1]) * 10 ** random.uniform(3, 12.6))
+        drifts[rank] = 0.0 if first else random.uniform(-100, 100) * 1e-6
+        end = true + random.laplace(0, noise / 1.5, size=count)
+        root = np.array([kind == "broadcast" for kind in kinds])
+        end[root] -= (random.random(root.sum()) < 0.5) * random.exponential(2e5, root.sum())
+        for index in range(1, count):  # a stream runs one after another
+            end[index] = max(end[index], end[index - 1] + 1.5e4)
+        keep = random.random(count) >= lost
+        if cut:
+            keep &= true >= true[0] + random.uniform(0, 0.3) * span * (random.random() < 0.7)
+            keep &= true <= true[-1] - random.uniform(0, 0.3) * span * (random.random() < 0.7)
+        ends = np.rint(end + offsets[rank] + drifts[rank] * (end - true[0])).astype(np.int64)
+        length = np.minimum(random.integers(10_000, 40_000, count), np.diff(ends, prepend=ends[0] - 10**6) - 1000)
+        for index in np.flatnonzero(keep):
+            made.append(
+                {
+                    "rank": rank, "group": group, "group_ranks": str(members), "group_size": ranks, "stream": 7 + rank,
+                    "collective": kinds[index], "dtype": "Float",
+                    "in_elements": sizes[index], "out_elements": sizes[index],
+                    "step": index // len(pattern) if known_steps else None,
+                    "recorded": int(index) + 7 if known_sequence else None,
+                    "start_ns": ends[index] - length[index], "end_ns": ends[index], "truth": int(index),
+                }
+            )  # fmt: skip
+    return Made(frame(made), offsets, drifts, float(true[0]))
+
+
+def frame(rows: list[dict[str, object]]) -> pl.DataFrame:
+    """Rows as `match_collectives` takes them, with their truth."""
+    return pl.DataFrame(rows, schema={**SCHEMA, "truth": pl.Int64()}, strict=False)
+
+
+def faults(rows: pl.DataFrame, found: Matching) -> tuple[int, int]:
+    """Rows matched to another collective's, and rows without a partner that have one."""
+    seen = rows.with_columns(pl.Series("match", found.match)).with_columns(
+        pl.col("rank").n_unique().over("truth").alias("ranks"), pl.col("truth").n_unique().over("match").alias("mixed")
+    )
+    wrong = seen.filter((pl.col("match") >= 0) & (pl.col("mixed") > 1)).height
+    return wrong, seen.filter((pl.col("match") < 0) & (pl.col("ranks") > 1)).height

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.primitives.jobs import random_job
+
+from rankscope.primitives.clocks import align_clocks, medians
+from rankscope.primitives.communicators import COLUMNS, ONE_SIDED
+from rankscope.primitives.matching import match_collectives
+
+
+def clocks(ranks: int, rank: list[int], match: list[int], end: list[int], lenient: bool = False):  # type: ignore[no-untyped-def]
+    return align_clocks(
+        np.arange(ranks), np.array(rank), np.array(match), np.array(end), np.full(len(rank), lenient, dtype=np.bool_)
+    )
+
+
+def test_offsets_of_random_jobs_lie_within_the_residual() -> None:
+    compared = 0
+    for seed in range(2000, 2060):
+        made = random_job(seed)
+        found = match_collectives(made.rows.select(COLUMNS))
+        if found.doubts:
+            continue
+        rows = made.rows.with_columns(pl.Series("match", found.match)).filter(
+            (pl.col("match") >= 0) & ~pl.col("collective").is_in(ONE_SIDED)
+        )
+        ranks = np.unique(made.rows["rank"].to_numpy())
+        result = align_clocks(
+            ranks,
+            rows["rank"].to_numpy(),
+            rows["match"].to_numpy(),
+            rows["end_ns"].to_numpy(),
+            np.zeros(rows.height, dtype=np.bool_),
+        )
+        for index, rank in enumerate(ranks):
+            if result.anchors[index] == 0 or result.component[index] != result.component[0]:
+                continue
+            at = result.at[index : index + 1]
+            apart = abs(float(result.corrected(np.array([rank]), at)[0] - made.true_time(int(rank), at)[0]))
+            assert apart <= max(result.residual[index], result.residual[0]) + 200
+            compared += 1
+    assert compared > 300
+
+
+def test_a_drift_is_found_where_it_moves_ends_beyond_the_noise() -> None:
+    made = random_job(7, ranks=3, steps=200, layers=4, lost=0.0, cut=False, known_sequence=True)
+    found = match_collectives(made.rows.select(COLUMNS))
+    rows = made.rows
+    result = align_clocks(
+        np.arange(3),
+        rows["rank"].to_numpy(),
+        found.match,
+        rows["end_ns"].to_numpy(),
+        np.zeros(rows.height, dtype=np.bool_),
+    )
+    for rank in (1, 2):
+        # The correction undoes the drift.
+        assert abs(result.drift[rank] + made.drift[rank] / (1 + made.drift[rank])) < 2e-6
+    assert result.drift[0] == 0
+
+
+def test_no_drift_is_invented_over_a_moment() -> None:
+    random = np.random.default_rng(0)
+    at = np.arange(40) * 1_000_000
+    ends = np.concatenate([at + random.normal(0, 20_000, 40), at + 5_000_000_000 + random.normal(0, 20_000, 40)])
+    result = clocks(2, [0] * 40 + [1] * 40, [*range(40)] * 2, np.rint(ends).astype(int).tolist())
+    assert result.drift.tolist() == [0.0, 0.0]
+    assert abs(int(result.offset[1]) + 5_000_000_000) <= result.residual[1]
+    assert 20_000 < result.residual[1] < 70_000
+
+
+def test_two_ranks_deviate_from_one_another_not_from_their_mean() -> None:
+    result = clocks(2, [0, 1] * 5, [0, 0, 1, 1, 2, 2, 3, 3, 4, 4], [0, 0, 100, 100, 200, 240, 300, 300, 400, 400])
+    assert result.residual.tolist() == [40, 40]
+    assert result.offset.tolist() == [0, 0]
+
+
+def test_ranks_linked_through_others_share_a_clock() -> None:
+    # 0–1 and 1–2 share collectives, 0–2 do not; 3–4 are apart; 5 has none.
+    rank = [0, 1, 1, 2, 3, 4]
+    match = [0, 0, 1, 1, 2, 2]
+    end = [1000, 1500, 7500, 97_500, 50, 90]
+    result = clocks(6, rank, match, end)
+    assert result.offset.tolist()[:5] == [0, -500, -90_500, 0, -40]
+    assert result.component[0] == result.component[1] == result.component[2] != result.component[3]
+    assert result.component[3] == result.component[4] != result.component[5]
+    assert result.anchors.tolist() == [1, 2, 1, 1, 1, 0]
+    assert result.residual[5] == -1
+
+
+def test_what_need_not_synchronise_counts_without_its_outliers() -> None:
+    at = np.arange(20) * 1_000_000
+    other = at + 3_000 + np.array([0, 500, -500, 200] * 5)
+    other[::5] += 900_000
+    result = clocks(2, [0] * 20 + [1] * 20, [*range(20)] * 2, [*at.tolist(), *other.tolist()], lenient=True)
+    assert abs(int(result.offset[1]) + 3_000) <= 500
+    assert result.residual[1] <= 1_000
+    assert result.anchors[1] == 16
+
+
+def test_nothing_to_go_by() -> None:
+    result = clocks(3, [], [], [])
+    assert result.offset.tolist() == [0, 0, 0]
+    assert np.unique(result.component).size == 3
+    assert result.anchors.tolist() == [0, 0, 0]
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(-(10**15), 10**15)), max_size=40))
+def test_medians(pairs: list[tuple[int, int]]) -> None:
+    code = np.array([c for c, _ in pairs], dtype=np.int64)
+    value = np.array([v for _, v in pairs], dtype=np.int64)
+    found = medians(code, value, 5, empty=-7)
+    for each in range(5):
+        mine = np.sort(value[code == each])
+        if mine.size:
+            low, high = int(mine[(mine.size - 1) // 2]), int(mine[mine.size // 2])
+            assert found[each] == low + (high - low) // 2
+        else:
+            assert found[each] == -7
