@@ -6,39 +6,43 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.intervals import Int64
-from rankscope.primitives.nesting import nest
+from rankscope.primitives.nesting import Int32, nest
 from rankscope.store.pile import Pile
 
-# What each link is made from: read of the whole table, where everything else passes by in slices.
-_RANGE = ["start_ns", "end_ns", "pid", "tid"]
-_KEYS = {
-    "host_ops": _RANGE,
-    "python_frames": _RANGE,
-    "annotations": [*_RANGE, "on_device"],
-    "runtime_calls": ["start_ns", "correlation"],
-    "device_events": ["correlation", "external_id"],
-    "collectives": ["source", "row"],
+# The tables whose ranges nest, and what tells their threads apart.
+_NESTED = {
+    "host_ops": ("pid", "tid"),
+    "python_frames": ("pid", "tid"),
+    "annotations": ("pid", "tid", "on_device"),
 }
 
 
 def linked_columns(pile: Pile, name: str) -> pl.DataFrame | None:
     """The columns of a table that links make, in its final order; None where it has none or no rows."""
-    if name not in _KEYS or not pile.rows(name):
+    if not pile.rows(name):
         return None
-    keys = pile.columns(name, _KEYS[name])
     if name == "device_events":
-        calls = pile.columns("runtime_calls", _KEYS["runtime_calls"])
+        keys = pile.columns(name, ["correlation", "external_id"])
+        calls = pile.columns("runtime_calls", ["start_ns", "correlation"])
         return _launched(keys, calls).with_columns(_owned(keys, pile.columns("host_ops", ["external_id"])))
     if name == "collectives":
-        return _pointed(keys, pile)
-    return None if name == "runtime_calls" else _nested(keys, by_device=name == "annotations")
+        return _pointed(pile.columns(name, ["source", "row"]), pile)
+    return _nested(pile, name) if name in _NESTED else None
 
 
-def _nested(frame: pl.DataFrame, *, by_device: bool) -> pl.DataFrame:
-    thread = _numbered(frame["pid"]) * (1 << 32) + _numbered(frame["tid"])
-    if by_device:
-        thread = 2 * thread + frame["on_device"].to_numpy()
-    nesting = nest(thread, frame["start_ns"].to_numpy(), frame["end_ns"].to_numpy())
+def _nested(pile: Pile, name: str) -> pl.DataFrame:
+    # Column after column, each let go before the next: of millions of rows, every one of these is tens of megabytes.
+    thread = np.zeros(pile.rows(name), dtype=np.int32)
+    for column in _NESTED[name]:
+        numbers = _numbered(pile.columns(name, [column])[column])
+        if (int(thread.max()) + 1) * (int(numbers.max()) + 1) >= 1 << 31:
+            # So many processes and threads that their pairs must be counted, not computed.
+            pairs = pl.DataFrame([pl.Series("thread", thread), pl.Series("number", numbers)])
+            thread = _numbered(pairs.select(pl.struct("thread", "number").rank("dense")).to_series())
+        else:
+            thread = thread * (numbers.max() + 1) + numbers
+    start, end = (pile.columns(name, [column])[column].to_numpy() for column in ("start_ns", "end_ns"))
+    nesting = nest(thread, start, end)
     parent = pl.Series("parent_row", nesting.parent, dtype=pl.Int32)
     return pl.DataFrame(
         [
@@ -49,10 +53,10 @@ def _nested(frame: pl.DataFrame, *, by_device: bool) -> pl.DataFrame:
     )
 
 
-def _numbered(values: pl.Series) -> Int64:
-    """The distinct values counted through; nulls are one of them."""
-    _, number = np.unique(values.fill_null(-(1 << 63)).to_numpy(), return_inverse=True)
-    return number.astype(np.int64)
+def _numbered(values: pl.Series) -> Int32:
+    """The distinct values counted through, from 0; nulls are one of them."""
+    numbers: Int32 = values.rank("dense").fill_null(0).cast(pl.Int32).to_numpy()
+    return numbers
 
 
 def _pointed(collectives: pl.DataFrame, pile: Pile) -> pl.DataFrame:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from rankscope.primitives.intervals import Int64
+
+Int32 = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True)
@@ -19,12 +22,12 @@ class Nesting:
         self_ns: duration less the durations of the ranges directly inside, cut at its own end; never negative.
     """
 
-    depth: Int64
-    parent: Int64
+    depth: Int32
+    parent: Int32
     self_ns: Int64
 
 
-def nest(thread: Int64, start: Int64, end: Int64) -> Nesting:
+def nest(thread: Int32, start: Int64, end: Int64) -> Nesting:
     """Nest ranges by thread.
 
     In the order of (start, longest first) a range's depth is the number of earlier ones that have not ended when it
@@ -39,33 +42,38 @@ def nest(thread: Int64, start: Int64, end: Int64) -> Nesting:
         end: instants after the last, ns. A range without duration is inside what is open at its instant.
     """
     count = start.size
-    depth = np.zeros(count, dtype=np.int64)
-    parent = np.full(count, -1, dtype=np.int64)
-    self_ns = (end - start).astype(np.int64)
+    depth = np.zeros(count, dtype=np.int32)
+    parent = np.full(count, -1, dtype=np.int32)
     if count == 0:
-        return Nesting(depth, parent, self_ns)
-    order = np.lexsort((start - end, start, thread))
+        return Nesting(depth, parent, np.empty(0, dtype=np.int64))
+    order = np.lexsort((start - end, start, thread)).astype(np.int32)
     bounds = np.flatnonzero(np.diff(thread[order])) + 1
     for rows in np.split(order, bounds):
         _nest_thread(rows, start[rows], end[rows], depth, parent)
-    inside = parent >= 0
-    child, mother = np.flatnonzero(inside), parent[inside]
-    covered = np.minimum(end[child], end[mother]) - start[child]
-    spent = np.zeros(count, dtype=np.int64)
-    np.add.at(spent, mother, np.maximum(covered, 0))
-    return Nesting(depth, parent, np.maximum(self_ns - spent, 0))
+    del order
+    self_ns = (end - start).astype(np.int64)
+    child = np.flatnonzero(parent >= 0).astype(np.int32)
+    mother = parent[child]
+    covered = np.maximum(np.minimum(end[child], end[mother]) - start[child], 0)
+    np.subtract.at(self_ns, mother, covered)
+    return Nesting(depth, parent, np.maximum(self_ns, 0, out=self_ns))
 
 
-def _nest_thread(rows: Int64, start: Int64, end: Int64, depth: Int64, parent: Int64) -> None:
+def _nest_thread(rows: Int32, start: Int64, end: Int64, depth: Int32, parent: Int32) -> None:
     # Twice the time leaves room for "just after": a range without duration ends half a nanosecond later, so that
     # it is open at its own instant and is counted as inside what is open there.
-    ends = np.sort(2 * end + (end == start))
-    position = np.arange(rows.size)
+    ends = 2 * end
+    ends += end == start
+    ends.sort()
+    position = np.arange(rows.size, dtype=np.int64)
     level = position - np.searchsorted(ends, 2 * start, side="right")
+    del ends
     depth[rows] = level
     # The parent is the last earlier range one level up: the greatest key below (level − 1, position).
+    inside = np.flatnonzero(level > 0)
     key = level * rows.size + position
-    by_key = np.argsort(key, kind="stable")
-    found = np.searchsorted(key[by_key], (level - 1) * rows.size + position, side="left") - 1
-    inside = level > 0
-    parent[rows[inside]] = rows[by_key[found[inside]]]
+    wanted = key[inside] - rows.size
+    key.sort()
+    # A key names its own position.
+    found = key[np.searchsorted(key, wanted, side="left") - 1] % rows.size
+    parent[rows[inside]] = rows[found]
