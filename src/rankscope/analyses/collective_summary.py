@@ -1,7 +1,10 @@
 """Collectives by group, kind, type and size.
 
-One row per group, collective, element type and size: how often each ran, on how many ranks, and how long it took on a
-rank from start to end, which includes waiting for the slowest rank.
+One row per group, collective, element type and size: how often each ran, on how many ranks, how long it took on a rank
+from start to end, and how much of that was waiting for later ranks. Bandwidths are over the median transfer, as
+nccl-tests define them (`collectives`); `best_bus_bandwidth` is the greatest median bus bandwidth that any group of the
+run reached with this collective, type and size, and `of_best` how near this one comes. They rest only on collectives
+of which all ranks are known; `measured` says how many those are.
 """
 
 from __future__ import annotations
@@ -12,7 +15,8 @@ import polars as pl
 
 from rankscope.results import Analysis, Column, Finding, Inputs, Tables
 
-_KEY = ("group", "group_size", "collective", "dtype", "bytes")
+_SAME = ("collective", "dtype", "bytes")
+_KEY = ("group", "group_size", *_SAME)
 COLUMNS = (
     Column("group", "", "the process group"),
     Column("group_size", "ranks", "ranks in the group"),
@@ -26,6 +30,14 @@ COLUMNS = (
     Column("min_ns", "ns", "least duration"),
     Column("median_ns", "ns", "median duration"),
     Column("max_ns", "ns", "greatest duration"),
+    Column("measured", "count", "collectives of which all ranks are known"),
+    Column("wait_ns", "ns", "time spent waiting for later ranks, summed over all ranks; null where none is known"),
+    Column("transfer_ns", "ns", "median transfer"),
+    Column("algorithm_bandwidth", "GB/s", "bytes over the median transfer"),
+    Column("bus_bandwidth", "GB/s", "the same for what the busiest link carries"),
+    Column("best_bus_bandwidth", "GB/s", "the best that a group of the run reached with this collective and size"),
+    Column("of_best", "ratio", "bus bandwidth over the best"),
+    Column("estimate", "", "whether wait and transfer are only a hint"),
 )
 
 
@@ -36,7 +48,8 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
     """Group the collectives of all ranks."""
-    duration = pl.col("duration_ns")
+    duration, wait = pl.col("duration_ns"), pl.col("wait_ns")
+    known = wait.is_not_null()
     frame = (
         inputs.results["collectives"]
         .group_by(_KEY)
@@ -48,6 +61,19 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
             duration.min().alias("min_ns"),
             duration.median().alias("median_ns"),
             duration.max().alias("max_ns"),
+            pl.col("match").filter(known).n_unique().cast(pl.Int64).alias("measured"),
+            pl.when(known.any()).then(wait.sum()).alias("wait_ns"),
+            # Every rank of a collective carries the same transfer and bandwidths.
+            *(
+                pl.col(name).filter(known).median().alias(name)
+                for name in ("transfer_ns", "algorithm_bandwidth", "bus_bandwidth")
+            ),
+            pl.col("estimate").any().alias("estimate"),
+        )
+        .with_columns(pl.col("bus_bandwidth").max().over(_SAME).alias("best_bus_bandwidth"))
+        .with_columns(
+            (pl.col("bus_bandwidth") / pl.col("best_bus_bandwidth")).alias("of_best"),
+            pl.when(pl.col("measured") > 0).then("estimate").alias("estimate"),
         )
         .sort("total_ns", *_KEY, descending=[True] + [False] * len(_KEY))
     )

@@ -8,6 +8,17 @@ Without a device the collectives are Gloo's host ranges, whose sizes are those o
 `bytes` is the full size S of the operation: elements out for all_gather, in for the others, times the width of the
 type; S is the total array for reduce_scatter and all_gather (as nccl-tests define it). `sequence` counts the
 collectives of a group and stream in device order; a recorded `Seq` wins. Times are on each trace's own clock.
+
+Rows with one number in `match` are the same collective on different ranks: found by equal recorded `Seq`, else by
+where the ends lie, with step numbers as anchor where they are known (`match_method`).
+
+    transfer = least duration over the group's ranks        wait = duration − transfer
+    algorithm bandwidth = S / transfer                      bus bandwidth = algorithm bandwidth × f
+
+with f = 2(n−1)/n for all_reduce, (n−1)/n for all_gather, reduce_scatter and all_to_all, 1 for broadcast, reduce, send
+and recv (nccl-tests). They are null where a rank of the group is missing, for without it waiting would pass for
+transfer, and for ranges on the host that overlap. `estimate` marks operations whose ranks need not start and end
+together: there they are only a hint.
 """
 
 from __future__ import annotations
@@ -20,9 +31,13 @@ import polars as pl
 
 from rankscope.primitives.activity import gloo_ranges, with_category
 from rankscope.primitives.collectives import collective_kind, element_bytes
+from rankscope.primitives.communicators import COLUMNS as MATCHED_BY
+from rankscope.primitives.communicators import POINT_TO_POINT
 from rankscope.primitives.kernels import COMMUNICATION
+from rankscope.primitives.matching import METHODS, Matching, match_collectives
 from rankscope.primitives.steps import host_steps
-from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
+from rankscope.primitives.waiting import with_waits
+from rankscope.results import Analysis, Column, Evidence, Finding, Inputs, Tables, by_window, concat_ranks
 from rankscope.store.info import TraceInfo
 
 COLUMNS = (
@@ -43,22 +58,119 @@ COLUMNS = (
     Column("start_ns", "ns", "when it starts on this rank, on its own clock"),
     Column("end_ns", "ns", "when it ends on this rank, on its own clock"),
     Column("duration_ns", "ns", "from start to end on this rank: waiting for the others and transfer"),
+    Column("match", "", "one number for the same collective on all ranks; null without a partner"),
+    Column("matched_ranks", "count", "ranks on which it was found, this one among them"),
+    Column("match_method", "", "`sequence`, `step`, `clock` (as another group's collectives say), `votes`, or `none`"),
+    Column("transfer_ns", "ns", "the least duration over the group's ranks; null where one is missing"),
+    Column("wait_ns", "ns", "duration less transfer: waiting for later ranks"),
+    Column("algorithm_bandwidth", "GB/s", "bytes over transfer"),
+    Column("bus_bandwidth", "GB/s", "what the busiest link carried, as nccl-tests define it"),
+    Column("peers", "", "sender and receiver of a point-to-point operation, `0 → 1`"),
+    Column("estimate", "", "whether transfer and wait are only a hint"),
     Column("name", "", "the kernel or range, as written"),
 )
+_OF_ALL_RANKS = (
+    "match", "matched_ranks", "match_method", "transfer_ns", "wait_ns", "algorithm_bandwidth", "bus_bandwidth",
+    "estimate",
+)  # fmt: skip
+# What the reduce needs beside the columns.
+_BESIDE = (
+    Column("recorded", "", "`Seq`, as written"),
+    Column("source_rank", "", "sender"),
+    Column("destination_rank", "", "receiver"),
+    Column("on_device", "", "whether it is a kernel"),
+    Column("base_ns", "ns", "what makes its time the wall clock's"),
+)
+# Types of the columns that are no integers, for a result without any row.
+_TYPES: dict[str, pl.DataType] = {
+    **dict.fromkeys(("group", "group_ranks", "collective", "dtype", "match_method", "peers", "name"), pl.String()),
+    **dict.fromkeys(("algorithm_bandwidth", "bus_bandwidth"), pl.Float64()),
+    "estimate": pl.Boolean(),
+}
+_MAPPED = (*(column for column in COLUMNS if column.name not in _OF_ALL_RANKS), *_BESIDE)
 
 _META = ("collective", "dtype", "in_elements", "out_elements", "group_name", "group_description", "group_ranks")
-_METADATA_COLUMNS = (*_META, "group_size", "sequence")
+_METADATA_COLUMNS = (*_META, "group_size", "sequence", "source_rank", "destination_rank")
 
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """The collectives of a rank, window by window."""
     parts = [_of_window(window, inputs, number) for number, window in enumerate(by_window(tables, inputs))]
-    return concat_ranks(parts, COLUMNS)
+    return concat_ranks(parts, _MAPPED)
 
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """The ranks below one another."""
-    return concat_ranks(parts, COLUMNS), []
+    """Match the ranks' collectives, and tell waiting from transfer."""
+    rows = concat_ranks(parts, _MAPPED)
+    if not rows.height:
+        return pl.DataFrame(schema={column.name: _TYPES.get(column.name, pl.Int64()) for column in COLUMNS}), []
+    wall = rows.with_columns(pl.col("start_ns") + pl.col("base_ns"), pl.col("end_ns") + pl.col("base_ns"))
+    found = match_collectives(wall.select(MATCHED_BY))
+    match = pl.Series("match", found.match)
+    ranks = max(len({info.rank for info in inputs.traces}), inputs.world_size or 0)
+    matched = with_waits(
+        rows.with_columns(
+            pl.select(pl.when(match >= 0).then(match)).to_series(),
+            pl.Series("match_method", found.method).replace_strict(dict(enumerate(METHODS)), return_dtype=pl.String),
+        ),
+        ranks,
+    )
+    return matched.select(column.name for column in COLUMNS), _findings(matched, found)
+
+
+def _findings(rows: pl.DataFrame, found: Matching) -> list[Finding]:
+    findings = [
+        Finding(
+            id="ambiguous-match",
+            severity="warning",
+            title=f"{doubt.group}: the collectives of some ranks fit the others' at two places nearly as well",
+            ranks=doubt.ranks,
+            evidence=(
+                Evidence("evidence for the place taken", round(doubt.evidence), "nats"),
+                Evidence("evidence for the other", round(doubt.rival), "nats"),
+                Evidence("the two lie apart by", doubt.apart_ns, "ns"),
+            ),
+            advice="Call the profiler's step() in every iteration: the steps' numbers tell repetitions apart.",
+        )
+        for doubt in found.doubts
+    ]
+    findings += [
+        Finding(
+            id="unmatched-ranks",
+            severity="warning",
+            title=f"{group}: the collectives of some ranks fit nobody's",
+            ranks=ranks,
+            evidence=(Evidence("ranks", len(ranks), "count"),),
+            advice="Record the same steps on all ranks.",
+        )
+        for group, ranks in found.unplaced
+    ]
+    if found.disagreeing:
+        findings.append(
+            Finding(
+                id="collectives-disagree",
+                severity="warning",
+                title="some collectives have the number of another on other ranks, but not its kind or size",
+                evidence=(Evidence("collectives", found.disagreeing, "count"),),
+                advice="Look whether the ranks run different code.",
+            )
+        )
+    alone = rows.filter(pl.col("match").is_null())
+    if alone.height and rows["rank"].n_unique() > 1:
+        by_rank = alone.group_by("rank").len().sort("rank")
+        findings.append(
+            Finding(
+                id="unmatched-collectives",
+                severity="info",
+                title="some collectives were found on one rank only: at the edges of what was recorded, or lost",
+                ranks=tuple(by_rank["rank"]),
+                evidence=(
+                    Evidence("without a partner", alone.height, "count"),
+                    Evidence("collectives of all ranks", rows.height, "count"),
+                ),
+            )
+        )
+    return findings
 
 
 def _of_window(window: Tables, inputs: Inputs, number: int) -> pl.DataFrame:
@@ -83,9 +195,13 @@ def _of_window(window: Tables, inputs: Inputs, number: int) -> pl.DataFrame:
             pl.lit(number, pl.Int64).alias("window"),
             (elements * width).alias("bytes"),
             (pl.col("end_ns") - pl.col("start_ns")).alias("duration_ns"),
+            pl.col("sequence").alias("recorded"),
             pl.coalesce("sequence", pl.int_range(pl.len()).over("group", "stream")).alias("sequence"),
+            pl.lit(bool(device.height)).alias("on_device"),
+            pl.lit(inputs.traces[number].base_time_ns, pl.Int64).alias("base_ns"),
+            _peers().alias("peers"),
         )
-        .select(column.name for column in COLUMNS)
+        .select(column.name for column in _MAPPED)
     )
 
 
@@ -105,6 +221,14 @@ def _kernels(device: pl.DataFrame, metadata: pl.DataFrame, inputs: Inputs) -> pl
     )
     named = told.with_columns(_group_label().alias("group"))
     return _fill_groups(named).with_columns(pl.coalesce("collective", "name").alias("label"))
+
+
+def _peers() -> pl.Expr:
+    """Who sends to whom, where the trace says both."""
+    known = (pl.col("source_rank") >= 0) & (pl.col("destination_rank") >= 0)
+    return pl.when(pl.col("collective").is_in(POINT_TO_POINT) & known).then(
+        pl.format("{} → {}", "source_rank", "destination_rank")
+    )
 
 
 def _group_label() -> pl.Expr:
@@ -155,7 +279,7 @@ def _gloo(window: Tables, info: TraceInfo) -> pl.DataFrame:
         pl.lit("gloo").alias("group"),
         pl.lit(len(ranks) if ranks else None, pl.Int64).alias("group_size"),
         pl.lit(json.dumps(list(ranks)) if ranks else None, pl.String).alias("group_ranks"),
-        pl.lit(None, pl.Int64).alias("sequence"),
+        *(pl.lit(None, pl.Int64).alias(name) for name in ("sequence", "source_rank", "destination_rank")),
         pl.col("tid").alias("stream"),
         pl.lit(None, pl.Int64).alias("launch_ns"),
     )

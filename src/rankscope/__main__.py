@@ -1,0 +1,5 @@
+"""`python -m rankscope`."""
+
+from rankscope.cli import main
+
+main()

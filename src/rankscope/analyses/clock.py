@@ -1,0 +1,132 @@
+"""How far each rank's clock is from the others'.
+
+One row per rank. A synchronising collective ends on all of its ranks at nearly one time. A rank's offset is the median
+difference of its ends from the others', found jointly over all groups: time and offset in turn, each the median of
+what the other leaves. `offset_ns` is added to the rank's wall clock (its trace's clock and `baseTimeNanoseconds`) to
+have the clock of the first rank of its component:
+
+    common = wall + offset_ns + drift_ppm · 10⁻⁶ · (wall − at_ns)
+
+Broadcast, reduce, gather, scatter, send and recv are left out: their ranks need not end together. SendRecv and
+all_to_all count without what lies beyond 5 median absolute deviations. `residual_ns` is the 90th percentile of the
+deviations of its ends from the other ranks': no difference of times between ranks below it means anything. A drift is
+given only where |drift| · span > 4 · residual; over a few seconds a fit invents dozens of ppm. Ranks that no chain of
+collectives links to others keep their wall clock (`method` is `wall clock`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+
+from rankscope.primitives.clocks import align_clocks, base_times
+from rankscope.primitives.communicators import ONE_SIDED, POINT_TO_POINT, UNEVEN
+from rankscope.results import Analysis, Column, Evidence, Finding, Inputs, Tables
+
+COLUMNS = (
+    Column("rank", "", "the rank"),
+    Column("offset_ns", "ns", "what to add to its wall clock; 0 on the first rank of a component"),
+    Column("drift_ppm", "ppm", "by how much its clock is to be quickened; null where none can be told from noise"),
+    Column("at_ns", "ns", "the time on its wall clock at which the offset holds"),
+    Column("residual_ns", "ns", "90 of 100 of its ends lie as near as this to the others'; null without collectives"),
+    Column("anchors", "count", "collectives that the offset rests on"),
+    Column("component", "", "ranks with one number are linked by collectives"),
+    Column("method", "", "`collectives`, `reference` (the first rank of a component), or `wall clock`"),
+)
+
+# An offset worth a word: clocks of one host agree to some dozens of microseconds.
+WORTH_SAYING_NS = 1_000_000
+
+
+def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
+    """Nothing: it reads the collectives' result alone."""
+    return pl.DataFrame()
+
+
+def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
+    """Find the offsets from the matched collectives."""
+    ranks = np.array(sorted({info.rank for info in inputs.traces if info.rank is not None}), dtype=np.int64)
+    rows = (
+        inputs.results["collectives"]
+        .filter(pl.col("match").is_not_null() & ~pl.col("collective").is_in([*ONE_SIDED, *POINT_TO_POINT]))
+        .join(base_times(inputs.traces), on=["rank", "window"], how="left")
+    )
+    found = align_clocks(
+        ranks,
+        rows["rank"].to_numpy(),
+        rows["match"].to_numpy(),
+        (rows["end_ns"] + rows["base_ns"].fill_null(0)).to_numpy(),
+        rows["collective"].is_in(UNEVEN).to_numpy(),
+    )
+    _, first = np.unique(found.component, return_index=True)
+    reference = np.isin(np.arange(ranks.size), first)
+    linked = found.anchors > 0
+    ppm = pl.Series(found.drift * 1e6)
+    frame = pl.DataFrame(
+        {
+            "rank": ranks,
+            "offset_ns": found.offset,
+            "drift_ppm": pl.select(pl.when(ppm != 0).then(ppm)).to_series(),
+            "at_ns": found.at,
+            "residual_ns": pl.select(pl.when(pl.Series(linked)).then(pl.Series(found.residual))).to_series(),
+            "anchors": found.anchors,
+            "component": found.component,
+            "method": np.where(~linked, "wall clock", np.where(reference, "reference", "collectives")),
+        }
+    )
+    return frame.select(column.name for column in COLUMNS), _findings(frame)
+
+
+def _findings(frame: pl.DataFrame) -> list[Finding]:
+    findings = []
+    alone = frame.filter(pl.col("method") == "wall clock")
+    if alone.height and frame.height > 1:
+        findings.append(
+            Finding(
+                id="clock-not-aligned",
+                severity="warning",
+                title="some ranks share no matched collective with another: their times cannot be compared",
+                ranks=tuple(alone["rank"]),
+                evidence=(Evidence("ranks on their wall clock", alone.height, "count"),),
+                advice="Record the same steps on all ranks, and at least one collective on each.",
+            )
+        )
+    parts = frame.filter(pl.col("anchors") > 0)["component"].n_unique()
+    if parts > 1:
+        findings.append(
+            Finding(
+                id="clock-components",
+                severity="info",
+                title="no collective links all ranks: times are comparable only within each set of linked ranks",
+                evidence=(Evidence("sets of linked ranks", parts, "count"),),
+            )
+        )
+    far = frame.filter(pl.col("offset_ns").abs() > WORTH_SAYING_NS)
+    if far.height:
+        greatest = far.row(far["offset_ns"].abs().arg_max() or 0, named=True)
+        findings.append(
+            Finding(
+                id="clocks-differ",
+                severity="info",
+                title="the ranks' wall clocks differ: what compares ranks here is corrected for it",
+                ranks=tuple(far["rank"]),
+                evidence=(
+                    Evidence(f"greatest offset (rank {greatest['rank']})", greatest["offset_ns"], "ns"),
+                    Evidence("residual after correction", greatest["residual_ns"] or 0, "ns"),
+                ),
+                advice="Elsewhere, compare times of these ranks only after adding offset_ns.",
+            )
+        )
+    return findings
+
+
+analysis = Analysis(
+    name="clock",
+    doc=__doc__,
+    columns=COLUMNS,
+    per_rank=per_rank,
+    across_ranks=across_ranks,
+    requires=("collectives",),
+)

@@ -1,0 +1,373 @@
+"""Which rank holds the others up, by how much, and why.
+
+One row per rank. A collective cannot finish before its last rank has come. On aligned clocks (`clock`) a rank's
+lateness is its arrival less the median of the *other* ranks' arrivals; below the clocks' residual it is nothing.
+`lateness_ns` is the worst of each step, averaged over the steps. `waited_ns` is the time in which others waited for
+this rank: the union, step by step, of the waits it causes, for sums over overlapping collectives would count the same
+time twice. A rank that came late because it waited in another group passes the blame on. `saving_ns` is what a step
+would gain at most if the rank came no later than the last but one.
+
+The cause is sought in the stretch since the last collective of the same ranks, which all of them leave together. What
+took longer there than on the others (the median) made the rank late:
+
+- `slow_device`, `more_work`: the compute kernels launched in the same steps take longer, or are more or larger
+- `data_loading`: the device sat idle while the host was in its data loader
+- `slow_host`: the device sat idle while the host ran operators, the runtime, or nothing that was recorded (asleep)
+- `memory`: the device sat idle in allocations, or copied
+- `slow_network`: the rank's other group moves its data slower than groups of its kind do
+- `unclear`: nothing explains half of it
+
+Point-to-point operations are left out of lateness: in a pipeline a stage waits for the one before it by design.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+
+from rankscope.primitives.causes import Cause, cause_of, excess, slow_groups, work_excess
+from rankscope.primitives.clocks import base_times
+from rankscope.primitives.communicators import POINT_TO_POINT, ranks_of
+from rankscope.primitives.intervals import Int64
+from rankscope.primitives.lateness import Arrivals, arrivals, median_of_others, pass_on, union_by
+from rankscope.primitives.stretches import PARTS, parts_until, previous, step_work
+from rankscope.results import Analysis, Column, Evidence, Finding, Inputs, Tables, by_window
+
+COLUMNS = (
+    Column("rank", "", "the rank"),
+    Column("lateness_ns", "ns", "how late it came at worst in a step, mean over steps"),
+    Column("waited_ns", "ns", "time in which others waited for it, over all steps"),
+    Column("last_share", "ratio", "of its collectives, those where it came last by more than the residual"),
+    Column("steps", "count", "steps in which it was compared"),
+    Column("late_steps", "count", "steps in which it came last by more than the residual"),
+    Column("cause", "", "why it is late; null where it is not"),
+    Column("cause_ns", "ns", "what the cause explains of a step's lateness"),
+    Column("evidence", "", "the numbers behind the cause"),
+    Column("saving_ns", "ns", "what a step would gain at most if it came no later than the last but one"),
+)
+
+WORTH = 0.01  # of a step: a straggler that costs less is no finding
+PERSISTENT = 0.5  # of the steps: with less it is only passing
+OUTSTANDING = 3.0  # times the other ranks' median: with less it only takes its turn
+NETWORK = 0.1  # slower than its like by this: a finding
+_WORK = ("work_ns", "pieces", "size")
+_STARTED, _ENDED = tuple(f"{name}_by_start" for name in PARTS), tuple(f"{name}_by_end" for name in PARTS)
+_MAPPED = {
+    "rank": pl.Int64, "window": pl.Int64, "match": pl.Int64, "previous": pl.Int64, "step": pl.Int64,
+    "start_ns": pl.Int64, "end_ns": pl.Int64, "on_host": pl.Boolean,
+    **dict.fromkeys((*_STARTED, *_ENDED, *_WORK), pl.Int64),
+}  # fmt: skip
+
+
+def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
+    """What the rank had done by each matched collective, and what its steps launched."""
+    own = inputs.results["collectives"].filter((pl.col("rank") == inputs.rank) & pl.col("match").is_not_null())
+    parts = [
+        _of_window(window, own.filter(pl.col("window") == number), inputs, number)
+        for number, window in enumerate(by_window(tables, inputs))
+    ]
+    return pl.concat(parts) if parts else pl.DataFrame(schema=_MAPPED)
+
+
+def _of_window(window: Tables, own: pl.DataFrame, inputs: Inputs, number: int) -> pl.DataFrame:
+    own = own.filter(~pl.col("collective").is_in(POINT_TO_POINT)).sort("start_ns", "end_ns")
+    start, end = own["start_ns"].to_numpy(), own["end_ns"].to_numpy()
+    before = previous(own["group"].to_list(), _members(own), start, end)
+    match = own["match"].to_numpy()
+    extra = inputs.options.communication
+    by_start, by_end = parts_until(window, start, extra), parts_until(window, end, extra)
+    frame = own.select("rank", "window", "match", "step", "start_ns", "end_ns").with_columns(
+        pl.Series("previous", np.where(before >= 0, match[before], -1) if match.size else match, pl.Int64),
+        pl.lit(window["device_events"].is_empty()).alias("on_host"),
+        *(pl.Series(name, by_start[part], pl.Int64) for name, part in zip(_STARTED, PARTS, strict=True)),
+        *(pl.Series(name, by_end[part], pl.Int64) for name, part in zip(_ENDED, PARTS, strict=True)),
+    )
+    return frame.join(step_work(window, extra), on="step", how="left").select(
+        pl.col(name).cast(dtype) for name, dtype in _MAPPED.items()
+    )
+
+
+def _members(own: pl.DataFrame) -> dict[str, frozenset[int]]:
+    pairs = own.select("group", "group_ranks").unique().drop_nulls().rows()
+    return {group: frozenset(found) for group, text in pairs if (found := ranks_of(text)) is not None}
+
+
+def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
+    """Who is late, to whom it matters, and why."""
+    ranks = sorted({info.rank for info in inputs.traces if info.rank is not None})
+    stretches = pl.concat([part.select(pl.col(n).cast(t) for n, t in _MAPPED.items()) for part in parts if part.width])
+    rows = _on_one_clock(stretches, inputs)
+    if rows.is_empty():
+        return _quiet(ranks), []
+    event, arrival = rows["event"].to_numpy(), rows["arrival_ns"].to_numpy()
+    found = arrivals(event, arrival)
+    residual = rows["residual_ns"].to_numpy()
+    late = np.where(found.late > residual, found.late, 0)
+    more = excess(event, {name: rows[name].to_numpy() for name in PARTS})
+    inherits = (2 * more["communication"] > found.late)[found.last] & (late[found.last] > 0)
+    rank = rows["rank"].to_numpy()
+    carries = ~inherits & (2 * more["compute"] > found.late)[found.last] & (late[found.last] > 0)
+    carried = np.where(carries, _began_by(rows)[found.last], -1)
+    behind = pass_on(event, rank, rows["begin_ns"].to_numpy(), arrival, found, inherits, carried)
+    blamed = np.where(late[found.last] > 0, rank[behind], -1)
+    table = _measure(ranks, rows, found, late, blamed, _communicators(rows, inputs))
+    own = _own(found, late, blamed, rank)
+    work = work_excess(rows.select("rank", "step", *_WORK).unique(["rank", "step"], keep="first").drop_nulls())
+    causes = {
+        each: _cause(rows, each, own, late, more, work) for each in table.filter(pl.col("late_steps") > 0)["rank"]
+    }
+    table = _with_causes(table, causes)
+    step_ns = _step_length(rows)
+    return (
+        table.select(column.name for column in COLUMNS),
+        [*_findings(table, step_ns), *_slow_networks(inputs, _steps(rows))],
+    )
+
+
+def _on_one_clock(stretches: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
+    """Matched collectives of two ranks and more, with arrivals on the common clock."""
+    clock = inputs.results["clock"].select("rank", "offset_ns", "drift_ppm", "at_ns", "residual_ns", "component")
+    wall = pl.col("start_ns") + pl.col("base_ns").fill_null(0)
+    lean = ((wall - pl.col("at_ns")) * pl.col("drift_ppm").fill_null(0.0) * 1e-6).round().cast(pl.Int64)
+    rows = (
+        stretches.join(base_times(inputs.traces), on=["rank", "window"], how="left")
+        .join(clock, on="rank", how="inner")
+        .filter(pl.col("residual_ns").is_not_null())
+        .with_columns((wall + pl.col("offset_ns") + lean).alias("arrival_ns"))
+        # A launchless kernel has no step: that of the same collective on other ranks is its own.
+        .with_columns(
+            pl.col("step").max().over("match").alias("event_step"),
+            pl.max_horizontal("residual_ns", pl.col("residual_ns").median().over("match").cast(pl.Int64)),
+        )
+        .filter((pl.col("rank").n_unique().over("match") > 1) & (pl.len().over("match", "rank") == 1))
+    )
+    known = rows["event_step"].drop_nulls().len() > 0
+    rows = rows.filter(pl.col("event_step").is_not_null()) if known else rows.with_columns(event_step=pl.lit(0))
+    rows = _with_stretches(rows)
+    # What came before the first collective of a group is not recorded alike on all ranks.
+    settled = rows.filter(pl.col("began_by") >= 0)
+    rows = settled if settled.height else rows
+    return rows.with_columns(
+        (pl.col("match").rank("dense").cast(pl.Int64) - 1).alias("event"),
+        (pl.col("event_step").rank("dense").cast(pl.Int64) - 1).alias("step_index"),
+    )
+
+
+def _with_stretches(rows: pl.DataFrame) -> pl.DataFrame:
+    """What each rank did in the stretch before each collective.
+
+    It begins at the same collective on all ranks: the last that had ended on every one of them. Matches are numbered
+    in the order of time, so of what the ranks name it is the one with the least number.
+    """
+    begun = rows.with_columns(pl.col("previous").min().over("match").alias("began_by"))
+    began = rows.select(
+        "rank", "window", pl.col("match").alias("began_by"), pl.col("end_ns").alias("begin_ns"), *_ENDED
+    )
+    joined = begun.drop(_ENDED).join(began, on=["rank", "window", "began_by"], how="left")
+    return joined.with_columns(
+        (pl.col("arrival_ns") - pl.col("start_ns") + pl.col("begin_ns").fill_null(pl.col("start_ns"))).alias(
+            "begin_ns"
+        ),
+        pl.col("begin_ns").is_not_null().alias("measured"),
+        *(
+            (pl.col(started) - pl.col(ended)).fill_null(0).alias(part)
+            for part, started, ended in zip(PARTS, _STARTED, _ENDED, strict=True)
+        ),
+    )
+
+
+def _began_by(rows: pl.DataFrame) -> Int64:
+    """The event that each row's stretch begins with; −1 where it is none of these."""
+    matches = np.unique(rows["match"].to_numpy())
+    wanted = rows["began_by"].to_numpy()
+    place = np.minimum(np.searchsorted(matches, wanted), matches.size - 1)
+    return np.where(matches[place] == wanted, place, -1).astype(np.int64)
+
+
+def _communicators(rows: pl.DataFrame, inputs: Inputs) -> Int64:
+    """A number for each event's group."""
+    groups = inputs.results["collectives"].select("match", "group", "group_ranks").drop_nulls("match").unique("match")
+    codes = rows.select("event", "match").unique("event").join(groups, on="match", how="left").sort("event")
+    found: Int64 = (
+        (codes.select(pl.struct("group", "group_ranks").rank("dense").cast(pl.Int64) - 1)).to_series().to_numpy()
+    )
+    return found
+
+
+def _steps(rows: pl.DataFrame) -> int:
+    return max(rows["event_step"].n_unique(), 1)
+
+
+def _step_length(rows: pl.DataFrame) -> int:
+    span = rows["arrival_ns"].to_numpy().max() - rows["begin_ns"].to_numpy().min()
+    return max(int(span) // _steps(rows), 1)
+
+
+def _quiet(ranks: Sequence[int]) -> pl.DataFrame:
+    """Nothing to compare: every rank with nulls."""
+    numbers = dict.fromkeys(("lateness_ns", "waited_ns", "steps", "late_steps", "cause_ns", "saving_ns"), pl.Int64)
+    schema = {
+        column.name: numbers.get(column.name, pl.Float64 if column.unit == "ratio" else pl.String)
+        for column in COLUMNS[1:]
+    }
+    return pl.DataFrame({"rank": pl.Series(ranks, dtype=pl.Int64)}).with_columns(
+        pl.lit(None, dtype).alias(name) for name, dtype in schema.items()
+    )
+
+
+def _measure(
+    ranks: Sequence[int], rows: pl.DataFrame, found: Arrivals, late: Int64, blamed: Int64, group: Int64
+) -> pl.DataFrame:
+    """Lateness, waits and savings by rank."""
+    rank, step = rows["rank"].to_numpy(), rows["step_index"].to_numpy()
+    steps = int(step.max()) + 1
+    event_step = step[found.last]
+    known = np.array(ranks, dtype=np.int64)
+    place = np.searchsorted(known, rank)
+    size = known.size * steps
+    worst = np.zeros(size, dtype=np.int64)
+    np.maximum.at(worst, place * steps + step, late)
+    caused = blamed >= 0
+    code = np.searchsorted(known, np.where(caused, blamed, known[0])) * steps + event_step
+    waited = union_by(code[caused], found.first_ns[caused], found.last_ns[caused], size)
+    # Those who wait in one of its groups and those who wait in another wait for the same delay: the greater counts.
+    groups, cell = np.unique(np.stack([code[caused], group[caused]]), axis=1, return_inverse=True)
+    each = union_by(cell.reshape(-1), found.second_ns[caused], found.last_ns[caused], groups.shape[1])
+    saved = np.zeros(size, dtype=np.int64)
+    np.maximum.at(saved, groups[0], each)
+    seen = np.zeros(size, dtype=np.bool_)
+    seen[place * steps + step] = True
+    last = np.zeros(rank.size, dtype=np.bool_)
+    last[found.last[late[found.last] > 0]] = True
+    # A step counts as late for the rank that is to blame, not for the one that handed its lateness on.
+    late_step = (waited > 0).reshape(known.size, steps)
+    count = np.maximum(seen.reshape(known.size, steps).sum(axis=1), 1)
+    collectives = np.maximum(np.bincount(place, minlength=known.size), 1)
+    compared = np.bincount(place, minlength=known.size) > 0
+    return pl.DataFrame(
+        {
+            "rank": known,
+            "lateness_ns": worst.reshape(known.size, steps).sum(axis=1) // count,
+            "waited_ns": waited.reshape(known.size, steps).sum(axis=1),
+            "last_share": np.bincount(place, weights=last, minlength=known.size) / collectives,
+            "steps": seen.reshape(known.size, steps).sum(axis=1).astype(np.int64),
+            "late_steps": late_step.sum(axis=1).astype(np.int64),
+            "saving_ns": saved.reshape(known.size, steps).sum(axis=1) // steps,
+            "compared": compared,
+        }
+    ).with_columns(
+        pl.when("compared").then(name).alias(name) for name in ("lateness_ns", "waited_ns", "last_share", "saving_ns")
+    )
+
+
+def _own(found: Arrivals, late: Int64, blamed: Int64, rank: Int64) -> Int64:
+    """The rows of ranks that came last by their own doing."""
+    own: Int64 = found.last[(late[found.last] > 0) & (blamed == rank[found.last])]
+    return own
+
+
+def _cause(rows: pl.DataFrame, rank: int, own: Int64, late: Int64, more: dict[str, Int64], work: pl.DataFrame) -> Cause:
+    mine = own[rows["rank"].to_numpy()[own] == rank]
+    if not mine.size:
+        return Cause("unclear", 0.0, "it never came last by its own doing")
+    steps = pl.DataFrame({"step": rows["event_step"].to_numpy()[mine], "lateness_ns": late[mine]})
+    worst = steps.group_by("step").agg(pl.col("lateness_ns").max())
+    launched = work.filter(pl.col("rank") == rank).join(worst, on="step").drop("rank", "step")
+    return cause_of(
+        int(late[mine].sum()),
+        {name: int(value[mine].sum()) for name, value in more.items()},
+        launched,
+        on_host=bool(rows["on_host"].to_numpy()[mine].all()),
+    )
+
+
+def _with_causes(table: pl.DataFrame, causes: dict[int, Cause]) -> pl.DataFrame:
+    """The causes beside the measures."""
+    shares = pl.Series([causes[r].share if r in causes else None for r in table["rank"]], dtype=pl.Float64)
+    return table.with_columns(
+        pl.Series("cause", [causes[r].cause if r in causes else None for r in table["rank"]], dtype=pl.String),
+        pl.Series("evidence", [causes[r].evidence if r in causes else None for r in table["rank"]], dtype=pl.String),
+        (pl.col("lateness_ns") * shares).round().cast(pl.Int64).alias("cause_ns"),
+    )
+
+
+_ADVICE = {
+    "slow_device": "Look at this device's clocks, temperature and neighbours, or swap it.",
+    "more_work": "Even out what the ranks are given: batch sizes, sequence lengths, experts, uneven shards.",
+    "data_loading": "Give its loader more workers, prefetch further, or look at the storage it reads from.",
+    "slow_host": "Look at what else runs on its host, at CPU binding, garbage collection and synchronisation.",
+    "memory": "Look for allocation retries and copies: free memory, a fixed batch shape, expandable segments.",
+    "slow_network": "Look at the links between the ranks of its group.",
+    "unclear": "Record more on this rank: stacks (with_stack) and shapes.",
+}
+
+
+def _findings(table: pl.DataFrame, step_ns: int) -> list[Finding]:
+    """Ranks that cost the job more than a little."""
+    findings = []
+    others = median_of_others(np.zeros(table.height, dtype=np.int64), table["waited_ns"].fill_null(0).to_numpy())
+    table = table.with_columns(pl.Series("others", others))
+    costly = table.filter((pl.col("saving_ns") >= WORTH * step_ns) & (pl.col("late_steps") > 0))
+    for row in costly.sort("saving_ns", "rank", descending=[True, False]).iter_rows(named=True):
+        lasting = row["late_steps"] > PERSISTENT * row["steps"] and row["waited_ns"] > OUTSTANDING * row["others"]
+        findings.append(
+            Finding(
+                id="straggler",
+                severity="warning" if lasting else "info",
+                title=f"rank {row['rank']} holds the others up{'' if lasting else ' in some steps'}: {row['cause']}",
+                ranks=(row["rank"],),
+                evidence=(
+                    Evidence("late at worst in a step, mean", row["lateness_ns"], "ns"),
+                    Evidence("time others waited for it", row["waited_ns"], "ns"),
+                    Evidence("steps in which it came last", row["late_steps"], "count"),
+                    Evidence("steps", row["steps"], "count"),
+                    Evidence(f"cause: {row['cause']}", row["evidence"] or ""),
+                ),
+                saving_ns=row["saving_ns"],
+                advice=_ADVICE.get(row["cause"] or "unclear", ""),
+            )
+        )
+    return findings
+
+
+def _slow_networks(inputs: Inputs, steps: int) -> list[Finding]:
+    """Groups that move the same data slower than their like."""
+    collectives = inputs.results["collectives"].filter(~pl.col("collective").is_in(POINT_TO_POINT))
+    findings = []
+    for row in slow_groups(collectives).iter_rows(named=True):
+        if row["excess_ns"] <= NETWORK * row["expected_ns"]:
+            continue
+        findings.append(
+            Finding(
+                id="slow-network",
+                severity="warning",
+                title=f"the collectives of group {row['group']} move their data slower than those of its like",
+                ranks=ranks_of(row["group_ranks"]) or () if row["group_ranks"] else (),
+                evidence=(
+                    Evidence("transfers take longer by", row["excess_ns"], "ns"),
+                    Evidence("of", row["expected_ns"], "ns"),
+                    Evidence("groups it is held against", row["groups"] - 1, "count"),
+                ),
+                saving_ns=row["excess_ns"] // steps,
+                advice=_ADVICE["slow_network"],
+            )
+        )
+    return findings
+
+
+analysis = Analysis(
+    name="stragglers",
+    doc=__doc__,
+    columns=COLUMNS,
+    per_rank=per_rank,
+    across_ranks=across_ranks,
+    reads={
+        "device_events": ("start_ns", "end_ns", "name", "kind", "is_collective", "launch_ns", "grid"),
+        "host_ops": ("start_ns", "end_ns", "name", "pid", "tid", "depth", "input_dims"),
+        "runtime_calls": ("start_ns", "end_ns", "name"),
+        "annotations": ("start_ns", "end_ns", "name", "pid", "tid", "on_device", "step"),
+    },
+    requires=("collectives", "clock"),
+)

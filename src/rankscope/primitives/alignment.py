@@ -1,0 +1,355 @@
+"""By how much two ranks' clocks differ, from the ends of the collectives that both ran.
+
+Neither clock is trusted, and no pair of events is known beforehand. A synchronising collective ends on all ranks at
+nearly one time, so pairs that could be the same collective vote with the difference of their ends: the true offset
+is where many agree. Layers and steps repeat, and a shift by one of them collects votes as well; so the densest bins
+are only hypotheses. Each is grown from its seed over the whole timeline (the offset is followed through drift) and
+weighed by its evidence: how much better the ends agree than chance would have them, in nats. Two hypotheses of like
+evidence are ambiguous, and that is said.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from rankscope.primitives.intervals import Int64
+
+Bool = npt.NDArray[np.bool_]
+
+SEED = 64  # events that vote together
+CHUNK_SPAN = 250_000_000  # ns in which drift is too small to matter: 100 ppm make 25 µs
+WIDTHS = (100_000, 1_000_000)  # ns: how wide a bin of votes is; ends agree to 31 µs with NCCL, to ms on a busy host
+DRIFT = 150e-6  # the most by which two clocks run apart
+NEAR = 2_000_000  # ns: beyond this two ends do not speak for one another
+BLURS = tuple(2_000 * 2**n for n in range(11))  # ns: how well ends may agree, 2 µs to 2 ms
+LIKE = 0.8  # a second hypothesis with this share of the first's evidence makes both doubtful
+CLEAR = 12.0  # nats by which the first must be ahead: with a handful of events, chance comes close
+ENOUGH = 1.0  # nats an event: with less, other seeds are tried
+TRUST = 0.5  # nats an event: enough for what another group's collectives already say
+PEAKS = 3
+MOST_PAIRS = 60_000  # that vote in one seed
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The collectives of one group on one rank, in the order of their ends.
+
+    Attributes:
+        end: when each ended, ns.
+        kind: which collective, as a number ≥ 0.
+        full: kind, type and size together as a number; −1 where type or size is not known.
+        step: the step that launched it; −1 unknown.
+        one_sided: whether ranks may end it at different times: broadcast, reduce, gather, scatter.
+        uneven: whether ranks may have more or less to move, and end it when they have: all_to_all, SendRecv.
+        start: when each started, ns.
+    """
+
+    end: Int64
+    kind: Int64
+    full: Int64
+    step: Int64
+    one_sided: Bool
+    uneven: Bool
+    start: Int64
+    _by_kind: Int64 = field(init=False, repr=False)
+    _key: Int64 = field(init=False, repr=False)
+    _span: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        span = int(self.end[-1] - self.end[0]) + 3 if self.end.size else 3
+        order = np.argsort(self.kind, kind="stable")
+        object.__setattr__(self, "_span", span)
+        object.__setattr__(self, "_by_kind", order)
+        object.__setattr__(self, "_key", self.kind[order] * span + (self.end[order] - self.origin + 1))
+
+    @property
+    def origin(self) -> int:
+        """The first end."""
+        return int(self.end[0]) if self.end.size else 0
+
+    def __len__(self) -> int:
+        return int(self.end.size)
+
+    def take(self, rows: Int64) -> Timeline:
+        """Some of its events, in order."""
+        return Timeline(
+            self.end[rows],
+            self.kind[rows],
+            self.full[rows],
+            self.step[rows],
+            self.one_sided[rows],
+            self.uneven[rows],
+            self.start[rows],
+        )
+
+    def pairs(self, other: Timeline, at: Int64, reach: int, *, same_step: bool) -> tuple[Int64, Int64]:
+        """Events of this and another timeline that could be the same collective.
+
+        Args:
+            other: the other timeline.
+            at: when the other's events ended on this one's clock, as far as is known, ns.
+            reach: how far from there to look, ns.
+            same_step: leave out pairs whose steps are known and differ.
+
+        Returns:
+            indices into this one's events and into the other's.
+        """
+        low = np.clip(at - reach - self.origin + 1, 0, self._span - 1)
+        high = np.clip(at + reach - self.origin + 1, -1, self._span - 1)
+        first = np.searchsorted(self._key, other.kind * self._span + low, side="left")
+        last = np.searchsorted(self._key, other.kind * self._span + high, side="right")
+        counts = np.maximum(last - first, 0)
+        theirs = np.repeat(np.arange(len(other)), counts)
+        mine = self._by_kind[np.repeat(first - (np.cumsum(counts) - counts), counts) + np.arange(theirs.size)]
+        keep = compatible(self.full[mine], other.full[theirs])
+        if same_step:
+            keep &= compatible(self.step[mine], other.step[theirs])
+        return mine[keep], theirs[keep]
+
+
+def compatible(mine: Int64, theirs: Int64) -> Bool:
+    """Whether two labels are equal as far as both are known."""
+    fits: Bool = (mine == theirs) | (mine < 0) | (theirs < 0)
+    return fits
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Where a timeline lies on the reference's clock.
+
+    Attributes:
+        shift: what to add to each of its ends, ns.
+        blur: how well ends agree after that, ns.
+        evidence: how much the ends speak for it, nats.
+        anchored: what tells it from other hypotheses: `step`, `clock` (another group's alignment) or `votes`.
+        rival: the best other hypothesis, if there is one.
+    """
+
+    shift: Int64
+    blur: int
+    evidence: float
+    anchored: str = "votes"
+    rival: Alignment | None = None
+
+    @property
+    def offset(self) -> int:
+        """The shift in the middle of the timeline, ns."""
+        return int(self.shift[self.shift.size // 2])
+
+    @property
+    def ambiguous(self) -> bool:
+        """Whether another offset would do nearly as well."""
+        if self.anchored != "votes" or self.rival is None:
+            return False
+        return self.rival.evidence >= min(LIKE * self.evidence, self.evidence - CLEAR)
+
+
+def align(reference: Timeline, other: Timeline, guess: int = 0, *, trusted: bool = False) -> Alignment | None:
+    """Find the other timeline's place on the reference's clock.
+
+    Args:
+        reference: whose clock counts.
+        other: the timeline to place.
+        guess: an offset to be tried as well, ns: 0 for wall clocks that may agree.
+        trusted: the guess is what another group's collectives gave: where the ends agree with it, it is taken.
+
+    Returns:
+        None if nothing speaks for any offset.
+    """
+    if not len(reference) or not len(other):
+        return None
+    chunks = _chunks(other)
+    if trusted:
+        found = _grow(reference, other, chunks, len(chunks) // 2, guess, by_step=False)
+        if found is not None and found.evidence > TRUST * len(other):
+            return replace(found, anchored="clock")
+    known = bool(np.isin(other.step[other.step >= 0], reference.step[reference.step >= 0]).any())
+    if known:
+        # A step's number says which repetition is meant. It is believed unless the ends speak loudly against it.
+        stepped = _best(reference, other, chunks, None, by_step=True)
+        if stepped is not None and stepped.evidence > 1.5 * ENOUGH * len(other):
+            return replace(stepped, anchored="step")
+        free = _best(reference, other, chunks, guess, by_step=False)
+        if stepped is not None and (free is None or free.evidence <= 2 * stepped.evidence + 8):
+            return replace(stepped, anchored="step")
+        return free
+    return _best(reference, other, chunks, guess, by_step=False)
+
+
+def _chunks(line: Timeline) -> list[Int64]:
+    """Runs of consecutive events, each short in number and in time."""
+    ends, bounds, first = line.end, [0], 0
+    while first < ends.size:
+        last = min(first + SEED, int(np.searchsorted(ends, ends[first] + CHUNK_SPAN, side="right")))
+        first = max(last, first + 1)
+        bounds.append(first)
+    return [np.arange(a, b) for a, b in pairwise(bounds)]
+
+
+def _best(
+    reference: Timeline, other: Timeline, chunks: list[Int64], guess: int | None, *, by_step: bool
+) -> Alignment | None:
+    grown: list[Alignment] = []
+    # The middle lies in what both recorded, more likely than either end. The others only if it says nothing.
+    order = sorted(range(len(chunks)), key=lambda c: (-min(chunks[c].size, SEED // 2), abs(c - len(chunks) / 2)))
+    for seed in order[:3]:
+        offsets = _hypotheses(reference, other.take(chunks[seed]), by_step=by_step)
+        if guess is not None:
+            offsets.append(guess)
+        for offset in offsets:
+            found = _grow(reference, other, chunks, seed, offset, by_step=by_step)
+            if found is not None and not any(_same(found, each) for each in grown):
+                grown.append(found)
+        grown.sort(key=lambda each: -each.evidence)
+        if grown and grown[0].evidence > ENOUGH * len(other):
+            break
+    if not grown:
+        return None
+    return replace(grown[0], rival=grown[1] if len(grown) > 1 else None)
+
+
+def _same(one: Alignment, other: Alignment) -> bool:
+    return bool(np.median(np.abs(one.shift - other.shift)) < max(50_000, 4 * min(one.blur, other.blur)))
+
+
+def _hypotheses(reference: Timeline, seed: Timeline, *, by_step: bool) -> list[int]:
+    """The offsets that most pairs vote for, in narrow bins and in wide ones."""
+    everywhere = np.full(len(seed), reference.origin, dtype=np.int64)
+    reach = int(reference.end[-1]) - reference.origin + 1
+    voters = seed
+    if len(reference) * len(seed) > MOST_PAIRS:
+        few = max(MOST_PAIRS // len(reference), 16)
+        start = max((len(seed) - few) // 2, 0)
+        voters = seed.take(np.arange(start, min(start + few, len(seed))))
+    mine, theirs = reference.pairs(voters, everywhere[: len(voters)], reach, same_step=by_step)
+    if by_step:
+        both = (reference.step[mine] >= 0) & (voters.step[theirs] >= 0)
+        mine, theirs = mine[both], theirs[both]
+    strict = ~voters.one_sided[theirs]
+    if strict.any():
+        mine, theirs = mine[strict], theirs[strict]
+    differences = np.sort(reference.end[mine] - voters.end[theirs])
+    found: list[int] = []
+    for width in WIDTHS:
+        for peak in _peaks(differences, width):
+            if all(abs(peak - other) > width // 2 for other in found):
+                found.append(peak)
+    return found
+
+
+def _peaks(differences: Int64, width: int) -> list[int]:
+    """The medians of the densest bins of a width, densest first; bins do not overlap."""
+    if not differences.size:
+        return []
+    last = np.searchsorted(differences, differences + width, side="right")
+    votes = last - np.arange(differences.size)
+    found = []
+    for _ in range(PEAKS):
+        top = int(np.argmax(votes))
+        if votes[top] <= 0:
+            break
+        inside = differences[top : last[top]]
+        found.append(int(inside[inside.size // 2]))
+        votes = np.where(np.abs(differences - differences[top]) <= width, 0, votes)
+    return found
+
+
+def _densest(differences: Int64, width: int) -> int | None:
+    """The median of the densest bin."""
+    peaks = _peaks(np.sort(differences), width)[:1]
+    return peaks[0] if peaks else None
+
+
+def _grow(
+    reference: Timeline, other: Timeline, chunks: list[Int64], seed: int, offset: int, *, by_step: bool
+) -> Alignment | None:
+    """Follow an offset from its seed outwards, then weigh it."""
+    centre = np.array([(int(other.end[c[0]]) + int(other.end[c[-1]])) // 2 for c in chunks], dtype=np.int64)
+    shifts = np.full(len(chunks), offset, dtype=np.int64)
+    supported = np.zeros(len(chunks), dtype=np.bool_)
+    for direction in (1, -1):
+        last = seed
+        steps = range(seed, len(chunks)) if direction == 1 else range(seed - 1, -1, -1)
+        for index in steps:
+            rows = other.take(chunks[index])
+            predicted = int(shifts[last])
+            apart = abs(int(centre[index] - centre[last]))
+            reach = int(WIDTHS[1] // 2 + DRIFT * apart)
+            mine, theirs = reference.pairs(rows, rows.end + predicted, reach, same_step=by_step)
+            strict = ~rows.one_sided[theirs]
+            if strict.any():
+                mine, theirs = mine[strict], theirs[strict]
+            found = _densest(reference.end[mine] - rows.end[theirs], WIDTHS[0])
+            shifts[index] = predicted if found is None else found
+            if found is not None:
+                supported[index] = True
+                last = index
+    if not supported.any():
+        return None
+    if len(chunks) == 1:
+        shift = np.full(len(other), shifts[0], dtype=np.int64)
+    else:
+        at = (other.end - other.origin).astype(np.float64)
+        nodes = (centre[supported] - other.origin).astype(np.float64)
+        base = int(shifts[supported][0])
+        shift = base + np.rint(np.interp(at, nodes, (shifts[supported] - base).astype(np.float64))).astype(np.int64)
+    evidence, blur = weigh(reference, other, shift)
+    for _ in range(2):
+        straight = _straight(reference, other, shift, blur)
+        if straight is None:
+            break
+        better, sharper = weigh(reference, other, straight)
+        if better <= evidence:
+            break
+        shift, evidence, blur = straight, better, sharper
+    return Alignment(shift, blur, evidence) if evidence > 0 else None
+
+
+def _straight(reference: Timeline, other: Timeline, shift: Int64, blur: int) -> Int64 | None:
+    """The shift that runs straight through the pairs that agree: clocks drift steadily."""
+    theirs, residual = _nearest(reference, other, shift)
+    near = np.abs(residual) <= 4 * blur
+    if near.sum() < 8:
+        return None
+    at = (other.end - other.origin).astype(np.float64) / max(int(other.end[-1]) - other.origin, 1)
+    base = int(shift[0])
+    seen = (shift[theirs[near]] - base + residual[near]).astype(np.float64)
+    slope, level = np.polyfit(at[theirs[near]], seen, 1)
+    straight: Int64 = base + np.rint(level + slope * at).astype(np.int64)
+    return straight
+
+
+def _nearest(reference: Timeline, other: Timeline, shift: Int64) -> tuple[Int64, Int64]:
+    """Which events have any partner near, and by how much the end of the nearest is later."""
+    mine, theirs = reference.pairs(other, other.end + shift, NEAR, same_step=False)
+    strict = ~other.one_sided[theirs]
+    if strict.any():
+        mine, theirs = mine[strict], theirs[strict]
+    residual = reference.end[mine] - other.end[theirs] - shift[theirs]
+    if not theirs.size:
+        return theirs, residual
+    # Pairs come in the order of theirs; the sign rides along in the last bit.
+    begins = np.flatnonzero(np.concatenate([[True], np.diff(theirs) != 0]))
+    least = np.minimum.reduceat(2 * np.abs(residual) + (residual < 0), begins)
+    return theirs[begins], np.where(least & 1, -(least >> 1), least >> 1)
+
+
+def weigh(reference: Timeline, other: Timeline, shift: Int64) -> tuple[float, int]:
+    """How much the ends speak for a shift, in nats, and how well they agree, ns.
+
+    An end that agrees within the blur where events of its kind lie a gap apart is gap / 2 blur times likelier than by
+    chance. The blur is the one under which all of them together say most.
+    """
+    theirs, nearest = _nearest(reference, other, shift)
+    residual = np.full(len(other), 2 * NEAR, dtype=np.int64)
+    residual[theirs] = np.abs(nearest)
+    counts = np.bincount(reference.kind, minlength=int(max(reference.kind.max(), other.kind.max())) + 1)
+    span = max(int(reference.end[-1] - reference.end[0]), NEAR)
+    gap = span / np.maximum(counts[other.kind], 1)
+    totals = [float(np.maximum(np.log(gap / (2 * blur)) - residual / blur, 0).sum()) for blur in BLURS]
+    best = int(np.argmax(totals))
+    return totals[best], BLURS[best]

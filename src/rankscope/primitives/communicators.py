@@ -1,0 +1,100 @@
+"""Which collectives belong together before any clock is known: communicator, kind and size, as numbers.
+
+A communicator is a group with its ranks, so that groups that share a name but not their ranks stay apart; the two
+ends of a point-to-point channel are one of their own in each direction. Sizes are those of the whole operation, which
+are equal on all ranks even where each has an uneven part.
+"""
+
+from __future__ import annotations
+
+import json
+
+import polars as pl
+
+ONE_SIDED = ("broadcast", "reduce", "gather", "scatter", "p2p")
+POINT_TO_POINT = ("send", "recv")
+# Where each rank may have a size of its own, sizes say nothing about what is the same.
+UNEVEN = ("all_to_all", "gather", "scatter", "send_recv")
+
+COLUMNS = (
+    "rank",
+    "group",
+    "group_ranks",
+    "group_size",
+    "stream",
+    "collective",
+    "dtype",
+    "in_elements",
+    "out_elements",
+    "step",
+    "recorded",
+    "start_ns",
+    "end_ns",
+    "source_rank",
+    "destination_rank",
+)
+
+
+def coded(rows: pl.DataFrame) -> pl.DataFrame:
+    """Labels as numbers: communicator, kind, full (kind, type and size), step, recorded; −1 for what is not known."""
+    p2p = pl.col("collective").is_in(POINT_TO_POINT)
+    ranks = rows["rank"].n_unique()
+    listed = {text: ranks_of(text) for text in rows["group_ranks"].unique().drop_nulls()}
+    pairs = {text: json.dumps(found) for text, found in listed.items() if found is not None and len(found) == 2}
+    only_two = json.dumps(rows["rank"].unique().sort().to_list()) if ranks == 2 else None
+    ends = pl.col("group_ranks").replace_strict(pairs, default=None, return_dtype=pl.String)
+    # Whose ranks nobody lists may be the two that there are.
+    ends = pl.when(pl.col("group_ranks").is_null()).then(pl.lit(only_two, pl.String)).otherwise(ends)
+    told = pl.col("source_rank").is_not_null() & pl.col("destination_rank").is_not_null()
+    told = told & (pl.col("source_rank") >= 0) & (pl.col("destination_rank") >= 0)
+    first = pl.col("rank") == ends.str.json_decode(pl.List(pl.Int64)).list.first()
+    sends = pl.col("collective") == "send"
+    channel = (
+        pl.when(p2p & told)
+        .then(pl.format("{}>{}", "source_rank", "destination_rank"))
+        .when(p2p & ends.is_not_null())
+        .then(pl.format("{} {}", ends, first == sends))
+        .when(~p2p)
+        .then(pl.lit(""))
+    )
+    unknown = pl.col("group_size").is_null() & pl.col("group_ranks").is_null()
+    lone = rows.filter(unknown).group_by("rank").agg(pl.col("group").n_unique().alias("n"))["n"]
+    # One unknown communicator on every rank is one, whatever the number of its stream.
+    alone = bool(lone.len() == ranks and (lone == 1).all())
+    name = pl.when(unknown & alone).then(pl.lit("unknown")).otherwise(pl.col("group"))
+    uneven = pl.col("collective").is_in(UNEVEN)
+    size = pl.when(pl.col("collective") == "all_gather").then("out_elements").otherwise("in_elements")
+    size = pl.when(uneven).then(pl.lit(0, pl.Int64)).when(p2p).then(pl.col("in_elements")).otherwise(size)
+    kind = pl.when(p2p).then(pl.lit("p2p")).otherwise(pl.col("collective"))
+    full = pl.struct(kind.alias("kind"), pl.col("dtype").str.to_lowercase(), size.alias("size"))
+    known = pl.col("dtype").is_not_null() & size.is_not_null()
+    group = pl.struct(name.alias("name"), pl.col("group_ranks"), pl.col("group_size"), channel.alias("channel"))
+    return rows.select(
+        pl.col("rank").cast(pl.Int64),
+        "start_ns",
+        "end_ns",
+        _code(pl.col("stream").fill_null(-1)).alias("stream"),
+        pl.when(channel.is_not_null()).then(_code(group)).otherwise(-1).alias("communicator"),
+        _code(kind).alias("kind"),
+        pl.when(known).then(_code(full)).otherwise(-1).alias("full"),
+        pl.col("step").cast(pl.Int64).fill_null(-1).alias("step"),
+        pl.col("recorded").cast(pl.Int64).fill_null(-1).alias("recorded"),
+        kind.is_in(ONE_SIDED).alias("one_sided"),
+        uneven.alias("uneven"),
+        name.alias("label"),
+    )
+
+
+def _code(expression: pl.Expr) -> pl.Expr:
+    return expression.rank("dense").cast(pl.Int64) - 1
+
+
+def ranks_of(text: str) -> tuple[int, ...] | None:
+    """The ranks of a group as a trace writes them; None where it leaves some out."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    if not isinstance(found, list) or not all(isinstance(rank, int) for rank in found):
+        return None
+    return tuple(sorted(found))

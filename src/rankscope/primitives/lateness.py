@@ -1,0 +1,139 @@
+"""Who came last to each collective, by how much, and who is to blame for it.
+
+All arrays hold one row per rank and collective; ``event`` says which collective, from 0. Times are on one clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from rankscope.primitives.intervals import Int64, IntervalSet
+
+HOPS = 6  # blame is passed on over so many groups at most
+
+
+def median_of_others(event: Int64, value: Int64, missing: int = 0) -> Int64:
+    """For each row the median of the other rows of its event.
+
+    Args:
+        event: which event, from 0.
+        value: integers.
+        missing: for a row without others.
+    """
+    order = np.lexsort((value, event))
+    sorted_ = value[order]
+    count = np.bincount(event)[event[order]]
+    first = (np.cumsum(np.bincount(event)) - np.bincount(event))[event[order]]
+    position = np.arange(order.size) - first
+    others = np.maximum(count - 1, 1)
+    # Among the others, a place at or behind one's own is one further on.
+    low, high = (others - 1) // 2, others // 2
+    low, high = low + (low >= position), high + (high >= position)
+    limit = np.maximum(count - 1, 0)
+    below = sorted_[first + np.minimum(low, limit)]
+    above = sorted_[first + np.minimum(high, limit)]
+    result = np.empty_like(value)
+    result[order] = np.where(count > 1, below + (above - below) // 2, missing)
+    return result
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """By event: who came last, when the first, the last but one and the last came. By row: lateness.
+
+    Attributes:
+        last: the row that came last, by event.
+        first_ns: by event.
+        second_ns: when the last but one came, by event.
+        last_ns: by event.
+        late: by row: arrival less the median of the others'.
+    """
+
+    last: Int64
+    first_ns: Int64
+    second_ns: Int64
+    last_ns: Int64
+    late: Int64
+
+
+def arrivals(event: Int64, arrival: Int64) -> Arrivals:
+    """Sort out each event's arrivals; every event has two rows at least."""
+    order = np.lexsort((arrival, event))
+    ends = np.cumsum(np.bincount(event)) - 1
+    begins = np.concatenate([[0], ends[:-1] + 1])
+    return Arrivals(
+        last=order[ends],
+        first_ns=arrival[order[begins]],
+        second_ns=arrival[order[np.maximum(ends - 1, begins)]],
+        last_ns=arrival[order[ends]],
+        late=arrival - median_of_others(event, arrival),
+    )
+
+
+def pass_on(
+    event: Int64,
+    rank: Int64,
+    begin: Int64,
+    arrival: Int64,
+    found: Arrivals,
+    inherits: npt.NDArray[np.bool_],
+    carried: Int64,
+) -> Int64:
+    """Who is to blame for each event: the row of the rank that is behind it.
+
+    A rank that is late because it waited for another in a group of its own is not to blame: the one that came last to
+    the collective it waited longest in is, or whoever that one waited for. Lateness that is only carried on from an
+    earlier collective (waiting there does not hold up what others compute meanwhile) is that one's.
+
+    Args:
+        event: by row.
+        rank: by row.
+        begin: where the row's stretch begins.
+        arrival: by row.
+        found: of the same rows.
+        inherits: by event, whether its last rank was late mostly because it waited elsewhere.
+        carried: by event, the earlier one that its last rank was late to already; −1 for none.
+    """
+    pointer = np.arange(found.last.size)
+    # The same rank must have been last there too.
+    earlier = np.flatnonzero(carried >= 0)
+    earlier = earlier[rank[found.last[carried[earlier]]] == rank[found.last[earlier]]]
+    pointer[earlier] = carried[earlier]
+    asked = np.flatnonzero(inherits)
+    if asked.size:
+        # Each rank's rows in order; those whose arrival lies in the asked stretch are a run.
+        order = np.lexsort((arrival, rank))
+        span = int(arrival.max() - min(begin.min(), arrival.min())) + 2
+        base = min(int(begin.min()), int(arrival.min()))
+        key = rank[order] * span + (arrival[order] - base)
+        rows = found.last[asked]
+        low = np.searchsorted(key, rank[rows] * span + (begin[rows] - base), side="left")
+        high = np.searchsorted(key, rank[rows] * span + (arrival[rows] - base), side="left")
+        counts = np.maximum(high - low, 0)
+        owner = np.repeat(np.arange(asked.size), counts)
+        inside = order[np.repeat(low - (np.cumsum(counts) - counts), counts) + np.arange(owner.size)]
+        waited = found.last_ns[event[inside]] - arrival[inside]
+        by_wait = np.lexsort((waited, owner))
+        owner, inside, waited = owner[by_wait], inside[by_wait], waited[by_wait]
+        longest = np.flatnonzero(np.concatenate([np.diff(owner) != 0, [True]])) if owner.size else owner
+        longest = longest[waited[longest] > 0]
+        pointer[asked[owner[longest]]] = event[inside[longest]]
+    for _ in range(HOPS):
+        pointer = pointer[pointer]
+    return found.last[pointer]
+
+
+def union_by(code: Int64, start: Int64, end: Int64, size: int) -> Int64:
+    """The length of the union of the intervals of each code, ns."""
+    result = np.zeros(size, dtype=np.int64)
+    if not code.size:
+        return result
+    # One after another on one axis, so that no two codes meet.
+    base, width = int(start.min()), int(end.max() - start.min()) + 1
+    cuts = np.arange(size, dtype=np.int64) * width
+    together = IntervalSet.of(start - base + cuts[code], end - base + cuts[code])
+    result[:] = together.within(cuts, cuts + width)
+    return result

@@ -1,0 +1,336 @@
+"""Which rows of different ranks are the same collective.
+
+Equal recorded sequence numbers first. Where none are recorded, each rank's timeline is placed on the clock of the
+group's fullest rank (`rankscope.primitives.alignment`: step numbers as anchor where they are known, else votes on the
+difference of ends) and its events are given partners in order (`rankscope.primitives.assignment`). What the fullest
+rank lacks itself is found among what the others have over. Nothing here believes a clock, a count or a position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import polars as pl
+
+from rankscope.primitives.alignment import Alignment, Timeline, align
+from rankscope.primitives.assignment import assign
+from rankscope.primitives.communicators import coded
+from rankscope.primitives.intervals import Int64
+
+METHODS = ("none", "sequence", "step", "clock", "votes")
+LEFT_OVER = 8  # blurs within which events that the reference lacks are the same
+LEAST_LEFT_OVER = 100_000  # ns
+LEFT_OVER_FREE = 2_000_000  # ns: of those that ranks may end at different times
+CONCURRENT = 0.005  # of events overlap the one before: then only events of one size keep their order
+OVERLAP = 2_000  # ns: old traces round to microseconds
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """Ranks whose place in a group could as well be another.
+
+    Attributes:
+        group: the group, as it is labelled.
+        ranks: the ranks in doubt.
+        apart_ns: by how much the two likeliest offsets differ, of the first of them.
+        evidence: of the one that was taken, nats.
+        rival: of the other.
+    """
+
+    group: str
+    ranks: tuple[int, ...]
+    apart_ns: int
+    evidence: float
+    rival: float
+
+
+@dataclass(frozen=True)
+class Matching:
+    """The outcome, by row.
+
+    Attributes:
+        match: one number for the same collective on all ranks, −1 for what has no partner.
+        method: how it was found: an index into `METHODS`.
+        group: a number for each communicator: group and ranks, or the two ends of a point-to-point channel; −1 none.
+        doubts: what could as well be otherwise.
+        disagreeing: rows with a recorded sequence number whose kind or size is another on most ranks.
+        unplaced: by group, the ranks whose ends agree with nobody's.
+    """
+
+    match: Int64
+    method: Int64
+    group: Int64
+    doubts: tuple[Doubt, ...] = ()
+    disagreeing: int = 0
+    unplaced: tuple[tuple[str, tuple[int, ...]], ...] = ()
+
+
+def match_collectives(rows: pl.DataFrame) -> Matching:
+    """Match the collectives of all ranks.
+
+    Args:
+        rows: the columns that `communicators.COLUMNS` names, in any order; ``recorded`` is the `Seq` that the trace
+            holds, null where it holds none; times are on the ranks' wall clocks.
+    """
+    count = rows.height
+    match, method = np.full(count, -1, dtype=np.int64), np.zeros(count, dtype=np.int64)
+    if not count:
+        return Matching(match, method, match.copy())
+    state = _State(coded(rows), match, method)
+    order = np.argsort(state.communicator, kind="stable")
+    bounds = np.flatnonzero(np.diff(state.communicator[order])) + 1
+    groups = [g for g in np.split(order, bounds) if state.communicator[g[0]] >= 0]
+    # Those with the most ranks and events first: what they say of the clocks serves the others.
+    groups = [g for g in groups if np.unique(state.rank[g]).size > 1]
+    groups.sort(key=lambda g: (-np.unique(state.rank[g]).size, -g.size, int(g[0])))
+    for group in groups:
+        _match_group(state, group)
+    return Matching(
+        _numbered(state),
+        method,
+        state.communicator,
+        tuple(state.doubts),
+        state.disagreeing,
+        tuple(state.unplaced),
+    )
+
+
+@dataclass
+class _State:
+    coded: pl.DataFrame
+    match: Int64
+    method: Int64
+    events: int = 0
+    doubts: list[Doubt] = field(default_factory=list)
+    disagreeing: int = 0
+    unplaced: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
+    links: dict[int, dict[int, int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        column = {name: self.coded[name].to_numpy() for name in self.coded.columns if name != "label"}
+        self.rank, self.start, self.end = column["rank"], column["start_ns"], column["end_ns"]
+        self.communicator, self.kind, self.full = column["communicator"], column["kind"], column["full"]
+        self.step, self.recorded, self.one_sided = column["step"], column["recorded"], column["one_sided"]
+        self.uneven = column["uneven"]
+        self.stream, self.label = column["stream"], self.coded["label"]
+
+    def timeline(self, rows: Int64, shift: Int64 | None = None) -> Timeline:
+        moved = np.zeros(rows.size, dtype=np.int64) if shift is None else shift
+        return Timeline(
+            self.end[rows] + moved,
+            self.kind[rows],
+            self.full[rows],
+            self.step[rows],
+            self.one_sided[rows],
+            self.uneven[rows],
+            self.start[rows] + moved,
+        )
+
+    def learn(self, reference: int, rank: int, offset: int) -> None:
+        """A rank's clock plus this is the reference's."""
+        self.links.setdefault(reference, {})[rank] = -offset
+        self.links.setdefault(rank, {})[reference] = offset
+
+    def offset(self, rank: int, reference: int) -> int | None:
+        """What to add to a rank's clock to have the reference's, through whatever ranks link the two."""
+        reached, todo = {rank: 0}, [rank]
+        while todo:
+            here = todo.pop()
+            if here == reference:
+                return reached[here]
+            for there, step in self.links.get(here, {}).items():
+                if there not in reached:
+                    reached[there] = reached[here] + step
+                    todo.append(there)
+        return None
+
+
+def _numbered(state: _State) -> Int64:
+    """Events with two ranks and more, numbered in the order of their first end."""
+    matched = state.match >= 0
+    first = np.full(state.events, np.iinfo(np.int64).max)
+    np.minimum.at(first, state.match[matched], state.end[matched])
+    partners = np.bincount(state.match[matched], minlength=state.events) > 1
+    order = np.argsort(np.where(partners, first, np.iinfo(np.int64).max), kind="stable")
+    number = np.empty(state.events, dtype=np.int64)
+    number[order] = np.arange(state.events)
+    kept = matched & partners[np.maximum(state.match, 0)] if state.events else matched
+    state.method[~kept] = 0
+    return np.where(kept, number[np.maximum(state.match, 0)] if state.events else -1, -1).astype(np.int64)
+
+
+def _match_group(state: _State, group: Int64) -> None:
+    group = group[np.argsort(state.end[group], kind="stable")]
+    if (state.recorded[group] >= 0).any():
+        _by_sequence(state, group)
+    rest = group[state.match[group] < 0]
+    have = rest if rest.size else group[:0]
+    if np.unique(state.rank[have]).size < 2 and not (rest.size and rest.size < group.size):
+        return
+    _by_ends(state, rest)
+
+
+def _by_sequence(state: _State, group: Int64) -> None:
+    """Equal sequence numbers of equal kind; of several with one number (a coalesced call) the nth with the nth."""
+    rows = group[state.recorded[group] >= 0]
+    rank, kind, number = state.rank[rows], state.kind[rows], state.recorded[rows]
+    order = np.lexsort((state.end[rows], kind, number, rank))
+    key = np.stack([rank[order], number[order], kind[order]])
+    new = np.concatenate([[True], (np.diff(key, axis=1) != 0).any(axis=0)])
+    start = np.maximum.accumulate(np.where(new, np.arange(order.size), 0))
+    occurrence = np.empty(order.size, dtype=np.int64)
+    occurrence[order] = np.arange(order.size) - start
+    _, event = np.unique(np.stack([number, kind, occurrence]), axis=1, return_inverse=True)
+    event = event.reshape(-1)
+    # Sizes that differ are no partners: what most ranks say counts.
+    full = state.full[rows]
+    told = full >= 0
+    agreed = np.full(int(event.max()) + 1, -1, dtype=np.int64)
+    if told.any():
+        pairs, counts = np.unique(np.stack([event[told], full[told]]), axis=1, return_counts=True)
+        for_each = np.argsort(counts, kind="stable")
+        agreed[pairs[0, for_each]] = pairs[1, for_each]
+    fits = ~told | (full == agreed[event])
+    state.disagreeing += int((~fits).sum())
+    state.match[rows[fits]] = state.events + event[fits]
+    state.method[rows[fits]] = METHODS.index("sequence")
+    state.events += int(event.max()) + 1
+
+
+def _by_ends(state: _State, group: Int64) -> None:
+    ranks, counts = np.unique(state.rank[group], return_counts=True)
+    if ranks.size < 2:
+        return
+    by_rank = {int(rank): group[state.rank[group] == rank] for rank in ranks}
+    reference = int(ranks[np.argmax(counts)])
+    mine = by_rank.pop(reference)
+    line = state.timeline(mine)
+    placed: dict[int, Alignment] = {}
+    for rank, rows in by_rank.items():
+        found = _place(state, line, reference, rank, rows)
+        if found is not None:
+            placed[rank] = found
+    _settle(state, str(state.label[int(mine[0])]), reference, line, by_rank, placed)
+    state.match[mine] = state.events + np.arange(mine.size)
+    state.events += mine.size
+    _partners(state, mine, line, by_rank, placed)
+    _left_over(state, by_rank, placed)
+    missing = tuple(rank for rank in by_rank if rank not in placed)
+    if missing:
+        state.unplaced.append((str(state.label[int(mine[0])]), missing))
+    codes = [METHODS.index(found.anchored) for found in placed.values()]
+    if codes:
+        # The reference's rows are as sure as the least sure of its partners.
+        state.method[mine] = max(codes)
+    for rank, found in placed.items():
+        state.method[by_rank[rank]] = METHODS.index(found.anchored)
+
+
+def _place(state: _State, line: Timeline, reference: int, rank: int, rows: Int64) -> Alignment | None:
+    known = state.offset(rank, reference)
+    found = align(line, state.timeline(rows), known or 0, trusted=known is not None)
+    if found is not None and not found.ambiguous and found.anchored != "clock":
+        state.learn(reference, rank, found.offset)
+    return found
+
+
+def _settle(
+    state: _State,
+    label: str,
+    reference: int,
+    line: Timeline,
+    by_rank: dict[int, Int64],
+    placed: dict[int, Alignment],
+) -> None:
+    """Of two offsets of like evidence take the one nearer to the wall clocks, and say so."""
+    doubtful = []
+    for rank, found in placed.items():
+        if not found.ambiguous or found.rival is None:
+            continue
+        doubtful.append((rank, found))
+        if abs(found.rival.offset) < abs(found.offset):
+            placed[rank] = found.rival
+    if doubtful:
+        _, first = doubtful[0]
+        rival = first.rival.evidence if first.rival is not None else 0.0
+        apart = abs(first.offset - first.rival.offset) if first.rival is not None else 0
+        state.doubts.append(Doubt(label, tuple(rank for rank, _ in doubtful), apart, first.evidence, rival))
+
+
+def _partners(
+    state: _State, mine: Int64, line: Timeline, by_rank: dict[int, Int64], placed: dict[int, Alignment]
+) -> None:
+    ranks = list(placed)
+    by_step = [placed[rank].anchored == "step" for rank in ranks]
+    for strict in (True, False):
+        chosen = [rank for rank, each in zip(ranks, by_step, strict=True) if each == strict]
+        if not chosen:
+            continue
+        concurrent = any(_concurrent(state, rows) for rows in (mine, *(by_rank[rank] for rank in chosen)))
+        for mine_part, lanes in _kinds_apart(state, mine, [by_rank[rank] for rank in chosen], apart=concurrent):
+            others = [
+                state.timeline(by_rank[rank][part], placed[rank].shift[part])
+                for rank, part in zip(chosen, lanes, strict=True)
+            ]
+            blurs = [placed[rank].blur for rank in chosen]
+            found = assign(line.take(mine_part), others, blurs, by_step=strict, loose=concurrent)
+            for rank, part, partner in zip(chosen, lanes, found, strict=True):
+                rows = by_rank[rank][part]
+                has = partner >= 0
+                state.match[rows[has]] = state.match[mine[mine_part[partner[has]]]]
+
+
+def _kinds_apart(state: _State, mine: Int64, lanes: list[Int64], *, apart: bool) -> Iterator[tuple[Int64, list[Int64]]]:
+    """Everything at once where collectives run one after another; else those of one kind and size at a time."""
+    if not apart:
+        yield np.arange(mine.size), [np.arange(lane.size) for lane in lanes]
+        return
+    together = np.concatenate([mine, *lanes])
+    code = state.full if (state.full[together] >= 0).all() else state.kind
+    for value in np.unique(code[together]):
+        yield np.flatnonzero(code[mine] == value), [np.flatnonzero(code[lane] == value) for lane in lanes]
+
+
+def _concurrent(state: _State, rows: Int64) -> bool:
+    if rows.size < 2:
+        return False
+    if np.unique(state.stream[rows]).size > 1:
+        return True
+    order = rows[np.argsort(state.start[rows], kind="stable")]
+    return bool(np.mean(state.start[order][1:] < state.end[order][:-1] - OVERLAP) > CONCURRENT)
+
+
+def _left_over(state: _State, by_rank: dict[int, Int64], placed: dict[int, Alignment]) -> None:
+    """Events that the reference lacks: those of several ranks at nearly one time are one."""
+    rows_of, times = [], []
+    for rank, found in placed.items():
+        over = np.flatnonzero(state.match[by_rank[rank]] < 0)
+        rows_of.append(by_rank[rank][over])
+        times.append(state.end[rows_of[-1]] + found.shift[over])
+    if not rows_of:
+        return
+    rows, time = np.concatenate(rows_of), np.concatenate(times)
+    if not rows.size:
+        return
+    blur = int(np.median([found.blur for found in placed.values()]))
+    # What is known of one and not of the other may still be the same: cut by kind first, then by size.
+    full = np.where(state.full[rows] >= 0, state.full[rows], -1)
+    order = np.lexsort((time, full, state.kind[rows]))
+    rows, time, full = rows[order], time[order], full[order]
+    kind, owner = state.kind[rows], state.rank[rows]
+    free = state.one_sided[rows] | state.uneven[rows]
+    near = np.where(free, LEFT_OVER_FREE, max(LEFT_OVER * blur, LEAST_LEFT_OVER))
+    new = np.concatenate([[True], (np.diff(time) > near[1:]) | (np.diff(kind) != 0) | (np.diff(full) != 0)])
+    cluster = np.cumsum(new) - 1
+    # A rank has each collective once: its second in a cluster begins another.
+    second = np.lexsort((time, owner, cluster))
+    fresh = np.concatenate([[True], (np.diff(cluster[second]) != 0) | (np.diff(owner[second]) != 0)])
+    begin = np.maximum.accumulate(np.where(fresh, np.arange(rows.size), 0))
+    occurrence = np.empty(rows.size, dtype=np.int64)
+    occurrence[second] = np.arange(rows.size) - begin
+    _, event = np.unique(np.stack([cluster, occurrence]), axis=1, return_inverse=True)
+    event = event.reshape(-1)
+    state.match[rows] = state.events + event
+    state.events += int(event.max()) + 1

@@ -1,0 +1,144 @@
+"""What a rank had done by the start and the end of each collective, and how much each step launched.
+
+The stretch before a collective runs from the end of an earlier one that tied the same ranks together to its own
+start. All ranks leave the first at nearly one time, so whatever makes one rank's stretch longer than the others' is
+what makes it late. Sums since the file's beginning make every stretch a difference of two of them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import polars as pl
+
+from rankscope.primitives.activity import computing_operators, data_loading, gloo_ranges, time_of, with_category
+from rankscope.primitives.intervals import EMPTY, Int64, IntervalSet
+from rankscope.primitives.kernels import COMMUNICATION, COMPUTE
+from rankscope.primitives.steps import host_steps, owners
+
+# Exclusive, in this precedence on a device; on a host without one, loading and operators come before communication.
+PARTS = ("compute", "copies", "communication", "data_loading", "allocation", "runtime", "operators", "nothing")
+ALLOCATION = re.compile(r"malloc|free(?!ze)|hostalloc|mem(create|map|unmap|release|addressreserve)", re.IGNORECASE)
+
+
+def previous(group: Sequence[str | None], ranks: Mapping[str, frozenset[int]], start: Int64, end: Int64) -> Int64:
+    """For each collective the last one that tied its ranks together and had ended when it started: its index, or −1.
+
+    Args:
+        group: each collective's group.
+        ranks: the ranks of a group, as far as they are known.
+        start: starts, ns, ascending.
+        end: ends, ns.
+    """
+    names = np.array([name or "" for name in group], dtype=object)
+    found = np.full(start.size, -1, dtype=np.int64)
+    for name in set(names):
+        members = ranks.get(name, frozenset())
+        # A group that holds all of this one's ranks ties them together as well.
+        ties = [
+            other for other in set(names) if other == name or (members and members <= ranks.get(other, frozenset()))
+        ]
+        mine, tying = np.flatnonzero(names == name), np.flatnonzero(np.isin(names, ties))
+        by_end = tying[np.argsort(end[tying], kind="stable")]
+        before = np.searchsorted(end[by_end], start[mine], side="right") - 1
+        has = before >= 0
+        found[mine[has]] = by_end[before[has]]
+    return found
+
+
+def parts_until(tables: Mapping[str, pl.DataFrame], instants: Int64, extra: str | None) -> dict[str, Int64]:
+    """How long each part of `PARTS` had taken by each instant, ns; differences of them add up to the time between.
+
+    Args:
+        tables: device_events, host_ops, runtime_calls, annotations of one file.
+        instants: ns.
+        extra: a regular expression of further kernel names that are communication.
+    """
+    device, operators, annotations = tables["device_events"], tables["host_ops"], tables["annotations"]
+    runtime = tables["runtime_calls"]
+    loading = data_loading(annotations)
+    names = [name for name in runtime["name"].unique().drop_nulls() if ALLOCATION.search(name)]
+    layers: dict[str, IntervalSet] = dict.fromkeys(PARTS[:-1], EMPTY)
+    if device.height:
+        kernels = with_category(device, extra)
+        layers["compute"] = time_of(kernels.filter(pl.col("category") == COMPUTE))
+        layers["copies"] = time_of(device.filter(pl.col("kind") != "kernel"))
+        layers["communication"] = time_of(kernels.filter(pl.col("category") == COMMUNICATION))
+        layers["data_loading"] = loading
+        layers["allocation"] = time_of(runtime.filter(pl.col("name").is_in(names)))
+        layers["runtime"] = time_of(runtime)
+        layers["operators"] = time_of(operators)
+    else:
+        gloo = gloo_ranges(operators, annotations)
+        computing = time_of(computing_operators(operators, gloo))
+        layers["data_loading"] = loading
+        layers["operators"] = computing - loading
+        layers["communication"] = time_of(gloo) - computing - loading
+    covered, reached = EMPTY, np.zeros(instants.size, dtype=np.int64)
+    found: dict[str, Int64] = {}
+    for name, layer in layers.items():
+        covered = covered | layer
+        now = covered.before(instants)
+        found[name] = now - reached
+        reached = now
+    found["nothing"] = instants - reached
+    return found
+
+
+def step_work(tables: Mapping[str, pl.DataFrame], extra: str | None) -> pl.DataFrame:
+    """What each step launched: step, work_ns (summed durations of its compute kernels), pieces (how many), and size.
+
+    The size is that of the kernels' grids, blocks in all. Without a device the pieces are top-level operators, and the
+    size is that of their inputs.
+    """
+    device, annotations = tables["device_events"], tables["annotations"]
+    steps = host_steps(annotations)
+    if device.height:
+        work = with_category(device, extra).filter(pl.col("category") == COMPUTE)
+        at, text = work["launch_ns"], work["grid"]
+    else:
+        work = computing_operators(tables["host_ops"], gloo_ranges(tables["host_ops"], annotations))
+        at, text = work["start_ns"], work["input_dims"]
+    owner = owners(
+        steps["start_ns"].to_numpy(),
+        steps["end_ns"].to_numpy(),
+        at.fill_null(0).to_numpy(),
+        at.is_not_null().to_numpy(),
+    )
+    sizes = {each: _size(each, product=bool(device.height)) for each in text.unique().drop_nulls()}
+    number = steps["step"].to_numpy() if steps.height else np.empty(0, dtype=np.int64)
+    owned = owner >= 0
+    return (
+        pl.DataFrame(
+            {
+                "step": number[owner[owned]] if steps.height else np.empty(0, dtype=np.int64),
+                "work_ns": (work["end_ns"] - work["start_ns"]).filter(pl.Series(owned)),
+                "size": text.replace_strict(sizes, default=0, return_dtype=pl.Int64).filter(pl.Series(owned)),
+            }
+        )
+        .group_by("step")
+        .agg(pl.col("work_ns").sum(), pl.len().cast(pl.Int64).alias("pieces"), pl.col("size").sum())
+        .with_columns(pl.col("step").cast(pl.Int64))
+    )
+
+
+def _size(text: str, *, product: bool) -> int:
+    """Blocks of a grid, or elements of all shapes in a list."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return 0
+
+    def count(each: object) -> int:
+        if not isinstance(each, list) or not each:
+            return 0
+        if all(isinstance(size, int) for size in each):
+            return math.prod(each)
+        return sum(count(one) for one in each)
+
+    total = count(found)
+    return total if 0 < total < 1 << 40 else 0

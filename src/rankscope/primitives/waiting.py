@@ -1,0 +1,75 @@
+"""Waiting apart from transfer, and how fast a transfer was.
+
+Of the ranks of a collective the last to arrive waits for nobody, so the least duration over all of its ranks is what
+the transfer took, and what any rank spent beyond that it waited. That holds only where all ranks are known: without
+one, the others' waiting would count as transfer.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+# Where ranks need not start and end together, durations only hint at the two.
+ESTIMATES = ("all_to_all", "send_recv", "send", "recv", "broadcast", "reduce", "gather", "scatter")
+
+# Bytes that cross the busiest link for each byte of the size S, as nccl-tests define them; n is the group's size.
+_N = pl.col("group_size")
+_BUS = {
+    "all_reduce": 2 * (_N - 1) / _N,
+    "all_gather": (_N - 1) / _N,
+    "reduce_scatter": (_N - 1) / _N,
+    "all_to_all": (_N - 1) / _N,
+    "broadcast": pl.lit(1.0),
+    "reduce": pl.lit(1.0),
+    "send": pl.lit(1.0),
+    "recv": pl.lit(1.0),
+}
+
+
+def with_waits(rows: pl.DataFrame, ranks: int) -> pl.DataFrame:
+    """Collectives of all ranks with what their matches say of them.
+
+    Args:
+        rows: rank, match (null for none), collective, group_size, bytes, window, on_device, start_ns,
+            end_ns, duration_ns.
+        ranks: how many ranks the job has: the size of a group that is not told.
+
+    Returns:
+        the rows with matched_ranks, transfer_ns, wait_ns, algorithm_bandwidth, bus_bandwidth, estimate.
+    """
+    p2p = pl.col("collective").is_in(["send", "recv"])
+    expected = pl.when(p2p).then(2).otherwise(pl.coalesce("group_size", pl.lit(ranks, pl.Int64)))
+    matched = pl.col("match").is_not_null()
+    # A rank can have only one part in a collective: what has two is none.
+    seen = pl.col("rank").n_unique().over("match").cast(pl.Int64)
+    whole = matched & (seen == expected) & (pl.len().over("match") == seen)
+    sound = whole & ~pl.col("overlapping").any().over("match")
+    transfer = pl.when(sound).then(pl.col("duration_ns").min().over("match"))
+    rate = pl.col("bytes") / pl.when(pl.col("transfer_ns") > 0).then("transfer_ns")
+    factor = pl.lit(None, pl.Float64)
+    for kind, expression in _BUS.items():
+        factor = pl.when(pl.col("collective") == kind).then(expression).otherwise(factor)
+    return (
+        rows.with_columns(_overlapping().alias("overlapping"))
+        .with_columns(
+            pl.when(matched).then(seen).otherwise(1).alias("matched_ranks"),
+            transfer.alias("transfer_ns"),
+        )
+        .with_columns(
+            (pl.col("duration_ns") - pl.col("transfer_ns")).alias("wait_ns"), rate.alias("algorithm_bandwidth")
+        )
+        .with_columns(
+            (pl.col("algorithm_bandwidth") * factor).alias("bus_bandwidth"),
+            pl.when(pl.col("transfer_ns").is_not_null()).then(pl.col("collective").is_in(ESTIMATES)).alias("estimate"),
+        )
+        .drop("overlapping")
+    )
+
+
+def _overlapping() -> pl.Expr:
+    """Whether a range on the host overlaps another of its rank: then it holds time that belongs to that one."""
+    order = {"partition_by": ["rank", "window"], "order_by": "start_ns"}
+    reach = pl.col("end_ns").cum_max().shift(1).over(**order)  # type: ignore[arg-type]
+    following = pl.col("start_ns").shift(-1).over(**order)  # type: ignore[arg-type]
+    on_host = ~pl.col("on_device")
+    return on_host & ((pl.col("start_ns") < reach) | (pl.col("end_ns") > following)).fill_null(False)
