@@ -341,7 +341,8 @@ class Run:
         if mapped:
             tasks = [(names, rank, tuple(traces), self._options, self.world_size) for rank, traces in ranks.items()]
             size = sum(info.json_bytes for info in self.loaded.infos) // 8
-            outcomes = self._run_tasks("analysing", size, _analyze_rank, [(*task, results) for task in tasks])
+            own = _by_rank(results)
+            outcomes = self._run_tasks("analysing", size, _analyze_rank, [(*task, own(task[1])) for task in tasks])
             failures = {r: o for r, o in zip(ranks, outcomes, strict=True) if isinstance(o, BaseException)}
             if len(failures) == len(ranks):
                 rank, error = next(iter(failures.items()))
@@ -431,6 +432,19 @@ def _levels(names: Sequence[str]) -> list[list[str]]:
     for name in names:
         visit(name, ())
     return [[name for name in depth if depth[name] == level] for level in range(max(depth.values(), default=-1) + 1)]
+
+
+def _by_rank(results: Mapping[str, pl.DataFrame]) -> Callable[[int], dict[str, pl.DataFrame]]:
+    """A rank's own rows of results, for its task: all ranks' rows to each would be quadratic in ranks."""
+    parts = {
+        name: frame.partition_by("rank", as_dict=True) for name, frame in results.items() if "rank" in frame.columns
+    }
+
+    def of_rank(rank: int) -> dict[str, pl.DataFrame]:
+        own = {name: frames.get((rank,), results[name].clear()) for name, frames in parts.items()}
+        return {name: own.get(name, frame) for name, frame in results.items()}
+
+    return of_rank
 
 
 def _analyze_rank(

@@ -108,7 +108,8 @@ class Inputs:
     Attributes:
         options: the user's choices.
         traces: the trace files: of the rank in `per_rank` (one a window), of the run in `across_ranks`.
-        results: frames of the analyses that it requires, by name.
+        results: frames of the analyses that it requires, by name; in `per_rank` the rank's own rows of those that have
+            a ``rank`` column.
         rank: the rank at hand, in `per_rank`.
         world_size: ranks in the job, if any file says so.
     """

@@ -26,6 +26,8 @@ ANALYSES = (
     "overview",
     "device_time",
     "step_time",
+    "stragglers",
+    "clock",
     "collective_summary",
     "collectives",
     "kernels",

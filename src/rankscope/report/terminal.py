@@ -26,7 +26,7 @@ _WIDTH, _BAR_WIDTH = 80, 28
 _INSTANTS = ("start_ns", "end_ns", "launch_ns")
 # Ranks whose own work differs by less than this share of a step are even.
 _EVEN = 0.05
-SUMMARY = ("overview", "device_time", "step_time", "collective_summary", "kernels")
+SUMMARY = ("overview", "device_time", "step_time", "collective_summary", "kernels", "stragglers")
 
 
 def result_table(result: Result, limit: int | None = None, width: int = _WIDTH) -> RenderableType:
