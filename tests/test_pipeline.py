@@ -11,6 +11,7 @@ import pytest
 
 import rankscope.cli as cli_module
 from rankscope.errors import ConfigError, NoTracesError, RankscopeError, RunSelectionError
+from rankscope.launch.job import JobResult
 from rankscope.pipeline import open_run, parse_steps
 from rankscope.results import Finding
 from tests.kineto import dumps, kernel, small_step, step, trace, write, write_ranks
@@ -173,17 +174,57 @@ def test_several_runs_must_be_chosen_from(
     for chosen in ("morning-1", "morn"):
         run = open_run(tmp_path / "runs", run_id=chosen).load()
         assert (run.run_id, run.ranks) == ("morning-1", [0, 1])
-        assert set(run.loaded.other_runs) == {"evening-2", "(no id)"}
     assert open_run(tmp_path / "runs", run_id="(no id)").load().ranks == [0]
     with pytest.raises(RunSelectionError, match="no run here has an id that starts with 'night'"):
         open_run(tmp_path / "runs", run_id="night").load()
     with pytest.raises(RunSelectionError, match="more than one"):
         open_run(tmp_path / "runs", run_id="").load()
+    write(tmp_path / "runs" / "night.json", trace(small_step(50_000.0), **own("night-3", 0)))
+    assert open_run(tmp_path / "runs", run_id="latest").load().run_id == "night-3"
     status, _, err = command(capfd, monkeypatch, "summary", str(tmp_path / "runs"))
     assert status == 2
     assert "evening-2" in err
     status, _, _ = command(capfd, monkeypatch, "summary", str(tmp_path / "runs"), "--run", "evening")
     assert status == 0
+
+
+def test_steps_that_are_not_there_are_said(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write(tmp_path / "rank0.json", trace(small_step(0.0, 4)))
+    for steps in ("7", "5:", ":3"):
+        with pytest.raises(ConfigError, match="there is no step") as caught:
+            open_run(file, steps=steps).load()
+        assert caught.value.hint == "they have steps 4 to 4"
+    assert open_run(file, steps="3:4").step_time()["step"].to_list() == [4]
+    status, _, err = command(capfd, monkeypatch, "summary", str(file), "--steps", "7")
+    assert status == 2
+    assert "they have steps 4 to 4" in err
+
+
+def test_a_rank_whose_file_breaks_off_is_left_out_of_the_overview(tmp_path: Path) -> None:
+    for rank in range(3):
+        made = [step for number in range(3) for step in small_step(1000.0 * number, number)]
+        write(tmp_path / "whole" / f"rank{rank}.json", trace(made, rank=rank, world_size=3))
+        file = write(tmp_path / "cut" / f"rank{rank}.json", trace(made, rank=rank, world_size=3))
+        if rank == 2:
+            file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    whole, cut = (open_run(tmp_path / name).overview().row(0, named=True) for name in ("whole", "cut"))
+    assert cut == whole
+    run = open_run(tmp_path / "cut").load()
+    (loss,) = [finding for finding in run.findings if finding.id == "trace-truncated"]
+    assert loss.ranks == (2,)
+    assert {evidence.name: evidence.value for evidence in loss.evidence}["events after the break"] == "unknown"
+
+
+def test_several_sources_and_what_a_launch_gave(tmp_path: Path) -> None:
+    for rank in range(2):
+        write(tmp_path / f"host{rank}" / "t.json", trace(small_step(), **own("r", rank)))
+    assert open_run(tmp_path / "host0", tmp_path / "host1").load().ranks == [0, 1]
+    job = JobResult(0, tmp_path / "host1", "r", "")
+    assert open_run(job).load().ranks == [1]
+    assert open_run(job).name == "host1"
+    assert open_run(tmp_path / "host0", tmp_path / "host1").name == "host0 and 1 more"
 
 
 def test_two_hosts_with_parts_of_one_run(tmp_path: Path) -> None:

@@ -42,7 +42,14 @@ def __getattr__(name: str) -> object:
     from importlib import import_module
 
     module, attribute = _WHERE[name]
-    value = getattr(import_module(module), attribute)
+    try:
+        value = getattr(import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith(__name__):
+            raise
+        how = "pip install torch" if error.name == "torch" else "pip install rankscope, without --no-deps"
+        message = f"rankscope.{name} needs {error.name}, which is not installed: {how}"
+        raise ModuleNotFoundError(message, name=error.name) from error
     # `rankscope.launch` is both a package and a function: importing the package binds its name here, so the
     # function must be bound after it.
     globals()[name] = value

@@ -1,5 +1,23 @@
-"""`python -m rankscope`."""
+"""The command line's start: `rankscope`, and `python -m rankscope`."""
 
-from rankscope.cli import main
+from __future__ import annotations
 
-main()
+import sys
+
+
+def start() -> None:
+    """Run the command line; where its packages are missing, say how to get them."""
+    try:
+        from rankscope.cli import main
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("rankscope"):
+            raise
+        sys.exit(
+            f"error: the command line needs {error.name}, which is not installed\n"
+            "  → pip install rankscope, without --no-deps; capture alone (rankscope.Profiler) needs only torch"
+        )
+    main()
+
+
+if __name__ == "__main__":
+    start()

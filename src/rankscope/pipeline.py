@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import polars as pl
 
@@ -24,13 +24,13 @@ from rankscope.errors import (
     NotATraceError,
     NoTracesError,
     RankscopeError,
-    RunSelectionError,
 )
 from rankscope.executors import run_tasks
 from rankscope.ingest.discover import Found, find_traces
 from rankscope.ingest.identify import assign_ranks
 from rankscope.ingest.kinds import DEVICE_KINDS
 from rankscope.ingest.losses import losses_of, missing_ranks, not_analyzed, said, unreadable
+from rankscope.ingest.runs import check_steps, choose_run
 from rankscope.ingest.task import ingest_trace
 from rankscope.results import Analysis, Finding, Inputs, Options, Result, by_weight
 from rankscope.rundir.manifest import RunManifest, read_run_manifest
@@ -49,6 +49,16 @@ Progress = Callable[[str, int, int, int], None]
 """Told after each task: what is being done, tasks done, tasks in all, bytes of JSON read so far."""
 
 Source = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+
+
+@runtime_checkable
+class HasRunDir(Protocol):
+    """What a job leaves behind: something with a run directory."""
+
+    @property
+    def run_dir(self) -> str | os.PathLike[str]:
+        """Where its traces are."""
+        ...
 
 
 def parse_steps(text: str | None) -> tuple[int | None, int | None] | None:
@@ -73,8 +83,8 @@ def parse_steps(text: str | None) -> tuple[int | None, int | None] | None:
 
 
 def open_run(
-    source: Source,
-    *,
+    source: Source | HasRunDir,
+    *more: Source,
     run_id: str | None = None,
     steps: str | tuple[int | None, int | None] | None = None,
     communication: str | None = None,
@@ -85,8 +95,9 @@ def open_run(
     """Open the traces of a run.
 
     Args:
-        source: a directory, a trace, a glob, a URL (``s3://…``), or several of these.
-        run_id: which run, where the source holds several; the start of its id is enough.
+        source: a directory, a trace, a glob, a URL (``s3://…``), several of these, or what `rankscope.launch` gave.
+        more: further sources of the same run: another host's directory.
+        run_id: which run, where the sources hold several: the start of its id, or ``latest``.
         steps: look at these steps alone: ``"10:12"`` (both included), ``"10:"``, ``":12"``, ``"10"``.
         communication: a regular expression of further kernel names that are communication.
         executor: where tasks run: ``processes`` or ``serial``.
@@ -100,7 +111,9 @@ def open_run(
     chosen = parse_steps(steps) if isinstance(steps, str) else steps
     _check_pattern(communication)
     options = Options(steps=chosen, communication=communication)
-    return Run(find_traces(source), options, run_id, executor, workers, progress)
+    meant = source.run_dir if isinstance(source, HasRunDir) else source
+    sources = [path for each in (meant, *more) for path in ([each] if isinstance(each, str | os.PathLike) else each)]
+    return Run(find_traces(sources), options, run_id, executor, workers, progress)
 
 
 def _check_pattern(pattern: str | None) -> None:
@@ -117,7 +130,6 @@ class Loaded:
     ranks: Mapping[int, Sequence[CachedTrace]]
     findings: tuple[Finding, ...]
     run_id: str | None
-    other_runs: tuple[str, ...] = ()
 
     @property
     def infos(self) -> list[TraceInfo]:
@@ -154,6 +166,14 @@ class Run:
     def path(self) -> str:
         """Where the traces are: the directory, else the first file."""
         return self._found.folders[0] if self._found.folders else self._found.traces[0]
+
+    @property
+    def name(self) -> str:
+        """What to call it: the name of the directory, of the first where there are several."""
+        path = self.path if "://" in self.path else str(Path(self.path).resolve())
+        name = re.split(r"[/\\]", path.rstrip("/"))[-1] or path
+        others = len(self._found.folders) - 1
+        return f"{name} and {others} more" if others > 0 else name
 
     @property
     def ranks(self) -> list[int]:
@@ -216,6 +236,7 @@ class Run:
         used = {(info.rank, device["name"]) for info in infos for device in info.devices[:1] if device.get("name")}
         return {
             "id": self.run_id,
+            "name": self.name,
             "path": self.path,
             "command": list(self.manifest.command) if self.manifest else None,
             "world_size": self.world_size,
@@ -262,7 +283,8 @@ class Run:
         ]
         if not named:
             findings += [unreadable(path, e, beside=True) for path, e in failures if isinstance(e, NotATraceError)]
-        traces, run_id, others = self._choose_run(traces)
+        run_id = choose_run([trace.info for trace in traces], self._wanted_run, self.path)
+        traces = [trace for trace in traces if trace.info.run_id == run_id]
         folders = {trace.info.path: trace for trace in traces}
         members, conflicts = assign_ranks([trace.info for trace in traces])
         findings += conflicts
@@ -273,7 +295,8 @@ class Run:
         findings += losses_of(infos)
         manifest = self._manifest_of(run_id)
         findings += missing_ranks(infos, manifest.ranks if manifest is not None else None)
-        return Loaded(ranks, tuple(findings), run_id, others)
+        check_steps(infos, self._options.steps)
+        return Loaded(ranks, tuple(findings), run_id)
 
     def _nothing(self, failures: Sequence[tuple[str, BaseException]]) -> RankscopeError:
         if len(failures) == 1 and isinstance(failures[0][1], RankscopeError):
@@ -286,34 +309,6 @@ class Run:
             path=self.path,
             hint="rankscope reads the JSON traces of torch.profiler, plain or compressed",
         )
-
-    def _choose_run(self, traces: list[CachedTrace]) -> tuple[list[CachedTrace], str | None, tuple[str, ...]]:
-        """The traces of one run: those with its id. Files that carry no id are a run of their own."""
-        by_run: dict[str | None, list[CachedTrace]] = {}
-        for trace in traces:
-            by_run.setdefault(trace.info.run_id, []).append(trace)
-        names = [run or "(no id)" for run in by_run]
-        wanted = self._wanted_run
-        if wanted is not None:
-            chosen = [run for run in by_run if (run or "(no id)").startswith(wanted)]
-            exact = [run for run in chosen if run == wanted]
-            if len(exact or chosen) != 1:
-                raise RunSelectionError(
-                    f"{'no' if not chosen else 'more than one'} run here has an id that starts with {wanted!r}",
-                    path=self.path,
-                    hint=f"there are: {', '.join(names)}",
-                )
-            run = (exact or chosen)[0]
-        elif len(by_run) > 1:
-            listed = "; ".join(f"{run or '(no id)'}: {len(files)} traces" for run, files in by_run.items())
-            raise RunSelectionError(
-                f"there are {len(by_run)} runs in here: {listed}",
-                path=self.path,
-                hint=f"choose one with --run, e.g. --run {names[0]!r}",
-            )
-        else:
-            run = next(iter(by_run))
-        return by_run[run], run, tuple(name for name in names if name != (run or "(no id)"))
 
     # -- analyses -----------------------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ def found(folder: Path, name: str) -> dict[str, Any]:
     run = rankscope.open(write_reference(folder), executor="serial")
     result = run.analyze(name)[name]
     content: dict[str, Any] = json.loads(to_json(result, run.about()))
-    content["run"]["path"] = "RUN"
+    content["run"]["path"] = content["run"]["name"] = "RUN"
     return content
 
 

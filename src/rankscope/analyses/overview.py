@@ -5,7 +5,8 @@ ranks together: Σ overlap / Σ communication of whole files, and of the steps' 
 step, with its share.
 The slowest rank is the one with the most time of its own, window less exposed communication: in a synchronous job the
 others spend the difference waiting inside their collectives. The margin is to the median of the other ranks. It is an
-indication: a rank can also be early in one collective and late in the next.
+indication: a rank can also be early in one collective and late in the next. Ranks whose files break off or are damaged
+are left out of everything here but their count.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
     """One row, from the ranks' steps and device times."""
-    steps, device = inputs.results["step_time"], inputs.results["device_time"]
+    steps, device = (_whole_ranks(inputs.results[name], inputs) for name in ("step_time", "device_time"))
     slowest = steps.group_by("step", "window").agg(pl.col("window_ns").max())["window_ns"].median()
     rows = max(steps.height, 1)
     communication = int(device["communication_ns"].sum())
@@ -49,7 +50,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     span = int(device["span_ns"].sum())
     row = {
         "world_size": inputs.world_size,
-        "ranks": device.height,
+        "ranks": inputs.results["device_time"].height,
         "steps": steps["step"].drop_nulls().n_unique(),
         "step_ns": _whole(slowest),
         "communication_ns": communication // rows,
@@ -62,6 +63,13 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     }
     schema = {column.name: pl.Float64 if column.unit == "ratio" else pl.Int64 for column in COLUMNS}
     return pl.DataFrame([row], schema=schema), []
+
+
+def _whole_ranks(frame: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
+    """The rows of ranks whose files are whole: half a file's steps look like a rank that waits for nobody."""
+    cut = [info.rank for info in inputs.traces if info.truncated or info.lost_events]
+    whole = frame.filter(~pl.col("rank").is_in(cut))
+    return whole if whole.height else frame
 
 
 def _slowest(steps: pl.DataFrame) -> dict[str, int | None]:

@@ -53,10 +53,18 @@ def analyze(
         result = opened_run.analyze(wanted)[wanted]
         about = opened_run.about()
         findings = tuple(by_weight([*opened_run.loaded.findings, *result.findings]))
-    if form is not Format.table:
+    if form is Format.table:
+        _write_table(result, output, limit, to_terminal)
+    else:
         data = FORMATS[form.value](Result(result.analysis, result.frame, findings), about)
         _write(inert(data.decode()).encode() if to_terminal else data, output)
-        return
+    worth = [finding for finding in findings if finding.severity != "info"]
+    # JSON carries them itself; rows alone would look as good as whole ones.
+    if worth and form is not Format.json:
+        Console(stderr=True, highlight=False).print(findings_list(worth))
+
+
+def _write_table(result: Result, output: Path | None, limit: int, to_terminal: bool) -> None:
     # Piped on, a table must not be folded to the 80 columns that no terminal has.
     fits = to_terminal or (output is None and "COLUMNS" in os.environ)
     text = io.StringIO()
@@ -64,9 +72,6 @@ def analyze(
     console.print(result_table(result, limit or None, console.width))
     if output is not None:
         _write(text.getvalue().encode(), output)
-    worth = [finding for finding in findings if finding.severity != "info"]
-    if worth:
-        Console(stderr=True, highlight=False).print(findings_list(worth))
 
 
 def _write(data: bytes, output: Path | None) -> None:

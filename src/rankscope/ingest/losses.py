@@ -42,6 +42,13 @@ def not_analyzed(rank: int, path: str, names: Sequence[str], error: BaseExceptio
     )
 
 
+def _extent_of_loss(info: TraceInfo) -> tuple[Evidence, ...]:
+    """How much is gone. Of a file that breaks off nobody knows: what is counted is only the torn event at its end."""
+    if info.truncated:
+        return (Evidence("events after the break", "unknown"),)
+    return Evidence("events lost", info.lost_events, "count"), Evidence("text lost", info.lost_bytes, "bytes")
+
+
 def losses_of(infos: Sequence[TraceInfo]) -> list[Finding]:
     """What the files that were read have lost."""
     findings = []
@@ -55,12 +62,11 @@ def losses_of(infos: Sequence[TraceInfo]) -> list[Finding]:
                     severity="error",
                     title=f"{info.path} "
                     + ("breaks off before its end" if info.truncated else "is damaged in places")
-                    + f": {read} events were read, what is lost counts for nothing below",
+                    + f": only {read} of its events could be read, and the overview leaves the rank out",
                     ranks=ranks,
                     evidence=(
                         Evidence("events read", read, "count"),
-                        Evidence("events lost, at least", info.lost_events, "count"),
-                        Evidence("lost", info.lost_bytes, "bytes"),
+                        *_extent_of_loss(info),
                         Evidence("reason", info.reason or "unknown"),
                     ),
                     advice="Copy the file again. If it was cut where it was written, the disk was full or the job was "

@@ -15,7 +15,7 @@ export function showPage(root: HTMLElement, payload: Payload): void {
   const views = [...own, ...more];
   const table = tablesOf(payload);
   const router = new Router(show);
-  const runName = payload.run.id ?? (baseName(payload.run.path) || "unnamed run");
+  const runName = payload.run.name ?? (baseName(payload.run.path) || payload.run.id || "unnamed run");
   let leaving: (() => void)[] = [];
   let current = "";
 

@@ -25,6 +25,8 @@ export interface AnalysisPayload {
 
 export interface RunInfo {
   readonly id: string | null;
+  /** What to call it: its directory's name. */
+  readonly name: string | null;
   readonly path: string;
   readonly command: readonly string[] | null;
   readonly world_size: number | null;

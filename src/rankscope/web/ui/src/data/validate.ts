@@ -62,6 +62,7 @@ function readRun(raw: unknown): RunInfo {
   const run = isObject(raw) ? raw : {};
   return {
     id: typeof run["id"] === "string" && run["id"] !== "" ? run["id"] : null,
+    name: typeof run["name"] === "string" && run["name"] !== "" ? run["name"] : null,
     path: asText(run["path"]),
     command: Array.isArray(run["command"]) ? asTexts(run["command"]) : null,
     world_size: asNumber(run["world_size"]),

@@ -1,0 +1,79 @@
+"""Which run, where a directory holds several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timezone
+
+from rankscope.errors import ConfigError, RunSelectionError
+from rankscope.store.info import TraceInfo
+
+LATEST = "latest"
+_NAMELESS = "(no id)"
+
+
+def choose_run(infos: Sequence[TraceInfo], wanted: str | None, path: str) -> str | None:
+    """The id of the run to look at; None for the traces that carry no id, which are a run of their own.
+
+    Args:
+        wanted: the start of an id, or ``latest``; None where there is but one.
+
+    Raises:
+        RunSelectionError: there are several and none was chosen, or what was chosen is not one of them.
+    """
+    began: dict[str | None, int] = {}
+    counts: dict[str | None, int] = {}
+    for info in infos:
+        start = info.base_time_ns + (info.start_ns or 0)
+        began[info.run_id] = min(began.get(info.run_id, start), start)
+        counts[info.run_id] = counts.get(info.run_id, 0) + 1
+    runs = sorted(began, key=lambda run: began[run])
+    if wanted is None:
+        if len(runs) > 1:
+            raise RunSelectionError(
+                f"there are {len(runs)} runs in here, the oldest first: "
+                + "; ".join(f"{run or _NAMELESS}: {_when(began[run])}{counts[run]} traces" for run in runs),
+                path=path,
+                hint=f"choose one by its id, or the last by {LATEST!r}: --run {LATEST} on the command line, "
+                f"run_id={LATEST!r} in rankscope.open",
+            )
+        return runs[0]
+    if wanted == LATEST:
+        return runs[-1]
+    chosen = [run for run in runs if (run or _NAMELESS) == wanted]
+    chosen = chosen or [run for run in runs if (run or _NAMELESS).startswith(wanted)]
+    if len(chosen) != 1:
+        raise RunSelectionError(
+            f"{'more than one' if chosen else 'no'} run here has an id that starts with {wanted!r}",
+            path=path,
+            hint=f"there are: {', '.join(run or _NAMELESS for run in runs)}",
+        )
+    return chosen[0]
+
+
+def _when(nanoseconds: int) -> str:
+    """When a run began, if its clock tells: older traces count from the host's start."""
+    if nanoseconds < 10**18:
+        return ""
+    return f"{datetime.fromtimestamp(nanoseconds // 10**9, timezone.utc):%Y-%m-%d %H:%M:%S} UTC, "
+
+
+def check_steps(infos: Sequence[TraceInfo], steps: tuple[int | None, int | None] | None) -> None:
+    """See that some of the chosen steps are there: numbers of no steps would look like numbers.
+
+    Raises:
+        ConfigError: none is.
+    """
+    if steps is None or steps == (None, None):
+        return
+    spans = [(i.first_step, i.last_step) for i in infos if i.first_step is not None and i.last_step is not None]
+    low, high = steps
+    if any((low is None or last >= low) and (high is None or first <= high) for first, last in spans):
+        return
+    asked = f"{'' if low is None else low}:{'' if high is None else high}" if low != high else str(low)
+    if not spans:
+        raise ConfigError(
+            f"there are no steps {asked}: the traces have no ProfilerStep# ranges", hint="leave out --steps"
+        )
+    first, last = min(first for first, _ in spans), max(last for _, last in spans)
+    raise ConfigError(f"there is no step {asked} in these traces", hint=f"they have steps {first} to {last}")
