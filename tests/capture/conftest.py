@@ -55,7 +55,8 @@ def steps_in(trace: dict, prefix: str = "ProfilerStep#") -> list[int]:
 
 
 def traces(folder: Path) -> list[str]:
-    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*.trace.json*"))
+    found = (p for p in folder.rglob("*.trace.*") if not p.name.startswith("."))
+    return sorted(p.relative_to(folder).as_posix() for p in found)
 
 
 def train(profiler, steps: int) -> None:

@@ -136,9 +136,7 @@ class Outbox:
             self._trouble = None
             target = self._rank.trace_path(0, 0)
             target.parent.mkdir(parents=True, exist_ok=True)
-            tried = room.temporary_beside(target)
-            tried.write_bytes(b"{}")
-            tried.unlink()
+            room.try_to_write(target.parent)
             needed = max(room.FIRST_GUESS_BYTES, 2 * self._largest)
             self._staging = room.staging_folder(config.staging_dir, str(target.parent), needed)
         except OSError as error:

@@ -65,7 +65,9 @@ def _on_term(_number: int, _frame: FrameType | None) -> None:
 
 
 def _end() -> None:
-    save = _save
+    global _save, _due
+    # Saving is itself uninterrupted work: its end must not come here again.
+    save, _save, _due = _save, None, False
     if save is not None and os.getpid() == _pid:
         with suppress(Exception):
             save()

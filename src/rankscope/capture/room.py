@@ -72,6 +72,19 @@ def _own_folder(shared: str) -> str:
     return str(folder)
 
 
+def try_to_write(folder: Path) -> None:
+    """Write a file and remove it again.
+
+    Raises:
+        OSError: it could not be written.
+    """
+    tried = temporary_beside(folder / "tried")
+    try:
+        tried.write_bytes(bytes(4096))
+    finally:
+        tried.unlink(missing_ok=True)
+
+
 def free_bytes(folder: str | os.PathLike[str]) -> int:
     """What this user may still write to a directory's disk; -1 where there is no such directory."""
     try:
