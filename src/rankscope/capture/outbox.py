@@ -45,11 +45,15 @@ class Outbox:
         rank: this rank.
         log: its manifest.
         writer: does what need not be done in the loop.
-        failed: told of a window that is lost, and why.
+        failed: told of the first and last step of a window that is lost, why, and in what.
     """
 
     def __init__(
-        self, rank: ThisRank, log: RankLog, writer: Writer, failed: Callable[[Ended, Exception], None]
+        self,
+        rank: ThisRank,
+        log: RankLog,
+        writer: Writer,
+        failed: Callable[[int | None, int | None, Exception, str], None],
     ) -> None:
         self._rank, self._log, self._writer, self._failed = rank, log, writer, failed
         self._off_loop = rank.way["stop"] == THREAD
@@ -104,7 +108,7 @@ class Outbox:
                 with suppress(OSError):
                     Path(self._rank.run_dir, old).unlink(missing_ok=True)
         except Exception as error:
-            self._failed(ended, error)
+            self._failed(ended.first, ended.last, error, "save")
         finally:
             self.busy = False
         self._log.save()

@@ -8,18 +8,16 @@ wrong is warned of once, and is in the rank's manifest.
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from typing import Any
 
 import torch
 
-from rankscope.capture import preemption, rivals
+from rankscope.capture import preemption, rivals, untouched
 from rankscope.capture.entry import Entry, enter
 from rankscope.capture.notices import warn
 from rankscope.capture.outbox import Ended, Outbox
@@ -28,10 +26,11 @@ from rankscope.capture.ranklog import RankLog, log_of
 from rankscope.capture.recorder import Recording, load_torch_parts
 from rankscope.capture.schedule import Window, windows
 from rankscope.capture.steps import StepTimes
+from rankscope.capture.usernotes import UserNotes
 from rankscope.capture.way import THREAD
 from rankscope.capture.writer import EXIT_LIMIT_S, Writer
 from rankscope.rundir.config import CaptureConfig
-from rankscope.rundir.metadata import METADATA_KEY, ClockAnchor, kineto_json
+from rankscope.rundir.metadata import METADATA_KEY, ClockAnchor
 from rankscope.rundir.ranks import RanksLike
 
 _NEVER = sys.maxsize
@@ -115,7 +114,7 @@ class Profiler:
         self._writer = Writer()
         self._outbox: Outbox | None = None
         self._times: StepTimes | None = None
-        self._user_metadata: dict[str, str] = {}
+        self._notes = UserNotes()
         self._anchors: list[ClockAnchor] = []
         self._window_stall_ns = 0
         self._earlier_stall_ns = 0
@@ -136,8 +135,15 @@ class Profiler:
         """Whether the step that is running is recorded."""
         return self._recording is not None and self._recording.started
 
-    def start(self, start_step: int = 0) -> None:
-        """Begin at step ``start_step``. After ``init_process_group``, if the job has one."""
+    def start(self, start_step: int = 0, *, by_hook: bool = False) -> None:
+        """Begin at step ``start_step``. After ``init_process_group``, if the job has one.
+
+        Args:
+            start_step: the number of the step that begins now.
+            by_hook: nobody wrote this call: ``rankscope run`` or ``exec`` counts the optimizer's steps.
+        """
+        if not by_hook:
+            untouched.stand_aside()
         self.step_num = start_step
         self._pid = os.getpid()
         try:
@@ -162,8 +168,7 @@ class Profiler:
         if self._log is None or self._pid != os.getpid():
             return  # never started, stopped already, or a forked child
         self._guarded("stop", self._stop)
-        log, self._log, self._next = self._log, None, _NEVER
-        times, self._times = self._times, None
+        log, times, self._log, self._times, self._next = self._log, self._times, None, None, _NEVER
         try:
             atexit.unregister(self._at_exit)
             log.update(state="finished", steps=self.step_num - self._start_step)
@@ -197,15 +202,11 @@ class Profiler:
 
     def add_metadata(self, key: str, value: str) -> None:
         """Put a text into every trace that is still to be written."""
-        self._user_metadata[_plain_key(key)] = kineto_json(str(value))
+        self._notes.add(key, str(value))
 
     def add_metadata_json(self, key: str, value: str) -> None:
         """Put a JSON value, given as text, into every trace that is still to be written."""
-        try:
-            self._user_metadata[_plain_key(key)] = kineto_json(json.loads(value))
-        except (TypeError, ValueError) as error:
-            # Torch would put it into the file as it is, and the file would be no JSON.
-            warn(f"add_metadata_json({key!r}): the value is no JSON and is left out: {error}")
+        self._notes.add_json(key, value)
 
     # --- windows --------------------------------------------------------------------------------------------
 
@@ -222,7 +223,7 @@ class Profiler:
         if entry.doubt:
             self._log.warn_once("run_id", entry.doubt)
         self._writer.submit(self._log.save)
-        self._outbox = Outbox(rank, self._log, self._writer, self._lost)
+        self._outbox = Outbox(rank, self._log, self._writer, self._fail)
         load_torch_parts()
         self._start_step, self._recorded, self._told = start_step, 0, False
         self._windows = windows(self.config, start_step)
@@ -308,7 +309,6 @@ class Profiler:
         first, began = window.first, time.perf_counter_ns()
         self._recording = None
         self._anchors.append(clock_anchor())
-        ended = Ended(recording, first, last, partial_step)
         try:
             metadata = entry.rank.metadata(
                 first,
@@ -320,11 +320,12 @@ class Profiler:
                 step_median_ns=self._times.medians(self.step_num) if self._times is not None else {},
             )
             # Ours goes last: a user's key cannot take its place.
-            recording.end({**self._user_metadata, METADATA_KEY: metadata.to_json()})
-            outbox.take(replace(ended, stall_ns=self._window_stall_ns + time.perf_counter_ns() - began))
+            recording.end({**self._notes.by_key, METADATA_KEY: metadata.to_json()})
+            stall_ns = self._window_stall_ns + time.perf_counter_ns() - began
+            outbox.take(Ended(recording, first, last, partial_step, stall_ns))
         except Exception as error:
             recording.abandon()
-            self._lost(ended, error)
+            self._fail(first, last, error, "save")
             if self._log is not None:
                 self._writer.submit(self._log.save)
             return
@@ -379,9 +380,6 @@ class Profiler:
                 recording.abandon()
         self._fail(window.first if window else None, window.last if window else None, error, what)
 
-    def _lost(self, ended: Ended, error: Exception) -> None:
-        self._fail(ended.first, ended.last, error, "save")
-
     def _fail(self, first: int | None, last: int | None, error: Exception, what: str) -> None:
         # Also in the writer's thread, after the end of the capture.
         log = self._log or self._last_log
@@ -402,7 +400,3 @@ class Profiler:
 
     def _at_exit(self) -> None:
         self.stop(EXIT_LIMIT_S)
-
-
-def _plain_key(key: str) -> str:
-    return json.loads(kineto_json(str(key)))  # type: ignore[no-any-return]
