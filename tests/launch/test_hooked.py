@@ -37,7 +37,7 @@ def test_the_run_directory_is_that_of_the_caller(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("arguments", "error"), [(["--wait", "many", "t.py"], ConfigError), (["--wait"], LaunchError)])
 def test_nonsense_is_refused_before_the_job(arguments, error):
-    with pytest.raises(error, match="(?i)wait"):
+    with pytest.raises(error, match=r"(?i)wait"):
         take_options(arguments)
 
 

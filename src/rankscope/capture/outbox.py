@@ -27,6 +27,11 @@ LOOP_LIMIT_S = 1.0
 """How long the training loop waits for the run directory at most, and only where no local directory has room."""
 
 
+BUSY = "the trace before was still being written"
+
+Failed = Callable[[int | None, int | None, Exception, str], None]
+
+
 @dataclass(frozen=True)
 class Ended:
     """A recording that has ended and its place in the training. All but ``stall_ns`` are step numbers."""
@@ -53,7 +58,7 @@ class Outbox:
         rank: ThisRank,
         log: RankLog,
         writer: Writer,
-        failed: Callable[[int | None, int | None, Exception, str], None],
+        failed: Failed,
     ) -> None:
         self._rank, self._log, self._writer, self._failed = rank, log, writer, failed
         self._off_loop = rank.way["stop"] == THREAD

@@ -20,7 +20,7 @@ import torch
 from rankscope.capture import preemption, rivals, untouched
 from rankscope.capture.entry import Entry, enter
 from rankscope.capture.notices import warn
-from rankscope.capture.outbox import Ended, Outbox
+from rankscope.capture.outbox import BUSY, Ended, Outbox
 from rankscope.capture.process import clock_anchor
 from rankscope.capture.ranklog import RankLog, log_of
 from rankscope.capture.recorder import Recording, load_torch_parts
@@ -274,8 +274,7 @@ class Profiler:
             return None
         # At most one result waits: each holds its whole recording in memory.
         if outbox.busy or rivals.another_profiler_runs():
-            busy = "the trace before was still being written"
-            self._skip(window, busy if outbox.busy else "another torch profiler was running")
+            self._skip(window, BUSY if outbox.busy else "another torch profiler was running")
             self._advance()
             return None
         preemption.arm(self._at_exit)
@@ -355,9 +354,8 @@ class Profiler:
             steps, first = self.step_num - self._start_step, window.first if window else None
             reason = f"the loop ended after {steps} steps, before step {first} was complete"
             log.skipped(first, window.last if window else None, reason)
-            log.warn_once(
-                "short", f"no trace was written: {reason}; choose a smaller wait or warmup, or make more steps"
-            )
+            advice = "choose a smaller wait or warmup, or make more steps"
+            log.warn_once("short", f"no trace was written: {reason}; {advice}")
 
     # --- trouble --------------------------------------------------------------------------------------------
 
