@@ -1,5 +1,5 @@
-"""What a window costs the training loop, against tensorboard_trace_handler(use_gzip=True) and d9d's way; and what waiting
-costs. Every way in a process of its own, in turn, so that a change of the machine's speed falls on all of them.
+"""What a window costs the training loop, against tensorboard_trace_handler(use_gzip=True) and d9d's way; and what
+waiting costs. Every way in a process of its own, in turn, so that a change of the machine's speed falls on all.
 
 The stall is the time for which the training thread did not get on: in `step()`, and in any later step beyond its usual
 time, wherever that came from (the interpreter held by another thread counts as well). It is given in wall seconds and,
@@ -15,8 +15,8 @@ import subprocess
 import sys
 import tempfile
 
-# About 50 MB of JSON, with shapes and stacks: layers of a small transformer forward and backward. A loop of one operator
-# would be compressed twice as fast.
+# About 60 MB of JSON, with shapes and stacks: layers of a small transformer forward and backward. A loop of one
+# operator would be compressed twice as fast.
 _CHILD = r"""
 import json, os, sys, tarfile, time, torch
 way, folder, operators, after = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
@@ -120,10 +120,9 @@ def stalls(rounds: int = 5, operators: int = 95, after: int = 250) -> None:
     ours = medians["ours"]
     for way in ("gzip handler", "d9d"):
         other = medians[way]
-        print(
-            f"ours / {way}: stall {ours['stall'] / other['stall']:.2f}, CPU {ours['stall_cpu'] / other['stall_cpu']:.2f}, "
-            f"stall and later steps {(ours['stall'] + ours['later']) / (other['stall'] + other['later']):.2f}"
-        )
+        stall, cpu = ours["stall"] / other["stall"], ours["stall_cpu"] / other["stall_cpu"]
+        both = (ours["stall"] + ours["later"]) / (other["stall"] + other["later"])
+        print(f"ours / {way}: stall {stall:.2f}, CPU {cpu:.2f}, stall and later steps {both:.2f}")
 
 
 def waiting() -> None:
@@ -134,7 +133,9 @@ def waiting() -> None:
         assert isinstance(differences, list)
         mean, error = statistics.fmean(differences), statistics.stdev(differences) / len(differences) ** 0.5
         bound = mean + 1.70 * error  # Student's t of 29 degrees of freedom, one-sided
-        print(f"{name}: {mean * 1e6:+.2f} µs a step, 95 % upper bound {bound * 1e6:.2f} µs = {bound / 0.1:.4%} of 100 ms")
+        print(
+            f"{name}: {mean * 1e6:+.2f} µs a step, 95 % upper bound {bound * 1e6:.2f} µs = {bound / 0.1:.4%} of 100 ms"
+        )
 
 
 def main(rounds: int = 5) -> None:
