@@ -315,4 +315,3 @@ def settle(prof):
     assert "still being written" in errors
     assert time.monotonic() - began < 40
     assert check_files(tmp_path / "run") == []
-    assert len(read_rank_manifest(tmp_path / "run" / "ranks" / "rank0.json").skipped) in (0, 3)
