@@ -8,8 +8,8 @@ alone.
 
 from __future__ import annotations
 
-from rankscope.capture.config import CaptureConfig
 from rankscope.capture.notices import CaptureWarning
 from rankscope.capture.profiler import Profiler
+from rankscope.rundir.config import CaptureConfig
 
 __all__ = ["CaptureConfig", "CaptureWarning", "Profiler"]

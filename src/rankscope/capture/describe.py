@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rankscope.capture import process as facts
-from rankscope.capture.config import CaptureConfig
 from rankscope.capture.notices import warn
+from rankscope.capture.surroundings import surroundings
+from rankscope.rundir.config import CaptureConfig
 from rankscope.rundir.manifest import (
     RankManifest,
     RunManifest,
@@ -35,13 +36,15 @@ class ThisRank:
     mesh: Mesh | None
     run_id: str
     run_dir: str
+    way: Mapping[str, str]
+    """Which way recordings take: ``stop``, ``stop_reason``, ``compressor``."""
 
     def trace_path(self, first: int, last: int) -> Path:
         """Where the trace of these steps belongs."""
         process = self.process
         name = format_trace_name(
             template=self.config.name_template,
-            compressed=self.config.compression == "gz",
+            compression=self.config.compression,
             rank=process.rank,
             world_size=process.world_size,
             local_rank=process.local_rank,
@@ -70,11 +73,13 @@ class ThisRank:
         anchors: Sequence[ClockAnchor],
         start_stall_ns: int,
         previous_stall_ns: int,
+        step_median_ns: Mapping[str, int],
     ) -> TraceMetadata:
         """What the trace of these steps carries. Groups are as they are now: later ones than at the start count too."""
         process = self.process
         profiler: dict[str, object] = {name: getattr(self.config, name) for name in _SWITCHES}
         profiler |= {"start_stall_ns": start_stall_ns, "previous_stall_ns": previous_stall_ns}
+        profiler |= {"step_median_ns": dict(step_median_ns), **self.way}
         return TraceMetadata(
             run_id=self.run_id,
             rank=process.rank,
@@ -93,6 +98,7 @@ class ThisRank:
             device=facts.device_of(),
             versions=facts.versions(),
             profiler=profiler,
+            environment=surroundings(),
         )
 
     def rank_manifest(self) -> RankManifest:
@@ -109,6 +115,8 @@ class ThisRank:
             restart_count=process.restart_count,
             device=facts.device_of(),
             mesh=self.mesh,
+            capture=self.way,
+            environment=surroundings(),
         )
 
     def run_manifest(self, ranks: str) -> RunManifest:

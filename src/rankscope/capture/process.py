@@ -179,7 +179,14 @@ def device_of() -> Device:
             continue
         index = int(module.current_device())
         properties = module.get_device_properties(index)
-        return Device(kind, str(properties.name), index, int(properties.total_memory))
+        return Device(
+            kind,
+            str(properties.name),
+            index,
+            int(properties.total_memory),
+            _text_of(properties, "uuid"),
+            _pci(properties),
+        )
     return Device("cpu", _cpu_name(), None, None)
 
 
@@ -227,6 +234,17 @@ def activities() -> list[torch.profiler.ProfilerActivity]:
         if activity is not None and activity in supported and module is not None and module.is_available():
             found.append(activity)
     return found
+
+
+def _text_of(properties: object, name: str) -> str | None:
+    value = getattr(properties, name, None)
+    return None if value is None else str(value)
+
+
+def _pci(properties: object) -> str | None:
+    parts = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
+    numbers = [part for part in parts if isinstance(part, int)]
+    return "{:04x}:{:02x}:{:02x}.0".format(*numbers) if len(numbers) == len(parts) else None
 
 
 def _cpu_name() -> str | None:

@@ -8,7 +8,6 @@ wrong is warned of once, and is in the rank's manifest.
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import sys
 import time
@@ -18,17 +17,21 @@ from typing import Any
 
 import torch
 
-from rankscope.capture import process as facts
-from rankscope.capture.config import CaptureConfig
-from rankscope.capture.describe import ThisRank, write_run_manifest
+from rankscope.capture import preemption, rivals, untouched
+from rankscope.capture.entry import Entry, enter
 from rankscope.capture.notices import warn
+from rankscope.capture.outbox import BUSY, Ended, Outbox
+from rankscope.capture.process import clock_anchor
 from rankscope.capture.ranklog import RankLog, log_of
-from rankscope.capture.ranks import RanksLike, parse_ranks
-from rankscope.capture.recorder import Recording, another_profiler_runs, load_torch_parts
+from rankscope.capture.recorder import Recording, load_torch_parts
 from rankscope.capture.schedule import Window, windows
-from rankscope.capture.writer import Writer, finish_trace, temporary_beside
-from rankscope.rundir.manifest import WrittenTrace
-from rankscope.rundir.metadata import METADATA_KEY, ClockAnchor, kineto_json
+from rankscope.capture.steps import StepTimes
+from rankscope.capture.usernotes import UserNotes
+from rankscope.capture.way import THREAD
+from rankscope.capture.writer import EXIT_LIMIT_S, Writer
+from rankscope.rundir.config import CaptureConfig
+from rankscope.rundir.metadata import METADATA_KEY, ClockAnchor
+from rankscope.rundir.ranks import RanksLike
 
 _NEVER = sys.maxsize
 STOP_TIMEOUT_S = 60.0
@@ -45,23 +48,19 @@ class Profiler:
                 train(batch)
                 prof.step()
 
-    Every argument that is left out comes from its variable (``RANKSCOPE_WAIT`` …), else from the default; see
-    :class:`~rankscope.capture.CaptureConfig`. All counts are steps.
+    Every argument that is left out comes from its variable (``RANKSCOPE_WAIT`` …), else from the default. All counts
+    are steps.
 
     Args:
         save_dir: the run directory; ``RANKSCOPE_RUN_DIR``, else ``rankscope_run_<time>``.
-        ranks: which ranks to profile: ``"all"`` (the default), ``"0, 2, 4"``, ``"0-3"``, ``"every:8"``,
-            ``"node"``
-            (the first of every host), several joined by commas, or whole numbers.
-        wait, warmup, active, repeat, skip_first: as of ``torch.profiler.schedule``; 10, 5, 3, 1, 0 by
-        default. period_steps: record the last ``active`` steps of each period of this many steps, instead of
-        ``wait``. warmup_steps, active_steps: other names of ``warmup`` and ``active``. mesh: the job's
-        DeviceMesh: its dimensions and this rank's coordinate go into names and traces. dist_context: an
-        object that has the mesh, by ``mesh_for("regular")`` or as ``mesh``. record_shapes, with_stack,
-        profile_memory, with_flops, with_modules: torch's switches, off by default. compression: ``"gz"`` (the
-        default) or ``"none"``. name_template: what trace names are made of; see
-        :mod:`rankscope.rundir.names`. run_id: what all ranks of this run share; found out where it is not
-        given. activities: torch's activities; what is there by default.
+        ranks: which ranks to profile: ``"all"``, ``"0, 2, 4"``, ``"0-3"``, ``"every:8"``, ``"node"`` (the first of
+            every host), several joined by commas, or whole numbers.
+        mesh: the job's DeviceMesh: its dimensions and this rank's coordinate go into names and traces.
+        dist_context: an object that has the mesh, by ``mesh_for("regular")`` or as ``mesh``.
+        warmup_steps, active_steps: other names of ``warmup`` and ``active``.
+        activities: torch's activities; what is there by default.
+
+    The others are the fields of :class:`~rankscope.rundir.config.CaptureConfig`, which explains them.
 
     Raises:
         ConfigError: an argument or variable that cannot be meant. Nothing is raised after that.
@@ -89,6 +88,10 @@ class Profiler:
         with_modules: bool | None = None,
         compression: str | None = None,
         name_template: str | None = None,
+        staging_dir: str | os.PathLike[str] | None = None,
+        keep_windows: int | None = None,
+        keep_bytes: int | None = None,
+        stop_off_loop: str | None = None,
         run_id: str | None = None,
         activities: Sequence[torch.profiler.ProfilerActivity] | None = None,
     ) -> None:
@@ -105,10 +108,13 @@ class Profiler:
         self._windows: Iterator[Window] = iter(())
         self._window: Window | None = None
         self._recording: Recording | None = None
-        self._rank: ThisRank | None = None
+        self._entry: Entry | None = None
         self._log: RankLog | None = None
+        self._last_log: RankLog | None = None
         self._writer = Writer()
-        self._user_metadata: dict[str, str] = {}
+        self._outbox: Outbox | None = None
+        self._times: StepTimes | None = None
+        self._notes = UserNotes()
         self._anchors: list[ClockAnchor] = []
         self._window_stall_ns = 0
         self._earlier_stall_ns = 0
@@ -129,8 +135,15 @@ class Profiler:
         """Whether the step that is running is recorded."""
         return self._recording is not None and self._recording.started
 
-    def start(self, start_step: int = 0) -> None:
-        """Begin at step ``start_step``. After ``init_process_group``, if the job has one."""
+    def start(self, start_step: int = 0, *, by_hook: bool = False) -> None:
+        """Begin at step ``start_step``. After ``init_process_group``, if the job has one.
+
+        Args:
+            start_step: the number of the step that begins now.
+            by_hook: nobody wrote this call: ``rankscope run`` or ``exec`` counts the optimizer's steps.
+        """
+        if not by_hook:
+            untouched.stand_aside()
         self.step_num = start_step
         self._pid = os.getpid()
         try:
@@ -141,6 +154,8 @@ class Profiler:
     def step(self) -> None:
         """Say that a step is over and the next one begins."""
         self.step_num += 1
+        if self._times is not None:
+            self._times.mark(time.perf_counter_ns())
         if self.step_num >= self._next:
             self._guarded("step", self._begin_step)
 
@@ -151,17 +166,20 @@ class Profiler:
             timeout_s: how long to wait, in seconds; ``None`` for as long as it takes.
         """
         if self._log is None or self._pid != os.getpid():
-            return
+            return  # never started, stopped already, or a forked child
         self._guarded("stop", self._stop)
-        log, self._log, self._next = self._log, None, _NEVER
+        log, times, self._log, self._times, self._next = self._log, self._times, None, None, _NEVER
         try:
             atexit.unregister(self._at_exit)
             log.update(state="finished", steps=self.step_num - self._start_step)
+            if times is not None:
+                log.update(step_times=times.spans(self.step_num), step_median_ns=times.medians(self.step_num))
             self._writer.submit(log.save)
             if not self._writer.drain(timeout_s):
                 log.warn_once("slow", f"{self.run_dir} is slow: a trace is still being written after {timeout_s:.0f} s")
         except Exception as error:
             warn(f"the end of the capture failed: {error!r}")
+        preemption.disarm()
 
     @contextmanager
     def open(self, start_step: int = 0) -> Iterator[Profiler]:
@@ -184,15 +202,11 @@ class Profiler:
 
     def add_metadata(self, key: str, value: str) -> None:
         """Put a text into every trace that is still to be written."""
-        self._user_metadata[_plain_key(key)] = kineto_json(str(value))
+        self._notes.add(key, str(value))
 
     def add_metadata_json(self, key: str, value: str) -> None:
         """Put a JSON value, given as text, into every trace that is still to be written."""
-        try:
-            self._user_metadata[_plain_key(key)] = kineto_json(json.loads(value))
-        except (TypeError, ValueError) as error:
-            # Torch would put it into the file as it is, and the file would be no JSON.
-            warn(f"add_metadata_json({key!r}): the value is no JSON and is left out: {error}")
+        self._notes.add_json(key, value)
 
     # --- windows --------------------------------------------------------------------------------------------
 
@@ -200,46 +214,30 @@ class Profiler:
         if self._log is not None:
             warn("the profiler was started twice; the second start is ignored")
             return
-        process, notes = facts.this_process()
-        for note in notes:
-            warn(note)
-        if process is None:
-            warn("this rank is not profiled: nobody says which rank it is")
+        entry = enter(self.config, self._activities, self._mesh_given, self._context_given, self._writer.submit)
+        if entry is None:
             return
-        choice = parse_ranks(self.config.ranks)
-        chosen = choice.selects(process.rank, process.local_rank)
-        if process.rank != 0 and not chosen:
-            return
-        for odd in choice.doubts(process.rank, process.local_rank, process.world_size):
-            warn(odd)
-        if chosen and another_profiler_runs():
-            warn("another torch profiler is running in this process: this one stays inert")
-            chosen = False
-        run_id, doubt = facts.resolve_run_id(self.config.run_id, process)
-        run_dir = facts.resolve_run_dir(self.config.save_dir, run_id, process)
-        mesh = facts.mesh_of(self._mesh_given, self._context_given)
-        rank = ThisRank(self.config, process, mesh, run_id, run_dir)
-        if process.rank == 0:
-            manifest = rank.run_manifest(choice.expression)
-            self._writer.submit(lambda: write_run_manifest(run_dir, manifest))
-        if not chosen:
-            return
-        self._rank, self.run_id, self.run_dir = rank, run_id, run_dir
-        self._log = log_of(run_dir, rank.rank_manifest())
-        if doubt:
-            self._log.warn_once("run_id", doubt)
+        rank = entry.rank
+        self._entry, self.run_id, self.run_dir = entry, rank.run_id, rank.run_dir
+        self._log = self._last_log = log_of(rank.run_dir, rank.rank_manifest())
+        if entry.doubt:
+            self._log.warn_once("run_id", entry.doubt)
         self._writer.submit(self._log.save)
+        self._outbox = Outbox(rank, self._log, self._writer, self._fail)
         load_torch_parts()
         self._start_step, self._recorded, self._told = start_step, 0, False
         self._windows = windows(self.config, start_step)
         self._window = next(self._windows, None)
         # Exit or an exception after a start without a stop would otherwise end in a crash inside torch.
         atexit.register(self._at_exit)
+        self._times = StepTimes(start_step)
         self._begin_step()
 
     def _begin_step(self) -> None:
         """What a step's beginning asks for: nothing, a warm-up, a recording, or the end of one."""
         step, window, began = self.step_num, self._window, time.perf_counter_ns()
+        if self._times is not None and step >= self._times.fold_at:
+            self._times.fold()
         if self._recording is not None and self._recording.started and window is not None:
             self._recording.end_step()
             if step <= window.last:
@@ -248,30 +246,49 @@ class Profiler:
             self._finish(window.last)
             began = time.perf_counter_ns()
             window = self._advance()
-        if window is None:
-            return
-        if step < window.warmup:
-            self._next = window.warmup
+        if window is None or step < window.warmup:
+            self._rest(_NEVER if window is None else window.warmup)
             return
         if self._recording is None:
             window = self._prepare(window)
             if window is None:
                 return
         if step >= window.first and self._recording is not None:
-            self._anchors = [facts.clock_anchor()]
+            self._anchors = [clock_anchor()]
             self._recording.start()
             self._recording.begin_step(step)
         self._next = step + 1 if step >= window.first else window.first
         self._window_stall_ns += time.perf_counter_ns() - began
 
+    def _rest(self, until: int) -> None:
+        """Nothing to record until a step; less than nothing, once the last trace is written."""
+        if self._outbox is not None and self._outbox.busy:
+            until = min(until, self.step_num + 1)
+        else:
+            preemption.disarm()
+        self._next = min(until, self._times.fold_at if self._times is not None else until)
+
     def _prepare(self, window: Window) -> Window | None:
-        if another_profiler_runs():
-            self._skip(window, "another torch profiler was running")
+        outbox, entry = self._outbox, self._entry
+        if outbox is None or entry is None:
+            return None
+        # At most one result waits: each holds its whole recording in memory.
+        if outbox.busy or rivals.another_profiler_runs():
+            self._skip(window, BUSY if outbox.busy else "another torch profiler was running")
             self._advance()
             return None
-        activities = self._activities if self._activities is not None else facts.activities()
-        recording = Recording(self.config, activities, self.run_id or "")
+        preemption.arm(self._at_exit)
+        outbox.look_around()
+        recording = Recording(
+            self.config,
+            entry.activities,
+            entry.rank.run_id,
+            off_loop=entry.rank.way["stop"] == THREAD,
+            given_up=self._displaced,
+        )
         recording.prepare()
+        if self._times is not None:
+            self._times.recorded(window)
         self._recording = recording
         return window
 
@@ -280,53 +297,46 @@ class Profiler:
         self._earlier_stall_ns += self._window_stall_ns
         self._window_stall_ns = 0
         self._window = next(self._windows, None)
-        self._next = _NEVER if self._window is None else self._window.warmup
+        self._rest(_NEVER if self._window is None else self._window.warmup)
         return self._window
 
     def _finish(self, last: int, partial_step: int | None = None) -> None:
-        """Stop and save in the loop, hand over the rest."""
-        recording, window, log, rank = self._recording, self._window, self._log, self._rank
-        if recording is None or window is None or log is None or rank is None:
+        """End the recording and hand it over."""
+        recording, window, entry, outbox = self._recording, self._window, self._entry, self._outbox
+        if recording is None or window is None or entry is None or outbox is None:
             return
         first, began = window.first, time.perf_counter_ns()
         self._recording = None
-        self._anchors.append(facts.clock_anchor())
+        self._anchors.append(clock_anchor())
         try:
-            metadata = rank.metadata(
+            metadata = entry.rank.metadata(
                 first,
                 last,
                 partial_step=partial_step,
                 anchors=self._anchors,
                 start_stall_ns=self._window_stall_ns,
                 previous_stall_ns=self._earlier_stall_ns,
+                step_median_ns=self._times.medians(self.step_num) if self._times is not None else {},
             )
             # Ours goes last: a user's key cannot take its place.
-            recording.stop({**self._user_metadata, METADATA_KEY: metadata.to_json()})
-            target = rank.trace_path(first, last)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            saved = temporary_beside(target, ".json")
-            recording.save(saved)
+            recording.end({**self._notes.by_key, METADATA_KEY: metadata.to_json()})
+            stall_ns = self._window_stall_ns + time.perf_counter_ns() - began
+            outbox.take(Ended(recording, first, last, partial_step, stall_ns))
         except Exception as error:
             recording.abandon()
-            self._fail(first, last, error)
-            self._writer.submit(log.save)
+            self._fail(first, last, error, "save")
+            if self._log is not None:
+                self._writer.submit(self._log.save)
             return
         self._window_stall_ns += time.perf_counter_ns() - began
         self._recorded += 1
-        result, stall_ns = recording.result(), self._window_stall_ns
 
-        def finish(held: object = result) -> None:
-            try:
-                done = finish_trace(saved, target, partial_step=partial_step)
-                file = done.path.relative_to(rank.run_dir).as_posix()
-                log.wrote(WrittenTrace(file, first, last, done.bytes, done.json_bytes, stall_ns))
-                log.update(device=facts.device_of())
-            except Exception as error:
-                self._fail(first, last, error, log)
-            log.save()
-
-        del result
-        self._writer.submit(finish)
+    def _displaced(self) -> None:
+        """The job starts a profiler of its own while ours is busy: it has the right of way."""
+        window, self._recording = self._window, None
+        if window is not None:
+            self._skip(window, "the job started a torch profiler of its own")
+        self._advance()
 
     def _stop(self) -> None:
         recording, window, log = self._recording, self._window, self._log
@@ -344,9 +354,8 @@ class Profiler:
             steps, first = self.step_num - self._start_step, window.first if window else None
             reason = f"the loop ended after {steps} steps, before step {first} was complete"
             log.skipped(first, window.last if window else None, reason)
-            log.warn_once(
-                "short", f"no trace was written: {reason}; choose a smaller wait or warmup, or make more steps"
-            )
+            advice = "choose a smaller wait or warmup, or make more steps"
+            log.warn_once("short", f"no trace was written: {reason}; {advice}")
 
     # --- trouble --------------------------------------------------------------------------------------------
 
@@ -354,10 +363,11 @@ class Profiler:
         if self._pid != os.getpid():
             self._next = _NEVER  # a forked child has the object and not the profiler
             return
-        try:
-            action()
-        except Exception as error:
-            self._give_up(what, error)
+        with preemption.Uninterrupted():
+            try:
+                action()
+            except Exception as error:
+                self._give_up(what, error)
 
     def _give_up(self, what: str, error: Exception) -> None:
         """Capture failed where it should not: leave torch's profiler stopped, and the job alone."""
@@ -366,17 +376,11 @@ class Profiler:
         if recording is not None:
             with suppress(Exception):  # it had not come so far
                 recording.abandon()
-        self._fail(window.first if window else None, window.last if window else None, error, what=what)
+        self._fail(window.first if window else None, window.last if window else None, error, what)
 
-    def _fail(
-        self,
-        first: int | None,
-        last: int | None,
-        error: Exception,
-        log: RankLog | None = None,
-        what: str = "save",
-    ) -> None:
-        log = log or self._log
+    def _fail(self, first: int | None, last: int | None, error: Exception, what: str) -> None:
+        # Also in the writer's thread, after the end of the capture.
+        log = self._log or self._last_log
         reason = f"{type(error).__name__}: {error}"
         if log is None:
             warn(f"the capture failed ({what}): {reason}; the job goes on without it")
@@ -393,8 +397,4 @@ class Profiler:
             self._log.warn_once(reason, f"steps {window.first} to {window.last} were not recorded: {reason}")
 
     def _at_exit(self) -> None:
-        self.stop(timeout_s=None)
-
-
-def _plain_key(key: str) -> str:
-    return json.loads(kineto_json(str(key)))  # type: ignore[no-any-return]
+        self.stop(EXIT_LIMIT_S)

@@ -33,7 +33,8 @@ class RankLog:
         self._run_dir = Path(run_dir)
         self._manifest = manifest
         self._path: Path | None = None
-        self._lock = threading.Lock()
+        # A signal handler may come while the thread that it interrupts holds it.
+        self._lock = threading.RLock()
         # Apart from the other: the training loop must not wait for a slow disk to note something.
         self._saving = threading.Lock()
         self._said: set[str] = set()
@@ -53,6 +54,20 @@ class RankLog:
         """A trace lies complete."""
         with self._lock:
             self._manifest = replace(self._manifest, written=(*self._manifest.written, trace)[-_MAX_NOTES:])
+
+    def rotate(self, keep_windows: int, keep_bytes: int) -> list[str]:
+        """Forget the oldest traces beyond what is to be kept; their files, for the caller to remove. 0 keeps all."""
+        with self._lock:
+            kept = list(self._manifest.written)
+            gone: list[str] = []
+            while len(kept) > 1 and (
+                (keep_windows and len(kept) > keep_windows)
+                or (keep_bytes and sum(trace.bytes or 0 for trace in kept) > keep_bytes)
+            ):
+                gone.append(kept.pop(0).file)
+            rotated = self._manifest.rotated + len(gone)
+            self._manifest = replace(self._manifest, written=tuple(kept), rotated=rotated)
+        return gone
 
     def skipped(self, first: int | None, last: int | None, reason: str) -> None:
         """A window was not recorded."""

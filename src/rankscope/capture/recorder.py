@@ -1,4 +1,4 @@
-"""One recording with ``torch.profiler``: warm up, record steps, stop, save as plain JSON.
+"""One recording with ``torch.profiler``: warm up, record steps, end, stop, save as plain JSON.
 
 The profiler is driven by its own prepare, start and stop, not by a ``torch.profiler.schedule``: then the
 numbers of ``ProfilerStep#`` are the training's, each window's result is freed by itself, and what is in the
@@ -9,7 +9,8 @@ file is known before it is written. Torch numbers the steps of a schedule from 0
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -17,26 +18,14 @@ from typing import Any
 
 import torch
 
-from rankscope.capture.config import CaptureConfig
+from rankscope.capture import rivals
+from rankscope.capture.way import all_threads
+from rankscope.rundir.config import CaptureConfig
 
 STEP_NAME = "ProfilerStep#"
 PARTIAL_STEP_NAME = "PartialStep#"
 """What the writer names the range of a step that had begun when the recording ended: torch writes unfinished
 ranges as if they ended there, and a step that was not finished must not count as one."""
-
-_held_by: list[object] = []
-"""The recording of this process that is warming up or running: torch can run one at a time, and sees no other
-that is in its warm-up."""
-
-
-def another_profiler_runs() -> bool:
-    """Whether a profiler that is not ours records in this thread or process."""
-    if _held_by:
-        return True
-    # Neither has a public name. Where they are gone, a second profiler is found out by torch itself.
-    in_thread = getattr(torch.autograd, "_profiler_enabled", None)
-    in_process = getattr(torch.autograd.profiler, "_is_profiler_enabled", False)
-    return bool(in_process) or bool(callable(in_thread) and in_thread())
 
 
 def load_torch_parts() -> None:
@@ -48,22 +37,36 @@ def load_torch_parts() -> None:
 
 
 class Recording:
-    """One window. Each method is called once, in the order prepare, start, (begin_step, end_step)…, save.
+    """One window. Each method is called once, in the order prepare, start, (begin_step, end_step)…, end, stop, save.
 
     Args:
         config: the switches.
         activities: what to record.
         trace_id: what all ranks' traces of this run share.
+        off_loop: whether ``stop`` is called in another thread than ``start``.
+        given_up: called when another profiler takes this one's place.
     """
 
     def __init__(
-        self, config: CaptureConfig, activities: Sequence[torch.profiler.ProfilerActivity], trace_id: str
+        self,
+        config: CaptureConfig,
+        activities: Sequence[torch.profiler.ProfilerActivity],
+        trace_id: str,
+        *,
+        off_loop: bool = False,
+        given_up: Callable[[], None] = lambda: None,
     ) -> None:
         options: dict[str, Any] = {}
         if "custom_trace_id_callback" in inspect.signature(torch.profiler.profile.__init__).parameters:
             options["custom_trace_id_callback"] = lambda: trace_id
+        if off_loop:
+            # A recording of one thread can be stopped by that thread alone.
+            options["experimental_config"] = all_threads()
+        self._activities = list(activities)
+        self._off_loop = off_loop
+        self._given_up = given_up
         self._profile: Any = torch.profiler.profile(
-            activities=list(activities),
+            activities=self._activities,
             record_shapes=config.record_shapes,
             profile_memory=config.profile_memory,
             with_stack=config.with_stack,
@@ -72,15 +75,16 @@ class Recording:
             **options,
         )
         self._range: Any = None
-        self.started = self.stopped = False
+        self._stopping = threading.Lock()
+        self.started = self.ended = self.stopped = False
 
     def prepare(self) -> None:
         """Begin the warm-up."""
-        _held_by.append(self)
+        rivals.hold(self)
         try:
-            self._profile.prepare_trace()
+            rivals.prepare(self._profile.prepare_trace)
         except BaseException:
-            self._release()
+            rivals.release(self)
             raise
 
     def start(self) -> None:
@@ -99,21 +103,33 @@ class Recording:
         if opened is not None:
             opened.__exit__(None, None, None)
 
-    def stop(self, metadata: Mapping[str, str]) -> None:
-        """Put the metadata into the trace and end the recording.
+    def end(self, metadata: Mapping[str, str]) -> None:
+        """Put the metadata into the trace and record nothing further.
 
         Args:
             metadata: JSON text by top-level key. It must come before the stop: what is added later is not
                 written.
         """
         self.end_step()
+        self.ended = True
         for key, text in metadata.items():
             self._profile.add_metadata_json(key, text)
-        self._stop()
+        if self._off_loop:
+            self._profile.toggle_collection_dynamic(False, self._activities)
+
+    def stop(self) -> None:
+        """Gather what was recorded; harmless where that was done already."""
+        with self._stopping:
+            if self.stopped:
+                return
+            self.stopped = True
+            try:
+                self._profile.stop_trace()
+            finally:
+                rivals.release(self)
 
     def save(self, path: Path) -> None:
-        """Write the trace as plain JSON: anything else would be compressed by torch, while the loop stands
-        still."""
+        """Write the trace as plain JSON: anything else would be compressed by torch, which holds every thread up."""
         self._profile.export_chrome_trace(str(path))
 
     def abandon(self) -> None:
@@ -128,20 +144,19 @@ class Recording:
                 self.start()
             self.end_step()
         finally:
-            self._stop()
+            self.stop()
 
-    def result(self) -> object:
-        """What holds the recorded events. Freeing it takes long: the writer's thread does it."""
-        held, self._profile = self._profile, None
-        return held
+    def make_way(self) -> None:
+        """Another profiler starts: stop before it does. What has ended already keeps its trace."""
+        if self.ended:
+            self.stop()
+            return
+        self.abandon()
+        self._given_up()
 
-    def _stop(self) -> None:
-        self.stopped = True
-        try:
-            self._profile.stop_trace()
-        finally:
-            self._release()
-
-    def _release(self) -> None:
-        if self in _held_by:
-            _held_by.remove(self)
+    def free(self) -> None:
+        """Let go of the recorded events, which takes a third of the time of the stop. Torch's object is part of a
+        cycle: without this, a collection of garbage in the training loop would free them."""
+        profile, self._profile = self._profile, None
+        if profile is not None:
+            profile.profiler = None

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 
-from rankscope.capture.config import CaptureConfig
+from rankscope.rundir.config import CaptureConfig
 
 
 @dataclass(frozen=True)

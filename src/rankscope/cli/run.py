@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
 
+from rankscope.launch.hooked import hooked, take_options
 from rankscope.launch.job import run_job
-from rankscope.launch.torchrun import split
+from rankscope.launch.torchrun import FLAGS, RUN_DIR_VARIABLE, RUN_ID_VARIABLE, split
 
 CONTEXT_SETTINGS = {
     "allow_extra_args": True,
@@ -18,7 +20,8 @@ CONTEXT_SETTINGS = {
 
 NO_TRACES = """\
 No trace was written to {run_dir}.
-A script is profiled by a Profiler around its training loop:
+By default steps 16 to 18 are recorded: a job must make more steps of its optimizer, or --wait and --warmup be smaller.
+A script without a torch.optim.Optimizer is profiled by a Profiler around its loop:
 
     import rankscope
 
@@ -26,8 +29,6 @@ A script is profiled by a Profiler around its training loop:
         for batch in loader:
             ...
             prof.step()
-
-By default it records steps 15 to 17: a loop must be longer, or wait= and warmup= smaller.
 """
 
 
@@ -41,32 +42,31 @@ def run(
         str | None, typer.Option("--run-id", metavar="ID", help="What all ranks of this run share; made up by default.")
     ] = None,
 ) -> None:
-    """Run a training script under torchrun, its traces in one run directory.
+    """Run a training script under torchrun, profiled, its traces in one run directory.
 
-    rankscope run [--run-dir DIR] [TORCHRUN OPTIONS] SCRIPT.py [ARGS]
+    rankscope run [--run-dir DIR] [OPTIONS] [TORCHRUN OPTIONS] SCRIPT.py [ARGS]
+
+    The script needs no change: a step is over when its optimizer has made one. A rankscope.Profiler in the script is
+    obeyed instead. Options, each also a variable (--wait is RANKSCOPE_WAIT): --ranks --wait --warmup --active --repeat
+    --skip-first --period-steps --record-shapes --with-stack --profile-memory --compression --keep-windows --keep-bytes
+    and the other settings of rankscope.Profiler.
 
     All options of torchrun are taken as they are, for example --nproc-per-node 4 or --nnodes and --rdzv-endpoint on
     several hosts. Without any, one rank is started for each accelerator (one, if there is none), with a rendezvous of
     its own on a free port. The exit code is the job's.
     """
-    options, script = split(context.args)
     # Reading stops at the first word that is no option, which may be the value of one of torchrun's.
-    run_dir = _take(options, "--run-dir") or run_dir
-    run_id = _take(options, "--run-id") or run_id
-    result = run_job(options, script, run_dir=run_dir, run_id=run_id)
+    variables, rest = take_options(context.args, FLAGS)
+    options, script = split(rest)
+    result = run_job(
+        options,
+        script,
+        run_dir=variables.get(RUN_DIR_VARIABLE, run_dir),
+        run_id=variables.get(RUN_ID_VARIABLE, run_id),
+        env=hooked({**os.environ, **variables}),
+    )
     if result.traces():
         typer.echo(f"Traces: {result.run_dir}\n  rankscope summary {result.run_dir}", err=True)
     elif result.exit_code == 0:
         typer.echo(NO_TRACES.format(run_dir=result.run_dir), err=True, nl=False)
     raise typer.Exit(result.exit_code)
-
-
-def _take(options: list[str], name: str) -> str | None:
-    """Take an option of ours out of torchrun's."""
-    value = None
-    for index in reversed(range(len(options))):
-        given, equals, text = options[index].partition("=")
-        if given == name:
-            value = text if equals else options.pop(index + 1) if index + 1 < len(options) else None
-            del options[index]
-    return value

@@ -18,6 +18,7 @@ from types import FrameType
 
 from rankscope.errors import LaunchError
 from rankscope.launch.torchrun import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, command, refuse_to_nest
+from rankscope.rundir.names import ENDINGS
 
 _TAIL_LINES = 40
 _GRACE_S = 45.0
@@ -38,7 +39,7 @@ class JobResult:
 
     def traces(self) -> list[Path]:
         """The traces that lie in the run directory."""
-        found = {path for ending in ("*.trace.json", "*.trace.json.gz") for path in self.run_dir.rglob(ending)}
+        found = {path for ending in ENDINGS.values() for path in self.run_dir.rglob(f"*{ending}")}
         return sorted(path for path in found if not path.name.startswith("."))
 
 

@@ -16,7 +16,7 @@ from rankscope.rundir.launcher import identify
 RUN_DIR_VARIABLE = "RANKSCOPE_RUN_DIR"
 RUN_ID_VARIABLE = "RANKSCOPE_RUN_ID"
 
-_FLAGS = {
+FLAGS = {
     "--standalone",
     "--no-python",
     "--no_python",
@@ -42,7 +42,7 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         if option == "--":
             break
         options.append(option)
-        if option not in _FLAGS and "=" not in option and rest:
+        if option not in FLAGS and "=" not in option and rest:
             options.append(rest.pop(0))
     return options, rest
 

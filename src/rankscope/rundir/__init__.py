@@ -13,5 +13,6 @@ No two processes write one file. On local disks each host has its own part of th
 parts by run id, which is in ``run.json``, in every ``ranks/*.json`` and in every trace.
 
 ``names`` has the path patterns, ``metadata`` what a trace carries about itself, ``manifest`` the two
-manifests, ``launcher`` who this process is, ``fields`` how untrusted JSON is read.
+manifests, ``launcher`` who this process is, ``config`` and ``ranks`` what a job is told about its capture, ``fields``
+how untrusted JSON is read.
 """

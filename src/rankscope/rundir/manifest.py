@@ -59,7 +59,6 @@ class RunManifest:
     def from_json(cls, obj: object) -> RunManifest:
         """Read parsed JSON; odd fields keep their default. Never raises."""
         raw = fields.mapping(obj)
-        schedule = {k: n for k, v in fields.mapping(raw.get("schedule")).items() if (n := fields.count(v)) is not None}
         return cls(
             run_id=fields.text(raw.get("run_id")),
             schema_version=fields.count(raw.get("schema_version")) or SCHEMA_VERSION,
@@ -69,7 +68,7 @@ class RunManifest:
             job_id=fields.text(raw.get("job_id")),
             host=fields.text(raw.get("host")),
             ranks=fields.text(raw.get("ranks")),
-            schedule=schedule,
+            schedule=_counts(raw.get("schedule")),
             mesh=Mesh.from_json(raw.get("mesh")),
             versions=fields.strings(raw.get("versions")),
             started_ns=fields.integer(raw.get("started_ns")),
@@ -89,7 +88,10 @@ class WrittenTrace:
     json_bytes: int | None = None
     """Size before compression."""
     stall_ns: int | None = None
-    """How long the training loop stood still for this window: prepare, start, stop and save."""
+    """How long the training loop stood still for this window: prepare, start, and what of stop and save was done in
+    it."""
+    off_loop_ns: int | None = None
+    """How long the rest took: verify, compress, sync, rename, and what of stop and save was done there."""
 
     @classmethod
     def from_json(cls, obj: object) -> WrittenTrace | None:
@@ -105,7 +107,27 @@ class WrittenTrace:
             fields.count(raw.get("bytes")),
             fields.count(raw.get("json_bytes")),
             fields.count(raw.get("stall_ns")),
+            fields.count(raw.get("off_loop_ns")),
         )
+
+
+@dataclass(frozen=True)
+class StepSpan:
+    """Successive steps that ran in one state of the profiler, and how long each took."""
+
+    first_step: int = 0
+    state: str = "wait"
+    """``wait``, ``warmup`` or ``active``."""
+    ns: tuple[int, ...] = ()
+
+    @classmethod
+    def from_json(cls, obj: object) -> StepSpan | None:
+        """Read one; ``None`` if it does not say where it begins."""
+        raw = fields.mapping(obj)
+        first = fields.count(raw.get("first_step"))
+        if first is None:
+            return None
+        return cls(first, fields.text(raw.get("state")) or "wait", fields.items(raw.get("ns"), fields.count))
 
 
 @dataclass(frozen=True)
@@ -153,6 +175,17 @@ class RankManifest:
     """Windows that were not recorded."""
     failed: tuple[LostWindow, ...] = ()
     """Windows that were recorded and could not be written."""
+    rotated: int = 0
+    """Traces that were removed again to keep within ``keep_windows`` and ``keep_bytes``."""
+    capture: Mapping[str, str] = field(default_factory=dict)
+    """Which way was taken: ``stop`` (``thread``, off the training loop, or ``loop``), ``stop_reason``, and
+    ``compressor`` (``isal``, ``zlib``, ``zstandard``, ``none``)."""
+    step_times: tuple[StepSpan, ...] = ()
+    """How long steps took: the first thousand and the latest."""
+    step_median_ns: Mapping[str, int] = field(default_factory=dict)
+    """The median of these by state: what the profiler itself costs."""
+    environment: Mapping[str, object] = field(default_factory=dict)
+    """``cpu_affinity``, ``numa_nodes``, ``settings`` (variables of the communication library, torch and their kin)."""
     warnings: tuple[str, ...] = ()
 
     @classmethod
@@ -176,8 +209,19 @@ class RankManifest:
             written=fields.items(raw.get("written"), WrittenTrace.from_json),
             skipped=fields.items(raw.get("skipped"), LostWindow.from_json),
             failed=fields.items(raw.get("failed"), LostWindow.from_json),
+            rotated=fields.count(raw.get("rotated")) or 0,
+            capture=fields.strings(raw.get("capture")),
+            step_times=fields.items(raw.get("step_times"), StepSpan.from_json),
+            step_median_ns={
+                k: n for k, v in fields.mapping(raw.get("step_median_ns")).items() if (n := fields.count(v))
+            },
+            environment=fields.mapping(raw.get("environment")),
             warnings=fields.items(raw.get("warnings"), fields.text),
         )
+
+
+def _counts(value: object) -> dict[str, int]:
+    return {k: n for k, v in fields.mapping(value).items() if (n := fields.count(v)) is not None}
 
 
 def read_run_manifest(path: Path) -> RunManifest | None:

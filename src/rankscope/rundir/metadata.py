@@ -86,6 +86,8 @@ class Device:
     index: int | None = None
     total_memory: int | None = None
     """Bytes."""
+    uuid: str | None = None
+    pci_bus_id: str | None = None
 
     @classmethod
     def from_json(cls, obj: object) -> Device | None:
@@ -99,6 +101,8 @@ class Device:
             fields.text(raw.get("name")),
             fields.count(raw.get("index")),
             fields.count(raw.get("total_memory")),
+            fields.text(raw.get("uuid")),
+            fields.text(raw.get("pci_bus_id")),
         )
 
 
@@ -130,7 +134,10 @@ class TraceMetadata:
     versions: Mapping[str, str] = field(default_factory=dict)
     profiler: Mapping[str, object] = field(default_factory=dict)
     """The switches, and what the profiler itself cost so far: ``start_stall_ns`` of this window (time that
-    the loop stood still for it), ``previous_stall_ns`` of all windows before it."""
+    the loop stood still for it), ``previous_stall_ns`` of all windows before it, ``step_median_ns`` by state so far,
+    ``stop`` and ``stop_reason`` (see :class:`~rankscope.rundir.manifest.RankManifest`), ``compressor``."""
+    environment: Mapping[str, object] = field(default_factory=dict)
+    """``cpu_affinity``, ``numa_nodes``, ``settings``: as in the rank's manifest."""
 
     def to_json(self) -> str:
         """One line of JSON that survives torch's writer."""
@@ -169,6 +176,7 @@ class TraceMetadata:
             device=Device.from_json(raw.get("device")),
             versions=fields.strings(raw.get("versions")),
             profiler=fields.mapping(raw.get("profiler")),
+            environment=fields.mapping(raw.get("environment")),
         )
 
 

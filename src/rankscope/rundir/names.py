@@ -16,6 +16,13 @@ from rankscope.errors import ConfigError
 
 DEFAULT_TEMPLATE = "rank{rank}[_restart{restart}][_{mesh}]_iter{first}_{last}"
 TRACE_SUFFIX = ".trace.json"
+ENDINGS = {
+    "gz": TRACE_SUFFIX + ".gz",
+    "zst": TRACE_SUFFIX + ".zst",
+    "tar.gz": ".trace.tar.gz",
+    "none": TRACE_SUFFIX,
+}
+"""How a trace's name ends, by how it is compressed."""
 RUN_MANIFEST = "run.json"
 RANKS_FOLDER = "ranks"
 TEMPORARY_PREFIX = "."
@@ -116,6 +123,7 @@ def format_trace_name(
     last: int,
     template: str = DEFAULT_TEMPLATE,
     compressed: bool = True,
+    compression: str | None = None,
     world_size: int | None = None,
     local_rank: int | None = None,
     host: str | None = None,
@@ -131,6 +139,7 @@ def format_trace_name(
         first, last: the first and last ``ProfilerStep#`` in the file, both inclusive.
         template: what the name is made of; see the module's docstring.
         compressed: whether the file is gzip.
+        compression: how the file is compressed, one of :data:`ENDINGS`, where ``compressed`` does not say enough.
         mesh: this rank's coordinate by dimension name.
         restart: how often the job was restarted; in the name when above zero.
         time: the time of writing, as it shall stand in the name.
@@ -164,8 +173,10 @@ def format_trace_name(
     if restart > 0 and "{restart}" not in template:
         # Ranks are not stable over restarts: a file of the second life must not look like one of the first.
         stem = f"{stem}_restart{restart}"
-    name = stem if stem.endswith(".json") else stem + TRACE_SUFFIX
-    return name + ".gz" if compressed else name
+    ending = ENDINGS[compression or ("gz" if compressed else "none")]
+    if not stem.endswith(".json"):
+        return stem + ending
+    return stem + ending.removeprefix(TRACE_SUFFIX) if ending.startswith(TRACE_SUFFIX) else stem[:-5] + ".tar.gz"
 
 
 def unique_name(name: str, attempt: int) -> str:
@@ -173,7 +184,9 @@ def unique_name(name: str, attempt: int) -> str:
     ``….2.trace.json.gz``."""
     if attempt == 0:
         return name
-    for extension in (TRACE_SUFFIX + ".gz", TRACE_SUFFIX, ".pt.trace.json.gz", ".json.gz", ".json"):
+    known = (".pt" + TRACE_SUFFIX, TRACE_SUFFIX, ".json")
+    packed = (*(e + p for p in (".gz", ".zst") for e in known), ".trace.tar.gz", ".tar.gz")
+    for extension in (*packed, *known):
         if name.endswith(extension):
             return f"{name[: -len(extension)]}.{attempt + 1}{extension}"
     return f"{name}.{attempt + 1}"

@@ -10,9 +10,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from rankscope.capture.ranks import RanksLike, parse_ranks
 from rankscope.errors import ConfigError
-from rankscope.rundir.names import DEFAULT_TEMPLATE, check_template
+from rankscope.rundir.names import DEFAULT_TEMPLATE, ENDINGS, check_template
+from rankscope.rundir.ranks import RanksLike, parse_ranks
 
 ENVIRONMENT_PREFIX = "RANKSCOPE_"
 _VARIABLES = {"save_dir": "RANKSCOPE_RUN_DIR"}
@@ -51,9 +51,19 @@ class CaptureConfig:
     with_modules: bool = False
     """Record the module hierarchy (TorchScript only)."""
     compression: str = "gz"
-    """``gz`` or ``none``."""
+    """``gz``, ``zst`` (needs zstandard), ``tar.gz`` or ``none``."""
     name_template: str = DEFAULT_TEMPLATE
     """What trace names are made of; see ``rankscope.rundir.names``."""
+    staging_dir: str | None = None
+    """Where a trace lies until it is complete: a local directory with room for it, ``$TMPDIR`` by default. The
+    training loop writes there alone, so that a slow run directory does not hold it up."""
+    keep_windows: int = 0
+    """How many windows of this process to keep, the newest; 0 keeps all."""
+    keep_bytes: int = 0
+    """How many bytes of this process's traces to keep, the newest; 0 keeps all. One trace is always kept."""
+    stop_off_loop: str = "auto"
+    """Whether recordings are stopped and saved off the training loop: ``auto`` where torch lets other threads run
+    meanwhile and the CPU alone is recorded, ``always``, or ``never``."""
     run_id: str | None = None
     """What all ranks of this run share; found out by itself where it is not given."""
 
@@ -69,8 +79,9 @@ class CaptureConfig:
                 f"period_steps={self.period_steps} is shorter than warmup={self.warmup} and active={self.active}",
                 hint="make the period longer, or the warm-up shorter",
             )
-        if self.compression not in ("gz", "none"):
-            raise ConfigError(f"compression={self.compression!r} is not known", hint='it is "gz" or "none"')
+        for name, known in (("compression", tuple(ENDINGS)), ("stop_off_loop", ("auto", "always", "never"))):
+            if getattr(self, name) not in known:
+                raise ConfigError(f"{name}={getattr(self, name)!r} is not known", hint=f"one of {', '.join(known)}")
         parse_ranks(self.ranks)
         check_template(self.name_template)
 
@@ -100,13 +111,23 @@ class CaptureConfig:
                     hint="leave out one of them",
                 )
             values.setdefault("repeat", 0)
-        if values.get("save_dir") is not None:
-            values["save_dir"] = os.fspath(values["save_dir"])  # type: ignore[call-overload]
+        for name in ("save_dir", "staging_dir"):
+            if values.get(name) is not None:
+                values[name] = os.fspath(values[name])  # type: ignore[call-overload]
         return cls(**values)  # type: ignore[arg-type]  # __post_init__ checks them
 
 
 _OTHER_NAMES = {"warmup": "warmup_steps", "active": "active_steps"}
-_LEAST = {"wait": 0, "warmup": 0, "active": 1, "repeat": 0, "skip_first": 0, "period_steps": 1}
+_LEAST = {
+    "wait": 0,
+    "warmup": 0,
+    "active": 1,
+    "repeat": 0,
+    "skip_first": 0,
+    "period_steps": 1,
+    "keep_windows": 0,
+    "keep_bytes": 0,
+}
 
 
 def variable_of(name: str) -> str:

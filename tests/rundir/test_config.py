@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rankscope.capture.config import CaptureConfig, variable_of
 from rankscope.errors import ConfigError
+from rankscope.rundir.config import CaptureConfig, variable_of
 
 
 def test_defaults():

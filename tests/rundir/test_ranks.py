@@ -6,8 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rankscope.capture.ranks import parse_ranks
 from rankscope.errors import ConfigError
+from rankscope.rundir.ranks import parse_ranks
 
 calm = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

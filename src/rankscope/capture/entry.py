@@ -1,0 +1,81 @@
+"""What a profiler finds out at its start: who this rank is, whether it is profiled, in which way, and where to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from rankscope.capture import packing, rivals
+from rankscope.capture import process as facts
+from rankscope.capture.describe import ThisRank, write_run_manifest
+from rankscope.capture.notices import warn
+from rankscope.capture.way import choose_way
+from rankscope.rundir.config import CaptureConfig
+from rankscope.rundir.names import ENDINGS
+from rankscope.rundir.ranks import parse_ranks
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A rank that is profiled."""
+
+    rank: ThisRank
+    activities: tuple[torch.profiler.ProfilerActivity, ...]
+    doubt: str | None
+    """What is doubtful about the run's id."""
+
+
+def enter(
+    config: CaptureConfig,
+    activities: Sequence[torch.profiler.ProfilerActivity] | None,
+    mesh: object,
+    dist_context: object,
+    submit: Callable[[Callable[[], None]], None],
+) -> Entry | None:
+    """Resolve it; ``None`` on a rank that is not profiled.
+
+    Args:
+        config: what was asked for.
+        activities: what to record, what is there by default.
+        mesh, dist_context: as of the ``Profiler``.
+        submit: does the writing of ``run.json``, which is rank 0's whether it is profiled or not.
+    """
+    process, notes = facts.this_process()
+    for note in notes:
+        warn(note)
+    if process is None:
+        warn("this rank is not profiled: nobody says which rank it is")
+        return None
+    choice = parse_ranks(config.ranks)
+    chosen = choice.selects(process.rank, process.local_rank)
+    if process.rank != 0 and not chosen:
+        return None
+    for odd in choice.doubts(process.rank, process.local_rank, process.world_size):
+        warn(odd)
+    rivals.watch()
+    if chosen and rivals.another_profiler_runs():
+        warn("another torch profiler is running in this process: this one stays inert")
+        chosen = False
+    run_id, doubt = facts.resolve_run_id(config.run_id, process)
+    run_dir = facts.resolve_run_dir(config.save_dir, run_id, process)
+    kinds = tuple(activities if activities is not None else facts.activities())
+    way: dict[str, str] = {}
+    if chosen:
+        config, compressor = _compression(config)
+        where, reason = choose_way(config, kinds)
+        way = {"stop": where, "stop_reason": reason, "compressor": compressor}
+    rank = ThisRank(config, process, facts.mesh_of(mesh, dist_context), run_id, run_dir, way)
+    if process.rank == 0:
+        manifest = rank.run_manifest(choice.expression)
+        submit(lambda: write_run_manifest(run_dir, manifest))
+    return Entry(rank, kinds, doubt) if chosen else None
+
+
+def _compression(config: CaptureConfig) -> tuple[CaptureConfig, str]:
+    try:
+        return config, packing.compressor(ENDINGS[config.compression])
+    except ImportError as error:
+        warn(f"compression={config.compression!r} is not to be had here ({error}): gz instead")
+        return replace(config, compression="gz"), packing.compressor(ENDINGS["gz"])

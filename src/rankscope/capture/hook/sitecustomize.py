@@ -1,0 +1,75 @@
+"""Makes rankscope profile a job whose script does not know of it: `rankscope run` and `rankscope exec` put this file's
+folder on PYTHONPATH, and Python runs it at its start.
+
+It costs a process that never loads torch next to nothing: all it leaves there is a finder that waits for
+``torch.optim``. A sitecustomize that was there before runs as it would have.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing itself costs more than all the rest
+    from typing import Any
+
+_HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120  # pathlib is slow to load
+_AWAITED = "torch.optim.optimizer"
+
+
+class _Finder:
+    """Finds one module as the others do, and has it changed once it is loaded."""
+
+    @classmethod
+    def find_spec(cls, name: str, path: Any = None, target: Any = None) -> Any:
+        """Find ``torch.optim.optimizer``; nothing else."""
+        if name != _AWAITED:
+            return None
+        sys.meta_path.remove(cls)
+        for finder in sys.meta_path:
+            find = getattr(finder, "find_spec", None)
+            spec = find(name, path, target) if find is not None else None
+            if spec is not None:
+                _after_loading(spec.loader)
+                return spec
+        return None
+
+
+def _after_loading(loader: Any) -> None:
+    run = getattr(loader, "exec_module", None)
+    if run is None:
+        return
+
+    def exec_module(module: Any) -> None:
+        del loader.exec_module
+        run(module)
+        try:
+            from rankscope.capture import untouched
+
+            untouched.install(module)
+        except Exception as error:
+            print(f"rankscope: this job is not profiled: {type(error).__name__}: {error}", file=sys.stderr)
+
+    try:
+        loader.exec_module = exec_module
+    except AttributeError:
+        pass
+
+
+def _run_the_one_that_was_there() -> None:
+    before = list(sys.path)
+    sys.path[:] = [entry for entry in before if os.path.abspath(entry or ".") != _HERE]  # noqa: PTH100
+    ours = sys.modules.pop("sitecustomize", None)
+    try:
+        __import__("sitecustomize")
+    except ImportError as error:
+        if error.name != "sitecustomize":
+            raise
+        if ours is not None:
+            sys.modules["sitecustomize"] = ours
+
+
+if os.environ.get("RANKSCOPE_HOOK"):
+    sys.meta_path.insert(0, _Finder)
+_run_the_one_that_was_there()

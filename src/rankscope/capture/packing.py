@@ -1,0 +1,155 @@
+"""From a saved JSON to a complete file under its final name: verified, compressed, synced, renamed.
+
+isal and zstandard are used where they are installed and nothing needs them: isal's gzip costs a quarter of zlib's.
+"""
+
+from __future__ import annotations
+
+import os
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import IO, Any
+
+from rankscope.capture.recorder import PARTIAL_STEP_NAME, STEP_NAME
+from rankscope.capture.room import free_bytes, remove_saved, temporary_beside
+from rankscope.rundir.manifest import claim
+
+_CHUNK = 1 << 20
+_GZIP_LEVEL = 1
+"""On traces level 1 is ten times as fast as level 9 and its file 1.6 times as large."""
+_ZSTD_LEVEL = 1
+_GZIP_BITS = 31
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A trace that lies under its final name."""
+
+    path: Path
+    bytes: int
+    json_bytes: int
+
+
+def verify_json(path: Path) -> int:
+    """The size of a complete JSON object in a file.
+
+    Raises:
+        OSError: it is missing, empty or cut. Torch returns normally from a save onto a full disk.
+    """
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError:
+        raise OSError("torch saved no file (is the disk full?)") from None
+    if size == 0:
+        raise OSError("torch saved an empty file (is the disk full?)")
+    with path.open("rb") as file:
+        file.seek(max(size - 64, 0))
+        if not file.read().rstrip().endswith(b"}"):
+            raise OSError(f"the saved trace ends in the middle after {size} bytes (is the disk full?)")
+    return size
+
+
+def finish_trace(saved: Path, target: Path, *, partial_step: int | None = None) -> Finished:
+    """Turn a saved trace into a complete file: at ``target``, or at the next free name beside it.
+
+    Args:
+        saved: plain JSON as torch wrote it, on whatever disk; removed in the end, whatever happens.
+        target: the wanted name; its ending says how it is compressed.
+        partial_step: a step whose range must not count as one.
+
+    Raises:
+        OSError: the trace is not complete, or the directory cannot be written. Nothing is left behind then.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = temporary_beside(target)
+    try:
+        json_bytes = verify_json(saved)
+        _check_room(target, json_bytes)
+        with saved.open("rb") as source, temporary.open("wb") as sink:
+            if target.name.endswith(".tar.gz"):
+                _copy_to_tar(source, sink, target.name.removesuffix(".tar.gz") + ".json", partial_step)
+            else:
+                with _compressed(sink, target.name) as write:
+                    for chunk in _chunks(source, partial_step):
+                        write(chunk)
+            sink.flush()
+            os.fsync(sink.fileno())
+        size = temporary.stat().st_size
+        return Finished(claim(temporary, target), size, json_bytes)
+    finally:
+        remove_saved(saved)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def _check_room(target: Path, json_bytes: int) -> None:
+    # A trace is compressed to a tenth. Less than half of that cannot be enough, and need not be tried.
+    needed = json_bytes if target.name.endswith(".json") else json_bytes // 20
+    free = free_bytes(target.parent)
+    if 0 <= free < needed:
+        raise OSError(f"the disk has {free >> 10} kB free, too little for a trace of {json_bytes >> 10} kB")
+
+
+def compressor(ending: str) -> str:
+    """What compresses here: ``isal``, ``zlib``, ``zstandard`` or ``none``.
+
+    Raises:
+        ImportError: zstandard is asked for and not installed.
+    """
+    if ending.endswith(".zst"):
+        import_module("zstandard")
+        return "zstandard"
+    if not ending.endswith(".gz"):
+        return "none"
+    return "zlib" if _isal() is None else "isal"
+
+
+def _isal() -> Any:
+    try:
+        return import_module("isal.isal_zlib")
+    except Exception:  # an installation that is broken is none
+        return None
+
+
+@contextmanager
+def _compressed(sink: IO[bytes], name: str) -> Iterator[Callable[[bytes], object]]:
+    """What to write plain bytes to, so that they reach ``sink`` as the name's ending says."""
+    machine: Any
+    if name.endswith(".zst"):
+        machine = import_module("zstandard").ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=True).compressobj()
+    elif name.endswith(".gz"):
+        # Neither puts a name or a time into the header: the name there would be the temporary one.
+        machine = (_isal() or zlib).compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_BITS)
+    else:
+        yield sink.write
+        return
+    yield lambda plain: sink.write(machine.compress(plain))
+    sink.write(machine.flush())
+
+
+def _copy_to_tar(source: IO[bytes], sink: IO[bytes], member: str, partial_step: int | None) -> None:
+    # A member's size stands before it, and leaving out a partial step changes it: it is counted first.
+    size = sum(len(chunk) for chunk in _chunks(source, partial_step))
+    source.seek(0)
+    header = tarfile.TarInfo(member)
+    header.size = size
+    with _compressed(sink, ".gz") as write:
+        write(header.tobuf(tarfile.GNU_FORMAT))
+        for chunk in _chunks(source, partial_step):
+            write(chunk)
+        write(b"\0" * (-size % tarfile.BLOCKSIZE + 2 * tarfile.BLOCKSIZE))
+
+
+def _chunks(source: IO[bytes], partial_step: int | None) -> Iterator[bytes]:
+    """Whole lines, so that no name is cut in two, the partial step renamed."""
+    whole = partial = b""
+    if partial_step is not None:
+        whole, partial = f'"{STEP_NAME}{partial_step}"'.encode(), f'"{PARTIAL_STEP_NAME}{partial_step}"'.encode()
+    while chunk := source.read(_CHUNK):
+        chunk += source.readline()
+        yield chunk.replace(whole, partial) if whole else chunk

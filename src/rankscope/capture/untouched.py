@@ -1,0 +1,126 @@
+"""Profiling a job whose script knows nothing of it: a step is over when the optimizer has made its own.
+
+Torch wraps the ``step`` of every optimizer by ``Optimizer.profile_hook_step``. That is wrapped once more here: the
+public hook runs inside torch's own range of the step, which would cross ours. Of several optimizers one is counted, and
+of steps within steps (ZeRO, a wrapper around an optimizer) the outermost. With gradient accumulation a step is the
+optimizer's.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from rankscope.capture.notices import warn
+
+_OTHERS_UNTIL_CHANGE = 16
+"""After so many steps of other optimizers alone, the next of these is the one that is counted: the first was of an
+earlier phase of the training."""
+
+NEVER_STEPPED = """\
+rankscope: no trace was written: this job loaded torch and made no optimizer step.
+  → A job without a torch.optim.Optimizer is profiled by a rankscope.Profiler around its loop, with .step() in it.
+"""
+
+
+class _Counter:
+    def __init__(self) -> None:
+        self.profiler: Any = None
+        self.primary: weakref.ref[Any] | None = None
+        self.depth = self.steps = self.others = 0
+        self.aside = False
+
+    def stepped(self, optimizer: object) -> None:
+        """The outermost step of an optimizer is over."""
+        self.steps += 1
+        if self.aside:
+            return
+        primary = self.primary() if self.primary is not None else None
+        if primary is not optimizer:
+            self.others += 1
+            if primary is not None and self.others < _OTHERS_UNTIL_CHANGE:
+                return
+            self.primary = weakref.ref(optimizer)
+        self.others = 0
+        if self.profiler is None:
+            self._start()
+        else:
+            self.profiler.step()
+
+    def _start(self) -> None:
+        from rankscope.capture.profiler import Profiler
+
+        try:
+            self.profiler = Profiler()
+            # The process group is there by now, and the first step, which compiles and allocates, is over.
+            self.profiler.start(1, by_hook=True)
+        except Exception as error:
+            self.aside = True
+            warn(f"this job is not profiled: {error}")
+
+
+_counter = _Counter()
+
+
+def install(module: Any) -> None:
+    """Count the steps of all optimizers of this process.
+
+    Args:
+        module: ``torch.optim.optimizer``, just loaded.
+    """
+    kind = module.Optimizer
+    original: Callable[..., Any] = kind.profile_hook_step
+
+    @functools.wraps(original)
+    def profile_hook_step(func: Callable[..., Any]) -> Callable[..., Any]:
+        step = original(func)
+
+        @functools.wraps(step)
+        def counted(*args: Any, **options: Any) -> Any:
+            counter = _counter
+            counter.depth += 1
+            try:
+                result = step(*args, **options)
+            finally:
+                counter.depth -= 1
+            if counter.depth == 0:
+                counter.stepped(args[0])
+            return result
+
+        return counted
+
+    kind.profile_hook_step = staticmethod(profile_hook_step)
+    atexit.register(_tell_if_never_stepped, os.getpid())
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_in_child)
+
+
+def stand_aside() -> None:
+    """The script has a profiler of ours of its own: what is counted here no longer matters."""
+    _counter.aside = True
+    profiler, _counter.profiler = _counter.profiler, None
+    if profiler is not None:
+        profiler.stop()
+
+
+def _in_child() -> None:
+    global _counter
+    # Workers of a loader never step; ranks that were forked by the script do, unless their parent has.
+    aside = _counter.aside or _counter.profiler is not None
+    _counter = _Counter()
+    _counter.aside = aside
+
+
+def _tell_if_never_stepped(pid: int) -> None:
+    if _counter.steps or _counter.aside or os.getpid() != pid:
+        return
+    # torchrun itself loads torch and trains nothing; so do processes that multiprocessing spawned.
+    launcher = "torch.distributed.elastic.agent.server.api" in sys.modules
+    spawned = any("multiprocessing" in word for word in sys.orig_argv[1:])
+    if not launcher and not spawned and os.environ.get("RANK", "0") == "0":
+        sys.stderr.write(NEVER_STEPPED)

@@ -1,0 +1,144 @@
+"""From a saved JSON to a complete file, in every form."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import sys
+import tarfile
+import time
+
+import pytest
+
+from rankscope import Profiler
+from rankscope.capture import packing, room
+from rankscope.rundir.manifest import read_rank_manifest
+from rankscope.rundir.names import ENDINGS, parse_trace_name
+
+from .conftest import traces, train
+
+SHORT = {"wait": 1, "warmup": 1, "active": 2}
+EVENTS = {"traceEvents": [{"ph": "X", "name": f"ProfilerStep#{n}"} for n in (7, 8)] * 50}
+
+
+def unpacked(path):
+    raw = path.read_bytes()
+    if path.name.endswith(".tar.gz"):
+        with tarfile.open(fileobj=io.BytesIO(raw), mode="r:gz") as archive:
+            (member,) = archive.getmembers()
+            return json.load(archive.extractfile(member))
+    if path.name.endswith(".zst"):
+        zstandard = pytest.importorskip("zstandard")
+        return json.loads(zstandard.ZstdDecompressor().decompressobj().decompress(raw))
+    return json.loads(gzip.decompress(raw) if path.name.endswith(".gz") else raw)
+
+
+@pytest.mark.parametrize("compression", ENDINGS)
+@pytest.mark.parametrize("partial", [None, 8])
+@pytest.mark.parametrize("isal", [True, False])
+def test_every_form_holds_the_same(tmp_path, monkeypatch, compression, partial, isal):
+    if compression == "zst":
+        pytest.importorskip("zstandard")
+    if not isal:
+        monkeypatch.setattr(packing, "_isal", lambda: None)
+    monkeypatch.setattr(packing, "_CHUNK", 100)
+    saved = tmp_path / "elsewhere" / "saved"
+    saved.parent.mkdir()
+    saved.write_text(json.dumps(EVENTS, indent=1))
+    target = tmp_path / "run" / f"rank0_iter7_8{ENDINGS[compression]}"
+    done = packing.finish_trace(saved, target, partial_step=partial)
+    assert (done.path, done.bytes) == (target, target.stat().st_size)
+    names = [e["name"] for e in unpacked(target)["traceEvents"]]
+    assert names == ["ProfilerStep#7", "PartialStep#8" if partial else "ProfilerStep#8"] * 50
+    assert [p.name for p in target.parent.iterdir()] == [target.name]
+    assert not saved.exists()
+    said = parse_trace_name(target)
+    assert (said.rank, said.first, said.last, said.pattern) == (0, 7, 8, "rankscope")
+
+
+def test_forms_by_argument(tmp_path):
+    for compression in ("tar.gz", "zst"):
+        if compression == "zst":
+            pytest.importorskip("zstandard")
+        with Profiler(tmp_path, **SHORT, compression=compression) as prof:
+            train(prof, 5)
+        (path,) = tmp_path.glob(f"*{ENDINGS[compression]}")
+        assert unpacked(path)["rankscope"]["profiler"]["compressor"]
+
+
+def test_without_zstandard_it_is_gzip(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.warns(UserWarning, match="gz instead"), Profiler(tmp_path, **SHORT, compression="zst") as prof:
+        train(prof, 5)
+    assert traces(tmp_path) == ["rank0_iter2_3.trace.json.gz"]
+
+
+@pytest.mark.parametrize(("limit", "left"), [({"keep_windows": 2}, 2), ({"keep_bytes": 1}, 1), ({}, 5)])
+def test_rotation_keeps_the_newest(tmp_path, limit, left):
+    with Profiler(tmp_path, **SHORT, repeat=5, **limit) as prof:
+        train(prof, 22)
+    kept = [f"rank0_iter{n}_{n + 1}.trace.json.gz" for n in (2, 6, 10, 14, 18)][-left:]
+    assert sorted(traces(tmp_path)) == sorted(kept)
+    manifest = read_rank_manifest(tmp_path / "ranks" / "rank0.json")
+    assert ([w.file for w in manifest.written], manifest.rotated) == (kept, 5 - left)
+
+
+def test_a_window_that_comes_too_early_is_counted(tmp_path, monkeypatch):
+    whole = packing.finish_trace
+    monkeypatch.setattr("rankscope.capture.outbox.finish_trace", lambda *a, **k: (time.sleep(0.5), whole(*a, **k))[1])
+    profiler = Profiler(tmp_path, **SHORT, repeat=2)
+    with pytest.warns(UserWarning, match="still being written"), profiler:
+        for _ in range(12):
+            profiler.step()
+    manifest = read_rank_manifest(tmp_path / "ranks" / "rank0.json")
+    assert [(s.first_step, "still being written" in s.reason) for s in manifest.skipped] == [(6, True)]
+    assert traces(tmp_path) == ["rank0_iter2_3.trace.json.gz"]
+
+
+# --- room ---------------------------------------------------------------------------------------------------
+
+
+def test_what_the_dead_left_is_removed_and_nothing_else(tmp_path, monkeypatch):
+    living = room.temporary_beside(tmp_path / "a.json")
+    monkeypatch.setattr(os, "getpid", lambda: 2**22 + 5)  # above any process number
+    dead, torchs = room.temporary_beside(tmp_path / "b.json"), room.temporary_beside(tmp_path / "c.json")
+    torchs = torchs.with_name(torchs.name + ".tmp")
+    fresh = room.temporary_beside(tmp_path / "d.json")
+    monkeypatch.setattr(room.socket, "gethostname", lambda: "other")
+    elsewhere = room.temporary_beside(tmp_path / "e.json")
+    monkeypatch.undo()
+    theirs = tmp_path / ".theirs.tmp"
+    for path in (living, dead, torchs, fresh, elsewhere, theirs):
+        path.write_text("")
+        if path != fresh:
+            os.utime(path, (0, 0))
+    assert room.remove_stale([tmp_path, tmp_path / "missing"]) == 2
+    assert sorted(tmp_path.iterdir()) == sorted([living, fresh, elsewhere, theirs])
+
+
+def test_the_first_place_with_room_is_taken(tmp_path, monkeypatch):
+    monkeypatch.setattr(room.tempfile, "gettempdir", lambda: str(tmp_path))
+    own = room.staging_folder(None, None, 0)
+    assert own.startswith(str(tmp_path / "rankscope-"))
+    (tmp_path / "wanted").mkdir()
+    assert room.staging_folder(str(tmp_path / "wanted"), None, 0) == str(tmp_path / "wanted")
+    assert room.staging_folder(str(tmp_path / "missing"), None, 0) == own
+    free = {own: 5, str(tmp_path / "run"): room.SPARE_BYTES + 100}
+    (tmp_path / "run").mkdir()
+    monkeypatch.setattr(room, "free_bytes", lambda folder: free[folder])
+    assert room.staging_folder(None, str(tmp_path / "run"), 100) == str(tmp_path / "run")
+    assert room.staging_folder(None, str(tmp_path / "run"), 101) is None
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="owners are those of POSIX")
+def test_a_folder_of_somebody_else_is_not_used(tmp_path, monkeypatch):
+    monkeypatch.setattr(room.tempfile, "gettempdir", lambda: str(tmp_path))
+    folder = tmp_path / f"rankscope-{os.getuid()}"
+    folder.mkdir(mode=0o755)
+    assert room.staging_folder(None, None, 0) is None
+    folder.rmdir()
+    (tmp_path / "target").mkdir(mode=0o700)
+    folder.symlink_to(tmp_path / "target")
+    assert room.staging_folder(None, None, 0) is None

@@ -1,0 +1,100 @@
+"""In the loop or off it: what decides, and that both give the same trace."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+import torch
+
+from rankscope import Profiler
+from rankscope.capture import recorder, way
+from rankscope.rundir.config import CaptureConfig
+from rankscope.rundir.manifest import read_rank_manifest
+from rankscope.rundir.metadata import METADATA_KEY, TraceMetadata
+
+from .conftest import read_trace, steps_in, traces, train
+
+CPU = [torch.profiler.ProfilerActivity.CPU]
+SHORT = {"wait": 1, "warmup": 1, "active": 2}
+
+
+@pytest.fixture
+def released(monkeypatch):
+    """A torch whose stop lets other threads run, as far as the probe can see."""
+    monkeypatch.setattr(way, "_releases", True)
+
+
+@pytest.mark.parametrize(
+    ("options", "activities", "chosen"),
+    [
+        ({}, CPU, way.THREAD),
+        ({"record_shapes": True}, CPU, way.THREAD),
+        ({"stop_off_loop": "never"}, CPU, way.LOOP),
+        ({"profile_memory": True}, CPU, way.LOOP),
+        ({"profile_memory": True, "stop_off_loop": "always"}, CPU, way.LOOP),
+        ({"with_stack": True}, CPU, way.LOOP),
+        ({}, [*CPU, torch.profiler.ProfilerActivity.CUDA], way.LOOP),
+        ({"stop_off_loop": "always"}, [*CPU, torch.profiler.ProfilerActivity.CUDA], way.THREAD),
+    ],
+)
+def test_what_decides(released, options, activities, chosen):
+    where, reason = way.choose_way(CaptureConfig(**options), activities)
+    assert where == chosen
+    assert reason
+
+
+def test_without_the_settings_of_newer_torch_it_is_the_loop(released, monkeypatch):
+    def refuses():
+        raise TypeError("unexpected keyword argument")
+
+    monkeypatch.setattr(way, "all_threads", refuses)
+    assert way.choose_way(CaptureConfig(stop_off_loop="always"), CPU)[0] == way.LOOP
+
+
+@pytest.mark.parametrize(("stop", "found"), [(lambda: time.sleep(0.02), True), (lambda: sum(range(10**6)), False)])
+def test_the_probe_sees_who_lets_others_run(monkeypatch, stop, found):
+    """Stand-ins for a torch that releases the interpreter while it stops, and for one that does not."""
+
+    class Profile:
+        def __init__(self, **_options):
+            self.profiler = None
+            self.prepare_trace = self.start_trace = lambda: None
+            self.stop_trace = stop
+
+    monkeypatch.setattr(torch.profiler, "profile", Profile)
+    assert way.stop_releases_others(CPU) is found
+
+
+def test_the_probe_leaves_no_trace_of_itself():
+    before = threading.active_count()
+    assert way.stop_releases_others(CPU) in (True, False)
+    assert threading.active_count() <= before + 1
+    assert not torch.autograd.profiler._is_profiler_enabled
+
+
+@pytest.mark.parametrize("stop_off_loop", ["always", "never"])
+def test_both_ways_give_the_same_trace(tmp_path, monkeypatch, stop_off_loop):
+    threads = []
+    whole = recorder.Recording.save
+
+    def save(self, path):
+        threads.append(threading.current_thread() is threading.main_thread())
+        whole(self, path)
+
+    monkeypatch.setattr(recorder.Recording, "save", save)
+    with Profiler(tmp_path, **SHORT, repeat=2, stop_off_loop=stop_off_loop, record_shapes=True) as prof:
+        train(prof, 12)
+    assert traces(tmp_path) == ["rank0_iter2_3.trace.json.gz", "rank0_iter6_7.trace.json.gz"]
+    for name in traces(tmp_path):
+        trace = read_trace(tmp_path / name)
+        said = TraceMetadata.from_json(trace[METADATA_KEY])
+        assert steps_in(trace) == [said.first_step, said.last_step]
+        assert sum(e["name"] == "aten::mm" for e in trace["traceEvents"]) == 2
+    assert threads == [stop_off_loop == "never"] * 2
+    manifest = read_rank_manifest(tmp_path / "ranks" / "rank0.json")
+    assert (manifest.capture["stop"], said.profiler["stop"]) == (
+        ("thread" if stop_off_loop == "always" else "loop"),
+    ) * 2
+    assert all(trace.off_loop_ns > 0 for trace in manifest.written)
