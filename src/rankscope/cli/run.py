@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -20,6 +21,7 @@ CONTEXT_SETTINGS = {
 
 NO_TRACES = """\
 No trace was written to {run_dir}.
+If the script gives its rankscope.Profiler a directory of its own, the traces are there: leave it out, and they come here.
 By default steps 16 to 18 are recorded: a job must make more steps of its optimizer, or --wait and --warmup be smaller.
 A script without a torch.optim.Optimizer is profiled by a Profiler around its loop:
 
@@ -53,7 +55,7 @@ def run(
 
     All options of torchrun are taken as they are, for example --nproc-per-node 4 or --nnodes and --rdzv-endpoint on
     several hosts. Without any, one rank is started for each accelerator (one, if there is none), with a rendezvous of
-    its own on a free port. The exit code is the job's.
+    its own on a free port. The exit code is torchrun's.
     """
     # Reading stops at the first word that is no option, which may be the value of one of torchrun's.
     variables, rest = take_options(context.args, FLAGS)
@@ -68,5 +70,7 @@ def run(
     if result.traces():
         typer.echo(f"Traces: {result.run_dir}\n  rankscope summary {result.run_dir}", err=True)
     elif result.exit_code == 0:
+        with suppress(OSError):
+            result.run_dir.rmdir()  # only if it is empty
         typer.echo(NO_TRACES.format(run_dir=result.run_dir), err=True, nl=False)
     raise typer.Exit(result.exit_code)
