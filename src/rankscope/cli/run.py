@@ -21,7 +21,7 @@ CONTEXT_SETTINGS = {
 
 NO_TRACES = """\
 No trace was written to {run_dir}.
-If the script gives its rankscope.Profiler a directory of its own, the traces are there: leave it out, and they come here.
+A rankscope.Profiler in the script that names a directory of its own has written there: leave it out, to have them here.
 By default steps 16 to 18 are recorded: a job must make more steps of its optimizer, or --wait and --warmup be smaller.
 A script without a torch.optim.Optimizer is profiled by a Profiler around its loop:
 
