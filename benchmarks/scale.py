@@ -64,31 +64,55 @@ def _simulate(folder: Path, ranks: int, *more: str) -> None:
     )
 
 
-def main() -> None:
-    with tempfile.TemporaryDirectory() as scratch:
-        root = Path(scratch)
-        print(f"{'ranks':>6} {'JSON MB':>8} {'CPU s':>7} {'CPU s/rank':>11} {'parent MB':>10} {'two/serial':>11}")
-        for ranks in (16, 64, 256):
-            _simulate(root / f"r{ranks}", ranks)
-            two = _measure(root / f"r{ranks}", root / f"a{ranks}", "processes", workers=2)
-            serial = _measure(root / f"r{ranks}", root / f"b{ranks}", "serial") if ranks <= 64 else None
-            ratio = f"{two['cpu'] / serial['cpu']:11.2f}" if serial else f"{'':11}"
-            print(
-                f"{ranks:6} {two['json'] / 1e6:8.0f} {two['cpu']:7.1f} {two['cpu'] / ranks:11.4f}"
-                f" {two['peak'] / 1e6:10.0f} {ratio}",
-                flush=True,
-            )
-        _simulate(root / "eight", 8, "--target-size", "50MB")
-        first = _measure(root / "eight", root / "c", "serial")
-        again = _measure(root / "eight", root / "c", "serial")
-        whole = sum(file.stat().st_size for file in (root / "c").rglob("*") if file.is_file())
+def ranks(root: Path) -> None:
+    """CPU per further rank: what starting three interpreters costs is in the first row alone."""
+    print(f"{'ranks':>6} {'JSON MB':>8} {'CPU s':>7} {'ms per further rank':>20} {'parent MB':>10}")
+    before, counted = 0.0, 0
+    for count in (16, 64, 256):
+        _simulate(root / f"r{count}", count)
+        found = _measure(root / f"r{count}", root / f"a{count}", "processes", workers=2)
+        further = f"{1e3 * (found['cpu'] - before) / (count - counted):20.1f}" if counted else f"{'':20}"
         print(
-            f"8 ranks, {first['json'] / 1e6:.0f} MB of JSON: first opening {first['wall']:.1f} s, second "
-            f"{again['wall']:.2f} s, reading {again['read'] / 1e6:.1f} MB of {whole / 1e6:.1f} MB of tables"
+            f"{count:6} {found['json'] / 1e6:8.0f} {found['cpu']:7.1f} {further} {found['peak'] / 1e6:10.0f}",
+            flush=True,
         )
-        _simulate(root / "big", 1, "--target-size", "2GB")
-        big = _measure(root / "big", root / "d", "serial")
-        print(f"one rank of {big['json'] / 1e6:.0f} MB of JSON: peak memory {big['peak'] / 1e6:.0f} MB")
+        before, counted = found["cpu"], count
+
+
+def workers(root: Path) -> None:
+    """Two processes against one, on ranks large enough that starting them does not count."""
+    _simulate(root / "sixteen", 16, "--target-size", "30MB")
+    ratios = []
+    for turn in range(3):
+        two = _measure(root / "sixteen", root / f"two{turn}", "processes", workers=2)
+        one = _measure(root / "sixteen", root / f"one{turn}", "serial")
+        ratios.append(two["cpu"] / one["cpu"])
+    print(f"16 ranks of {one['json'] / 16e6:.0f} MB: CPU of two processes {sorted(ratios)[1]:.2f} x serial")
+
+
+def again(root: Path) -> None:
+    """A second opening reads the columns it needs."""
+    _simulate(root / "eight", 8, "--target-size", "50MB")
+    first = _measure(root / "eight", root / "c", "serial")
+    second = _measure(root / "eight", root / "c", "serial")
+    whole = sum(file.stat().st_size for file in (root / "c").rglob("*") if file.is_file())
+    print(
+        f"8 ranks, {first['json'] / 1e6:.0f} MB of JSON: first opening {first['wall']:.1f} s, second "
+        f"{second['wall']:.2f} s, reading {second['read'] / 1e6:.1f} MB of {whole / 1e6:.1f} MB of tables"
+    )
+
+
+def memory(root: Path) -> None:
+    """One large rank."""
+    _simulate(root / "big", 1, "--target-size", "2GB")
+    big = _measure(root / "big", root / "d", "serial")
+    print(f"one rank of {big['json'] / 1e6:.0f} MB of JSON: peak memory {big['peak'] / 1e6:.0f} MB")
+
+
+def main() -> None:
+    for part in (ranks, workers, again, memory):
+        with tempfile.TemporaryDirectory() as scratch:
+            part(Path(scratch))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -70,7 +69,5 @@ def run(
     if result.traces():
         typer.echo(f"Traces: {result.run_dir}\n  rankscope summary {result.run_dir}", err=True)
     elif result.exit_code == 0:
-        with suppress(OSError):
-            result.run_dir.rmdir()  # only if it is empty
         typer.echo(NO_TRACES.format(run_dir=result.run_dir), err=True, nl=False)
     raise typer.Exit(result.exit_code)
