@@ -16,6 +16,7 @@ from contextlib import suppress
 
 from rankscope.capture.notices import logger
 
+_LAST_INSTRUCTIONS_S = 5.0
 EXIT_LIMIT_S = 120.0
 """How long a process stays after its end for what is still being written."""
 
@@ -29,6 +30,7 @@ class Writer:
         self._lock = threading.RLock()
         self._idle = threading.Condition(self._lock)
         self._thread: threading.Thread | None = None
+        self._last: threading.Thread | None = None
 
     @property
     def busy(self) -> bool:
@@ -42,7 +44,7 @@ class Writer:
             if self._thread is not None:
                 return
             thread = threading.Thread(target=self._run, name="rankscope-writer", daemon=True)
-            self._thread = thread
+            self._thread = self._last = thread
         atexit.unregister(self._at_exit)
         atexit.register(self._at_exit)
         try:
@@ -53,7 +55,13 @@ class Writer:
     def drain(self, timeout_s: float | None) -> bool:
         """Wait until nothing is left to do; false if that took longer than ``timeout_s``."""
         with self._idle:
-            return self._idle.wait_for(lambda: self._thread is None, timeout_s)
+            if not self._idle.wait_for(lambda: self._thread is None, timeout_s):
+                return False
+        # Its last instructions, too: an interpreter that ends while a daemon thread is in them ends with an abort.
+        last = self._last
+        if last is not None and last is not threading.current_thread() and last.ident is not None:
+            last.join(_LAST_INSTRUCTIONS_S)
+        return True
 
     def _at_exit(self) -> None:
         if not self.drain(EXIT_LIMIT_S):
