@@ -12,6 +12,7 @@ from rankscope.ingest.discover import Found
 from rankscope.ingest.identify import assign_ranks
 from rankscope.ingest.losses import losses_of, missing_ranks, unreadable
 from rankscope.ingest.runs import check_steps, choose_run
+from rankscope.ingest.separate import how_apart, separate_runs, told_apart
 from rankscope.ingest.task import ingest_trace
 from rankscope.pipeline.tasks import SMALL_BYTES, Tasks
 from rankscope.results import Finding, Options
@@ -22,11 +23,16 @@ from rankscope.store.info import TraceInfo
 
 @dataclass(frozen=True)
 class Loaded:
-    """What reading the files of a run gave: the tables of each rank, and what was not as it should be."""
+    """What reading the files of a run gave: the tables of each rank, and what was not as it should be.
+
+    Attributes:
+        label: what to call a run that has no id and lies beside others.
+    """
 
     ranks: Mapping[int, Sequence[CachedTrace]]
     findings: tuple[Finding, ...]
     run_id: str | None
+    label: str | None = None
     manifest: RunManifest | None = None
 
     @cached_property
@@ -66,8 +72,17 @@ def load_run(found: Found, wanted: str | None, options: Options, tasks: Tasks) -
     ]
     if not found.named:
         findings += [unreadable(path, e, beside=True) for path, e in failures if isinstance(e, NotATraceError)]
-    run_id = choose_run([trace.info for trace in traces], wanted, where)
-    traces = [trace for trace in traces if trace.info.run_id == run_id]
+    nameless = separate_runs([trace.info for trace in traces if trace.info.run_id is None])
+    runs: dict[str | None, list[TraceInfo]] = {run.label: run.infos for run in nameless}
+    for trace in traces:
+        if trace.info.run_id is not None:
+            runs.setdefault(trace.info.run_id, []).append(trace.info)
+    label = choose_run(runs, wanted, where, how_apart(nameless))
+    members_paths = {info.path for info in runs[label]}
+    traces = [trace for trace in traces if trace.info.path in members_paths]
+    run_id = traces[0].info.run_id
+    if run_id is None:
+        findings += told_apart(nameless, label)
     folders = {trace.info.path: trace for trace in traces}
     members, conflicts = assign_ranks([trace.info for trace in traces])
     findings += conflicts
@@ -77,7 +92,7 @@ def load_run(found: Found, wanted: str | None, options: Options, tasks: Tasks) -
     manifest = _manifest_of(found, run_id)
     findings += missing_ranks(infos, manifest.ranks if manifest is not None else None)
     check_steps(infos, options.steps)
-    return Loaded(ranks, tuple(findings), run_id, manifest)
+    return Loaded(ranks, tuple(findings), run_id, None if run_id is not None else label, manifest)
 
 
 def place_of(found: Found) -> str:

@@ -134,7 +134,9 @@ class Run:
         path = self.path if "://" in self.path else str(Path(self.path).resolve())
         name = re.split(r"[/\\]", path.rstrip("/"))[-1] or path
         others = len(self._found.folders) - 1
-        return f"{name} and {others} more" if others > 0 else name
+        name = f"{name} and {others} more" if others > 0 else name
+        label = self.loaded.label
+        return f"{name}: {label}" if label else name
 
     @property
     def ranks(self) -> list[int]:
