@@ -9,8 +9,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import fsspec
-
 from rankscope.errors import NoTracesError
 from rankscope.ingest.manifests import why_none
 from rankscope.ingest.source import is_url
@@ -23,6 +21,7 @@ _BESIDE = re.compile(r"(run|truth|scaling)(\.\d+)?\.json$")
 _RUN_MANIFEST = re.compile(r"run(\.\d+)?\.json")
 _RANK_MANIFEST = re.compile(r"rank\d+(_restart\d+)?(\.\d+)?\.json")
 _RANKS_OF = re.compile(r"ranks\d+-\d+")
+_MANIFEST_PATH = re.compile(rf"/{RANKS_FOLDER}/(?:{_RANKS_OF.pattern}/)?{_RANK_MANIFEST.pattern}$")
 _HEAD_BYTES = 256
 
 _CHECK_URL = "check the URL and the access to it"
@@ -138,12 +137,18 @@ def _is_candidate(name: str) -> bool:
 
 
 def _add_url(source: str, found: Found) -> None:
+    import fsspec  # only where it is needed: it is slow to import
+
     try:
         system, path = fsspec.core.url_to_fs(source)
         if any(sign in path for sign in "*?["):
             names = system.glob(path)
         elif system.isdir(path):
-            names = [name for name in system.find(path) if _is_candidate(name.rsplit("/", 1)[-1])]
+            names = [
+                name
+                for name in system.find(path)
+                if _is_candidate(name.rsplit("/", 1)[-1]) and not _MANIFEST_PATH.search(name)
+            ]
             found.named = False
         else:
             names = [path] if system.exists(path) else []

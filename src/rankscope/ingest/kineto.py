@@ -126,9 +126,9 @@ def read_kineto(
             hint="the file is damaged; copy it again, or leave it out",
         )
     builder.finish()
-    kept: dict[str, list[pl.DataFrame]] = {name: [table.empty()] for name, table in TABLES.items()}
+    kept: dict[str, list[pl.DataFrame]] = {name: [] for name in TABLES}
     extent = _deliver(pile, sink or (lambda name, rows: kept[name].append(rows)))
-    tables = {} if sink else {name: pl.concat(frames) for name, frames in kept.items()}
+    tables = {} if sink else {name: pl.concat([TABLES[name].empty(), *frames]) for name, frames in kept.items()}
     if stream.losses.retyped:
         builder.odd["events with a field of an unexpected type"] += stream.losses.retyped
     return KinetoTrace(

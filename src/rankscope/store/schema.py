@@ -8,6 +8,7 @@ point at rows of other tables. Rows are sorted by start. What a trace does not s
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import polars as pl
 
@@ -34,7 +35,7 @@ class Table:
     doc: str
     columns: tuple[Column, ...]
 
-    @property
+    @cached_property
     def schema(self) -> pl.Schema:
         """The table's Polars schema, in column order."""
         return pl.Schema({column.name: column.dtype for column in self.columns})
