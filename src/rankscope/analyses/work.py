@@ -88,8 +88,8 @@ def _step_of(instants: pl.Series, steps: pl.DataFrame) -> pl.Series:
     )
     if not steps.height:
         return pl.Series("step", [None] * instants.len(), dtype=pl.Int64)
-    numbers = steps["step"].to_numpy()[np.maximum(index, 0)]
-    return pl.Series("step", numbers).cast(pl.Int64).set(pl.Series(index < 0), None)
+    numbers = pl.Series("step", steps["step"].to_numpy()[np.maximum(index, 0)], dtype=pl.Int64)
+    return pl.select(pl.when(pl.Series(index >= 0)).then(numbers).alias("step")).to_series()
 
 
 analysis = Analysis(

@@ -83,16 +83,17 @@ def diff_runs(a: Run | Source, b: Run | Source | None = None, *, ranks: Sequence
             raise ConfigError("one run alone is compared rank against rank", hint="name two ranks: --ranks 0,1")
         _check(first, ranks)
         samples, findings = _samples(first), _findings(first)
-        sides = [samples.of_ranks([rank]) for rank in ranks]
-        abouts = [{**first.about(), "ranks": [rank]} for rank in ranks]
+        one, two = ranks
+        about = first.about()
         found = [[finding for finding in findings if rank in finding.ranks] for rank in ranks]
-        return Diff(*abouts, compare(*sides), *_apart(*found, with_ranks=False))
+        frame = compare(samples.of_ranks([one]), samples.of_ranks([two]))
+        return Diff({**about, "ranks": [one]}, {**about, "ranks": [two]}, frame, *_apart(*found, with_ranks=False))
     second = b if isinstance(b, Run) else open_run(b)
     for run in (first, second):
         _check(run, ranks or ())
     sides = [_samples(run) if ranks is None else _samples(run).of_ranks(ranks) for run in (first, second)]
-    found = [_findings(run) for run in (first, second)]
-    return Diff(first.about(), second.about(), compare(*sides), *_apart(*found, with_ranks=True))
+    apart = _apart(_findings(first), _findings(second), with_ranks=True)
+    return Diff(first.about(), second.about(), compare(sides[0], sides[1]), *apart)
 
 
 def _check(run: Run, ranks: Sequence[int]) -> None:
@@ -129,6 +130,11 @@ def _apart(a: list[Finding], b: list[Finding], *, with_ranks: bool) -> tuple[tup
     return tuple(f for f in b if key(f) not in before), tuple(f for f in a if key(f) not in after)
 
 
+# What it is made of, for those that write results; it is no analysis that a run could run.
 _SHAPE = Analysis(
-    name="diff", doc=__doc__, columns=COLUMNS, per_rank=lambda _, __: pl.DataFrame(), across_ranks=lambda _, __: (pl.DataFrame(), [])
-)  # fmt: skip
+    name="diff",
+    doc=__doc__,
+    columns=COLUMNS,
+    per_rank=lambda tables, inputs: pl.DataFrame(),
+    across_ranks=lambda parts, inputs: (pl.DataFrame(), []),
+)

@@ -59,7 +59,7 @@ def compare(a: Samples, b: Samples) -> pl.DataFrame:
         for part in frame.partition_by("section", maintain_order=True)
     ]
     full = pl.concat(judged) if judged else frame.with_columns(significant=pl.lit(None, pl.Boolean))
-    return _sorted(full, a).select(column.name for column in COLUMNS)
+    return _sorted(full, a, b).select(column.name for column in COLUMNS)
 
 
 _NUMBERS = ("a", "b", "change", "change_ratio", "a_calls", "b_calls", "a_spread", "b_spread", "chance")
@@ -114,7 +114,7 @@ def _described(pairs: Pairs) -> pl.DataFrame:
         return pl.when(values.len() == 1).then(values.first())
 
     def said(column: str) -> pl.Expr:
-        more = pl.col(column).list.len() - _NAMES_SHOWN
+        more = pl.col(column).list.len().cast(pl.Int64) - _NAMES_SHOWN
         shown = pl.col(column).list.head(_NAMES_SHOWN).list.join(", ")
         return pl.when(more > 0).then(pl.format("{} and {} more", shown, more)).otherwise(shown)
 
@@ -131,8 +131,9 @@ def _described(pairs: Pairs) -> pl.DataFrame:
     )
 
 
-def _sorted(frame: pl.DataFrame, a: Samples) -> pl.DataFrame:
-    order = {name: place for place, name in enumerate(a.values["name"].unique(maintain_order=True))}
+def _sorted(frame: pl.DataFrame, a: Samples, b: Samples) -> pl.DataFrame:
+    listed = pl.concat([side.values["name"] for side in (a, b)]).unique(maintain_order=True)
+    order = {name: place for place, name in enumerate(listed)}
     measures = pl.col("section").is_in(["steps", "phases"])
     return frame.sort(
         pl.col("section").replace_strict({s: n for n, s in enumerate(SECTIONS)}, default=len(SECTIONS)),

@@ -89,4 +89,6 @@ def parse_condition(text: str) -> Condition:
     relative = unit == "%"
     scale = 0.01 if relative else _UNITS.get(unit or "", 1.0)
     kind = "" if unit is None or relative else ("ns" if unit in _TIMES else "bytes")
-    return Condition(text, found["section"], found["name"], found["sign"], float(found["limit"]) * scale, relative, kind)
+    return Condition(
+        text, found["section"], found["name"], found["sign"], float(found["limit"]) * scale, relative, kind
+    )

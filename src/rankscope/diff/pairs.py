@@ -74,9 +74,7 @@ def match_keys(a: pl.DataFrame, b: pl.DataFrame) -> Pairs:
     alone = pl.concat_str(pl.lit("alone"), "side", "section", pl.col("name").fill_null("∅"), separator="\x1f")
     done.append(rest.with_columns(method=pl.lit("alone"), group=alone))
     keys = pl.concat(done).with_columns(pair=pl.col("group").rank("dense").cast(pl.Int64))
-    return Pairs(
-        keys.select(*KEYS, "side", "pair"), keys.select("pair", "method").unique("pair", maintain_order=True)
-    )
+    return Pairs(keys.select(*KEYS, "side", "pair"), keys.select("pair", "method").unique("pair", maintain_order=True))
 
 
 def _fused(rest: pl.DataFrame) -> pl.DataFrame:

@@ -38,7 +38,7 @@ class Samples:
 
 
 Frames = Mapping[str, pl.DataFrame]
-Section = Callable[[Frames], pl.DataFrame]
+Section = Callable[[pl.DataFrame], pl.DataFrame]
 
 
 def samples_of(frames: Frames) -> Samples:
