@@ -21,8 +21,8 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from rankscope.capture import Profiler as Profiler
-    from rankscope.diff import Diff as Diff
-    from rankscope.diff import diff_runs as diff
+    from rankscope.compare import Diff as Diff
+    from rankscope.compare import diff_runs as diff
     from rankscope.errors import RankscopeError as RankscopeError
     from rankscope.launch import launch as launch
     from rankscope.pipeline import Run as Run
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 __all__ = ["Diff", "Profiler", "RankscopeError", "Run", "__version__", "diff", "launch", "open"]
 
 _WHERE = {
-    "Diff": ("rankscope.diff", "Diff"),
+    "Diff": ("rankscope.compare", "Diff"),
     "Profiler": ("rankscope.capture", "Profiler"),
     "RankscopeError": ("rankscope.errors", "RankscopeError"),
     "Run": ("rankscope.pipeline", "Run"),
-    "diff": ("rankscope.diff", "diff_runs"),
+    "diff": ("rankscope.compare", "diff_runs"),
     "launch": ("rankscope.launch", "launch"),
     "open": ("rankscope.pipeline", "open_run"),
 }
@@ -55,8 +55,8 @@ def __getattr__(name: str) -> object:
         how = "pip install torch" if error.name == "torch" else "pip install rankscope, without --no-deps"
         message = f"rankscope.{name} needs {error.name}, which is not installed: {how}"
         raise ModuleNotFoundError(message, name=error.name) from error
-    # `rankscope.launch` and `rankscope.diff` are both a package and a function: importing the package binds its name
-    # here, so the function must be bound after it.
+    # `rankscope.launch` is both a package and a function: importing the package binds its name here, so the
+    # function must be bound after it.
     globals()[name] = value
     return value
 

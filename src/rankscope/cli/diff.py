@@ -12,8 +12,8 @@ from rich.text import Text
 
 from rankscope.cli.options import Communication, Engine, RunId, Workers, opened
 from rankscope.cli.writing import show, width_for, write
-from rankscope.diff import Diff, diff_runs
-from rankscope.diff.gate import parse_condition
+from rankscope.compare import Diff, diff_runs
+from rankscope.compare.gate import parse_condition
 from rankscope.errors import ConfigError
 from rankscope.export.formats import FORMATS, as_json
 from rankscope.report.difference import diff_tables

@@ -9,8 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rankscope.diff import Diff
-from rankscope.diff.compare import SECTIONS
+from rankscope.compare import Diff
+from rankscope.compare.rows import SECTIONS
 from rankscope.report.words import NOTHING, cell, number_of, plain, ranks_text
 
 _MEASURES = ("steps", "phases", "memory")

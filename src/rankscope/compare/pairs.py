@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from rankscope.diff.samples import KEYS
+from rankscope.compare.samples import KEYS
 
 _FUSED = re.compile(r"fused_+(?P<operators>.+?)(?:_\d+)?(?:_kernel)?$")
 _OPERATOR = re.compile(r"^(?:\w+::)?(?P<stem>\w+?)_?$")

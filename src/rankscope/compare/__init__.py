@@ -13,8 +13,8 @@ from typing import Any
 
 import polars as pl
 
-from rankscope.diff.compare import COLUMNS, compare
-from rankscope.diff.samples import NEEDED, Samples, samples_of
+from rankscope.compare.rows import COLUMNS, compare
+from rankscope.compare.samples import NEEDED, Samples, samples_of
 from rankscope.errors import ConfigError, RankscopeError
 from rankscope.pipeline import Run, open_run
 from rankscope.results import RESULT_SCHEMA_VERSION, Analysis, Finding, Result

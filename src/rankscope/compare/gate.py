@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from rankscope.diff import Diff
+from rankscope.compare import Diff
 from rankscope.errors import ConfigError
 
 _CONDITION = re.compile(

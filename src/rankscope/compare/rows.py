@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from rankscope.diff.pairs import Pairs, match_keys
-from rankscope.diff.samples import KEYS, PLACE, Samples
-from rankscope.diff.spread import chance, significant
+from rankscope.compare.pairs import Pairs, match_keys
+from rankscope.compare.samples import KEYS, PLACE, Samples
+from rankscope.compare.spread import chance, significant
 from rankscope.results import Column
 
 SECTIONS = ("steps", "phases", "collectives", "kernels", "operators", "memory")

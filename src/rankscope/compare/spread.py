@@ -45,11 +45,13 @@ def student_tail(t: float, freedom: float) -> float:
     here as the integral of the density over the angle θ = arctan(t/√ν), in which it is smooth: cos(θ)^(ν−1).
     """
     begin = math.atan2(t, math.sqrt(freedom))
-    angles = np.linspace(begin, math.pi / 2, 2001)
+    # With many degrees of freedom all of it lies within some 1/√ν of the begin.
+    end = min(math.pi / 2, begin + 40 / math.sqrt(freedom))
+    angles = np.linspace(begin, end, 2001)
     values = np.cos(angles) ** (freedom - 1)
     if freedom < 1:  # unbounded at the far end
         values[-1] = values[-2]
-    width = (math.pi / 2 - begin) / 2000
+    width = (end - begin) / 2000
     area = float((values[0] + values[-1] + 4 * values[1:-1:2].sum() + 2 * values[2:-1:2].sum()) * width / 3)
     scale = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(math.pi)
     return min(max(2 * scale * area, 0.0), 1.0)
