@@ -11,6 +11,9 @@ from rankscope.store.info import TraceInfo
 
 Analyze = Callable[..., dict[str, Result]]
 
+SPEAKING = ("collectives", "clock", "stragglers")
+"""Analyses that have findings of their own, which no rule needs to look for."""
+
 
 def diagnose(
     rules: Iterable[Rule], analyze: Analyze, options: Options, infos: tuple[TraceInfo, ...], world_size: int | None
@@ -25,7 +28,8 @@ def diagnose(
         world_size: ranks in the job, if any file says so.
     """
     chosen = list(rules)
-    results, findings = _results(sorted({name for rule in chosen for name in rule.requires}), analyze)
+    wanted = {*SPEAKING, *(name for rule in chosen for name in rule.requires)}
+    results, findings = _results(sorted(wanted), analyze)
     frames = {name: result.frame for name, result in results.items()}
     for rule in chosen:
         own = {name: frames[name] for name in rule.requires if name in frames}
