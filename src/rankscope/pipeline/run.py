@@ -231,11 +231,12 @@ class Run:
             AnalysisError: there is none of such a name, or one cannot be computed.
         """
         wanted = [get_analysis(name).name for name in names]
-        for level in levels(wanted):
-            todo = [name for name in level if name not in self._results]
-            if todo:
-                analyses = [get_analysis(name) for name in todo]
-                self._results |= run_level(analyses, self.loaded, self._options, self._results, self._tasks)
+        with self._tasks.kept():
+            for level in levels(wanted):
+                todo = [name for name in level if name not in self._results]
+                if todo:
+                    analyses = [get_analysis(name) for name in todo]
+                    self._results |= run_level(analyses, self.loaded, self._options, self._results, self._tasks)
         return {name: self._results[name] for name in wanted}
 
     def diagnose(self) -> list[Finding]:
