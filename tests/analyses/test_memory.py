@@ -15,14 +15,14 @@ from rankscope.pipeline import Run
 
 REAL = [
     "gloo-2ranks/ddp_resnet_shapes_stack_mem_flops.rank1.json.gz",
-    "gloo-2ranks/fsdp2_gpt_shapes_stack_mem.rank0.json.gz",
     "tensorboard-plugin/ddp_gloo_torch213_3ranks/host_0.1795170630711365614.pt.trace.json.gz",
     "tensorboard-plugin/unit_tests/single/test_memory_view__json_content.pt.trace.json",
     "tracelens/mi300/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz",
-    "tracelens/inference/sglang_decode/capture_traces/bs_32_rank0.json.gz",
-    "hta/nccl_parser_config/nccl_data.json.gz",
 ]
 SLOW = [
+    "hta/nccl_parser_config/nccl_data.json.gz",
+    "tracelens/inference/sglang_decode/capture_traces/bs_32_rank0.json.gz",
+    "gloo-2ranks/fsdp2_gpt_shapes_stack_mem.rank0.json.gz",
     "tensorboard-plugin/resnet50_num_workers_0/worker0.1623143089861.pt.trace.json.gz",
     "tensorboard-plugin/resnet50_num_workers_4/worker0.1623212756351.pt.trace.json.gz",
     "tracelens/h100/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz",
