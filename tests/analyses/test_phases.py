@@ -164,7 +164,9 @@ def plain_phases(trace: dict[str, Any]) -> list[dict[str, Any]]:
             pieces["data_loading"].append(event)
     own = {id(e) for e in operators if ENGINE.match(e.name) or e.args.get("Fwd thread id", 0) > 0}
     top_forward = {
-        e.thread for e in operators if e.above is None and e.args.get("Fwd thread id") == 0 and id(e) not in own
+        e.thread
+        for e in operators
+        if e.above is None and "Sequence number" in e.args and not e.args.get("Fwd thread id") and id(e) not in own
     }
     autograd = {e.thread for e in operators if id(e) in own} - top_forward
     for event in operators:

@@ -37,11 +37,12 @@ def backward_operators(operators: pl.DataFrame) -> pl.Series:
     backward of the CPU runs on the thread that called it.
 
     Args:
-        operators: name, pid, tid, depth, forward_thread.
+        operators: name, pid, tid, depth, sequence, forward_thread.
     """
     own = pl.col("name").str.contains(_ENGINE).fill_null(False) | (pl.col("forward_thread").fill_null(0) > 0)
     top = pl.col("depth") == 0
-    forwards = (top & (pl.col("forward_thread") == 0) & ~own).fill_null(False)
+    numbered = pl.col("sequence").is_not_null() & (pl.col("forward_thread").fill_null(0) == 0)
+    forwards = top & numbered & ~own
     thread = ["pid", "tid"]
     autograd = own.any().over(thread) & ~forwards.any().over(thread)
     return operators.select(own | autograd).to_series()
