@@ -105,7 +105,8 @@ def test_a_host_only_trace_has_an_extent_too(tmp_path: Path) -> None:
 
 def test_found_in_a_directory(tmp_path: Path) -> None:
     wanted = ["rank0.json", "rank2.json.gz", "rank10.pt.trace.json.zst", "sub/deep/rank11.tar.gz", "sub/rank12.ZIP"]
-    others = ["run.json", "ranks/rank0.json", ".hidden.json", "notes.txt", ".git/a.json", "rank3.memory.pickle"]
+    wanted.insert(2, "rank3.memory.pickle")
+    others = ["run.json", "ranks/rank0.json", ".hidden.json", "notes.txt", ".git/a.json", "rank3.flight.pickle"]
     for name in wanted + others:
         write(tmp_path / name, b"{}", None)
     found = find_traces(tmp_path)
