@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""In which range of its thread an instant lies: what operator, or what range of the user's, a call was made from."""
-=======
 """Which range is open at an instant: the innermost one of its thread, and those around it."""
->>>>>>> perrank2
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.intervals import Int64
-<<<<<<< HEAD
+from rankscope.primitives.nesting import nest
 
 
 def innermost(ranges: pl.DataFrame, instants: pl.DataFrame) -> Int64:
@@ -53,8 +49,6 @@ def innermost(ranges: pl.DataFrame, instants: pl.DataFrame) -> Int64:
         if not over.size:
             return found
         found[over] = parent[found[over]]
-=======
-from rankscope.primitives.nesting import nest
 
 
 def enclosing(ranges: pl.DataFrame, instants: pl.DataFrame) -> Int64:
@@ -126,4 +120,3 @@ def inside(ranges: pl.DataFrame, times: Int64) -> Int64:
     row = np.searchsorted(ranges["start_ns"].to_numpy(), times, side="right") - 1
     within = (row >= 0) & (times < ranges["end_ns"].to_numpy()[np.maximum(row, 0)])
     return np.where(within, row, -1).astype(np.int64)
->>>>>>> perrank2
