@@ -32,12 +32,15 @@ from rankscope.ingest.kinds import DEVICE_KINDS
 from rankscope.ingest.losses import losses_of, missing_ranks, not_analyzed, said, unreadable
 from rankscope.ingest.runs import check_steps, choose_run
 from rankscope.ingest.task import ingest_trace
-from rankscope.results import Analysis, Finding, Inputs, Options, Result, by_weight
+from rankscope.results import Analysis, Finding, Inputs, Options, Parameters, Result, Value, by_weight
 from rankscope.rundir.manifest import RunManifest, read_run_manifest
 from rankscope.store.cache import CachedTrace, DamagedTablesError
 from rankscope.store.info import TraceInfo
 
 T = TypeVar("T")
+
+# An analysis's name, and a value for each of its parameters.
+Asked = tuple[str, tuple[tuple[str, Value], ...]]
 
 # Step numbers that a run's description lists. A number in a trace can be anything, and so can a span of them.
 MAX_STEPS = 10_000
@@ -158,7 +161,7 @@ class Run:
         self._executor = executor
         self._workers = workers
         self._progress = progress
-        self._results: dict[str, Result] = {}
+        self._results: dict[Asked, Result] = {}
 
     # -- what the run is ----------------------------------------------------------------------------------------
 
@@ -312,29 +315,39 @@ class Run:
 
     # -- analyses -----------------------------------------------------------------------------------------------
 
-    def analyze(self, *names: str) -> dict[str, Result]:
-        """The results of analyses, and of those that they require, by name.
+    def analyze(self, *names: str, parameters: Mapping[str, Parameters] | None = None) -> dict[str, Result]:
+        """The results of analyses by name.
+
+        Args:
+            names: which.
+            parameters: by name of the analysis, what was chosen of its own parameters; the others hold their defaults.
 
         Raises:
             AnalysisError: there is none of such a name, or one cannot be computed.
+            ConfigError: an analysis has no such parameter, or it cannot have that value.
         """
+        given = {get_analysis(name).name: chosen for name, chosen in (parameters or {}).items()}
         wanted = [get_analysis(name).name for name in names]
-        for level in _levels(wanted):
-            todo = [name for name in level if name not in self._results]
-            if todo:
-                self._run_level([get_analysis(name) for name in todo])
-        return {name: self._results[name] for name in wanted}
+        asked = {name: _asked(name, given.get(name)) for name in wanted}
+        levels = _levels(wanted)
+        required = {each for level in levels for name in level for each in get_analysis(name).requires}
+        for level in levels:
+            # What others require has its defaults, whatever was asked for beside it.
+            todo = {_asked(name): None for name in level if name in required}
+            todo.update((asked[name], None) for name in level if name in asked)
+            self._run_level([each for each in todo if each not in self._results])
+        return {name: self._results[asked[name]] for name in wanted}
 
-    def _run_level(self, analyses: Sequence[Analysis]) -> None:
-        required = {name for analysis in analyses for name in analysis.requires}
-        results = {name: self._results[name].frame for name in required}
-        mapped = [analysis for analysis in analyses if analysis.reads]
+    def _run_level(self, todo: Sequence[Asked]) -> None:
+        required = {name for asked, _ in todo for name in get_analysis(asked).requires}
+        results = {name: self._results[_asked(name)].frame for name in required}
+        mapped = [asked for asked in todo if get_analysis(asked[0]).reads]
         ranks = self.loaded.ranks
-        names = [analysis.name for analysis in mapped]
-        parts: dict[str, list[pl.DataFrame]] = {name: [] for name in names}
+        parts: dict[Asked, list[pl.DataFrame]] = {asked: [] for asked in mapped}
         lost: list[Finding] = []
         if mapped:
-            tasks = [(names, rank, tuple(traces), self._options, self.world_size) for rank, traces in ranks.items()]
+            names = [name for name, _ in mapped]
+            tasks = [(mapped, rank, tuple(traces), self._options, self.world_size) for rank, traces in ranks.items()]
             size = sum(info.json_bytes for info in self.loaded.infos) // 8
             own = _by_rank(results)
             outcomes = self._run_tasks("analysing", size, _analyze_rank, [(*task, own(task[1])) for task in tasks])
@@ -347,18 +360,20 @@ class Run:
             lost += [not_analyzed(rank, ranks[rank][0].info.path, names, error) for rank, error in failures.items()]
             for outcome in outcomes:
                 if not isinstance(outcome, BaseException):
-                    for name in names:
-                        parts[name].append(outcome[name])
+                    for asked, part in zip(mapped, outcome, strict=True):
+                        parts[asked].append(part)
         inputs = Inputs(self._options, tuple(self.loaded.infos), results, world_size=self.world_size)
-        for analysis in analyses:
-            frame, findings = analysis.across_ranks(parts.get(analysis.name, []), inputs)
-            told = lost if analysis.name in names else []
-            self._results[analysis.name] = Result(analysis, frame, (*told, *findings))
+        for asked in todo:
+            analysis = get_analysis(asked[0])
+            frame, findings = analysis.across_ranks(
+                parts.get(asked, []), replace(inputs, parameters=dict(asked[1]))
+            )
+            self._results[asked] = Result(analysis, frame, (*(lost if asked in parts else ()), *findings))
 
-    def __getattr__(self, name: str) -> Callable[[], pl.DataFrame]:
+    def __getattr__(self, name: str) -> Callable[..., pl.DataFrame]:
         if name.startswith("_") or name not in all_analyses():
             raise AttributeError(f"a run has no attribute and no analysis {name!r}")
-        return lambda: self.analyze(name)[name].frame
+        return lambda **parameters: self.analyze(name, parameters={name: parameters})[name].frame
 
     def __dir__(self) -> Iterable[str]:
         return [*super().__dir__(), *all_analyses()]
@@ -388,6 +403,10 @@ class Run:
     def _tell(self, what: str, done: int, total: int, read: int) -> None:
         if self._progress is not None:
             self._progress(what, done, total, read)
+
+
+def _asked(name: str, given: Parameters | None = None) -> Asked:
+    return name, tuple(get_analysis(name).choose(given).items())
 
 
 def _ran_on_device(info: TraceInfo) -> bool:
@@ -443,18 +462,19 @@ def _by_rank(results: Mapping[str, pl.DataFrame]) -> Callable[[int], dict[str, p
 
 
 def _analyze_rank(
-    names: Sequence[str],
+    asked: Sequence[Asked],
     rank: int,
     traces: Sequence[CachedTrace],
     options: Options,
     world_size: int | None,
     results: Mapping[str, pl.DataFrame],
-) -> dict[str, pl.DataFrame]:
-    """The task of a worker: one rank's share of some analyses that read tables."""
-    analyses = [get_analysis(name) for name in names]
+) -> list[pl.DataFrame]:
+    """The task of a worker: one rank's share of some analyses that read tables, in their order."""
+    analyses = [(get_analysis(name), dict(parameters)) for name, parameters in asked]
+    wants = [analysis.wants(parameters) for analysis, parameters in analyses]
     wanted: dict[str, set[str]] = {}
-    for analysis in analyses:
-        for table, columns in analysis.reads.items():
+    for each in wants:
+        for table, columns in each.items():
             wanted.setdefault(table, set()).update(columns)
     try:
         tables = _load_tables(traces, wanted)
@@ -462,12 +482,13 @@ def _analyze_rank(
         # The cache's disk may lose what it held; the trace is still there.
         tables = _load_tables([ingest_trace(trace.info.path, anew=True) for trace in traces], wanted)
     inputs = Inputs(options, tuple(trace.info for trace in traces), results, rank, world_size)
-    return {
-        analysis.name: analysis.per_rank(
-            {table: tables[table].select(*columns, "window") for table, columns in analysis.reads.items()}, inputs
+    return [
+        analysis.per_rank(
+            {table: tables[table].select(*columns, "window") for table, columns in each.items()},
+            replace(inputs, parameters=parameters),
         )
-        for analysis in analyses
-    }
+        for (analysis, parameters), each in zip(analyses, wants, strict=True)
+    ]
 
 
 def _load_tables(traces: Sequence[CachedTrace], wanted: Mapping[str, set[str]]) -> dict[str, pl.DataFrame]:

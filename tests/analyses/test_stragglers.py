@@ -84,7 +84,7 @@ class Parts:
 
         self.run, self.infos, self.world = run, tuple(run.loaded.infos), run.world_size
         self.mapped = {
-            rank: _analyze_rank(["collectives"], rank, tuple(traces), Options(), run.world_size, {})["collectives"]
+            rank: _analyze_rank([("collectives", ())], rank, tuple(traces), Options(), run.world_size, {})[0]
             for rank, traces in run.loaded.ranks.items()
         }
         reads = get_analysis("stragglers").reads
