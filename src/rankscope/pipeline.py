@@ -32,7 +32,7 @@ from rankscope.ingest.kinds import DEVICE_KINDS
 from rankscope.ingest.losses import losses_of, missing_ranks, not_analyzed, said, unreadable
 from rankscope.ingest.runs import check_steps, choose_run
 from rankscope.ingest.task import ingest_trace
-from rankscope.results import Analysis, Finding, Inputs, Options, Parameters, Result, Value, by_weight
+from rankscope.results import Finding, Inputs, Options, Parameters, Result, Value, by_weight
 from rankscope.rundir.manifest import RunManifest, read_run_manifest
 from rankscope.store.cache import CachedTrace, DamagedTablesError
 from rankscope.store.info import TraceInfo
@@ -365,9 +365,7 @@ class Run:
         inputs = Inputs(self._options, tuple(self.loaded.infos), results, world_size=self.world_size)
         for asked in todo:
             analysis = get_analysis(asked[0])
-            frame, findings = analysis.across_ranks(
-                parts.get(asked, []), replace(inputs, parameters=dict(asked[1]))
-            )
+            frame, findings = analysis.across_ranks(parts.get(asked, []), replace(inputs, parameters=dict(asked[1])))
             self._results[asked] = Result(analysis, frame, (*(lost if asked in parts else ()), *findings))
 
     def __getattr__(self, name: str) -> Callable[..., pl.DataFrame]:

@@ -300,7 +300,8 @@ def chosen_starts(frame: pl.DataFrame, annotations: pl.DataFrame, inputs: Inputs
         annotations: start_ns, end_ns, on_device, step.
     """
     if inputs.options.steps is None:
-        return pl.Series([True], dtype=pl.Boolean).new_from_index(0, frame.height)
+        every: pl.Series = pl.Series([True], dtype=pl.Boolean).new_from_index(0, frame.height)
+        return every
     keep = inputs.options.keeps(pl.col("step"))
     return pl.Series(started_in(frame["start_ns"].to_numpy(), host_steps(annotations), keep))
 

@@ -1,6 +1,6 @@
 """Why each stream, and the device as a whole, did nothing.
 
-One row per rank, device, stream and cause. A gap of a stream lies before an event on it, after all that was on the stream
+One row per rank, device, stream and cause. A gap of a stream lies before an event on it, after all that was on it
 before has ended; overlapping events leave none. Its cause is that of the event behind it:
 
     host_wait     its launch began after the stream had run empty: the host was late
@@ -16,9 +16,9 @@ have one, the first that started), python (with stacks recorded), nothing (the h
 descheduled, or ran what is not recorded). The gaps of a stream add up to its idle time, these to the device's.
 
 How to read it: streams beside the main one are idle most of the time and may be; the device's rows are what counts.
-Much host_wait with operators or Python: the host is the bottleneck (`launches` says by how much). Much data_loading: see
-`data_loading`. Synchronisation: `.item()`, `.cpu()`, `torch.cuda.synchronize()` in the loop. `--steps` keeps the gaps that
-lie in the chosen steps' windows. The definitions of a stream's causes are HTA's.
+Much host_wait with operators or Python: the host is the bottleneck (`launches` says by how much). Much data_loading:
+see `data_loading`. Synchronisation: `.item()`, `.cpu()`, `torch.cuda.synchronize()` in the loop. `--steps` keeps the
+gaps that lie in the chosen steps' windows. The definitions of a stream's causes are HTA's.
 """
 
 from __future__ import annotations
@@ -122,9 +122,8 @@ def _of_streams(device: pl.DataFrame, chosen: IntervalSet | None) -> pl.DataFram
         .then(pl.lit("kernel_wait"))
         .otherwise(pl.lit("other"))
     )
-    return found.select("device", "stream", cause.alias("cause"), pl.lit(None, pl.String).alias("detail"), "gap_ns").cast(
-        _SCHEMA
-    )
+    detail = pl.lit(None, pl.String).alias("detail")
+    return found.select("device", "stream", cause.alias("cause"), detail, pl.col("gap_ns").cast(pl.Int64))
 
 
 def _host(window: Tables) -> list[tuple[str, IntervalSet]]:

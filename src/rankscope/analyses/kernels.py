@@ -2,13 +2,13 @@
 
 One row per rank and kernel name (copies and fills too); `--by shape` tells apart how it was launched (grid, block,
 registers, shared memory), `--by operator` which operator launched it. Durations are from start to end, so kernels that
-run at once count each. `blocks_per_sm` and `occupancy` are means weighted by duration over the launches that carry them;
+run at once count each. `blocks_per_sm` and `occupancy` are means weighted by duration over launches that carry them;
 null where the vendor writes none (AMD, some engines). `std_ns` is the sample's standard deviation, null for a single
 call. `launched_by` is the operator that most of the row's time comes from: by External id, else the innermost that was
 open on the launching thread; null where none was, or the launch is not in the file.
 
-How to read it: many calls with a small mean are launches that could be fused. Below one block per multiprocessor the grid
-is too small for the device; a low occupancy with many registers or much shared memory is the kernel's own limit.
+How to read it: many calls with a small mean are launches that could be fused. Below one block per multiprocessor the
+grid is too small for the device; a low occupancy with many registers or much shared memory is the kernel's own limit.
 `--steps` keeps kernels whose launch starts in the chosen steps; `--match` those whose name it finds.
 """
 

@@ -8,9 +8,9 @@ One row per rank; `--by stream`, `--by call` (the runtime's call) or `--by kerne
     launch bound  = time between the device's first start and last end in which nothing runs on it and at most one
                     event is queued: it waits for the host to launch
 
-Every launch counts alike, whatever call it is (cudaLaunchKernel, cuLaunchKernelEx, HIP's, XPU's, copies); the kernels of
-a graph share the graph's one launch. A latency is long where the queue is: the cost of launching itself is that of the
-unqueued ones. Negative latencies are kept and counted: the clocks of host and device disagree by at least as much.
+Every launch counts alike, whatever call it is (cudaLaunchKernel, cuLaunchKernelEx, HIP's, XPU's, copies); the kernels
+of a graph share the graph's one launch. A latency is long where the queue is: the cost of launching itself is that of
+the unqueued ones. Negative latencies are kept and counted: the clocks of host and device disagree by at least as much.
 
 How to read it: a mean depth of many says that the host is ahead and launching costs nothing. A depth near 0 or 1 and a
 large launch-bound share say that the device waits for the host: fewer and larger kernels (fused operators,

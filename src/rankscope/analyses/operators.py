@@ -14,12 +14,13 @@ that called it. `--match 'fsdp|all_?gather'` keeps the names that a regular expr
 A device event belongs to the operator of its External id; where the file has none, to the innermost operator that was
 open on the thread that launched it. FLOPs follow torch.utils.flop_counter: matrix products, convolutions and attention,
 from the recorded shapes (`record_shapes=True`), and for an operator around those their sum; null where none is known. A
-causal mask is not seen. Peaks are the vendors' dense figures (`primitives/peaks.json`), TF32's where 32-bit numbers went
-to tensor cores. Tensor cores are told by the kernels' names, as the TensorBoard plugin did: Triton's do not say.
+causal mask is not seen. Peaks are vendors' dense figures (`primitives/peaks.json`), TF32's where 32-bit numbers went to
+tensor cores. Tensor cores are told by the kernels' names, as the TensorBoard plugin did: Triton's do not say.
 
 How to read it: a high device self names the kernel to look at; a host self far above the device's says that the host
-launches many small kernels; tensor cores near 0 on an eligible operator say that its numbers' type or shape keeps it off
-them. `--format table` is the table of torch's `key_averages()`. `--steps` keeps the calls that start in these steps.
+launches many small kernels; tensor cores near 0 on an eligible operator say that its numbers' type or shape keeps it
+off them. `--format table` is the table of torch's `key_averages()`. `--steps` keeps the calls that start in these
+steps.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ def _operators_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
     # Every device event beside every operator around its launch.
     owner = launching_operators(device, window["runtime_calls"], operators)
     event, around = with_ancestors(parent, owner)
-    tensor = device["name"].is_in(list(tensor_core_kernels(device["name"].unique().drop_nulls())))
+    tensor = device["name"].is_in(list(tensor_core_kernels(device["name"].unique().drop_nulls()))).fill_null(False)
     pairs = pl.DataFrame(
         {
             "group": group[around],
@@ -185,8 +186,8 @@ def _device_name(device: pl.DataFrame, inputs: Inputs) -> str | None:
     return str(names.pop()) if len(names) == 1 else None
 
 
-def _flops(operators: pl.DataFrame, parent: np.ndarray, tensor: np.ndarray, device: str | None) -> list[pl.Series]:  # type: ignore[type-arg]
-    """FLOPs of each call, the time they would take at the peak, how many formulas that is, and how many have no peak."""
+def _flops(operators: pl.DataFrame, parent: np.ndarray, tensor: np.ndarray, device: str | None) -> list[pl.Series]:
+    """FLOPs of each call, their time at the peak, how many formulas that is, and how many of them have no peak."""
     own = operator_flops(operators)
     counted = own.is_not_null().to_numpy()
     # A formula inside another's operator is the same work once more.
@@ -235,7 +236,8 @@ def _stacks(operators: pl.DataFrame, frames: pl.DataFrame) -> pl.Series:
     # `<built-in method add of Tensor object at 0x7f…>`: every object would be a caller of its own.
     whole = pl.concat_str(pl.all(), separator="; ", ignore_nulls=True).str.replace_all(r" at 0x[0-9a-fA-F]+", "")
     joined = pl.DataFrame(lines).select(whole).to_series()
-    return told.zip_with(told.is_not_null(), joined.set(joined == "", None))
+    found: pl.Series = told.zip_with(told.is_not_null(), joined.set(joined == "", None))
+    return found
 
 
 def reads_more(parameters: Parameters) -> dict[str, tuple[str, ...]]:

@@ -13,7 +13,7 @@ it is a lower bound then; both estimates are null where no kernel carries them (
 
 How to read it: utilization says that something ran, not that it used the device. A high one with a low SM efficiency is
 many small kernels or small grids; with a low occupancy, kernels that take many registers or much shared memory. What
-utilization loses without communication is time in which the device only communicated. `--steps` takes the span of these.
+utilization loses without communication is time in which the device only communicated. `--steps` takes their span.
 """
 
 from __future__ import annotations
@@ -57,8 +57,10 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     if not parts:
         parts = [pl.DataFrame([dict.fromkeys(_SCHEMA)], schema=_SCHEMA)]
     # A device of one window's file may be silent in another's: its span is the rank's all the same.
-    added = pl.concat(parts).group_by("device", maintain_order=True).agg(
-        pl.when(pl.col(name).is_not_null().any()).then(pl.col(name).sum()).alias(name) for name in _SUMS
+    added = (
+        pl.concat(parts)
+        .group_by("device", maintain_order=True)
+        .agg(pl.when(pl.col(name).is_not_null().any()).then(pl.col(name).sum()).alias(name) for name in _SUMS)
     )
     wide = pl.col("span_ns") > 0
     return (
@@ -131,7 +133,7 @@ def _measure(kernels: pl.DataFrame, start: int, end: int) -> dict[str, list[int 
     }
 
 
-def _efficient(start: Int64, end: Int64, blocks: np.ndarray) -> float:  # type: ignore[type-arg]
+def _efficient(start: Int64, end: Int64, blocks: np.ndarray) -> float:
     """Σ min(blocks per SM of the kernels that run, 1) · dt, ns."""
     if not start.size:
         return 0.0

@@ -15,7 +15,7 @@ def slices(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The event's name; a regular expression with --regex.")],
     source: Source,
     regex: Annotated[bool, typer.Option("--regex", help="NAME is a regular expression, case aside.")] = False,
-    by: Annotated[str, typer.Option(help="A row for each: step, rank, name (over all ranks and steps), or event.")] = "step",
+    by: Annotated[str, typer.Option(help="A row for each: step, rank, name (over all ranks), or event.")] = "step",
     form: Annotated[Format, typer.Option("--format", "-f", help="How to write it.")] = Format.table,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None,
     limit: Annotated[int, typer.Option(help="Rows of a table to show; 0 for all.", min=0)] = 50,

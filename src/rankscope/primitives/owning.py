@@ -22,7 +22,7 @@ def launching_operators(device: pl.DataFrame, calls: pl.DataFrame, operators: pl
         calls: the runtime_calls that launch_row points into: pid, tid.
         operators: the host_ops that op_row points into: pid, tid, start_ns, end_ns.
     """
-    owner = device["op_row"].fill_null(-1).cast(pl.Int64).to_numpy().copy()
+    owner: Int64 = device["op_row"].fill_null(-1).cast(pl.Int64).to_numpy().copy()
     open_ = np.flatnonzero((owner < 0) & device["launch_row"].is_not_null().to_numpy())
     if open_.size and operators.height:
         rows = pl.Series(open_)

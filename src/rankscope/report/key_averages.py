@@ -1,7 +1,7 @@
 """The result of `operators` as the table that `torch.profiler`'s `key_averages().table()` prints.
 
-The same headings, order, units and widths, so that what people and scripts know holds: percentages are of all operators'
-self time, an average is the total by calls. A rank has a table of its own.
+The same headings, order, units and widths, so that what people and scripts know holds: percentages are of all
+operators' self time, an average is the total by calls. A rank has a table of its own.
 """
 
 from __future__ import annotations
