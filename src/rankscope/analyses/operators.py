@@ -4,7 +4,7 @@ One row per rank and operator, by name; `--by shape` tells the shapes of its inp
 that called it. `--match 'fsdp|all_?gather'` keeps the names that a regular expression finds, case aside.
 
     host self     = Σ duration − operators directly inside it        self times of a thread sum to its operators' union
-    host total    = Σ duration; a call inside another of the same row is not counted twice
+    host total    = Σ duration, as calls without those that are inside another call of the same row
     device self   = |device events that it launched itself|          |A|: the length of the union, all streams
     device total  = |device events that it, or an operator inside it, launched|
     tensor cores  = |device events among these that ran on tensor cores| / device total
@@ -59,7 +59,7 @@ COLUMNS = (
     Column("name", "", "the operator, as written"),
     Column("input_shapes", "", "shapes of its inputs, as compact JSON; null unless `--by shape`"),
     Column("stack", "", "who called it, innermost first; null unless `--by stack`, or where nothing was recorded"),
-    Column("calls", "count", "how often it was called"),
+    Column("calls", "count", "how often it was called; calls inside another of the same row are part of that one"),
     Column("host_self_ns", "ns", "host time in it and in no operator inside it"),
     Column("host_self_share", "ratio", "of the host self time of all the rank's operators"),
     Column("host_total_ns", "ns", "host time in it"),
@@ -156,7 +156,7 @@ def _operators_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
         keyed.group_by("group", maintain_order=True)
         .agg(
             pl.col(*_KEYS).first(),
-            pl.len().cast(pl.Int64).alias("calls"),
+            outer.sum().cast(pl.Int64).alias("calls"),
             pl.col("self_ns").sum().alias("host_self_ns"),
             pl.col("duration").filter(outer).sum().alias("host_total_ns"),
             *(pl.col(name).filter(outer).sum() for name in ("flops", "ideal_ns", "formulas", "unrated")),
