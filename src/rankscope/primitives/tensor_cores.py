@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 
 _KERNELS = re.compile(
-    r"[a-z]884|[a-z]1688|16816|16832|16864|884gemm|[hid]mma(?![a-z])|i8816|wgmma|tensorop|tensor\d+x\d+x\d+|nvjet"
+    r"[a-z]884|[a-z]1688|16816|16832|16864|884gemm|[hid]mma(?![a-z])|i8816|wgmma|tensorop_|tensor\d+x\d+x\d+|nvjet"
     r"|xmma_(implicit_|sparse_|warp_specialized_)*gemm|xmma_sparse_conv|xmma_[a-z]+_implicit_gemm"
     r"|dgrad_1x1_stride_2x2|first_layer_wgrad_kernel|conv1x1|conv2d_c1_k1|direct_group"
     r"|flash::|flash_(fwd|bwd)|fmha_cutlass[fb]_(bf16|f16)|cudnn_\w*sdpa|sdpa_sm\d"
