@@ -66,7 +66,7 @@ def test_innermost_by_hand() -> None:
     asked = pl.DataFrame(
         {"pid": [1] * 8, "tid": [1, 1, 1, 1, 1, 2, 3, 1], "at_ns": [0, 10, 19, 20, 100, 49, 5, 10]}
     )  # fmt: skip
-    assert innermost(made, asked).tolist() == [0, 1, 1, 0, -1, 2, -1, 1]
+    assert innermost(made, np.array([-1, 0, -1]), asked).tolist() == [0, 1, 1, 0, -1, 2, -1, 1]
 
 
 def test_the_queue_by_hand() -> None:

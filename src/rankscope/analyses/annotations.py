@@ -192,7 +192,7 @@ def _launched_in(
     instants = calls.select(pl.col("pid", "tid").gather(device["launch_row"].gather(launched))).with_columns(
         device["launch_ns"].gather(launched).alias("at_ns")
     )
-    position, around = with_ancestors(parent, innermost(host, instants))
+    position, around = with_ancestors(parent, innermost(host, parent, instants))
     events, ranges = rows[position], around
     # The thread that runs the steps waits while autograd's threads run the backward.
     runs = steps if steps.height else host.filter(pl.col("depth") == 0)
@@ -204,7 +204,7 @@ def _launched_in(
         there = pl.DataFrame({"at_ns": backward["at_ns"]}).with_columns(
             pl.lit(main["pid"][0], pl.Int64).alias("pid"), pl.lit(main["tid"][0], pl.Int64).alias("tid")
         )
-        position, around = with_ancestors(parent, innermost(host, there.select("pid", "tid", "at_ns")))
+        position, around = with_ancestors(parent, innermost(host, parent, there.select("pid", "tid", "at_ns")))
         events = np.concatenate([events, rows[backward["place"].to_numpy()[position]]])
         ranges = np.concatenate([ranges, around])
     return events, ranges

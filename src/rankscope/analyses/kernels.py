@@ -139,7 +139,7 @@ analysis = Analysis(
             "registers",
             "shared_memory",
         ),
-        "host_ops": ("start_ns", "end_ns", "name", "pid", "tid"),
+        "host_ops": ("start_ns", "end_ns", "name", "pid", "tid", "parent_row"),
         "runtime_calls": ("pid", "tid"),
         "annotations": ("start_ns", "end_ns", "on_device", "step"),
     },

@@ -7,7 +7,10 @@ import numpy.typing as npt
 import polars as pl
 
 from rankscope.primitives.intervals import Int64
-from rankscope.primitives.nesting import Int32, nest
+from rankscope.primitives.nesting import Int32
+
+# Stands for a process or thread without a number.
+_NOBODY = -(1 << 62)
 
 
 def launching_operators(device: pl.DataFrame, calls: pl.DataFrame, operators: pl.DataFrame) -> Int64:
@@ -20,34 +23,55 @@ def launching_operators(device: pl.DataFrame, calls: pl.DataFrame, operators: pl
     Args:
         device: op_row, launch_row, launch_ns.
         calls: the runtime_calls that launch_row points into: pid, tid.
-        operators: the host_ops that op_row points into: pid, tid, start_ns, end_ns.
+        operators: the host_ops that op_row points into: pid, tid, start_ns, end_ns, parent_row.
     """
     owner: Int64 = device["op_row"].fill_null(-1).cast(pl.Int64).to_numpy().copy()
     open_ = np.flatnonzero((owner < 0) & device["launch_row"].is_not_null().to_numpy())
     if open_.size and operators.height:
         rows = pl.Series(open_)
         threads = calls.select("pid", "tid").select(pl.all().gather(device["launch_row"].gather(rows)))
-        owner[open_] = innermost(operators, threads.with_columns(device["launch_ns"].gather(rows).alias("at_ns")))
+        parent = operators["parent_row"].fill_null(-1).to_numpy()
+        instants = threads.with_columns(device["launch_ns"].gather(rows).alias("at_ns"))
+        owner[open_] = innermost(operators, parent, instants)
     return owner
 
 
-def innermost(ranges: pl.DataFrame, instants: pl.DataFrame) -> Int64:
+def innermost(ranges: pl.DataFrame, parent: Int32 | Int64, instants: pl.DataFrame) -> Int64:
     """For each instant the row of the innermost range that is open on its thread then; −1 for none.
+
+    That is the last range that started before, or one of those around it.
 
     Args:
         ranges: pid, tid, start_ns, end_ns.
+        parent: of each range the one around it, −1 at top level.
         instants: pid, tid, at_ns.
     """
-    distinct = instants.unique(maintain_order=True).with_row_index("number")
-    points = distinct.select("pid", "tid", pl.col("at_ns").alias("start_ns"), pl.col("at_ns").alias("end_ns"))
-    both = pl.concat([ranges.select("pid", "tid", "start_ns", "end_ns"), points])
-    thread = both.select(pl.struct("pid", "tid").rank("dense")).to_series().cast(pl.Int32).to_numpy()
-    parent = nest(thread, both["start_ns"].to_numpy(), both["end_ns"].to_numpy()).parent[ranges.height :]
-    # A range that crosses others may seem to be inside an instant: none is.
-    found = np.where(parent < ranges.height, parent, -1)
-    places = instants.join(distinct, on=["pid", "tid", "at_ns"], how="left", nulls_equal=True, maintain_order="left")
-    rows: Int64 = found[places["number"].to_numpy()].astype(np.int64)
-    return rows
+    found = np.full(instants.height, -1, dtype=np.int64)
+    start, end = ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy()
+    pid, tid = (ranges[name].fill_null(_NOBODY).to_numpy() for name in ("pid", "tid"))
+    asked = instants.select(pl.col("pid", "tid").fill_null(_NOBODY), "at_ns").with_row_index("place")
+    # A job has few threads that launch.
+    for (process, thread), here in asked.group_by("pid", "tid"):
+        mine = np.flatnonzero((pid == process) & (tid == thread))
+        if not mine.size:
+            continue
+        mine = mine[np.lexsort((start[mine] - end[mine], start[mine]))]
+        at = here["at_ns"].to_numpy()
+        last = np.searchsorted(start[mine], at, side="right") - 1
+        row = np.where(last >= 0, mine[np.maximum(last, 0)], -1)
+        over = np.flatnonzero((row >= 0) & ~_open(start, end, row, at))
+        # As many rounds as the deepest nesting has levels.
+        while over.size:
+            row[over] = parent[row[over]]
+            over = over[(row[over] >= 0) & ~_open(start, end, row[over], at[over])]
+        found[here["place"].to_numpy()] = row
+    return found
+
+
+def _open(start: Int64, end: Int64, row: Int64, at: Int64) -> npt.NDArray[np.bool_]:
+    """Whether each row's range is open at its instant; one without duration is at its own."""
+    is_open: npt.NDArray[np.bool_] = (end[row] > at) | ((end[row] == at) & (start[row] == at))
+    return is_open
 
 
 def with_ancestors(parent: Int32 | Int64, rows: Int64) -> tuple[Int64, Int64]:
