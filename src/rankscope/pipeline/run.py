@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -18,8 +18,8 @@ from rankscope.ingest.kinds import DEVICE_KINDS
 from rankscope.pipeline.diagnosis import diagnose
 from rankscope.pipeline.graph import levels, run_level
 from rankscope.pipeline.load import Loaded, load_run, place_of
-from rankscope.pipeline.tasks import Progress, Tasks
-from rankscope.results import Finding, Options, Result, by_weight
+from rankscope.pipeline.tasks import Asked, Progress, Tasks, asked
+from rankscope.results import Finding, Options, Parameters, Result, by_weight
 from rankscope.rules import all_rules
 from rankscope.rundir.manifest import RunManifest
 from rankscope.store.info import TraceInfo
@@ -121,7 +121,7 @@ class Run:
         self._options = options
         self._wanted_run = run_id
         self._tasks = Tasks(executor, workers, progress)
-        self._results: dict[str, Result] = {}
+        self._results: dict[Asked, Result] = {}
         self._diagnosed: list[Finding] | None = None
 
     # -- what the run is ----------------------------------------------------------------------------------------
@@ -224,20 +224,30 @@ class Run:
 
     # -- analyses -----------------------------------------------------------------------------------------------
 
-    def analyze(self, *names: str) -> dict[str, Result]:
-        """The results of analyses, and of those that they require, by name.
+    def analyze(self, *names: str, parameters: Mapping[str, Parameters] | None = None) -> dict[str, Result]:
+        """The results of analyses by name.
+
+        Args:
+            names: which.
+            parameters: by name of the analysis, what was chosen of its own parameters; the others hold their defaults.
 
         Raises:
             AnalysisError: there is none of such a name, or one cannot be computed.
+            ConfigError: an analysis has no such parameter, or it cannot have that value.
         """
-        wanted = [get_analysis(name).name for name in names]
+        given = {get_analysis(name).name: chosen for name, chosen in (parameters or {}).items()}
+        chosen = {get_analysis(name).name: asked(name, given.get(get_analysis(name).name)) for name in names}
+        graph = levels(list(chosen))
+        required = {each for level in graph for name in level for each in get_analysis(name).requires}
         with self._tasks.kept():
-            for level in levels(wanted):
-                todo = [name for name in level if name not in self._results]
+            for level in graph:
+                # What others require has its defaults, whatever was asked for beside it.
+                wanted = dict.fromkeys(asked(name) for name in level if name in required)
+                wanted |= dict.fromkeys(chosen[name] for name in level if name in chosen)
+                todo = [each for each in wanted if each not in self._results]
                 if todo:
-                    analyses = [get_analysis(name) for name in todo]
-                    self._results |= run_level(analyses, self.loaded, self._options, self._results, self._tasks)
-        return {name: self._results[name] for name in wanted}
+                    self._results |= run_level(todo, self.loaded, self._options, self._results, self._tasks)
+        return {name: self._results[each] for name, each in chosen.items()}
 
     def diagnose(self) -> list[Finding]:
         """Look for everything that the rules know, and give all findings, weightiest first."""
@@ -246,10 +256,10 @@ class Run:
             self._diagnosed = diagnose(all_rules().values(), self.analyze, self._options, infos, self.world_size)
         return self.findings
 
-    def __getattr__(self, name: str) -> Callable[[], pl.DataFrame]:
+    def __getattr__(self, name: str) -> Callable[..., pl.DataFrame]:
         if name.startswith("_") or name not in all_analyses():
             raise AttributeError(f"a run has no attribute and no analysis {name!r}")
-        return lambda: self.analyze(name)[name].frame
+        return lambda **parameters: self.analyze(name, parameters={name: parameters})[name].frame
 
     def __dir__(self) -> Iterable[str]:
         return [*super().__dir__(), *all_analyses()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import polars as pl
@@ -12,16 +12,30 @@ import polars as pl
 from rankscope.analyses import get_analysis
 from rankscope.executors import Pool, run_tasks
 from rankscope.ingest.task import ingest_trace
-from rankscope.results import Inputs, Options
+from rankscope.results import Inputs, Options, Parameters, Value
 from rankscope.store.cache import CachedTrace, DamagedTablesError
 
 T = TypeVar("T")
+
+Asked = tuple[str, tuple[tuple[str, Value], ...]]
+"""An analysis's name, and a value for each of its own parameters: what a result is known by."""
 
 # Below this much to read, starting workers takes longer than the reading.
 SMALL_BYTES = 2 << 20
 
 Progress = Callable[[str, int, int, int], None]
 """Told after each task: what is being done, tasks done, tasks in all, bytes of JSON read so far."""
+
+
+def asked(name: str, given: Parameters | None = None) -> Asked:
+    """An analysis with its parameters: as given, else their defaults.
+
+    Raises:
+        AnalysisError: there is none of that name.
+        ConfigError: it has no such parameter, or that cannot have such a value.
+    """
+    analysis = get_analysis(name)
+    return analysis.name, tuple(analysis.choose(given).items())
 
 
 @dataclass
@@ -95,30 +109,31 @@ def by_rank(results: Mapping[str, pl.DataFrame]) -> Callable[[int], dict[str, pl
 
 
 def analyze_rank(
-    names: Sequence[str],
+    wanted: Sequence[Asked],
     rank: int,
     traces: Sequence[CachedTrace],
     options: Options,
     world_size: int | None,
     results: Mapping[str, pl.DataFrame],
-) -> dict[str, pl.DataFrame]:
+) -> dict[Asked, pl.DataFrame]:
     """The task of a worker: one rank's share of some analyses that read tables."""
-    analyses = [get_analysis(name) for name in names]
-    wanted: dict[str, set[str]] = {}
-    for analysis in analyses:
-        for table, columns in analysis.reads.items():
-            wanted.setdefault(table, set()).update(columns)
+    reads = {each: get_analysis(each[0]).wants(dict(each[1])) for each in wanted}
+    columns: dict[str, set[str]] = {}
+    for own in reads.values():
+        for table, names in own.items():
+            columns.setdefault(table, set()).update(names)
     try:
-        tables = load_tables(traces, wanted)
+        tables = load_tables(traces, columns)
     except DamagedTablesError:
         # The cache's disk may lose what it held; the trace is still there.
-        tables = load_tables([ingest_trace(trace.info.path, anew=True) for trace in traces], wanted)
+        tables = load_tables([ingest_trace(trace.info.path, anew=True) for trace in traces], columns)
     inputs = Inputs(options, tuple(trace.info for trace in traces), results, rank, world_size)
     return {
-        analysis.name: analysis.per_rank(
-            {table: tables[table].select(*columns, "window") for table, columns in analysis.reads.items()}, inputs
+        each: get_analysis(each[0]).per_rank(
+            {table: tables[table].select(*names, "window") for table, names in own.items()},
+            replace(inputs, parameters=dict(each[1])),
         )
-        for analysis in analyses
+        for each, own in reads.items()
     }
 
 

@@ -1,0 +1,131 @@
+"""Which operator a device event belongs to, and which operators are around that one."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from rankscope.primitives.intervals import Int64
+from rankscope.primitives.nesting import Int32
+
+# Stands for a process or thread without a number.
+_NOBODY = -(1 << 62)
+
+
+def launching_operators(device: pl.DataFrame, calls: pl.DataFrame, operators: pl.DataFrame) -> Int64:
+    """For each device event the row of the operator that launched it; −1 where none did, or none is known.
+
+    By External id where the event and an operator share one; else the innermost operator that was open on the
+    launching thread when the launch started. (Of 60 real traces with device events, 18 write no External id that an
+    operator has, some because it counts something else: launches are then all there is.)
+
+    Args:
+        device: op_row, launch_row, launch_ns.
+        calls: the runtime_calls that launch_row points into: pid, tid.
+        operators: the host_ops that op_row points into: pid, tid, start_ns, end_ns, parent_row.
+    """
+    owner: Int64 = device["op_row"].fill_null(-1).cast(pl.Int64).to_numpy().copy()
+    open_ = np.flatnonzero((owner < 0) & device["launch_row"].is_not_null().to_numpy())
+    if open_.size and operators.height:
+        rows = pl.Series(open_)
+        threads = calls.select("pid", "tid").select(pl.all().gather(device["launch_row"].gather(rows)))
+        parent = operators["parent_row"].fill_null(-1).to_numpy()
+        instants = threads.with_columns(device["launch_ns"].gather(rows).alias("at_ns"))
+        owner[open_] = innermost(operators, parent, instants)
+    return owner
+
+
+def innermost(ranges: pl.DataFrame, parent: Int32 | Int64, instants: pl.DataFrame) -> Int64:
+    """For each instant the row of the innermost range that is open on its thread then; −1 for none.
+
+    That is the last range that started before, or one of those around it.
+
+    Args:
+        ranges: pid, tid, start_ns, end_ns.
+        parent: of each range the one around it, −1 at top level.
+        instants: pid, tid, at_ns.
+    """
+    found = np.full(instants.height, -1, dtype=np.int64)
+    start, end = ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy()
+    pid, tid = (ranges[name].fill_null(_NOBODY).to_numpy() for name in ("pid", "tid"))
+    asked = instants.select(pl.col("pid", "tid").fill_null(_NOBODY), "at_ns").with_row_index("place")
+    # A job has few threads that launch.
+    for (process, thread), here in asked.group_by("pid", "tid"):
+        mine = np.flatnonzero((pid == process) & (tid == thread))
+        if not mine.size:
+            continue
+        mine = mine[np.lexsort((start[mine] - end[mine], start[mine]))]
+        at = here["at_ns"].to_numpy()
+        last = np.searchsorted(start[mine], at, side="right") - 1
+        row = np.where(last >= 0, mine[np.maximum(last, 0)], -1)
+        over = np.flatnonzero((row >= 0) & ~_open(start, end, row, at))
+        # As many rounds as the deepest nesting has levels.
+        while over.size:
+            row[over] = parent[row[over]]
+            over = over[(row[over] >= 0) & ~_open(start, end, row[over], at[over])]
+        found[here["place"].to_numpy()] = row
+    return found
+
+
+def _open(start: Int64, end: Int64, row: Int64, at: Int64) -> npt.NDArray[np.bool_]:
+    """Whether each row's range is open at its instant; one without duration is at its own."""
+    is_open: npt.NDArray[np.bool_] = (end[row] > at) | ((end[row] == at) & (start[row] == at))
+    return is_open
+
+
+def with_ancestors(parent: Int32 | Int64, rows: Int64) -> tuple[Int64, Int64]:
+    """Each row with itself and with every range around it, as pairs (position in `rows`, row); −1 has none.
+
+    Args:
+        parent: of each range the one around it, −1 at top level.
+        rows: rows of `parent`, −1 for none.
+    """
+    position = np.flatnonzero(rows >= 0)
+    current = rows[position]
+    positions, found = [position], [current]
+    # As many rounds as the deepest nesting has levels.
+    while position.size:
+        current = parent[current].astype(np.int64)
+        inside = current >= 0
+        position, current = position[inside], current[inside]
+        positions.append(position)
+        found.append(current)
+    return np.concatenate(positions), np.concatenate(found)
+
+
+def outermost(parent: Int32 | Int64, key: Int64) -> npt.NDArray[np.bool_]:
+    """Whether no range around a range has the same key: its time is in no other's of that key."""
+    alone = np.ones(key.size, dtype=np.bool_)
+    position = np.flatnonzero(parent >= 0)
+    around = parent[position].astype(np.int64)
+    while position.size:
+        alone[position[key[around] == key[position]]] = False
+        around = parent[around].astype(np.int64)
+        inside = around >= 0
+        position, around = position[inside], around[inside]
+    return alone
+
+
+def summed_upwards(parent: Int32 | Int64, depth: npt.NDArray[np.int16], value: npt.NDArray[np.float64]) -> None:
+    """Add to each range what is in those inside it, in place, innermost first."""
+    for level in range(int(depth.max(initial=0)), 0, -1):
+        rows = np.flatnonzero((depth == level) & (parent >= 0))
+        np.add.at(value, parent[rows], value[rows])
+
+
+def union_by(frame: pl.DataFrame, *keys: str) -> pl.DataFrame:
+    """The length of the union of intervals, ns, group by group: the keys and `union_ns`.
+
+    Args:
+        frame: start_ns, end_ns and the keys.
+    """
+    # In the order of starts, an interval adds what of it lies beyond all that began before it.
+    reached = pl.col("end_ns").cum_max().shift(1).over(keys)
+    added = (pl.col("end_ns") - pl.max_horizontal("start_ns", reached)).clip(0)
+    return (
+        frame.sort(*keys, "start_ns")
+        .with_columns(added.alias("union_ns"))
+        .group_by(keys, maintain_order=True)
+        .agg(pl.col("union_ns").sum())
+    )
