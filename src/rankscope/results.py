@@ -18,6 +18,7 @@ import polars as pl
 
 from rankscope.errors import ConfigError
 from rankscope.primitives.steps import host_steps, launched_in, started_in
+from rankscope.rundir.manifest import RankManifest
 from rankscope.store.info import TraceInfo
 
 RESULT_SCHEMA_VERSION = 1
@@ -178,6 +179,7 @@ class Inputs:
         rank: the rank at hand, in `per_rank`.
         world_size: ranks in the job, if any file says so.
         parameters: a value for each of the analysis's own parameters.
+        capture: what each rank said of its capture, for rules; empty where there are no manifests.
     """
 
     options: Options
@@ -186,6 +188,7 @@ class Inputs:
     rank: int = -1
     world_size: int | None = None
     parameters: Parameters = field(default_factory=dict)
+    capture: Sequence[RankManifest] = ()
 
 
 Tables = Mapping[str, pl.DataFrame]

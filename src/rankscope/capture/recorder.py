@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from rankscope.capture import rivals
+from rankscope.capture.garbage import Collections
 from rankscope.capture.way import all_threads
 from rankscope.rundir.config import CaptureConfig
 
@@ -75,6 +76,7 @@ class Recording:
             **options,
         )
         self._range: Any = None
+        self._collections = Collections()
         self._stopping = threading.Lock()
         self.started = self.ended = self.stopped = False
 
@@ -91,6 +93,7 @@ class Recording:
         """Begin to record."""
         self.started = True
         self._profile.start_trace()
+        self._collections.begin()
 
     def begin_step(self, step: int) -> None:
         """Open the range of a step."""
@@ -110,6 +113,7 @@ class Recording:
             metadata: JSON text by top-level key. It must come before the stop: what is added later is not
                 written.
         """
+        self._collections.end()
         self.end_step()
         self.ended = True
         for key, text in metadata.items():
@@ -123,6 +127,7 @@ class Recording:
             if self.stopped:
                 return
             self.stopped = True
+            self._collections.end()
             try:
                 self._profile.stop_trace()
             finally:

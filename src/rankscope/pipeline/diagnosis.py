@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from rankscope.errors import RankscopeError
 from rankscope.ingest.losses import said
 from rankscope.results import Evidence, Finding, Inputs, Options, Result, Rule, by_weight
+from rankscope.rundir.manifest import RankManifest
 from rankscope.store.info import TraceInfo
 
 Analyze = Callable[..., dict[str, Result]]
@@ -16,7 +17,12 @@ SPEAKING = ("collectives", "clock", "stragglers")
 
 
 def diagnose(
-    rules: Iterable[Rule], analyze: Analyze, options: Options, infos: tuple[TraceInfo, ...], world_size: int | None
+    rules: Iterable[Rule],
+    analyze: Analyze,
+    options: Options,
+    infos: tuple[TraceInfo, ...],
+    world_size: int | None,
+    capture: tuple[RankManifest, ...] = (),
 ) -> list[Finding]:
     """What rules find in a run, weightiest first; what a rule could not see, for it or an analysis failed, is told.
 
@@ -26,6 +32,7 @@ def diagnose(
         options: the user's choices.
         infos: the trace files of the run.
         world_size: ranks in the job, if any file says so.
+        capture: what each rank said of its capture.
     """
     chosen = list(rules)
     wanted = {*SPEAKING, *(name for rule in chosen for name in rule.requires)}
@@ -34,7 +41,7 @@ def diagnose(
     for rule in chosen:
         own = {name: frames[name] for name in rule.requires if name in frames}
         try:
-            findings += rule.find(Inputs(options, infos, own, world_size=world_size))
+            findings += rule.find(Inputs(options, infos, own, world_size=world_size, capture=capture))
         except Exception as error:
             # One rule, perhaps another package's, must not take the others' findings with it.
             findings.append(_silent(rule.name, error))

@@ -253,7 +253,9 @@ class Run:
         """Look for everything that the rules know, and give all findings, weightiest first."""
         if self._diagnosed is None:
             infos = tuple(self.loaded.infos)
-            self._diagnosed = diagnose(all_rules().values(), self.analyze, self._options, infos, self.world_size)
+            self._diagnosed = diagnose(
+                all_rules().values(), self.analyze, self._options, infos, self.world_size, self.loaded.rank_manifests
+            )
         return self.findings
 
     def __getattr__(self, name: str) -> Callable[..., pl.DataFrame]:

@@ -11,6 +11,7 @@ _OWN = re.compile(
     r"|(nccl|gloo|mpi|ucc|xccl|hccl|rccl):|c10d::|torch\.distributed|Reducer::|autograd::|torch::"
     r"|## Call CompiledFxGraph |Torch-Compiled Region|CompiledFunction|CompiledFxGraph|TorchDynamo|Pregraph bytecode"
     r"|AOTDispatcher|Inductor|dynamo_timed|_compile\.|compile_fx|pipeline_parallel|(PP|DP|TP|CP)::"
+    r"|gc: generation \d"  # rankscope's own, around Python's garbage collections
     r"|PyTorch Profiler|Iteration Start|Record Window End",
 )
 # Ranges in which a compiled graph runs, or is looked for.

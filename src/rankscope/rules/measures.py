@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import polars as pl
 
 from rankscope.results import Inputs, Severity
@@ -10,6 +12,11 @@ WARNING_SHARE = 0.05
 """Of a step: what costs more is worth a person's evening."""
 INFO_SHARE = 0.01
 """Of a step: what costs less is not worth a line."""
+
+
+MEMORY_WARNING = 0.95
+"""Of a device's memory: with less left a longer sequence, or a fragment too many, ends the job."""
+MEMORY_INFO = 0.85
 
 
 def step_ns(inputs: Inputs) -> int | None:
@@ -50,3 +57,45 @@ def on_device(inputs: Inputs) -> bool:
     if kernels is not None:
         return not kernels.is_empty()
     return frame is not None and bool((frame["compute_ns"] + frame["communication_ns"]).sum())
+
+
+def step_counts(inputs: Inputs) -> dict[int, int]:
+    """By rank how many steps there are to share a whole file's figure among; at least one."""
+    frame = inputs.results.get("step_time")
+    if frame is None or frame.is_empty():
+        return {}
+    return {int(rank): int(count) for rank, count in frame.group_by("rank").len().sort("rank").iter_rows()}
+
+
+def per_step(by_rank: pl.DataFrame, column: str, inputs: Inputs) -> dict[int, int]:
+    """By rank a whole file's figure shared among its steps, the greatest first.
+
+    Args:
+        by_rank: ``rank`` and the column; null counts as nothing.
+    """
+    counts = step_counts(inputs)
+    summed = by_rank.group_by("rank").agg(pl.col(column).sum()).drop_nulls()
+    found = {int(rank): round(value / counts.get(int(rank), 1)) for rank, value in summed.iter_rows()}
+    return dict(sorted(found.items(), key=lambda each: (-each[1], each[0])))
+
+
+def worth_it(by_rank: Mapping[int, int], step: int | None) -> tuple[int, ...]:
+    """The ranks on which a saving is worth a finding."""
+    return tuple(sorted(rank for rank, value in by_rank.items() if severity_of(value, step) is not None))
+
+
+def near_limit(share: float) -> Severity | None:
+    """How weighty it is that so much of a device's memory is taken; None where there is room."""
+    if share < MEMORY_INFO:
+        return None
+    return "warning" if share >= MEMORY_WARNING else "info"
+
+
+def profiler_adds(inputs: Inputs) -> dict[int, int]:
+    """By rank what recording adds to the median step, ns, as capture measured it; ranks of which it did not are absent."""
+    medians = {each.rank: each.step_median_ns for each in inputs.capture if each.rank is not None}
+    return {
+        rank: max(0, found["active"] - found["wait"])
+        for rank, found in medians.items()
+        if found.get("active") and found.get("wait")
+    }

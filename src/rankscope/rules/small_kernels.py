@@ -1,45 +1,41 @@
 """Kernels so short that launching them takes longer than running them.
 
-Speaks where compute kernels shorter than 10 µs make up a good part of a rank's kernels while its device stands idle in
-between. A launch costs the host some microseconds; below that the device waits for the next one. The saving is the
-idle time of the steps that is neither data loading nor communication, times the share of the short kernels among all.
+Speaks where the gaps before compute kernels shorter than 10 µs (`launch_gaps`) are worth it: a launch costs the host some
+microseconds, and of shorter kernels it can hardly keep a device supplied. It speaks where such gaps are most of those
+that come from late launches; else `launch_bound` does. The saving is these gaps. On the CPU the pieces are operators,
+and the saving is the time in the short ones and before them, less what the profiler adds to a step, where that was
+measured: fused into a few, they would take next to nothing.
 """
 
 from __future__ import annotations
 
 import polars as pl
 
-from rankscope.primitives.kernels import COMPUTE
 from rankscope.results import Evidence, Finding, Inputs, Rule
-from rankscope.rules.measures import severity_of, step_ns, steps_of
+from rankscope.rules.measures import profiler_adds, severity_of, step_ns, steps_of, worth_it
 
-SHORT_NS = 10_000
-_SHARE = 0.3
+_SHARE = 0.5
+_MANY = 0.25
+"""Of a step on the CPU: every model has some short operators, and these are no matter."""
 
 
 def find(inputs: Inputs) -> list[Finding]:
     """One finding for the run."""
-    step, kernels, times = step_ns(inputs), inputs.results.get("kernels"), inputs.results.get("step_time")
-    if kernels is None or times is None or kernels.is_empty():
+    step, frame = step_ns(inputs), inputs.results.get("launch_gaps")
+    if frame is None or step is None or frame.is_empty():
         return []
-    compute = kernels.filter(pl.col("category") == COMPUTE)
-    by_rank = (
-        compute.group_by("rank")
-        .agg(
-            pl.col("calls").sum(),
-            pl.col("calls").filter(pl.col("median_ns") < SHORT_NS).sum().alias("short"),
-            pl.col("total_ns").filter(pl.col("median_ns") < SHORT_NS).sum().alias("short_ns"),
-            pl.col("total_ns").sum(),
-        )
-        .with_columns((pl.col("short") / pl.col("calls")).alias("share"))
+    means = frame.group_by("rank", "on_device").agg(
+        pl.col("pieces", "short", "short_ns", "late_ns", "late_short_ns").mean()
     )
-    idle = times.group_by("rank").agg(
-        (pl.col("runtime_ns") + pl.col("host_op_ns") + pl.col("other_ns")).mean().alias("idle_ns")
-    )
+    added = profiler_adds(inputs)
+    costs = pl.col("short_ns") + pl.col("late_short_ns") - pl.col("rank").replace_strict(added, default=0)
     found = (
-        by_rank.join(idle, on="rank")
-        .with_columns((pl.col("idle_ns") * pl.col("share")).alias("saving"))
-        .filter(pl.col("share") >= _SHARE)
+        means.with_columns(pl.when("on_device").then("late_short_ns").otherwise(costs.clip(0)).alias("saving"))
+        .filter(
+            pl.when("on_device")
+            .then(pl.col("late_short_ns") > _SHARE * pl.col("late_ns"))
+            .otherwise(pl.col("saving") > _MANY * step)
+        )
         .sort("saving", "rank", descending=[True, False])
     )
     if found.is_empty():
@@ -49,19 +45,26 @@ def find(inputs: Inputs) -> list[Finding]:
     severity = severity_of(saving, step)
     if severity is None:
         return []
+    what = "compute kernels" if worst["on_device"] else "operators"
+    meanwhile = (
+        "with the device idle before them" if worst["on_device"] else "and with what lies between take their time"
+    )
+    evidence = [
+        Evidence(f"{what} a step", round(worst["pieces"]), "count"),
+        Evidence("shorter than 10 µs", round(worst["short"]), "count"),
+        Evidence("time in these, per step", round(worst["short_ns"]), "ns"),
+        Evidence("gaps before these, per step", round(worst["late_short_ns"]), "ns"),
+    ]
+    if not worst["on_device"] and worst["rank"] in added:
+        evidence.append(Evidence("what the profiler adds to a step", added[worst["rank"]], "ns"))
     return [
         Finding(
             rule.name,
             severity,
-            f"{100 * worst['share']:.0f} % of the compute kernels last under 10 µs, with the device idle between them",
-            ranks=tuple(sorted(found["rank"].to_list())),
+            f"{100 * worst['short'] / worst['pieces']:.0f} % of the {what} last under 10 µs, {meanwhile}",
+            ranks=worth_it(dict(found.select("rank", "saving").iter_rows()), step),
             steps=steps_of(inputs),
-            evidence=(
-                Evidence("compute kernels", worst["calls"]),
-                Evidence("shorter than 10 µs", worst["short"]),
-                Evidence("time in these", worst["short_ns"], "ns"),
-                Evidence("device idle while the host launches or computes, per step", round(worst["idle_ns"]), "ns"),
-            ),
+            evidence=tuple(evidence),
             saving_ns=saving,
             advice=(
                 "Let torch.compile fuse them, use CUDA graphs (mode='reduce-overhead'), fused optimizers "
@@ -71,4 +74,4 @@ def find(inputs: Inputs) -> list[Finding]:
     ]
 
 
-rule = Rule("small_kernels", __doc__, ("step_time", "kernels"), find)
+rule = Rule("small_kernels", __doc__, ("step_time", "launch_gaps"), find)

@@ -1,0 +1,159 @@
+"""What each step loses between one piece of work and the next, and how much of that lies before short ones.
+
+One row per rank and step. A piece of work is a device event; where the trace has no device, a top-level operator that
+computes. A gap is time in the step's window in which nothing ran, up to the next piece. On a device it counts only if
+the host was late: the next piece's launch began after the device had run empty. Of each gap these are left out:
+
+    data loading           `data_loading` has it
+    calls that wait        a host that waits for its device launches nothing (`synchronization` has it)
+    stretches without any  longer than 100 µs, in which the host recorded neither an operator nor a call of the
+    record                 runtime: asleep, descheduled, or code of the user's that no faster launch would shorten
+    communication          without a device: Gloo's ranges
+
+    late        = Σ gaps, less what is left out
+    late_short  = Σ of those before a piece shorter than 10 µs (on a device: before such a compute kernel)
+
+How to read it: what the step would gain if nothing ever waited for a launch: `late`, an upper bound. Where most of it
+lies before short pieces, fewer and larger ones are the way (fused operators, `torch.compile`, CUDA graphs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+
+from rankscope.primitives.activity import computing_operators, data_loading, gloo_ranges, time_of, with_category
+from rankscope.primitives.intervals import IntervalSet
+from rankscope.primitives.kernels import COMPUTE
+from rankscope.primitives.phases import waiting_calls
+from rankscope.primitives.steps import step_windows
+from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
+
+SHORT_NS = 10_000
+"""A launch costs the host some microseconds: of shorter pieces a host can hardly keep a device supplied."""
+SILENCE_NS = 100_000
+"""A host that is busy launching records something more often than this."""
+COLUMNS = (
+    Column("rank", "", "the rank"),
+    Column("window", "", "which of the rank's files, from 0"),
+    Column("step", "", "the step; null for the whole of a file without steps"),
+    Column("pieces", "count", "kernels that compute; without a device top-level operators"),
+    Column("short", "count", "of these, shorter than 10 µs"),
+    Column("short_ns", "ns", "time in the short ones, summed"),
+    Column("late_ns", "ns", "gaps in which the next piece's launch was waited for"),
+    Column("late_short_ns", "ns", "of these, before short pieces"),
+    Column("on_device", "", "whether pieces are kernels"),
+)
+
+
+def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
+    """A rank's steps."""
+    parts = []
+    for number, window in enumerate(by_window(tables, inputs)):
+        made = _of_window(window, inputs).with_columns(
+            pl.lit(inputs.rank, pl.Int64).alias("rank"), pl.lit(number, pl.Int64).alias("window")
+        )
+        parts.append(made if inputs.options.steps is None else made.filter(inputs.options.keeps(pl.col("step"))))
+    return concat_ranks(parts, COLUMNS)
+
+
+def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
+    """The ranks below one another."""
+    return concat_ranks(parts, COLUMNS), []
+
+
+def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
+    device, annotations = window["device_events"], window["annotations"]
+    on_device = bool(device.height)
+    gloo = gloo_ranges(window["host_ops"], annotations)
+    if on_device:
+        pieces = with_category(device, inputs.options.communication).select(
+            "start_ns", "end_ns", "launch_ns", (pl.col("category") == COMPUTE).alias("counts")
+        )
+    else:
+        pieces = computing_operators(window["host_ops"], gloo).select(
+            "start_ns", "end_ns", pl.col("start_ns").alias("launch_ns"), pl.lit(True).alias("counts")
+        )
+    pieces = pieces.sort("start_ns").with_columns(
+        (pl.col("counts") & (pl.col("end_ns") - pl.col("start_ns") < SHORT_NS)).alias("short"),
+        (pl.col("end_ns") - pl.col("start_ns")).alias("duration"),
+    )
+    steps, found = step_windows(annotations, device)
+    number, starts, ends = steps["step"], found.start, found.end
+    if not steps.height:
+        number = pl.Series("step", [None], dtype=pl.Int64)
+        whole = time_of(pieces)
+        starts, ends = (whole.starts[:1], whole.ends[-1:]) if len(whole) else (np.zeros(1, np.int64),) * 2
+    gaps = _gaps(pieces, _left_out(window, gloo, on_device))
+    placed = _placed(pieces, starts, ends).filter("counts")
+    rows = pl.DataFrame({"place": np.arange(starts.size), "step": number}, schema={"place": pl.Int64, "step": pl.Int64})
+    own = placed.group_by("place").agg(
+        pl.len().cast(pl.Int64).alias("pieces"),
+        pl.col("short").sum().cast(pl.Int64).alias("short"),
+        pl.col("duration").filter("short").sum().alias("short_ns"),
+    )
+    late = (
+        _placed(gaps, starts, ends)
+        .group_by("place")
+        .agg(pl.col("late").sum().alias("late_ns"), pl.col("late").filter("short").sum().alias("late_short_ns"))
+    )
+    return (
+        rows.join(own, on="place", how="left", maintain_order="left")
+        .join(late, on="place", how="left", maintain_order="left")
+        .with_columns(
+            pl.col("pieces", "short", "short_ns", "late_ns", "late_short_ns").fill_null(0),
+            pl.lit(on_device).alias("on_device"),
+        )
+    )
+
+
+def _left_out(window: Tables, gloo: pl.DataFrame, on_device: bool) -> IntervalSet:
+    """What is no waiting for a launch, whatever follows it."""
+    known = data_loading(window["annotations"]) | waiting_calls(window["runtime_calls"])
+    if not on_device:
+        known = known | time_of(gloo)
+    recorded = time_of(window["host_ops"]) | time_of(window["runtime_calls"])
+    if not len(recorded):
+        return known
+    silent = recorded.complement(int(recorded.starts[0]), int(recorded.ends[-1]))
+    long = silent.ends - silent.starts > SILENCE_NS
+    return known | IntervalSet(silent.starts[long], silent.ends[long])
+
+
+def _gaps(pieces: pl.DataFrame, left_out: IntervalSet) -> pl.DataFrame:
+    """Gaps before pieces whose launch came late: start_ns (of the piece), late, short."""
+    reached = pl.col("end_ns").cum_max().shift(1)
+    found = pieces.with_columns(reached.alias("reached")).filter(
+        (pl.col("start_ns") > pl.col("reached")) & (pl.col("launch_ns") > pl.col("reached"))
+    )
+    start, end = found["reached"].to_numpy(), found["start_ns"].to_numpy()
+    return found.select(
+        "start_ns", pl.Series("late", end - start - left_out.within(start, end), dtype=pl.Int64), "short"
+    )
+
+
+def _placed(frame: pl.DataFrame, starts: np.ndarray, ends: np.ndarray) -> pl.DataFrame:
+    """Rows with the step's window that they start in; others are left out."""
+    if not starts.size:
+        return frame.with_columns(pl.lit(None, pl.Int64).alias("place")).clear()
+    at = frame["start_ns"].to_numpy()
+    place = np.searchsorted(starts, at, side="right") - 1
+    inside = (place >= 0) & (at < ends[np.maximum(place, 0)])
+    return frame.with_columns(pl.Series("place", place, dtype=pl.Int64)).filter(pl.Series(inside))
+
+
+analysis = Analysis(
+    name="launch_gaps",
+    doc=__doc__,
+    columns=COLUMNS,
+    per_rank=per_rank,
+    across_ranks=across_ranks,
+    reads={
+        "device_events": ("start_ns", "end_ns", "name", "kind", "is_collective", "device", "stream", "launch_ns"),
+        "host_ops": ("start_ns", "end_ns", "name", "pid", "tid", "depth"),
+        "runtime_calls": ("start_ns", "end_ns", "name"),
+        "annotations": ("start_ns", "end_ns", "name", "pid", "tid", "on_device", "step"),
+    },
+)

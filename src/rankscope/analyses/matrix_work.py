@@ -1,0 +1,181 @@
+"""In which type of numbers each rank computes what tensor cores can do, and whether they did it.
+
+One row per rank and type: the operators whose work tensor cores can do (matrix products, convolutions, attention; the
+innermost of those that are inside one another), by the type of their first input of floating point.
+
+    device       = Σ durations of the compute kernels that they launched
+    tensor cores = Σ durations of those of these kernels that ran on tensor cores, by their names
+    saving       = time · (1 − slower peak / faster peak)
+
+`saving_ns` and `narrow_saving_ns` are upper bounds of the whole file: what is not on tensor cores sped up by the ratio
+of the device's peaks (32-bit numbers as TF32, where it has that), and all of it computed in bfloat16 (float16 where
+the device has no bfloat16). Kernels are seldom at their peak; memory bounds many. They are null where the device's
+peaks are not known, or without a device. Types need `record_shapes`. Without a device `host_ns` says how much is at
+stake, and no bound is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+
+from rankscope.primitives.activity import with_category
+from rankscope.primitives.kernels import COMPUTE
+from rankscope.primitives.owning import launching_operators, outermost
+from rankscope.primitives.peaks import number_type, peak_flops
+from rankscope.primitives.tensor_cores import eligible_operators, tensor_core_kernels
+from rankscope.results import (
+    Analysis,
+    Column,
+    Finding,
+    Inputs,
+    Tables,
+    by_window,
+    chosen_launches,
+    chosen_starts,
+    concat_ranks,
+)
+
+COLUMNS = (
+    Column("rank", "", "the rank"),
+    Column("number", "", "float64, float32, float16, bfloat16 or float8; null where the types were not recorded"),
+    Column("calls", "count", "operators that tensor cores could do"),
+    Column("host_ns", "ns", "host time in them"),
+    Column("kernels", "count", "compute kernels that they launched"),
+    Column("device_ns", "ns", "time in these, summed; null without a device"),
+    Column("tensor_ns", "ns", "of it on tensor cores; null without a device"),
+    Column("saving_ns", "ns", "what tensor cores would save at most of the rest; null where no peak is known"),
+    Column("narrow_saving_ns", "ns", "what 16-bit numbers would save at most; null likewise, and where they are used"),
+)
+_SUMS = ("calls", "host_ns", "kernels", "device_ns", "tensor_ns")
+_WIDE = ("float64", "float32")
+
+
+def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
+    """A rank's types."""
+    parts = [_of_window(window, inputs) for window in by_window(tables, inputs)]
+    frame = pl.concat(parts).group_by("number").agg(pl.col(_SUMS).sum()).sort("number", nulls_last=True)
+    name = _device_name(tables["device_events"], inputs)
+    factors = {number: _factors(name, number) for number in frame["number"].to_list()}
+    plain, narrow = (
+        pl.Series([factors[number][place] for number in frame["number"]], dtype=pl.Float64) for place in (0, 1)
+    )
+    rest = pl.col("device_ns") - pl.col("tensor_ns")
+    fast = pl.min_horizontal("device_ns", "tensor_ns")
+    frame = frame.with_columns(
+        (rest * plain).round().cast(pl.Int64).alias("saving_ns"),
+        # What runs on tensor cores gains by the narrower type alone, the rest by both.
+        pl.when(pl.col("number").is_in(_WIDE))
+        .then(pl.when(fast > 0).then(fast * _tensor_to_narrow(name)).otherwise(0.0) + rest * narrow)
+        .round()
+        .cast(pl.Int64)
+        .alias("narrow_saving_ns"),
+        pl.lit(inputs.rank, pl.Int64).alias("rank"),
+    )
+    if tables["device_events"].is_empty():
+        lost = ("device_ns", "tensor_ns", "saving_ns", "narrow_saving_ns")
+        frame = frame.with_columns(pl.lit(None, pl.Int64).alias(each) for each in lost)
+    return frame.select(column.name for column in COLUMNS)
+
+
+def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
+    """The ranks below one another."""
+    return concat_ranks(parts, COLUMNS), []
+
+
+def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
+    operators = window["host_ops"]
+    eligible = operators["name"].is_in(list(eligible_operators(operators["name"].unique().drop_nulls()))).to_numpy()
+    parent = operators["parent_row"].fill_null(-1).to_numpy()
+    inner = eligible.copy()
+    around = parent[eligible & (parent >= 0)]
+    while around.size:
+        # An operator around another that is eligible is only its wrapper.
+        inner[around] = False
+        around = np.unique(parent[around])
+        around = around[around >= 0]
+    kept = chosen_starts(operators, window["annotations"], inputs).to_numpy()
+    types = {text: number_type(text) for text in operators["input_types"].unique()}
+    named = operators.with_columns(
+        pl.col("input_types")
+        .replace_strict(list(types), list(types.values()), return_dtype=pl.String, default=None)
+        .alias("number"),
+        (pl.col("end_ns") - pl.col("start_ns")).alias("duration"),
+    )
+    calls = named.filter(pl.Series(inner & kept & outermost(parent, np.where(inner, 0, np.arange(inner.size) + 1))))
+    counted = calls.group_by("number").agg(
+        pl.len().cast(pl.Int64).alias("calls"), pl.col("duration").sum().alias("host_ns")
+    )
+    device = chosen_launches(window["device_events"], window["annotations"], inputs)
+    device = with_category(device, inputs.options.communication).filter(pl.col("category") == COMPUTE)
+    owner = launching_operators(device, window["runtime_calls"], operators)
+    # What an eligible operator launches through another one inside it is its work as well.
+    level = owner.copy()
+    climb = np.flatnonzero((level >= 0) & ~eligible[level])
+    while climb.size:
+        level[climb] = parent[level[climb]]
+        climb = climb[(level[climb] >= 0) & ~eligible[level[climb]]]
+    tensor = device["name"].is_in(list(tensor_core_kernels(device["name"].unique().drop_nulls()))).fill_null(False)
+    row = pl.Series(level).set(pl.Series(level < 0), None)
+    launched = (
+        device.select((pl.col("end_ns") - pl.col("start_ns")).alias("duration"))
+        .with_columns(tensor.alias("tensor"), named["number"].gather(row).alias("number"))
+        .filter(pl.Series(level >= 0))
+        .group_by("number")
+        .agg(
+            pl.len().cast(pl.Int64).alias("kernels"),
+            pl.col("duration").sum().alias("device_ns"),
+            pl.col("duration").filter("tensor").sum().alias("tensor_ns"),
+        )
+    )
+    return counted.join(launched, on="number", how="full", coalesce=True, nulls_equal=True).select(
+        "number", pl.col(_SUMS).fill_null(0)
+    )
+
+
+def _device_name(device: pl.DataFrame, inputs: Inputs) -> str | None:
+    used = set(device["device"].drop_nulls().unique().to_list())
+    known = [each for info in inputs.traces for each in info.devices]
+    names = {each.get("name") for each in known if each.get("id") in used} or {each.get("name") for each in known}
+    found = names.pop() if len(names) == 1 else None
+    return str(found) if found else None
+
+
+def _factors(device: str | None, number: str | None) -> tuple[float | None, float | None]:
+    """What share of the time off tensor cores goes at most: on them, and there in 16 bits."""
+    # Off tensor cores 16-bit numbers are no faster than 32-bit ones.
+    plain = peak_flops(device, "float64" if number == "float64" else "float32") if number else None
+    cored = peak_flops(device, number, tensor_cores=True)
+    narrow = _narrow(device)
+    return (
+        None if not plain or not cored else max(0.0, 1 - plain / cored),
+        None if not plain or not narrow else max(0.0, 1 - plain / narrow),
+    )
+
+
+def _tensor_to_narrow(device: str | None) -> pl.Expr:
+    cored, narrow = peak_flops(device, "float32", tensor_cores=True), _narrow(device)
+    return pl.lit(None if not cored or not narrow else max(0.0, 1 - cored / narrow), pl.Float64)
+
+
+def _narrow(device: str | None) -> float | None:
+    return peak_flops(device, "bfloat16") or peak_flops(device, "float16")
+
+
+analysis = Analysis(
+    name="matrix_work",
+    doc=__doc__,
+    columns=COLUMNS,
+    per_rank=per_rank,
+    across_ranks=across_ranks,
+    reads={
+        "host_ops": ("start_ns", "end_ns", "name", "pid", "tid", "parent_row", "input_types"),
+        "device_events": (
+            "start_ns", "end_ns", "name", "kind", "is_collective", "device", "op_row", "launch_row", "launch_ns",
+        ),
+        "runtime_calls": ("pid", "tid"),
+        "annotations": ("start_ns", "end_ns", "on_device", "step"),
+    },
+)  # fmt: skip

@@ -1,0 +1,66 @@
+"""Some ranks have more to compute than others.
+
+Speaks where a rank's compute exceeds the mean over ranks by enough, in more than half of the steps: longer sequences, a
+larger share of a model. The saving is the greatest less the mean, the median over steps: work that is moved to other
+ranks is still done. Where pipeline stages differ, it says how far they are from even.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from rankscope.results import Evidence, Finding, Inputs, Rule
+from rankscope.rules.measures import severity_of, step_ns, steps_of
+
+_LASTING = 0.5
+
+
+def find(inputs: Inputs) -> list[Finding]:
+    """At most one finding."""
+    step, frame = step_ns(inputs), inputs.results.get("step_time")
+    if frame is None or step is None or frame["rank"].n_unique() < 2:
+        return []
+    steps = (
+        frame.group_by("window", "step")
+        .agg(
+            pl.col("compute_ns").max().alias("most"),
+            pl.col("compute_ns").mean().alias("mean"),
+            pl.col("rank").sort_by("compute_ns", "rank", descending=[True, False]).first(),
+            pl.len().alias("ranks"),
+        )
+        .filter(pl.col("ranks") == frame["rank"].n_unique())
+    )
+    if steps.is_empty():
+        return []
+    rank = steps["rank"].mode().sort()[0]
+    own = steps.filter(pl.col("rank") == rank)
+    if own.height <= _LASTING * steps.height:
+        return []
+    most, mean = (float(own[name].median() or 0) for name in ("most", "mean"))  # type: ignore[arg-type]
+    saving = round(most - mean)
+    severity = severity_of(saving, step)
+    if severity is None:
+        return []
+    return [
+        Finding(
+            rule.name,
+            severity,
+            f"Rank {rank} computes {100 * (most - mean) / mean if mean else 0:.0f} % longer than the mean of the ranks",
+            ranks=(int(rank),),
+            steps=steps_of(inputs),
+            evidence=(
+                Evidence("its compute, per step", round(most), "ns"),
+                Evidence("mean over ranks", round(mean), "ns"),
+                Evidence("steps in which it has most", own.height, "count"),
+                Evidence("steps", steps.height, "count"),
+            ),
+            saving_ns=saving,
+            advice=(
+                "Give every rank as much: batches bucketed by length or packed to one number of tokens, layers spread "
+                "over stages by their time, experts and embedding tables by their load."
+            ),
+        )
+    ]
+
+
+rule = Rule("imbalance", __doc__, ("step_time",), find)

@@ -1,0 +1,54 @@
+"""The device waits for the host to launch.
+
+Speaks where gaps before kernels that were launched too late (`launch_gaps`) are worth it, and not most of them lie before
+short kernels: then `small_kernels` speaks. Data loading, waiting calls and a host that does nothing are not in them. The
+saving is all of these gaps, on the rank that has most: a host that is always ahead would leave none.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from rankscope.results import Evidence, Finding, Inputs, Rule
+from rankscope.rules.measures import severity_of, step_ns, steps_of, worth_it
+
+
+def find(inputs: Inputs) -> list[Finding]:
+    """One finding for the run."""
+    step, frame = step_ns(inputs), inputs.results.get("launch_gaps")
+    if frame is None or step is None or not frame["on_device"].any():
+        return []
+    means = (
+        frame.filter("on_device")
+        .group_by("rank")
+        .agg(pl.col("late_ns", "late_short_ns", "pieces").mean())
+        .sort("late_ns", "rank", descending=[True, False])
+    )
+    worst = means.row(0, named=True)
+    saving = round(worst["late_ns"])
+    severity = severity_of(saving, step)
+    if severity is None or worst["late_short_ns"] > worst["late_ns"] / 2:
+        return []
+    return [
+        Finding(
+            rule.name,
+            severity,
+            f"The device waits {100 * saving / step:.0f} % of a step for the host to launch",
+            ranks=worth_it(dict(means.select("rank", "late_ns").iter_rows()), step),
+            steps=steps_of(inputs),
+            evidence=(
+                Evidence("device idle until a late launch, per step, at worst", saving, "ns"),
+                Evidence("of it before kernels shorter than 10 µs", round(worst["late_short_ns"]), "ns"),
+                Evidence("kernels a step", round(worst["pieces"]), "count"),
+                Evidence("step time", step, "ns"),
+            ),
+            saving_ns=saving,
+            advice=(
+                "Launch less and earlier: torch.compile, CUDA graphs (mode='reduce-overhead'), fused optimizers "
+                "(AdamW(fused=True)), logging and metrics outside of the loop; a larger batch makes each kernel longer."
+            ),
+        )
+    ]
+
+
+rule = Rule("launch_bound", __doc__, ("step_time", "launch_gaps"), find)

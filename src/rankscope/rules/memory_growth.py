@@ -1,0 +1,79 @@
+"""Memory grows with every step.
+
+Speaks where, from the second recorded step on, each one ends with more allocated than the one before, at three steps in
+a row or more, by 0.1 % of the peak a step or 64 KiB, whichever is more. Something is kept: losses with their graphs, a
+cache without a limit. It saves no time; the job ends when memory does, and where the device's size is known it is said
+when.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from rankscope.results import Evidence, Finding, Inputs, Rule
+
+_STEPS = 3
+_LEAST = 64 << 10
+_SHARE = 0.001
+
+
+def find(inputs: Inputs) -> list[Finding]:
+    """One finding for the run."""
+    steps, totals = inputs.results.get("memory_steps"), inputs.results.get("memory")
+    if steps is None or steps.is_empty():
+        return []
+    # The first step of a window has no step before it; the first growth is still the cache's and the optimizer's.
+    later = steps.sort("step").with_columns(pl.int_range(pl.len()).over("rank", "window", "device").alias("n"))
+    later = later.filter((pl.col("n") > 1) & pl.col("growth").is_not_null())
+    grown = (
+        later.group_by("rank", "window", "device")
+        .agg(
+            pl.len().alias("steps"),
+            pl.col("growth").min().alias("least"),
+            pl.col("growth").median().alias("growth"),
+            pl.coalesce("peak_allocated", "change_peak").max().alias("peak"),
+            pl.col("step").alias("numbers"),
+        )
+        .filter(
+            (pl.col("steps") >= _STEPS)
+            & (pl.col("least") > 0)
+            & (pl.col("growth") >= pl.max_horizontal(pl.lit(_LEAST), _SHARE * pl.col("peak")))
+        )
+        .sort("growth", "rank", descending=[True, False])
+    )
+    if grown.is_empty():
+        return []
+    worst = grown.row(0, named=True)
+    evidence = [
+        Evidence(f"growth a step, rank {worst['rank']}, {worst['device']}", round(worst["growth"]), "bytes"),
+        Evidence("steps in a row", worst["steps"], "count"),
+        Evidence("peak", worst["peak"], "bytes"),
+    ]
+    room = _room(totals, worst)
+    if room is not None:
+        evidence.append(Evidence("steps until the device is full", round(room / worst["growth"]), "count"))
+    return [
+        Finding(
+            rule.name,
+            "warning",
+            f"Memory grows by {worst['growth'] / 1e6:.3g} MB with every step",
+            ranks=tuple(grown["rank"].unique().sort().to_list()),
+            steps=tuple(sorted(worst["numbers"])),
+            evidence=tuple(evidence),
+            advice=(
+                "Keep loss.item() or loss.detach(), not the loss: it holds its whole graph. Bound caches and lists that "
+                "the loop adds to. `rankscope analyze memory_operators` says which operators' results are kept."
+            ),
+        )
+    ]
+
+
+def _room(totals: pl.DataFrame | None, worst: dict[str, object]) -> int | None:
+    if totals is None:
+        return None
+    own = totals.filter((pl.col("rank") == worst["rank"]) & (pl.col("device") == worst["device"]))
+    known = own.filter(pl.col("total_memory").is_not_null() & pl.col("peak_allocated").is_not_null())
+    return None if known.is_empty() else int(known["total_memory"][0]) - int(known["peak_allocated"][-1])
+
+
+rule = Rule("memory_growth", __doc__, ("memory", "memory_steps"), find)
