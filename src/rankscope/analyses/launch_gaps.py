@@ -11,7 +11,8 @@ the host was late: the next piece's launch began after the device had run empty.
     communication          without a device: Gloo's ranges
 
     late        = Σ gaps, less what is left out
-    late_short  = Σ of those before a piece shorter than 10 µs (on a device: before such a compute kernel)
+    late_short  = Σ of those before a piece shorter than 10 µs (on a device: before such a compute kernel), where the
+                  gap is no longer than 100 µs: a host takes less to launch, so a longer one has another cause
 
 How to read it: what the step would gain if nothing ever waited for a launch: `late`, an upper bound. Where most of it
 lies before short pieces, fewer and larger ones are the way (fused operators, `torch.compile`, CUDA graphs).
@@ -43,7 +44,7 @@ COLUMNS = (
     Column("short", "count", "of these, shorter than 10 µs"),
     Column("short_ns", "ns", "time in the short ones, summed"),
     Column("late_ns", "ns", "gaps in which the next piece's launch was waited for"),
-    Column("late_short_ns", "ns", "of these, before short pieces"),
+    Column("late_short_ns", "ns", "of these, before short pieces and no longer than 100 µs"),
     Column("on_device", "", "whether pieces are kernels"),
 )
 
@@ -97,7 +98,10 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     late = (
         _placed(gaps, starts, ends)
         .group_by("place")
-        .agg(pl.col("late").sum().alias("late_ns"), pl.col("late").filter("short").sum().alias("late_short_ns"))
+        .agg(
+            pl.col("late").sum().alias("late_ns"),
+            pl.col("late").filter(pl.col("short") & (pl.col("late") <= SILENCE_NS)).sum().alias("late_short_ns"),
+        )
     )
     return (
         rows.join(own, on="place", how="left", maintain_order="left")

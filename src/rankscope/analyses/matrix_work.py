@@ -5,9 +5,11 @@ innermost of those that are inside one another), by the type of their first inpu
 
     device       = Σ durations of the compute kernels that they launched
     tensor cores = Σ durations of those of these kernels that ran on tensor cores, by their names
+    off          = Σ durations of the kernels of calls that launched none such; Triton's names do not say, and are left
+                   out. A kernel that prepares another's operands is no work of tensor cores.
     saving       = time · (1 − slower peak / faster peak)
 
-`saving_ns` and `narrow_saving_ns` are upper bounds of the whole file: what is not on tensor cores sped up by the ratio
+`saving_ns` and `narrow_saving_ns` are upper bounds of the whole file: what is off them sped up by the ratio
 of the device's peaks (32-bit numbers as TF32, where it has that), and all of it computed in bfloat16 (float16 where
 the device has no bfloat16). Kernels are seldom at their peak; memory bounds many. They are null where the device's
 peaks are not known, or without a device. Types need `record_shapes`. Without a device `host_ns` says how much is at
@@ -46,10 +48,11 @@ COLUMNS = (
     Column("kernels", "count", "compute kernels that they launched"),
     Column("device_ns", "ns", "time in these, summed; null without a device"),
     Column("tensor_ns", "ns", "of it on tensor cores; null without a device"),
-    Column("saving_ns", "ns", "what tensor cores would save at most of the rest; null where no peak is known"),
+    Column("off_ns", "ns", "in calls without any kernel on tensor cores; null without a device"),
+    Column("saving_ns", "ns", "what tensor cores would save at most of that; null where no peak is known"),
     Column("narrow_saving_ns", "ns", "what 16-bit numbers would save at most; null likewise, and where they are used"),
 )
-_SUMS = ("calls", "host_ns", "kernels", "device_ns", "tensor_ns")
+_SUMS = ("calls", "host_ns", "kernels", "device_ns", "tensor_ns", "off_ns")
 _WIDE = ("float64", "float32")
 
 
@@ -62,8 +65,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     plain, narrow = (
         pl.Series([factors[number][place] for number in frame["number"]], dtype=pl.Float64) for place in (0, 1)
     )
-    rest = pl.col("device_ns") - pl.col("tensor_ns")
-    fast = pl.min_horizontal("device_ns", "tensor_ns")
+    rest, fast = pl.col("off_ns"), pl.col("tensor_ns")
     frame = frame.with_columns(
         (rest * plain).round().cast(pl.Int64).alias("saving_ns"),
         # What runs on tensor cores gains by the narrower type alone, the rest by both.
@@ -75,7 +77,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
         pl.lit(inputs.rank, pl.Int64).alias("rank"),
     )
     if tables["device_events"].is_empty():
-        lost = ("device_ns", "tensor_ns", "saving_ns", "narrow_saving_ns")
+        lost = ("device_ns", "tensor_ns", "off_ns", "saving_ns", "narrow_saving_ns")
         frame = frame.with_columns(pl.lit(None, pl.Int64).alias(each) for each in lost)
     return frame.select(column.name for column in COLUMNS)
 
@@ -113,21 +115,30 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     owner = launching_operators(device, window["runtime_calls"], operators)
     # What an eligible operator launches through another one inside it is its work as well.
     level = owner.copy()
-    climb = np.flatnonzero((level >= 0) & ~eligible[level])
+    climb = np.flatnonzero(level >= 0)
+    climb = climb[~eligible[level[climb]]]
     while climb.size:
         level[climb] = parent[level[climb]]
-        climb = climb[(level[climb] >= 0) & ~eligible[level[climb]]]
+        climb = climb[level[climb] >= 0]
+        climb = climb[~eligible[level[climb]]]
     tensor = device["name"].is_in(list(tensor_core_kernels(device["name"].unique().drop_nulls()))).fill_null(False)
     row = pl.Series(level).set(pl.Series(level < 0), None)
     launched = (
         device.select((pl.col("end_ns") - pl.col("start_ns")).alias("duration"))
-        .with_columns(tensor.alias("tensor"), named["number"].gather(row).alias("number"))
+        .with_columns(
+            tensor.alias("tensor"),
+            named["number"].gather(row).alias("number"),
+            device["name"].str.starts_with("triton_").fill_null(False).alias("unknown"),
+            pl.Series("call", level),
+        )
         .filter(pl.Series(level >= 0))
+        .with_columns((~(pl.col("tensor") | pl.col("unknown")).any().over("call")).alias("off"))
         .group_by("number")
         .agg(
             pl.len().cast(pl.Int64).alias("kernels"),
             pl.col("duration").sum().alias("device_ns"),
             pl.col("duration").filter("tensor").sum().alias("tensor_ns"),
+            pl.col("duration").filter("off").sum().alias("off_ns"),
         )
     )
     return counted.join(launched, on="number", how="full", coalesce=True, nulls_equal=True).select(

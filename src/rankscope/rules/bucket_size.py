@@ -86,7 +86,7 @@ def find(inputs: Inputs) -> list[Finding]:
             ),
             saving_ns=saving,
             advice=(
-                "Lower bucket_cap_mb (25 is the default): the first buckets are then reduced while the backward goes on."
+                "Lower bucket_cap_mb (25 is the default): the first buckets are then reduced during the backward."
                 if kind == "large"
                 else "Raise bucket_cap_mb: every all-reduce pays its latency, whatever its size."
             ),

@@ -44,7 +44,9 @@ def find(inputs: Inputs) -> list[Finding]:
     exposed, hidden = (round(means[name].mean() or 0) for name in ("exposed_communication_ns", "wait_ns"))  # type: ignore[arg-type]
     evidence = [
         Evidence("exposed communication, per rank and step", exposed, "ns"),
-        Evidence("of it waiting for later ranks, at most", min(exposed, hidden), "ns"),
+        Evidence("of it waiting for later ranks, at most", min(exposed, hidden), "ns")
+        if rows is not None and rows["wait_ns"].is_not_null().any()
+        else Evidence("of it waiting for later ranks", "not known"),
         Evidence("step time", step, "ns"),
     ]
     named = _heaviest(rows)

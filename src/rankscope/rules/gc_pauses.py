@@ -41,8 +41,8 @@ def find(inputs: Inputs) -> list[Finding]:
             ),
             saving_ns=savings[worst],
             advice=(
-                "Call gc.collect(), gc.freeze() and gc.disable() before the loop, and gc.collect(1) every so many steps, "
-                "on all ranks in the same one. Take gc.collect() out of the loop."
+                "Call gc.collect(), gc.freeze() and gc.disable() before the loop, and gc.collect(1) every so many "
+                "steps, on all ranks in the same one. Take gc.collect() out of the loop."
             ),
         )
     ]

@@ -13,6 +13,8 @@ from rankscope.results import Evidence, Finding, Inputs, Rule
 from rankscope.rules.measures import severity_of, step_ns, steps_of
 
 _LASTING = 0.5
+ENOUGH = 3
+"""Steps: in fewer, a rank that has most may just have its turn."""
 
 
 def find(inputs: Inputs) -> list[Finding]:
@@ -30,7 +32,7 @@ def find(inputs: Inputs) -> list[Finding]:
         )
         .filter(pl.col("ranks") == frame["rank"].n_unique())
     )
-    if steps.is_empty():
+    if steps.height < ENOUGH:
         return []
     rank = steps["rank"].mode().sort()[0]
     own = steps.filter(pl.col("rank") == rank)

@@ -1,8 +1,9 @@
 """The device waits for the host to launch.
 
-Speaks where gaps before kernels that were launched too late (`launch_gaps`) are worth it, and not most of them lie before
-short kernels: then `small_kernels` speaks. Data loading, waiting calls and a host that does nothing are not in them. The
-saving is all of these gaps, on the rank that has most: a host that is always ahead would leave none.
+Speaks where gaps before kernels that were launched too late (`launch_gaps`) are worth it, and not most of them lie
+before short kernels: then `small_kernels` speaks. Data loading, waiting calls and a host that does nothing are not in
+them. The saving is all of these gaps, on the rank that has most: a host that is always ahead would leave none. What the
+host did meanwhile is named as `idle` sees it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,15 @@ def find(inputs: Inputs) -> list[Finding]:
     severity = severity_of(saving, step)
     if severity is None or worst["late_short_ns"] > worst["late_ns"] / 2:
         return []
+    evidence = [
+        Evidence("device idle until a late launch, per step, at worst", saving, "ns"),
+        Evidence("of it before kernels shorter than 10 µs", round(worst["late_short_ns"]), "ns"),
+        Evidence("kernels a step", round(worst["pieces"]), "count"),
+        Evidence("step time", step, "ns"),
+    ]
+    doing = _doing(inputs, worst["rank"])
+    if doing is not None:
+        evidence.append(Evidence("most of the device's idle time that operators explain is in", doing))
     return [
         Finding(
             rule.name,
@@ -36,12 +46,7 @@ def find(inputs: Inputs) -> list[Finding]:
             f"The device waits {100 * saving / step:.0f} % of a step for the host to launch",
             ranks=worth_it(dict(means.select("rank", "late_ns").iter_rows()), step),
             steps=steps_of(inputs),
-            evidence=(
-                Evidence("device idle until a late launch, per step, at worst", saving, "ns"),
-                Evidence("of it before kernels shorter than 10 µs", round(worst["late_short_ns"]), "ns"),
-                Evidence("kernels a step", round(worst["pieces"]), "count"),
-                Evidence("step time", step, "ns"),
-            ),
+            evidence=tuple(evidence),
             saving_ns=saving,
             advice=(
                 "Launch less and earlier: torch.compile, CUDA graphs (mode='reduce-overhead'), fused optimizers "
@@ -51,4 +56,14 @@ def find(inputs: Inputs) -> list[Finding]:
     ]
 
 
-rule = Rule("launch_bound", __doc__, ("step_time", "launch_gaps"), find)
+def _doing(inputs: Inputs, rank: int) -> str | None:
+    """The operator of the host in which the rank's device is idle longest."""
+    idle = inputs.results.get("idle")
+    if idle is None:
+        return None
+    own = idle.filter((pl.col("rank") == rank) & pl.col("stream").is_null() & (pl.col("cause") == "operator"))
+    top = own.sort("idle_ns", "detail", descending=[True, False])["detail"]
+    return None if top.is_empty() or top[0] is None else str(top[0])[:120]
+
+
+rule = Rule("launch_bound", __doc__, ("step_time", "launch_gaps", "idle"), find)

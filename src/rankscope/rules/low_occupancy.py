@@ -49,7 +49,7 @@ def find(inputs: Inputs) -> list[Finding]:
             steps=steps_of(inputs),
             evidence=tuple(evidence),
             saving_ns=savings[worst],
-            advice="A larger batch or longer rows give them more blocks; or run several at once on streams of their own.",
+            advice="A larger batch or longer rows give them more blocks; or run several at once on several streams.",
         )
     ]
 

@@ -92,7 +92,7 @@ def near_limit(share: float) -> Severity | None:
 
 
 def profiler_adds(inputs: Inputs) -> dict[int, int]:
-    """By rank what recording adds to the median step, ns, as capture measured it; ranks of which it did not are absent."""
+    """By rank what recording adds to the median step, ns; without the ranks of which capture did not measure it."""
     medians = {each.rank: each.step_median_ns for each in inputs.capture if each.rank is not None}
     return {
         rank: max(0, found["active"] - found["wait"])

@@ -1,7 +1,7 @@
 """Memory grows with every step.
 
 Speaks where, from the second recorded step on, each one ends with more allocated than the one before, at three steps in
-a row or more, by 0.1 % of the peak a step or 64 KiB, whichever is more. Something is kept: losses with their graphs, a
+a row or more, by 0.01 % of the peak a step or 64 KiB, whichever is more. Something is kept: losses with their graphs, a
 cache without a limit. It saves no time; the job ends when memory does, and where the device's size is known it is said
 when.
 """
@@ -14,7 +14,8 @@ from rankscope.results import Evidence, Finding, Inputs, Rule
 
 _STEPS = 3
 _LEAST = 64 << 10
-_SHARE = 0.001
+_SHARE = 0.0001
+"""Of the peak: a device that is half full is then full after ten thousand steps."""
 
 
 def find(inputs: Inputs) -> list[Finding]:
@@ -61,8 +62,8 @@ def find(inputs: Inputs) -> list[Finding]:
             steps=tuple(sorted(worst["numbers"])),
             evidence=tuple(evidence),
             advice=(
-                "Keep loss.item() or loss.detach(), not the loss: it holds its whole graph. Bound caches and lists that "
-                "the loop adds to. `rankscope analyze memory_operators` says which operators' results are kept."
+                "Keep loss.item() or loss.detach(), not the loss: it holds its whole graph. Bound caches and lists "
+                "that the loop adds to. `rankscope analyze memory_operators` says which operators' results are kept."
             ),
         )
     ]

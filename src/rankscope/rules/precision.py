@@ -1,10 +1,10 @@
 """Matrix products and convolutions in 32 bits where 16 would do.
 
 Speaks where operators that tensor cores can do compute in float32 or float64 (`matrix_work`, so with `record_shapes`).
-The saving is their device time less what it would be in bfloat16 (float16 where the device has no bfloat16), as the
-device's peaks are to one another; without tensor cores before, with them after. Kernels bound by memory gain half at
-most. On the CPU nothing says what 16 bits gain, it depends on its instructions (AMX, AVX-512): there it is told without
-a saving, as a hint, where such work is most of a step.
+It is never more than a hint: narrower numbers are a choice. The saving is their device time less what it would be in
+bfloat16 (float16 where the device has no bfloat16), as the device's peaks are to one another; without tensor cores
+before, with them after. Kernels bound by memory gain half at most. On the CPU nothing says what 16 bits gain, it
+depends on its instructions (AMX, AVX-512): there it is told without a saving, where such work is most of a step.
 """
 
 from __future__ import annotations
@@ -29,14 +29,13 @@ def find(inputs: Inputs) -> list[Finding]:
         return _of_cpu(wide.filter(pl.col("device_ns").is_null()), step, inputs)
     savings = per_step(known, "narrow_saving_ns", inputs)
     worst = next(iter(savings))
-    severity = severity_of(savings[worst], step)
-    if severity is None:
+    if severity_of(savings[worst], step) is None:
         return []
     own = known.filter(pl.col("rank") == worst)
     return [
         Finding(
             rule.name,
-            severity,
+            "info",
             "Matrix products and convolutions compute in 32 bits or more",
             ranks=worth_it(savings, step),
             steps=steps_of(inputs),

@@ -30,8 +30,8 @@ def find(inputs: Inputs) -> list[Finding]:
                 Evidence("more when recorded", added[worst], "ns"),
             ),
             advice=(
-                "Compare runs that were recorded alike. with_stack, record_shapes and profile_memory cost most; without "
-                "them the profiler adds less."
+                "Compare runs that were recorded alike. with_stack, record_shapes and profile_memory cost most; "
+                "without them the profiler adds less."
             ),
         )
     ]

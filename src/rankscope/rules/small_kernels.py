@@ -1,10 +1,10 @@
 """Kernels so short that launching them takes longer than running them.
 
-Speaks where the gaps before compute kernels shorter than 10 µs (`launch_gaps`) are worth it: a launch costs the host some
-microseconds, and of shorter kernels it can hardly keep a device supplied. It speaks where such gaps are most of those
-that come from late launches; else `launch_bound` does. The saving is these gaps. On the CPU the pieces are operators,
-and the saving is the time in the short ones and before them, less what the profiler adds to a step, where that was
-measured: fused into a few, they would take next to nothing.
+Speaks where the gaps before compute kernels shorter than 10 µs (`launch_gaps`) are worth it: a launch costs the host
+some microseconds, and of shorter kernels it can hardly keep a device supplied. It speaks where such gaps are most of
+those that come from late launches; else `launch_bound` does. The saving is these gaps. On the CPU the pieces are
+operators, and the saving is the time in the short ones and before them, less what the profiler adds to a step, where
+that was measured: fused into a few, they would take next to nothing.
 """
 
 from __future__ import annotations

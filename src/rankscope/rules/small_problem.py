@@ -2,7 +2,8 @@
 
 Speaks where a rank's collectives, without the waiting for later ranks, take longer than all of its compute: no overlap
 can hide them then. The saving is what would stay exposed with perfect overlap: transfer less compute, the mean over
-ranks. Hiding the rest is `exposed_communication`'s matter.
+ranks. Hiding the rest is `exposed_communication`'s matter. Where the waiting is not known (ranks are missing), nothing
+is said.
 """
 
 from __future__ import annotations
@@ -12,13 +13,20 @@ import polars as pl
 from rankscope.results import Evidence, Finding, Inputs, Rule
 from rankscope.rules.measures import on_device, severity_of, step_ns, steps_of
 
+_KNOWN = 0.9
+"""Of the collectives: of the others nobody knows what is waiting."""
+
 
 def find(inputs: Inputs) -> list[Finding]:
     """One finding for the run."""
     step, times, rows = step_ns(inputs), inputs.results.get("step_time"), inputs.results.get("collectives")
     if times is None or step is None or rows is None or rows.is_empty():
         return []
-    waits = rows.filter(pl.col("step").is_not_null()).group_by("rank").agg(pl.col("wait_ns").sum())
+    inside = rows.filter(pl.col("step").is_not_null())
+    known = inside.filter(pl.col("wait_ns").is_not_null())
+    if known.height < _KNOWN * inside.height:
+        return []
+    waits = known.group_by("rank").agg(pl.col("wait_ns").sum())
     means = (
         times.group_by("rank")
         .agg(

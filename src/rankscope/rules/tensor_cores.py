@@ -37,6 +37,7 @@ def find(inputs: Inputs) -> list[Finding]:
                 Evidence("operators that they could do", own["calls"], "count"),
                 Evidence("time in their kernels, whole file", own["device_ns"], "ns"),
                 Evidence("of it on tensor cores", own["tensor_ns"], "ns"),
+                Evidence("in calls without any kernel on tensor cores", own["off_ns"], "ns"),
             ),
             saving_ns=savings[worst],
             advice=(
