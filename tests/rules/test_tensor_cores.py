@@ -23,7 +23,7 @@ def product(at: float, dur: float, kernel: str, number: str) -> list[kineto.Even
 
 
 def findings(
-    folder: Path, kernel: str, number: str = "float", device: dict[str, Any] | None = None
+    folder: Path, kernel: str, number: str = "float", device: kineto.Event | None = None
 ) -> dict[str, Finding]:
     events: list[kineto.Event] = []
     for n in range(4):
