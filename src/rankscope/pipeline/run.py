@@ -137,7 +137,9 @@ class Run:
         path = self.path if "://" in self.path else str(Path(self.path).resolve())
         name = re.split(r"[/\\]", path.rstrip("/"))[-1] or path
         others = len(self._found.folders) - 1
-        return f"{name} and {others} more" if others > 0 else name
+        name = f"{name} and {others} more" if others > 0 else name
+        label = self.loaded.label
+        return f"{name}: {label}" if label else name
 
     @property
     def ranks(self) -> list[int]:
@@ -237,13 +239,14 @@ class Run:
         chosen = {get_analysis(name).name: asked(name, given.get(get_analysis(name).name)) for name in names}
         graph = levels(list(chosen))
         required = {each for level in graph for name in level for each in get_analysis(name).requires}
-        for level in graph:
-            # What others require has its defaults, whatever was asked for beside it.
-            wanted = dict.fromkeys(asked(name) for name in level if name in required)
-            wanted |= dict.fromkeys(chosen[name] for name in level if name in chosen)
-            todo = [each for each in wanted if each not in self._results]
-            if todo:
-                self._results |= run_level(todo, self.loaded, self._options, self._results, self._tasks)
+        with self._tasks.kept():
+            for level in graph:
+                # What others require has its defaults, whatever was asked for beside it.
+                wanted = dict.fromkeys(asked(name) for name in level if name in required)
+                wanted |= dict.fromkeys(chosen[name] for name in level if name in chosen)
+                todo = [each for each in wanted if each not in self._results]
+                if todo:
+                    self._results |= run_level(todo, self.loaded, self._options, self._results, self._tasks)
         return {name: self._results[each] for name, each in chosen.items()}
 
     def diagnose(self) -> list[Finding]:
