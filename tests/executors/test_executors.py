@@ -117,7 +117,7 @@ def test_a_script_without_a_main_guard(tmp_path: Path, how: str) -> None:
 
 def test_a_worker_killed_while_it_reads_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_ranks(tmp_path / "run", {rank: small_step() for rank in range(4)})
-    monkeypatch.setattr("rankscope.pipeline.ingest_trace", killed_by_rank_2)
+    monkeypatch.setattr("rankscope.pipeline.load.ingest_trace", killed_by_rank_2)
     run = open_run(folder, executor="processes", workers=2).load()
     assert run.ranks == [0, 1, 3]
     found = {finding.id: finding for finding in run.findings}
@@ -138,7 +138,7 @@ def killed_by_rank_2(path: str) -> object:
 def test_a_worker_killed_while_it_analyses_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_ranks(tmp_path / "run", {rank: small_step() for rank in range(4)})
     run = open_run(folder, executor="processes", workers=2).load()
-    monkeypatch.setattr("rankscope.pipeline._analyze_rank", killed_by_rank_1)
+    monkeypatch.setattr("rankscope.pipeline.graph.analyze_rank", killed_by_rank_1)
     assert run.device_time()["rank"].to_list() == [0, 2, 3]
     (finding,) = [finding for finding in run.findings if finding.id == "rank-not-analyzed"]
     assert finding.ranks == (1,)
@@ -147,9 +147,9 @@ def test_a_worker_killed_while_it_analyses_is_a_finding(tmp_path: Path, monkeypa
 def killed_by_rank_1(names: object, rank: int, *rest: object) -> object:
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    from rankscope.pipeline import _analyze_rank
+    from rankscope.pipeline.tasks import analyze_rank
 
-    return _analyze_rank(names, rank, *rest)  # type: ignore[arg-type]
+    return analyze_rank(names, rank, *rest)  # type: ignore[arg-type]
 
 
 INTERRUPTED = """
