@@ -173,6 +173,8 @@ def _coalesced(
     ).with_columns(pl.Series("kernel", np.arange(kernels.height)), pl.Series("free", free))
     marks = marks.filter(pl.col("start_ns").is_not_null()).sort("start_ns", maintain_order=True)
     # The next launch after a call is the last one before it when time runs backwards.
+    # Of kernels of one launch the first, which is then the last.
+    marks = marks.reverse()
     turned = marks.with_columns(-pl.col("start_ns"))
     ends = calls[rows]
     following = last_calls(turned, ends["pid"], ends["tid"], -ends["end_ns"])
@@ -233,7 +235,9 @@ def _fill_groups(kernels: pl.DataFrame) -> pl.DataFrame:
     """A kernel without metadata takes the only group of its stream; else the stream stands for it."""
     known = kernels.filter(pl.col("group").is_not_null()).group_by("device", "stream")
     only = known.agg(
-        pl.struct(_SHARED).n_unique().alias("groups"), *(pl.col(name).first().alias(f"only_{name}") for name in _SHARED)
+        # What one kernel leaves out another may tell; groups that share a name but not their ranks are two.
+        pl.max_horizontal(pl.col(name).drop_nulls().n_unique() for name in _SHARED).alias("groups"),
+        *(pl.col(name).drop_nulls().first().alias(f"only_{name}") for name in _SHARED),
     ).filter(pl.col("groups") == 1)
     joined = kernels.join(only, on=["device", "stream"], how="left", maintain_order="left")
     nameless = pl.col("group").is_null()
