@@ -7,8 +7,10 @@ copy) within the step's window (`step_time`), averaged over the ranks of the sta
     bubble = |p2p − everything else|                 bubble ratio = bubble / window
 
 That holds what the transfers themselves take, and waiting for a neighbour that is late for a reason of its own. Time
-in which no kernel runs is none of it: there the host is late (`step_time`, `idle`). A pipeline of p stages, each as
-fast as the other, has
+in which no kernel runs is none of it: there the host is late (`step_time`, `idle`). Nor is what a stage waits in a
+collective of all stages at the end of the step (a gradient norm): the later stages spend there what the first ones
+wait for gradients. So hold the greatest bubble of a step, the first stage's, against the ideal. A pipeline of p
+stages, each as fast as the other, has
 
     ideal ratio = (p − 1) / (m + p − 1)
 

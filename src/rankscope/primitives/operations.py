@@ -68,7 +68,7 @@ def operations(
     found = pl.concat([part.select(_CONTENT) for part in parts], how="vertical_relaxed")
     found = _with_step(found, window["annotations"])
     return (
-        _sized(found)
+        _sized(found, rank)
         .with_columns(
             pl.lit(0 if alone else left.height, pl.Int64).alias("unlaunched"),
         )
@@ -340,7 +340,7 @@ def _gloo(window: Mapping[str, pl.DataFrame], groups: Sequence[Mapping[str, Any]
     )  # fmt: skip
 
 
-def _sized(found: pl.DataFrame) -> pl.DataFrame:
+def _sized(found: pl.DataFrame, rank: int) -> pl.DataFrame:
     """Kind, full size in bytes and peers, from labels, elements and ranks."""
     kinds = {name: collective_kind(name) for name in found["label"].unique().drop_nulls()}
     widths = {dtype: element_bytes(dtype) for dtype in found["dtype"].unique().drop_nulls()}
@@ -360,6 +360,14 @@ def _sized(found: pl.DataFrame) -> pl.DataFrame:
     known = (pl.col("source_rank") >= 0) & (pl.col("destination_rank") >= 0)
     return (
         found.with_columns(kind.fill_null("unknown").alias("collective"))
+        .with_columns(
+            # torch writes the other end of a send or receive (`Dst Rank`, `Src Rank`), not the writer's own.
+            pl.when((pl.col("collective") == end) & (pl.col(name).fill_null(-1) < 0))
+            .then(pl.lit(rank, pl.Int64))
+            .otherwise(name)
+            .alias(name)
+            for name, end in (("source_rank", "send"), ("destination_rank", "recv"))
+        )
         .with_columns(pl.coalesce("out_elements", whole).alias("out_elements"))
         .with_columns(
             (elements * width).alias("bytes"),
