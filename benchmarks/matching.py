@@ -23,7 +23,7 @@ from rankscope.store.schema import TABLES
 
 TRIALS = 200
 # Ranks, steps, layers: 48,000 rows over 8 ranks, then 400 collectives a rank.
-SIZES = ((8, 471, 7), (128, 20, 20), (256, 20, 20), (512, 20, 20), (1024, 20, 20))
+SIZES = ((8, 498, 7), (128, 12, 20), (256, 12, 20), (512, 12, 20), (1024, 12, 20))
 
 
 def right(known_steps: bool) -> str:

@@ -34,7 +34,6 @@ import polars as pl
 
 from rankscope.primitives.calls import TOLD
 from rankscope.primitives.communicators import COLUMNS as MATCHED_BY
-from rankscope.primitives.communicators import POINT_TO_POINT
 from rankscope.primitives.matching import METHODS, Matching, match_collectives
 from rankscope.primitives.operations import operations
 from rankscope.primitives.waiting import with_waits
@@ -230,8 +229,11 @@ def _unmatched(rows: pl.DataFrame, found: Matching) -> list[Finding]:
 
 def _incomplete(rows: pl.DataFrame) -> list[Finding]:
     """Groups of which some ranks were not recorded: without them waiting cannot be told from transfer."""
-    known = rows.filter(pl.col("group_size").is_not_null() & ~pl.col("collective").is_in(POINT_TO_POINT))
-    groups = known.group_by("group", "group_ranks", "group_size").agg(pl.col("rank").unique().sort(), pl.len())
+    groups = (
+        rows.filter(pl.col("group_size").is_not_null())
+        .group_by("group", "group_ranks", "group_size")
+        .agg(pl.col("rank").unique().sort(), pl.len())
+    )
     partly = groups.filter(pl.col("rank").list.len() < pl.col("group_size")).sort("len", "group", descending=True)
     if not partly.height:
         return []

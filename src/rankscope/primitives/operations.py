@@ -25,7 +25,7 @@ from rankscope.primitives.steps import host_steps
 # vLLM's, SGLang's and AITER's own all_reduce: type and number of ranks are the template's first two arguments.
 _CUSTOM = re.compile(r"cross_device_reduce\w*<\s*([\w:]+)\s*,\s*(?:\(int\))?(\d{1,4})\b")
 # DeepEP's kernels of one node: the number of ranks is the first number.
-_DEEP_EP = re.compile(r"intranode::(?:dispatch|combine)<[^0-9<>]*(?:\(int\))?(\d{1,4})\b")
+_DEEP_EP = re.compile(r"intranode::(?:dispatch|combine)<(?:[^<>]*?,\s*)??(?:\(int\))?(\d{1,4})\s*[,>]")
 _CUDA_TYPES = {
     "nv_bfloat16": "BFloat16",
     "hip_bfloat16": "BFloat16",
