@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
@@ -23,13 +24,11 @@ def made(folder: Path, mesh: str, ranks: int, fault: str | None = None, **record
 def brute(run: Run, ranks: dict[str, tuple[int, ...]]) -> dict[str, int]:
     """Mean compute of a step over sets of ranks, in plain Python."""
     steps = run.step_time().to_dicts()
-    return {
-        label: round(sum(mean := [_mean([s["compute_ns"] for s in steps if s["rank"] == r]) for r in chosen]) / len(mean))
-        for label, chosen in ranks.items()
-    }  # fmt: skip
+    of_rank = {rank: _mean([s["compute_ns"] for s in steps if s["rank"] == rank]) for rank in range(4)}
+    return {label: round(_mean([of_rank[rank] for rank in chosen])) for label, chosen in ranks.items()}
 
 
-def _mean(values: list[int]) -> float:
+def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 

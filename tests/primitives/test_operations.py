@@ -71,7 +71,7 @@ def ranged(at: float, operator: str, name: str, dims: list[Any], correlation: in
 def test_ranges_say_what_a_generic_kernel_is(tmp_path: Path) -> None:
     events = [
         # Launched before the recording: it could be any of what this kernel is used for.
-        kineto.kernel("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclWork*)", 5, 3, correlation=99, external=99, stream=20),
+        kineto.kernel("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclWork*)", 5, 3, correlation=99, stream=20),
         *ranged(10, "c10d::allreduce_", "nccl:all_reduce", [[[300, 2]], [], []], 1, 100),
         *ranged(20, "c10d::_allgather_base_", "nccl:_all_gather_base", [[1024], [128], []], 2, 110),
         *ranged(30, "c10d::_reduce_scatter_base_", "nccl:_reduce_scatter_base", [[64], [512], []], 3, 120),

@@ -82,6 +82,7 @@ def coded(rows: pl.DataFrame) -> pl.DataFrame:
         pl.col("recorded").cast(pl.Int64).fill_null(-1).alias("recorded"),
         kind.is_in(ONE_SIDED).alias("one_sided"),
         uneven.alias("uneven"),
+        p2p.alias("p2p"),
         name.alias("label"),
     )
 
