@@ -45,7 +45,8 @@ def collective_calls(operators: pl.DataFrame, annotations: pl.DataFrame, metadat
     Returns:
         call, pid, tid, start_ns, end_ns, the columns of `TOLD`, ``source`` (`record`, or `range` where only names and
         shapes of ranges tell), ``calls`` (recorded in it), ``peer`` (rank in the group that a send or recv names),
-        ``records`` and ``ranges`` (External ids).
+        ``records`` and ``ranges`` (External ids), ``backend`` (whether more than c10d's operator is there: of Gloo's
+        calls, which run on a thread of their own, it is not).
     """
     name = pl.col("name")
     known = metadata.filter((pl.col("source") == "host_ops") & pl.col("collective").is_not_null())
@@ -63,6 +64,7 @@ def collective_calls(operators: pl.DataFrame, annotations: pl.DataFrame, metadat
         pl.col("external_id").filter((pl.col("level") == "record") & pl.col("collective").is_not_null())
         .alias("records"),
         pl.col("external_id").filter(pl.col("level") != "record").alias("ranges"),
+        (pl.col("level") != "operator").any().alias("backend"),
     )  # fmt: skip
     told = combined(_outermost(rows.filter(pl.col("collective").is_not_null()), "inner", first=True), "call")
     shown = _shown(rows)

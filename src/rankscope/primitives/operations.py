@@ -70,7 +70,7 @@ def operations(
     return (
         _sized(found, rank)
         .with_columns(
-            pl.lit(0 if alone else left.height, pl.Int64).alias("unlaunched"),
+            pl.lit(0 if alone else left["backend"].sum(), pl.Int64).alias("unlaunched"),
         )
         .sort("start_ns", "end_ns", "row")
     )
