@@ -137,7 +137,9 @@ class Run:
         path = self.path if "://" in self.path else str(Path(self.path).resolve())
         name = re.split(r"[/\\]", path.rstrip("/"))[-1] or path
         others = len(self._found.folders) - 1
-        return f"{name} and {others} more" if others > 0 else name
+        name = f"{name} and {others} more" if others > 0 else name
+        label = self.loaded.label
+        return f"{name}: {label}" if label else name
 
     @property
     def ranks(self) -> list[int]:
@@ -229,11 +231,12 @@ class Run:
             AnalysisError: there is none of such a name, or one cannot be computed.
         """
         wanted = [get_analysis(name).name for name in names]
-        for level in levels(wanted):
-            todo = [name for name in level if name not in self._results]
-            if todo:
-                analyses = [get_analysis(name) for name in todo]
-                self._results |= run_level(analyses, self.loaded, self._options, self._results, self._tasks)
+        with self._tasks.kept():
+            for level in levels(wanted):
+                todo = [name for name in level if name not in self._results]
+                if todo:
+                    analyses = [get_analysis(name) for name in todo]
+                    self._results |= run_level(analyses, self.loaded, self._options, self._results, self._tasks)
         return {name: self._results[name] for name in wanted}
 
     def diagnose(self) -> list[Finding]:
