@@ -49,6 +49,7 @@ def test_by_hand(tmp_path: Path) -> None:
     assert set(rows) == {
         ("region", "Torch-Compiled Region: 2/1"), ("graph", "fabc"), ("kernel", "triton_poi_fused_add_0"),
         ("kernel", "triton_red_fused_sum_1"), ("overhead", "TorchDynamo Cache Lookup"), ("break", "forward line 42"),
+        ("step", "ProfilerStep"),
     }  # fmt: skip
     region = rows["region", "Torch-Compiled Region: 2/1"]
     assert (region["frame"], region["version"], region["calls"]) == (2, 1, 3)
@@ -60,6 +61,19 @@ def test_by_hand(tmp_path: Path) -> None:
     assert (silent["calls"], silent["device_ns"], silent["host_ns"], silent["median_ns"]) == (3, 21_000, None, None)
     assert rows["break", "forward line 42"]["calls"] == 3
     assert rows["graph", "fabc"]["first_extra_ns"] == 35_000
+
+
+def test_the_first_step_compiles(tmp_path: Path) -> None:
+    events = [
+        kineto.step(0, 0, 5000),
+        kineto.op("entire_frame_compile", 10, 4000),
+        kineto.op("compile_inner (dynamo_timed)", 20, 3900),
+        *(kineto.step(number, 6000 + 200 * number, spent) for number, spent in ((1, 90), (2, 110))),
+    ]
+    rows = {(row["kind"], row["name"]): row for row in opened(tmp_path, events).compile().to_dicts()}
+    assert rows["compiling", "entire_frame_compile"]["host_ns"] == 4_000_000
+    assert rows["compiling", "compile_inner"]["host_ns"] == 3_900_000
+    assert rows["step", "ProfilerStep"]["first_extra_ns"] == 4_900_000
 
 
 def test_only_the_chosen_steps(tmp_path: Path) -> None:

@@ -9,13 +9,16 @@ One row per rank, kind and name:
     break       a function that Dynamo resumes after a graph break, and the line where it broke (needs `with_stack`)
     kernel      a compiled kernel (Triton, or what else the file names), by its own name
     overhead    what comes before each call: Dynamo's cache lookup and guards, AOTAutograd's prologue
+    compiling   Dynamo, AOTAutograd and Inductor at work, part by part; all of a frame is in `entire_…_compile`
+    step        the steps themselves, where the file has compiled code
 
     host   = Σ durations of the calls         device = |union of kernels, copies and fills launched inside them|
-    first_extra = first call less the median of the others, if greater: compiling, where the file has that call
+    first_extra = first call less the median of the others, if greater: of `step` what the first step cost more, which
+                  is the price of compiling where the file begins with the training's first
 
 A kernel of which the host wrote nothing is counted by its name on the device (`triton_…`). Kinds nest (a kernel is in
-a graph, in a function, in a region): sum within one kind. Without compiled code there is no row.
-`--steps` keeps calls that start in the chosen steps.
+a graph, in a function, in a region), and so do the parts of compiling: do not add them up. Without compiled code there
+is no row. `--steps` keeps calls that start in the chosen steps.
 """
 
 from __future__ import annotations
@@ -25,14 +28,14 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.enclosing import enclosing, inside
+from rankscope.primitives.ancestry import enclosing, inside
 from rankscope.primitives.steps import host_steps
 from rankscope.primitives.unions import covered_by
 from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
 
 COLUMNS = (
     Column("rank", "", "the rank"),
-    Column("kind", "", "`region`, `function`, `graph`, `break`, `kernel` or `overhead`"),
+    Column("kind", "", "`region`, `function`, `graph`, `break`, `kernel`, `overhead`, `compiling` or `step`"),
     Column("name", "", "its name; of a graph the hash, of a break the function and line"),
     Column("frame", "", "of a region: which frame Dynamo compiled"),
     Column("version", "", "of a region: how often it had been compiled before"),
@@ -48,6 +51,8 @@ _KEY = ["kind", "name"]
 _REGION, _GRAPH = r"^Torch-Compiled Region: (\d+)/(\d+)", r"^## Call CompiledFxGraph (\w+)"
 _FUNCTION = r"^CompiledFunction(Backward)?$"
 _OVERHEAD = r"^(TorchDynamo Cache Lookup|AOTDispatcher Runtime Wrapper Prologue|Pregraph bytecode)"
+_COMPILING = r" \(dynamo_timed\)$|^entire_(frame|backward)_compile$|^inductor_compile$"
+_STEP = r"^ProfilerStep#"
 _BREAK = r"torch_dynamo_resume_in_(\w+?)_at_(\d+)"
 _TRITON = "triton_"
 
@@ -108,12 +113,13 @@ def _calls(window: Tables) -> pl.DataFrame:
             ("function", _FUNCTION, name),
             ("graph", _GRAPH, name.str.extract(_GRAPH, 1)),
             ("overhead", _OVERHEAD, name),
+            ("compiling", _COMPILING, name.str.strip_suffix(" (dynamo_timed)")),
         )
     ]
     kernels = compiled.select(pl.lit("kernel").alias("kind"), name, pl.col("kernel_file").alias("source"), *place)
-    return pl.concat([*parts, of(window["python_frames"], "break", _BREAK, at), kernels]).sort(
-        "start_ns", maintain_order=True
-    )
+    found = pl.concat([*parts, of(window["python_frames"], "break", _BREAK, at), kernels])
+    steps = of(named, "step", _STEP, pl.lit("ProfilerStep"))
+    return pl.concat([found, steps[: steps.height if found.height else 0]]).sort("start_ns", maintain_order=True)
 
 
 def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:

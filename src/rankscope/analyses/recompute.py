@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.enclosing import around, enclosing, inside, parents
+from rankscope.primitives.ancestry import around, enclosing, inside, parents
 from rankscope.primitives.phases import BACKWARD, phase_at, phase_sets
 from rankscope.primitives.steps import Bool, host_steps
 from rankscope.primitives.unions import covered_by

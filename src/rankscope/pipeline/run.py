@@ -15,10 +15,12 @@ from rankscope.analyses import all_analyses, get_analysis
 from rankscope.errors import ConfigError
 from rankscope.ingest.discover import Found, find_traces
 from rankscope.ingest.kinds import DEVICE_KINDS
+from rankscope.pipeline.diagnosis import diagnose
 from rankscope.pipeline.graph import levels, run_level
 from rankscope.pipeline.load import Loaded, load_run, place_of
 from rankscope.pipeline.tasks import Progress, Tasks
 from rankscope.results import Finding, Options, Result, by_weight
+from rankscope.rules import all_rules
 from rankscope.rundir.manifest import RunManifest
 from rankscope.store.info import TraceInfo
 
@@ -120,6 +122,7 @@ class Run:
         self._wanted_run = run_id
         self._tasks = Tasks(executor, workers, progress)
         self._results: dict[str, Result] = {}
+        self._diagnosed: list[Finding] | None = None
 
     # -- what the run is ----------------------------------------------------------------------------------------
 
@@ -134,7 +137,9 @@ class Run:
         path = self.path if "://" in self.path else str(Path(self.path).resolve())
         name = re.split(r"[/\\]", path.rstrip("/"))[-1] or path
         others = len(self._found.folders) - 1
-        return f"{name} and {others} more" if others > 0 else name
+        name = f"{name} and {others} more" if others > 0 else name
+        label = self.loaded.label
+        return f"{name}: {label}" if label else name
 
     @property
     def ranks(self) -> list[int]:
@@ -168,8 +173,8 @@ class Run:
 
     @property
     def findings(self) -> list[Finding]:
-        """What is to be known, weightiest first: of the files, and of the analyses that ran so far."""
-        found = [*self.loaded.findings]
+        """What is to be known, weightiest first: of the files, of the analyses that ran so far, and of `diagnose`."""
+        found = [*self.loaded.findings, *(self._diagnosed or ())]
         for result in self._results.values():
             # What kept a rank out of several analyses is told by each of them.
             found += [finding for finding in result.findings if finding not in found]
@@ -226,12 +231,20 @@ class Run:
             AnalysisError: there is none of such a name, or one cannot be computed.
         """
         wanted = [get_analysis(name).name for name in names]
-        for level in levels(wanted):
-            todo = [name for name in level if name not in self._results]
-            if todo:
-                analyses = [get_analysis(name) for name in todo]
-                self._results |= run_level(analyses, self.loaded, self._options, self._results, self._tasks)
+        with self._tasks.kept():
+            for level in levels(wanted):
+                todo = [name for name in level if name not in self._results]
+                if todo:
+                    analyses = [get_analysis(name) for name in todo]
+                    self._results |= run_level(analyses, self.loaded, self._options, self._results, self._tasks)
         return {name: self._results[name] for name in wanted}
+
+    def diagnose(self) -> list[Finding]:
+        """Look for everything that the rules know, and give all findings, weightiest first."""
+        if self._diagnosed is None:
+            infos = tuple(self.loaded.infos)
+            self._diagnosed = diagnose(all_rules().values(), self.analyze, self._options, infos, self.world_size)
+        return self.findings
 
     def __getattr__(self, name: str) -> Callable[[], pl.DataFrame]:
         if name.startswith("_") or name not in all_analyses():

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import polars as pl
 
 from rankscope.analyses import get_analysis
-from rankscope.executors import run_tasks
+from rankscope.executors import Pool, run_tasks
 from rankscope.ingest.task import ingest_trace
 from rankscope.results import Inputs, Options
 from rankscope.store.cache import CachedTrace, DamagedTablesError
@@ -23,7 +24,7 @@ Progress = Callable[[str, int, int, int], None]
 """Told after each task: what is being done, tasks done, tasks in all, bytes of JSON read so far."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Tasks:
     """Runs tasks on one kind of executor, and tells how far they are.
 
@@ -36,6 +37,20 @@ class Tasks:
     executor: str = "processes"
     workers: int | None = None
     progress: Progress | None = None
+    _pool: Pool | None = None
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Within this, workers stay for what comes next."""
+        if self._pool is not None:
+            yield
+            return
+        self._pool = Pool(self.executor, self.workers)
+        try:
+            yield
+        finally:
+            pool, self._pool = self._pool, None
+            pool.close()
 
     def run(
         self, what: str, size: int, task: Callable[..., T], arguments: Sequence[tuple[Any, ...]]
@@ -57,7 +72,9 @@ class Tasks:
             self._tell(what, done, total, read)
 
         self._tell(what, 0, total, 0)
-        return run_tasks("serial" if small else self.executor, self.workers, task, arguments, told)
+        if small:
+            return run_tasks("serial", None, task, arguments, told)
+        return run_tasks(self.executor, self.workers, task, arguments, told, self._pool)
 
     def _tell(self, what: str, done: int, total: int, read: int) -> None:
         if self.progress is not None:
