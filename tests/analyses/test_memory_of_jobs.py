@@ -65,10 +65,11 @@ def test_sharding_saves_each_rank_memory(tmp_path: Path) -> None:
     ddp, fsdp = (run_job(tmp_path / kind, kind) for kind in ("ddp", "fsdp2"))
     whole, sharded = ddp.memory(), fsdp.memory()
     assert whole["rank"].to_list() == sharded["rank"].to_list() == [0, 1]
-    # What stays: parameters and AdamW's two moments (of DDP gradients and their buckets too), halved over two ranks.
-    for before, after in zip(whole["last_allocated"], sharded["last_allocated"], strict=True):
-        assert after < 0.65 * before
-    assert (sharded["peak_allocated"] < 0.9 * whole["peak_allocated"]).all()
+    # Parameters, gradients and AdamW's moments are halved over two ranks, DDP's buckets are gone; FSDP's own buffers
+    # stay. Measured: 21.1 MB are left of 30.8.
+    for column in ("last_allocated", "peak_allocated"):
+        for before, after in zip(whole[column], sharded[column], strict=True):
+            assert after < 0.8 * before, column
     # Neither grows once the optimizer's state is there.
     for run in (ddp, fsdp):
         assert (run.memory()["growth"].abs() < 100_000).all()
