@@ -19,7 +19,6 @@ import rankscope
 from rankscope.pipeline import Run
 
 REAL = [
-    "hta/nccl_parser_config/nccl_data.json.gz",
     "hta/timeline_analysis/sampled_rank-0.json.gz",
     "torchrec/rank2-sleeps-4ranks/host_19490.1698954910152757753.pt.trace.json.gz",
     "modded-nanogpt-h100-8ranks/Baseline_-_12-11_-_6bd4b-rank1-chrome-trace.json.gz",
@@ -29,6 +28,7 @@ REAL = [
     "hta/amd_trace/mi250_minitoy_train_ROCm6_2_kineto.json.gz",
 ]
 SLOW = [
+    "hta/nccl_parser_config/nccl_data.json.gz",
     "hta/negative_queue_length_values_check/rank0.json.gz",
     "hta/ns_resolution_trace/rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz",
     "tracelens/mi300/resnet_act_checkpoint.json.gz",

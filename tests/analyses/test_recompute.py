@@ -61,6 +61,15 @@ def test_only_the_chosen_steps(tmp_path: Path) -> None:
     assert (row["calls"], row["host_ns"], row["device_ns"], row["host_share"]) == (1, 12_000, 20_000, 12 / 60)
 
 
+def test_a_function_that_is_its_own_gradient_is_not_run_again(tmp_path: Path) -> None:
+    events = [
+        kineto.op("_AlltoAll", 5, 10, sequence=1, forward_thread=0),
+        kineto.op("_AlltoAllBackward", 50, 40, sequence=1, forward_thread=1, tid=THREAD),
+        kineto.op("_AlltoAll", 60, 10, sequence=4, forward_thread=0, tid=THREAD),
+    ]
+    assert opened(tmp_path, events).recompute().height == 0
+
+
 def test_nothing_run_again(tmp_path: Path) -> None:
     assert opened(tmp_path, kineto.small_step()).recompute().height == 0
 
@@ -70,6 +79,9 @@ def test_nothing_run_again(tmp_path: Path) -> None:
     [
         "tracelens/mi300/resnet_act_checkpoint.json.gz",
         pytest.param("gloo-2ranks/fsdp2_gpt_shapes.rank0.json.gz", marks=pytest.mark.slow),
+        pytest.param(
+            "torchrec/all-to-all-4ranks/host_29220.1698955894936168439.pt.trace.json.gz", marks=pytest.mark.slow
+        ),
         pytest.param("hta/timeline_analysis/sampled_rank-0.json.gz", marks=pytest.mark.slow),
     ],
 )
@@ -94,6 +106,7 @@ def test_real_traces(shared_traces: Path, name: str) -> None:
             outer = outer.above
         nodes = [e for e in chain if e.args.get("Fwd thread id", 0) > 0 and not e.name.startswith("autograd::")]
         hooked = any(h.thread == event.thread and h.start <= event.start < h.end for h in hooks)
+        hooked = hooked or any(node.name == event.name + "Backward" for node in nodes)
         if nodes and not hooked and not any(numbered(e) for e in chain[: chain.index(nodes[0])]):
             again.append(event)
             calls[event.name] += 1

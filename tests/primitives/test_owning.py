@@ -6,8 +6,9 @@ import numpy as np
 import polars as pl
 import pytest
 
+from rankscope.primitives.enclosing import innermost
 from rankscope.primitives.nesting import nest
-from rankscope.primitives.owning import innermost, outermost, summed_upwards, union_by, with_ancestors
+from rankscope.primitives.owning import outermost, summed_upwards, union_by, with_ancestors
 from rankscope.primitives.queue import Queue
 
 
@@ -62,11 +63,19 @@ def test_unions_against_sets(seed: int) -> None:
 
 
 def test_innermost_by_hand() -> None:
-    made = pl.DataFrame({"pid": [1, 1, 1], "tid": [1, 1, 2], "start_ns": [0, 10, 0], "end_ns": [100, 20, 50]})
+    made = pl.DataFrame(
+        {
+            "pid": [1, 1, 1],
+            "tid": [1, 1, 2],
+            "start_ns": [0, 10, 0],
+            "end_ns": [100, 20, 50],
+            "parent_row": [None, 0, None],
+        }
+    )
     asked = pl.DataFrame(
         {"pid": [1] * 8, "tid": [1, 1, 1, 1, 1, 2, 3, 1], "at_ns": [0, 10, 19, 20, 100, 49, 5, 10]}
     )  # fmt: skip
-    assert innermost(made, np.array([-1, 0, -1]), asked).tolist() == [0, 1, 1, 0, -1, 2, -1, 1]
+    assert innermost(made, asked).tolist() == [0, 1, 1, 0, -1, 2, -1, 1]
 
 
 def test_the_queue_by_hand() -> None:

@@ -25,7 +25,8 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.owning import innermost, outermost, union_by, with_ancestors
+from rankscope.primitives.enclosing import innermost
+from rankscope.primitives.owning import outermost, union_by, with_ancestors
 from rankscope.primitives.ranges import TORCH, USER, compiled_ranges, origins
 from rankscope.primitives.steps import host_steps, owners
 from rankscope.results import (
@@ -189,11 +190,12 @@ def _launched_in(
         nothing = np.empty(0, dtype=np.int64)
         return nothing, nothing
     launched = pl.Series(rows)
+    ranges = host.with_columns(pl.Series("parent_row", parent))
     instants = calls.select(pl.col("pid", "tid").gather(device["launch_row"].gather(launched))).with_columns(
         device["launch_ns"].gather(launched).alias("at_ns")
     )
-    position, around = with_ancestors(parent, innermost(host, parent, instants))
-    events, ranges = rows[position], around
+    position, around = with_ancestors(parent, innermost(ranges, instants))
+    events, open_then = rows[position], around
     # The thread that runs the steps waits while autograd's threads run the backward.
     runs = steps if steps.height else host.filter(pl.col("depth") == 0)
     main = runs.select("pid", "tid").head(1)
@@ -204,10 +206,10 @@ def _launched_in(
         there = pl.DataFrame({"at_ns": backward["at_ns"]}).with_columns(
             pl.lit(main["pid"][0], pl.Int64).alias("pid"), pl.lit(main["tid"][0], pl.Int64).alias("tid")
         )
-        position, around = with_ancestors(parent, innermost(host, parent, there.select("pid", "tid", "at_ns")))
+        position, around = with_ancestors(parent, innermost(ranges, there))
         events = np.concatenate([events, rows[backward["place"].to_numpy()[position]]])
-        ranges = np.concatenate([ranges, around])
-    return events, ranges
+        open_then = np.concatenate([open_then, around])
+    return events, open_then
 
 
 analysis = Analysis(

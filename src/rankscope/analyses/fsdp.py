@@ -25,7 +25,7 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.activity import activity, computing_operators, gloo_ranges, time_of, with_category
-from rankscope.primitives.enclosing import around, enclosing, inside, parents
+from rankscope.primitives.ancestry import around, enclosing, inside, parents
 from rankscope.primitives.intervals import Int64, IntervalSet
 from rankscope.primitives.issued import READS, exposed, issued
 from rankscope.primitives.kernels import COMPUTE

@@ -21,7 +21,7 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.allocations import MEMORY_COLUMNS, blocks, samples
-from rankscope.primitives.enclosing import around, parents
+from rankscope.primitives.ancestry import around, parents
 from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
 
 COLUMNS = (

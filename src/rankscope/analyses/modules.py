@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from rankscope.primitives.enclosing import inside
+from rankscope.primitives.ancestry import inside
 from rankscope.primitives.modules import TOP, launched_by_modules, module_calls
 from rankscope.primitives.steps import host_steps
 from rankscope.primitives.unions import covered_by

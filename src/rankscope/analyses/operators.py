@@ -30,9 +30,9 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
+from rankscope.primitives.enclosing import innermost
 from rankscope.primitives.flops import operator_flops
 from rankscope.primitives.owning import (
-    innermost,
     launching_operators,
     outermost,
     summed_upwards,
@@ -227,7 +227,7 @@ def _stacks(operators: pl.DataFrame, frames: pl.DataFrame) -> pl.Series:
     if frames.is_empty() or operators.is_empty():
         return told
     instants = operators.select("pid", "tid", pl.col("start_ns").alias("at_ns"))
-    row = pl.Series(innermost(frames, frames["parent_row"].fill_null(-1).to_numpy(), instants))
+    row = pl.Series(innermost(frames, instants))
     lines: list[pl.Series] = []
     for _ in range(_CALLERS):
         row = row.set(row < 0, None)

@@ -3,7 +3,8 @@
 One row per rank and operator name. An operator is run again if it carries a forward's sequence number and stands inside
 an operator of the backward (one with a forward thread, such as `AddmmBackward0`): there the saved tensors of a
 checkpoint are asked for, and its forward runs once more. Only the outermost of such operators count, what they call is
-in their time; what FSDP and DDP do in their hooks is none.
+in their time. What FSDP and DDP do in their hooks is none, nor is a function that its own backward calls (`_AlltoAll`
+in `_AlltoAllBackward`).
 
     host   = Σ durations of these operators
     device = |union of the kernels, copies and fills launched inside them|
@@ -21,7 +22,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.enclosing import around, enclosing, inside, parents
+from rankscope.primitives.ancestry import around, enclosing, inside, parents
 from rankscope.primitives.phases import BACKWARD, phase_at, phase_sets
 from rankscope.primitives.steps import Bool, host_steps
 from rankscope.primitives.unions import covered_by
@@ -124,7 +125,12 @@ def _run_again(operators: pl.DataFrame, annotations: pl.DataFrame) -> tuple[Bool
     at = operators.select(pl.col("start_ns").alias("time_ns"), "pid", "tid")[candidates]
     hooked = enclosing(hooks, at) >= 0
     position, rows = around(parents(operators), candidates)
-    in_node = np.isin(np.arange(candidates.size), position[node[rows]])
+    inner_node, of = node[rows], operators["name"]
+    around_it, own = of.gather(rows[inner_node]), of.gather(candidates[position[inner_node]])
+    # A function that is its own gradient (an all-to-all) calls itself in its backward: that is no second run.
+    itself = (around_it == own + "Backward").fill_null(False).to_numpy()
+    in_node = np.isin(np.arange(candidates.size), position[inner_node])
+    hooked |= np.isin(np.arange(candidates.size), position[inner_node][itself])
     again = np.zeros(operators.height, dtype=np.bool_)
     again[candidates[in_node & ~hooked]] = True
     outer = rows != candidates[position]

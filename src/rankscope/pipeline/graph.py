@@ -47,29 +47,49 @@ def run_level(
     required = {name for each, _ in wanted for name in get_analysis(each).requires}
     results = {name: known[asked(name)].frame for name in required}
     mapped = [each for each in wanted if get_analysis(each[0]).reads]
-    parts, lost = _map(mapped, loaded, options, results, tasks) if mapped else ({}, [])
+    parts, lost = _map(mapped, loaded, options, results, tasks) if mapped else ({}, {})
     inputs = Inputs(options, tuple(loaded.infos), results, world_size=loaded.world_size)
     made = {}
     for each in wanted:
         analysis = get_analysis(each[0])
         own = replace(inputs, parameters=dict(each[1]))
         frame, findings = analysis.across_ranks(parts.get(each, []), own)
-        told = lost if each in mapped else []
-        made[each] = Result(analysis, frame, (*told, *findings))
+        made[each] = Result(analysis, frame, (*lost.get(each, ()), *findings))
     return made
 
 
 def _map(
     wanted: Sequence[Asked], loaded: Loaded, options: Options, results: Mapping[str, pl.DataFrame], tasks: Tasks
-) -> tuple[dict[Asked, list[pl.DataFrame]], list[Finding]]:
-    """Each rank's share, by analysis; and the ranks that gave none."""
-    ranks, own, names = loaded.ranks, by_rank(results), [name for name, _ in wanted]
+) -> tuple[dict[Asked, list[pl.DataFrame]], dict[Asked, list[Finding]]]:
+    """Each rank's share, by analysis; and by analysis the ranks that gave none."""
+    ranks, own = loaded.ranks, by_rank(results)
     arguments = [(wanted, rank, tuple(traces), options, loaded.world_size, own(rank)) for rank, traces in ranks.items()]
     size = sum(info.json_bytes for info in loaded.infos) // 8
     outcomes = tasks.run("analysing", size, analyze_rank, arguments)
-    failures = {r: o for r, o in zip(ranks, outcomes, strict=True) if isinstance(o, BaseException)}
-    if len(failures) == len(ranks):
-        rank, error = next(iter(failures.items()))
-        raise AnalysisError(f"rank {rank}: {', '.join(names)}: {said(error)}", path=ranks[rank][0].info.path) from error
-    parts = {each: [made[each] for made in outcomes if not isinstance(made, BaseException)] for each in wanted}
-    return parts, [not_analyzed(rank, ranks[rank][0].info.path, names, error) for rank, error in failures.items()]
+    parts: dict[Asked, list[pl.DataFrame]] = {each: [] for each in wanted}
+    failures: dict[Asked, dict[int, BaseException]] = {each: {} for each in wanted}
+    for rank, outcome in zip(ranks, outcomes, strict=True):
+        for each in wanted:
+            made = outcome if isinstance(outcome, BaseException) else outcome[each]
+            if isinstance(made, BaseException):
+                failures[each][rank] = made
+            else:
+                parts[each].append(made)
+    nowhere = [each for each in wanted if len(failures[each]) == len(ranks)]
+    if nowhere:
+        rank, error = next(iter(failures[nowhere[0]].items()))
+        names = ", ".join(name for name, _ in nowhere)
+        raise AnalysisError(f"rank {rank}: {names}: {said(error)}", path=ranks[rank][0].info.path) from error
+    # A rank that is lost to several for one reason is one finding.
+    lost: dict[Asked, list[Finding]] = {each: [] for each in wanted}
+    for rank in ranks:
+        reasons: dict[str, list[Asked]] = {}
+        for each in wanted:
+            if rank in failures[each]:
+                reasons.setdefault(said(failures[each][rank]), []).append(each)
+        for affected in reasons.values():
+            names_lost = [name for name, _ in affected]
+            finding = not_analyzed(rank, ranks[rank][0].info.path, names_lost, failures[affected[0]][rank])
+            for each in affected:
+                lost[each].append(finding)
+    return parts, lost

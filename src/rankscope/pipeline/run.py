@@ -15,7 +15,7 @@ from rankscope.analyses import all_analyses, get_analysis
 from rankscope.errors import ConfigError
 from rankscope.ingest.discover import Found, find_traces
 from rankscope.ingest.kinds import DEVICE_KINDS
-from rankscope.pipeline.diagnosis import diagnose
+from rankscope.pipeline.diagnosis import attempt, diagnose
 from rankscope.pipeline.graph import levels, run_level
 from rankscope.pipeline.load import Loaded, load_run, place_of
 from rankscope.pipeline.tasks import Asked, Progress, Tasks, asked
@@ -123,6 +123,7 @@ class Run:
         self._tasks = Tasks(executor, workers, progress)
         self._results: dict[Asked, Result] = {}
         self._diagnosed: list[Finding] | None = None
+        self._lost: list[Finding] = []
 
     # -- what the run is ----------------------------------------------------------------------------------------
 
@@ -174,7 +175,7 @@ class Run:
     @property
     def findings(self) -> list[Finding]:
         """What is to be known, weightiest first: of the files, of the analyses that ran so far, and of `diagnose`."""
-        found = [*self.loaded.findings, *(self._diagnosed or ())]
+        found = [*self.loaded.findings, *self._lost, *(self._diagnosed or ())]
         for result in self._results.values():
             # What kept a rank out of several analyses is told by each of them.
             found += [finding for finding in result.findings if finding not in found]
@@ -248,6 +249,12 @@ class Run:
                 if todo:
                     self._results |= run_level(todo, self.loaded, self._options, self._results, self._tasks)
         return {name: self._results[each] for name, each in chosen.items()}
+
+    def attempt(self, *names: str) -> dict[str, Result]:
+        """The results of those analyses that can be made of these traces; why others cannot is among the findings."""
+        results, lost = attempt(names, self.analyze)
+        self._lost += [finding for finding in lost if finding not in self._lost]
+        return results
 
     def diagnose(self) -> list[Finding]:
         """Look for everything that the rules know, and give all findings, weightiest first."""

@@ -10,7 +10,9 @@ from typing import Any, TypeVar
 import polars as pl
 
 from rankscope.analyses import get_analysis
+from rankscope.errors import AnalysisError, RankscopeError
 from rankscope.executors import Pool, run_tasks
+from rankscope.ingest.losses import said
 from rankscope.ingest.task import ingest_trace
 from rankscope.results import Inputs, Options, Parameters, Value
 from rankscope.store.cache import CachedTrace, DamagedTablesError
@@ -115,8 +117,11 @@ def analyze_rank(
     options: Options,
     world_size: int | None,
     results: Mapping[str, pl.DataFrame],
-) -> dict[Asked, pl.DataFrame]:
-    """The task of a worker: one rank's share of some analyses that read tables."""
+) -> dict[Asked, pl.DataFrame | RankscopeError]:
+    """The task of a worker: one rank's share of some analyses that read tables.
+
+    One of them that fails does not take the others with it: its error stands in its place.
+    """
     reads = {each: get_analysis(each[0]).wants(dict(each[1])) for each in wanted}
     columns: dict[str, set[str]] = {}
     for own in reads.values():
@@ -128,13 +133,17 @@ def analyze_rank(
         # The cache's disk may lose what it held; the trace is still there.
         tables = load_tables([ingest_trace(trace.info.path, anew=True) for trace in traces], columns)
     inputs = Inputs(options, tuple(trace.info for trace in traces), results, rank, world_size)
-    return {
-        each: get_analysis(each[0]).per_rank(
-            {table: tables[table].select(*names, "window") for table, names in own.items()},
-            replace(inputs, parameters=dict(each[1])),
-        )
-        for each, own in reads.items()
-    }
+    made: dict[Asked, pl.DataFrame | RankscopeError] = {}
+    for each, own in reads.items():
+        mine = {table: tables[table].select(*names, "window") for table, names in own.items()}
+        try:
+            made[each] = get_analysis(each[0]).per_rank(mine, replace(inputs, parameters=dict(each[1])))
+        except RankscopeError as error:
+            made[each] = error
+        except Exception as error:
+            # Not every error can be sent from one process to another.
+            made[each] = AnalysisError(said(error))
+    return made
 
 
 def load_tables(traces: Sequence[CachedTrace], wanted: Mapping[str, set[str]]) -> dict[str, pl.DataFrame]:

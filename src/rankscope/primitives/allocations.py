@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from rankscope.primitives.enclosing import enclosing, inside
+from rankscope.primitives.ancestry import enclosing, inside
 from rankscope.primitives.steps import host_steps
 
 # c10's DeviceType, as far as torch.profiler writes it.

@@ -10,8 +10,8 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.activity import Activity, gloo_ranges, with_category
+from rankscope.primitives.ancestry import enclosing
 from rankscope.primitives.collectives import collective_kind, element_bytes
-from rankscope.primitives.enclosing import enclosing
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.kernels import COMMUNICATION
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.enclosing import around, enclosing
+from rankscope.primitives.ancestry import around, enclosing
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.nesting import nest
 from rankscope.primitives.phases import MODULE_FRAME

@@ -6,11 +6,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from rankscope.primitives.enclosing import innermost
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.nesting import Int32
-
-# Stands for a process or thread without a number.
-_NOBODY = -(1 << 62)
 
 
 def launching_operators(device: pl.DataFrame, calls: pl.DataFrame, operators: pl.DataFrame) -> Int64:
@@ -30,48 +28,8 @@ def launching_operators(device: pl.DataFrame, calls: pl.DataFrame, operators: pl
     if open_.size and operators.height:
         rows = pl.Series(open_)
         threads = calls.select("pid", "tid").select(pl.all().gather(device["launch_row"].gather(rows)))
-        parent = operators["parent_row"].fill_null(-1).to_numpy()
-        instants = threads.with_columns(device["launch_ns"].gather(rows).alias("at_ns"))
-        owner[open_] = innermost(operators, parent, instants)
+        owner[open_] = innermost(operators, threads.with_columns(device["launch_ns"].gather(rows).alias("at_ns")))
     return owner
-
-
-def innermost(ranges: pl.DataFrame, parent: Int32 | Int64, instants: pl.DataFrame) -> Int64:
-    """For each instant the row of the innermost range that is open on its thread then; −1 for none.
-
-    That is the last range that started before, or one of those around it.
-
-    Args:
-        ranges: pid, tid, start_ns, end_ns.
-        parent: of each range the one around it, −1 at top level.
-        instants: pid, tid, at_ns.
-    """
-    found = np.full(instants.height, -1, dtype=np.int64)
-    start, end = ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy()
-    pid, tid = (ranges[name].fill_null(_NOBODY).to_numpy() for name in ("pid", "tid"))
-    asked = instants.select(pl.col("pid", "tid").fill_null(_NOBODY), "at_ns").with_row_index("place")
-    # A job has few threads that launch.
-    for (process, thread), here in asked.group_by("pid", "tid"):
-        mine = np.flatnonzero((pid == process) & (tid == thread))
-        if not mine.size:
-            continue
-        mine = mine[np.lexsort((start[mine] - end[mine], start[mine]))]
-        at = here["at_ns"].to_numpy()
-        last = np.searchsorted(start[mine], at, side="right") - 1
-        row = np.where(last >= 0, mine[np.maximum(last, 0)], -1)
-        over = np.flatnonzero((row >= 0) & ~_open(start, end, row, at))
-        # As many rounds as the deepest nesting has levels.
-        while over.size:
-            row[over] = parent[row[over]]
-            over = over[(row[over] >= 0) & ~_open(start, end, row[over], at[over])]
-        found[here["place"].to_numpy()] = row
-    return found
-
-
-def _open(start: Int64, end: Int64, row: Int64, at: Int64) -> npt.NDArray[np.bool_]:
-    """Whether each row's range is open at its instant; one without duration is at its own."""
-    is_open: npt.NDArray[np.bool_] = (end[row] > at) | ((end[row] == at) & (start[row] == at))
-    return is_open
 
 
 def with_ancestors(parent: Int32 | Int64, rows: Int64) -> tuple[Int64, Int64]:

@@ -52,7 +52,7 @@ def write_report(run: Run, analyses: Sequence[str] | None = None) -> bytes:
 
 def payload(run: Run, analyses: Sequence[str] | None = None) -> dict[str, Any]:
     """Everything that the page shows, as JSON values."""
-    results = run.analyze(*(analyses or ANALYSES))
+    results = run.attempt(*(analyses or ANALYSES))
     origins = pl.DataFrame(
         [
             (rank, window, trace.info.start_ns)
