@@ -1,0 +1,195 @@
+"""A job of two ranks that runs loops with a fault in them, and the same loops mended: ``real_job.py OUT CASE…``.
+
+Run under torchrun by test_real_causes.py. A loop's faults are sleeps where sleeping is honest (a loader that is slow,
+a rank that has more to do), for the machine of a test is busy; what takes time by itself does so here too.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+import rankscope
+
+WAIT, ACTIVE = 12, 6
+KEPT = 1 << 20
+
+
+class Work(torch.autograd.Function):
+    """Compute that takes its time without the cores: what it does is an operator in the trace."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, seconds: float, back: float) -> torch.Tensor:
+        ctx.back = back
+        time.sleep(seconds)
+        return tensor.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        time.sleep(ctx.back)
+        return grads[0], None, None
+
+
+def work(seconds: float) -> None:
+    Work.apply(torch.ones(1, requires_grad=True), seconds, 0.0)
+
+
+class Samples(Dataset[torch.Tensor]):
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def __len__(self) -> int:
+        return 1000
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(self.seconds)
+        return torch.ones(4)
+
+
+class Deep(nn.Module):
+    """Layers whose backward takes its time, each with 12 MB of parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList(torch.ones(3_000_000) for _ in range(8))
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        for weight in self.weights:
+            value = Work.apply(value + weight[:1], 0.0, 0.06)
+        return value
+
+
+Step = Callable[[], None]
+
+
+def loading(seconds: float) -> Step:
+    batches: Iterator[torch.Tensor] = iter(DataLoader(Samples(seconds), batch_size=1))
+
+    def step() -> None:
+        next(batches)
+        work(0.03)
+
+    return step
+
+
+def reducing(each: bool) -> Step:
+    def step() -> None:
+        for micro in range(6):
+            work(0.02 if micro % 2 == dist.get_rank() else 0.005)
+            if each:
+                dist.all_reduce(torch.ones(1))
+        dist.all_reduce(torch.ones(1))
+
+    return step
+
+
+def tiny(count: int) -> Step:
+    value = torch.ones(4)
+
+    def step() -> None:
+        work(0.005)
+        for _ in range(count):
+            value.add_(1.0)
+
+    return step
+
+
+def buckets(megabytes: int) -> Step:
+    model = nn.parallel.DistributedDataParallel(Deep(), bucket_cap_mb=megabytes)
+
+    def step() -> None:
+        model(torch.ones(1)).sum().backward()
+
+    return step
+
+
+def uneven(*seconds: float) -> Step:
+    def step() -> None:
+        work(seconds[dist.get_rank()])
+        dist.all_reduce(torch.ones(1))
+
+    return step
+
+
+def collecting(times: int) -> Step:
+    held: list[object] = []
+
+    def step() -> None:
+        if not held:
+            held.extend({"n": [n]} for n in range(300_000))
+        work(0.03)
+        for _ in range(times):
+            gc.collect()
+
+    return step
+
+
+def keeping(kept: bool) -> Step:
+    all_of_them: list[torch.Tensor] = []
+
+    def step() -> None:
+        made = torch.ones(KEPT // 4)
+        if kept:
+            all_of_them.append(made)
+        work(0.005)
+
+    return step
+
+
+def products(dtype: torch.dtype) -> Step:
+    one = torch.ones(384, 384, dtype=dtype)
+
+    def step() -> None:
+        for _ in range(4):
+            torch.mm(one, one)
+
+    return step
+
+
+CASES: dict[str, tuple[Callable[[], Step], dict[str, Any]]] = {
+    "loader": (lambda: loading(0.03), {}),
+    "loader-mended": (lambda: loading(0.0), {}),
+    "sync": (lambda: reducing(True), {}),
+    "sync-mended": (lambda: reducing(False), {}),
+    "tiny": (lambda: tiny(4000), {}),
+    "tiny-mended": (lambda: tiny(1), {}),
+    "bucket": (lambda: buckets(1000), {}),
+    "bucket-mended": (lambda: buckets(25), {}),
+    "uneven": (lambda: uneven(0.02, 0.06), {}),
+    "uneven-shared": (lambda: uneven(0.04, 0.04), {}),
+    "uneven-dropped": (lambda: uneven(0.02, 0.02), {}),
+    "gc": (lambda: collecting(2), {}),
+    "gc-mended": (lambda: collecting(0), {}),
+    "growth": (lambda: keeping(True), {"profile_memory": True}),
+    "growth-mended": (lambda: keeping(False), {"profile_memory": True}),
+    "precision": (lambda: products(torch.float32), {"record_shapes": True}),
+    "precision-mended": (lambda: products(torch.bfloat16), {"record_shapes": True}),
+}
+
+
+def main(out: str, *names: str) -> None:
+    dist.init_process_group("gloo")
+    torch.set_num_threads(1)
+    for name in names:
+        make, options = CASES[name]
+        step = make()
+        dist.barrier()
+        with rankscope.Profiler(f"{out}/{name}", wait=WAIT, warmup=2, active=ACTIVE, repeat=1, **options) as profiler:
+            for _ in range(WAIT + 2 + ACTIVE + 1):
+                step()
+                profiler.step()
+        del step
+        dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
