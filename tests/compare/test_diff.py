@@ -177,6 +177,11 @@ def test_real_runs_against_a_plain_reading(shared_traces: Path) -> None:
     loading = row(diff, "steps", "data_loading")
     assert loading["change"] / loading["a"] < -0.9
     assert loading["significant"] is True
+    # Of what exists in both, nothing falls by more.
+    parts = diff.section("steps").filter(pl.col("name") != "step_time")
+    assert parts.sort("change")["name"][0] == "data_loading"
+    assert parts.sort("change")["change"][0] < 10 * parts.sort("change")["change"][1]
+    assert [finding.id for finding in diff.lost] == ["data_loading"]
     kernels = diff.section("kernels")
     for side, path in zip("ab", paths, strict=True):
         files = [plain_kernels(file) for file in sorted(path.glob("*.json*"))]
@@ -196,3 +201,30 @@ def test_two_vendors_are_paired(shared_traces: Path) -> None:
     for side in "ab":
         assert paired[side].sum() > 0.95 * kernels[side].fill_null(0).sum()
     assert "attn_fwd" in set(paired["partner"].drop_nulls())
+
+
+def test_phases_and_memory_are_compared(tmp_path: Path) -> None:
+    """Each rank's steps: a forward of 100 µs that becomes one of 150, and a peak of 3 MB that becomes one of 2."""
+
+    def once(folder: Path, forward: float, peak: int) -> Path:
+        def events(rank: int) -> list[kineto.Event]:
+            made: list[kineto.Event] = []
+            for number in range(4):
+                at = 1000.0 * number
+                made += [
+                    kineto.step(number, at, 1000),
+                    kineto.op("aten::mm", at + 10, forward, sequence=number),
+                    kineto.memory(at + 20, 1_000_000, allocated=peak, reserved=8_000_000, address=16, device=rank),
+                    kineto.memory(at + 90, -1_000_000, allocated=peak - 1_000_000, reserved=8_000_000, address=16,
+                                  device=rank),
+                ]  # fmt: skip
+            return made
+
+        return kineto.write_ranks(folder, {rank: events(rank) for rank in range(2)})
+
+    diff = rankscope.diff(once(tmp_path / "a", 100, 3_000_000), once(tmp_path / "b", 150, 2_000_000))
+    assert row(diff, "phases", "forward")["change"] == 50_000
+    # The ranks' devices have numbers of their own, and are one row.
+    assert row(diff, "memory", "cuda: peak allocated")["change"] == -1_000_000
+    assert row(diff, "memory", "cuda: peak reserved")["change"] == 0
+    assert row(diff, "memory", "cuda: allocated in a step")["b"] == 1_000_000

@@ -63,7 +63,7 @@ class Deep(nn.Module):
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
         for weight in self.weights:
-            value = Work.apply(value + weight[:1], 0.0, 0.06)
+            value = Work.apply(value + weight[:1], 0.0, 0.08)
         return value
 
 
@@ -124,7 +124,7 @@ def collecting(times: int) -> Step:
 
     def step() -> None:
         if not held:
-            held.extend({"n": [n]} for n in range(300_000))
+            held.extend({"n": [n]} for n in range(60_000))
         work(0.03)
         for _ in range(times):
             gc.collect()
@@ -157,12 +157,12 @@ def products(dtype: torch.dtype) -> Step:
 CASES: dict[str, tuple[Callable[[], Step], dict[str, Any]]] = {
     "loader": (lambda: loading(0.03), {}),
     "loader-mended": (lambda: loading(0.0), {}),
-    "sync": (lambda: reducing(True), {}),
-    "sync-mended": (lambda: reducing(False), {}),
+    "sync": (lambda: reducing(True), {"record_shapes": True}),
+    "sync-mended": (lambda: reducing(False), {"record_shapes": True}),
     "tiny": (lambda: tiny(4000), {}),
     "tiny-mended": (lambda: tiny(1), {}),
-    "bucket": (lambda: buckets(1000), {}),
-    "bucket-mended": (lambda: buckets(25), {}),
+    "bucket": (lambda: buckets(1000), {"record_shapes": True}),
+    "bucket-mended": (lambda: buckets(25), {"record_shapes": True}),
     "uneven": (lambda: uneven(0.02, 0.06), {}),
     "uneven-shared": (lambda: uneven(0.04, 0.04), {}),
     "uneven-dropped": (lambda: uneven(0.02, 0.02), {}),

@@ -11,7 +11,7 @@ the host was late: the next piece's launch began after the device had run empty.
     communication          without a device: Gloo's ranges
 
     late        = Σ gaps, less what is left out
-    late_short  = Σ of those before a piece shorter than 10 µs (on a device: before such a compute kernel), where the
+    late_short  = Σ of those before a compute kernel shorter than 10 µs, or an operator shorter than 20 µs, where the
                   gap is no longer than 100 µs: a host takes less to launch, so a longer one has another cause
 
 How to read it: what the step would gain if nothing ever waited for a launch: `late`, an upper bound. Where most of it
@@ -34,6 +34,8 @@ from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_wind
 
 SHORT_NS = 10_000
 """A launch costs the host some microseconds: of shorter pieces a host can hardly keep a device supplied."""
+SHORT_OPERATOR_NS = 20_000
+"""Operators on the CPU: recording one costs about as much as calling it, and is in its time."""
 SILENCE_NS = 100_000
 """A host that is busy launching records something more often than this."""
 COLUMNS = (
@@ -41,7 +43,7 @@ COLUMNS = (
     Column("window", "", "which of the rank's files, from 0"),
     Column("step", "", "the step; null for the whole of a file without steps"),
     Column("pieces", "count", "kernels that compute; without a device top-level operators"),
-    Column("short", "count", "of these, shorter than 10 µs"),
+    Column("short", "count", "of these, shorter than 10 µs; operators, than 20 µs"),
     Column("short_ns", "ns", "time in the short ones, summed"),
     Column("late_ns", "ns", "gaps in which the next piece's launch was waited for"),
     Column("late_short_ns", "ns", "of these, before short pieces and no longer than 100 µs"),
@@ -77,8 +79,9 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
         pieces = computing_operators(window["host_ops"], gloo).select(
             "start_ns", "end_ns", pl.col("start_ns").alias("launch_ns"), pl.lit(True).alias("counts")
         )
+    limit = SHORT_NS if on_device else SHORT_OPERATOR_NS
     pieces = pieces.sort("start_ns").with_columns(
-        (pl.col("counts") & (pl.col("end_ns") - pl.col("start_ns") < SHORT_NS)).alias("short"),
+        (pl.col("counts") & (pl.col("end_ns") - pl.col("start_ns") < limit)).alias("short"),
         (pl.col("end_ns") - pl.col("start_ns")).alias("duration"),
     )
     steps, found = step_windows(annotations, device)

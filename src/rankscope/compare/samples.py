@@ -120,10 +120,37 @@ def _collectives(frame: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def _memory(frame: pl.DataFrame) -> pl.DataFrame:
+    """The peak of each step by kind of memory: ranks' devices have numbers of their own, and stand side by side."""
+    kind = pl.col("device").str.split(":").list.first()
+    grouped = frame.group_by(*PLACE, kind.alias("kind")).agg(
+        pl.len().alias("calls"),
+        # Where a file writes no totals, what came on top of what was there at its begin.
+        pl.coalesce("peak_allocated", "change_peak").max().alias("peak allocated"),
+        pl.col("peak_reserved").max().alias("peak reserved"),
+        pl.col("allocated_bytes").sum().alias("allocated in a step"),
+    )
+    return (
+        grouped.unpivot(
+            ["peak allocated", "peak reserved", "allocated in a step"], index=[*PLACE, "kind", "calls"],
+            variable_name="what", value_name="value",
+        )
+        .filter(pl.col("value").is_not_null())
+        .with_columns(
+            section=pl.lit("memory"),
+            name=pl.concat_str("kind", pl.lit(": "), "what"),
+            shapes=pl.lit(None, pl.String),
+            operator=pl.lit(None, pl.String),
+            unit=pl.lit("bytes"),
+        )
+    )  # fmt: skip
+
+
 _SECTIONS: dict[str, Section] = {
     "step_time": _steps,
     "phases": _phases,
     "work": _work,
     "collectives": _collectives,
+    "memory_steps": _memory,
 }
 NEEDED = tuple(_SECTIONS)

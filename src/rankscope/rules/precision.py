@@ -3,8 +3,9 @@
 Speaks where operators that tensor cores can do compute in float32 or float64 (`matrix_work`, so with `record_shapes`).
 It is never more than a hint: narrower numbers are a choice. The saving is their device time less what it would be in
 bfloat16 (float16 where the device has no bfloat16), as the device's peaks are to one another; without tensor cores
-before, with them after. Kernels bound by memory gain half at most. On the CPU nothing says what 16 bits gain, it
-depends on its instructions (AMX, AVX-512): there it is told without a saving, where such work is most of a step.
+before, with them after. Kernels bound by memory gain half at most. On the CPU what 16 bits gain
+depends on its instructions (AMX, AVX-512), of which a trace says nothing: there it is told where such work is most of a
+step, and the saving is all of its time.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ def _of_cpu(wide: pl.DataFrame, step: int, inputs: Inputs) -> list[Finding]:
                 Evidence("time in them, per step, at worst", spent[worst], "ns"),
                 Evidence("step time", step, "ns"),
             ),
+            saving_ns=min(spent[worst], step),
             advice="On a CPU with bfloat16 instructions (avx512_bf16, amx_bf16) try torch.autocast('cpu').",
         )
     ]

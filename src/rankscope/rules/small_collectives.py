@@ -2,8 +2,8 @@
 
 Speaks where a step has two or more collectives of 4 KiB or less, or barriers: a loss or a flag reduced in every
 micro-step. Each holds all ranks until the last has come; with one at the end of a step, what one rank is late here and
-another there would cancel out. The saving is the time in them on the rank that has least of it, less the longest of
-each step: a rank that is always late costs as much with a single one, and is the stragglers' matter.
+another there would cancel out. The saving is the time in them on the rank that has least of it, less the shortest of
+each step, which stays: a rank that is always late costs as much with a single one, and is the stragglers' matter.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def find(inputs: Inputs) -> list[Finding]:
         pl.col("step").is_not_null() & ((pl.col("bytes") <= SMALL) | (pl.col("collective") == "barrier"))
     )
     steps = small.group_by("rank", "step").agg(
-        pl.len().alias("calls"), pl.col("duration_ns").sum().alias("total"), pl.col("duration_ns").max().alias("one")
+        pl.len().alias("calls"), pl.col("duration_ns").sum().alias("total"), pl.col("duration_ns").min().alias("one")
     )
     often = steps.filter(pl.col("calls") >= _OFTEN)
     means = often.group_by("rank").agg(

@@ -3,8 +3,8 @@
 Speaks where the gaps before compute kernels shorter than 10 µs (`launch_gaps`) are worth it: a launch costs the host
 some microseconds, and of shorter kernels it can hardly keep a device supplied. It speaks where such gaps are most of
 those that come from late launches; else `launch_bound` does. The saving is these gaps. On the CPU the pieces are
-operators, and the saving is the time in the short ones and before them, less what the profiler adds to a step, where
-that was measured: fused into a few, they would take next to nothing.
+operators shorter than 20 µs, and the saving is the time in them and before them, less what the profiler adds to a step,
+where that was measured: fused into a few, they would take next to nothing.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ def find(inputs: Inputs) -> list[Finding]:
     severity = severity_of(saving, step)
     if severity is None:
         return []
-    what = "compute kernels" if worst["on_device"] else "operators"
+    what, limit = ("compute kernels", "10 µs") if worst["on_device"] else ("operators", "20 µs")
     meanwhile = (
         "with the device idle before them" if worst["on_device"] else "and with what lies between take their time"
     )
     evidence = [
         Evidence(f"{what} a step", round(worst["pieces"]), "count"),
-        Evidence("shorter than 10 µs", round(worst["short"]), "count"),
+        Evidence(f"shorter than {limit}", round(worst["short"]), "count"),
         Evidence("time in these, per step", round(worst["short_ns"]), "ns"),
         Evidence("gaps before these, per step", round(worst["late_short_ns"]), "ns"),
     ]
@@ -61,7 +61,7 @@ def find(inputs: Inputs) -> list[Finding]:
         Finding(
             rule.name,
             severity,
-            f"{100 * worst['short'] / worst['pieces']:.0f} % of the {what} last under 10 µs, {meanwhile}",
+            f"{100 * worst['short'] / worst['pieces']:.0f} % of the {what} last under {limit}, {meanwhile}",
             ranks=worth_it(dict(found.select("rank", "saving").iter_rows()), step),
             steps=steps_of(inputs),
             evidence=tuple(evidence),

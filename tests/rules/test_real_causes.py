@@ -1,0 +1,103 @@
+"""Faults in real jobs: the first finding names them, they are gone after mending, and the saving is what that gained.
+
+Step times are those of steps that were not recorded, as the ranks' manifests have them. The machine of a test is busy,
+so gains have some noise: a saving may lie 15 % below the gain that was measured.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+
+import pytest
+from tests.rules.real_job import CASES, KEPT
+
+import rankscope
+from rankscope.results import Finding
+
+pytestmark = pytest.mark.slow
+SOURCE = Path(__file__).parents[2]
+NOISE = 0.15
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("causes")
+    paths = [str(SOURCE / "src"), str(SOURCE), os.environ.get("PYTHONPATH", "")]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "KINETO_LOG_LEVEL": "6", "PYTHONPATH": os.pathsep.join(paths)}
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "tests/rules/real_job.py"]
+    done = subprocess.run(
+        [sys.executable, *command, str(folder), *CASES],
+        cwd=SOURCE, env=environment, capture_output=True, text=True, timeout=400, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder
+
+
+def step_ns(run: Path) -> float:
+    """The median step that was not recorded, of the slower rank."""
+    medians = []
+    for file in (run / "ranks").glob("*.json"):
+        spans = json.loads(file.read_text())["step_times"]
+        # The first steps load code, build buckets and fill caches.
+        medians.append(median(time for span in spans if span["state"] == "wait" for time in span["ns"][2:]))
+    return max(medians)
+
+
+def findings(run: Path) -> list[Finding]:
+    """Those about the job; that ranks without collectives have clocks of their own is about its traces."""
+    found = rankscope.open(run, executor="serial").diagnose()
+    return [finding for finding in found if finding.id not in ("clock-not-aligned", "collectives-matched")]
+
+
+@pytest.mark.parametrize(
+    ("case", "mended", "rule"),
+    [
+        ("loader", "loader-mended", "data_loading"),
+        ("sync", "sync-mended", "small_collectives"),
+        ("tiny", "tiny-mended", "small_kernels"),
+        ("bucket", "bucket-mended", "bucket_size"),
+        ("gc", "gc-mended", "gc_pauses"),
+        ("uneven", "uneven-dropped", "straggler"),
+    ],
+)
+def test_named_first_gone_after_mending_and_worth_what_it_says(runs: Path, case: str, mended: str, rule: str) -> None:
+    first = findings(runs / case)[0]
+    assert first.id == rule
+    assert first.severity == "warning"
+    assert rule not in {each.id for each in findings(runs / mended) if each.severity == "warning"}
+    gain = step_ns(runs / case) - step_ns(runs / mended)
+    assert first.saving_ns is not None
+    assert (1 - NOISE) * gain <= first.saving_ns <= 1.5 * gain
+
+
+def test_imbalance_is_worth_what_sharing_gains(runs: Path) -> None:
+    """20 and 60 ms: the first finding is that rank 1 is late, and sharing its work gains half of what dropping does."""
+    named = {each.id: each for each in findings(runs / "uneven")}
+    assert named["straggler"].ranks == named["imbalance"].ranks == (1,)
+    gain = step_ns(runs / "uneven") - step_ns(runs / "uneven-shared")
+    assert (1 - NOISE) * gain <= (named["imbalance"].saving_ns or 0) <= 1.5 * gain
+    assert "imbalance" not in {each.id for each in findings(runs / "uneven-shared")}
+
+
+def test_memory_growth_is_what_is_kept(runs: Path) -> None:
+    first = findings(runs / "growth")[0]
+    assert first.id == "memory_growth"
+    assert KEPT <= first.evidence[0].value <= 1.5 * KEPT  # type: ignore[operator]
+    assert "memory_growth" not in {each.id for each in findings(runs / "growth-mended")}
+
+
+def test_precision_is_worth_what_it_says_where_the_cpu_has_the_instructions(runs: Path) -> None:
+    """Elsewhere 16 bits gain nothing here, and there is nothing to hold the bound against."""
+    flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    found = {each.id: each for each in findings(runs / "precision")}
+    assert "precision" in found
+    assert "precision" not in {each.id for each in findings(runs / "precision-mended")}
+    if "avx512_bf16" not in flags and "amx_bf16" not in flags:
+        pytest.skip("this CPU has no bfloat16 instructions")
+    gain = step_ns(runs / "precision") - step_ns(runs / "precision-mended")
+    assert (1 - NOISE) * gain <= (found["precision"].saving_ns or 0) <= 1.5 * gain
