@@ -1,4 +1,4 @@
-"""A job of two ranks that runs loops with a fault in them, and the same loops mended: ``real_job.py OUT CASE…``.
+"""A job of two ranks that runs loops with a fault in them, and the same loops mended: ``real_job.py OUT``.
 
 Run under torchrun by test_real_causes.py. A loop's faults are sleeps where sleeping is honest (a loader that is slow,
 a rank that has more to do), for the machine of a test is busy; what takes time by itself does so here too.
@@ -7,9 +7,11 @@ a rank that has more to do), for the machine of a test is busy; what takes time 
 from __future__ import annotations
 
 import gc
+import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,7 +21,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import rankscope
 
-WAIT, ACTIVE = 12, 6
+WAIT, ACTIVE = 8, 6
 KEPT = 1 << 20
 
 
@@ -175,19 +177,56 @@ CASES: dict[str, tuple[Callable[[], Step], dict[str, Any]]] = {
 }
 
 
+MENDED = {
+    "loader": ["loader-mended"],
+    "sync": ["sync-mended"],
+    "tiny": ["tiny-mended"],
+    "bucket": ["bucket-mended"],
+    "uneven": ["uneven-dropped", "uneven-shared"],
+    "gc": ["gc-mended"],
+    "growth": ["growth-mended"],
+    "precision": ["precision-mended"],
+}
+TURNS = 9
+
+
+def timed(step: Step) -> float:
+    """How long a step takes on the slower rank, seconds."""
+    dist.barrier()
+    began = time.perf_counter()
+    step()
+    took = torch.tensor([time.perf_counter() - began])
+    dist.all_reduce(took, dist.ReduceOp.MAX)
+    return float(took)
+
+
+def gain(faulty: Step, mended: Step) -> float:
+    """What mending gains, seconds: the median over turns of one step of each, for the machine is busy now and then."""
+    gained = [timed(faulty) - timed(mended) for _ in range(TURNS)]
+    return sorted(gained)[TURNS // 2]
+
+
 def main(out: str, *names: str) -> None:
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
-    for name in names:
-        make, options = CASES[name]
-        step = make()
+    # A collection looks at what the loops hold, not at all of torch.
+    gc.freeze()
+    gains: dict[str, float] = {}
+    for name in names or MENDED:
+        steps: dict[str, Step] = {}
+        for each in (name, *MENDED[name]):
+            make, options = CASES[each]
+            step = steps[each] = make()
+            dist.barrier()
+            profiler = rankscope.Profiler(f"{out}/{each}", wait=WAIT, warmup=2, active=ACTIVE, repeat=1, **options)
+            with profiler:
+                for _ in range(WAIT + 2 + ACTIVE + 1):
+                    step()
+                    profiler.step()
+        gains |= {each: gain(steps[name], steps[each]) for each in MENDED[name]}
         dist.barrier()
-        with rankscope.Profiler(f"{out}/{name}", wait=WAIT, warmup=2, active=ACTIVE, repeat=1, **options) as profiler:
-            for _ in range(WAIT + 2 + ACTIVE + 1):
-                step()
-                profiler.step()
-        del step
-        dist.barrier()
+    if dist.get_rank() == 0:
+        Path(out, "gains.json").write_text(json.dumps(gains))
     dist.destroy_process_group()
 
 

@@ -91,6 +91,16 @@ def near_limit(share: float) -> Severity | None:
     return "warning" if share >= MEMORY_WARNING else "info"
 
 
+def recording_adds(inputs: Inputs) -> dict[int, int]:
+    """By rank what the recorded windows take more than the median step that was not recorded, ns."""
+    frame = inputs.results.get("step_time")
+    plain = {each.rank: each.step_median_ns.get("wait") for each in inputs.capture}
+    if frame is None or frame.is_empty():
+        return {}
+    medians = frame.group_by("rank").agg(pl.col("window_ns").median()).iter_rows()
+    return {int(rank): max(0, round(window - usual)) for rank, window in medians if (usual := plain.get(rank))}
+
+
 def profiler_adds(inputs: Inputs) -> dict[int, int]:
     """By rank what recording adds to the median step, ns; without the ranks of which capture did not measure it."""
     medians = {each.rank: each.step_median_ns for each in inputs.capture if each.rank is not None}

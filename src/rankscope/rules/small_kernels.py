@@ -12,7 +12,7 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.results import Evidence, Finding, Inputs, Rule
-from rankscope.rules.measures import profiler_adds, severity_of, step_ns, steps_of, worth_it
+from rankscope.rules.measures import recording_adds, severity_of, step_ns, steps_of, worth_it
 
 _SHARE = 0.5
 _MANY = 0.25
@@ -27,7 +27,7 @@ def find(inputs: Inputs) -> list[Finding]:
     means = frame.group_by("rank", "on_device").agg(
         pl.col("pieces", "short", "short_ns", "late_ns", "late_short_ns").mean()
     )
-    added = profiler_adds(inputs)
+    added = recording_adds(inputs)
     costs = pl.col("short_ns") + pl.col("late_short_ns") - pl.col("rank").replace_strict(added, default=0)
     found = (
         means.with_columns(pl.when("on_device").then("late_short_ns").otherwise(costs.clip(0)).alias("saving"))
