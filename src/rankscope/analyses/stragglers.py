@@ -56,14 +56,14 @@ _WORK = ("work_ns", "pieces", "size")
 _STARTED, _ENDED = tuple(f"{name}_by_start" for name in PARTS), tuple(f"{name}_by_end" for name in PARTS)
 _MAPPED = {
     "rank": pl.Int64, "window": pl.Int64, "match": pl.Int64, "previous": pl.Int64, "step": pl.Int64,
-    "start_ns": pl.Int64, "end_ns": pl.Int64, "on_host": pl.Boolean,
+    "start_ns": pl.Int64, "end_ns": pl.Int64, "count": pl.Int64, "on_host": pl.Boolean, "work": pl.Int64,
     **dict.fromkeys((*_STARTED, *_ENDED, *_WORK), pl.Int64),
 }  # fmt: skip
 
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """What the rank had done by each matched collective, and what its steps launched."""
-    own = inputs.results["collectives"].filter((pl.col("rank") == inputs.rank) & pl.col("match").is_not_null())
+    own = inputs.results["collectives"].filter(pl.col("rank") == inputs.rank)
     parts = [
         _of_window(window, own.filter(pl.col("window") == number), inputs, number)
         for number, window in enumerate(by_window(tables, inputs))
@@ -72,7 +72,9 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 
 
 def _of_window(window: Tables, own: pl.DataFrame, inputs: Inputs, number: int) -> pl.DataFrame:
-    own = own.filter(~pl.col("collective").is_in(POINT_TO_POINT)).sort("start_ns", "end_ns")
+    ended = np.sort(own["end_ns"].to_numpy())
+    own = own.filter(pl.col("match").is_not_null() & ~pl.col("collective").is_in(POINT_TO_POINT))
+    own = own.sort("start_ns", "end_ns")
     start, end = own["start_ns"].to_numpy(), own["end_ns"].to_numpy()
     before = previous(own["group"].to_list(), _members(own), start, end)
     match = own["match"].to_numpy()
@@ -80,12 +82,21 @@ def _of_window(window: Tables, own: pl.DataFrame, inputs: Inputs, number: int) -
     by_start, by_end = parts_until(window, start, extra), parts_until(window, end, extra)
     frame = own.select("rank", "window", "match", "step", "start_ns", "end_ns").with_columns(
         pl.Series("previous", np.where(before >= 0, match[before], -1) if match.size else match, pl.Int64),
+        pl.Series("count", np.searchsorted(ended, end, side="right"), pl.Int64),
         pl.lit(window["device_events"].is_empty()).alias("on_host"),
         *(pl.Series(name, by_start[part], pl.Int64) for name, part in zip(_STARTED, PARTS, strict=True)),
         *(pl.Series(name, by_end[part], pl.Int64) for name, part in zip(_ENDED, PARTS, strict=True)),
     )
-    return frame.join(step_work(window, extra), on="step", how="left").select(
-        pl.col(name).cast(dtype) for name, dtype in _MAPPED.items()
+    launched = step_work(window, extra).with_columns(
+        pl.lit(inputs.rank, pl.Int64).alias("rank"), pl.lit(number, pl.Int64).alias("window")
+    )
+    # Two kinds of rows in one frame: collectives, and what steps launched (without a match).
+    return pl.concat(
+        [
+            part.with_columns(pl.lit(None, dtype).alias(n) for n, dtype in _MAPPED.items() if n not in part.columns)
+            .select(pl.col(n).cast(dtype) for n, dtype in _MAPPED.items())
+            for part in (frame, launched)
+        ]
     )
 
 
