@@ -109,9 +109,13 @@ def summary(cases: Sequence[Case], least: float = 0.05) -> list[str]:
         f"cause right {_share(dear, 'cause')}"
     ]
     if accusations:
-        lines.append(f"- accusations: {len(accusations)}, of a rank that something was done to: {_part(fair, len(accusations))}")
+        lines.append(
+            f"- accusations: {len(accusations)}, of a rank that something was done to: {_part(fair, len(accusations))}"
+        )
     if clean:
-        lines.append(f"- clean runs: {len(clean)}; with an accusation: {_part(sum(bool(c.said) for c in clean), len(clean))}")
+        lines.append(
+            f"- clean runs: {len(clean)}; with an accusation: {_part(sum(bool(c.said) for c in clean), len(clean))}"
+        )
     return lines
 
 
@@ -119,7 +123,9 @@ def misses(cases: Sequence[Case], least: float = 0.05) -> list[str]:
     """Where it failed."""
     lines = []
     for case in cases:
-        said = "; ".join(f"{sorted(s.ranks)[:4]} {s.cause} {s.saving_ns / 1e3:.0f} µs" for s in case.said[:3]) or "nobody"
+        said = (
+            "; ".join(f"{sorted(s.ranks)[:4]} {s.cause} {s.saving_ns / 1e3:.0f} µs" for s in case.said[:3]) or "nobody"
+        )
         if not case.done and case.said:
             lines.append(f"  {case.name} clean, but: {said}")
         lines += [

@@ -146,7 +146,13 @@ def case_of(seed: int, keep: Path | None = None, *, clean: bool = False) -> Case
             shutil.rmtree(out.parent)
     sizes = "·".join(f"{dim}{size}" for dim, size in job.mesh.items())
     faults = "; ".join(f"{f.kind}/{f.style} {f.ranks} {f.magnitude:.2f} steps {f.steps} {f.dim}" for f in job.faults)
-    return Case(f"{'clean seed' if clean else 'seed'} {seed}", done_to(job, truth), said, f"{sizes} {faults}", time.process_time() - begun)
+    return Case(
+        f"{'clean seed' if clean else 'seed'} {seed}",
+        done_to(job, truth),
+        said,
+        f"{sizes} {faults}",
+        time.process_time() - begun,
+    )
 
 
 def run_seeds(seeds: Iterable[int], keep: Path | None = None, workers: int = 2) -> Iterator[Case]:

@@ -27,11 +27,15 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.causes import Cause, cause_of, excess, slow_groups, work_excess
+from rankscope.primitives.blame import Blamed, Standing
+from rankscope.primitives.causes import Cause
 from rankscope.primitives.clocks import base_times
 from rankscope.primitives.communicators import POINT_TO_POINT, ranks_of
 from rankscope.primitives.intervals import Int64
-from rankscope.primitives.lateness import Arrivals, arrivals, median_of_others, pass_on, union_by
+from rankscope.primitives.lateness import Arrivals, arrivals, excess, pass_on, union_by
+from rankscope.primitives.mesh import Mesh, mesh_of
+from rankscope.primitives.owntime import own_times, roles
+from rankscope.primitives.slowlinks import SlowLink, slow_links
 from rankscope.primitives.stretches import PARTS, parts_until, previous, step_work
 from rankscope.results import Analysis, Column, Evidence, Finding, Inputs, Tables, by_window
 
@@ -48,10 +52,6 @@ COLUMNS = (
     Column("saving_ns", "ns", "what a step would gain at most if it came no later than the last but one"),
 )
 
-WORTH = 0.01  # of a step: a straggler that costs less is no finding
-PERSISTENT = 0.5  # of the steps: with less it is only passing
-OUTSTANDING = 3.0  # times the other ranks' median: with less it only takes its turn
-NETWORK = 0.1  # slower than its like by this: a finding
 _WORK = ("work_ns", "pieces", "size")
 _STARTED, _ENDED = tuple(f"{name}_by_start" for name in PARTS), tuple(f"{name}_by_end" for name in PARTS)
 _MAPPED = {
@@ -93,8 +93,9 @@ def _of_window(window: Tables, own: pl.DataFrame, inputs: Inputs, number: int) -
     # Two kinds of rows in one frame: collectives, and what steps launched (without a match).
     return pl.concat(
         [
-            part.with_columns(pl.lit(None, dtype).alias(n) for n, dtype in _MAPPED.items() if n not in part.columns)
-            .select(pl.col(n).cast(dtype) for n, dtype in _MAPPED.items())
+            part.with_columns(
+                pl.lit(None, dtype).alias(n) for n, dtype in _MAPPED.items() if n not in part.columns
+            ).select(pl.col(n).cast(dtype) for n, dtype in _MAPPED.items())
             for part in (frame, launched)
         ]
     )
@@ -108,7 +109,8 @@ def _members(own: pl.DataFrame) -> dict[str, frozenset[int]]:
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
     """Who is late, to whom it matters, and why."""
     ranks = sorted({info.rank for info in inputs.traces if info.rank is not None})
-    stretches = pl.concat([part.select(pl.col(n).cast(t) for n, t in _MAPPED.items()) for part in parts if part.width])
+    mapped = pl.concat([part.select(pl.col(n).cast(t) for n, t in _MAPPED.items()) for part in parts if part.width])
+    stretches = mapped.filter(pl.col("match").is_not_null())
     rows = _on_one_clock(stretches, inputs)
     if rows.is_empty():
         return _quiet(ranks), []
@@ -116,7 +118,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     found = arrivals(event, arrival)
     residual = rows["residual_ns"].to_numpy()
     late = np.where(found.late > residual, found.late, 0)
-    more = excess(event, {name: rows[name].to_numpy() for name in PARTS})
+    more = excess(event, {name: rows[name].to_numpy() for name in ("communication", "compute")})
     inherits = (2 * more["communication"] > found.late)[found.last] & (late[found.last] > 0)
     rank = rows["rank"].to_numpy()
     carries = ~inherits & (2 * more["compute"] > found.late)[found.last] & (late[found.last] > 0)
@@ -124,17 +126,53 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     behind = pass_on(event, rank, rows["begin_ns"].to_numpy(), arrival, found, inherits, carried)
     blamed = np.where(late[found.last] > 0, rank[behind], -1)
     table = _measure(ranks, rows, found, late, blamed, _communicators(rows, inputs))
-    own = _own(found, late, blamed, rank)
-    work = work_excess(rows.select("rank", "step", *_WORK).unique(["rank", "step"], keep="first").drop_nulls())
-    causes = {
-        each: _cause(rows, each, own, late, more, work) for each in table.filter(pl.col("late_steps") > 0)["rank"]
-    }
-    table = _with_causes(table, causes)
-    step_ns = _step_length(rows)
+    standing = _standing(stretches, inputs)
+    work = mapped.filter(pl.col("match").is_null()).select("rank", "step", "work", *_WORK)
+    verdicts = standing.blamed(work)
+    links = slow_links(inputs.results["collectives"], standing.step_ns)
+    table = _with_causes(table, verdicts)
+    sliced = standing.by_slice(verdicts, _slices(inputs))
     return (
         table.select(column.name for column in COLUMNS),
-        [*_findings(table, step_ns), *_slow_networks(inputs, _steps(rows))],
+        [*_findings(sliced, table), *_slow_networks(links, max(standing.steps.size, 1))],
     )
+
+
+def _standing(stretches: pl.DataFrame, inputs: Inputs) -> Standing:
+    """The ranks' own times, step by step."""
+    collectives = inputs.results["collectives"]
+    groups = collectives.select("match", "group", "group_ranks").drop_nulls("match").unique("match")
+    rows = stretches.join(groups, on="match", how="left").with_columns(
+        pl.col("step").max().over("match"), pl.col("rank").n_unique().over("match").alias("ranks")
+    )
+    if rows["step"].null_count() == rows.height:
+        rows = rows.with_columns(pl.lit(0, pl.Int64).alias("step"))
+    rows = rows.with_columns((pl.col("ranks") == pl.col("ranks").max().over("group", "group_ranks")).alias("whole"))
+    ended = rows.with_columns(pl.col(name).alias(part) for part, name in zip(PARTS, _ENDED, strict=True))
+    mesh = _mesh(inputs)
+    stage = mesh.frame.filter(pl.col("dimension") == mesh.pipeline) if mesh.pipeline else mesh.frame.clear()
+    stages = dict(stage.select("rank", "coordinate").iter_rows())
+    return Standing(own_times(ended), roles(collectives, stages), on_host=bool(stretches["on_host"].all()))
+
+
+def _mesh(inputs: Inputs) -> Mesh:
+    groups = inputs.results["collectives"].select("group", "group_ranks").drop_nulls().unique().sort("group")
+    named = [(name, found) for name, text in groups.iter_rows() if (found := ranks_of(text)) is not None]
+    return mesh_of(inputs.traces, named)
+
+
+def _slices(inputs: Inputs) -> list[tuple[str, frozenset[int]]]:
+    """Slices of the mesh: a coordinate along a dimension, a host, a group along a dimension."""
+    frame = _mesh(inputs).frame
+    by_place = frame.group_by("dimension", "label").agg(pl.col("rank"))
+    by_cell = frame.filter(pl.col("cell") >= 0).group_by("dimension", "cell").agg(pl.col("rank"))
+    return [
+        *((label, frozenset(ranks)) for _, label, ranks in by_place.sort("dimension", "label").iter_rows()),
+        *(
+            (f"{dimension} group of ranks {', '.join(map(str, sorted(ranks)))}", frozenset(ranks))
+            for dimension, _, ranks in by_cell.sort("dimension", "cell").iter_rows()
+        ),
+    ]
 
 
 def _on_one_clock(stretches: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
@@ -207,15 +245,6 @@ def _communicators(rows: pl.DataFrame, inputs: Inputs) -> Int64:
     return found
 
 
-def _steps(rows: pl.DataFrame) -> int:
-    return max(rows["event_step"].n_unique(), 1)
-
-
-def _step_length(rows: pl.DataFrame) -> int:
-    span = rows["arrival_ns"].to_numpy().max() - rows["begin_ns"].to_numpy().min()
-    return max(int(span) // _steps(rows), 1)
-
-
 def _quiet(ranks: Sequence[int]) -> pl.DataFrame:
     """Nothing to compare: every rank with nulls."""
     numbers = dict.fromkeys(("lateness_ns", "waited_ns", "steps", "late_steps", "cause_ns", "saving_ns"), pl.Int64)
@@ -273,34 +302,19 @@ def _measure(
     )
 
 
-def _own(found: Arrivals, late: Int64, blamed: Int64, rank: Int64) -> Int64:
-    """The rows of ranks that came last by their own doing."""
-    own: Int64 = found.last[(late[found.last] > 0) & (blamed == rank[found.last])]
-    return own
-
-
-def _cause(rows: pl.DataFrame, rank: int, own: Int64, late: Int64, more: dict[str, Int64], work: pl.DataFrame) -> Cause:
-    mine = own[rows["rank"].to_numpy()[own] == rank]
-    if not mine.size:
-        return Cause("unclear", 0.0, "it never came last by its own doing")
-    steps = pl.DataFrame({"step": rows["event_step"].to_numpy()[mine], "lateness_ns": late[mine]})
-    worst = steps.group_by("step").agg(pl.col("lateness_ns").max())
-    launched = work.filter(pl.col("rank") == rank).join(worst, on="step").drop("rank", "step")
-    return cause_of(
-        int(late[mine].sum()),
-        {name: int(value[mine].sum()) for name, value in more.items()},
-        launched,
-        on_host=bool(rows["on_host"].to_numpy()[mine].all()),
-    )
-
-
-def _with_causes(table: pl.DataFrame, causes: dict[int, Cause]) -> pl.DataFrame:
+def _with_causes(table: pl.DataFrame, verdicts: Sequence[Blamed]) -> pl.DataFrame:
     """The causes beside the measures."""
-    shares = pl.Series([causes[r].share if r in causes else None for r in table["rank"]], dtype=pl.Float64)
+    causes: dict[int, Cause] = {each.ranks[0]: each.cause for each in verdicts}
+    excess_ns = {each.ranks[0]: each.excess_ns for each in verdicts}
+    saving = {each.ranks[0]: each.saving_ns for each in verdicts}
+    ranks = table["rank"].to_list()
     return table.with_columns(
-        pl.Series("cause", [causes[r].cause if r in causes else None for r in table["rank"]], dtype=pl.String),
-        pl.Series("evidence", [causes[r].evidence if r in causes else None for r in table["rank"]], dtype=pl.String),
-        (pl.col("lateness_ns") * shares).round().cast(pl.Int64).alias("cause_ns"),
+        pl.Series("cause", [causes[r].cause if r in causes else None for r in ranks], dtype=pl.String),
+        pl.Series("evidence", [causes[r].evidence if r in causes else None for r in ranks], dtype=pl.String),
+        pl.Series(
+            "cause_ns", [round(excess_ns[r] * causes[r].share) if r in causes else None for r in ranks], pl.Int64
+        ),
+        pl.coalesce(pl.Series([saving.get(r) for r in ranks], dtype=pl.Int64), "saving_ns").alias("saving_ns"),
     )
 
 
@@ -315,53 +329,54 @@ _ADVICE = {
 }
 
 
-def _findings(table: pl.DataFrame, step_ns: int) -> list[Finding]:
-    """Ranks that cost the job more than a little."""
+def _findings(blamed: Sequence[Blamed], table: pl.DataFrame) -> list[Finding]:
+    """Ranks, or slices of the mesh, that hold the others up."""
+    rows = {row["rank"]: row for row in table.iter_rows(named=True)}
     findings = []
-    others = median_of_others(np.zeros(table.height, dtype=np.int64), table["waited_ns"].fill_null(0).to_numpy())
-    table = table.with_columns(pl.Series("others", others))
-    costly = table.filter((pl.col("saving_ns") >= WORTH * step_ns) & (pl.col("late_steps") > 0))
-    for row in costly.sort("saving_ns", "rank", descending=[True, False]).iter_rows(named=True):
-        lasting = row["late_steps"] > PERSISTENT * row["steps"] and row["waited_ns"] > OUTSTANDING * row["others"]
+    for each in blamed:
+        mine = [rows[rank] for rank in each.ranks if rank in rows]
+        cause = each.cause.cause
         findings.append(
             Finding(
                 id="straggler",
-                severity="warning" if lasting else "info",
-                title=f"rank {row['rank']} holds the others up{'' if lasting else ' in some steps'}: {row['cause']}",
-                ranks=(row["rank"],),
+                severity="warning" if each.lasting else "info",
+                title=f"{each.label} holds the others up{'' if each.lasting else ' in some steps'}: {cause}",
+                ranks=each.ranks,
+                steps=() if each.lasting else each.steps,
                 evidence=(
-                    Evidence("late at worst in a step, mean", row["lateness_ns"], "ns"),
-                    Evidence("time others waited for it", row["waited_ns"], "ns"),
-                    Evidence("steps in which it came last", row["late_steps"], "count"),
-                    Evidence("steps", row["steps"], "count"),
-                    Evidence(f"cause: {row['cause']}", row["evidence"] or ""),
+                    Evidence("own time beyond its peers' median, mean over steps", each.excess_ns, "ns"),
+                    Evidence("late at worst in a step, mean", max(row["lateness_ns"] or 0 for row in mine), "ns"),
+                    Evidence("time others waited for it", max(row["waited_ns"] or 0 for row in mine), "ns"),
+                    Evidence("steps in which it is late", len(each.steps), "count"),
+                    Evidence("steps compared", each.compared, "count"),
+                    Evidence(f"cause: {cause}", each.cause.evidence),
                 ),
-                saving_ns=row["saving_ns"],
-                advice=_ADVICE.get(row["cause"] or "unclear", ""),
+                saving_ns=each.saving_ns,
+                advice=_ADVICE.get(cause, ""),
             )
         )
     return findings
 
 
-def _slow_networks(inputs: Inputs, steps: int) -> list[Finding]:
+def _slow_networks(links: Sequence[SlowLink], steps: int) -> list[Finding]:
     """Groups that move the same data slower than their like."""
-    collectives = inputs.results["collectives"].filter(~pl.col("collective").is_in(POINT_TO_POINT))
     findings = []
-    for row in slow_groups(collectives).iter_rows(named=True):
-        if row["excess_ns"] <= NETWORK * row["expected_ns"]:
-            continue
+    for link in links:
+        than = "those of its like" if link.groups else "in its other steps"
+        when = "" if link.lasting else " in some steps"
         findings.append(
             Finding(
                 id="slow-network",
-                severity="warning",
-                title=f"the collectives of group {row['group']} move their data slower than those of its like",
-                ranks=ranks_of(row["group_ranks"]) or () if row["group_ranks"] else (),
+                severity="warning" if link.lasting else "info",
+                title=f"the collectives of group {link.group} move their data slower than {than}{when}",
+                ranks=(ranks_of(link.group_ranks) or ()) if link.group_ranks else (),
+                steps=() if link.lasting else link.steps,
                 evidence=(
-                    Evidence("transfers take longer by", row["excess_ns"], "ns"),
-                    Evidence("of", row["expected_ns"], "ns"),
-                    Evidence("groups it is held against", row["groups"] - 1, "count"),
+                    Evidence("transfers take longer by", link.excess_ns, "ns"),
+                    Evidence("of", link.expected_ns, "ns"),
+                    Evidence("groups it is held against", link.groups, "count"),
                 ),
-                saving_ns=row["excess_ns"] // steps,
+                saving_ns=link.excess_ns // steps,
                 advice=_ADVICE["slow_network"],
             )
         )

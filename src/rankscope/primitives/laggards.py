@@ -1,17 +1,22 @@
 """Which ranks' own time stands out from their peers', lastingly or in some steps, by more than chance has it.
 
-The excess of a rank in a step is its own time less the median of its peers' (the other ranks of its role). Chance is
-measured, not assumed: the root mean square of what is left of the others' excesses when the suspect, and those found
-before it, are taken out of the comparison. That has the machine's hiccups in it, as a deviation about the median has
-not: a step of few milliseconds can be a tenth longer for no reason that comes again.
+The excess of a rank in a step is what it took less the median of its peers (the other ranks of its role). It is looked
+at part by part, for what happens on the device is far more regular than what a host does: a device slower by 2 % shows
+beside hosts that stumble by 20 %. The own time as a whole must be longer as well: what another part makes up for held
+nobody up.
 
-- lasting: the mean over the steps exceeds `LASTING` standard errors, and most steps have it.
-- passing: in a step the excess exceeds `PASSING` times that root mean square.
+Chance is measured, not assumed: the root mean square of what is left of the others' excesses in that part when the
+suspect, and those found before it, are taken out of the comparison. That has the machine's hiccups in it, as a
+deviation about the median has not: a step of a few milliseconds can be a tenth longer for no reason that comes again.
+
+- lasting: the mean over the steps exceeds `LASTING` standard errors, in which chance and the rank's own spread over
+  the steps count alike (one long step is no lasting lateness)
+- passing: in `TWICE` steps or more the excess exceeds `PASSING` times chance; in a single one it is a hiccup
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,13 +28,19 @@ from rankscope.primitives.lateness import median_of_others
 Float = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
 
-LASTING = 6.0
-PASSING = 8.0
+LASTING = 5.0  # standard errors
+PASSING = 6.0  # times chance
+TWICE = 2  # steps
 LEAST = 0.01  # of a step: less is not worth a word
-LEAST_PASSING = 0.04  # of a step, in each of the steps
-FLOOR = 0.002  # of a step: chance is not taken for less
-FEW = 8  # values of others: with fewer, chance is not known from them
-CANDIDATES = 4
+LEAST_PASSING = 0.03  # of a step, in each of its late steps
+FLOOR = {"compute": 0.001, "copies": 0.001, "allocation": 0.002}  # of a step: chance is not taken for less
+FLOOR_HOST = 0.004
+SHARE = 0.5  # of a part's excess must be left in the own time as a whole
+FEW = 8  # values of others: with fewer, chance is not known from them, and is taken for more
+FLOOR_FEW = 0.01  # of a step
+FLOOR_HOSTS = 0.04  # where the hosts compute
+CANDIDATES = 3
+OWN = "own"
 
 
 @dataclass(frozen=True)
@@ -38,110 +49,129 @@ class Laggard:
 
     Attributes:
         row: its row.
+        part: the part of its time that stands out most.
         late: by step, where it does.
         lasting: whether it does all the time.
         excess: by step, its own time less its peers' median, ns; nan where not compared.
-        score: how many standard errors it stands out by.
+        score: how many times chance, or standard errors, it stands out by.
     """
 
     row: int
+    part: str
     late: Bool
     lasting: bool
     excess: Float
     score: float
 
+    @property
+    def weight(self) -> float:
+        """What it takes in its late steps, ns in all."""
+        return float(np.nansum(np.where(self.late, self.excess, 0.0)))
 
-def excesses(own: Int64, known: Bool, role: Int64, without: Bool) -> Float:
-    """By rank and step the own time less the median of the peers'; nan where there is nothing to compare.
+
+def excesses(value: Int64, known: Bool, role: Int64, without: Bool) -> Float:
+    """By rank and step, what it took less the median of the peers; nan where there is nothing to compare.
 
     Args:
-        own: (ranks, steps) ns.
+        value: (ranks, steps) ns.
         known: where it was measured.
-        role: of each rank.
+        role: of each rank, from 0.
         without: ranks that are no standard for others.
     """
-    ranks, steps = own.shape
-    found = np.full(own.shape, np.nan)
-    code = (np.unique(role, return_inverse=True)[1].reshape(-1, 1) * steps + np.arange(steps)).astype(np.int64)
+    steps = value.shape[1]
+    found = np.full(value.shape, np.nan)
+    code = role[:, None] * steps + np.arange(steps)
     standard = known & ~without[:, None]
     if standard.any():
-        event, value = code[standard], own[standard]
-        alone = np.bincount(event, minlength=int(code.max()) + 1)[event] < 2
-        less = (value - median_of_others(event, value)).astype(np.float64)
-        less[alone] = np.nan
-        found[standard] = less
-    rows = np.flatnonzero(without)
-    if rows.size:
-        for row in rows:
-            peers = standard & (role == role[row])[:, None]
-            for step in np.flatnonzero(known[row] & peers.any(axis=0)):
-                found[row, step] = own[row, step] - np.median(own[peers[:, step], step])
+        event, taken = code[standard], value[standard]
+        alone = np.bincount(event)[event] < 2
+        found[standard] = np.where(alone, np.nan, taken - median_of_others(event, taken))
+    for row in np.flatnonzero(without):
+        peers = standard & (role == role[row])[:, None]
+        for step in np.flatnonzero(known[row] & peers.any(axis=0)):
+            found[row, step] = value[row, step] - np.median(value[peers[:, step], step])
     return found
 
 
-def laggards(own: Int64, known: Bool, role: Int64, step_ns: float, most: int = 16) -> list[Laggard]:
+def laggards(
+    parts: Mapping[str, Int64], known: Bool, role: Int64, step_ns: float, *, steady: bool = True, most: int = 64
+) -> list[Laggard]:
     """The ranks that stand out, the weightiest first.
 
     Args:
-        own: (ranks, steps) ns.
+        parts: (ranks, steps) ns each: `own`, the own time as a whole, and the parts to look at.
         known: where it was measured.
-        role: of each rank.
+        role: of each rank, from 0.
         step_ns: how long a step takes.
+        steady: whether a device keeps the time; hosts that compute differ more by chance.
         most: no more than so many are looked for.
     """
     found: list[Laggard] = []
-    without = np.zeros(own.shape[0], dtype=np.bool_)
-    for _ in range(min(most, own.shape[0] - 1)):
-        best = _best(own, known, role, without, step_ns)
-        if best is None:
+    without = np.zeros(known.shape[0], dtype=np.bool_)
+    while len(found) < min(most, known.shape[0] - 1):
+        best = _best(parts, known, role, without, step_ns, FLOOR_FEW if steady else FLOOR_HOSTS)
+        if not best:
             break
-        found.append(best)
-        without[best.row] = True
-    return found
+        found += best
+        without[[each.row for each in best]] = True
+    return sorted(found, key=lambda each: -each.weight)
 
 
-def _best(own: Int64, known: Bool, role: Int64, without: Bool, step_ns: float) -> Laggard | None:
-    first = excesses(own, known, role, without)
-    open_ = ~without & np.isfinite(first).any(axis=1)
-    if not open_.any():
-        return None
-    filled = np.where(np.isfinite(first), first, 0.0)
-    count = np.maximum(np.isfinite(first).sum(axis=1), 1)
-    mean = np.where(open_, filled.sum(axis=1) / count, -np.inf)
-    most = np.where(open_, filled.max(axis=1), -np.inf)
-    rows = dict.fromkeys([*np.argsort(-mean)[:CANDIDATES].tolist(), *np.argsort(-most)[:CANDIDATES].tolist()])
-    tested = [_test(own, known, role, without, step_ns, row) for row in rows if open_[row]]
+def _best(
+    parts: Mapping[str, Int64], known: Bool, role: Int64, without: Bool, step_ns: float, few: float
+) -> list[Laggard]:
+    rows: dict[int, None] = {}
+    for value in parts.values():
+        excess = excesses(value, known, role, without)
+        filled = np.where(np.isfinite(excess) & ~without[:, None], excess, -np.inf)
+        mean = np.where(np.isfinite(filled), filled, 0.0).mean(axis=1)
+        # The second greatest: one step alone makes no laggard.
+        second = np.sort(filled, axis=1)[:, -min(TWICE, filled.shape[1])]
+        for order in (mean, second):
+            ranked = [row for row in np.argsort(-order)[:CANDIDATES].tolist() if np.isfinite(filled[row]).any()]
+            rows.update(dict.fromkeys(row for row in ranked if order[row] > 0))
+    tested = [_test(parts, known, role, without, step_ns, row, few) for row in rows]
     sure = [each for each in tested if each is not None]
-    return max(sure, key=lambda each: float(np.nansum(np.where(each.late, each.excess, 0.0))), default=None)
+    # Those of like weight together: a slow host has many.
+    return [each for each in sure if each.weight >= SHARE * max(other.weight for other in sure)]
 
 
-def _test(own: Int64, known: Bool, role: Int64, without: Bool, step_ns: float, row: int) -> Laggard | None:
+def _test(
+    parts: Mapping[str, Int64], known: Bool, role: Int64, without: Bool, step_ns: float, row: int, few: float
+) -> Laggard | None:
     out = without.copy()
     out[row] = True
-    excess = excesses(own, known, role, out)
-    mine = excess[row]
-    seen = np.isfinite(mine)
-    if not seen.any():
+    own = excesses(parts[OWN], known, role, out)[row]
+    if not np.isfinite(own).any():
         return None
-    others = excess[~out]
+    found: list[Laggard] = []
+    for name, value in parts.items():
+        excess = excesses(value, known, role, out)
+        late, lasting, score = _stands_out(excess[row], excess[~out], own, step_ns, FLOOR.get(name, FLOOR_HOST), few)
+        if late.any():
+            found.append(Laggard(row, name, late, lasting, own, score))
+    # What lasts explains more than what passes; of the same kind, what is surest.
+    return max(found, key=lambda each: (each.lasting, each.score), default=None)
+
+
+def _stands_out(
+    mine: Float, others: Float, own: Float, step_ns: float, floor: float, few: float
+) -> tuple[Bool, bool, float]:
+    """In which steps, whether in all, and by how much."""
+    seen = np.isfinite(mine)
+    values, whole = mine[seen], own[seen]
     pool = others[np.isfinite(others)]
     if pool.size < FEW:
         # Nobody to learn chance from: then from how the rank itself differs from step to step.
-        centred = mine[seen] - np.median(mine[seen])
-        pool = np.concatenate([pool, centred])
-    chance = max(float(np.sqrt(np.mean(pool**2))) if pool.size else 0.0, FLOOR * step_ns)
-    values = mine[seen]
-    score = float(values.mean()) / (chance / np.sqrt(values.size))
-    usual = float(np.median(values))
-    if score > LASTING and usual > max(LEAST * step_ns, 0.5 * float(values.mean())):
-        return Laggard(row, seen, True, mine, score)
-    late = seen & (np.where(seen, mine, 0) > max(PASSING * chance, LEAST_PASSING * step_ns))
-    if late.any():
-        return Laggard(row, late, False, mine, float(mine[late].max() / chance))
-    return None
-
-
-def by_mean(found: Sequence[Laggard]) -> list[int]:
-    """Their rows, by what they take from a step on average."""
-    weight = [float(np.nansum(np.where(each.late, each.excess, 0.0))) for each in found]
-    return [found[i].row for i in np.argsort(weight)[::-1]]
+        pool, floor = np.concatenate([pool, values - np.median(values)]), max(floor, few)
+    chance = max(float(np.sqrt(np.mean(pool**2))) if pool.size else 0.0, floor * step_ns)
+    mean, spread = float(values.mean()), float(values.std(ddof=1)) if values.size > 1 else 0.0
+    score = mean / np.sqrt((chance**2 + spread**2) / values.size)
+    usual = float(np.median(whole))
+    if score > LASTING and mean > LEAST * step_ns and usual > max(LEAST * step_ns, SHARE * mean):
+        return seen, True, float(score)
+    late = seen.copy()
+    late[seen] = (values > max(PASSING * chance, LEAST_PASSING * step_ns)) & (whole > SHARE * values)
+    if late.sum() >= TWICE:
+        return late, False, float(mine[late].min() / chance)
+    return np.zeros_like(seen), False, 0.0

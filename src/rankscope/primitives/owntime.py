@@ -11,13 +11,11 @@ that is late because it waited in another group has none of it: its wait is expo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-import numpy as np
 import polars as pl
 
 from rankscope.primitives.communicators import POINT_TO_POINT
-from rankscope.primitives.lateness import median_of_others
 from rankscope.primitives.stretches import PARTS
 
 WAITING = "communication"
@@ -94,26 +92,3 @@ def roles(collectives: pl.DataFrame, stage: Mapping[int, int]) -> dict[int, int]
     texts = dict(kinds.iter_rows())
     codes = {text: code for code, text in enumerate(sorted(set(texts.values())))}
     return {rank: codes[texts[rank]] if rank in texts else -1 for rank in ranks}
-
-
-def against_peers(own: pl.DataFrame, role: Mapping[int, int], names: Sequence[str]) -> pl.DataFrame:
-    """Each rank's step less the median of the other ranks of its role in the same step.
-
-    A rank-step with another number of collectives than its like is left out: something was lost there. So is one
-    without any like.
-
-    Returns:
-        the rows left, with `peers` and, for each name, `{name}_more`.
-    """
-    placed = own.with_columns(pl.col("rank").replace_strict(role, default=-2, return_dtype=pl.Int64).alias("role"))
-    usual = pl.col("count").mode().min().over("role", "step")
-    alike = placed.filter(pl.col("count") == usual)
-    alike = alike.with_columns((pl.len().over("role", "step") - 1).cast(pl.Int64).alias("peers")).filter(
-        pl.col("peers") > 0
-    )
-    event = alike.select(pl.struct("role", "step").rank("dense").cast(pl.Int64) - 1).to_series().to_numpy()
-    return alike.with_columns(
-        pl.Series(f"{name}_more", value - median_of_others(event, value), pl.Int64)
-        for name in names
-        if (value := alike[name].to_numpy().astype(np.int64)) is not None
-    )
