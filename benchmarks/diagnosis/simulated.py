@@ -76,7 +76,18 @@ def job_of(seed: int, *, clean: bool = False) -> Job:
         if any(set(fault.ranks) & set(each.ranks) for each in faults):
             continue
         faults.append(fault)
-    return replace(job, faults=tuple(faults))
+    return replace(_exposed(draw, job, faults), faults=tuple(faults))
+
+
+def _exposed(draw: random.Random, job: Job, faults: list[Fault]) -> Job:
+    """A host that runs far ahead of its device can be slow at no cost, and so can a network: more often where it shows."""
+    host = any(fault.kind == "slow_host" for fault in faults) or (not faults and draw.random() < 0.2)
+    network = any(fault.kind == "slow_network" for fault in faults) or (not faults and draw.random() < 0.2)
+    if host and draw.random() < 0.75:
+        job = replace(job, host_scale=draw.choice([1.5, 2.5]), device_scale=draw.choice([0.3, 0.6]))
+    if network and draw.random() < 0.75:
+        job = replace(job, network_scale=draw.choice([2.0, 4.0]))
+    return job
 
 
 def _mesh(draw: random.Random, ranks: int) -> dict[str, int]:

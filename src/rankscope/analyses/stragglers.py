@@ -126,9 +126,9 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     behind = pass_on(event, rank, rows["begin_ns"].to_numpy(), arrival, found, inherits, carried)
     blamed = np.where(late[found.last] > 0, rank[behind], -1)
     table = _measure(ranks, rows, found, late, blamed, _communicators(rows, inputs))
-    standing = _standing(stretches, inputs)
     work = mapped.filter(pl.col("match").is_null()).select("rank", "step", "work", *_WORK)
-    verdicts = standing.blamed(work)
+    standing = _standing(stretches, work, inputs)
+    verdicts = standing.blamed()
     links = slow_links(inputs.results["collectives"], standing.step_ns)
     table = _with_causes(table, verdicts)
     sliced = standing.by_slice(verdicts, _slices(inputs))
@@ -138,7 +138,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     )
 
 
-def _standing(stretches: pl.DataFrame, inputs: Inputs) -> Standing:
+def _standing(stretches: pl.DataFrame, work: pl.DataFrame, inputs: Inputs) -> Standing:
     """The ranks' own times, step by step."""
     collectives = inputs.results["collectives"]
     groups = collectives.select("match", "group", "group_ranks").drop_nulls("match").unique("match")
@@ -152,7 +152,7 @@ def _standing(stretches: pl.DataFrame, inputs: Inputs) -> Standing:
     mesh = _mesh(inputs)
     stage = mesh.frame.filter(pl.col("dimension") == mesh.pipeline) if mesh.pipeline else mesh.frame.clear()
     stages = dict(stage.select("rank", "coordinate").iter_rows())
-    return Standing(own_times(ended), roles(collectives, stages), on_host=bool(stretches["on_host"].all()))
+    return Standing(own_times(ended), work, roles(collectives, stages), on_host=bool(stretches["on_host"].all()))
 
 
 def _mesh(inputs: Inputs) -> Mesh:

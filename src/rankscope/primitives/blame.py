@@ -24,6 +24,7 @@ WATCHED = {
     "host": ("runtime", "operators", "nothing"),
     "nothing": ("nothing",),
 }
+HALF = 0.5  # of a step: of one cut at its beginning there must be so much
 OUTSIDE = 0.5  # a slice of the mesh larger than this is no exception
 
 
@@ -55,28 +56,33 @@ class Blamed:
 class Standing:
     """The own times of ranks by step, as matrices, and who stands out of them."""
 
-    def __init__(self, own: pl.DataFrame, role: Mapping[int, int], *, on_host: bool) -> None:
+    def __init__(self, own: pl.DataFrame, work: pl.DataFrame, role: Mapping[int, int], *, on_host: bool) -> None:
         """Sort them out.
 
         Args:
             own: as `own_times` gives them.
+            work: rank, step, work, pieces, work_ns, size: what each rank's steps launched.
             role: which program each rank runs.
             on_host: the job computes on its hosts.
         """
         placed = own.with_columns(pl.col("rank").replace_strict(role, default=-2, return_dtype=pl.Int64).alias("role"))
         # Where something was lost the number of collectives differs: such a step cannot be compared.
         alike = placed.filter(pl.col("count") == pl.col("count").mode().min().over("role", "step"))
-        whole = alike.filter(~pl.col("first"))
-        # A step that is cut at its beginning lacks the loading, among others: only where there is little else.
-        frame = (whole if whole["step"].n_unique() > 1 else alike).sort("rank", "step")
+        # A step that is cut at its beginning lacks the loading, among others.
+        length = alike.filter(~pl.col("first"))["elapsed_ns"].median() or alike["elapsed_ns"].median()
+        self.step_ns = float(length) if isinstance(length, int | float) else 0.0
+        frame = alike.filter(~pl.col("first") | (pl.col("elapsed_ns") > HALF * self.step_ns)).sort("rank", "step")
         self.ranks: Int64 = frame["rank"].unique().sort().to_numpy()
         self.steps: Int64 = frame["step"].unique().sort().to_numpy()
         self.on_host = on_host
-        self.step_ns = float(np.median(frame["elapsed_ns"].to_numpy())) if frame.height else 0.0
         self._row = np.searchsorted(self.ranks, frame["rank"].to_numpy())
         self._column = np.searchsorted(self.steps, frame["step"].to_numpy())
         self.known: Bool = np.zeros((self.ranks.size, self.steps.size), dtype=np.bool_)
         self.known[self._row, self._column] = True
+        whole: Bool = np.zeros(self.known.shape, dtype=np.bool_)
+        whole[self._row, self._column] = ~frame["first"].to_numpy()
+        if whole.any(axis=0).sum() < 2:
+            whole = self.known
         numbers = np.zeros(self.ranks.size, dtype=np.int64)
         numbers[self._row] = frame["role"].to_numpy()
         self.role: Int64 = np.unique(numbers, return_inverse=True)[1].astype(np.int64)
@@ -84,11 +90,13 @@ class Standing:
         watched = {name: np.sum([self._parts[part] for part in parts], axis=0) for name, parts in WATCHED.items()}
         own_time: Int64 = np.sum([self._parts[part] for part in OWN], axis=0)
         self._own = own_time
+        watched |= self._work(work)
+        self._launched = work
         looked_at = {name: value for name, value in watched.items() if value.any()}
         self.late: list[Laggard] = []
         if self.ranks.size > 1 and self.step_ns > 0:
             self.late = laggards(
-                {WHOLE: own_time, **looked_at}, self.known, self.role, self.step_ns, steady=not on_host
+                {WHOLE: own_time, **looked_at}, self.known, whole, self.role, self.step_ns, steady=not on_host
             )
         self.out: Bool = np.zeros(self.ranks.size, dtype=np.bool_)
         self.out[[each.row for each in self.late]] = True
@@ -99,9 +107,29 @@ class Standing:
         found[self._row, self._column] = column.to_numpy()
         return found
 
-    def compared(self) -> dict[int, int]:
-        """In how many steps each rank could be compared."""
-        return dict(zip(self.ranks.tolist(), np.isfinite(self.excess).sum(axis=1).tolist(), strict=True))
+    def _work(self, work: pl.DataFrame) -> dict[str, Int64]:
+        """What each step launched: as work, at the pace that is usual for each piece, and how much longer it took."""
+        each = work.filter(pl.col("rank").is_in(self.ranks) & pl.col("step").is_in(self.steps))
+        unit = (
+            each.group_by("work", "rank")
+            .agg((pl.col("work_ns").sum() / pl.col("pieces").sum()).alias("unit_ns"))
+            .group_by("work")
+            .agg(pl.col("unit_ns").median())
+        )
+        sums = (
+            each.join(unit, on="work")
+            .group_by("rank", "step")
+            .agg(
+                (pl.col("pieces") * pl.col("unit_ns")).sum().round().cast(pl.Int64).alias("usual"),
+                pl.col("work_ns").sum(),
+            )
+        )
+        row = np.searchsorted(self.ranks, sums["rank"].to_numpy())
+        column = np.searchsorted(self.steps, sums["step"].to_numpy())
+        found = {name: np.zeros(self.known.shape, dtype=np.int64) for name in ("work", "pace")}
+        found["work"][row, column] = sums["usual"].to_numpy()
+        found["pace"][row, column] = (sums["work_ns"] - sums["usual"]).to_numpy()
+        return found
 
     def saving(self, rows: Sequence[int]) -> int:
         """What a step would gain if these ranks took no longer than the slowest of the others, ns."""
@@ -112,15 +140,11 @@ class Standing:
         rest = np.maximum(filled[~inside].max(axis=0), 0.0) if not inside.all() else np.zeros(theirs.size)
         return int(np.maximum(theirs - rest, 0.0).sum()) // max(self.steps.size, 1)
 
-    def blamed(self, work: pl.DataFrame) -> list[Blamed]:
-        """Who holds the others up, the weightiest first.
+    def blamed(self) -> list[Blamed]:
+        """Who holds the others up, the weightiest first."""
+        return [self._blame(each) for each in self.late]
 
-        Args:
-            work: rank, step, work, pieces, work_ns, size: what each rank's steps launched.
-        """
-        return [self._blame(each, work) for each in self.late]
-
-    def _blame(self, late: Laggard, work: pl.DataFrame) -> Blamed:
+    def _blame(self, late: Laggard) -> Blamed:
         rank = int(self.ranks[late.row])
         steps = tuple(int(step) for step in self.steps[late.late])
         more = {
@@ -129,7 +153,7 @@ class Standing:
             if part in OWN
         }
         peers = self.ranks[(self.role == self.role[late.row]) & ~self.out].tolist()
-        cause = cause_of(int(late.weight), more, work_beside(work, rank, peers, steps), on_host=self.on_host)
+        cause = cause_of(int(late.weight), more, work_beside(self._launched, rank, peers, steps), on_host=self.on_host)
         return Blamed(
             (rank,),
             f"rank {rank}",

@@ -11,11 +11,13 @@ deviation about the median has not: a step of a few milliseconds can be a tenth 
 
 - lasting: the mean over the steps exceeds `LASTING` standard errors, in which chance and the rank's own spread over
   the steps count alike (one long step is no lasting lateness)
-- passing: in `TWICE` steps or more the excess exceeds `PASSING` times chance; in a single one it is a hiccup
+- passing: in some steps the excess exceeds `PASSING` times chance, and chance would give any of the ranks so many
+  steps like these in less than `BY_CHANCE` of all runs
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -30,16 +32,25 @@ Bool = npt.NDArray[np.bool_]
 
 LASTING = 5.0  # standard errors
 PASSING = 6.0  # times chance
-TWICE = 2  # steps
+TWICE = 2  # steps at least, of what a host does: in a single one it is a hiccup, however long
+BY_CHANCE = 0.001  # cases expected among all ranks
+TAIL = 1.5  # measured hiccups of hosts fall off so
 LEAST = 0.01  # of a step: less is not worth a word
 LEAST_PASSING = 0.03  # of a step, in each of its late steps
-FLOOR = {"compute": 0.001, "copies": 0.001, "allocation": 0.002}  # of a step: chance is not taken for less
+FLOOR = {
+    "compute": 0.001,
+    "copies": 0.001,
+    "allocation": 0.002,
+    "work": 0.001,
+    "pace": 0.001,
+}  # of a step: chance is not taken for less
 FLOOR_HOST = 0.004
 SHARE = 0.5  # of a part's excess must be left in the own time as a whole
 FEW = 8  # values of others: with fewer, chance is not known from them, and is taken for more
 FLOOR_FEW = 0.01  # of a step
 FLOOR_HOSTS = 0.04  # where the hosts compute
 CANDIDATES = 3
+MANY = 6  # steps, with which a few odd ones need not count
 OWN = "own"
 
 
@@ -94,13 +105,21 @@ def excesses(value: Int64, known: Bool, role: Int64, without: Bool) -> Float:
 
 
 def laggards(
-    parts: Mapping[str, Int64], known: Bool, role: Int64, step_ns: float, *, steady: bool = True, most: int = 64
+    parts: Mapping[str, Int64],
+    known: Bool,
+    whole: Bool,
+    role: Int64,
+    step_ns: float,
+    *,
+    steady: bool = True,
+    most: int = 64,
 ) -> list[Laggard]:
     """The ranks that stand out, the weightiest first.
 
     Args:
         parts: (ranks, steps) ns each: `own`, the own time as a whole, and the parts to look at.
         known: where it was measured.
+        whole: where it was measured from the step's beginning; what lasts is judged by these.
         role: of each rank, from 0.
         step_ns: how long a step takes.
         steady: whether a device keeps the time; hosts that compute differ more by chance.
@@ -109,7 +128,7 @@ def laggards(
     found: list[Laggard] = []
     without = np.zeros(known.shape[0], dtype=np.bool_)
     while len(found) < min(most, known.shape[0] - 1):
-        best = _best(parts, known, role, without, step_ns, FLOOR_FEW if steady else FLOOR_HOSTS)
+        best = _best(parts, known, whole, role, without, step_ns, FLOOR_FEW if steady else FLOOR_HOSTS)
         if not best:
             break
         found += best
@@ -118,26 +137,32 @@ def laggards(
 
 
 def _best(
-    parts: Mapping[str, Int64], known: Bool, role: Int64, without: Bool, step_ns: float, few: float
+    parts: Mapping[str, Int64], known: Bool, whole: Bool, role: Int64, without: Bool, step_ns: float, few: float
 ) -> list[Laggard]:
     rows: dict[int, None] = {}
     for value in parts.values():
         excess = excesses(value, known, role, without)
         filled = np.where(np.isfinite(excess) & ~without[:, None], excess, -np.inf)
         mean = np.where(np.isfinite(filled), filled, 0.0).mean(axis=1)
-        # The second greatest: one step alone makes no laggard.
-        second = np.sort(filled, axis=1)[:, -min(TWICE, filled.shape[1])]
-        for order in (mean, second):
+        ranked_steps = np.sort(filled, axis=1)
+        for order in (mean, ranked_steps[:, -1], ranked_steps[:, -min(2, filled.shape[1])]):
             ranked = [row for row in np.argsort(-order)[:CANDIDATES].tolist() if np.isfinite(filled[row]).any()]
             rows.update(dict.fromkeys(row for row in ranked if order[row] > 0))
-    tested = [_test(parts, known, role, without, step_ns, row, few) for row in rows]
+    tested = [_test(parts, known, whole, role, without, step_ns, row, few) for row in rows]
     sure = [each for each in tested if each is not None]
     # Those of like weight together: a slow host has many.
     return [each for each in sure if each.weight >= SHARE * max(other.weight for other in sure)]
 
 
 def _test(
-    parts: Mapping[str, Int64], known: Bool, role: Int64, without: Bool, step_ns: float, row: int, few: float
+    parts: Mapping[str, Int64],
+    known: Bool,
+    whole: Bool,
+    role: Int64,
+    without: Bool,
+    step_ns: float,
+    row: int,
+    few: float,
 ) -> Laggard | None:
     out = without.copy()
     out[row] = True
@@ -147,7 +172,16 @@ def _test(
     found: list[Laggard] = []
     for name, value in parts.items():
         excess = excesses(value, known, role, out)
-        late, lasting, score = _stands_out(excess[row], excess[~out], own, step_ns, FLOOR.get(name, FLOOR_HOST), few)
+        late, lasting, score = _stands_out(
+            excess[row],
+            excess[~out],
+            own,
+            whole[row],
+            step_ns,
+            FLOOR.get(name, FLOOR_HOST),
+            few,
+            1 if name in FLOOR else TWICE,
+        )
         if late.any():
             found.append(Laggard(row, name, late, lasting, own, score))
     # What lasts explains more than what passes; of the same kind, what is surest.
@@ -155,23 +189,47 @@ def _test(
 
 
 def _stands_out(
-    mine: Float, others: Float, own: Float, step_ns: float, floor: float, few: float
+    mine: Float, others: Float, own: Float, whole: Bool, step_ns: float, floor: float, few: float, least_steps: int
 ) -> tuple[Bool, bool, float]:
     """In which steps, whether in all, and by how much."""
     seen = np.isfinite(mine)
-    values, whole = mine[seen], own[seen]
+    values, total = mine[seen], own[seen]
+    judged = values[whole[seen]] if whole[seen].any() else values
     pool = others[np.isfinite(others)]
     if pool.size < FEW:
         # Nobody to learn chance from: then from how the rank itself differs from step to step.
         pool, floor = np.concatenate([pool, values - np.median(values)]), max(floor, few)
     chance = max(float(np.sqrt(np.mean(pool**2))) if pool.size else 0.0, floor * step_ns)
-    mean, spread = float(values.mean()), float(values.std(ddof=1)) if values.size > 1 else 0.0
-    score = mean / np.sqrt((chance**2 + spread**2) / values.size)
-    usual = float(np.median(whole))
-    if score > LASTING and mean > LEAST * step_ns and usual > max(LEAST * step_ns, SHARE * mean):
+    mean, spread = _centre_and_spread(judged)
+    score = mean / np.sqrt((chance**2 + spread**2) / judged.size)
+    usual, unsure = _centre_and_spread(total[whole[seen]] if whole[seen].any() else total)
+    # What is sure of the part must be left of the whole, as far as that can be told.
+    unsure /= np.sqrt(judged.size)
+    if score > LASTING and mean > LEAST * step_ns and usual > 0 and usual + unsure > max(LEAST * step_ns, SHARE * mean):
         return seen, True, float(score)
     late = seen.copy()
-    late[seen] = (values > max(PASSING * chance, LEAST_PASSING * step_ns)) & (whole > SHARE * values)
-    if late.sum() >= TWICE:
-        return late, False, float(mine[late].min() / chance)
+    late[seen] = (values > max(PASSING * chance, LEAST_PASSING * step_ns)) & (total > SHARE * values)
+    count = int(late.sum())
+    if count >= least_steps:
+        least = float(mine[late].min())
+        # How often chance alone would give any rank so many steps like these.
+        expected = others.shape[0] * math.comb(values.size, count) * _exceeds(pool, least, chance) ** count
+        if expected < BY_CHANCE:
+            return late, False, least / chance
     return np.zeros_like(seen), False, 0.0
+
+
+def _exceeds(pool: Float, value: float, chance: float) -> float:
+    """How likely chance exceeds a value: as often as it did, and beyond what it did falling off by a power law."""
+    greatest = max(float(pool.max()) if pool.size else 0.0, chance)
+    if value <= greatest:
+        return float((pool >= value).sum() + 1) / (pool.size + 1)
+    return float((greatest / value) ** TAIL) / (pool.size + 1)
+
+
+def _centre_and_spread(values: Float) -> tuple[float, float]:
+    """Mean and standard deviation; of many values those of a normal distribution through their quartiles."""
+    if values.size < MANY:
+        return float(values.mean()), float(values.std(ddof=1)) if values.size > 1 else 0.0
+    low, middle, high = np.quantile(values, (0.25, 0.5, 0.75))
+    return float(middle), float(high - low) / 1.349

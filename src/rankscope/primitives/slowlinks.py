@@ -12,11 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.laggards import Laggard, laggards
+from rankscope.primitives.intervals import Int64
+from rankscope.primitives.laggards import LEAST_PASSING, Bool, Laggard, laggards
 
 KEY = ("collective", "bytes", "group_size")
 NETWORK = 0.1  # slower than its like by less than this is no finding
 OWN_STEPS = 4  # steps at least, to be held against one another
+FEWEST = 3  # of them the usual ones
 
 
 @dataclass(frozen=True)
@@ -91,25 +93,38 @@ def _of_kind(part: pl.DataFrame, step_ns: float) -> list[SlowLink]:
     names = part.unique("code").sort("code").select("group", "group_ranks").rows()
     if codes.size > 1:
         role = np.zeros(codes.size, dtype=np.int64)
-        late = laggards({"own": taken}, known, role, step_ns)
+        late = laggards({"own": taken}, known, known, role, step_ns)
         return [
             link for each in late if (link := _link(each, taken, steps, names[each.row], codes.size - 1)) is not None
         ]
     if steps.size < OWN_STEPS:
         return []
-    # The steps change places with the groups: each is held against the others.
-    late = laggards({"own": taken.T.copy()}, known.T.copy(), np.zeros(steps.size, dtype=np.int64), step_ns)
-    if not late or 2 * len(late) > steps.size:
+    slow = _apart(taken[0], step_ns)
+    if not slow.any():
         return []
-    excess = int(sum(each.weight for each in late))
-    slow = tuple(sorted(int(steps[each.row]) for each in late))
-    expected = int(taken[0, np.isin(steps, slow)].sum()) - excess
-    if excess <= NETWORK * expected:
-        return []
-    return [SlowLink(names[0][0], names[0][1], excess, expected, slow, False, 0)]
+    usual = int(np.median(taken[0, ~slow]))
+    expected = usual * int(slow.sum())
+    excess = int(taken[0, slow].sum()) - expected
+    return [SlowLink(*names[0], excess, expected, tuple(steps[slow].tolist()), False, 0)]
 
 
-def _link(late: Laggard, taken: np.ndarray, steps: np.ndarray, name: tuple[str, str], others: int) -> SlowLink | None:
+def _apart(taken: Int64, step_ns: float) -> Bool:
+    """Which steps' transfers lie apart from the others: by a gap twice as wide (as a ratio) as what the others span."""
+    none = np.zeros(taken.size, dtype=np.bool_)
+    order = np.argsort(taken)
+    ratio = np.log(np.maximum(taken[order], 1).astype(np.float64))
+    gaps = np.diff(ratio)
+    place = int(gaps.argmax()) + 1
+    usual = taken[order[:place]]
+    if place < FEWEST or 2 * place <= taken.size or gaps[place - 1] < 2 * (ratio[place - 1] - ratio[0]):
+        return none
+    if taken[order[place]] < (1 + NETWORK) * usual.max() or taken[order[place]] - usual.max() < LEAST_PASSING * step_ns:
+        return none
+    none[order[place:]] = True
+    return none
+
+
+def _link(late: Laggard, taken: Int64, steps: Int64, name: tuple[str, str], others: int) -> SlowLink | None:
     excess = int(late.weight)
     expected = int(taken[late.row, late.late].sum()) - excess
     if excess <= NETWORK * expected:
