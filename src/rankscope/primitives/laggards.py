@@ -198,7 +198,7 @@ def _stands_out(
     pool = others[np.isfinite(others)]
     if pool.size < FEW:
         # Nobody to learn chance from: then from how the rank itself differs from step to step.
-        pool, floor = np.concatenate([pool, values - np.median(values)]), max(floor, few)
+        pool, floor = np.concatenate([pool, judged - np.median(judged)]), max(floor, few)
     chance = max(float(np.sqrt(np.mean(pool**2))) if pool.size else 0.0, floor * step_ns)
     mean, spread = _centre_and_spread(judged)
     score = mean / np.sqrt((chance**2 + spread**2) / judged.size)
