@@ -55,7 +55,7 @@ class Trouble:
         self.heap: list[dict[int, list[int]]] = []
         if self.kind in ("hog", "slow_collective"):
             # Four against a throttled thread, two against the whole rank; they inherit this rank's core.
-            spin = "import os\nos.nice(%d)\nwhile True: pass" % (15 if self.kind == "slow_collective" else 0)
+            spin = f"import os\nos.nice({15 if self.kind == 'slow_collective' else 0})\nwhile True: pass"
             count = 4 if self.kind == "slow_collective" else 2
             self.hogs = [subprocess.Popen([sys.executable, "-c", spin]) for _ in range(count)]
         if self.kind == "slow_collective":

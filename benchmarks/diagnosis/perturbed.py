@@ -43,6 +43,7 @@ class Recorded:
     retiming: Retiming
     said: tuple[Said, ...]
     steps: int
+    length: int
 
 
 def load(traces: Path, name: str) -> Recorded:
@@ -71,7 +72,7 @@ def load(traces: Path, name: str) -> Recorded:
     unchanged = again.run()
     frame, findings = ask(unchanged, inputs)
     steps = max(int(collectives["step"].n_unique()) - int(collectives["step"].null_count() > 0), 1)
-    return Recorded(name, inputs, tables, again, said_of(frame, findings), steps)
+    return Recorded(name, inputs, tables, again, said_of(frame, findings), steps, lengths([*unchanged.values()]))
 
 
 def ask(tables: dict[int, Tables], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
@@ -126,9 +127,8 @@ def _working(each: Rank) -> int:
 def case_of(recorded: Recorded, slower: Slower, kind: str, magnitude: float) -> Case:
     """One perturbation, and what is said of it beyond what is said of the run as it is."""
     begun = time.process_time()
-    before = lengths([*recorded.retiming.run().values()])
     tables = recorded.retiming.run(slower)
-    cost = (lengths([*tables.values()]) - before) / before
+    cost = (lengths([*tables.values()]) - recorded.length) / recorded.length
     said = said_of(*ask(tables, recorded.inputs))
     known = [each.ranks for each in recorded.said]
     new = tuple(each for each in said if each.ranks not in known)

@@ -112,8 +112,7 @@ class Retiming:
         self.members = arrivals
         # By collective and rank: from the last arrival to its end there.
         self.transfer = {
-            (match, rank): int(self.ranks[rank].end[row])
-            - max(int(self.ranks[other].start[r]) for other, r in members)
+            (match, rank): int(self.ranks[rank].end[row]) - max(int(self.ranks[other].start[r]) for other, r in members)
             for match, members in arrivals.items()
             for rank, row in members
         }
@@ -258,10 +257,11 @@ def _device_rank(rank: int, tables: Tables, matched: pl.DataFrame, shift: int) -
         elif category[row] != COMMUNICATION and ends.size:
             place = int(np.searchsorted(ends, start[row], side="right")) - 1
             stalled = previous is None or start[row] - end[previous] > GAP_NS * 4
-            if place >= 0 and start[row] - ends[place] < WAKE_NS and stalled:
-                if launch[row] < 0 or start[row] - launch[row] > 2 * LATENCY_NS:
-                    other = by_end[place]
-                    before[row].append((other, int(min(start[row] - end[other], GAP_NS))))
+            woken = place >= 0 and start[row] - ends[place] < WAKE_NS
+            queued = launch[row] < 0 or start[row] - launch[row] > 2 * LATENCY_NS
+            if woken and queued and stalled:
+                other = by_end[place]
+                before[row].append((other, int(min(start[row] - end[other], GAP_NS))))
     lag = np.where(launch >= 0, np.minimum(start - launch, LATENCY_NS), 0).astype(np.int64)
     calls = tables["runtime_calls"]
     launches = np.sort(np.unique(launch[launch >= 0]))
@@ -271,7 +271,8 @@ def _device_rank(rank: int, tables: Tables, matched: pl.DataFrame, shift: int) -
 
 def _syncs(calls: pl.DataFrame, shift: int, start: Int64, end: Int64, launch: Int64) -> list[_Wait]:
     waiting = calls.filter(
-        pl.col("name").str.contains("Synchronize|[mM]emcpy") & ((pl.col("end_ns") - pl.col("start_ns")) > 2 * LATENCY_NS)
+        pl.col("name").str.contains("Synchronize|[mM]emcpy")
+        & ((pl.col("end_ns") - pl.col("start_ns")) > 2 * LATENCY_NS)
     ).sort("start_ns")
     order = np.argsort(end, kind="stable")
     ends = end[order]
@@ -346,7 +347,13 @@ def _moved(each: Rank, host: _Host) -> Tables:
         found["annotations"] = found["annotations"].filter(~pl.col("on_device"))
     if not each.on_device:
         # Gloo's own ranges end when their collectives do.
-        old = dict(zip(zip((each.start - shift).tolist(), (each.end - shift).tolist(), strict=True), range(each.start.size), strict=True))
+        old = dict(
+            zip(
+                zip((each.start - shift).tolist(), (each.end - shift).tolist(), strict=True),
+                range(each.start.size),
+                strict=True,
+            )
+        )
         for name in ("host_ops", "annotations"):
             original = each.tables[name]
             if name == "annotations" and "on_device" in original.columns:

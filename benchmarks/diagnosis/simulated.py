@@ -80,7 +80,7 @@ def job_of(seed: int, *, clean: bool = False) -> Job:
 
 
 def _exposed(draw: random.Random, job: Job, faults: list[Fault]) -> Job:
-    """A host that runs far ahead of its device can be slow at no cost, and so can a network: more often where it shows."""
+    """A host that runs far ahead of its device can be slow at no cost, and so can a network: more where it shows."""
     host = any(fault.kind == "slow_host" for fault in faults) or (not faults and draw.random() < 0.2)
     network = any(fault.kind == "slow_network" for fault in faults) or (not faults and draw.random() < 0.2)
     if host and draw.random() < 0.75:
@@ -166,8 +166,10 @@ def case_of(seed: int, keep: Path | None = None, *, clean: bool = False) -> Case
     )
 
 
-def run_seeds(seeds: Iterable[int], keep: Path | None = None, workers: int = 2) -> Iterator[Case]:
+def run_seeds(
+    seeds: Iterable[int], keep: Path | None = None, workers: int = 2, *, clean: bool = False
+) -> Iterator[Case]:
     """The cases of these seeds, as they come."""
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-        for future in as_completed([pool.submit(case_of, seed, keep) for seed in seeds]):
+        for future in as_completed([pool.submit(case_of, seed, keep, clean=clean) for seed in seeds]):
             yield future.result()

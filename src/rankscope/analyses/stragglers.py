@@ -4,20 +4,33 @@ One row per rank. A collective cannot finish before its last rank has come. On a
 lateness is its arrival less the median of the *other* ranks' arrivals; below the clocks' residual it is nothing.
 `lateness_ns` is the worst of each step, averaged over the steps. `waited_ns` is the time in which others waited for
 this rank: the union, step by step, of the waits it causes, for sums over overlapping collectives would count the same
-time twice. A rank that came late because it waited in another group passes the blame on. `saving_ns` is what a step
-would gain at most if the rank came no later than the last but one.
+time twice. A rank that came late because it waited in another group passes the blame on.
 
-The cause is sought in the stretch since the last collective of the same ranks, which all of them leave together. What
-took longer there than on the others (the median) made the rank late:
+Who is to blame is told by own time, step by step, from the last collective of one step to that of the next:
 
-- `slow_device`, `more_work`: the compute kernels launched in the same steps take longer, or are more or larger
+    own time = elapsed − exposed communication            excess = own time − median of its peers' own time
+
+Peers are the other ranks with the same program (one pipeline stage). Ranks tied by collectives take equally long for
+a step, but whoever waits has its device in a communication kernel and nothing else to do; so a victim, near or far,
+has no excess. A rank is named if its excess, or that of a part of its time, exceeds what the others show by chance:
+lastingly (its mean, in standard errors) or in some steps (so often as chance would not have it); its findings say so.
+`saving_ns` is what a step would gain at most if it took no longer than the slowest of the others. Ranks that fill a
+slice of the mesh or a host alike are one finding. A rank without peers is not judged.
+
+The cause is the part of its late steps that exceeds the peers':
+
+- `slow_device`: the same kernels take longer; `more_work`: there are more, or larger ones (by name and launch grid; on
+  the host operators by name and input shapes)
 - `data_loading`: the device sat idle while the host was in its data loader
 - `slow_host`: the device sat idle while the host ran operators, the runtime, or nothing that was recorded (asleep)
 - `memory`: the device sat idle in allocations, or copied
-- `slow_network`: the rank's other group moves its data slower than groups of its kind do
+- `slow_network` (a finding of its own): a group moves its data slower than groups of its kind do, or than in its
+  other steps
 - `unclear`: nothing explains half of it
 
-Point-to-point operations are left out of lateness: in a pipeline a stage waits for the one before it by design.
+What is peculiar comes first, if it explains three tenths: a late rank's host also lacks the time in which the others'
+hosts run ahead. Point-to-point operations are left out of lateness: in a pipeline a stage waits for the one before it
+by design; in own time they are communication like any other.
 """
 
 from __future__ import annotations
@@ -27,7 +40,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.blame import Blamed, Standing
+from rankscope.primitives.blame import Blamed, Standing, slices_of
 from rankscope.primitives.causes import Cause
 from rankscope.primitives.clocks import base_times
 from rankscope.primitives.communicators import POINT_TO_POINT, ranks_of
@@ -46,10 +59,10 @@ COLUMNS = (
     Column("last_share", "ratio", "of its collectives, those where it came last by more than the residual"),
     Column("steps", "count", "steps in which it was compared"),
     Column("late_steps", "count", "steps in which it came last by more than the residual"),
-    Column("cause", "", "why it is late; null where it is not"),
-    Column("cause_ns", "ns", "what the cause explains of a step's lateness"),
+    Column("cause", "", "why it holds the others up; null where it does not by more than chance"),
+    Column("cause_ns", "ns", "what the cause explains of its own time beyond its peers', mean over steps"),
     Column("evidence", "", "the numbers behind the cause"),
-    Column("saving_ns", "ns", "what a step would gain at most if it came no later than the last but one"),
+    Column("saving_ns", "ns", "what a step would gain at most if it took no longer than the slowest of the others"),
 )
 
 _WORK = ("work_ns", "pieces", "size")
@@ -127,18 +140,19 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     blamed = np.where(late[found.last] > 0, rank[behind], -1)
     table = _measure(ranks, rows, found, late, blamed, _communicators(rows, inputs))
     work = mapped.filter(pl.col("match").is_null()).select("rank", "step", "work", *_WORK)
-    standing = _standing(stretches, work, inputs)
+    mesh = _mesh(inputs)
+    standing = _standing(stretches, work, mesh, inputs)
     verdicts = standing.blamed()
     links = slow_links(inputs.results["collectives"], standing.step_ns)
     table = _with_causes(table, verdicts)
-    sliced = standing.by_slice(verdicts, _slices(inputs))
+    sliced = standing.by_slice(verdicts, slices_of(mesh))
     return (
         table.select(column.name for column in COLUMNS),
         [*_findings(sliced, table), *_slow_networks(links, max(standing.steps.size, 1))],
     )
 
 
-def _standing(stretches: pl.DataFrame, work: pl.DataFrame, inputs: Inputs) -> Standing:
+def _standing(stretches: pl.DataFrame, work: pl.DataFrame, mesh: Mesh, inputs: Inputs) -> Standing:
     """The ranks' own times, step by step."""
     collectives = inputs.results["collectives"]
     groups = collectives.select("match", "group", "group_ranks").drop_nulls("match").unique("match")
@@ -149,7 +163,6 @@ def _standing(stretches: pl.DataFrame, work: pl.DataFrame, inputs: Inputs) -> St
         rows = rows.with_columns(pl.lit(0, pl.Int64).alias("step"))
     rows = rows.with_columns((pl.col("ranks") == pl.col("ranks").max().over("group", "group_ranks")).alias("whole"))
     ended = rows.with_columns(pl.col(name).alias(part) for part, name in zip(PARTS, _ENDED, strict=True))
-    mesh = _mesh(inputs)
     stage = mesh.frame.filter(pl.col("dimension") == mesh.pipeline) if mesh.pipeline else mesh.frame.clear()
     stages = dict(stage.select("rank", "coordinate").iter_rows())
     return Standing(own_times(ended), work, roles(collectives, stages), on_host=bool(stretches["on_host"].all()))
@@ -159,20 +172,6 @@ def _mesh(inputs: Inputs) -> Mesh:
     groups = inputs.results["collectives"].select("group", "group_ranks").drop_nulls().unique().sort("group")
     named = [(name, found) for name, text in groups.iter_rows() if (found := ranks_of(text)) is not None]
     return mesh_of(inputs.traces, named)
-
-
-def _slices(inputs: Inputs) -> list[tuple[str, frozenset[int]]]:
-    """Slices of the mesh: a coordinate along a dimension, a host, a group along a dimension."""
-    frame = _mesh(inputs).frame
-    by_place = frame.group_by("dimension", "label").agg(pl.col("rank"))
-    by_cell = frame.filter(pl.col("cell") >= 0).group_by("dimension", "cell").agg(pl.col("rank"))
-    return [
-        *((label, frozenset(ranks)) for _, label, ranks in by_place.sort("dimension", "label").iter_rows()),
-        *(
-            (f"{dimension} group of ranks {', '.join(map(str, sorted(ranks)))}", frozenset(ranks))
-            for dimension, _, ranks in by_cell.sort("dimension", "cell").iter_rows()
-        ),
-    ]
 
 
 def _on_one_clock(stretches: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:

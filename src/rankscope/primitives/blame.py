@@ -12,6 +12,7 @@ from rankscope.primitives.causes import Cause, cause_of, work_beside
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.laggards import OWN as WHOLE
 from rankscope.primitives.laggards import Bool, Float, Laggard, excesses, laggards
+from rankscope.primitives.mesh import Mesh
 from rankscope.primitives.owntime import OWN
 from rankscope.primitives.stretches import PARTS
 
@@ -177,7 +178,7 @@ class Standing:
         found: list[Blamed] = []
         for label, members in sorted(slices, key=lambda each: -len(each[1])):
             here = members & known
-            if not 1 < len(here) < OUTSIDE * known.__len__() or not here <= left.keys():
+            if not 1 < len(here) < OUTSIDE * len(known) or not here <= left.keys():
                 continue
             causes = {left[rank].cause.cause for rank in here}
             if len(causes) > 1:
@@ -187,3 +188,16 @@ class Standing:
             found.append(replace(first, ranks=tuple(sorted(here)), label=label, saving_ns=self.saving(rows)))
             left = {rank: each for rank, each in left.items() if rank not in here}
         return sorted([*found, *left.values()], key=lambda each: -each.excess_ns)
+
+
+def slices_of(mesh: Mesh) -> list[tuple[str, frozenset[int]]]:
+    """Slices of the mesh, with what to call them: a coordinate along a dimension, a host, a group along a dimension."""
+    by_place = mesh.frame.group_by("dimension", "label").agg(pl.col("rank"))
+    by_cell = mesh.frame.filter(pl.col("cell") >= 0).group_by("dimension", "cell").agg(pl.col("rank"))
+    return [
+        *((label, frozenset(ranks)) for _, label, ranks in by_place.sort("dimension", "label").iter_rows()),
+        *(
+            (f"the {dimension} group of ranks {', '.join(map(str, sorted(ranks)))}", frozenset(ranks))
+            for dimension, _, ranks in by_cell.sort("dimension", "cell").iter_rows()
+        ),
+    ]

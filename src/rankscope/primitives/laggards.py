@@ -48,7 +48,8 @@ FLOOR_HOST = 0.004
 SHARE = 0.5  # of a part's excess must be left in the own time as a whole
 FEW = 8  # values of others: with fewer, chance is not known from them, and is taken for more
 FLOOR_FEW = 0.01  # of a step
-FLOOR_HOSTS = 0.04  # where the hosts compute
+FLOOR_HOSTS = 0.03  # where the hosts compute
+CONSISTENT = 0.06  # of a step, in every step (on hosts that compute by as much more as their floor is)
 CANDIDATES = 3
 MANY = 6  # steps, with which a few odd ones need not count
 OWN = "own"
@@ -207,6 +208,11 @@ def _stands_out(
     unsure /= np.sqrt(judged.size)
     if score > LASTING and mean > LEAST * step_ns and usual > 0 and usual + unsure > max(LEAST * step_ns, SHARE * mean):
         return seen, True, float(score)
+    # Few steps that differ much, but all of them by far: their spread says nothing against it.
+    known_chance = float(np.sqrt(np.mean(others[np.isfinite(others)] ** 2))) if np.isfinite(others).any() else 0.0
+    far = max(CONSISTENT * few / FLOOR_FEW * step_ns, TWICE * known_chance)
+    if judged.size >= TWICE and min(float(judged.min()), float(total[whole[seen]].min(initial=np.inf))) > far:
+        return seen, True, float(judged.min() / far)
     late = seen.copy()
     late[seen] = (values > max(PASSING * chance, LEAST_PASSING * step_ns)) & (total > SHARE * values)
     count = int(late.sum())
