@@ -50,6 +50,7 @@ FEW = 8  # values of others: with fewer, chance is not known from them, and is t
 FLOOR_FEW = 0.01  # of a step
 FLOOR_HOSTS = 0.03  # where the hosts compute
 CONSISTENT = 0.06  # of a step, in every step (on hosts that compute by as much more as their floor is)
+BEYOND, BEYOND_FEW = 1.5, 2.0  # times chance, in every one of three steps or more, or of two
 CANDIDATES = 3
 MANY = 6  # steps, with which a few odd ones need not count
 OWN = "own"
@@ -210,7 +211,7 @@ def _stands_out(
         return seen, True, float(score)
     # Few steps that differ much, but all of them by far: their spread says nothing against it.
     known_chance = float(np.sqrt(np.mean(others[np.isfinite(others)] ** 2))) if np.isfinite(others).any() else 0.0
-    far = max(CONSISTENT * few / FLOOR_FEW * step_ns, TWICE * known_chance)
+    far = max(CONSISTENT * few / FLOOR_FEW * step_ns, (BEYOND_FEW if judged.size <= TWICE else BEYOND) * known_chance)
     if judged.size >= TWICE and min(float(judged.min()), float(total[whole[seen]].min(initial=np.inf))) > far:
         return seen, True, float(judged.min() / far)
     late = seen.copy()
