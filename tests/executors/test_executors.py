@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from concurrent.futures import Executor
 from pathlib import Path
 
 import psutil
@@ -198,3 +199,22 @@ def test_interrupted_without_orphans(tmp_path: Path, private_cache: Path, to: st
     # What is in the cache is whole.
     for folder in private_cache.glob("v*/??/*"):
         assert (folder / "info.json").exists()
+
+
+def test_workers_stay_from_one_level_to_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def counted(kind: str, workers: int | None = None) -> Executor:
+        made.append(kind)
+        return make_executor(kind, workers)
+
+    monkeypatch.setattr("rankscope.executors.make_executor", counted)
+    folder = write_ranks(tmp_path / "run", {rank: small_step() for rank in range(3)})
+    run = open_run(folder, executor="processes", workers=2)
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    assert run.analyze("stragglers", "device_time")["stragglers"].frame.height >= 0
+    assert made == ["processes"]
+    # They end with the question: a notebook does not keep them for hours.
+    left = [each for each in psutil.Process().children(recursive=True) if each.pid not in before]
+    _, alive = psutil.wait_procs([each for each in left if "forkserver" not in " ".join(each.cmdline())], timeout=10)
+    assert alive == []

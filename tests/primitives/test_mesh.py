@@ -170,3 +170,8 @@ def test_where_nothing_is_known_nothing_is_said() -> None:
 
 def test_groups_of_one_name_that_overlap_are_no_dimension() -> None:
     assert mesh_of(infos(grid(dp=4), {"mesh_tp": [(0, 1), (1, 2)]})).dims == ()
+
+
+def test_absurd_coordinates_are_none() -> None:
+    traces = [TraceInfo(path="", rank=rank, mesh={"dp": 10**30 if rank else 0}) for rank in range(2)]
+    assert mesh_of(traces).frame.filter(dimension="dp")["rank"].to_list() == [0]

@@ -11,23 +11,33 @@ from rankscope.errors import NotATraceError, NoTracesError, RankscopeError
 from rankscope.ingest.discover import Found
 from rankscope.ingest.identify import assign_ranks
 from rankscope.ingest.losses import losses_of, missing_ranks, unreadable
+from rankscope.ingest.manifests import of_capture, read_manifests, window_gaps
 from rankscope.ingest.runs import check_steps, choose_run
+from rankscope.ingest.separate import how_apart, separate_runs, told_apart
 from rankscope.ingest.task import ingest_trace
 from rankscope.pipeline.tasks import SMALL_BYTES, Tasks
 from rankscope.results import Finding, Options
-from rankscope.rundir.manifest import RunManifest, read_run_manifest
+from rankscope.rundir.manifest import RankManifest, RunManifest
 from rankscope.store.cache import CachedTrace
 from rankscope.store.info import TraceInfo
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """What reading the files of a run gave: the tables of each rank, and what was not as it should be."""
+    """What reading the files of a run gave: the tables of each rank, and what was not as it should be.
+
+    Attributes:
+        label: what to call a run that has no id and lies beside others.
+        manifest: what rank 0 wrote of the run, if it is there.
+        rank_manifests: what each rank said of its capture.
+    """
 
     ranks: Mapping[int, Sequence[CachedTrace]]
     findings: tuple[Finding, ...]
     run_id: str | None
+    label: str | None = None
     manifest: RunManifest | None = None
+    rank_manifests: tuple[RankManifest, ...] = ()
 
     @cached_property
     def infos(self) -> list[TraceInfo]:
@@ -66,32 +76,33 @@ def load_run(found: Found, wanted: str | None, options: Options, tasks: Tasks) -
     ]
     if not found.named:
         findings += [unreadable(path, e, beside=True) for path, e in failures if isinstance(e, NotATraceError)]
-    run_id = choose_run([trace.info for trace in traces], wanted, where)
-    traces = [trace for trace in traces if trace.info.run_id == run_id]
+    nameless = separate_runs([trace.info for trace in traces if trace.info.run_id is None])
+    runs: dict[str | None, list[TraceInfo]] = {run.label: run.infos for run in nameless}
+    for trace in traces:
+        if trace.info.run_id is not None:
+            runs.setdefault(trace.info.run_id, []).append(trace.info)
+    label = choose_run(runs, wanted, where, how_apart(nameless))
+    members_paths = {info.path for info in runs[label]}
+    traces = [trace for trace in traces if trace.info.path in members_paths]
+    run_id = traces[0].info.run_id
+    if run_id is None:
+        findings += told_apart(nameless, label)
     folders = {trace.info.path: trace for trace in traces}
     members, conflicts = assign_ranks([trace.info for trace in traces])
     findings += conflicts
     ranks = {rank: [CachedTrace(folders[info.path].folder, info) for info in infos] for rank, infos in members.items()}
     infos = [info for files in members.values() for info in files]
     findings += losses_of(infos)
-    manifest = _manifest_of(found, run_id)
+    manifest, own, unread = read_manifests(found.run_manifests, found.rank_manifests, run_id)
+    findings += [*unread, *of_capture(own, found.traces), *window_gaps(members)]
     findings += missing_ranks(infos, manifest.ranks if manifest is not None else None)
     check_steps(infos, options.steps)
-    return Loaded(ranks, tuple(findings), run_id, manifest)
+    return Loaded(ranks, tuple(findings), run_id, None if run_id is not None else label, manifest, tuple(own))
 
 
 def place_of(found: Found) -> str:
     """Where the traces are: the directory, else the first file."""
     return found.folders[0] if found.folders else found.traces[0]
-
-
-def _manifest_of(found: Found, run_id: str | None) -> RunManifest | None:
-    for folder in found.folders if run_id is not None else ():
-        for file in sorted(Path(folder).rglob("run*.json")):
-            manifest = read_run_manifest(file)
-            if manifest is not None and manifest.run_id == run_id:
-                return manifest
-    return None
 
 
 def _nothing(failures: Sequence[tuple[str, BaseException]], where: str) -> RankscopeError:

@@ -42,6 +42,9 @@ _NO_DIMENSION = re.compile(
 _BASIC = (*PIPELINE, "cp", "tp", "tensor", "model", "dp_replicate", "replicate", "dp_shard", "shard", "fsdp", "dp")
 _BESIDE = ("ep", "etp", "edp", "expert", "efsdp")
 
+# Beyond this a coordinate is damage.
+MOST = 1 << 20
+
 Groups = Sequence[tuple[int, ...]]
 
 
@@ -140,7 +143,11 @@ def dimension_name(description: str) -> str | None:
 
 def _told(traces: Sequence[TraceInfo]) -> dict[str, dict[int, int]]:
     """Coordinates by dimension from the metadata; those dimensions that most ranks name."""
-    meshes = {info.rank: dict(info.mesh) for info in traces if info.rank is not None and info.mesh}
+    meshes = {
+        info.rank: dict(info.mesh)
+        for info in traces
+        if info.rank is not None and info.mesh and max(info.mesh.values()) < MOST
+    }
     if not meshes:
         return {}
     most = Counter(tuple(mesh) for mesh in meshes.values()).most_common(1)[0][0]
