@@ -86,7 +86,8 @@ def test_the_first_rank_has_time_to_spare() -> None:
 
 def test_a_slow_host_that_runs_ahead_holds_nobody_up() -> None:
     found = pair().run(Slower(1, host=0.5))
-    assert starts(found[0]) == starts(rank_of(6 * MS))
+    # All it costs is half of the microsecond before its first launch, which its device has to wait for.
+    assert starts(found[0]) == [1 * MS, 6 * MS, 10 * MS + 1_000 + 500]
     # It launches later, though: half as long again after its first instant.
     first = MS - 11_000
     assert found[1]["device_events"]["launch_ns"].to_list()[2] == first + round(1.5 * (3 * MS - first))

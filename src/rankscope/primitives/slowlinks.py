@@ -105,7 +105,7 @@ def _of_kind(part: pl.DataFrame, step_ns: float) -> list[SlowLink]:
     usual = int(np.median(taken[0, ~slow]))
     expected = usual * int(slow.sum())
     excess = int(taken[0, slow].sum()) - expected
-    return [SlowLink(*names[0], excess, expected, tuple(steps[slow].tolist()), False, 0)]
+    return [SlowLink(names[0][0], names[0][1], excess, expected, tuple(steps[slow].tolist()), False, 0)]
 
 
 def _apart(taken: Int64, step_ns: float) -> Bool:
