@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,6 +41,8 @@ class Ended:
     last: int
     partial_step: int | None
     stall_ns: int = 0
+    diary: Callable[[], Mapping[str, object]] = dict
+    """What the manifest gets to know with the trace: step times, clock anchors."""
 
 
 class Outbox:
@@ -101,22 +103,29 @@ class Outbox:
             # Both need the interpreter for themselves: not at a priority below the loop's.
             ended.recording.free()
             yield_to_training()
-            done = finish_trace(saved, target, partial_step=ended.partial_step)
+            done = finish_trace(saved, target, partial_step=ended.partial_step, aside=self._rank.folder())
             self._largest = max(self._largest, done.json_bytes)
             took = time.perf_counter_ns() - began
             file = done.path.relative_to(self._rank.run_dir).as_posix()
             self._log.wrote(
                 WrittenTrace(file, ended.first, ended.last, done.bytes, done.json_bytes, ended.stall_ns, took)
             )
-            self._log.update(device=facts.device_of())
-            for old in self._log.rotate(self._rank.config.keep_windows, self._rank.config.keep_bytes):
-                with suppress(OSError):
-                    Path(self._rank.run_dir, old).unlink(missing_ok=True)
+            self._log.update(device=facts.device_of(), **ended.diary())
+            self._rotate()
         except Exception as error:
             self._failed(ended.first, ended.last, error, "save")
         finally:
             self.busy = False
         self._log.save()
+
+    def _rotate(self) -> None:
+        folder = self._rank.folder()
+        for old in self._log.rotate(self._rank.config.keep_windows, self._rank.config.keep_bytes):
+            path = Path(self._rank.run_dir, old)
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+                if path.parent != folder:
+                    path.parent.rmdir()  # of a name with a folder of its own; refused while another rank's is there
 
     def _save(self, recording: Recording, saved: Path) -> None:
         try:
@@ -143,15 +152,18 @@ class Outbox:
         run_dir, config = self._rank.run_dir, self._rank.config
         try:
             self._trouble = None
-            target = self._rank.trace_path(0, 0)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            room.try_to_write(target.parent)
+            folder = self._rank.folder()
+            folder.mkdir(parents=True, exist_ok=True)
+            room.try_to_write(folder)
             needed = max(room.FIRST_GUESS_BYTES, 2 * self._largest)
-            self._staging = room.staging_folder(config.staging_dir, str(target.parent), needed)
+            self._staging = room.staging_folder(config.staging_dir, str(folder), needed)
         except OSError as error:
             self._trouble = error
         finally:
             self._looked.set()
         with suppress(OSError):
             local = room.staging_folder(config.staging_dir, None, 0)
-            room.remove_stale([run_dir, str(target.parent), *([local] if local else [])])
+            room.remove_stale([run_dir, str(folder), *([local] if local else [])])
+        if self._rank.process.world_size > 1 and not self._rank.wrappers.any:
+            with suppress(Exception):  # the model was not there yet when the capture began
+                self._rank.wrappers.look()

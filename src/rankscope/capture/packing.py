@@ -54,22 +54,24 @@ def verify_json(path: Path) -> int:
     return size
 
 
-def finish_trace(saved: Path, target: Path, *, partial_step: int | None = None) -> Finished:
+def finish_trace(saved: Path, target: Path, *, partial_step: int | None = None, aside: Path | None = None) -> Finished:
     """Turn a saved trace into a complete file: at ``target``, or at the next free name beside it.
 
     Args:
         saved: plain JSON as torch wrote it, on whatever disk; removed in the end, whatever happens.
         target: the wanted name; its ending says how it is compressed.
         partial_step: a step whose range must not count as one.
+        aside: where the file lies until it is complete, on the disk of ``target``; beside it by default.
 
     Raises:
         OSError: the trace is not complete, or the directory cannot be written. Nothing is left behind then.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = temporary_beside(target)
+    folder = target.parent if aside is None else aside
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = temporary_beside(folder / target.name)
     try:
         json_bytes = verify_json(saved)
-        _check_room(target, json_bytes)
+        _check_room(folder, target.name, json_bytes)
         with saved.open("rb") as source, temporary.open("wb") as sink:
             if target.name.endswith(".tar.gz"):
                 _copy_to_tar(source, sink, target.name.removesuffix(".tar.gz") + ".json", partial_step)
@@ -80,17 +82,29 @@ def finish_trace(saved: Path, target: Path, *, partial_step: int | None = None) 
             sink.flush()
             os.fsync(sink.fileno())
         size = temporary.stat().st_size
-        return Finished(claim(temporary, target), size, json_bytes)
+        return Finished(_claimed(temporary, target), size, json_bytes)
     finally:
         remove_saved(saved)
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
 
 
-def _check_room(target: Path, json_bytes: int) -> None:
+def _claimed(temporary: Path, target: Path) -> Path:
+    for attempt in range(3):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            return claim(temporary, target)
+        except FileNotFoundError:
+            # Another rank's rotation has just removed the folder, which was empty.
+            if attempt == 2:
+                raise
+    raise AssertionError
+
+
+def _check_room(folder: Path, name: str, json_bytes: int) -> None:
     # A trace is compressed to a tenth. Less than half of that cannot be enough, and need not be tried.
-    needed = json_bytes if target.name.endswith(".json") else json_bytes // 20
-    free = free_bytes(target.parent)
+    needed = json_bytes if name.endswith(".json") else json_bytes // 20
+    free = free_bytes(folder)
     if 0 <= free < needed:
         raise OSError(f"the disk has {free >> 10} kB free, too little for a trace of {json_bytes >> 10} kB")
 
