@@ -176,9 +176,10 @@ class Profiler(TorchSurface):
         log, times, self._log, self._times, self._next = self._log, self._times, None, None, _NEVER
         try:
             atexit.unregister(self._at_exit)
-            log.update(state="finished", steps=self.step_num - self._start_step)
-            if times is not None:
-                log.update(**self._diary(times)())
+            # After the last trace, which brings an older diary.
+            told = {"state": "finished", "steps": self.step_num - self._start_step}
+            diary = self._diary(times)
+            self._writer.submit(lambda: log.update(**told, **diary()))
             self._writer.submit(log.save)
             if not self._writer.drain(timeout_s):
                 log.warn_once("slow", f"{self.run_dir} is slow: a trace is still being written after {timeout_s:.0f} s")
