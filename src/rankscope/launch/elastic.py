@@ -18,8 +18,8 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     except Exception as error:
-        # Both are torch.distributed.elastic.multiprocessing's and cannot be named here: nothing in launch imports torch.
-        # The workers are gone by then.
+        # Both are torch.distributed.elastic.multiprocessing's and cannot be named here: nothing in launch imports
+        # torch. The workers are gone by then.
         if type(error).__name__ == "SignalException" and hasattr(error, "sigval"):
             sys.exit(128 + int(error.sigval))
         if type(error).__name__ == "ChildFailedError":
