@@ -34,7 +34,7 @@ def torchrun(rank: int, size: int, local: int = 0) -> dict[str, str]:
             "pmi", 3, 1, 4,
         ),
         (
-            {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "HYDI_CONTROL_FD": "7", "I_MPI_MPIRUN": "mpirun"},
+            {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "HYDI_CONTROL_FD": "7", "I_MPI_ROOT": "/opt"},
             "intelmpi", 3, 1, 4,
         ),
         ({"PMIX_RANK": "5"}, "pmix", 5, None, None),
