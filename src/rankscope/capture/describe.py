@@ -12,7 +12,7 @@ from pathlib import Path
 from rankscope.capture import process as facts
 from rankscope.capture.notices import warn
 from rankscope.capture.parallelism import Wrappers, mesh_groups
-from rankscope.capture.surroundings import memory, surroundings
+from rankscope.capture.surroundings import surroundings
 from rankscope.rundir.config import CaptureConfig
 from rankscope.rundir.manifest import (
     RankManifest,
@@ -83,6 +83,7 @@ class ThisRank:
         cost: Mapping[str, object],
         step_times: tuple[StepSpan, ...],
         collectives: Mapping[str, object],
+        memory: Mapping[str, int],
     ) -> TraceMetadata:
         """What the trace of these steps carries. Groups are as they are now: later ones than at the start count too."""
         process = self.process
@@ -110,7 +111,7 @@ class ThisRank:
             step_times=step_times,
             parallelism=self.wrappers.describe(),
             collectives=collectives,
-            memory=memory(),
+            memory=memory,
         )
 
     def mesh_dims(self) -> dict[str, str]:

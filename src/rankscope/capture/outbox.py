@@ -16,12 +16,15 @@ from pathlib import Path
 from rankscope.capture import process as facts
 from rankscope.capture import room
 from rankscope.capture.describe import ThisRank
+from rankscope.capture.edits import Edits
+from rankscope.capture.notices import logger
 from rankscope.capture.packing import finish_trace
 from rankscope.capture.ranklog import RankLog
 from rankscope.capture.recorder import Recording
 from rankscope.capture.way import THREAD
 from rankscope.capture.writer import Writer, yield_to_training
 from rankscope.rundir.manifest import WrittenTrace
+from rankscope.rundir.metadata import METADATA_KEY, TraceMetadata
 
 LOOP_LIMIT_S = 1.0
 """How long the training loop waits for the run directory at most, and only where no local directory has room."""
@@ -41,6 +44,8 @@ class Ended:
     last: int
     partial_step: int | None
     stall_ns: int = 0
+    metadata: Callable[[], TraceMetadata] = TraceMetadata
+    """What the trace says of itself, to be worked out off the loop."""
     diary: Callable[[], Mapping[str, object]] = dict
     """What the manifest gets to know with the trace: step times, clock anchors."""
 
@@ -103,7 +108,8 @@ class Outbox:
             # Both need the interpreter for themselves: not at a priority below the loop's.
             ended.recording.free()
             yield_to_training()
-            done = finish_trace(saved, target, partial_step=ended.partial_step, aside=self._rank.folder())
+            edits = Edits(ended.partial_step, _head(ended), frames=self._rank.config.with_stack)
+            done = finish_trace(saved, target, edits=edits, aside=self._rank.folder())
             self._largest = max(self._largest, done.json_bytes)
             took = time.perf_counter_ns() - began
             file = done.path.relative_to(self._rank.run_dir).as_posix()
@@ -167,3 +173,11 @@ class Outbox:
         if self._rank.process.world_size > 1 and not self._rank.wrappers.any:
             with suppress(Exception):  # the model was not there yet when the capture began
                 self._rank.wrappers.look()
+
+
+def _head(ended: Ended) -> str | None:
+    try:
+        return f'"{METADATA_KEY}": {ended.metadata().to_json()}'
+    except Exception:  # a trace without it is better than none
+        logger.exception("what the trace says of itself could not be made")
+        return None

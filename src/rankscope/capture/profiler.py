@@ -27,11 +27,12 @@ from rankscope.capture.recorder import Recording, load_torch_parts
 from rankscope.capture.schedule import Window, windows
 from rankscope.capture.steps import StepTimes
 from rankscope.capture.surface import TorchSurface
+from rankscope.capture.surroundings import memory
 from rankscope.capture.usernotes import UserNotes
 from rankscope.capture.way import THREAD
 from rankscope.capture.writer import EXIT_LIMIT_S, Writer
 from rankscope.rundir.config import CaptureConfig
-from rankscope.rundir.metadata import METADATA_KEY
+from rankscope.rundir.metadata import METADATA_KEY, TraceMetadata
 from rankscope.rundir.ranks import RanksLike
 
 _NEVER = sys.maxsize
@@ -309,28 +310,13 @@ class Profiler(TorchSurface):
             return
         first, began = window.first, time.perf_counter_ns()
         self._recording = None
-        self._anchors.add()
-        times, log = self._times, self._log
         try:
-            metadata = entry.rank.metadata(
-                first,
-                last,
-                partial_step=partial_step,
-                anchors=self._anchors.for_trace(),
-                cost={
-                    "start_stall_ns": self._window_stall_ns,
-                    "previous_stall_ns": self._earlier_stall_ns,
-                    "previous_windows": log.windows if log is not None else 0,
-                    "previous_bytes": log.bytes if log is not None else 0,
-                    "step_median_ns": times.medians(self.step_num, _STEPS_IN_TRACE) if times is not None else {},
-                },
-                step_times=times.spans(self.step_num, _STEPS_IN_TRACE) if times is not None else (),
-                collectives=recording.calls.describe(),
-            )
-            # Ours goes last: a user's key cannot take its place.
-            recording.end({**self._notes.by_key, METADATA_KEY: metadata.to_json()})
+            # A user's key cannot take the place of ours.
+            recording.end({key: text for key, text in self._notes.by_key.items() if key != METADATA_KEY})
+            self._anchors.add()
+            metadata = self._metadata(entry, recording, first, last, partial_step)
             stall_ns = self._window_stall_ns + time.perf_counter_ns() - began
-            outbox.take(Ended(recording, first, last, partial_step, stall_ns, self._diary(times)))
+            outbox.take(Ended(recording, first, last, partial_step, stall_ns, metadata, self._diary(self._times)))
         except Exception as error:
             recording.abandon()
             self._fail(first, last, error, "save")
@@ -339,6 +325,29 @@ class Profiler(TorchSurface):
             return
         self._window_stall_ns += time.perf_counter_ns() - began
         self._recorded += 1
+
+    def _metadata(
+        self, entry: Entry, recording: Recording, first: int, last: int, partial_step: int | None
+    ) -> Callable[[], TraceMetadata]:
+        """What is known at a recording's end, to be put together in the writer's thread."""
+        step, still = self.step_num, self._times.snapshot() if self._times is not None else None
+        cost: dict[str, object] = {
+            "start_stall_ns": self._window_stall_ns,
+            "previous_stall_ns": self._earlier_stall_ns,
+            "previous_windows": self._log.windows if self._log is not None else 0,
+            "previous_bytes": self._log.bytes if self._log is not None else 0,
+        }
+        anchors, held = self._anchors.for_trace(), memory()
+        return lambda: entry.rank.metadata(
+            first,
+            last,
+            partial_step=partial_step,
+            anchors=anchors,
+            cost={**cost, "step_median_ns": still.medians(step, _STEPS_IN_TRACE) if still is not None else {}},
+            step_times=still.spans(step, _STEPS_IN_TRACE) if still is not None else (),
+            collectives=recording.calls.describe(),
+            memory=held,
+        )
 
     def _diary(self, times: StepTimes | None) -> Callable[[], dict[str, object]]:
         """What the manifest says of the run so far, to be worked out in the writer's thread."""

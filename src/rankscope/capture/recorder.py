@@ -107,11 +107,11 @@ class Recording:
             opened.__exit__(None, None, None)
 
     def end(self, metadata: Mapping[str, str]) -> None:
-        """Put the metadata into the trace and record nothing further.
+        """Put the user's metadata into the trace and record nothing further.
 
         Args:
             metadata: JSON text by top-level key. It must come before the stop: what is added later is not
-                written.
+                written. Ours is put into the file.
         """
         self.end_step()
         self.calls.end()

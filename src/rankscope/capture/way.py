@@ -36,8 +36,6 @@ def choose_way(config: CaptureConfig, activities: Sequence[torch.profiler.Profil
         return LOOP, "this torch cannot end a recording without stopping it"
     if config.stop_off_loop == "always":
         return THREAD, "asked for"
-    if config.with_stack:
-        return LOOP, "Python frames of later steps would be in the trace"
     if any(activity is not torch.profiler.ProfilerActivity.CPU for activity in activities):
         return LOOP, "an accelerator is recorded"
     global _releases
