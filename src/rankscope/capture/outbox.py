@@ -119,6 +119,8 @@ class Outbox:
             self._log.update(device=facts.device_of(), **ended.diary())
             self._rotate()
         except Exception as error:
+            with suppress(Exception):  # a profiler that is left running would crash the process at its exit
+                ended.recording.abandon()
             self._failed(ended.first, ended.last, error, "save")
         finally:
             self.busy = False
