@@ -41,7 +41,8 @@ def choose_way(config: CaptureConfig, activities: Sequence[torch.profiler.Profil
     global _releases
     if _releases is None:
         try:
-            _releases = any(stop_releases_others(activities) for _ in range(2))
+            # On a busy machine the other thread may come too late for a short stop: once seen is enough.
+            _releases = any(stop_releases_others(activities, operators) for operators in (0, 300, 1000, 3000))
         except Exception:
             _releases = False
     if _releases:
@@ -58,8 +59,8 @@ def all_threads() -> Any:
     return import_module("torch._C._profiler")._ExperimentalConfig(profile_all_threads=True)
 
 
-def stop_releases_others(activities: Sequence[torch.profiler.ProfilerActivity]) -> bool:
-    """Whether other Python threads run while torch stops a recording: tried out with a recording of nothing.
+def stop_releases_others(activities: Sequence[torch.profiler.ProfilerActivity], operators: int = 0) -> bool:
+    """Whether other Python threads run while torch stops a recording: tried out with one of so many operators.
 
     Another thread waits to run, and for so long as this takes nobody is made to give way to it: it runs in the
     middle of the stop, or after it.
@@ -76,6 +77,9 @@ def stop_releases_others(activities: Sequence[torch.profiler.ProfilerActivity]) 
     profile: Any = torch.profiler.profile(activities=list(activities))
     rivals.prepare(profile.prepare_trace)
     profile.start_trace()
+    small = torch.zeros(1)
+    for _ in range(operators):
+        torch.neg(small)
     waiting = threading.Thread(target=other, name="rankscope-probe", daemon=True)
     waiting.start()
     there.wait(1.0)
