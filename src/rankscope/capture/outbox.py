@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,10 +21,11 @@ from rankscope.capture.notices import logger
 from rankscope.capture.packing import finish_trace
 from rankscope.capture.ranklog import RankLog
 from rankscope.capture.recorder import Recording
+from rankscope.capture.told import Told
 from rankscope.capture.way import THREAD
 from rankscope.capture.writer import Writer, yield_to_training
 from rankscope.rundir.manifest import WrittenTrace
-from rankscope.rundir.metadata import METADATA_KEY, TraceMetadata
+from rankscope.rundir.metadata import METADATA_KEY
 
 LOOP_LIMIT_S = 1.0
 """How long the training loop waits for the run directory at most, and only where no local directory has room."""
@@ -43,11 +44,8 @@ class Ended:
     first: int
     last: int
     partial_step: int | None
-    stall_ns: int = 0
-    metadata: Callable[[], TraceMetadata] = TraceMetadata
-    """What the trace says of itself, to be worked out off the loop."""
-    diary: Callable[[], Mapping[str, object]] = dict
-    """What the manifest gets to know with the trace: step times, clock anchors."""
+    stall_ns: int
+    told: Told
 
 
 class Outbox:
@@ -108,7 +106,7 @@ class Outbox:
             # Both need the interpreter for themselves: not at a priority below the loop's.
             ended.recording.free()
             yield_to_training()
-            edits = Edits(ended.partial_step, _head(ended), frames=self._rank.config.with_stack)
+            edits = Edits(ended.partial_step, self._head(ended), frames=self._rank.config.with_stack)
             done = finish_trace(saved, target, edits=edits, aside=self._rank.folder())
             self._largest = max(self._largest, done.json_bytes)
             took = time.perf_counter_ns() - began
@@ -116,7 +114,7 @@ class Outbox:
             self._log.wrote(
                 WrittenTrace(file, ended.first, ended.last, done.bytes, done.json_bytes, ended.stall_ns, took)
             )
-            self._log.update(device=facts.device_of(), **ended.diary())
+            self._log.update(device=facts.device_of(), **ended.told.diary())
             self._rotate()
         except Exception as error:
             with suppress(Exception):  # a profiler that is left running would crash the process at its exit
@@ -176,10 +174,9 @@ class Outbox:
             with suppress(Exception):  # the model was not there yet when the capture began
                 self._rank.wrappers.look()
 
-
-def _head(ended: Ended) -> str | None:
-    try:
-        return f'"{METADATA_KEY}": {ended.metadata().to_json()}'
-    except Exception:  # a trace without it is better than none
-        logger.exception("what the trace says of itself could not be made")
-        return None
+    def _head(self, ended: Ended) -> str | None:
+        try:
+            return f'"{METADATA_KEY}": {ended.told.metadata(self._rank, ended).to_json()}'
+        except Exception:  # a trace without it is better than none
+            logger.exception("what the trace says of itself could not be made")
+            return None

@@ -27,17 +27,15 @@ from rankscope.capture.recorder import Recording, load_torch_parts
 from rankscope.capture.schedule import Window, windows
 from rankscope.capture.steps import StepTimes
 from rankscope.capture.surface import TorchSurface
-from rankscope.capture.surroundings import memory
+from rankscope.capture.told import Told
 from rankscope.capture.usernotes import UserNotes
 from rankscope.capture.way import THREAD
 from rankscope.capture.writer import EXIT_LIMIT_S, Writer
 from rankscope.rundir.config import CaptureConfig
-from rankscope.rundir.metadata import METADATA_KEY, TraceMetadata
+from rankscope.rundir.metadata import METADATA_KEY
 from rankscope.rundir.ranks import RanksLike
 
 _NEVER = sys.maxsize
-_STEPS_IN_TRACE = 500
-"""So many of the first and of the latest steps have their times in each trace; all are in the manifest."""
 STOP_TIMEOUT_S = 60.0
 """How long ``stop()`` waits for the last trace; what is not written by then is finished at the process's exit."""
 
@@ -178,9 +176,8 @@ class Profiler(TorchSurface):
         try:
             atexit.unregister(self._at_exit)
             # After the last trace, which brings an older diary.
-            told = {"state": "finished", "steps": self.step_num - self._start_step}
-            diary = self._diary(times)
-            self._writer.submit(lambda: log.update(**told, **diary()))
+            steps, told = self.step_num - self._start_step, Told(self.step_num, times, self._anchors, {})
+            self._writer.submit(lambda: log.update(state="finished", steps=steps, **told.diary()))
             self._writer.submit(log.save)
             if not self._writer.drain(timeout_s):
                 log.warn_once("slow", f"{self.run_dir} is slow: a trace is still being written after {timeout_s:.0f} s")
@@ -311,12 +308,11 @@ class Profiler(TorchSurface):
         first, began = window.first, time.perf_counter_ns()
         self._recording = None
         try:
-            # A user's key cannot take the place of ours.
             recording.end({key: text for key, text in self._notes.by_key.items() if key != METADATA_KEY})
             self._anchors.add()
-            metadata = self._metadata(entry, recording, first, last, partial_step)
+            told = Told(self.step_num, self._times, self._anchors, self._cost())
             stall_ns = self._window_stall_ns + time.perf_counter_ns() - began
-            outbox.take(Ended(recording, first, last, partial_step, stall_ns, metadata, self._diary(self._times)))
+            outbox.take(Ended(recording, first, last, partial_step, stall_ns, told))
         except Exception as error:
             recording.abandon()
             self._fail(first, last, error, "save")
@@ -326,39 +322,13 @@ class Profiler(TorchSurface):
         self._window_stall_ns += time.perf_counter_ns() - began
         self._recorded += 1
 
-    def _metadata(
-        self, entry: Entry, recording: Recording, first: int, last: int, partial_step: int | None
-    ) -> Callable[[], TraceMetadata]:
-        """What is known at a recording's end, to be put together in the writer's thread."""
-        step, still = self.step_num, self._times.snapshot() if self._times is not None else None
-        cost: dict[str, object] = {
+    def _cost(self) -> dict[str, object]:
+        log = self._log
+        return {
             "start_stall_ns": self._window_stall_ns,
             "previous_stall_ns": self._earlier_stall_ns,
-            "previous_windows": self._log.windows if self._log is not None else 0,
-            "previous_bytes": self._log.bytes if self._log is not None else 0,
-        }
-        anchors, held = self._anchors.for_trace(), memory()
-        return lambda: entry.rank.metadata(
-            first,
-            last,
-            partial_step=partial_step,
-            anchors=anchors,
-            cost={**cost, "step_median_ns": still.medians(step, _STEPS_IN_TRACE) if still is not None else {}},
-            step_times=still.spans(step, _STEPS_IN_TRACE) if still is not None else (),
-            collectives=recording.calls.describe(),
-            memory=held,
-        )
-
-    def _diary(self, times: StepTimes | None) -> Callable[[], dict[str, object]]:
-        """What the manifest says of the run so far, to be worked out in the writer's thread."""
-        if times is None:
-            return dict
-        step, still, anchors = self.step_num, times.snapshot(), self._anchors.kept()
-        return lambda: {
-            "step_times": still.spans(step),
-            "step_blocks": still.blocks(),
-            "step_median_ns": still.medians(step),
-            "clock_anchors": anchors,
+            "previous_windows": log.windows if log is not None else 0,
+            "previous_bytes": log.bytes if log is not None else 0,
         }
 
     def _displaced(self) -> None:
