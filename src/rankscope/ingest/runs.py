@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 
 from rankscope.errors import ConfigError, RunSelectionError
@@ -10,43 +10,46 @@ from rankscope.store.info import TraceInfo
 
 LATEST = "latest"
 _NAMELESS = "(no id)"
+# Runs that the error lists: a folder may hold hundreds.
+_SHOWN = 40
 
 
-def choose_run(infos: Sequence[TraceInfo], wanted: str | None, path: str) -> str | None:
-    """The id of the run to look at; None for the traces that carry no id, which are a run of their own.
+Runs = Mapping[str | None, Sequence[TraceInfo]]
+"""Traces by the id of their run; None for those that carry none and are one run all the same."""
+
+
+def choose_run(runs: Runs, wanted: str | None, path: str, how: str = "") -> str | None:
+    """The id of the run to look at.
 
     Args:
         wanted: the start of an id, or ``latest``; None where there is but one.
+        how: how runs without an id were told apart.
 
     Raises:
         RunSelectionError: there are several and none was chosen, or what was chosen is not one of them.
     """
-    began: dict[str | None, int] = {}
-    counts: dict[str | None, int] = {}
-    for info in infos:
-        start = info.base_time_ns + (info.start_ns or 0)
-        began[info.run_id] = min(began.get(info.run_id, start), start)
-        counts[info.run_id] = counts.get(info.run_id, 0) + 1
-    runs = sorted(began, key=lambda run: began[run])
+    began = {run: min(info.base_time_ns + (info.start_ns or 0) for info in infos) for run, infos in runs.items()}
+    ordered = sorted(began, key=lambda run: began[run])
     if wanted is None:
-        if len(runs) > 1:
+        if len(ordered) > 1:
+            shown = [f"{run or _NAMELESS}: {_when(began[run])}{len(runs[run])} traces" for run in ordered]
+            left = f"{len(ordered) - _SHOWN} older ones; " if len(ordered) > _SHOWN else ""
             raise RunSelectionError(
-                f"there are {len(runs)} runs in here, the oldest first: "
-                + "; ".join(f"{run or _NAMELESS}: {_when(began[run])}{counts[run]} traces" for run in runs),
+                f"there are {len(ordered)} runs in here, the oldest first: {left}" + "; ".join(shown[-_SHOWN:]) + how,
                 path=path,
                 hint=f"choose one by its id, or the last by {LATEST!r}: --run {LATEST} on the command line, "
                 f"run_id={LATEST!r} in rankscope.open",
             )
-        return runs[0]
+        return ordered[0]
     if wanted == LATEST:
-        return runs[-1]
-    chosen = [run for run in runs if (run or _NAMELESS) == wanted]
-    chosen = chosen or [run for run in runs if (run or _NAMELESS).startswith(wanted)]
+        return ordered[-1]
+    chosen = [run for run in ordered if (run or _NAMELESS) == wanted]
+    chosen = chosen or [run for run in ordered if (run or _NAMELESS).startswith(wanted)]
     if len(chosen) != 1:
         raise RunSelectionError(
             f"{'more than one' if chosen else 'no'} run here has an id that starts with {wanted!r}",
             path=path,
-            hint=f"there are: {', '.join(run or _NAMELESS for run in runs)}",
+            hint=f"there are: {', '.join(run or _NAMELESS for run in ordered)}",
         )
     return chosen[0]
 

@@ -52,7 +52,7 @@ def write_report(run: Run, analyses: Sequence[str] | None = None) -> bytes:
 
 def payload(run: Run, analyses: Sequence[str] | None = None) -> dict[str, Any]:
     """Everything that the page shows, as JSON values."""
-    results = run.analyze(*(analyses or ANALYSES))
+    results = run.attempt(*(analyses or ANALYSES))
     origins = pl.DataFrame(
         [
             (rank, window, trace.info.start_ns)
@@ -68,7 +68,7 @@ def payload(run: Run, analyses: Sequence[str] | None = None) -> dict[str, Any]:
         "generated_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "run": run.about(),
         "analyses": {name: _table(result, origins) for name, result in results.items()},
-        "findings": [finding.to_json() for finding in run.findings],
+        "findings": [finding.to_json() for finding in run.diagnose()],
     }
 
 

@@ -1,0 +1,95 @@
+"""The analyses' graph: what requires what, and the run of a level of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import polars as pl
+
+from rankscope.analyses import get_analysis
+from rankscope.errors import AnalysisError
+from rankscope.ingest.losses import not_analyzed, said
+from rankscope.pipeline.load import Loaded
+from rankscope.pipeline.tasks import Asked, Tasks, analyze_rank, asked, by_rank
+from rankscope.results import Finding, Inputs, Options, Result
+
+
+def levels(names: Sequence[str]) -> list[list[str]]:
+    """The analyses and what they require, in levels: each needs only what is before it.
+
+    Raises:
+        AnalysisError: they require each other in a circle.
+    """
+    depth: dict[str, int] = {}
+
+    def visit(name: str, above: tuple[str, ...]) -> int:
+        if name in above:
+            raise AnalysisError(f"analyses require each other: {' → '.join((*above, name))}")
+        if name not in depth:
+            required = get_analysis(name).requires
+            depth[name] = 1 + max((visit(each, (*above, name)) for each in required), default=-1)
+        return depth[name]
+
+    for name in names:
+        visit(name, ())
+    return [[name for name in depth if depth[name] == level] for level in range(max(depth.values(), default=-1) + 1)]
+
+
+def run_level(
+    wanted: Sequence[Asked], loaded: Loaded, options: Options, known: Mapping[Asked, Result], tasks: Tasks
+) -> dict[Asked, Result]:
+    """The results of analyses that require only what is known: the map on workers, the reduce here.
+
+    Raises:
+        AnalysisError: not one rank could be analysed.
+    """
+    required = {name for each, _ in wanted for name in get_analysis(each).requires}
+    results = {name: known[asked(name)].frame for name in required}
+    mapped = [each for each in wanted if get_analysis(each[0]).reads]
+    parts, lost = _map(mapped, loaded, options, results, tasks) if mapped else ({}, {})
+    inputs = Inputs(options, tuple(loaded.infos), results, world_size=loaded.world_size)
+    made = {}
+    for each in wanted:
+        analysis = get_analysis(each[0])
+        own = replace(inputs, parameters=dict(each[1]))
+        frame, findings = analysis.across_ranks(parts.get(each, []), own)
+        made[each] = Result(analysis, frame, (*lost.get(each, ()), *findings))
+    return made
+
+
+def _map(
+    wanted: Sequence[Asked], loaded: Loaded, options: Options, results: Mapping[str, pl.DataFrame], tasks: Tasks
+) -> tuple[dict[Asked, list[pl.DataFrame]], dict[Asked, list[Finding]]]:
+    """Each rank's share, by analysis; and by analysis the ranks that gave none."""
+    ranks, own = loaded.ranks, by_rank(results)
+    arguments = [(wanted, rank, tuple(traces), options, loaded.world_size, own(rank)) for rank, traces in ranks.items()]
+    size = sum(info.json_bytes for info in loaded.infos) // 8
+    outcomes = tasks.run("analysing", size, analyze_rank, arguments)
+    parts: dict[Asked, list[pl.DataFrame]] = {each: [] for each in wanted}
+    failures: dict[Asked, dict[int, BaseException]] = {each: {} for each in wanted}
+    for rank, outcome in zip(ranks, outcomes, strict=True):
+        for each in wanted:
+            made = outcome if isinstance(outcome, BaseException) else outcome[each]
+            if isinstance(made, BaseException):
+                failures[each][rank] = made
+            else:
+                parts[each].append(made)
+    nowhere = [each for each in wanted if len(failures[each]) == len(ranks)]
+    if nowhere:
+        rank, error = next(iter(failures[nowhere[0]].items()))
+        names = ", ".join(name for name, _ in nowhere)
+        raise AnalysisError(f"rank {rank}: {names}: {said(error)}", path=ranks[rank][0].info.path) from error
+    # A rank that is lost to several for one reason is one finding.
+    lost: dict[Asked, list[Finding]] = {each: [] for each in wanted}
+    for rank in ranks:
+        reasons: dict[str, list[Asked]] = {}
+        for each in wanted:
+            if rank in failures[each]:
+                reasons.setdefault(said(failures[each][rank]), []).append(each)
+        for affected in reasons.values():
+            names_lost = [name for name, _ in affected]
+            finding = not_analyzed(rank, ranks[rank][0].info.path, names_lost, failures[affected[0]][rank])
+            for each in affected:
+                lost[each].append(finding)
+    return parts, lost
