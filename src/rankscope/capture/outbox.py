@@ -159,8 +159,15 @@ class Outbox:
         try:
             self._trouble = None
             folder = self._rank.folder()
-            folder.mkdir(parents=True, exist_ok=True)
-            room.try_to_write(folder)
+            for attempt in range(3):
+                folder.mkdir(parents=True, exist_ok=True)
+                try:
+                    room.try_to_write(folder)
+                    break
+                except FileNotFoundError:
+                    # Removed in this very moment: it is made again.
+                    if attempt == 2:
+                        raise
             needed = max(room.FIRST_GUESS_BYTES, 2 * self._largest)
             self._staging = room.staging_folder(config.staging_dir, str(folder), needed)
         except OSError as error:
