@@ -37,6 +37,7 @@ export function showPage(root: HTMLElement, opened: Payload, served: Served | nu
   const nav = h("nav", { "aria-label": "Views" }, open, list);
   const top = h("div", { class: "top-place" });
   const foot = h("footer");
+  const broad = h("div", { class: "frame" }, nav, main);
 
   nav.addEventListener("keydown", (event) => {
     if (event.key !== "Escape" || open.getAttribute("aria-expanded") !== "true") return;
@@ -105,6 +106,7 @@ export function showPage(root: HTMLElement, opened: Payload, served: Served | nu
     }
     here.textContent = shownName(view?.title ?? "none", 40);
     document.title = `${shownName(view?.title ?? "No such view", 60)} · ${shownName(runName(), 80)} · rankscope`;
+    broad.classList.toggle("broad", view?.id === "timeline"); // the picture takes the whole width
     menu(false);
     if (current !== "" && current !== id) {
       scrollTo(0, 0);
@@ -133,7 +135,7 @@ export function showPage(root: HTMLElement, opened: Payload, served: Served | nu
   frame();
   root.replaceChildren(
     h("a", { class: "skip", href: "#main", click: (event) => { event.preventDefault(); main.focus(); } }, "Skip to the content"),
-    top, h("div", { class: "frame" }, nav, main), foot);
+    top, broad, foot);
   show(router.place());
 }
 

@@ -37,10 +37,11 @@ function drawEvents(raster: Raster, scene: Scene, column: TileColumn, tile: Even
   const scale = scene.width / (to - from);
   const last = Math.min(to, column.end);
   const begin = Math.max(from, column.start);
-  for (let i = lowerBound(ends, begin, tile.from, tile.to); i < tile.to; i++) { // events of a lane do not overlap: ends rise too
+  for (let i = lowerBound(starts, begin - tile.longest, tile.from, tile.to); i < tile.to; i++) {
     const start = starts[i]!;
     if (start >= last) break;
     const end = ends[i]!;
+    if (end < begin) continue;
     // An event with no length still gets a thousandth of a pixel: the raster makes it visible.
     const x0 = (Math.max(start, column.start) - from) * scale;
     const x1 = (Math.min(end, column.end) - from) * scale;

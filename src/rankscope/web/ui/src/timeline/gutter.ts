@@ -58,7 +58,7 @@ export class Gutter {
     if (kind === RowKind.Rank || kind === RowKind.Counter) {
       const rank = layout.ranks[of];
       if (!rank) return null;
-      return kind === RowKind.Rank ? this.#rank(rank) : h("div", { class: "tl-name counter" }, named(rank.counters[-1 - rows.lane[row]!] ?? "", 40));
+      return kind === RowKind.Rank ? this.#rank(rank) : h("div", { class: "tl-name counter", title: (rank.counters[-1 - rows.lane[row]!] ?? "").slice(0, 200) }, named(rank.counters[-1 - rows.lane[row]!] ?? "", 40));
     }
     const track = layout.tracks[of];
     if (!track) return null;
@@ -83,9 +83,9 @@ export class Gutter {
   #track(track: Track): HTMLElement {
     const folded = isFolded(this.#model.layout, this.#model.folding(), track.index);
     const name = named(track.title, 48);
-    if (track.lanes < 2 && !folded) return h("div", { class: "tl-name track alone", title: track.title.slice(0, 400) }, name);
+    if (track.lanes < 2 && !folded) return h("div", { class: "tl-name part single", title: track.title.slice(0, 400) }, name);
     return button({
-      class: "tl-name track", "aria-expanded": String(!folded), "data-row": `t${track.index}`, "data-testid": `track-${track.index}`, "data-kind": track.kind,
+      class: "tl-name part", "aria-expanded": String(!folded), "data-row": `t${track.index}`, "data-testid": `track-${track.index}`, "data-kind": track.kind,
       title: `${track.title.slice(0, 400)} · ${counted(track.lanes, "lane")}`,
     }, () => this.#model.toggleTrack(track.index), h("span", { class: "twist", "aria-hidden": "true" }, folded ? "▸" : "▾"), name);
   }

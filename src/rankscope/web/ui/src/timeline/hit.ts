@@ -31,13 +31,12 @@ export function hitAt(scene: Scene, lane: number, at: number, reach: number): Hi
 
 function exactHit(tile: EventTile, lane: number, at: number, reach: number): Hit | null {
   const { starts, ends, rows, names } = tile.batch;
-  const next = lowerBound(starts, at, tile.from, tile.to);
   let best = -1;
   let least = reach;
-  for (const i of [next - 1, next]) {
-    if (i < tile.from || i >= tile.to) continue;
+  for (let i = lowerBound(starts, at - reach - tile.longest, tile.from, tile.to); i < tile.to && starts[i]! <= at + reach; i++) {
     const away = Math.max(starts[i]! - at, at - ends[i]!, 0);
-    if (away < least || (away === least && best < 0)) [best, least] = [i, away];
+    // Of several at one instant the shortest is the hardest to reach otherwise.
+    if (away < least || (away === least && (best < 0 || ends[i]! - starts[i]! < ends[best]! - starts[best]!))) [best, least] = [i, away];
   }
   return best < 0 ? null : { lane, row: rows[best]!, name: names[best]!, start: starts[best]!, end: ends[best]!, count: 1 };
 }

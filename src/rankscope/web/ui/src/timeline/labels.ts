@@ -185,10 +185,10 @@ export class Labels {
     const { from, to } = scene.window;
     const scale = this.#model.width / (to - from);
     const shortest = NARROWEST / scale;
-    for (let i = lowerBound(ends, from, tile.from, tile.to); i < tile.to; i++) {
+    for (let i = lowerBound(starts, from - tile.longest, tile.from, tile.to); i < tile.to; i++) {
       const start = starts[i]!;
       if (start >= to) return;
-      if (ends[i]! - start < shortest) continue;
+      if (ends[i]! - start < shortest || ends[i]! < from) continue;
       if (start < columnStart && columnStart > from) continue; // the column before has named it
       this.#name(c, (start - from) * scale, (ends[i]! - from) * scale, y, names[i]!, categories[i]!);
     }

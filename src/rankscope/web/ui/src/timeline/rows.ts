@@ -35,6 +35,8 @@ export interface Folding {
 
 export const RANK_ROW = 22;
 export const LANE_ROW = 16;
+/** Few ranks, none open: their rows take the room there is. */
+const TALLEST = 44;
 const FOLDED_ROW = 18;
 const COUNTER_ROW = 30;
 const GAP = 3;
@@ -51,6 +53,7 @@ export function rowsOf(layout: Layout, folding: Folding, viewHeight: number): Ro
   const fitting = viewHeight / Math.max(1, shownRanks.length) - 1;
   // Every rank in sight at once, as long as its row can still be seen; beyond that, and once one is opened, they scroll.
   const rankRow = shownRanks.length * (RANK_ROW + GAP) <= viewHeight || (anyOpen && shownRanks.length <= 64) ? RANK_ROW : Math.max(LOWEST, Math.min(RANK_ROW, Math.floor(fitting)));
+  const closedRow = !anyOpen && rankRow >= RANK_ROW ? Math.min(TALLEST, Math.max(RANK_ROW, Math.floor(fitting) - GAP)) : rankRow;
   const gap = rankRow >= RANK_ROW ? GAP : rankRow >= 6 ? 1 : 0;
 
   const kind: number[] = [], of: number[] = [], lane: number[] = [], top: number[] = [], size: number[] = [];
@@ -67,7 +70,7 @@ export function rowsOf(layout: Layout, folding: Folding, viewHeight: number): Ro
     const own = tracks.find((track) => track.kind === "rank");
     const open = folding.ranks.has(rank.rank);
     rowOfRank[rank.index] = kind.length;
-    add(RowKind.Rank, rank.index, own && own.lanes > 0 ? own.firstLane : -1, open ? RANK_ROW : rankRow, gap);
+    add(RowKind.Rank, rank.index, own && own.lanes > 0 ? own.firstLane : -1, open ? RANK_ROW : closedRow, gap);
     if (!open) continue;
     if (folding.counters) rank.counters.forEach((_, index) => add(RowKind.Counter, rank.index, -1 - index, COUNTER_ROW, GAP));
     const narrowed = words.length > 0 && !matches(rankText(rank), words);

@@ -1,6 +1,6 @@
 /** The picture: two canvases, one frame at a time. Rectangles are pixels (raster.ts), words and lines lie above (labels.ts). */
 import { h, styled } from "../components/dom.ts";
-import { CATEGORIES, categoryVariable } from "../theme/categories.ts";
+import { CATEGORIES, categoryVariable, type Category } from "../theme/categories.ts";
 import { color } from "../theme/theme.ts";
 import { drawLane, type Scene } from "./draw.ts";
 import { Labels, type Palette } from "./labels.ts";
@@ -13,6 +13,8 @@ import { levelFor } from "./window.ts";
 /** The ruler above the rows. */
 export const RULER = 44;
 const BELOW = 24;
+/** Host lanes are told apart by where they stand; on a stream only the pattern tells a category without its colour. */
+const ON_DEVICE: ReadonlySet<Category> = new Set(["communication", "memory", "memset"]);
 
 export interface Frame {
   readonly scene: Scene;
@@ -84,7 +86,7 @@ export class Stage {
     const model = this.#model;
     const palette = paletteOf(model);
     this.#palette = palette;
-    this.#raster = new Raster(Math.max(1, this.#pixels.width), Math.max(1, this.#pixels.height), palette.inks, model.layout.categories.map(({ category }) => CATEGORIES[category].pattern));
+    this.#raster = new Raster(Math.max(1, this.#pixels.width), Math.max(1, this.#pixels.height), palette.inks, model.layout.categories.map(({ category }) => (ON_DEVICE.has(category) ? CATEGORIES[category].pattern : "none")));
     this.#image = new ImageData(this.#raster.bytes, this.#raster.width, this.#raster.height);
     this.request();
   }

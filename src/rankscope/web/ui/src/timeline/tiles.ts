@@ -27,11 +27,12 @@ export interface EventBatch {
 }
 
 export interface BinTile { readonly batch: BinBatch; readonly from: number; readonly to: number; readonly busyFrom: number; readonly busyTo: number; readonly count: number }
-export interface EventTile { readonly batch: EventBatch; readonly from: number; readonly to: number }
+/** `longest`: of its events, to find those that began before an instant; in a rank's own lane they overlap. */
+export interface EventTile { readonly batch: EventBatch; readonly from: number; readonly to: number; readonly longest: number }
 
 const NONE = new Uint32Array(0);
 const EMPTY_BINS: BinTile = { batch: { bins: NONE, counts: NONE, names: NONE, rows: NONE, busyBins: NONE, busyCategories: new Uint8Array(0), busy: new Float64Array(0) }, from: 0, to: 0, busyFrom: 0, busyTo: 0, count: 0 };
-const EMPTY_EVENTS: EventTile = { batch: { rows: NONE, starts: new Float64Array(0), ends: new Float64Array(0), names: NONE, categories: new Uint8Array(0) }, from: 0, to: 0 };
+const EMPTY_EVENTS: EventTile = { batch: { rows: NONE, starts: new Float64Array(0), ends: new Float64Array(0), names: NONE, categories: new Uint8Array(0) }, from: 0, to: 0, longest: 0 };
 
 interface Held { readonly bytes: number; used: number; readonly column: TileColumn; readonly lanes: readonly number[]; readonly exact: boolean }
 
@@ -138,8 +139,9 @@ export class TileCache {
     let at = 0;
     lanes.forEach((lane, index) => {
       const from = at;
-      while (at < owners.length && owners[at] === index) at++;
-      column.events.set(lane, { batch, from, to: at });
+      let longest = 0;
+      for (; at < owners.length && owners[at] === index; at++) longest = Math.max(longest, batch.ends[at]! - batch.starts[at]!);
+      column.events.set(lane, { batch, from, to: at, longest });
     });
     this.#hold({ bytes: file.bytes + lanes.length * 90, used: ++this.#clock, column, lanes, exact: true });
   }

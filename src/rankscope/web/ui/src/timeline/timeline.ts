@@ -58,7 +58,7 @@ export class Timeline {
     const model = this.#model = new Model(api, layout, cache, names, counters, marksOf(findings));
     this.#loader = new Loader(api, cache, layout, () => { this.#notice.hidden = true; model.changed(); }, failed);
     this.#gutter = new Gutter(model, () => this.#stage.box);
-    this.#stage = new Stage(model, this.#loader, this.#gutter.element, h("div", { class: "tl-corner" }, layout.aligned ? "Aligned clocks" : "Clocks as recorded"), "tl-help");
+    this.#stage = new Stage(model, this.#loader, this.#gutter.element, h("div", { class: "tl-corner" }, layout.aligned ? `Clocks aligned${layout.residual === null ? "" : `, ± ${formatDuration(layout.residual, 2)}`}` : "Clocks as recorded"), "tl-help");
     this.#stage.afterFrame(() => this.#gutter.draw());
     this.#input = new Input(model, this.#stage, {
       pick: (x, y) => this.#pick(x, y), hover: (x, y) => this.#hover(x, y), leave: () => { this.#tip.hidden = true; },

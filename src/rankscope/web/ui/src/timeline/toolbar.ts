@@ -32,7 +32,7 @@ export function toolbar(model: Model, findings: readonly Finding[], acts: BarAct
   const { layout } = model;
   const count = h("span", { class: "count", role: "status", "data-testid": "search-count" });
   const search = h("input", {
-    type: "search", placeholder: "Find a kernel, an operator …", "aria-label": "Find events by name", value: model.query, "data-testid": "search",
+    type: "search", placeholder: "Find by name", "aria-label": "Find events by name", value: model.query, "data-testid": "search",
     keydown: (event) => {
       const { key, shiftKey } = event as KeyboardEvent;
       if (key === "Enter") acts.search(search.value, shiftKey ? "previous" : "next");
@@ -40,7 +40,7 @@ export function toolbar(model: Model, findings: readonly Finding[], acts: BarAct
   });
   let waiting = 0;
   const filter = h("input", {
-    type: "search", placeholder: "Ranks, streams …", "aria-label": "Show only ranks and lanes with these words", value: model.filter, "data-testid": "lane-filter",
+    type: "search", placeholder: "Filter lanes", "aria-label": "Show only ranks and lanes with these words", value: model.filter, "data-testid": "lane-filter",
     input: () => {
       clearTimeout(waiting);
       waiting = window.setTimeout(() => acts.filter(filter.value), FILTER_PAUSE_MS);
@@ -49,7 +49,7 @@ export function toolbar(model: Model, findings: readonly Finding[], acts: BarAct
   const steps = [...new Set(layout.ranks.flatMap((rank) => rank.steps.map(({ step }) => step)))].filter((step): step is number => step !== null).sort((a, b) => a - b);
   const jump = (id: string, label: string, values: readonly { value: string; label: string }[], go: (value: string) => void): HTMLElement | null => {
     if (values.length === 0) return null;
-    const field = selector(id, label, [{ value: "", label: "go to …" }, ...values], "", (value) => {
+    const field = selector(id, label, [{ value: "", label: `${label} …` }, ...values], "", (value) => {
       if (value !== "") go(value);
       const select = field.querySelector("select");
       if (select) select.value = "";

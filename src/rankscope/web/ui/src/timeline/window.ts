@@ -15,8 +15,7 @@ export function whole(span: number): Window {
 
 export function clamped(window: Window, span: number): Window {
   const length = Math.min(Math.max(window.to - window.from, CLOSEST_NS), span * (1 + MARGIN));
-  const slack = Math.max(length * 0.5, span * MARGIN / 2);
-  const low = -Math.min(slack, span * MARGIN / 2 + length * 0.25);
+  const low = -Math.min(span * MARGIN / 2, length * 0.25);
   const high = span - length - low;
   const middle = (window.from + window.to) / 2;
   const from = Math.min(Math.max(middle - length / 2, Math.min(low, high)), Math.max(low, high));
