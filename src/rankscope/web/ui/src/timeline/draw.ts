@@ -35,18 +35,9 @@ function drawEvents(raster: Raster, scene: Scene, column: TileColumn, tile: Even
   const { starts, ends, categories } = tile.batch;
   const { from, to } = scene.window;
   const scale = scene.width / (to - from);
-  const last = Math.min(to, column.end);
-  const begin = Math.max(from, column.start);
-  for (let i = lowerBound(starts, begin - tile.longest, tile.from, tile.to); i < tile.to; i++) {
-    const start = starts[i]!;
-    if (start >= last) break;
-    const end = ends[i]!;
-    if (end < begin) continue;
-    // An event with no length still gets a thousandth of a pixel: the raster makes it visible.
-    const x0 = (Math.max(start, column.start) - from) * scale;
-    const x1 = (Math.min(end, column.end) - from) * scale;
-    raster.span(x0, x1 > x0 ? x1 : x0 + 1e-3, 1, categories[i]!, start >= column.start);
-  }
+  const low = Math.max(from, column.start);
+  const first = lowerBound(starts, low - tile.longest, tile.from, tile.to);
+  raster.events(starts, ends, categories, first, tile.to, from, scale, column.start, Math.min(to, column.end));
 }
 
 function drawBins(raster: Raster, scene: Scene, column: TileColumn, tile: BinTile, start: number, end: number): void {
@@ -58,12 +49,8 @@ function drawBins(raster: Raster, scene: Scene, column: TileColumn, tile: BinTil
   const firstBin = Math.floor(Math.max(from, start) / width);
   const lastBin = Math.ceil(Math.min(to, end) / width);
   const low = lowerBound(busyBins, firstBin, tile.busyFrom, tile.busyTo);
-  for (let i = low; i < tile.busyTo; i++) {
-    const bin = busyBins[i]!;
-    if (bin >= lastBin) break;
-    const x = (bin * width - from) * scale;
-    raster.span(x, x + step, busy[i]! / width, busyCategories[i]!, false);
-  }
+  const high = lowerBound(busyBins, lastBin, low, tile.busyTo);
+  raster.bins(busyBins, busyCategories, busy, low, high, -from * scale, step, width);
 }
 
 function drawCoarser(raster: Raster, scene: Scene, lane: number, start: number, end: number): void {

@@ -23,6 +23,8 @@ export class Loader {
   readonly #failed: (error: unknown) => void;
   readonly #flights = new Set<Flight>();
   readonly #overview: number;
+  /** Called when the view lacks nothing more. */
+  rested: () => void = () => undefined;
   #scene: Scene | null = null;
   #lanes: readonly number[] = [];
   #timer = 0;
@@ -38,11 +40,6 @@ export class Loader {
     let level = 0;
     while (level < layout.levels - 1 && TILE_BINS * cache.binWidth(level) < layout.span) level++;
     this.#overview = level;
-  }
-
-  /** True while something that the view lacks is on its way or about to be asked for. */
-  get busy(): boolean {
-    return this.#flights.size > 0 || this.#timer !== 0;
   }
 
   want(scene: Scene, lanes: readonly number[]): void {
@@ -74,6 +71,7 @@ export class Loader {
       if (this.#flights.size >= AT_ONCE) break;
       void this.#fetch(job);
     }
+    if (this.#flights.size === 0) this.rested();
   }
 
   *#jobs(scene: Scene, overview: readonly TileColumn[]): Generator<Job> {

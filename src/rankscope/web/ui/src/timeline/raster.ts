@@ -9,6 +9,9 @@ export const FAINTEST = 0.22;
 /** Events this wide get an edge on their left, so that neighbours of one colour stay apart. */
 const EDGE_PX = 4;
 const PATTERN_FROM_PX = 12;
+/** Steps of a share for which the colours are worked out beforehand. */
+const TINTS = 500;
+const FAINT = Math.round(FAINTEST * TINTS);
 
 export interface Ink {
   readonly r: number;
@@ -34,18 +37,17 @@ export class Raster {
   readonly bytes: Uint8ClampedArray<ArrayBuffer>;
   /** How many rectangles the last frame was made of. */
   rectangles = 0;
-  readonly #share: Float32Array;
-  readonly #red: Float32Array;
-  readonly #green: Float32Array;
-  readonly #blue: Float32Array;
+  /** Share of each pixel by category: category × width + x. */
+  readonly #shares: Float32Array;
+  /** Categories that the row holds, and which of them were met already. */
+  readonly #present: number[] = [];
+  readonly #met: Uint8Array;
   readonly #edge: Uint8Array;
-  /** The category that holds most of a pixel, for its pattern. */
-  readonly #most: Float32Array;
-  readonly #which: Uint8Array;
   readonly #r: Float32Array;
   readonly #g: Float32Array;
   readonly #b: Float32Array;
   readonly #masks: Uint8Array;
+  readonly #tinted = new Map<number, Uint32Array>();
   #low = 0;
   #high = -1;
 
@@ -54,17 +56,13 @@ export class Raster {
     this.height = height;
     this.bytes = new Uint8ClampedArray(width * height * 4);
     this.pixels = new Uint32Array(this.bytes.buffer);
-    this.#share = new Float32Array(width);
-    this.#red = new Float32Array(width);
-    this.#green = new Float32Array(width);
-    this.#blue = new Float32Array(width);
-    this.#most = new Float32Array(width);
-    this.#which = new Uint8Array(width);
+    this.#shares = new Float32Array(width * inks.length);
+    this.#met = new Uint8Array(inks.length);
     this.#edge = new Uint8Array(width);
     this.#r = Float32Array.from(inks, (ink) => ink.r);
     this.#g = Float32Array.from(inks, (ink) => ink.g);
     this.#b = Float32Array.from(inks, (ink) => ink.b);
-    this.#masks = new Uint8Array(256 * 36);
+    this.#masks = new Uint8Array(inks.length * 36);
     patterns.forEach((pattern, category) => {
       for (let i = 0; i < 36; i++) this.#masks[category * 36 + i] = MASKS[pattern](i % 6, Math.floor(i / 6)) ? 1 : 0;
     });
@@ -78,14 +76,11 @@ export class Raster {
   /** Begins a row; spans of the last one are forgotten. */
   begin(): void {
     if (this.#high >= this.#low) {
-      const [low, high] = [this.#low, this.#high + 1];
-      this.#share.fill(0, low, high);
-      this.#red.fill(0, low, high);
-      this.#green.fill(0, low, high);
-      this.#blue.fill(0, low, high);
-      this.#most.fill(0, low, high);
-      this.#edge.fill(0, low, high);
+      for (const category of this.#present) this.#shares.fill(0, category * this.width + this.#low, category * this.width + this.#high + 1);
+      this.#edge.fill(0, this.#low, this.#high + 1);
     }
+    this.#met.fill(0);
+    this.#present.length = 0;
     this.#low = this.width;
     this.#high = -1;
   }
@@ -93,34 +88,125 @@ export class Raster {
   /** From x0 to x1 (pixels, fractions count), a category holds this share of the time. */
   span(x0: number, x1: number, share: number, category: number, edged: boolean): void {
     const width = this.width;
-    if (x1 <= 0 || x0 >= width || !(share > 0)) return;
+    if (x1 <= 0 || x0 >= width || !(share > 0) || category >= this.#met.length) return;
     this.rectangles++;
-    const wide = edged && x1 - x0 >= EDGE_PX;
     const left = x0 < 0 ? 0 : x0;
     const right = x1 > width ? width : x1;
-    const first = Math.floor(left);
+    const first = left | 0;
     const last = Math.min(width - 1, Math.max(first, Math.ceil(right) - 1));
     if (first < this.#low) this.#low = first;
     if (last > this.#high) this.#high = last;
-    if (wide && x0 >= 0) this.#edge[first] = 1;
+    if (edged && x0 >= 0 && x1 - x0 >= EDGE_PX) this.#edge[first] = 1;
+    this.#meet(category);
+    const shares = this.#shares;
+    const base = category * width;
     if (first === last) {
-      this.#add(first, (right - left) * share, category);
+      shares[base + first]! += (right - left) * share;
       return;
     }
-    this.#add(first, (first + 1 - left) * share, category);
-    for (let x = first + 1; x < last; x++) this.#add(x, share, category);
-    this.#add(last, (right - last) * share, category);
+    shares[base + first]! += (first + 1 - left) * share;
+    for (let x = first + 1; x < last; x++) shares[base + x]! += share;
+    shares[base + last]! += (right - last) * share;
   }
 
-  #add(x: number, part: number, category: number): void {
-    this.#share[x]! += part;
-    this.#red[x]! += part * this.#r[category]!;
-    this.#green[x]! += part * this.#g[category]!;
-    this.#blue[x]! += part * this.#b[category]!;
-    if (part > this.#most[x]!) {
-      this.#most[x] = part;
-      this.#which[x] = category;
+  /** Many bins of one width at once: bin b lies from b × step + offset (pixels) on, busy for its part of `whole`. */
+  bins(bins: Uint32Array, categories: Uint8Array, busy: Float64Array, from: number, to: number, offset: number, step: number, whole: number): void {
+    if (from >= to) return;
+    if (step > 1) {
+      for (let i = from; i < to; i++) this.span(bins[i]! * step + offset, (bins[i]! + 1) * step + offset, busy[i]! / whole, categories[i]!, false);
+      return;
     }
+    // At most a pixel wide: a bin lies in one pixel or in two. This is where the time of a frame goes, so nothing is called.
+    const width = this.width;
+    const shares = this.#shares;
+    const met = this.#met;
+    const part = step / whole;
+    for (let i = from; i < to; i++) {
+      const x = bins[i]! * step + offset;
+      const category = categories[i]!;
+      if (met[category] !== 1) this.#meet(category);
+      const first = Math.floor(x);
+      const beyond = x + step - first - 1;
+      const at = category * width + first;
+      const amount = busy[i]! * part;
+      if (beyond <= 0) {
+        if (first >= 0 && first < width) shares[at]! += amount;
+      } else {
+        const second = (amount * beyond) / step;
+        if (first >= 0 && first < width) shares[at]! += amount - second;
+        if (first >= -1 && first + 1 < width) shares[at + 1]! += second;
+      }
+    }
+    this.rectangles += to - from;
+    this.#low = Math.max(0, Math.min(this.#low, Math.floor(bins[from]! * step + offset)));
+    this.#high = Math.min(width - 1, Math.max(this.#high, Math.floor((bins[to - 1]! + 1) * step + offset)));
+  }
+
+  /** Many events at once, sorted by start; each is cut to [low, high). An instant `at` lies at (at - origin) × scale pixels. */
+  events(starts: Float64Array, ends: Float64Array, categories: Uint8Array, from: number, to: number, origin: number, scale: number, low: number, high: number): void {
+    const width = this.width;
+    const shares = this.#shares;
+    const met = this.#met;
+    let drawn = 0;
+    let least = this.#low;
+    let most = this.#high;
+    for (let i = from; i < to; i++) {
+      const start = starts[i]!;
+      if (start >= high) break;
+      const end = ends[i]!;
+      if (end < low) continue;
+      const category = categories[i]!;
+      if (met[category] !== 1) this.#meet(category);
+      let x0 = ((start > low ? start : low) - origin) * scale;
+      let x1 = ((end < high ? end : high) - origin) * scale;
+      if (x1 <= x0) x1 = x0 + 1e-3; // no length, yet something happened
+      if (x1 <= 0 || x0 >= width) continue;
+      const edged = start >= low && x0 >= 0 && x1 - x0 >= EDGE_PX;
+      if (x0 < 0) x0 = 0;
+      if (x1 > width) x1 = width;
+      drawn++;
+      const first = x0 | 0;
+      const base = category * width;
+      if (first < least) least = first;
+      if (x1 <= first + 1) {
+        shares[base + first]! += x1 - x0;
+        if (first > most) most = first;
+        continue;
+      }
+      let last = x1 | 0;
+      if (last === x1) last--;
+      if (last > most) most = last;
+      if (edged) this.#edge[first] = 1;
+      shares[base + first]! += first + 1 - x0;
+      for (let x = first + 1; x < last; x++) shares[base + x]! += 1;
+      shares[base + last]! += x1 - last;
+    }
+    this.rectangles += drawn;
+    this.#low = least;
+    this.#high = most;
+  }
+
+  /** The colour of every category at every share of a pixel, over a background. */
+  #tints(background: Ink): Uint32Array {
+    const key = packed(background.r, background.g, background.b);
+    let tints = this.#tinted.get(key);
+    if (!tints) {
+      tints = new Uint32Array(this.#r.length << 9);
+      for (let category = 0; category < this.#r.length; category++) {
+        for (let level = 0; level <= TINTS; level++) {
+          const ink = level / TINTS;
+          tints[(category << 9) + level] = packed(this.#r[category]! * ink + background.r * (1 - ink), this.#g[category]! * ink + background.g * (1 - ink), this.#b[category]! * ink + background.b * (1 - ink));
+        }
+      }
+      this.#tinted.set(key, tints);
+    }
+    return tints;
+  }
+
+  #meet(category: number): void {
+    if (this.#met[category] !== 0) return;
+    this.#met[category] = 1;
+    this.#present.push(category);
   }
 
   /** Writes the row's spans over `height` lines from `top` on, over a background. Lines outside of the picture are cut. */
@@ -133,17 +219,51 @@ export class Raster {
     const line = from * width;
     const plain = packed(background.r, background.g, background.b);
     pixels.fill(plain, line, line + width);
+    const present = this.#present;
+    const shares = this.#shares;
+    const [inkR, inkG, inkB, edge] = [this.#r, this.#g, this.#b, this.#edge];
+    const alone = this.#tints(background);
+    const only = present[0] ?? 0;
+    const several = present.length > 1;
     for (let x = this.#low; x <= this.#high; x++) {
-      const share = this.#share[x]!;
+      if (edge[x] === 0) { // nearly every pixel holds one category: its colour at that share is known
+        let which = only;
+        let amount = shares[only * width + x]!;
+        let mixed = false;
+        for (let k = 1; several && k < present.length; k++) {
+          const part = shares[present[k]! * width + x]!;
+          if (part === 0) continue;
+          if (amount > 0) {
+            mixed = true;
+            break;
+          }
+          amount = part;
+          which = present[k]!;
+        }
+        if (!mixed) {
+          if (amount > 0) pixels[line + x] = alone[(which << 9) + (amount >= 1 ? TINTS : amount <= FAINTEST ? FAINT : (amount * TINTS + 0.5) | 0)]!;
+          continue;
+        }
+      }
+      let share = 0;
+      let r = 0;
+      let g = 0;
+      let b = 0;
+      for (let k = 0; k < present.length; k++) {
+        const category = present[k]!;
+        const part = shares[category * width + x]!;
+        if (part === 0) continue;
+        share += part;
+        r += part * inkR[category]!;
+        g += part * inkG[category]!;
+        b += part * inkB[category]!;
+      }
       if (share <= 0) continue;
       const ink = share >= 1 ? 1 : share < FAINTEST ? FAINTEST : share;
       const scale = ink / share;
       const rest = 1 - ink;
-      const dim = this.#edge[x] ? 0.66 : 1;
-      pixels[line + x] = packed(
-        (this.#red[x]! * scale + background.r * rest) * dim,
-        (this.#green[x]! * scale + background.g * rest) * dim,
-        (this.#blue[x]! * scale + background.b * rest) * dim);
+      const dim = edge[x] ? 0.66 : 1;
+      pixels[line + x] = packed((r * scale + background.r * rest) * dim, (g * scale + background.g * rest) * dim, (b * scale + background.b * rest) * dim);
     }
     if (height < PATTERN_FROM_PX || this.#high < this.#low) {
       for (let y = from + 1; y < to; y++) pixels.copyWithin(y * width, line, line + width);
@@ -159,15 +279,23 @@ export class Raster {
     for (let y = from + 6; y < to; y++) pixels.copyWithin(y * width, (y - 6) * width, (y - 5) * width);
   }
 
+  /** Over pixels that a patterned category holds for the most part. */
   #hatch(line: number, phase: number, hatch: Ink & { readonly a: number }): void {
     const pixels = this.pixels;
     const masks = this.#masks;
+    const shares = this.#shares;
     const keep = 1 - hatch.a;
-    for (let x = this.#low; x <= this.#high; x++) {
-      if (this.#most[x]! < 0.5 || masks[this.#which[x]! * 36 + phase * 6 + (x % 6)] === 0) continue;
-      const at = line + x;
-      const pixel = pixels[at]!;
-      pixels[at] = packed((pixel & 255) * keep + hatch.r * hatch.a, ((pixel >>> 8) & 255) * keep + hatch.g * hatch.a, ((pixel >>> 16) & 255) * keep + hatch.b * hatch.a);
+    const [r, g, b] = [hatch.r * hatch.a, hatch.g * hatch.a, hatch.b * hatch.a];
+    for (const category of this.#present) {
+      const row = category * 36 + phase * 6;
+      const base = category * this.width;
+      if (!masks.subarray(row, row + 6).includes(1)) continue;
+      for (let x = this.#low; x <= this.#high; x++) {
+        if (shares[base + x]! < 0.5 || masks[row + (x % 6)] === 0) continue;
+        const at = line + x;
+        const pixel = pixels[at]!;
+        pixels[at] = packed((pixel & 255) * keep + r, ((pixel >>> 8) & 255) * keep + g, ((pixel >>> 16) & 255) * keep + b);
+      }
     }
   }
 }

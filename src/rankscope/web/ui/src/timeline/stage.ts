@@ -41,6 +41,7 @@ export class Stage {
   #asked = 0;
   #times = new Float64Array(240);
   #frames = 0;
+  #complete = false;
   #ended = false;
   readonly #after = new Set<() => void>();
 
@@ -53,6 +54,7 @@ export class Stage {
     this.space = h("div", { class: "tl-space" }, corner, gutter, this.element);
     this.box = h("div", { class: "tl-box", scroll: () => this.request() }, this.space);
     this.#labels = new Labels(model, this.#words);
+    loader.rested = () => this.#settle(this.#complete && this.#asked === 0);
     model.onDraw(() => this.request());
     model.onFold(() => this.#fit());
   }
@@ -146,8 +148,13 @@ export class Stage {
     this.#times[this.#frames++ % this.#times.length] = performance.now() - began;
     this.#loader.want(scene, lanes.sort((a, b) => a - b));
     for (const tell of this.#after) tell();
-    const settled = complete && !this.#loader.busy;
-    if ((this.element.dataset["settled"] === "true") !== settled) this.element.dataset["settled"] = String(settled);
+    this.#complete = complete;
+    if (!complete) this.#settle(false);
+  }
+
+  /** Says to tests and to assistive technology whether all that is in sight is drawn as it is. */
+  #settle(settled: boolean): void {
+    if (this.element.dataset["settled"] !== String(settled)) this.element.dataset["settled"] = String(settled);
   }
 
   /** Script time of the last frames in ms, and what the last one drew: for the benchmark. */

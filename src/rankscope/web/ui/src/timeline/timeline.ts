@@ -165,6 +165,7 @@ export class Timeline {
 
   #go(window: Window): void {
     this.#context.router.note(this.#address());
+    delete this.#stage.element.dataset["settled"];
     this.#model.show(window);
     this.#push();
   }
