@@ -30,8 +30,8 @@ from rankscope.ingest.discover import Found, find_traces
 from rankscope.ingest.identify import assign_ranks
 from rankscope.ingest.kinds import DEVICE_KINDS
 from rankscope.ingest.losses import losses_of, missing_ranks, not_analyzed, said, unreadable
-from rankscope.ingest.runs import check_steps, choose_run
-from rankscope.ingest.task import ingest_trace
+from rankscope.ingest.runs import NAMELESS, KnownRun, check_steps, choose_run, known_runs
+from rankscope.ingest.task import find_ingested, ingest_trace
 from rankscope.results import Analysis, Finding, Inputs, Options, Result, by_weight
 from rankscope.rundir.manifest import RunManifest, read_run_manifest
 from rankscope.store.cache import CachedTrace, DamagedTablesError
@@ -159,6 +159,7 @@ class Run:
         self._workers = workers
         self._progress = progress
         self._results: dict[str, Result] = {}
+        self._known: tuple[KnownRun, ...] = ()
 
     # -- what the run is ----------------------------------------------------------------------------------------
 
@@ -267,7 +268,11 @@ class Run:
 
     def _load(self) -> Loaded:
         paths = self._found.traces
-        outcomes = self._run_tasks("reading", _size_of(paths), ingest_trace, [(path,) for path in paths])
+        cached = {path: found for path in paths if (found := find_ingested(path)) is not None}
+        # What was read before is found at once: no worker is started to find it.
+        unread = [path for path in paths if path not in cached]
+        read = self._run_tasks("reading", _size_of(unread), ingest_trace, [(path,) for path in unread])
+        outcomes = list(map({**cached, **dict(zip(unread, read, strict=True))}.__getitem__, paths))
         traces: list[CachedTrace] = []
         failures: list[tuple[str, BaseException]] = []
         for path, outcome in zip(paths, outcomes, strict=True):
@@ -283,6 +288,7 @@ class Run:
         ]
         if not named:
             findings += [unreadable(path, e, beside=True) for path, e in failures if isinstance(e, NotATraceError)]
+        self._known = known_runs([trace.info for trace in traces])
         run_id = choose_run([trace.info for trace in traces], self._wanted_run, self.path)
         traces = [trace for trace in traces if trace.info.run_id == run_id]
         folders = {trace.info.path: trace for trace in traces}
@@ -355,6 +361,55 @@ class Run:
             told = lost if analysis.name in names else []
             self._results[analysis.name] = Result(analysis, frame, (*told, *findings))
 
+    @property
+    def results(self) -> dict[str, Result]:
+        """The results so far, by name."""
+        return dict(self._results)
+
+    @property
+    def options(self) -> Options:
+        """The user's choices."""
+        return self._options
+
+    @property
+    def known_runs(self) -> tuple[KnownRun, ...]:
+        """The runs whose traces are among the files, as far as they were read; this one among them."""
+        return self._known
+
+    def other(self, run_id: str | None, progress: Progress | None = None) -> Run:
+        """Another run of those whose traces are among the files."""
+        return Run(self._found, self._options, run_id or NAMELESS, self._executor, self._workers, progress)
+
+    def map_ranks(
+        self,
+        what: str,
+        task: Callable[..., T],
+        arguments: Mapping[int, tuple[Any, ...]],
+        told: Callable[[int, T | BaseException], None] = lambda rank, outcome: None,
+    ) -> dict[int, T | BaseException]:
+        """Run a task for each rank where tasks run; outcomes by rank, errors among them.
+
+        Args:
+            what: what is being done, for the progress.
+            task: a function of a module, called on any worker.
+            arguments: of each rank, what the task is called with; the rank itself is no part of it.
+            told: is told each outcome as it comes.
+        """
+        ranks = list(arguments)
+        size = sum(info.json_bytes for info in self.loaded.infos if info.rank in arguments) // 8
+        outcomes = self._run_tasks(
+            what,
+            size,
+            _of_rank,
+            [(task, rank, arguments[rank]) for rank in ranks],
+            lambda outcome: told(*outcome) if isinstance(outcome, tuple) else None,
+        )
+        found = {rank: o[1] if isinstance(o, tuple) else o for rank, o in zip(ranks, outcomes, strict=True)}
+        for rank, outcome in found.items():
+            if isinstance(outcome, BaseException):
+                told(rank, outcome)
+        return found
+
     def __getattr__(self, name: str) -> Callable[[], pl.DataFrame]:
         if name.startswith("_") or name not in all_analyses():
             raise AttributeError(f"a run has no attribute and no analysis {name!r}")
@@ -369,7 +424,12 @@ class Run:
     # -- tasks --------------------------------------------------------------------------------------------------
 
     def _run_tasks(
-        self, what: str, size: int, task: Callable[..., T], arguments: Sequence[tuple[Any, ...]]
+        self,
+        what: str,
+        size: int,
+        task: Callable[..., T],
+        arguments: Sequence[tuple[Any, ...]],
+        each: Callable[[T | BaseException], None] = lambda outcome: None,
     ) -> list[T | BaseException]:
         """Run a task for each tuple of arguments; outcomes in their order, errors among them."""
         total = len(arguments)
@@ -380,6 +440,7 @@ class Run:
             nonlocal done, read
             done += 1
             read += outcome.info.json_bytes if isinstance(outcome, CachedTrace) else 0
+            each(outcome)
             self._tell(what, done, total, read)
 
         self._tell(what, 0, total, 0)
@@ -388,6 +449,10 @@ class Run:
     def _tell(self, what: str, done: int, total: int, read: int) -> None:
         if self._progress is not None:
             self._progress(what, done, total, read)
+
+
+def _of_rank(task: Callable[..., T], rank: int, arguments: tuple[Any, ...]) -> tuple[int, T]:
+    return rank, task(*arguments)
 
 
 def _ran_on_device(info: TraceInfo) -> bool:

@@ -3,13 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from rankscope.errors import ConfigError, RunSelectionError
 from rankscope.store.info import TraceInfo
 
 LATEST = "latest"
-_NAMELESS = "(no id)"
+NAMELESS = "(no id)"
+
+
+@dataclass(frozen=True)
+class KnownRun:
+    """A run whose traces are among some files.
+
+    Attributes:
+        run_id: its id; None for the traces that carry none.
+        began_ns: its first instant on the hosts' clocks, ns.
+        ranks: how many ranks' traces there are.
+    """
+
+    run_id: str | None
+    began_ns: int
+    ranks: int
+
+
+def known_runs(infos: Sequence[TraceInfo]) -> tuple[KnownRun, ...]:
+    """The runs whose traces these are, the oldest first."""
+    runs: dict[str | None, list[TraceInfo]] = {}
+    for info in infos:
+        runs.setdefault(info.run_id, []).append(info)
+    found = [
+        KnownRun(
+            run_id,
+            min(info.base_time_ns + (info.start_ns or 0) for info in members),
+            len({info.path if info.rank is None else info.rank for info in members}),
+        )
+        for run_id, members in runs.items()
+    ]
+    return tuple(sorted(found, key=lambda run: run.began_ns))
 
 
 def choose_run(infos: Sequence[TraceInfo], wanted: str | None, path: str) -> str | None:
@@ -32,7 +64,7 @@ def choose_run(infos: Sequence[TraceInfo], wanted: str | None, path: str) -> str
         if len(runs) > 1:
             raise RunSelectionError(
                 f"there are {len(runs)} runs in here, the oldest first: "
-                + "; ".join(f"{run or _NAMELESS}: {_when(began[run])}{counts[run]} traces" for run in runs),
+                + "; ".join(f"{run or NAMELESS}: {when_of(began[run])}{counts[run]} traces" for run in runs),
                 path=path,
                 hint=f"choose one by its id, or the last by {LATEST!r}: --run {LATEST} on the command line, "
                 f"run_id={LATEST!r} in rankscope.open",
@@ -40,18 +72,18 @@ def choose_run(infos: Sequence[TraceInfo], wanted: str | None, path: str) -> str
         return runs[0]
     if wanted == LATEST:
         return runs[-1]
-    chosen = [run for run in runs if (run or _NAMELESS) == wanted]
-    chosen = chosen or [run for run in runs if (run or _NAMELESS).startswith(wanted)]
+    chosen = [run for run in runs if (run or NAMELESS) == wanted]
+    chosen = chosen or [run for run in runs if (run or NAMELESS).startswith(wanted)]
     if len(chosen) != 1:
         raise RunSelectionError(
             f"{'more than one' if chosen else 'no'} run here has an id that starts with {wanted!r}",
             path=path,
-            hint=f"there are: {', '.join(run or _NAMELESS for run in runs)}",
+            hint=f"there are: {', '.join(run or NAMELESS for run in runs)}",
         )
     return chosen[0]
 
 
-def _when(nanoseconds: int) -> str:
+def when_of(nanoseconds: int) -> str:
     """When a run began, if its clock tells: older traces count from the host's start."""
     if nanoseconds < 10**18:
         return ""

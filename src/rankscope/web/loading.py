@@ -1,0 +1,228 @@
+"""Runs being read, analysed and drawn behind the page, while what is there already is shown.
+
+One thread a run. What it has goes from it to whoever answers in whole values that are put in place at once, each with
+a greater `version`; nothing is read while it is being made.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from rankscope.analyses import all_analyses
+from rankscope.errors import RankscopeError
+from rankscope.pipeline import Run
+from rankscope.report.html import ANALYSES
+from rankscope.results import Analysis, Finding, Result, by_weight
+from rankscope.timeline.alignment import recall_clock, remember_clock
+from rankscope.timeline.clock import RunClock, run_clock
+from rankscope.timeline.counters import Counters
+from rankscope.timeline.heat import heat
+from rankscope.timeline.pyramid import levels_for
+from rankscope.timeline.rank import RankLanes, draw_rank, find_rank
+from rankscope.timeline.search import Search
+from rankscope.timeline.whole import Timeline
+
+logger = logging.getLogger(__name__)
+
+LAYOUT_EVERY = 8
+
+
+class StoppedError(Exception):
+    """The server ends: work in the background is given up."""
+
+
+@dataclass(frozen=True)
+class State:
+    """How far a run is.
+
+    Attributes:
+        phase: `reading`, `analysing`, `drawing`, `ready` or `failed`.
+        what: what is being done, in words.
+        done: tasks done.
+        total: tasks in all.
+        bytes: bytes of JSON read so far.
+        error: what made it fail.
+        version: grows when something new can be fetched.
+    """
+
+    phase: str = "reading"
+    what: str = "reading"
+    done: int = 0
+    total: int = 0
+    bytes: int = 0
+    error: Mapping[str, Any] | None = None
+    version: int = 0
+
+
+class LoadedRun:
+    """A run on its way onto the page.
+
+    Args:
+        make: opens the run, given what is to be told of the progress; called in this one's thread.
+    """
+
+    def __init__(self, make: Callable[[Callable[[str, int, int, int], None]], Run]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._state = State()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="rankscope-load", daemon=True)
+        self.about: Mapping[str, Any] = {}
+        self.run: Run | None = None
+        self.findings: Sequence[Finding] = ()
+        self.results: Mapping[str, Result] = {}
+        self.failed: Mapping[str, str] = {}
+        self.timeline: Timeline | None = None
+        self.search: Search | None = None
+        self.heat: Mapping[str, Any] | None = None
+        self.counters = Counters()
+        self._lost: tuple[Finding, ...] = ()
+
+    def start(self) -> None:
+        """Begin, if it has not begun."""
+        with self._lock:
+            if not self._thread.is_alive() and self._thread.ident is None:
+                self._thread.start()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until it is done; whether it is."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def stop(self) -> None:
+        """Give up at the next task."""
+        self._stopping.set()
+
+    @property
+    def state(self) -> State:
+        """How far it is."""
+        return self._state
+
+    @property
+    def ready(self) -> list[str]:
+        """What can be fetched."""
+        parts = [*(["timeline"] if self.timeline is not None else []), *(["heat"] if self.heat is not None else [])]
+        return [*self.results, *parts]
+
+    def analyses(self) -> dict[str, Analysis]:
+        """The analyses that the page shows: the report's first, and all others that there are."""
+        found = all_analyses()
+        return {name: found[name] for name in [*ANALYSES, *(name for name in found if name not in ANALYSES)]}
+
+    # -- the thread -----------------------------------------------------------------------------------------------
+
+    def _tell(self, new: bool = False, **changes: Any) -> None:
+        with self._lock:
+            old = self._state
+            merged = {**old.__dict__, **changes, "version": old.version + new}
+            self._state = State(**merged)
+
+    def _progress(self, what: str, done: int, total: int, read: int) -> None:
+        if self._stopping.is_set():
+            raise StoppedError
+        self._tell(what=what, done=done, total=total, bytes=max(read, self._state.bytes))
+
+    def _work(self) -> None:
+        try:
+            self._load()
+        except StoppedError:
+            return
+        except RankscopeError as error:
+            self._fail(error.what, error.path, error.hint)
+        except Exception as error:
+            logger.exception("loading failed")
+            self._fail(f"{type(error).__name__}: {error}", None, "this is an error of rankscope's own")
+
+    def _fail(self, what: str, path: str | None, hint: str | None) -> None:
+        self._tell(new=True, phase="failed", error={"what": what, "path": path, "hint": hint})
+
+    def _load(self) -> None:
+        run = self._make(self._progress)
+        self.run = run
+        run.load()
+        self.findings = by_weight([*run.findings, *self._lost])
+        self.about = run.about()
+        self._tell(new=True)
+        clock = recall_clock(run)
+        if clock is None:
+            self._tell(phase="analysing")
+            self._analyze(run, "clock")
+            clock = self._align(run)
+        self._draw(run, clock)
+        self._tell(phase="analysing")
+        for name in self.analyses():
+            if name not in self.results and name not in self.failed:
+                self._analyze(run, name)
+        if {"collectives", "step_time"} <= set(self.results):
+            self.heat = heat(self.results["collectives"].frame, self.results["step_time"].frame, clock)
+        self._tell(new=True, phase="ready", what="")
+
+    def _align(self, run: Run) -> RunClock:
+        ranks = {rank: [trace.info for trace in traces] for rank, traces in run.loaded.ranks.items()}
+        clock = run_clock(ranks, self.results["clock"].frame if "clock" in self.results else pl.DataFrame())
+        if "clock" in self.results:
+            remember_clock(run, clock)
+        return clock
+
+    def _analyze(self, run: Run, name: str) -> None:
+        try:
+            run.analyze(name)
+        except RankscopeError as error:
+            self.failed = {**self.failed, name: error.what}
+        self.results = run.results
+        self.findings = by_weight([*run.findings, *self._lost])
+        self._tell(new=True)
+
+    def _draw(self, run: Run, clock: RunClock) -> None:
+        self._tell(phase="drawing", what="drawing")
+        timeline = Timeline(clock, run.loaded.ranks)
+        levels, communication = levels_for(clock.span_ns), run.options.communication
+        waiting = {}
+        for rank, traces in run.loaded.ranks.items():
+            asked = (rank, tuple(traces), clock.ranks[rank], levels, communication)
+            lanes = find_rank(*asked)
+            if lanes is not None:
+                timeline.add(lanes)
+            else:
+                waiting[rank] = asked
+        self.search = Search(timeline)
+        if not waiting:
+            self.timeline = timeline
+            self._tell(new=True)
+            return
+        drawn = 0
+
+        def told(rank: int, outcome: Any) -> None:
+            nonlocal drawn
+            if isinstance(outcome, BaseException):
+                self._not_drawn(rank, outcome)
+                return
+            lanes = find_rank(*waiting[rank]) if outcome is None else RankLanes(rank, outcome)
+            if lanes is not None:
+                timeline.add(lanes)
+                drawn += 1
+            self.timeline = timeline
+            if drawn == 1 or drawn % LAYOUT_EVERY == 0:
+                self._tell(new=True)
+
+        run.map_ranks("drawing", draw_rank, waiting, told)
+        self.timeline = timeline
+        self._tell(new=True)
+
+    def _not_drawn(self, rank: int, error: BaseException) -> None:
+        said = error.what if isinstance(error, RankscopeError) else f"{type(error).__name__}: {error}"
+        finding = Finding(
+            id="rank-not-drawn",
+            severity="error",
+            title=f"rank {rank} could not be drawn: {said}",
+            ranks=(rank,),
+            advice="rankscope cache --clear makes its tables anew.",
+        )
+        self._lost = (*self._lost, finding)
+        self.findings = by_weight([*self.findings, finding])
