@@ -52,7 +52,7 @@ export function showPage(root: HTMLElement, opened: Payload, served: Served | nu
     views = next;
     links = new Map(views.map((view) => [view.id, h("a", { href: router.href(view.id), "data-testid": `nav-${view.id}` }, named(view.title, 60))]));
     const group = (members: readonly View[]): HTMLElement => h("ul", {}, members.map((view) => h("li", {}, links.get(view.id))));
-    list.replaceChildren(group(own), ...(more.length > 0 ? [h("h2", { class: "nav-title" }, "More tables"), group(more)] : []));
+    list.replaceChildren(group(own), ...(more.length > 0 ? [h("div", { class: "more" }, h("h2", { class: "nav-title" }, "More tables"), group(more))] : []));
   }
 
   function frame(): void {

@@ -29,9 +29,10 @@ export class Served {
     this.payload = { generatedBy: "rankscope", generatedAt: "", run: readRun({}), analyses: this.#analyses, findings: [], problems: [] };
   }
 
-  /** Calls back whenever the server has something new to say. */
-  onChange(tell: () => void): void {
+  /** Calls back whenever the server has something new to say; returns how to stop. */
+  onChange(tell: () => void): () => void {
     this.#tell.add(tell);
+    return () => this.#tell.delete(tell);
   }
 
   get working(): boolean {

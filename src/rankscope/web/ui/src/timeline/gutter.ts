@@ -77,7 +77,7 @@ export class Gutter {
     }, () => this.#model.toggleRank(rank.rank),
     h("span", { class: "twist", "aria-hidden": "true" }, open ? "▾" : "▸"), h("span", { class: "which" }, `Rank ${rank.rank}`),
     mark ? h("span", { class: `mark ${mark}` }, h("span", { "aria-hidden": "true" }, "●"), h("span", { class: "unseen" }, ` (${SEVERITY[mark]})`)) : null,
-    about === "" ? null : h("small", {}, named(rank.mesh || rank.host || rank.device, 24)));
+    rank.mesh === "" && rank.host === "" ? null : h("small", {}, named(rank.mesh || rank.host, 24)));
   }
 
   #track(track: Track): HTMLElement {

@@ -13,12 +13,12 @@ export interface Hit {
   readonly count: number;
 }
 
-/** The event at an instant on a lane, or the nearest within `reach` nanoseconds. */
-export function hitAt(scene: Scene, lane: number, at: number, reach: number): Hit | null {
+/** The event at an instant on a lane, or the nearest within `reach` nanoseconds; rather not one of the categories with a 1 in `left`. */
+export function hitAt(scene: Scene, lane: number, at: number, reach: number, left: Uint8Array | null = null): Hit | null {
   const column = scene.columns.find((each) => at >= each.start && at < each.end);
   if (!column) return null;
   const events = column.events.get(lane);
-  if (events) return exactHit(events, lane, at, reach);
+  if (events) return exactHit(events, lane, at, reach, left) ?? (left ? exactHit(events, lane, at, reach, null) : null);
   const bins = column.bins.get(lane);
   if (bins && bins.to > bins.from) return binHit(bins, lane, at, column.binWidth, reach);
   for (let level = Math.max(scene.level, -1) + 1; level < scene.levels; level++) {
@@ -29,11 +29,12 @@ export function hitAt(scene: Scene, lane: number, at: number, reach: number): Hi
   return null;
 }
 
-function exactHit(tile: EventTile, lane: number, at: number, reach: number): Hit | null {
-  const { starts, ends, rows, names } = tile.batch;
+function exactHit(tile: EventTile, lane: number, at: number, reach: number, left: Uint8Array | null): Hit | null {
+  const { starts, ends, rows, names, categories } = tile.batch;
   let best = -1;
   let least = reach;
   for (let i = lowerBound(starts, at - reach - tile.longest, tile.from, tile.to); i < tile.to && starts[i]! <= at + reach; i++) {
+    if (left?.[categories[i]!] === 1) continue;
     const away = Math.max(starts[i]! - at, at - ends[i]!, 0);
     // Of several at one instant the shortest is the hardest to reach otherwise.
     if (away < least || (away === least && (best < 0 || ends[i]! - starts[i]! < ends[best]! - starts[best]!))) [best, least] = [i, away];

@@ -6,8 +6,8 @@ import type { Scene } from "./draw.ts";
 import { drawCounter } from "./counter_row.ts";
 import type { Model } from "./model.ts";
 import type { Ink } from "./raster.ts";
-import { RowKind, standIn } from "./rows.ts";
-import { RULER, type Frame } from "./stage.ts";
+import { RowKind, standIn, upperPart } from "./rows.ts";
+import { MOVING, RULER, type Frame } from "./stage.ts";
 import { lowerBound, type BinTile, type EventTile } from "./tiles.ts";
 import { ticks } from "./window.ts";
 
@@ -39,6 +39,8 @@ export class Labels {
   readonly #context: CanvasRenderingContext2D | null;
   readonly #texts = new Map<number, string>();
   #left = 0;
+  #upper = 0;
+  #lower = 0;
   #palette: Palette | null = null;
 
   constructor(model: Model, canvas: HTMLCanvasElement) {
@@ -130,7 +132,8 @@ export class Labels {
       const rank = layout.tracks[layout.laneTrack[selected.lane] ?? 0]?.rank;
       return layout.ranks.find((each) => each.rank === rank) ?? null;
     }
-    const row = frame.first;
+    let row = frame.first;
+    while (row + 1 < frame.last && rows.top[row]! + rows.size[row]! < frame.scroll + 12) row++; // what is nearly gone is not the first
     if (row >= rows.length) return null;
     const of = rows.of[row]!;
     const kind = rows.kind[row];
@@ -168,19 +171,21 @@ export class Labels {
       const lane = rows.lane[row]!;
       const size = rows.size[row]!;
       if (lane < 0 || rows.kind[row] === RowKind.Counter || size < 12) continue;
-      const y = rows.top[row]! + size / 2 + 0.5;
+      const upper = upperPart(rows, row);
+      this.#upper = rows.top[row]! + (upper || size) / 2 + 0.5;
+      this.#lower = upper === 0 ? this.#upper : size - upper >= 11 ? rows.top[row]! + (size + upper) / 2 + 0.5 : NaN;
       for (const column of frame.scene.columns) {
         const events = column.events.get(lane);
-        if (events) this.#eventNames(c, frame.scene, column.start, events, y);
+        if (events) this.#eventNames(c, frame.scene, column.start, events);
         else {
           const bins = column.bins.get(lane);
-          if (bins) this.#binNames(c, frame.scene, column.binWidth, bins, y);
+          if (bins) this.#binNames(c, frame.scene, column.binWidth, bins);
         }
       }
     }
   }
 
-  #eventNames(c: CanvasRenderingContext2D, scene: Scene, columnStart: number, tile: EventTile, y: number): void {
+  #eventNames(c: CanvasRenderingContext2D, scene: Scene, columnStart: number, tile: EventTile): void {
     const { starts, ends, names, categories } = tile.batch;
     const { from, to } = scene.window;
     const scale = this.#model.width / (to - from);
@@ -190,12 +195,12 @@ export class Labels {
       if (start >= to) return;
       if (ends[i]! - start < shortest || ends[i]! < from) continue;
       if (start < columnStart && columnStart > from) continue; // the column before has named it
-      this.#name(c, (start - from) * scale, (ends[i]! - from) * scale, y, names[i]!, categories[i]!);
+      this.#name(c, (start - from) * scale, (ends[i]! - from) * scale, names[i]!, categories[i]!);
     }
   }
 
   /** Bins in a row that one event covers are that event, to the bin. */
-  #binNames(c: CanvasRenderingContext2D, scene: Scene, binWidth: number, tile: BinTile, y: number): void {
+  #binNames(c: CanvasRenderingContext2D, scene: Scene, binWidth: number, tile: BinTile): void {
     const { bins, rows, names, busyBins, busyCategories } = tile.batch;
     const { from, to } = scene.window;
     const scale = this.#model.width / (to - from);
@@ -207,18 +212,19 @@ export class Labels {
       if (bins[j]! - bins[i]! + 1 >= shortest) {
         const middle = (bins[i]! + bins[j]!) >> 1;
         const busy = lowerBound(busyBins, middle, tile.busyFrom, tile.busyTo);
-        this.#name(c, (bins[i]! * binWidth - from) * scale, ((bins[j]! + 1) * binWidth - from) * scale, y, names[i]!, busy < tile.busyTo ? busyCategories[busy]! : 0);
+        this.#name(c, (bins[i]! * binWidth - from) * scale, ((bins[j]! + 1) * binWidth - from) * scale, names[i]!, busy < tile.busyTo ? busyCategories[busy]! : 0);
       }
       i = j + 1;
     }
   }
 
-  #name(c: CanvasRenderingContext2D, x0: number, x1: number, y: number, name: number, category: number): void {
+  #name(c: CanvasRenderingContext2D, x0: number, x1: number, name: number, category: number): void {
     const left = Math.max(0, x0) + 4;
     const room = Math.min(x1, this.#model.width) - left - 3;
     if (room < NARROWEST - 10 || this.#left <= 0) return;
+    const y = MOVING.has(this.#model.layout.categories[category]?.category ?? "other") ? this.#lower : this.#upper;
     const text = this.#text(name);
-    if (text === "") return;
+    if (text === "" || Number.isNaN(y)) return;
     this.#left--;
     const most = Math.floor(room / CHARACTER);
     c.fillStyle = this.#palette?.onInk[category] ?? "#000000";

@@ -67,7 +67,7 @@ export function readLayout(json: any): Layout {
     levels: Math.max(1, Number(json.levels)),
     categories: (json.categories ?? []).map((raw: any) => ({ category: categoryOf(raw.name), title: text(raw.title) })),
     ranks: (json.ranks ?? []).map((raw: any, index: number): RankRow => ({
-      index, rank: Number(raw.rank), host: text(raw.host), device: text(raw.device), mesh: text(raw.mesh), residual: raw.residual_ns ?? null,
+      index, rank: Number(raw.rank), host: text(raw.host), device: text(raw.device), mesh: meshText(raw.mesh), residual: raw.residual_ns ?? null,
       steps: (raw.steps ?? []).map(([step, start, end]: [number | null, number, number]) => ({ step, start, end })),
       firstTrack: raw.tracks[0], tracks: raw.tracks[1], counters: (raw.counters ?? []).map(text),
     })),
@@ -83,6 +83,12 @@ export function readLayout(json: any): Layout {
 
 function text(value: unknown): string {
   return value === null || value === undefined ? "" : typeof value === "object" ? JSON.stringify(value) : String(value);
+}
+
+/** `dp=3, tp=0`. */
+function meshText(mesh: unknown): string {
+  if (typeof mesh !== "object" || mesh === null) return text(mesh);
+  return Object.entries(mesh).map(([name, place]) => `${name}=${text(place)}`).join(", ");
 }
 
 export function rankIndex(layout: Layout, rank: number): number {

@@ -11,6 +11,7 @@ const EDGE_PX = 4;
 const PATTERN_FROM_PX = 12;
 /** Steps of a share for which the colours are worked out beforehand. */
 const TINTS = 500;
+const LEFT_OUT = 2;
 const FAINT = Math.round(FAINTEST * TINTS);
 
 export interface Ink {
@@ -73,13 +74,14 @@ export class Raster {
     this.rectangles = 0;
   }
 
-  /** Begins a row; spans of the last one are forgotten. */
-  begin(): void {
+  /** Begins a row; spans of the last one are forgotten. Categories with a 1 in `left` are left out of it. */
+  begin(left: Uint8Array | null = null): void {
     if (this.#high >= this.#low) {
       for (const category of this.#present) this.#shares.fill(0, category * this.width + this.#low, category * this.width + this.#high + 1);
       this.#edge.fill(0, this.#low, this.#high + 1);
     }
     this.#met.fill(0);
+    if (left) for (let category = 0; category < left.length; category++) if (left[category] === 1) this.#met[category] = LEFT_OUT;
     this.#present.length = 0;
     this.#low = this.width;
     this.#high = -1;
@@ -88,7 +90,7 @@ export class Raster {
   /** From x0 to x1 (pixels, fractions count), a category holds this share of the time. */
   span(x0: number, x1: number, share: number, category: number, edged: boolean): void {
     const width = this.width;
-    if (x1 <= 0 || x0 >= width || !(share > 0) || category >= this.#met.length) return;
+    if (x1 <= 0 || x0 >= width || !(share > 0) || category >= this.#met.length || this.#met[category] === LEFT_OUT) return;
     this.rectangles++;
     const left = x0 < 0 ? 0 : x0;
     const right = x1 > width ? width : x1;
@@ -124,7 +126,10 @@ export class Raster {
     for (let i = from; i < to; i++) {
       const x = bins[i]! * step + offset;
       const category = categories[i]!;
-      if (met[category] !== 1) this.#meet(category);
+      if (met[category] !== 1) {
+        if (met[category] === LEFT_OUT) continue;
+        this.#meet(category);
+      }
       const first = Math.floor(x);
       const beyond = x + step - first - 1;
       const at = category * width + first;
@@ -156,7 +161,10 @@ export class Raster {
       const end = ends[i]!;
       if (end < low) continue;
       const category = categories[i]!;
-      if (met[category] !== 1) this.#meet(category);
+      if (met[category] !== 1) {
+        if (met[category] === LEFT_OUT) continue;
+        this.#meet(category);
+      }
       let x0 = ((start > low ? start : low) - origin) * scale;
       let x1 = ((end < high ? end : high) - origin) * scale;
       if (x1 <= x0) x1 = x0 + 1e-3; // no length, yet something happened

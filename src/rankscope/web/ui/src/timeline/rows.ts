@@ -37,6 +37,9 @@ export const RANK_ROW = 22;
 export const LANE_ROW = 16;
 /** Few ranks, none open: their rows take the room there is. */
 const TALLEST = 44;
+/** A rank's row this high shows moving data below computing, so that overlap is seen as such. */
+const SPLIT_FROM = 14;
+const SPLIT_AT = 0.6;
 const FOLDED_ROW = 18;
 const COUNTER_ROW = 30;
 const GAP = 3;
@@ -91,6 +94,12 @@ export function rowsOf(layout: Layout, folding: Folding, viewHeight: number): Ro
     length: kind.length, height: y, kind: Uint8Array.from(kind), of: Uint32Array.from(of), lane: Int32Array.from(lane),
     top: Float64Array.from(top), size: Float64Array.from(size), rowOfLane, rowOfRank, dense: rankRow < 14,
   };
+}
+
+/** How much of a row lies above its lower part, in pixels; 0 where it is not split. */
+export function upperPart(rows: Rows, row: number): number {
+  const size = rows.size[row] ?? 0;
+  return rows.kind[row] === RowKind.Rank && size >= SPLIT_FROM ? Math.round(size * SPLIT_AT) : 0;
 }
 
 /** The first row whose lower edge lies below y. */

@@ -7,14 +7,14 @@ import { Labels, type Palette } from "./labels.ts";
 import type { Loader } from "./loader.ts";
 import type { Model } from "./model.ts";
 import { Raster, type Ink } from "./raster.ts";
-import { firstRowAt, RowKind } from "./rows.ts";
+import { firstRowAt, RowKind, upperPart } from "./rows.ts";
 import { levelFor } from "./window.ts";
 
 /** The ruler above the rows. */
 export const RULER = 44;
 const BELOW = 24;
-/** Host lanes are told apart by where they stand; on a stream only the pattern tells a category without its colour. */
-const ON_DEVICE: ReadonlySet<Category> = new Set(["communication", "memory", "memset"]);
+/** Moving data: what computing should hide. Only these are drawn with their patterns: host lanes are told apart by where they stand. */
+export const MOVING: ReadonlySet<Category> = new Set(["communication", "memory", "memset"]);
 
 export interface Frame {
   readonly scene: Scene;
@@ -41,6 +41,9 @@ export class Stage {
   #asked = 0;
   #times = new Float64Array(240);
   #frames = 0;
+  /** Categories left out of the upper part of a split row, and of the lower. */
+  readonly #moving: Uint8Array;
+  readonly #computing: Uint8Array;
   #complete = false;
   #ended = false;
   readonly #after = new Set<() => void>();
@@ -48,6 +51,8 @@ export class Stage {
   constructor(model: Model, loader: Loader, gutter: HTMLElement, corner: HTMLElement, describedBy: string) {
     this.#model = model;
     this.#loader = loader;
+    this.#moving = Uint8Array.from(model.layout.categories, ({ category }) => (MOVING.has(category) ? 1 : 0));
+    this.#computing = this.#moving.map((is) => 1 - is);
     this.element = h("div", {
       class: "tl-stage", tabindex: "0", role: "application", "aria-label": `Timeline of ${model.layout.ranks.length} ranks`, "aria-describedby": describedBy, "data-testid": "timeline-stage",
     }, this.#pixels, this.#words);
@@ -88,7 +93,7 @@ export class Stage {
     const model = this.#model;
     const palette = paletteOf(model);
     this.#palette = palette;
-    this.#raster = new Raster(Math.max(1, this.#pixels.width), Math.max(1, this.#pixels.height), palette.inks, model.layout.categories.map(({ category }) => (ON_DEVICE.has(category) ? CATEGORIES[category].pattern : "none")));
+    this.#raster = new Raster(Math.max(1, this.#pixels.width), Math.max(1, this.#pixels.height), palette.inks, model.layout.categories.map(({ category }) => (MOVING.has(category) ? CATEGORIES[category].pattern : "none")));
     this.#image = new ImageData(this.#raster.bytes, this.#raster.width, this.#raster.height);
     this.request();
   }
@@ -100,6 +105,12 @@ export class Stage {
   end(): void {
     this.#ended = true;
     cancelAnimationFrame(this.#asked);
+  }
+
+  /** The categories that are not drawn at this height of a row, `y` pixels below its top; null where all are. */
+  leftOut(row: number, y: number): Uint8Array | null {
+    const upper = upperPart(this.#model.rows, row);
+    return upper === 0 ? null : y < upper ? this.#moving : this.#computing;
   }
 
   /** Brings a row into sight. */
@@ -135,11 +146,17 @@ export class Stage {
       const lane = rows.lane[last]!;
       if (lane < 0) continue;
       lanes.push(lane);
-      raster.begin();
-      if (!drawLane(raster, scene, lane)) complete = false;
       const top = Math.round((rows.top[last]! - scroll) * ratio);
       const bottom = Math.round((rows.top[last]! + rows.size[last]! - scroll) * ratio);
-      raster.finish(top, Math.max(1, bottom - top), rows.kind[last] === RowKind.Rank ? palette.rankRow : palette.lane, palette.hatch);
+      const ground = rows.kind[last] === RowKind.Rank ? palette.rankRow : palette.lane;
+      const upper = Math.round(upperPart(rows, last) * ratio);
+      raster.begin(upper > 0 ? this.#moving : null);
+      if (!drawLane(raster, scene, lane)) complete = false;
+      raster.finish(top, upper > 0 ? upper : Math.max(1, bottom - top), ground, palette.hatch);
+      if (upper === 0) continue;
+      raster.begin(this.#computing);
+      drawLane(raster, scene, lane);
+      raster.finish(top + upper, bottom - top - upper, ground, palette.hatch);
     }
     for (const column of columns) cache.touch(column);
     this.#pixels.getContext("2d")?.putImageData(image, 0, 0);

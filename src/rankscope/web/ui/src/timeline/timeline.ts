@@ -44,6 +44,7 @@ export class Timeline {
   readonly #tip = h("div", { class: "tl-tip", hidden: true, "aria-hidden": "true" });
   readonly #live = h("p", { class: "unseen", role: "status", "data-testid": "live" });
   readonly #notice = h("div", { class: "tl-notice", role: "status", hidden: true });
+  readonly #ending: () => void;
   #noting = 0;
   #hovering = 0;
   #asked = 0;
@@ -84,12 +85,20 @@ export class Timeline {
     const stop = onThemeChange(() => this.#stage.recolour());
     Object.assign(this.#stage.element, { rankscopeStats: () => this.#stage.stats() });
     context.onPlace((place) => this.#apply(readAddress(place.params), false));
-    context.onLeave(() => {
+    this.#ending = () => {
       watch.disconnect();
       stop();
-      clearTimeout(this.#noting);
       for (const part of [this.#stage, this.#loader, names, counters]) part.end();
-    });
+    };
+  }
+
+  /** Stops all that runs; the address is left true to the last view. */
+  end(): void {
+    if (this.#noting !== 0) {
+      clearTimeout(this.#noting);
+      if (this.#context.router.place().view === "timeline") this.#context.router.note(this.#address());
+    }
+    this.#ending();
   }
 
   #legend(): HTMLElement {
@@ -232,7 +241,7 @@ export class Timeline {
     const lane = row < 0 ? -1 : rows.lane[row] ?? -1;
     if (!frame || lane < 0) return null;
     const perPixel = (window.to - window.from) / width;
-    return hitAt(frame.scene, lane, window.from + x * perPixel, REACH_PX * perPixel);
+    return hitAt(frame.scene, lane, window.from + x * perPixel, REACH_PX * perPixel, this.#stage.leftOut(row, y - RULER + this.#stage.box.scrollTop - (rows.top[row] ?? 0)));
   }
 
   async #select(place: Place, { history = true, show = false }: { history?: boolean; show?: boolean }): Promise<void> {
