@@ -101,23 +101,48 @@ def _cut(first: Int64, last: Int64, start: Int64, end: Int64, shift: int) -> Pie
     return Pieces(event, number, ns)
 
 
-def _groups(lane: Int64, number: Int64) -> Int64:
+def groups_of(lane: Int64, number: Int64) -> Int64:
     """Where a new bin begins, in pieces that are sorted by lane and bin."""
     if not lane.size:
         return np.empty(0, dtype=np.int64)
     new = np.empty(lane.size, dtype=np.bool_)
     new[0] = True
     np.not_equal(number[1:], number[:-1], out=new[1:])
-    new[1:] |= lane[1:] != lane[:-1]
+    if lane[0] != lane[-1]:
+        new[1:] |= lane[1:] != lane[:-1]
     return np.flatnonzero(new)
 
 
-def _sorted(lane: Int64, number: Int64) -> bool:
-    step = np.diff(lane)
-    return not bool((step < 0).any() or ((step == 0) & (np.diff(number) < 0)).any())
+def first_greatest(value: Int64, at: Int64) -> Int64:
+    """Of each group the place of its greatest value, the first of several.
+
+    Args:
+        value: by group.
+        at: where each group begins.
+    """
+    size = np.diff(at, append=value.size)
+    several = np.flatnonzero(size > 1)
+    best: Int64 = at.copy()
+    if several.size:
+        most = np.repeat(np.maximum.reduceat(value, at), size)
+        reach = np.flatnonzero(value == most)
+        group = np.repeat(np.arange(at.size), size)[reach]
+        new = np.empty(reach.size, dtype=np.bool_)
+        new[0] = True
+        np.not_equal(group[1:], group[:-1], out=new[1:])
+        best = reach[new]
+    return best
 
 
-def best_of(lane: Int64, start: Int64, pieces: Pieces, shift: int) -> Bins:
+def _in_order(lane: Int64, number: Int64) -> bool:
+    """Whether pieces are sorted by lane and bin. Only in a rank's own lane, the first, events overlap."""
+    if not lane.size or lane[0] != 0:
+        return True
+    own = number[: int(np.searchsorted(lane, 0, side="right"))]
+    return not bool((own[1:] < own[:-1]).any())
+
+
+def best_of(lane: Int64, start: Int64, pieces: Pieces, shift: int, weight: Int64 | None = None) -> Bins:
     """The bins that events touch, how many start in each, and which covers most.
 
     Args:
@@ -125,30 +150,20 @@ def best_of(lane: Int64, start: Int64, pieces: Pieces, shift: int) -> Bins:
         start: of each event, ns.
         pieces: the events, cut.
         shift: log2 of the bins' width.
+        weight: how many events each stands for where it starts; None for itself alone.
     """
     event, number, ns = pieces.event, pieces.bin, pieces.ns
     lanes = lane[event]
-    if not _sorted(lanes, number):
-        # Only where events of a lane overlap.
+    if not _in_order(lanes, number):
         order = np.lexsort((event, number, lanes))
         event, number, ns, lanes = event[order], number[order], ns[order], lanes[order]
-    at = _groups(lanes, number)
+    at = groups_of(lanes, number)
     if not at.size:
         none = np.empty(0, dtype=np.int64)
         return Bins(none, none, none, none)
-    starts_here = (start[event] >> shift) == number
-    count = np.add.reduceat(starts_here, at, dtype=np.int64)
-    best = event[at]
-    several = np.diff(at, append=event.size) > 1
-    if several.any():
-        # The most covered wins, the earliest of these: places where a piece reaches its bin's greatest.
-        most = np.maximum.reduceat(ns, at)
-        size = np.diff(at, append=event.size)
-        reach = np.flatnonzero(ns == np.repeat(most, size))
-        group = np.searchsorted(at, reach, side="right") - 1
-        first = np.concatenate([[True], group[1:] != group[:-1]])
-        best = event[reach[first]]
-    return Bins(lanes[at], number[at], count, best)
+    starts = (start[event] >> shift) == number
+    count = np.add.reduceat(starts if weight is None else starts * weight[event], at, dtype=np.int64)
+    return Bins(lanes[at], number[at], count, event[first_greatest(ns, at)])
 
 
 def busy_of(lane: Int64, category: UInt8, pieces: Pieces) -> Busy:
@@ -159,31 +174,34 @@ def busy_of(lane: Int64, category: UInt8, pieces: Pieces) -> Busy:
         category: of each event.
         pieces: the events, cut.
     """
-    some = pieces.ns > 0
-    event, number, ns = pieces.event[some], pieces.bin[some], pieces.ns[some]
-    return add_busy(lane[event], number, category[event], ns)
+    event, number, ns = pieces.event, pieces.bin, pieces.ns
+    some = ns > 0
+    if not some.all():
+        event, number, ns = event[some], number[some], ns[some]
+    lanes, kinds = lane[event], category[event]
+    if not _in_order(lanes, number):
+        order = np.lexsort((number, lanes))
+        lanes, number, kinds, ns = lanes[order], number[order], kinds[order], ns[order]
+    return add_busy(lanes, number, kinds, ns)
 
 
 def add_busy(lane: Int64, number: Int64, category: UInt8, ns: Int64) -> Busy:
-    """Add up times of one lane, bin and category."""
-    if not lane.size:
+    """Add up times of one lane, bin and category; they come by lane and bin."""
+    at = groups_of(lane, number)
+    if not at.size:
         none = np.empty(0, dtype=np.int64)
         return Busy(none, none, np.empty(0, dtype=np.uint8), none)
-    if not _sorted(lane, number):
-        order = np.lexsort((number, lane))
-        lane, number, category, ns = lane[order], number[order], category[order], ns[order]
-    at = _groups(lane, number)
-    group = np.repeat(np.arange(at.size), np.diff(at, append=lane.size))
-    present = np.unique(category)
+    present = np.flatnonzero(np.bincount(category))
+    if present.size == 1:
+        return Busy(lane[at], number[at], category[at], np.add.reduceat(ns, at))
     # A row a bin and a column a category that there is: what is not zero, in the order of rows.
-    place = np.zeros(256, dtype=np.int64)
-    place[present] = np.arange(present.size)
-    sums = np.zeros(at.size * present.size, dtype=np.int64)
-    if at.size == lane.size:
-        sums[group * present.size + place[category]] = ns
-    else:
-        # Sums of doubles are exact: a bin holds less than 2**53 ns of anything.
-        sums = np.bincount(group * present.size + place[category], weights=ns, minlength=sums.size).astype(np.int64)
+    column = np.zeros(int(present[-1]) + 1, dtype=np.int64)
+    column[present] = np.arange(present.size)
+    cell = np.repeat(np.arange(0, at.size * present.size, present.size), np.diff(at, append=lane.size))
+    cell += column[category]
+    # Sums of doubles are exact: a bin holds less than 2**53 ns of anything.
+    sums = np.bincount(cell, weights=ns, minlength=at.size * present.size)
     found = np.flatnonzero(sums)
-    row = found // present.size
-    return Busy(lane[at][row], number[at][row], present[found % present.size].astype(np.uint8), sums[found])
+    row, which = np.divmod(found, present.size)
+    first = at[row]
+    return Busy(lane[first], number[first], present[which].astype(np.uint8), sums[found].astype(np.int64))

@@ -8,6 +8,7 @@ track that is marked `overflow`; there are as few of these as the overlaps allow
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -52,7 +53,7 @@ def lay_out(track: Int32, start: Int64, end: Int64, flat: Bool) -> Lanes:
     order = np.lexsort((end, start, depth, track))
     places = track[order].astype(np.int64) << 32 | depth[order]
     bounds = np.flatnonzero(np.diff(places, prepend=-1)) if order.size else np.empty(0, dtype=np.int64)
-    for low, high in zip(bounds, [*bounds[1:], order.size], strict=True):
+    for low, high in pairwise([*bounds, order.size]):
         rows = order[low:high]
         if high - low > 1 and not flat[track[rows[0]]]:
             overlaps = start[rows[1:]] < np.maximum.accumulate(end[rows[:-1]])

@@ -12,7 +12,7 @@ inside a bin the longest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankscope.primitives.intervals import Int64, IntervalSet
-from rankscope.timeline.binning import Bins, Busy, add_busy, best_of, busy_of, cut
+from rankscope.timeline.binning import Bins, Busy, add_busy, best_of, busy_of, cut, first_greatest, groups_of
 
 BASE_SHIFT = 8
 FACTOR_SHIFT = 2
@@ -33,6 +33,10 @@ SMALL_LANE = 256
 WORTH = 0.8
 # A whole run in so many bins is the coarsest level.
 COARSEST_BINS = 64
+
+# Lanes are summed in lots of about so many events.
+EVENTS_AT_ONCE = 1 << 17
+_NONE = np.empty(0, dtype=np.int64)
 
 UInt8 = npt.NDArray[np.uint8]
 Array = npt.NDArray[Any]
@@ -92,60 +96,67 @@ def build(events: LaneEvents, levels: int) -> dict[str, Array]:
         ``k.count``, ``k.best`` (the row within the lane), ``k.busy_bin``, ``k.busy_category``, ``k.busy_ns``; and
         ``from_level``, of each lane the first level it is summed at.
     """
-    lanes = events.pointer.size - 1
     begin = first_levels(events, levels)
+    bins: dict[int, list[Bins]] = {}
+    busy: dict[int, list[Busy]] = {}
+    # Lanes are summed some at a time: what is at hand stays in the processor's cache.
+    worth = np.flatnonzero(begin < levels)
+    before = np.cumsum(np.diff(events.pointer)[worth]) // EVENTS_AT_ONCE
+    for some in np.split(worth, np.flatnonzero(np.diff(before)) + 1):
+        for lanes in (some[some == 0], some[some > 0]):
+            for level, counted, summed in _sum_up(events, lanes, begin, levels):
+                bins.setdefault(level, []).append(counted)
+                busy.setdefault(level, []).append(summed)
     found: dict[str, Array] = {"from_level": begin.astype(np.uint8)}
-    lane = np.repeat(np.arange(lanes), np.diff(events.pointer))
-    row = np.arange(events.start.size) - events.pointer[lane]
-    merged_start, merged_end, merged_category = events.merged
-    # What is carried up: candidates for the greatest, and the sums so far.
-    none = np.empty(0, dtype=np.int64)
-    c_lane, c_start, c_end, c_row = none, none, none, none
-    bins = Bins(none, none, none, none)
-    busy = Busy(none, none, np.empty(0, dtype=np.uint8), none)
-    for level in range(levels):
-        shift = shift_of(level)
-        # The sums of the level below, four to one, and lanes that begin here.
-        coarse = np.stack([bins.lane, bins.bin >> FACTOR_SHIFT])
-        carried = _count(coarse[0], coarse[1], bins.count)
-        summed = add_busy(busy.lane, busy.bin >> FACTOR_SHIFT, busy.category, busy.ns)
-        new = np.flatnonzero(begin == level)
-        if new.size:
-            mine = np.flatnonzero((begin == level)[lane]) if new.size < lanes else np.arange(lane.size)
-            n_lane, n_start, n_end = lane[mine], events.start[mine], events.end[mine]
-            pieces = cut(n_start, n_end, shift)
-            counted = best_of(n_lane, n_start, pieces, shift)
-            if new[0] == 0:
-                flat = mine >= events.pointer[1]
-                m_lane = np.zeros(merged_start.size, dtype=np.int64)
-                above = busy_of(m_lane, merged_category, cut(merged_start, merged_end, shift))
-                rest = mine[flat]
-                others = busy_of(
-                    lane[rest], events.category[rest], cut(events.start[rest], events.end[rest], shift)
-                )  # fmt: skip
-                fresh = _join_busy(above, others)
-            else:
-                fresh = busy_of(n_lane, events.category[mine], pieces)
-            carried = _join_counts(carried, (counted.lane, counted.bin, counted.count))
-            summed = _join_busy(summed, fresh)
-            c_lane, c_start, c_end, c_row = _join_candidates(
-                (c_lane, c_start, c_end, c_row), (n_lane, n_start, n_end, row[mine])
-            )
-        if not c_lane.size:
-            continue
-        pieces = cut(c_start, c_end, shift)
-        best = best_of(c_lane, c_start, pieces, shift)
-        bins = Bins(best.lane, best.bin, carried[2], c_row[best.best])
-        busy = summed
-        found |= _stored(level, lanes, bins, busy)
-        # On to the next: what crosses an edge here, and the longest inside each bin.
-        inside = (c_start >> shift) == (np.maximum(c_end - 1, c_start) >> shift)
-        within = np.flatnonzero(inside)
-        own = best_of(c_lane[within], c_start[within], cut(c_start[within], c_end[within], shift), shift)
-        keep = ~inside
-        keep[within[own.best]] = True
-        c_lane, c_start, c_end, c_row = c_lane[keep], c_start[keep], c_end[keep], c_row[keep]
+    for level in sorted(bins):
+        found |= _stored(level, begin.size, bins[level], busy[level])
     return found
+
+
+def _sum_up(events: LaneEvents, lanes: Int64, begin: Int64, levels: int) -> Iterator[tuple[int, Bins, Busy]]:
+    """Some lanes at each level from their first one up; the best of a bin as its row within the lane.
+
+    Carried up are the times, and of the events those that can cover most of a bin to come. Such an event also stands
+    for those beside it that cannot: its weight is how many start where it does.
+    """
+    if not lanes.size:
+        return
+    place, lane, weight = _NONE, _NONE, _NONE
+    busy = Busy(_NONE, _NONE, np.empty(0, dtype=np.uint8), _NONE)
+    for level in range(int(begin[lanes].min()), levels):
+        shift = shift_of(level)
+        busy = add_busy(busy.lane, busy.bin >> FACTOR_SHIFT, busy.category, busy.ns)
+        new = lanes[begin[lanes] == level]
+        if new.size:
+            more = np.concatenate([np.arange(events.pointer[each], events.pointer[each + 1]) for each in new])
+            which = np.repeat(new, np.diff(events.pointer)[new])
+            busy = _join_busy(busy, _busy(events, which, more, shift))
+            place, lane = np.concatenate([place, more]), np.concatenate([lane, which])
+            weight = np.concatenate([weight, np.ones(more.size, dtype=np.int64)])
+            if place.size > more.size:
+                order = np.argsort(lane, kind="stable")
+                place, lane, weight = place[order], lane[order], weight[order]
+        start, end = events.start[place], events.end[place]
+        found = best_of(lane, start, cut(start, end, shift), shift, weight)
+        rows = place[found.best] - events.pointer[found.lane]
+        yield level, Bins(found.lane, found.bin, found.count, rows), busy
+        number = start >> shift
+        crosses = number != np.maximum((end - 1) >> shift, number)
+        inside = np.flatnonzero(~crosses)
+        at = groups_of(lane[inside], number[inside])
+        if at.size:
+            best = inside[first_greatest((end - start)[inside], at)]
+            weight[best] = np.add.reduceat(weight[inside], at)
+            crosses[best] = True
+        place, lane, weight = place[crosses], lane[crosses], weight[crosses]
+
+
+def _busy(events: LaneEvents, lane: Int64, place: Int64, shift: int) -> Busy:
+    """The times of the events of whole lanes; the rank's own lane is alone or not among them."""
+    if lane[0] == 0:
+        start, end, category = events.merged
+        return busy_of(np.zeros(start.size, dtype=np.int64), category, cut(start, end, shift))
+    return busy_of(lane, events.category[place], cut(events.start[place], events.end[place], shift))
 
 
 def first_levels(events: LaneEvents, levels: int) -> Int64:
@@ -176,22 +187,6 @@ def _touched(start: Int64, end: Int64, shift: int) -> int:
     return int(last[0] - first[0] + 1 + np.maximum(last[1:] - new + 1, 0).sum())
 
 
-def _count(lane: Int64, number: Int64, count: Int64) -> tuple[Int64, Int64, Int64]:
-    if not lane.size:
-        return lane, number, count
-    at = np.flatnonzero(np.append(True, (np.diff(lane) != 0) | (np.diff(number) != 0)))
-    return lane[at], number[at], np.add.reduceat(count, at)
-
-
-def _join_counts(
-    one: tuple[Int64, Int64, Int64], other: tuple[Int64, Int64, Int64]
-) -> tuple[Int64, Int64, Int64]:  # fmt: skip
-    """Those of two sets of lanes that share none, by lane; within a lane they are in order."""
-    lane = np.concatenate([one[0], other[0]])
-    order = np.argsort(lane, kind="stable")
-    return lane[order], np.concatenate([one[1], other[1]])[order], np.concatenate([one[2], other[2]])[order]
-
-
 def _join_busy(one: Busy, other: Busy) -> Busy:
     if not one.lane.size or not other.lane.size:
         return one if one.lane.size else other
@@ -205,24 +200,17 @@ def _join_busy(one: Busy, other: Busy) -> Busy:
     )
 
 
-def _join_candidates(one: Sequence[Int64], other: Sequence[Int64]) -> tuple[Int64, ...]:
-    if not one[0].size:
-        return tuple(other)
-    order = np.argsort(np.concatenate([one[0], other[0]]), kind="stable")
-    return tuple(np.concatenate([a, b])[order] for a, b in zip(one, other, strict=True))
-
-
-def _stored(level: int, lanes: int, bins: Bins, busy: Busy) -> dict[str, Array]:
+def _stored(level: int, lanes: int, bins: Sequence[Bins], busy: Sequence[Busy]) -> dict[str, Array]:
     every = np.arange(lanes + 1)
     return {
-        f"{level}.bin_ptr": np.searchsorted(bins.lane, every).astype(np.int64),
-        f"{level}.bin": _small(bins.bin),
-        f"{level}.count": bins.count.astype(np.uint32),
-        f"{level}.best": bins.best.astype(np.uint32),
-        f"{level}.busy_ptr": np.searchsorted(busy.lane, every).astype(np.int64),
-        f"{level}.busy_bin": _small(busy.bin),
-        f"{level}.busy_category": busy.category,
-        f"{level}.busy_ns": _small(busy.ns),
+        f"{level}.bin_ptr": np.searchsorted(np.concatenate([each.lane for each in bins]), every).astype(np.int64),
+        f"{level}.bin": _small(np.concatenate([each.bin for each in bins])),
+        f"{level}.count": np.concatenate([each.count for each in bins]).astype(np.uint32),
+        f"{level}.best": np.concatenate([each.best for each in bins]).astype(np.uint32),
+        f"{level}.busy_ptr": np.searchsorted(np.concatenate([each.lane for each in busy]), every).astype(np.int64),
+        f"{level}.busy_bin": _small(np.concatenate([each.bin for each in busy])),
+        f"{level}.busy_category": np.concatenate([each.category for each in busy]),
+        f"{level}.busy_ns": _small(np.concatenate([each.ns for each in busy])),
     }
 
 

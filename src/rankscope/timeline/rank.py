@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -94,8 +95,7 @@ class RankLanes:
         """The names that its events have; an event's name is given as its place here."""
         ends = self.arrays["name_ends"]
         text = self.arrays["name_text"].tobytes()
-        starts = [0, *ends[:-1].tolist()]
-        return [text[low:high].decode("utf-8", "replace") for low, high in zip(starts, ends.tolist(), strict=True)]
+        return [text[low:high].decode("utf-8", "replace") for low, high in pairwise([0, *ends.tolist()])]
 
 
 def key_of(traces: Sequence[CachedTrace], clock: RankClock, levels: int, communication: str | None) -> str:

@@ -71,6 +71,14 @@ class Events:
     tracks: Sequence[Track] = field(default_factory=tuple)
 
 
+@dataclass(frozen=True)
+class _Titles:
+    """Names of threads by process and thread, and the texts that stand for ids that are none."""
+
+    names: dict[tuple[int, int], str]
+    texts: dict[int, str]
+
+
 def read_events(windows: Sequence[Mapping[str, pl.DataFrame]], communication: str | None = None) -> Events:
     """The events of a rank.
 
@@ -105,9 +113,9 @@ def read_events(windows: Sequence[Mapping[str, pl.DataFrame]], communication: st
     return Events(frame.drop("kind", "a", "b"), tracks)
 
 
-def _track(kind: str, a: int, b: int, titles: Mapping[tuple[int, int], str], several: bool) -> Track:
+def _track(kind: str, a: int, b: int, titles: _Titles, several: bool) -> Track:
     where = f"device {a}, stream {b}" if several else f"stream {b}"
-    thread = titles.get((a, b)) or (f"thread {b}" if b != _NO_ID else "no thread")
+    thread = titles.names.get((a, b)) or titles.texts.get(b) or (f"thread {b}" if b != _NO_ID else "no thread")
     if kind == "rank":
         return Track(kind, "rank", False)
     if kind == "stream":
@@ -119,9 +127,15 @@ def _track(kind: str, a: int, b: int, titles: Mapping[tuple[int, int], str], sev
     return Track("annotation" if kind == "other" else kind, thread, kind == "other")
 
 
-def _titles(tables: Sequence[pl.DataFrame]) -> dict[tuple[int, int], str]:
-    names = pl.concat(tables).filter(pl.col("field") == "thread_name")
-    return {(row[0], row[1]): row[2] for row in names.select("pid", "tid", "value").iter_rows() if row[2]}
+def _titles(tables: Sequence[pl.DataFrame]) -> _Titles:
+    """What threads are called. Where one is named twice, the first name is its own: the last is the process's."""
+    rows = pl.concat(tables)
+    texts = {row[0]: row[1] for row in rows.filter(pl.col("field") == "text").select("tid", "value").iter_rows()}
+    found = _Titles({}, texts)
+    for pid, tid, value in rows.filter(pl.col("field") == "thread_name").select("pid", "tid", "value").iter_rows():
+        if value:
+            found.names.setdefault((pid, tid), value)
+    return found
 
 
 def _events_of(tables: Mapping[str, pl.DataFrame], communication: str | None) -> pl.DataFrame:

@@ -12,25 +12,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import polars as pl
-
 from rankscope.analyses import all_analyses
 from rankscope.errors import RankscopeError
 from rankscope.pipeline import Run
 from rankscope.report.html import ANALYSES
 from rankscope.results import Analysis, Finding, Result, by_weight
-from rankscope.timeline.alignment import recall_clock, remember_clock
-from rankscope.timeline.clock import RunClock, run_clock
+from rankscope.timeline.clock import RunClock
 from rankscope.timeline.counters import Counters
+from rankscope.timeline.drawing import clock_of, draw_run
 from rankscope.timeline.heat import heat
-from rankscope.timeline.pyramid import levels_for
-from rankscope.timeline.rank import RankLanes, draw_rank, find_rank
 from rankscope.timeline.search import Search
 from rankscope.timeline.whole import Timeline
 
 logger = logging.getLogger(__name__)
 
-LAYOUT_EVERY = 8
+NEWS_EVERY = 16
 
 
 class StoppedError(Exception):
@@ -149,11 +145,9 @@ class LoadedRun:
         self.findings = by_weight([*run.findings, *self._lost])
         self.about = run.about()
         self._tell(new=True)
-        clock = recall_clock(run)
-        if clock is None:
-            self._tell(phase="analysing")
-            self._analyze(run, "clock")
-            clock = self._align(run)
+        self._tell(phase="analysing")
+        clock = clock_of(run)
+        self.results = run.results
         self._draw(run, clock)
         self._tell(phase="analysing")
         for name in self.analyses():
@@ -162,13 +156,6 @@ class LoadedRun:
         if {"collectives", "step_time"} <= set(self.results):
             self.heat = heat(self.results["collectives"].frame, self.results["step_time"].frame, clock)
         self._tell(new=True, phase="ready", what="")
-
-    def _align(self, run: Run) -> RunClock:
-        ranks = {rank: [trace.info for trace in traces] for rank, traces in run.loaded.ranks.items()}
-        clock = run_clock(ranks, self.results["clock"].frame if "clock" in self.results else pl.DataFrame())
-        if "clock" in self.results:
-            remember_clock(run, clock)
-        return clock
 
     def _analyze(self, run: Run, name: str) -> None:
         try:
@@ -181,39 +168,25 @@ class LoadedRun:
 
     def _draw(self, run: Run, clock: RunClock) -> None:
         self._tell(phase="drawing", what="drawing")
-        timeline = Timeline(clock, run.loaded.ranks)
-        levels, communication = levels_for(clock.span_ns), run.options.communication
-        waiting = {}
-        for rank, traces in run.loaded.ranks.items():
-            asked = (rank, tuple(traces), clock.ranks[rank], levels, communication)
-            lanes = find_rank(*asked)
-            if lanes is not None:
-                timeline.add(lanes)
-            else:
-                waiting[rank] = asked
-        self.search = Search(timeline)
-        if not waiting:
-            self.timeline = timeline
-            self._tell(new=True)
-            return
-        drawn = 0
+        came = 0
 
-        def told(rank: int, outcome: Any) -> None:
-            nonlocal drawn
-            if isinstance(outcome, BaseException):
-                self._not_drawn(rank, outcome)
-                return
-            lanes = find_rank(*waiting[rank]) if outcome is None else RankLanes(rank, outcome)
-            if lanes is not None:
-                timeline.add(lanes)
-                drawn += 1
-            self.timeline = timeline
-            if drawn == 1 or drawn % LAYOUT_EVERY == 0:
+        def told(timeline: Timeline, rank: int, error: BaseException | None) -> None:
+            nonlocal came
+            if error is not None:
+                self._not_drawn(rank, error)
+            self._show(timeline)
+            came += 1
+            # A page that lays out a thousand ranks anew for each of them would do nothing else.
+            if came < NEWS_EVERY or came % NEWS_EVERY == 0:
                 self._tell(new=True)
 
-        run.map_ranks("drawing", draw_rank, waiting, told)
-        self.timeline = timeline
+        self._show(draw_run(run, clock, told))
         self._tell(new=True)
+
+    def _show(self, timeline: Timeline) -> None:
+        if self.search is None:
+            self.search = Search(timeline)
+        self.timeline = timeline
 
     def _not_drawn(self, rank: int, error: BaseException) -> None:
         said = error.what if isinstance(error, RankscopeError) else f"{type(error).__name__}: {error}"
