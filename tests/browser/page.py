@@ -14,7 +14,7 @@ CLIPPED = """() => ({
   sideways: document.documentElement.scrollWidth - document.documentElement.clientWidth,
   clipped: [...document.querySelectorAll(
       'h1,h2,h3,h4,p,dt,dd,button,label,summary,a,li,select,.figure-value,figcaption')]
-    .filter((e) => e.offsetParent && !e.closest('.scroll,.tl-gutter,.unseen') && !e.matches('.unseen')
+    .filter((e) => e.offsetParent && !e.closest('.scroll,.tl-gutter,.unseen,.broad .view-head') && !e.matches('.unseen')
       && getComputedStyle(e).display !== 'inline' && e.scrollWidth > e.clientWidth + 1 && !e.querySelector('pre'))
     .map((e) => `${e.tagName} ${e.className}: ${e.textContent.slice(0, 80)}`),
 })"""
@@ -120,11 +120,11 @@ class Page:
 
     def check(self, *, axe: bool = False) -> None:
         """Nothing on the console, no request that leaves the machine, nothing clipped; with axe, no fault it knows."""
-        assert self.said == []
-        assert self.left == []
+        assert not self.said, self.said
+        assert not self.left, self.left
         state = self.tab.evaluate(CLIPPED)
         assert state["sideways"] <= 0, "the page scrolls sideways"
-        assert state["clipped"] == []
+        assert not state["clipped"], state["clipped"]
         if axe and AXE.exists():
             # Its text runs as the test's, not the page's: the page's policy allows no script but its own.
             self.tab.evaluate(AXE.read_text(encoding="utf-8") + "; 0")
@@ -133,7 +133,7 @@ class Page:
                 f"{found['id']} ({found['impact']}): {[node['target'] for node in found['nodes'][:3]]}"
                 for found in report["violations"]
             ]
-            assert faults == []
+            assert not faults, faults
 
     def close(self) -> None:
         self.context.close()

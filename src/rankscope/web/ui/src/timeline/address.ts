@@ -13,8 +13,8 @@ export interface Address {
   /** A place named in words: the page's other views lead here. */
   readonly rank: number | null;
   readonly step: number | null;
-  /** The first row in sight, by its rank. */
-  readonly at: number | null;
+  /** How far down: the rank at the top, and how many pixels of it are above. */
+  readonly at: { readonly rank: number; readonly by: number } | null;
 }
 
 export function readAddress(params: ReadonlyMap<string, string>): Address {
@@ -29,7 +29,7 @@ export function readAddress(params: ReadonlyMap<string, string>): Address {
     counters: params.get("counters") !== "0",
     rank: whole(params.get("rank")),
     step: whole(params.get("step")),
-    at: whole(params.get("at")),
+    at: below(params.get("at")),
   };
 }
 
@@ -45,9 +45,14 @@ export function writeAddress(address: Omit<Address, "rank" | "step">, openAtFirs
     lanes: address.filter,
     find: address.query,
     counters: address.counters ? "" : "0",
-    at: address.at === null ? "" : String(address.at),
+    at: address.at === null ? "" : `${address.at.rank}.${address.at.by}`,
     rank: "", step: "",
   };
+}
+
+/** The window as its address says it: where a link leads is where it was made, to the last pixel. */
+export function rounded(window: Window): Window {
+  return stretch(span(window)) ?? window;
 }
 
 function span(window: Window): string {
@@ -69,6 +74,11 @@ function stretch(text: string | undefined): Window | null {
 function pair(text: string | undefined): { lane: number; row: number } | null {
   const found = /^(\d{1,9})\.(\d{1,10})$/.exec(text ?? "");
   return found ? { lane: Number(found[1]), row: Number(found[2]) } : null;
+}
+
+function below(text: string | undefined): { rank: number; by: number } | null {
+  const found = pair(text);
+  return found && { rank: found.lane, by: found.row };
 }
 
 function whole(text: string | undefined): number | null {

@@ -59,7 +59,7 @@ function collective(detail: EventDetail, acts: PanelActs): HTMLElement | null {
   const latest = Math.max(...members.map((member) => member.start_ns));
   return h("section", { "data-testid": "members" }, h("h4", {}, "The same collective on ", members.length === 1 ? "this rank alone" : `${members.length} ranks`),
     h("p", { class: "quiet-line" }, named(about.name, 80), facts.map((part) => part && [" · ", part])),
-    h("div", { class: "tl-scrolled", tabindex: "0", role: "region", "aria-label": "Ranks of the collective" }, h("table", { class: "tl-members" },
+    scrolled("Ranks of the collective", h("table", { class: "tl-members" },
       h("thead", {}, h("tr", {}, ["Rank", "Came", "Took", "Waited"].map((name) => h("th", { scope: "col" }, name)))),
       h("tbody", {}, members.slice(0, MEMBERS).map((member) => h("tr", { class: member.start_ns === latest && latest > first ? "last" : null, "aria-current": member.rank === detail.rank ? "true" : null },
         h("th", { scope: "row" }, button({ class: "link", "data-testid": `member-${member.rank}` }, () => acts.select(member), String(member.rank))),
@@ -87,14 +87,18 @@ function statistics(detail: EventDetail, acts: PanelActs): HTMLElement | null {
 function stack(detail: EventDetail): HTMLElement | null {
   if (detail.stack.length === 0) return null;
   return h("details", { class: "notes", open: true }, h("summary", {}, `Stack (${detail.stack.length})`),
-    h("ol", { class: "tl-stack" }, detail.stack.slice(0, 100).map((line) => h("li", {}, named(line, 240)))));
+    scrolled("Stack", h("ol", { class: "tl-stack" }, detail.stack.slice(0, 100).map((line) => h("li", {}, named(line, 240))))));
 }
 
 function args(detail: EventDetail): HTMLElement | null {
   const entries = Object.entries(detail.args);
   if (entries.length === 0) return null;
   return h("details", { class: "notes", open: true }, h("summary", {}, `Arguments (${entries.length})`),
-    h("dl", { class: "tl-args" }, entries.slice(0, ARGUMENTS).map(([key, value]) => h("div", {}, h("dt", {}, named(key, 80)), h("dd", {}, named(argument(value), 400))))));
+    scrolled("Arguments", h("dl", { class: "tl-args" }, entries.slice(0, ARGUMENTS).map(([key, value]) => h("div", {}, h("dt", {}, named(key, 80)), h("dd", {}, named(argument(value), 400)))))));
+}
+
+function scrolled(label: string, content: HTMLElement): HTMLElement {
+  return h("div", { class: "tl-scrolled", tabindex: "0", role: "region", "aria-label": label }, content);
 }
 
 function argument(value: unknown): string {

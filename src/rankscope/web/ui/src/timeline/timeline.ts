@@ -7,7 +7,7 @@ import { shownName } from "../format/text.ts";
 import { formatDuration, formatMoment, grouped } from "../format/units.ts";
 import { onThemeChange } from "../theme/theme.ts";
 import type { ViewContext } from "../views/view.ts";
-import { readAddress, writeAddress, type Address } from "./address.ts";
+import { readAddress, rounded, writeAddress, type Address } from "./address.ts";
 import { Counters } from "./counters.ts";
 import type { EventDetail } from "./detail.ts";
 import { Gutter } from "./gutter.ts";
@@ -20,7 +20,7 @@ import { Model, type Place } from "./model.ts";
 import { Names } from "./names.ts";
 import { detailPanel, spoken } from "./panel.ts";
 import { RULER, Stage } from "./stage.ts";
-import { standIn } from "./rows.ts";
+import { RowKind, standIn } from "./rows.ts";
 import { TileCache } from "./tiles.ts";
 import { KEYS, toolbar, type Toolbar } from "./toolbar.ts";
 import { around, clamped, panned, whole, type Window } from "./window.ts";
@@ -123,7 +123,9 @@ export class Timeline {
     model.window = address.window ? clamped(address.window, model.layout.span) : whole(model.layout.span);
     model.measured = address.measured;
     model.refold();
-    if (address.at !== null && first) requestAnimationFrame(() => this.#scrollToRank(address.at ?? 0));
+    const { at } = address;
+    if (at) requestAnimationFrame(() => this.#scrollToRank(at.rank, at.by));
+    else if (!first) this.#stage.box.scrollTop = 0;
     if (address.rank !== null) {
       if (model.layout.ranks.length > 1 && address.rank !== null) model.open.add(address.rank);
       model.refold();
@@ -143,6 +145,7 @@ export class Timeline {
   #address(): Record<string, string> {
     const model = this.#model;
     const top = this.#topRank();
+    model.window = rounded(model.window);
     const all = whole(model.layout.span);
     const untouched = model.window.from === all.from && model.window.to === all.to;
     return writeAddress({
@@ -151,13 +154,15 @@ export class Timeline {
     }, model.openAtFirst);
   }
 
-  #topRank(): number | null {
+  #topRank(): Address["at"] {
     const { rows, layout } = this.#model;
     const frame = this.#stage.frame;
     if (!frame || this.#stage.box.scrollTop < 4) return null;
     const kind = rows.kind[frame.first];
     const of = rows.of[frame.first] ?? 0;
-    return (kind === 0 || kind === 3 ? layout.ranks[of]?.rank : layout.tracks[of]?.rank) ?? null;
+    const rank = kind === RowKind.Rank || kind === RowKind.Counter ? layout.ranks[of]?.rank : layout.tracks[of]?.rank;
+    if (rank === undefined) return null;
+    return { rank, by: Math.max(0, Math.round(this.#stage.box.scrollTop - (rows.top[rows.rowOfRank[rankIndex(layout, rank)] ?? 0] ?? 0))) };
   }
 
   /** Small moves change the address in place, some time after the last of them. */
@@ -210,9 +215,9 @@ export class Timeline {
     this.#push();
   }
 
-  #scrollToRank(rank: number): void {
+  #scrollToRank(rank: number, by = -4): void {
     const row = this.#model.rows.rowOfRank[rankIndex(this.#model.layout, rank)] ?? -1;
-    if (row >= 0) this.#stage.box.scrollTop = Math.max(0, (this.#model.rows.top[row] ?? 0) - 4);
+    if (row >= 0) this.#stage.box.scrollTop = Math.max(0, (this.#model.rows.top[row] ?? 0) + by);
     this.#stage.request();
   }
 
