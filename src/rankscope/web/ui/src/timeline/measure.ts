@@ -45,7 +45,7 @@ export function measurePanel(context: ViewContext, model: Model, window: Window,
 function shares(layout: Layout, table: Table, length: number): HTMLElement {
   const columns = table.columns.slice(1).filter((column) => column.endsWith("_ns"));
   const rows = table.rows().slice(0, BARS);
-  return h("div", { class: "tl-shares" }, rows.map((row) => h("div", { class: "tl-share" }, h("span", { class: "which" }, `Rank ${table.cell(row, "rank")}`),
+  return h("div", { class: "tl-shares", tabindex: "0", role: "region", "aria-label": "Time in each category, by rank" }, rows.map((row) => h("div", { class: "tl-share" }, h("span", { class: "which" }, `Rank ${table.cell(row, "rank")}`),
     h("ul", {}, columns.map((column) => {
       const value = table.number(row, column) ?? 0;
       const about = layout.categories.find(({ category }) => `${category}_ns` === column);

@@ -1,10 +1,9 @@
 /** The timeline: its parts put together, and what each gesture does. */
-import { h, named, styled } from "../components/dom.ts";
+import { h, named } from "../components/dom.ts";
 import { ApiError, isAbort, type Api } from "../data/api.ts";
-import type { Finding, Severity } from "../data/payload.ts";
-import { swatch } from "../components/swatch.ts";
+import type { Finding } from "../data/payload.ts";
 import { shownName } from "../format/text.ts";
-import { formatDuration, formatMoment, grouped } from "../format/units.ts";
+import { formatDuration, grouped } from "../format/units.ts";
 import { onThemeChange } from "../theme/theme.ts";
 import type { ViewContext } from "../views/view.ts";
 import { readAddress, rounded, writeAddress, type Address } from "./address.ts";
@@ -13,7 +12,8 @@ import type { EventDetail } from "./detail.ts";
 import { Gutter } from "./gutter.ts";
 import { hitAt } from "./hit.ts";
 import { Input, rowUnder } from "./input.ts";
-import { laneTitle, rankIndex, type Layout } from "./layout.ts";
+import { rankIndex, type Layout } from "./layout.ts";
+import { legend, marksOf, Tip } from "./legend.ts";
 import { Loader, ranges } from "./loader.ts";
 import { measurePanel } from "./measure.ts";
 import { Model, type Place } from "./model.ts";
@@ -22,7 +22,7 @@ import { detailPanel, spoken } from "./panel.ts";
 import { RULER, Stage } from "./stage.ts";
 import { RowKind, standIn } from "./rows.ts";
 import { TileCache } from "./tiles.ts";
-import { KEYS, toolbar, type Toolbar } from "./toolbar.ts";
+import { toolbar, type Toolbar } from "./toolbar.ts";
 import { around, clamped, panned, whole, type Window } from "./window.ts";
 
 const REACH_PX = 5;
@@ -41,7 +41,7 @@ export class Timeline {
   readonly #bar: Toolbar;
   readonly #side = h("div", { class: "tl-side" });
   readonly #below = h("div", { class: "tl-below" });
-  readonly #tip = h("div", { class: "tl-tip", hidden: true, "aria-hidden": "true" });
+  readonly #tip: Tip;
   readonly #live = h("p", { class: "unseen", role: "status", "data-testid": "live" });
   readonly #notice = h("div", { class: "tl-notice", role: "status", hidden: true });
   readonly #ending: () => void;
@@ -60,9 +60,10 @@ export class Timeline {
     this.#loader = new Loader(api, cache, layout, () => { this.#notice.hidden = true; model.changed(); }, failed);
     this.#gutter = new Gutter(model, () => this.#stage.box);
     this.#stage = new Stage(model, this.#loader, this.#gutter.element, h("div", { class: "tl-corner" }, layout.aligned ? `Clocks aligned${layout.residual === null ? "" : `, ± ${formatDuration(layout.residual, 2)}`}` : "Clocks as recorded"), "tl-help");
+    this.#tip = new Tip(layout, this.#stage);
     this.#stage.afterFrame(() => this.#gutter.draw());
     this.#input = new Input(model, this.#stage, {
-      pick: (x, y) => this.#pick(x, y), hover: (x, y) => this.#hover(x, y), leave: () => { this.#tip.hidden = true; },
+      pick: (x, y) => this.#pick(x, y), hover: (x, y) => this.#hover(x, y), leave: () => this.#tip.hide(),
       measured: (done) => { if (done) void this.#measure(); }, moved: () => this.#note(), key: (event) => this.#key(event),
     });
     this.#bar = toolbar(model, findings, {
@@ -74,8 +75,8 @@ export class Timeline {
       measure: () => { this.#input.measuring = true; this.#announce("Drag over the picture to measure."); this.#stage.element.focus({ preventScroll: true }); },
     });
     this.element = h("div", { class: "tl", "data-testid": "timeline" }, this.#bar.element, this.#notice,
-      h("div", { class: "tl-main" }, h("div", { class: "tl-frame" }, this.#stage.box, this.#tip), this.#side),
-      this.#legend(), this.#live, this.#below);
+      h("div", { class: "tl-main" }, h("div", { class: "tl-frame" }, this.#stage.box, this.#tip.element), this.#side),
+      legend(layout), this.#live, this.#below);
     this.#apply(readAddress(context.place.params), true);
     this.#live.textContent = "";
     void names.load(api, () => model.changed()).catch(failed);
@@ -99,14 +100,6 @@ export class Timeline {
       if (this.#context.router.place().view === "timeline") this.#context.router.note(this.#address());
     }
     this.#ending();
-  }
-
-  #legend(): HTMLElement {
-    const { layout } = this.#model;
-    return h("div", { class: "tl-legend" },
-      h("ul", { class: "legend" }, layout.categories.filter(({ category }) => category !== "idle").map(({ category, title }) => h("li", { class: "legend-item" }, swatch(category), title))),
-      h("p", { id: "tl-help", class: "quiet-line" }, "Ctrl and the wheel zoom, a drag moves, a click selects, Shift and a drag measure. Keys: W A S D, E to select, F to zoom to it."),
-      h("details", { class: "notes" }, h("summary", {}, "All keys"), h("dl", { class: "tl-keys" }, KEYS.map(([keys, does]) => h("div", {}, h("dt", {}, keys), h("dd", {}, does))))));
   }
 
   // From and to the address.
@@ -322,9 +315,9 @@ export class Timeline {
       let found = await model.api.json<Found>("search", { q: query, direction, ...at });
       if (!found.hit && found.hits > 0) found = await model.api.json<Found>("search", { q: query, direction, after: direction === "next" ? -1 : Math.ceil(model.layout.span) + 1 }); // around the end
       this.#hit = found.hit;
-      this.#bar.found(found.hit ? `${grouped(found.index + 1)} of ${grouped(found.hits)}` : "none found");
       if (found.hit) await this.#select(found.hit, { show: true });
-      else this.#announce(`Nothing is called ${shownName(query, 80)}.`);
+      this.#bar.found(found.hit ? `${grouped(found.index + 1)} of ${grouped(found.hits)}` : "none found");
+      if (!found.hit) this.#announce(`Nothing is called ${shownName(query, 80)}.`);
     } catch (error) {
       this.#bar.found("");
       this.#say(error);
@@ -412,17 +405,8 @@ export class Timeline {
       const hit = this.#under(x, y);
       const name = hit ? this.#model.names.get(hit.name) : undefined;
       this.#stage.element.classList.toggle("over", Boolean(hit));
-      if (!hit || name === undefined) {
-        this.#tip.hidden = true;
-        return;
-      }
-      this.#tip.replaceChildren(h("strong", {}, named(name, 120)),
-        h("span", {}, hit.start !== null && hit.end !== null ? `${formatDuration(hit.end - hit.start)} from ${formatMoment(hit.start)}` : hit.count > 1 ? `and others: ${grouped(hit.count)} begin within this pixel` : ""),
-        h("span", {}, named(laneTitle(this.#model.layout, hit.lane), 80)));
-      this.#tip.hidden = false;
-      const left = this.#stage.element.offsetLeft + x;
-      const room = this.#stage.box.clientWidth;
-      styled(this.#tip, { left: left > room / 2 ? "auto" : `${left + 14}px`, right: left > room / 2 ? `${room - left + 14}px` : "auto", top: `${Math.min(y + 16, this.#stage.box.clientHeight - 70)}px` });
+      if (hit && name !== undefined) this.#tip.show(x, y, hit, name);
+      else this.#tip.hide();
     });
   }
 
@@ -435,14 +419,4 @@ export class Timeline {
     this.#notice.replaceChildren(h("strong", {}, named(what, 300)), " ", named(hint, 400));
     this.#notice.hidden = false;
   }
-}
-
-function marksOf(findings: readonly Finding[]): Map<number, Severity> {
-  const order: Record<Severity, number> = { error: 2, warning: 1, info: 0 };
-  const marks = new Map<number, Severity>();
-  for (const { ranks, severity } of findings) {
-    if (severity === "info" || ranks.length > 8) continue; // what is said of all marks none
-    for (const rank of ranks) if (order[severity] >= order[marks.get(rank) ?? "info"]) marks.set(rank, severity);
-  }
-  return marks;
 }
