@@ -22,7 +22,8 @@ from rankscope.store.info import TraceInfo
 from rankscope.store.schema import TABLES
 
 TRIALS = 200
-SIZES = ((8, 467, 7), (128, 10, 20), (256, 10, 20), (512, 10, 20), (1024, 10, 20))
+# Ranks, steps, layers: 48,000 rows over 8 ranks, then 400 collectives a rank.
+SIZES = ((8, 498, 7), (128, 12, 20), (256, 12, 20), (512, 12, 20), (1024, 12, 20))
 
 
 def right(known_steps: bool) -> str:
@@ -53,6 +54,9 @@ def mapped(rows: pl.DataFrame) -> list[pl.DataFrame]:
         (pl.col("end_ns") - pl.col("start_ns")).alias("duration_ns"),
         pl.lit(None, pl.String).alias("peers"),
         pl.lit("kernel").alias("name"),
+        pl.lit("kernel").alias("source"),
+        *(pl.lit(1, pl.Int64).alias(name) for name in ("calls", "kernels")),
+        pl.lit(0, pl.Int64).alias("unlaunched"),
     )
     return whole.partition_by("rank", maintain_order=True)
 

@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from rankscope.analyses import all_analyses
-from rankscope.results import Analysis
+from rankscope.results import Analysis, Rule
+from rankscope.rules import all_rules
 from rankscope.store import schema
 
 DOCS = Path(__file__).resolve().parent
@@ -24,7 +25,9 @@ def pages() -> dict[str, str]:
     """Every generated page: its path under `docs`, and its text."""
     ours = [each for each in all_analyses().values() if each.per_rank.__module__.startswith("rankscope.")]
     made = {f"analyses/{analysis.name}.md": analysis_page(analysis) for analysis in ours}
-    return {**made, "analyses/README.md": analyses_page(ours), "tables.md": tables_page()}
+    rules = [each for each in all_rules().values() if each.find.__module__.startswith("rankscope.")]
+    lists = {"analyses/README.md": analyses_page(ours), "rules.md": rules_page(rules), "tables.md": tables_page()}
+    return made | lists
 
 
 def analysis_page(analysis: Analysis) -> str:
@@ -71,6 +74,21 @@ def analyses_page(analyses: Iterable[Analysis]) -> str:
         )
         + "\n"
     )
+
+
+def rules_page(rules: Iterable[Rule]) -> str:
+    """Every rule: when it speaks, and what its saving means."""
+    about = (
+        "What `rankscope findings`, the summary and the report say about a run, and when. A rule reads results of "
+        "analyses; what it states as a saving is an upper bound, per step. A finding that would save 5 % of a step or "
+        "more is a warning, one that would save 1 % or more is an info, less is not said."
+    )
+    parts = [GENERATED.format(source="`src/rankscope/rules`"), "# Rules", about]
+    for rule in rules:
+        title, _, body = inspect.cleandoc(rule.doc).partition("\n")
+        read = ", ".join(f"[`{name}`](analyses/{name}.md)" for name in rule.requires)
+        parts += [f"## `{rule.name}`: {title.rstrip('.')}", fenced(body.strip()), f"It reads {read}."]
+    return "\n\n".join(parts) + "\n"
 
 
 def tables_page() -> str:

@@ -35,7 +35,7 @@ LAYERS = [
     ["rundir"],
     ["errors"],
 ]
-MODULES = {"pipeline", "results", "errors"}  # a file each; the others are packages
+MODULES = {"results", "errors"}  # a file each; the others are packages
 JOB = ["workloads", "capture", "launch", "simulate"]
 
 

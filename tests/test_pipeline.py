@@ -91,7 +91,8 @@ def test_no_such_path(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeyp
 def test_a_cut_gz_among_good_ranks(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = write_ranks(tmp_path / "run", {rank: small_step() for rank in range(3)})
+    folder = write_ranks(tmp_path / "run", {rank: small_step() for rank in range(4)})
+    (folder / "rank3.json").unlink()
     many = [kernel(f"kernel {number}", number, 1) for number in range(3000)]
     packed = gzip.compress(dumps(trace(many, rank=3, world_size=4)))
     write(folder / "rank3.json.gz", packed[: len(packed) // 2], None)

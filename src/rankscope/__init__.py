@@ -5,7 +5,8 @@
                                               a rank)               across ranks)
 
 In the job:    ``rankscope.Profiler`` around the training loop, ``.step()`` in it.
-After the job: ``rankscope.open("run/")`` gives a run; ``run.device_time()`` a Polars frame.
+After the job: ``rankscope.open("run/")`` gives a run; ``run.device_time()`` a Polars frame,
+               ``run.diagnose()`` what to do about it; ``rankscope.diff("before/", "after/")`` says what changed.
 From a notebook: ``rankscope.launch("train.py", nproc=2)`` starts a job with a run directory of its own.
 
 The names are loaded when they are first used (PEP 562): capture loads nothing but torch and the standard library, and
@@ -20,17 +21,21 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from rankscope.capture import Profiler as Profiler
+    from rankscope.compare import Diff as Diff
+    from rankscope.compare import diff_runs as diff
     from rankscope.errors import RankscopeError as RankscopeError
     from rankscope.launch import launch as launch
     from rankscope.pipeline import Run as Run
     from rankscope.pipeline import open_run as open
 
-__all__ = ["Profiler", "RankscopeError", "Run", "__version__", "launch", "open"]
+__all__ = ["Diff", "Profiler", "RankscopeError", "Run", "__version__", "diff", "launch", "open"]
 
 _WHERE = {
+    "Diff": ("rankscope.compare", "Diff"),
     "Profiler": ("rankscope.capture", "Profiler"),
     "RankscopeError": ("rankscope.errors", "RankscopeError"),
     "Run": ("rankscope.pipeline", "Run"),
+    "diff": ("rankscope.compare", "diff_runs"),
     "launch": ("rankscope.launch", "launch"),
     "open": ("rankscope.pipeline", "open_run"),
 }

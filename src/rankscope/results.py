@@ -156,6 +156,28 @@ class Analysis:
 
 
 @dataclass(frozen=True)
+class Rule:
+    """Something that is often wrong with a run, and how to see it in results.
+
+    Attributes:
+        name: what it is about; also its module's name, and the id of its findings.
+        doc: the module's docstring: title in the first line, then when it speaks, and what its saving means.
+        requires: analyses whose results it reads. One that cannot be made is not there: the rule says what it can.
+        find: those results, in `Inputs`, to findings.
+    """
+
+    name: str
+    doc: str
+    requires: tuple[str, ...]
+    find: Callable[[Inputs], list[Finding]]
+
+    @property
+    def title(self) -> str:
+        """The first line of the doc, without the full stop."""
+        return inspect.cleandoc(self.doc).split("\n", 1)[0].rstrip(".")
+
+
+@dataclass(frozen=True)
 class Result:
     """An analysis's answer: the frame, what its columns mean, and what to know about it."""
 

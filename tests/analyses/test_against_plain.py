@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
-from tests import kineto, plain_reading
+from tests import kineto, plain_collectives, plain_reading
 from tests.analyses.random_traces import traces
 
 import rankscope
@@ -61,11 +61,13 @@ def assert_agrees(run: Run, plain: plain_reading.Plain) -> None:
         assert_row(kernels[key], wanted)
 
     if plain.device:
-        found = run.collectives().to_dicts()
-        order = plain_reading.collectives(plain)
+        # Gloo's ranges are read as before; calls without any kernel stand there only where there is nothing else.
+        found = run.collectives().filter(pl.col("kernels") > 0).to_dicts()
+        order = plain_collectives.collectives(plain)
         assert len(found) == len(order)
         for got, wanted in zip(found, order, strict=True):
-            assert_row(got, {name: value for name, value in wanted.items() if name != "device"})
+            beside = ("device", "key", "ranks", *(("out_elements",) if wanted["out_elements"] is None else ()))
+            assert_row(got, {name: value for name, value in wanted.items() if name not in beside})
 
 
 def assert_sums(run: Run) -> None:

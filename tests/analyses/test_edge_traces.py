@@ -67,7 +67,7 @@ def check(run: Run, schemas: dict[str, pl.Schema]) -> None:
 @pytest.fixture
 def any_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps that no trace has are refused; a rank that lacks steps which another has is not, and looks the same."""
-    monkeypatch.setattr("rankscope.pipeline.check_steps", lambda infos, steps: None)
+    monkeypatch.setattr("rankscope.pipeline.load.check_steps", lambda infos, steps: None)
 
 
 @pytest.mark.usefixtures("any_steps")

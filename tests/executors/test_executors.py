@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from concurrent.futures import Executor
 from pathlib import Path
 
 import psutil
@@ -117,7 +118,7 @@ def test_a_script_without_a_main_guard(tmp_path: Path, how: str) -> None:
 
 def test_a_worker_killed_while_it_reads_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_ranks(tmp_path / "run", {rank: small_step() for rank in range(4)})
-    monkeypatch.setattr("rankscope.pipeline.ingest_trace", killed_by_rank_2)
+    monkeypatch.setattr("rankscope.pipeline.load.ingest_trace", killed_by_rank_2)
     run = open_run(folder, executor="processes", workers=2).load()
     assert run.ranks == [0, 1, 3]
     found = {finding.id: finding for finding in run.findings}
@@ -138,7 +139,7 @@ def killed_by_rank_2(path: str) -> object:
 def test_a_worker_killed_while_it_analyses_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_ranks(tmp_path / "run", {rank: small_step() for rank in range(4)})
     run = open_run(folder, executor="processes", workers=2).load()
-    monkeypatch.setattr("rankscope.pipeline._analyze_rank", killed_by_rank_1)
+    monkeypatch.setattr("rankscope.pipeline.graph.analyze_rank", killed_by_rank_1)
     assert run.device_time()["rank"].to_list() == [0, 2, 3]
     (finding,) = [finding for finding in run.findings if finding.id == "rank-not-analyzed"]
     assert finding.ranks == (1,)
@@ -147,9 +148,9 @@ def test_a_worker_killed_while_it_analyses_is_a_finding(tmp_path: Path, monkeypa
 def killed_by_rank_1(names: object, rank: int, *rest: object) -> object:
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    from rankscope.pipeline import _analyze_rank
+    from rankscope.pipeline.tasks import analyze_rank
 
-    return _analyze_rank(names, rank, *rest)  # type: ignore[arg-type]
+    return analyze_rank(names, rank, *rest)  # type: ignore[arg-type]
 
 
 INTERRUPTED = """
@@ -198,3 +199,22 @@ def test_interrupted_without_orphans(tmp_path: Path, private_cache: Path, to: st
     # What is in the cache is whole.
     for folder in private_cache.glob("v*/??/*"):
         assert (folder / "info.json").exists()
+
+
+def test_workers_stay_from_one_level_to_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def counted(kind: str, workers: int | None = None) -> Executor:
+        made.append(kind)
+        return make_executor(kind, workers)
+
+    monkeypatch.setattr("rankscope.executors.make_executor", counted)
+    folder = write_ranks(tmp_path / "run", {rank: small_step() for rank in range(3)})
+    run = open_run(folder, executor="processes", workers=2)
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    assert run.analyze("stragglers", "device_time")["stragglers"].frame.height >= 0
+    assert made == ["processes"]
+    # They end with the question: a notebook does not keep them for hours.
+    left = [each for each in psutil.Process().children(recursive=True) if each.pid not in before]
+    _, alive = psutil.wait_procs([each for each in left if "forkserver" not in " ".join(each.cmdline())], timeout=10)
+    assert alive == []

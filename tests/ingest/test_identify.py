@@ -105,11 +105,15 @@ def test_a_host_only_trace_has_an_extent_too(tmp_path: Path) -> None:
 
 def test_found_in_a_directory(tmp_path: Path) -> None:
     wanted = ["rank0.json", "rank2.json.gz", "rank10.pt.trace.json.zst", "sub/deep/rank11.tar.gz", "sub/rank12.ZIP"]
-    others = ["run.json", "ranks/rank0.json", ".hidden.json", "notes.txt", ".git/a.json", "rank3.memory.pickle"]
+    manifests = ["ranks/rank0.json", "ranks/ranks0-1023/rank5_restart1.2.json"]
+    others = ["run.json", *manifests, ".hidden.json", "notes.txt", ".git/a.json", "rank3.memory.pickle"]
     for name in wanted + others:
-        write(tmp_path / name, b"{}", None)
+        write(tmp_path / name, b'{"run_id": "r"}', None)
+    write(tmp_path / "elsewhere" / "ranks" / "rank13.json", b'{"schemaVersion": 1, "traceEvents": []}', None)
     found = find_traces(tmp_path)
-    assert [str(Path(path).relative_to(tmp_path)) for path in found.traces] == wanted
+    assert [str(Path(path).relative_to(tmp_path)) for path in found.traces] == ["elsewhere/ranks/rank13.json", *wanted]
+    assert [str(Path(path).relative_to(tmp_path)) for path in found.rank_manifests] == manifests
+    assert found.run_manifests == [str(tmp_path / "run.json")]
     assert not found.named
     assert [Path(path).name for path in find_traces(str(tmp_path / "rank*.json*")).traces] == [
         "rank0.json",

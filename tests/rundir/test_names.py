@@ -125,6 +125,15 @@ def test_a_template_that_cannot_be_meant_is_refused(template):
         ("rank_5/rank2.json", 2),
         ("s3://bucket/run/rank_4/x.json", 4),
         (r"C:\runs\rank12.trace.json", 12),
+        # Megatron, verl, vLLM, Lightning, SGLang.
+        ("torch_profile/rank-3.json.gz", 3),
+        ("prof_start_1_end_3_rank_3.json", 3),
+        ("dp0_pp0_tp3_dcp0_ep3_rank3.1764000000000000000.pt.trace.json.gz", 3),
+        ("[Strategy]DDP-fit-3.1700000000000.pt.trace.json", 3),
+        ("1764000000.123-TP-3.trace.json.gz", 3),
+        ("1764000000.123-TP-3-EP-1.trace.json.gz", 3),
+        ("1764000000.123-TP-3-PP-1.trace.json.gz", None),
+        ("1764000000.123-TP-3-DP-1.trace.json.gz", None),
         # Numbers that are no ranks: process ids, times, sizes, steps.
         ("host_19488.1698954910154219890.pt.trace.json.gz", None),
         ("host_0.1795170630711365614.pt.trace.json.gz", None),
@@ -148,6 +157,7 @@ def test_the_worlds_names(path, rank):
 def test_what_else_the_worlds_names_say():
     assert parse_trace_name("a-5-of-12.json").world_size == 12
     assert parse_trace_name("rank-3-coord-1-0-trace.tar.gz").mesh == {"dim0": 1, "dim1": 0}
+    assert parse_trace_name("1764000000.1-TP-3-PP-1.trace.json.gz").mesh == {"tp": 3, "pp": 1}
     assert parse_trace_name("node.x_77.1698954910154219890.pt.trace.json").host == "node.x"
     ours = parse_trace_name("bench_rank0_iter10_12.json.gz")
     assert (ours.rank, ours.first, ours.last) == (0, 10, 12)

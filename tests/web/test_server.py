@@ -12,11 +12,11 @@ import pytest
 from tests.kineto import kernel, small_step, trace, write
 from tests.web.asking import Asking, serving
 
+from rankscope.pipeline import Run
 from rankscope.report.html import payload
 from rankscope.timeline import drawing as drawing_module
 from rankscope.timeline.columns import read_column_file
 from rankscope.web import server as server_module
-from rankscope.web.loading import LoadedRun
 from rankscope.web.runs import Runs
 from rankscope.web.security import Gate
 from rankscope.web.server import make_app
@@ -361,13 +361,18 @@ def test_an_analysis_that_fails_leaves_the_others(
     tmp_path: Path, private_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / "run" / "rank0.json", trace(small_step(), rank=0))
-    analyze = LoadedRun._analyze
+    analyze = Run.analyze
 
-    def some(self: LoadedRun, run: Any, name: str) -> None:
-        analyze(self, run, "no-such-analysis" if name == "kernels" else name)
+    def some(self: Run, *names: str) -> Any:
+        if "kernels" in names:
+            raise ValueError("broken")
+        return analyze(self, *names)
 
-    monkeypatch.setattr(LoadedRun, "_analyze", some)
+    monkeypatch.setattr(Run, "analyze", some)
     server = serving(tmp_path / "run")
     assert server.ask("/api/state").json()["phase"] == "ready"
     assert server.ask("/api/table/overview").status == 200
     assert server.ask("/api/table/kernels").status == 404
+    summary = server.ask("/api/summary").json()
+    assert summary["analyses"]["kernels"]["state"] == "failed"
+    assert any("broken" in found["title"] and "kernels" in found["title"] for found in summary["findings"])

@@ -2,9 +2,10 @@
 
 One row per group, collective, element type and size: how often each ran, on how many ranks, how long it took on a rank
 from start to end, and how much of that was waiting for later ranks. Bandwidths are over the median transfer, as
-nccl-tests define them (`collectives`); `best_bus_bandwidth` is the greatest median bus bandwidth that any group of the
-run reached with this collective, type and size, and `of_best` how near this one comes. They rest only on collectives
-of which all ranks are known; `measured` says how many those are.
+nccl-tests define them (`collectives`). `best_bus_bandwidth` is the greatest median bus bandwidth that any group of the
+run reached with this collective, type and size on the same side of the hosts (`placement`), and `of_best` how near
+this one comes: what crosses a network is not held against what stays within a host. They rest only on collectives of
+which all ranks are known; `measured` says how many those are.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from rankscope.primitives.communicators import ranks_of
 from rankscope.results import Analysis, Column, Finding, Inputs, Tables
 
 _SAME = ("collective", "dtype", "bytes")
-_KEY = ("group", "group_size", *_SAME)
+_KEY = ("group", "group_size", *_SAME, "placement", "hosts")
 COLUMNS = (
     Column("group", "", "the process group"),
     Column("group_size", "ranks", "ranks in the group"),
@@ -29,14 +31,19 @@ COLUMNS = (
     Column("mean_ns", "ns", "mean duration"),
     Column("min_ns", "ns", "least duration"),
     Column("median_ns", "ns", "median duration"),
+    Column("p90_ns", "ns", "nine of ten took no longer"),
     Column("max_ns", "ns", "greatest duration"),
     Column("measured", "count", "collectives of which all ranks are known"),
     Column("wait_ns", "ns", "time spent waiting for later ranks, summed over all ranks; null where none is known"),
+    Column("median_wait_ns", "ns", "median wait of a rank"),
+    Column("p90_wait_ns", "ns", "nine of ten ranks waited no longer"),
     Column("transfer_ns", "ns", "median transfer"),
     Column("algorithm_bandwidth", "GB/s", "bytes over the median transfer"),
     Column("bus_bandwidth", "GB/s", "the same for what the busiest link carries"),
     Column("best_bus_bandwidth", "GB/s", "the best that a group of the run reached with this collective and size"),
     Column("of_best", "ratio", "bus bandwidth over the best"),
+    Column("placement", "", "`within hosts` or `across hosts`, where the hosts of all its ranks are known"),
+    Column("hosts", "count", "hosts that its ranks are on; null where one is not known"),
     Column("estimate", "", "whether wait and transfer are only a hint"),
 )
 
@@ -50,8 +57,9 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     """Group the collectives of all ranks."""
     duration, wait = pl.col("duration_ns"), pl.col("wait_ns")
     known = wait.is_not_null()
+    collectives = inputs.results["collectives"]
     frame = (
-        inputs.results["collectives"]
+        collectives.join(_placed(collectives, inputs), on=["group", "group_ranks"], how="left", nulls_equal=True)
         .group_by(_KEY)
         .agg(
             pl.col("rank").n_unique().cast(pl.Int64).alias("ranks"),
@@ -60,9 +68,12 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
             duration.mean().alias("mean_ns"),
             duration.min().alias("min_ns"),
             duration.median().alias("median_ns"),
+            duration.quantile(0.9, "linear").alias("p90_ns"),
             duration.max().alias("max_ns"),
             pl.col("match").filter(known).n_unique().cast(pl.Int64).alias("measured"),
             pl.when(known.any()).then(wait.sum()).alias("wait_ns"),
+            wait.median().alias("median_wait_ns"),
+            wait.quantile(0.9, "linear").alias("p90_wait_ns"),
             # Every rank of a collective carries the same transfer and bandwidths.
             *(
                 pl.col(name).filter(known).median().alias(name)
@@ -70,7 +81,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
             ),
             pl.col("estimate").any().alias("estimate"),
         )
-        .with_columns(pl.col("bus_bandwidth").max().over(_SAME).alias("best_bus_bandwidth"))
+        .with_columns(pl.col("bus_bandwidth").max().over(*_SAME, "placement").alias("best_bus_bandwidth"))
         .with_columns(
             (pl.col("bus_bandwidth") / pl.col("best_bus_bandwidth")).alias("of_best"),
             pl.when(pl.col("measured") > 0).then("estimate").alias("estimate"),
@@ -78,6 +89,24 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
         .sort("total_ns", *_KEY, descending=[True] + [False] * len(_KEY))
     )
     return frame.select(column.name for column in COLUMNS), []
+
+
+def _placed(collectives: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
+    """On how many hosts each group is: group, group_ranks, hosts, placement; null where a rank's is not known."""
+    host_of = {info.rank: info.host for info in inputs.traces if info.host and info.rank is not None}
+    groups = collectives.group_by("group", "group_ranks").agg(
+        pl.col("rank").unique(), pl.col("group_size").max().alias("size")
+    )
+    counts: list[int | None] = []
+    for text, seen, size in groups.select("group_ranks", "rank", "size").iter_rows():
+        listed = ranks_of(text) if text is not None else None
+        # Groups of one name without listed ranks may be several; all ranks seen are one only if as many as its size.
+        ranks = listed if listed is not None else tuple(seen) if len(seen) == size else ()
+        hosts = {host_of.get(rank) for rank in ranks}
+        counts.append(len(hosts) if hosts and None not in hosts else None)
+    number = pl.Series("hosts", counts, dtype=pl.Int64)
+    within = pl.when(number == 1).then(pl.lit("within hosts")).when(number > 1).then(pl.lit("across hosts"))
+    return groups.select("group", "group_ranks").with_columns(number, within.alias("placement"))
 
 
 analysis = Analysis(

@@ -1,9 +1,12 @@
 """Every collective of every rank, in order.
 
-One row per collective and rank. On a device a collective is a communication kernel. Its group, size and type come
-from the kernel's own metadata, else from the `record_param_comms` that shares its External id; a kernel without any
-takes the only group seen on its stream, else the stream stands for a communicator that is not known (`stream 7`).
-Without a device the collectives are Gloo's host ranges, whose sizes are those of their inputs.
+One row per collective and rank. On a device a collective is a communication kernel. Its kind, group, size and type
+come from the kernel's own metadata; else from the call that launched it: `record_param_comms`, else the shapes on
+`nccl:*` and `c10d::*` ranges; else from its name (`source` says which). A kernel that knows no group takes the only
+group seen on its stream, else the stream stands for a communicator that is not known (`stream 7`). Calls that were
+coalesced into one kernel, and kernels of one call, are one row with their summed sizes (`calls`, `kernels`). On the
+host the collectives are Gloo's ranges, whose sizes are those of their inputs. Where a file holds calls but no kernel
+or Gloo range at all, the calls stand here (`source` `launch`), without duration.
 
 `bytes` is the full size S of the operation: elements out for all_gather, in for the others, times the width of the
 type; S is the total array for reduce_scatter and all_gather (as nccl-tests define it). `sequence` counts the
@@ -23,22 +26,18 @@ together: there they are only a hint.
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Sequence
+from dataclasses import replace
 
+import numpy as np
 import polars as pl
 
-from rankscope.primitives.activity import gloo_ranges, with_category
-from rankscope.primitives.collectives import collective_kind, element_bytes
+from rankscope.primitives.calls import TOLD
 from rankscope.primitives.communicators import COLUMNS as MATCHED_BY
-from rankscope.primitives.communicators import POINT_TO_POINT
-from rankscope.primitives.kernels import COMMUNICATION
 from rankscope.primitives.matching import METHODS, Matching, match_collectives
-from rankscope.primitives.steps import host_steps
+from rankscope.primitives.operations import operations
 from rankscope.primitives.waiting import with_waits
 from rankscope.results import Analysis, Column, Evidence, Finding, Inputs, Tables, by_window, concat_ranks
-from rankscope.store.info import TraceInfo
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -67,8 +66,12 @@ COLUMNS = (
     Column("bus_bandwidth", "GB/s", "what the busiest link carried, as nccl-tests define it"),
     Column("peers", "", "sender and receiver of a point-to-point operation, `0 → 1`"),
     Column("estimate", "", "whether transfer and wait are only a hint"),
+    Column("source", "", "what tells what it is: `kernel` (its own metadata), `record` (`record_param_comms`), `range` "
+           "(`nccl:…`, `c10d::…`), `coalesced` (calls before its launch), `name` (the kernel's), `gloo`, `launch`"),
+    Column("calls", "count", "calls that it does together: more than one if they were coalesced"),
+    Column("kernels", "count", "kernels that it ran as"),
     Column("name", "", "the kernel or range, as written"),
-)
+)  # fmt: skip
 _OF_ALL_RANKS = (
     "match", "matched_ranks", "match_method", "transfer_ns", "wait_ns", "algorithm_bandwidth", "bus_bandwidth",
     "estimate",
@@ -79,18 +82,18 @@ _BESIDE = (
     Column("source_rank", "", "sender"),
     Column("destination_rank", "", "receiver"),
     Column("on_device", "", "whether it is a kernel"),
+    Column("unlaunched", "count", "calls in its file of which no kernel was recorded"),
     Column("base_ns", "ns", "what makes its time the wall clock's"),
 )
 # Types of the columns that are no integers, for a result without any row.
 _TYPES: dict[str, pl.DataType] = {
-    **dict.fromkeys(("group", "group_ranks", "collective", "dtype", "match_method", "peers", "name"), pl.String()),
+    **dict.fromkeys(
+        ("group", "group_ranks", "collective", "dtype", "match_method", "peers", "source", "name"), pl.String()
+    ),
     **dict.fromkeys(("algorithm_bandwidth", "bus_bandwidth"), pl.Float64()),
     "estimate": pl.Boolean(),
 }
 _MAPPED = (*(column for column in COLUMNS if column.name not in _OF_ALL_RANKS), *_BESIDE)
-
-_META = ("collective", "dtype", "in_elements", "out_elements", "group_name", "group_description", "group_ranks")
-_METADATA_COLUMNS = (*_META, "group_size", "sequence", "source_rank", "destination_rank")
 
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
@@ -104,8 +107,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     rows = concat_ranks(parts, _MAPPED)
     if not rows.height:
         return pl.DataFrame(schema={column.name: _TYPES.get(column.name, pl.Int64()) for column in COLUMNS}), []
-    wall = rows.with_columns(pl.col("start_ns") + pl.col("base_ns"), pl.col("end_ns") + pl.col("base_ns"))
-    found = match_collectives(wall.select(MATCHED_BY))
+    found = _matched(rows)
     match = pl.Series("match", found.match)
     ranks = max(len({info.rank for info in inputs.traces}), inputs.world_size or 0)
     matched = with_waits(
@@ -118,7 +120,35 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     return matched.select(column.name for column in COLUMNS), _findings(matched, found)
 
 
+def _matched(rows: pl.DataFrame) -> Matching:
+    """Kernels and Gloo's ranges by all that there is; calls without a kernel by their recorded number alone."""
+    wall = rows.with_columns(pl.col("start_ns") + pl.col("base_ns"), pl.col("end_ns") + pl.col("base_ns"))
+    called = (rows["source"] == "launch").to_numpy()
+    if not called.any():
+        return match_collectives(wall.select(MATCHED_BY))
+    found = match_collectives(wall.filter(~pl.Series(called)).select(MATCHED_BY))
+    # When they were called says nothing of when they ran: no clock, no end.
+    numbered = called & rows["recorded"].is_not_null().to_numpy()
+    by_number = match_collectives(wall.filter(pl.Series(numbered)).select(MATCHED_BY))
+    sure = by_number.method == METHODS.index("sequence")
+    match, method = np.full(rows.height, -1, dtype=np.int64), np.zeros(rows.height, dtype=np.int64)
+    group = match.copy()
+    match[~called], method[~called], group[~called] = found.match, found.method, found.group
+    beyond = int(found.match.max(initial=-1)) + 1
+    match[numbered] = np.where(sure, by_number.match + beyond, -1)
+    method[numbered] = np.where(sure, by_number.method, 0)
+    return replace(
+        found, match=match, method=method, group=group, disagreeing=found.disagreeing + by_number.disagreeing
+    )
+
+
 def _findings(rows: pl.DataFrame, found: Matching) -> list[Finding]:
+    if rows["rank"].n_unique() < 2:
+        return _unlaunched(rows)
+    return [*_doubtful(found), *_unmatched(rows, found), *_incomplete(rows), *_unlaunched(rows)]
+
+
+def _doubtful(found: Matching) -> list[Finding]:
     findings = [
         Finding(
             id="ambiguous-match",
@@ -155,176 +185,109 @@ def _findings(rows: pl.DataFrame, found: Matching) -> list[Finding]:
                 advice="Look whether the ranks run different code.",
             )
         )
-    alone = rows.filter(pl.col("match").is_null())
-    if alone.height and rows["rank"].n_unique() > 1:
-        by_rank = alone.group_by("rank").len().sort("rank")
-        findings.append(
-            Finding(
-                id="unmatched-collectives",
-                severity="info",
-                title="some collectives were found on one rank only: at the edges of what was recorded, or lost",
-                ranks=tuple(by_rank["rank"]),
-                evidence=(
-                    Evidence("without a partner", alone.height, "count"),
-                    Evidence("collectives of all ranks", rows.height, "count"),
-                ),
-            )
-        )
     return findings
 
 
+def _unmatched(rows: pl.DataFrame, found: Matching) -> list[Finding]:
+    """How many were found on other ranks, and why the others were not."""
+    alone = rows.with_columns(pl.Series("communicator", found.group)).with_row_index("at")
+    matched, communicator = pl.col("match").is_not_null(), pl.col("communicator") >= 0
+    of_rank = ["rank", "window", "communicator"]
+    shared = pl.col("rank").n_unique().over("communicator") > 1
+    inside = (pl.col("start_ns") > pl.col("start_ns").filter(matched).min().over(of_rank)) & (
+        pl.col("start_ns") < pl.col("start_ns").filter(matched).max().over(of_rank)
+    )
+    reason = (
+        pl.when(pl.col("source") == "launch").then(pl.lit("no kernel of them was recorded"))
+        .when(~communicator).then(pl.lit("the other end of their channel is not told"))
+        .when(~shared).then(pl.lit("no other rank of their group was recorded"))
+        .when(inside.fill_null(False)).then(pl.lit("lost on other ranks, between those that were found"))
+        .otherwise(pl.lit("at the edges of what was recorded"))
+    )  # fmt: skip
+    alone = alone.with_columns(reason.alias("reason")).filter(~matched)
+    count = rows.height - alone.height
+    by_method = rows.filter(matched)["match_method"].value_counts().sort("count", "match_method", descending=True)
+    evidence = [
+        Evidence("collectives of all ranks", rows.height, "count"),
+        Evidence("found on other ranks as well", count, "count"),
+        *(Evidence(f"of them by {method}", number, "count") for method, number in by_method.iter_rows()),
+    ]
+    if not alone.height:
+        title = "every collective was found on other ranks of its group as well"
+        return [Finding(id="collectives-matched", severity="info", title=title, evidence=tuple(evidence))]
+    reasons = alone["reason"].value_counts().sort("count", "reason", descending=True)
+    return [
+        Finding(
+            id="unmatched-collectives",
+            severity="info",
+            title="some collectives were found on one rank only",
+            ranks=tuple(alone["rank"].unique().sort()),
+            evidence=(*evidence, *(Evidence(why, number, "count") for why, number in reasons.iter_rows())),
+        )
+    ]
+
+
+def _incomplete(rows: pl.DataFrame) -> list[Finding]:
+    """Groups of which some ranks were not recorded: without them waiting cannot be told from transfer."""
+    groups = (
+        rows.filter(pl.col("group_size").is_not_null())
+        .group_by("group", "group_ranks", "group_size")
+        .agg(pl.col("rank").unique().sort(), pl.len())
+    )
+    partly = groups.filter(pl.col("rank").list.len() < pl.col("group_size")).sort("len", "group", descending=True)
+    if not partly.height:
+        return []
+    first = partly.row(0, named=True)
+    return [
+        Finding(
+            id="incomplete-groups",
+            severity="info",
+            title="of some groups not all ranks were recorded: their waiting cannot be told from their transfer",
+            ranks=tuple(partly["rank"].explode().unique().sort()),
+            evidence=(
+                Evidence("groups", partly.height, "count"),
+                Evidence("collectives in them, over all ranks", int(partly["len"].sum()), "count"),
+                Evidence(f"ranks of group {first['group']}", first["group_size"], "count"),
+                Evidence("of them recorded", len(first["rank"]), "count"),
+            ),
+            advice="Record all ranks of the groups that matter: ranks= of the profiler, or the traces' folder.",
+        )
+    ]
+
+
+def _unlaunched(rows: pl.DataFrame) -> list[Finding]:
+    by_rank = rows.filter(pl.col("unlaunched") > 0).unique(["rank", "window"]).group_by("rank").agg(
+        pl.col("unlaunched").sum()
+    )  # fmt: skip
+    if not by_rank.height:
+        return []
+    return [
+        Finding(
+            id="collectives-without-kernel",
+            severity="info",
+            title="of some collective calls no kernel was recorded: it ran after the recording ended, in a graph that "
+            "was being captured, or was lost",
+            ranks=tuple(by_rank["rank"].sort()),
+            evidence=(Evidence("calls of all ranks", int(by_rank["unlaunched"].sum()), "count"),),
+        )
+    ]
+
+
 def _of_window(window: Tables, inputs: Inputs, number: int) -> pl.DataFrame:
-    device = window["device_events"].with_row_index("row")
-    if device.height:
-        found = _kernels(device, window["collectives"], inputs)
-    else:
-        found = _gloo(window, inputs.traces[number])
-    found = _with_step(found, window["annotations"])
+    info = inputs.traces[number]
+    found = operations(window, info.groups, inputs.rank, inputs.options.communication)
     if inputs.options.steps is not None:
         found = found.filter(inputs.options.keeps(pl.col("step")))
-    kinds = {name: collective_kind(name) for name in found["label"].unique().drop_nulls()}
-    widths = {dtype: element_bytes(dtype) for dtype in found["dtype"].unique().drop_nulls()}
-    kind = pl.col("label").replace_strict(kinds, default=None, return_dtype=pl.String)
-    width = pl.col("dtype").replace_strict(widths, default=None, return_dtype=pl.Int64)
-    elements = pl.when(pl.col("collective") == "all_gather").then("out_elements").otherwise("in_elements")
-    return (
-        found.sort("start_ns", "end_ns", "row")
-        .with_columns(kind.fill_null("unknown").alias("collective"))
-        .with_columns(
-            pl.lit(inputs.rank, pl.Int64).alias("rank"),
-            pl.lit(number, pl.Int64).alias("window"),
-            (elements * width).alias("bytes"),
-            (pl.col("end_ns") - pl.col("start_ns")).alias("duration_ns"),
-            pl.col("sequence").alias("recorded"),
-            pl.coalesce("sequence", pl.int_range(pl.len()).over("group", "stream")).alias("sequence"),
-            pl.lit(bool(device.height)).alias("on_device"),
-            pl.lit(inputs.traces[number].base_time_ns, pl.Int64).alias("base_ns"),
-            _peers().alias("peers"),
-        )
-        .select(column.name for column in _MAPPED)
-    )
-
-
-def _kernels(device: pl.DataFrame, metadata: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
-    kernels = with_category(device, inputs.options.communication).filter(pl.col("category") == COMMUNICATION)
-    own = metadata.filter(pl.col("source") == "device_events").select(pl.col("row").cast(pl.UInt32), *_METADATA_COLUMNS)
-    host = (
-        metadata.filter((pl.col("source") == "host_ops") & (pl.col("external_id") > 0))
-        .unique("external_id", keep="first", maintain_order=True)
-        .select("external_id", *_METADATA_COLUMNS)
-    )
-    joined = kernels.join(own, on="row", how="left").join(host, on="external_id", how="left", suffix="_host")
-    # A kernel's own words are taken whole: half of one and half of the other would be neither.
-    has_own = pl.col("collective").is_not_null()
-    told = joined.with_columns(
-        pl.when(has_own).then(name).otherwise(f"{name}_host").alias(name) for name in _METADATA_COLUMNS
-    )
-    named = told.with_columns(_group_label().alias("group"))
-    return _fill_groups(named).with_columns(pl.coalesce("collective", "name").alias("label"))
-
-
-def _peers() -> pl.Expr:
-    """Who sends to whom, where the trace says both."""
-    known = (pl.col("source_rank") >= 0) & (pl.col("destination_rank") >= 0)
-    return pl.when(pl.col("collective").is_in(POINT_TO_POINT) & known).then(
-        pl.format("{} → {}", "source_rank", "destination_rank")
-    )
-
-
-def _group_label() -> pl.Expr:
-    description = pl.col("group_description")
-    plain = pl.col("group_name")
-    return (
-        pl.when(description.is_not_null() & (description != "") & (description != "undefined"))
-        .then(pl.format("{} {}", plain, description))
-        .otherwise(plain)
-    )
-
-
-def _fill_groups(kernels: pl.DataFrame) -> pl.DataFrame:
-    """A kernel without metadata takes the only group of its stream; else the stream stands for it."""
-    shared = ("group", "group_size", "group_ranks")
-    known = kernels.filter(pl.col("group").is_not_null()).group_by("device", "stream")
-    only = known.agg(
-        pl.col("group").n_unique().alias("groups"), *(pl.col(name).first().alias(f"only_{name}") for name in shared)
-    ).filter(pl.col("groups") == 1)
-    joined = kernels.join(only, on=["device", "stream"], how="left")
-    return joined.with_columns(
-        pl.coalesce("group", "only_group", pl.format("stream {}", pl.col("stream")), pl.lit("unknown")).alias("group"),
-        *(pl.when(pl.col("group").is_null()).then(f"only_{name}").otherwise(name).alias(name) for name in shared[1:]),
-    )
-
-
-def _gloo(window: Tables, info: TraceInfo) -> pl.DataFrame:
-    """Gloo's ranges. They name no group; where the job has but one set of ranks it is that one."""
-    annotations = window["annotations"]
-    dims = annotations.filter(~pl.col("on_device")).select("start_ns", "end_ns", "tid", "input_dims", "input_types")
-    ranges = gloo_ranges(window["host_ops"], annotations).join(
-        dims.unique(["start_ns", "end_ns", "tid"]), on=["start_ns", "end_ns", "tid"], how="left"
-    )
-    sets = {tuple(sorted(group.get("ranks", ()))) for group in info.groups}
-    ranks = next(iter(sets)) if len(sets) == 1 else None
-    sizes = {text: _elements(text) for text in ranges["input_dims"].unique().drop_nulls()}
-    types = {text: _first_type(text) for text in ranges["input_types"].unique().drop_nulls()}
-    total = pl.col("input_dims").replace_strict(sizes, default=None, return_dtype=pl.Int64)
-    return ranges.with_row_index("row").with_columns(
-        pl.col("name").alias("label"),
-        total.alias("in_elements"),
-        # What comes out of an all_gather is every rank's part.
-        pl.when(pl.col("name").str.contains("all_?gather"))
-        .then(total * pl.lit(len(ranks) if ranks else None, pl.Int64))
-        .otherwise(total)
-        .alias("out_elements"),
-        pl.col("input_types").replace_strict(types, default=None, return_dtype=pl.String).alias("dtype"),
-        pl.lit("gloo").alias("group"),
-        pl.lit(len(ranks) if ranks else None, pl.Int64).alias("group_size"),
-        pl.lit(json.dumps(list(ranks)) if ranks else None, pl.String).alias("group_ranks"),
-        *(pl.lit(None, pl.Int64).alias(name) for name in ("sequence", "source_rank", "destination_rank")),
-        pl.col("tid").alias("stream"),
-        pl.lit(None, pl.Int64).alias("launch_ns"),
-    )
-
-
-def _elements(dims: str) -> int | None:
-    """The elements of all tensors in a list of shapes, which may hold lists of shapes."""
-    try:
-        shapes = json.loads(dims)
-    except ValueError:
-        return None
-
-    def count(shape: object) -> int:
-        if not isinstance(shape, list) or not shape:
-            return 0
-        if all(isinstance(size, int) for size in shape):
-            return math.prod(shape)
-        return sum(count(each) for each in shape)
-
-    found = count(shapes)
-    return found if 0 < found < 1 << 62 else None
-
-
-def _first_type(types: str) -> str | None:
-    try:
-        listed = json.loads(types)
-    except ValueError:
-        return None
-    first = (
-        next((each for each in listed if isinstance(each, str) and each), None) if isinstance(listed, list) else None
-    )
-    return None if first is None or first == "TensorList" else first
-
-
-def _with_step(found: pl.DataFrame, annotations: pl.DataFrame) -> pl.DataFrame:
-    """The step whose range the launch starts in; for host ranges, the range's own start."""
-    steps = host_steps(annotations).select(
-        pl.col("start_ns").alias("step_start"), pl.col("end_ns").alias("step_end"), "step"
-    )
-    on_host = "device" not in found.columns
-    at = found.with_columns((pl.col("start_ns") if on_host else pl.col("launch_ns")).alias("at")).sort(
-        "at", nulls_last=True
-    )
-    joined = at.join_asof(steps, left_on="at", right_on="step_start", strategy="backward")
-    return joined.with_columns(pl.when(pl.col("at") < pl.col("step_end")).then("step").alias("step"))
+    # How long a call is open on the host says nothing of how long the collective took.
+    took = pl.when(pl.col("source") != "launch").then(pl.col("end_ns") - pl.col("start_ns"))
+    return found.with_columns(
+        pl.lit(inputs.rank, pl.Int64).alias("rank"),
+        pl.lit(number, pl.Int64).alias("window"),
+        took.alias("duration_ns"),
+        pl.col("sequence").alias("recorded"),
+        pl.coalesce("sequence", pl.int_range(pl.len()).over("group", "stream")).alias("sequence"),
+        pl.lit(info.base_time_ns, pl.Int64).alias("base_ns"),
+    ).select(column.name for column in _MAPPED)
 
 
 analysis = Analysis(
@@ -343,10 +306,24 @@ analysis = Analysis(
             "device",
             "stream",
             "launch_ns",
+            "launch_row",
+            "correlation",
             "external_id",
+            "graph_id",
         ),
-        "collectives": ("source", "row", "external_id", *_METADATA_COLUMNS),
-        "host_ops": ("start_ns", "end_ns", "name", "pid", "tid"),
+        "runtime_calls": ("name", "pid", "tid"),
+        "collectives": ("source", "row", *TOLD),
+        "host_ops": (
+            "start_ns",
+            "end_ns",
+            "name",
+            "pid",
+            "tid",
+            "external_id",
+            "input_dims",
+            "input_types",
+            "concrete_inputs",
+        ),
         "annotations": (
             "start_ns",
             "end_ns",
@@ -355,6 +332,7 @@ analysis = Analysis(
             "tid",
             "on_device",
             "step",
+            "external_id",
             "input_dims",
             "input_types",
         ),

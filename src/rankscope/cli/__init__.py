@@ -20,7 +20,7 @@ from rankscope import __version__
 from rankscope.errors import RankscopeError
 from rankscope.report.words import plain
 
-_ORDER = ("demo", "run", "summary", "report", "analyze", "analyses")
+_ORDER = ("demo", "run", "summary", "findings", "report", "diff", "analyze", "analyses")
 
 
 def _version(wanted: bool) -> None:

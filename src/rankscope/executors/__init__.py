@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, TypeVar
 
@@ -40,12 +41,45 @@ def make_executor(kind: str, workers: int | None = None) -> Executor:
     return executor
 
 
+@dataclass
+class Pool:
+    """Workers that stay from one `run_tasks` to the next: each new one has to import everything again.
+
+    Attributes:
+        kind: which executor, as for `make_executor`.
+        workers: how many tasks run at once.
+    """
+
+    kind: str
+    workers: int | None
+    _executor: Executor | None = None
+
+    def executor(self) -> Executor:
+        """The executor, made at its first use and again after a worker has died."""
+        if self._executor is None:
+            self._executor = make_executor(self.kind, self.workers)
+        return self._executor
+
+    def drop(self) -> None:
+        """Forget workers that are broken or have been stopped."""
+        gone, self._executor = self._executor, None
+        if gone is not None:
+            gone.shutdown(wait=False, cancel_futures=True)
+
+    def close(self) -> None:
+        """End the workers."""
+        done, self._executor = self._executor, None
+        if done is not None:
+            done.shutdown()
+
+
 def run_tasks(
     kind: str,
     workers: int | None,
     task: Callable[..., T],
     arguments: Sequence[tuple[Any, ...]],
     told: Callable[[T | BaseException], None] = lambda outcome: None,
+    pool: Pool | None = None,
 ) -> list[T | BaseException]:
     """Run a task for each tuple of arguments; outcomes in their order, errors among them.
 
@@ -56,15 +90,16 @@ def run_tasks(
     Args:
         kind: which executor, as for `make_executor`.
         told: is told each outcome as it comes.
+        pool: workers of this kind that may be there already, and stay for others.
     """
     outcomes: Outcomes[T] = {}
     waiting = list(range(len(arguments)))
     while waiting:
-        at_once = _run(kind, workers, task, arguments, waiting, outcomes, told)
+        at_once = _run(pool or Pool(kind, workers), task, arguments, waiting, outcomes, told, keep=pool is not None)
         left = [index for index in waiting if index not in outcomes]
         # Tasks start in the order in which they were handed over: what ran is among the first that are left.
         for index in left[:at_once]:
-            _run(kind, 1, task, arguments, [index], outcomes, told)
+            _run(Pool(kind, 1), task, arguments, [index], outcomes, told)
             if index not in outcomes:
                 outcomes[index] = WorkerDiedError(
                     "the process that worked on it died",
@@ -76,36 +111,43 @@ def run_tasks(
 
 
 def _run(
-    kind: str,
-    workers: int | None,
+    pool: Pool,
     task: Callable[..., T],
     arguments: Sequence[tuple[Any, ...]],
-    chosen: Iterable[int],
+    chosen: Sequence[int],
     outcomes: Outcomes[T],
     told: Callable[[T | BaseException], None],
+    *,
+    keep: bool = False,
 ) -> int:
     """Run some of the tasks until they are done or a worker dies; how many at most ran at once."""
-    with make_executor(kind, workers) as executor:
-        futures: dict[Future[T], int] = {}
-        try:
-            for index in chosen:
-                future = executor.submit(task, *arguments[index])
-                if future.done():  # it ran here and now
-                    _keep(future, index, outcomes, told)
-                else:
-                    futures[future] = index
-            for future in as_completed(futures):
-                _keep(future, futures[future], outcomes, told)
-        except BrokenExecutor:
-            # Those that were done before are good; the pool has marked all others as broken.
-            for future, index in futures.items():
-                if future.done() and index not in outcomes:
-                    _keep(future, index, outcomes, told)
-        except BaseException:
-            # Ctrl-C: what waits is dropped, and what runs is ended where that can be done.
-            getattr(executor, "stop", lambda: executor.shutdown(wait=False, cancel_futures=True))()
-            raise
-        return int(getattr(executor, "_max_workers", 1))
+    executor = pool.executor()
+    futures: dict[Future[T], int] = {}
+    try:
+        for index in chosen:
+            future = executor.submit(task, *arguments[index])
+            if future.done():  # it ran here and now
+                _keep(future, index, outcomes, told)
+            else:
+                futures[future] = index
+        for future in as_completed(futures):
+            _keep(future, futures[future], outcomes, told)
+    except BrokenExecutor:
+        # Those that were done before are good; the pool has marked all others as broken.
+        for future, index in futures.items():
+            if future.done() and index not in outcomes:
+                _keep(future, index, outcomes, told)
+    except BaseException:
+        # Ctrl-C: what waits is dropped, and what runs is ended where that can be done.
+        getattr(executor, "stop", lambda: executor.shutdown(wait=False, cancel_futures=True))()
+        executor.shutdown()
+        pool.drop()
+        raise
+    if not keep:
+        pool.close()
+    elif any(index not in outcomes for index in chosen):
+        pool.drop()
+    return int(getattr(executor, "_max_workers", 1))
 
 
 def _keep(future: Future[T], index: int, outcomes: Outcomes[T], told: Callable[[T | BaseException], None]) -> None:

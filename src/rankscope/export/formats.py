@@ -22,7 +22,12 @@ _UNSEEN = re.compile(
 
 def to_json(result: Result, run: Mapping[str, Any]) -> bytes:
     """One JSON object: schema version, analysis, run, columns with units, rows as objects, findings."""
-    text = json.dumps(result.to_json(run), ensure_ascii=False, allow_nan=False)
+    return as_json(result.to_json(run))
+
+
+def as_json(value: Mapping[str, Any]) -> bytes:
+    """JSON in which what a terminal would obey, or an editor not show, is an escape."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     return (_UNSEEN.sub(_escape, text) + "\n").encode("utf-8", "replace")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -45,7 +45,7 @@ class ColumnBuilder:
         self._pile = pile
         self._last: dict[str, int] = {}
         self._text_tracks: dict[str, int] = {}
-        self._json_memo: dict[str, str] = {}
+        self._json_memo: dict[str, str | None] = {}
         self._open: dict[tuple[object, object], list[tuple[ev.Event, int]]] = {}
 
     def add(self, chunk: Chunk) -> None:
@@ -54,9 +54,9 @@ class ColumnBuilder:
         start, duration = event_times(chunk)
         tables: dict[tuple[str, str | None], list[Int64]] = {}
         for (phase, category), rows in _grouped(events).items():
-            self.counts[phase, category] += len(rows)
+            self.counts[phase, category] += rows.size
             table = table_of(phase, category)
-            at = np.array(rows)
+            at = rows
             if table != "tracks" and (timeless := start[at] == NO_TIME).any():
                 # Where it belongs on the time line nobody can tell, and at zero it would stretch every span.
                 size = sum(len(events[row].args) for row in at[timeless])
@@ -92,8 +92,9 @@ class ColumnBuilder:
 
     def _add_group(self, table: str, category: str | None, events: list[ev.Event], start: Int64, end: Int64) -> None:
         if table == "operator_2020":
-            named = [bool(ANNOTATION_2020.match(event.name or "")) for event in events]
-            self._split(named, ("annotations", "host_ops"), category, events, start, end)
+            names = [event.name for event in events]
+            ranges = {name for name in set(names) if ANNOTATION_2020.match(name or "")}
+            self._split([name in ranges for name in names], ("annotations", "host_ops"), category, events, start, end)
         elif table == "instant":
             memory = [event.name == MEMORY_NAME for event in events]
             self._split(memory, ("memory_events", "other_events"), category, events, start, end)
@@ -169,7 +170,10 @@ class ColumnBuilder:
         """Process or thread ids as integers; texts get negative ones of their own, told in `tracks`."""
         # Anything among them but whole numbers that fit gives another type.
         found = np.array(values)
-        return found if found.dtype == np.int64 else [self._track(value) for value in values]
+        if found.dtype == np.int64:
+            return found
+        known = {value: self._track(value) for value in dict.fromkeys(values)}
+        return list(map(known.__getitem__, values))
 
     def _track(self, value: ev.Number) -> int | None:
         if value is None:
@@ -190,19 +194,13 @@ class ColumnBuilder:
         joined = _SEPARATOR.join(values)
         if len(joined) == len(values) - 1:
             return None  # not one of them has any
-        texts: pl.Series = pl.Series([joined.decode("utf-8", "replace")]).str.split(_SEPARATOR.decode()).explode()
+        texts = joined.decode("utf-8", "replace").split(_SEPARATOR.decode())
         memo = self._json_memo
         if len(memo) > _MEMO_LIMIT:
             memo.clear()
-        distinct = texts.unique()
-        compact = []
-        for text in distinct:
-            made = memo.get(text)
-            if made is None and text:
-                made = memo[text] = _compact(text)
-            compact.append(made)
-        column: pl.Series = texts.replace_strict(distinct, pl.Series(compact, dtype=pl.String), return_dtype=pl.String)
-        return column
+        for text in set(texts) - memo.keys():
+            memo[text] = _compact(text) if text else None
+        return pl.Series(list(map(memo.__getitem__, texts)), dtype=pl.String)
 
     def args(self, decoder: Decoder[list[S]], kind: type[S], events: list[ev.Event]) -> list[S]:
         """The arguments of events of one kind, decoded together; one by one where some are odd."""
@@ -241,20 +239,23 @@ class ColumnBuilder:
         return kind()
 
 
-def _grouped(events: list[ev.Event]) -> dict[tuple[str | None, str | None], list[int]]:
-    """Which events are of each phase and category. Nearly every category has one phase, so it is looked at first."""
-    categories: defaultdict[str | None, list[int]] = defaultdict(list)
-    for row, event in enumerate(events):
-        categories[event.cat].append(row)
-    groups: dict[tuple[str | None, str | None], list[int]] = {}
-    for category, rows in categories.items():
-        phases = [events[row].ph for row in rows]
-        if len(set(phases)) == 1:
-            groups[phases[0], category] = rows
-            continue
-        for row, phase in zip(rows, phases, strict=True):
-            groups.setdefault((phase, category), []).append(row)
-    return groups
+def _grouped(events: list[ev.Event]) -> dict[tuple[str | None, str | None], Int64]:
+    """Which events are of each phase and category."""
+    category, categories = _numbered([event.cat for event in events])
+    phase, phases = _numbered([event.ph for event in events])
+    both = category * len(phases) + phase
+    present = np.flatnonzero(np.bincount(both)).tolist()
+    return {
+        (phases[number % len(phases)], categories[number // len(phases)]): np.flatnonzero(both == number)
+        for number in present
+    }
+
+
+def _numbered(values: list[str | None]) -> tuple[Int64, list[str | None]]:
+    """Each value as the number of its first appearance, and the values by number."""
+    distinct = list(dict.fromkeys(values))
+    numbers = {value: number for number, value in enumerate(distinct)}
+    return np.fromiter(map(numbers.__getitem__, values), dtype=np.int64, count=len(values)), distinct
 
 
 def _fitting(value: Any, dtype: pl.DataType) -> Any:

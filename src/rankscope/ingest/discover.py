@@ -9,15 +9,20 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import fsspec
-
 from rankscope.errors import NoTracesError
+from rankscope.ingest.manifests import why_none
 from rankscope.ingest.source import is_url
 from rankscope.rundir.names import RANKS_FOLDER
 
 TRACE_SUFFIXES = (".json", ".json.gz", ".json.zst", ".json.zstd", ".tar.gz", ".tgz", ".tar.zst", ".zip")
 # Files that rankscope and its simulator put beside traces; JSON, but no traces.
 _BESIDE = re.compile(r"(run|truth|scaling)(\.\d+)?\.json$")
+
+_RUN_MANIFEST = re.compile(r"run(\.\d+)?\.json")
+_RANK_MANIFEST = re.compile(r"rank\d+(_restart\d+)?(\.\d+)?\.json")
+_RANKS_OF = re.compile(r"ranks\d+-\d+")
+_MANIFEST_PATH = re.compile(rf"/{RANKS_FOLDER}/(?:{_RANKS_OF.pattern}/)?{_RANK_MANIFEST.pattern}$")
+_HEAD_BYTES = 256
 
 _CHECK_URL = "check the URL and the access to it"
 
@@ -29,11 +34,15 @@ class Found:
     Attributes:
         traces: paths or URLs in natural order (`rank2` before `rank10`).
         folders: the directories that were searched.
+        run_manifests: files in them that describe a run.
+        rank_manifests: files in them in which a rank says what it captured.
         named: whether the files were named one by one, so that every one of them is meant.
     """
 
     traces: list[str]
     folders: list[str] = field(default_factory=list)
+    run_manifests: list[str] = field(default_factory=list)
+    rank_manifests: list[str] = field(default_factory=list)
     named: bool = False
 
 
@@ -68,10 +77,10 @@ def _add(source: str, found: Found) -> None:
         return
     path = Path(source.removeprefix("file://")).expanduser()
     if path.is_dir():
-        traces = list(_in_directory(path))
+        traces = list(_in_directory(path, found))
         if not traces:
             raise NoTracesError(
-                "no trace in this directory",
+                f"no trace in this directory{why_none(found.rank_manifests)}",
                 path=str(path),
                 hint=f"rankscope looks for files that end in {', '.join(TRACE_SUFFIXES)}; "
                 "did the job reach its active steps, and did it end?",
@@ -91,15 +100,35 @@ def _add(source: str, found: Found) -> None:
         raise NoTracesError("there is no such file or directory", path=source, hint="check the spelling of the path")
 
 
-def _in_directory(directory: Path) -> Iterator[str]:
+def _in_directory(directory: Path, found: Found) -> Iterator[str]:
     # A symbolic link may lead anywhere, and round in circles: linked files are read, linked folders are not.
     for folder, folders, files in os.walk(directory):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        if Path(folder).name == RANKS_FOLDER and all(name.endswith(".json") for name in files):
-            continue
+        of_ranks = _is_ranks_folder(Path(folder))
         for name in files:
-            if _is_candidate(name):
-                yield str(Path(folder) / name)
+            path = Path(folder) / name
+            if _RUN_MANIFEST.fullmatch(name):
+                found.run_manifests.append(str(path))
+            elif of_ranks and _RANK_MANIFEST.fullmatch(name) and _is_manifest(path):
+                found.rank_manifests.append(str(path))
+            elif _is_candidate(name):
+                yield str(path)
+
+
+def _is_ranks_folder(folder: Path) -> bool:
+    return folder.name == RANKS_FOLDER or (
+        folder.parent.name == RANKS_FOLDER and _RANKS_OF.fullmatch(folder.name) is not None
+    )
+
+
+def _is_manifest(path: Path) -> bool:
+    """Whether a file in a folder called `ranks` is what a rank says, and not a trace that somebody has put there."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+    except OSError:
+        return False
+    return head.lstrip().startswith(b"{") and b'"run_id"' in head and b'"schemaVersion"' not in head
 
 
 def _is_candidate(name: str) -> bool:
@@ -108,12 +137,18 @@ def _is_candidate(name: str) -> bool:
 
 
 def _add_url(source: str, found: Found) -> None:
+    import fsspec  # only where it is needed: it is slow to import
+
     try:
         system, path = fsspec.core.url_to_fs(source)
         if any(sign in path for sign in "*?["):
             names = system.glob(path)
         elif system.isdir(path):
-            names = [name for name in system.find(path) if _is_candidate(name.rsplit("/", 1)[-1])]
+            names = [
+                name
+                for name in system.find(path)
+                if _is_candidate(name.rsplit("/", 1)[-1]) and not _MANIFEST_PATH.search(name)
+            ]
             found.named = False
         else:
             names = [path] if system.exists(path) else []

@@ -60,6 +60,8 @@ def describe(trace: KinetoTrace) -> TraceInfo:
         odd=dict(trace.odd),
         groups=_groups(own, distributed),
         devices=_devices(said.get("deviceProperties")),
+        pid=trace.extent.pid,
+        threads=trace.extent.threads,
     )
 
 
@@ -108,7 +110,8 @@ def assign_ranks(infos: Sequence[TraceInfo]) -> tuple[dict[int, list[TraceInfo]]
     """The files by rank, each rank's in the order of time; and what had to be guessed or left out.
 
     Several windows of one rank follow one another in time. Files of one rank that cover the same time contradict
-    each other: the first by name is taken. A file that says no rank gets the next free one.
+    each other: the first by name is taken. A file that says no rank gets the next free one, all windows of one process
+    the same.
     """
     findings: list[Finding] = []
     ranks: dict[int, list[TraceInfo]] = {}
@@ -121,16 +124,40 @@ def assign_ranks(infos: Sequence[TraceInfo]) -> tuple[dict[int, list[TraceInfo]]
             findings.append(_conflict(info, rival))
         else:
             ranks.setdefault(info.rank, []).append(info)
-    silent = [info for info in ordered if info.rank is None]
     free = (rank for rank in range(len(infos) + max(ranks, default=-1) + 1) if rank not in ranks)
-    guessed = [(info, next(free)) for info in silent]
-    for info, rank in guessed:
-        ranks[rank] = [replace(info, rank=rank, rank_source="order")]
+    guessed: list[tuple[TraceInfo, int]] = []
+    lives: list[list[TraceInfo]] = []
+    for info in ordered:
+        if info.rank is None:
+            own = next((life for life in lives if _goes_on(life, info)), None)
+            if own is not None:
+                own.append(info)
+            else:
+                lives.append([info])
+    for life in lives:
+        rank = next(free)
+        guessed += [(info, rank) for info in life]
+        ranks[rank] = [replace(info, rank=rank, rank_source="order") for info in life]
     if len(infos) > 1 and guessed:
         findings.append(_guess(guessed))
     for files in ranks.values():
         files.sort(key=lambda info: info.base_time_ns + (info.start_ns or 0))
     return dict(sorted(ranks.items())), findings
+
+
+def _goes_on(life: Sequence[TraceInfo], info: TraceInfo) -> bool:
+    """Whether a file is a further window of a process: by its id and host, at another time."""
+    return (
+        info.pid is not None
+        and info.start_ns is not None
+        and all(
+            other.pid == info.pid
+            and other.host == info.host
+            and other.start_ns is not None
+            and not _same_time(info, other)
+            for other in life
+        )
+    )
 
 
 def _same_time(one: TraceInfo, other: TraceInfo) -> bool:
@@ -162,7 +189,7 @@ def _guess(guessed: Sequence[tuple[TraceInfo, int]]) -> Finding:
         id="rank-guessed",
         severity="warning",
         title="some traces do not say which rank they are of: they are numbered in the order of their names",
-        ranks=tuple(rank for _, rank in guessed),
+        ranks=tuple(dict.fromkeys(rank for _, rank in guessed)),
         evidence=tuple(Evidence(f"rank {rank}", info.path) for info, rank in guessed[:16]),
         advice="Record with rankscope.Profiler, or put the rank into the file's name: rank3.json.gz.",
     )

@@ -22,12 +22,13 @@ from rankscope.store.schema import TABLES
 
 @dataclass
 class Extent:
-    """The first and last step and instant of a trace's ranges; None where it has none."""
+    """The first and last step and instant of a trace's ranges, None where it has none; and events by host thread."""
 
     first_step: int | None = None
     last_step: int | None = None
     start_ns: int | None = None
     end_ns: int | None = None
+    host: Counter[tuple[int, int]] = field(default_factory=Counter)
 
     def add(self, name: str, rows: pl.DataFrame) -> None:
         """Stretch it over rows of a table."""
@@ -38,6 +39,24 @@ class Extent:
         if name == "annotations":
             self.first_step = _least(self.first_step, rows["step"].min())
             self.last_step = _greatest(self.last_step, rows["step"].max())
+        if name in _ON_HOST:
+            for pid, tid, number in rows.group_by("pid", "tid").len().iter_rows():
+                if pid is not None and tid is not None and pid >= 0 and tid >= 0:
+                    self.host[pid, tid] += number
+
+    @property
+    def pid(self) -> int | None:
+        """The process that most host events are of."""
+        processes: Counter[int] = Counter()
+        for (pid, _), number in self.host.items():
+            processes[pid] += number
+        return max(processes, key=lambda pid: processes[pid], default=None)
+
+    @property
+    def threads(self) -> tuple[int, ...]:
+        """The threads of this process that did most, in order."""
+        own = sorted(((tid, n) for (pid, tid), n in self.host.items() if pid == self.pid), key=lambda each: -each[1])
+        return tuple(sorted(tid for tid, _ in own[:_MAX_THREADS]))
 
 
 @dataclass
@@ -66,6 +85,8 @@ class KinetoTrace:
 
 
 _SPANS = ("device_events", "host_ops", "runtime_calls", "python_frames", "annotations")
+_ON_HOST = ("host_ops", "python_frames")
+_MAX_THREADS = 32
 Sink = Callable[[str, pl.DataFrame], None]
 """Takes the rows of a table, slice by slice in their order, one table after another."""
 
@@ -105,9 +126,9 @@ def read_kineto(
             hint="the file is damaged; copy it again, or leave it out",
         )
     builder.finish()
-    kept: dict[str, list[pl.DataFrame]] = {name: [table.empty()] for name, table in TABLES.items()}
+    kept: dict[str, list[pl.DataFrame]] = {name: [] for name in TABLES}
     extent = _deliver(pile, sink or (lambda name, rows: kept[name].append(rows)))
-    tables = {} if sink else {name: pl.concat(frames) for name, frames in kept.items()}
+    tables = {} if sink else {name: pl.concat([TABLES[name].empty(), *frames]) for name, frames in kept.items()}
     if stream.losses.retyped:
         builder.odd["events with a field of an unexpected type"] += stream.losses.retyped
     return KinetoTrace(

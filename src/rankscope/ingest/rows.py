@@ -201,13 +201,15 @@ def _frames(b: Builder, category: str | None, events: list[ev.Event], start: Int
 def _annotations(b: Builder, category: str | None, events: list[ev.Event], start: Int64, end: Int64) -> None:
     args = b.args(_ANNOTATION, ev.AnnotationArgs, events)
     on_device = (category or "").lower().startswith("gpu_")
-    steps = [None if on_device else PROFILER_STEP.match(event.name or "") for event in events]
+    names = [event.name for event in events]
+    matches = {name: None if on_device else PROFILER_STEP.match(name or "") for name in set(names)}
+    numbers = {name: None if match is None else int(match.group(1)) for name, match in matches.items()}
     b.append(
         "annotations",
         _span(b, events, start, end)
         | {
             "on_device": _same(on_device, pl.Boolean(), events),
-            "step": [None if step is None else int(step.group(1)) for step in steps],
+            "step": [numbers[name] for name in names],
             "external_id": [a.external_id for a in args],
             "input_dims": b.json([a.input_dims for a in args]),
             "input_types": b.json([a.input_types for a in args]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
@@ -11,6 +11,12 @@ from rankscope.store.info import TraceInfo
 
 LATEST = "latest"
 NAMELESS = "(no id)"
+# Runs that the error lists: a folder may hold hundreds.
+_SHOWN = 40
+
+
+Runs = Mapping[str | None, Sequence[TraceInfo]]
+"""Traces by the id of their run; None for those that carry none and are one run all the same."""
 
 
 @dataclass(frozen=True)
@@ -18,67 +24,61 @@ class KnownRun:
     """A run whose traces are among some files.
 
     Attributes:
-        run_id: its id; None for the traces that carry none.
+        name: its id, or what tells it from others without one; None where it is the only one without.
         began_ns: its first instant on the hosts' clocks, ns.
         ranks: how many ranks' traces there are.
     """
 
-    run_id: str | None
+    name: str | None
     began_ns: int
     ranks: int
 
 
-def known_runs(infos: Sequence[TraceInfo]) -> tuple[KnownRun, ...]:
-    """The runs whose traces these are, the oldest first."""
-    runs: dict[str | None, list[TraceInfo]] = {}
-    for info in infos:
-        runs.setdefault(info.run_id, []).append(info)
+def known_runs(runs: Runs) -> tuple[KnownRun, ...]:
+    """What is to be known of some runs, the oldest first."""
     found = [
         KnownRun(
-            run_id,
-            min(info.base_time_ns + (info.start_ns or 0) for info in members),
-            len({info.path if info.rank is None else info.rank for info in members}),
+            name,
+            min(info.base_time_ns + (info.start_ns or 0) for info in infos),
+            len({info.path if info.rank is None else info.rank for info in infos}),
         )
-        for run_id, members in runs.items()
+        for name, infos in runs.items()
     ]
     return tuple(sorted(found, key=lambda run: run.began_ns))
 
 
-def choose_run(infos: Sequence[TraceInfo], wanted: str | None, path: str) -> str | None:
-    """The id of the run to look at; None for the traces that carry no id, which are a run of their own.
+def choose_run(runs: Runs, wanted: str | None, path: str, how: str = "") -> str | None:
+    """The id of the run to look at.
 
     Args:
         wanted: the start of an id, or ``latest``; None where there is but one.
+        how: how runs without an id were told apart.
 
     Raises:
         RunSelectionError: there are several and none was chosen, or what was chosen is not one of them.
     """
-    began: dict[str | None, int] = {}
-    counts: dict[str | None, int] = {}
-    for info in infos:
-        start = info.base_time_ns + (info.start_ns or 0)
-        began[info.run_id] = min(began.get(info.run_id, start), start)
-        counts[info.run_id] = counts.get(info.run_id, 0) + 1
-    runs = sorted(began, key=lambda run: began[run])
+    began = {run: min(info.base_time_ns + (info.start_ns or 0) for info in infos) for run, infos in runs.items()}
+    ordered = sorted(began, key=lambda run: began[run])
     if wanted is None:
-        if len(runs) > 1:
+        if len(ordered) > 1:
+            shown = [f"{run or NAMELESS}: {when_of(began[run])}{len(runs[run])} traces" for run in ordered]
+            left = f"{len(ordered) - _SHOWN} older ones; " if len(ordered) > _SHOWN else ""
             raise RunSelectionError(
-                f"there are {len(runs)} runs in here, the oldest first: "
-                + "; ".join(f"{run or NAMELESS}: {when_of(began[run])}{counts[run]} traces" for run in runs),
+                f"there are {len(ordered)} runs in here, the oldest first: {left}" + "; ".join(shown[-_SHOWN:]) + how,
                 path=path,
                 hint=f"choose one by its id, or the last by {LATEST!r}: --run {LATEST} on the command line, "
                 f"run_id={LATEST!r} in rankscope.open",
             )
-        return runs[0]
+        return ordered[0]
     if wanted == LATEST:
-        return runs[-1]
-    chosen = [run for run in runs if (run or NAMELESS) == wanted]
-    chosen = chosen or [run for run in runs if (run or NAMELESS).startswith(wanted)]
+        return ordered[-1]
+    chosen = [run for run in ordered if (run or NAMELESS) == wanted]
+    chosen = chosen or [run for run in ordered if (run or NAMELESS).startswith(wanted)]
     if len(chosen) != 1:
         raise RunSelectionError(
             f"{'more than one' if chosen else 'no'} run here has an id that starts with {wanted!r}",
             path=path,
-            hint=f"there are: {', '.join(run or NAMELESS for run in runs)}",
+            hint=f"there are: {', '.join(run or NAMELESS for run in ordered)}",
         )
     return chosen[0]
 

@@ -10,10 +10,9 @@ import io
 import tarfile
 import zipfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import IO, BinaryIO, Protocol, cast
 
-import fsspec
 import zstandard
 from isal import isal_zlib
 
@@ -55,7 +54,7 @@ def open_trace(path: str) -> Iterator[Reader]:
     """
     with ExitStack() as stack:
         try:
-            raw: BinaryIO = stack.enter_context(fsspec.open(path, "rb") if is_url(path) else io.FileIO(path, "rb"))
+            raw: BinaryIO = stack.enter_context(_open_url(path) if is_url(path) else io.FileIO(path, "rb"))
         except FileNotFoundError as error:
             raise TraceError("there is no such file", path=path) from error
         except Exception as error:
@@ -65,6 +64,14 @@ def open_trace(path: str) -> Iterator[Reader]:
         except (OSError, ValueError, EOFError) as error:
             raise TraceError(f"cannot be read: {error}", path=path, hint="copy it again") from error
         yield reader
+
+
+def _open_url(url: str) -> AbstractContextManager[BinaryIO]:
+    # Only where it is needed: its import is a third of a worker's start.
+    import fsspec
+
+    opened: AbstractContextManager[BinaryIO] = fsspec.open(url, "rb")
+    return opened
 
 
 def _unpacked(raw: BinaryIO, path: str, stack: ExitStack) -> Reader:

@@ -106,7 +106,11 @@ def _by_lag(reference: Timeline, other: Timeline, blur: int, *, by_step: bool) -
         if by_step and not compatible(reference.step[mine], other.step[theirs]).all():
             continue
         residual = np.abs(reference.end[mine] - other.end[theirs])
-        if (residual > WORST * blur)[~other.one_sided[theirs]].any():
+        apart = residual > WORST * blur
+        if apart[~other.one_sided[theirs]].any():
+            continue
+        # Ends that need not agree may lie apart; but not where another's would agree: then one is missing.
+        if apart.any() and _better_elsewhere(reference, other, theirs[apart], blur):
             continue
         # What lies outside must lie outside in time as well, else something is missing at an edge.
         outside = other.end[~inside]
@@ -116,6 +120,19 @@ def _by_lag(reference: Timeline, other: Timeline, blur: int, *, by_step: bool) -
         if best is None or cost < best[0]:
             best = (cost, np.where(inside, partner, -1))
     return None if best is None else best[1]
+
+
+def _better_elsewhere(reference: Timeline, other: Timeline, rows: Int64, blur: int) -> bool:
+    """Whether any event of the reference ends as some of the other's rows do, whose partners do not."""
+    at = np.searchsorted(reference.end, other.end[rows])
+    for step in (-1, 0):
+        beside = at + step
+        inside = (beside >= 0) & (beside < len(reference))
+        near, mine = beside[inside], rows[inside]
+        fits = (reference.kind[near] == other.kind[mine]) & compatible(reference.full[near], other.full[mine])
+        if (fits & (np.abs(reference.end[near] - other.end[mine]) <= WORST * blur)).any():
+            return True
+    return False
 
 
 def _in_order(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
 
 # What the field calls them, and how NCCL, RCCL, oneCCL, Gloo and c10d write them (case, dashes and underscores aside).
@@ -19,7 +21,11 @@ _KINDS = (
     ("reduce", r"reduce"),
     ("send", r"send"),
     ("recv", r"recv"),
+    ("coalesced", r"coalesced"),
 )
+# DeepEP moves tokens to their experts and back, each way after the ranks have told one another how many.
+_EXPERTS = re.compile(r"deepep|intranode|internode|nvshmem", re.IGNORECASE)
+_EXPERT_KIND = re.compile("notify|dispatch|combine")
 _KIND = re.compile("|".join(f"(?P<{kind}>{pattern})" for kind, pattern in _KINDS))
 _JOINTS = re.compile(r"[\s_\-]+")
 # Namespaces in brackets, which are no parameters.
@@ -35,6 +41,9 @@ _WIDTHS = {
 }  # fmt: skip
 
 
+_NO_TENSOR = ("TensorList", "Scalar", "ScalarList")
+
+
 def collective_kind(name: str) -> str | None:
     """The collective that a name speaks of (`all_reduce`, `send_recv`, …); None if it is none of them.
 
@@ -43,8 +52,43 @@ def collective_kind(name: str) -> str | None:
     """
     # What else stands in brackets are a kernel's parameters.
     plain = _JOINTS.sub("", _UNNAMED.sub("", name).split("(", 1)[0].lower())
+    if _EXPERTS.search(plain) and (found := _EXPERT_KIND.search(plain)) is not None:
+        return found[0]
     found = _KIND.search(plain)
     return None if found is None else found.lastgroup
+
+
+def total_elements(dims: str) -> int | None:
+    """The elements of all tensors in a JSON list of shapes, which may hold lists of shapes; None where there are none.
+
+    An empty list is a scalar's shape, or no tensor at all: it counts nothing.
+    """
+    try:
+        shapes = json.loads(dims)
+    except (ValueError, RecursionError):
+        return None
+
+    def count(shape: object) -> int:
+        if not isinstance(shape, list) or not shape:
+            return 0
+        if all(isinstance(size, int) for size in shape):
+            return math.prod(shape)
+        return sum(count(each) for each in shape)
+
+    found = count(shapes)
+    return found if 0 < found < 1 << 62 else None
+
+
+def first_type(types: str) -> str | None:
+    """The first tensor's element type in a JSON list of argument types."""
+    try:
+        listed = json.loads(types)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(listed, list):
+        return None
+    tensors = (each for each in listed if isinstance(each, str) and each and each not in _NO_TENSOR)
+    return next(tensors, None)
 
 
 def element_bytes(dtype: str | None) -> int | None:

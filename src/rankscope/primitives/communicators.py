@@ -14,7 +14,7 @@ import polars as pl
 ONE_SIDED = ("broadcast", "reduce", "gather", "scatter", "p2p")
 POINT_TO_POINT = ("send", "recv")
 # Where each rank may have a size of its own, sizes say nothing about what is the same.
-UNEVEN = ("all_to_all", "gather", "scatter", "send_recv")
+UNEVEN = ("all_to_all", "gather", "scatter", "send_recv", "dispatch", "combine", "notify", "coalesced", "unknown")
 
 COLUMNS = (
     "rank",
@@ -65,7 +65,8 @@ def coded(rows: pl.DataFrame) -> pl.DataFrame:
     uneven = pl.col("collective").is_in(UNEVEN)
     size = pl.when(pl.col("collective") == "all_gather").then("out_elements").otherwise("in_elements")
     size = pl.when(uneven).then(pl.lit(0, pl.Int64)).when(p2p).then(pl.col("in_elements")).otherwise(size)
-    kind = pl.when(p2p).then(pl.lit("p2p")).otherwise(pl.col("collective"))
+    # An all_to_all runs as SendRecv: where a kernel's call is not in the file, its name is all that one rank knows.
+    kind = pl.when(p2p).then(pl.lit("p2p")).otherwise(pl.col("collective").replace("send_recv", "all_to_all"))
     full = pl.struct(kind.alias("kind"), pl.col("dtype").str.to_lowercase(), size.alias("size"))
     known = pl.col("dtype").is_not_null() & size.is_not_null()
     group = pl.struct(name.alias("name"), pl.col("group_ranks"), pl.col("group_size"), channel.alias("channel"))
@@ -81,6 +82,7 @@ def coded(rows: pl.DataFrame) -> pl.DataFrame:
         pl.col("recorded").cast(pl.Int64).fill_null(-1).alias("recorded"),
         kind.is_in(ONE_SIDED).alias("one_sided"),
         uneven.alias("uneven"),
+        p2p.alias("p2p"),
         name.alias("label"),
     )
 

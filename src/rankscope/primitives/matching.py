@@ -113,7 +113,7 @@ class _State:
         self.rank, self.start, self.end = column["rank"], column["start_ns"], column["end_ns"]
         self.communicator, self.kind, self.full = column["communicator"], column["kind"], column["full"]
         self.step, self.recorded, self.one_sided = column["step"], column["recorded"], column["one_sided"]
-        self.uneven = column["uneven"]
+        self.uneven, self.p2p = column["uneven"], column["p2p"]
         self.stream, self.label = column["stream"], self.coded["label"]
 
     def timeline(self, rows: Int64, shift: Int64 | None = None) -> Timeline:
@@ -304,25 +304,29 @@ def _concurrent(state: _State, rows: Int64) -> bool:
 
 def _left_over(state: _State, by_rank: dict[int, Int64], placed: dict[int, Alignment]) -> None:
     """Events that the reference lacks: those of several ranks at nearly one time are one."""
-    rows_of, times = [], []
+    rows_of, times, starts = [], [], []
     for rank, found in placed.items():
         over = np.flatnonzero(state.match[by_rank[rank]] < 0)
         rows_of.append(by_rank[rank][over])
         times.append(state.end[rows_of[-1]] + found.shift[over])
+        starts.append(state.start[rows_of[-1]] + found.shift[over])
     if not rows_of:
         return
-    rows, time = np.concatenate(rows_of), np.concatenate(times)
+    rows, time, start = np.concatenate(rows_of), np.concatenate(times), np.concatenate(starts)
     if not rows.size:
         return
     blur = int(np.median([found.blur for found in placed.values()]))
     # What is known of one and not of the other may still be the same: cut by kind first, then by size.
     full = np.where(state.full[rows] >= 0, state.full[rows], -1)
     order = np.lexsort((time, full, state.kind[rows]))
-    rows, time, full = rows[order], time[order], full[order]
+    rows, time, full, start = rows[order], time[order], full[order], start[order]
     kind, owner = state.kind[rows], state.rank[rows]
     free = state.one_sided[rows] | state.uneven[rows]
-    near = np.where(free, LEFT_OVER_FREE, max(LEFT_OVER * blur, LEAST_LEFT_OVER))
-    new = np.concatenate([[True], (np.diff(time) > near[1:]) | (np.diff(kind) != 0) | (np.diff(full) != 0)])
+    close = max(LEFT_OVER * blur, LEAST_LEFT_OVER)
+    apart = np.diff(time) > np.where(free, LEFT_OVER_FREE, close)[1:]
+    # A receive that is over before the send begins is another's.
+    apart |= state.p2p[rows][1:] & (start[1:] > time[:-1] + close)
+    new = np.concatenate([[True], apart | (np.diff(kind) != 0) | (np.diff(full) != 0)])
     cluster = np.cumsum(new) - 1
     # A rank has each collective once: its second in a cluster begins another.
     second = np.lexsort((time, owner, cluster))

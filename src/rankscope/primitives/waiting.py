@@ -10,7 +10,10 @@ from __future__ import annotations
 import polars as pl
 
 # Where ranks need not start and end together, durations only hint at the two.
-ESTIMATES = ("all_to_all", "send_recv", "send", "recv", "broadcast", "reduce", "gather", "scatter")
+ESTIMATES = (
+    "all_to_all", "send_recv", "send", "recv", "broadcast", "reduce", "gather", "scatter",
+    "dispatch", "combine", "notify", "coalesced", "unknown",
+)  # fmt: skip
 
 # Bytes that cross the busiest link for each byte of the size S, as nccl-tests define them; n is the group's size.
 _N = pl.col("group_size")
@@ -43,7 +46,8 @@ def with_waits(rows: pl.DataFrame, ranks: int) -> pl.DataFrame:
     # A rank can have only one part in a collective: what has two is none.
     seen = pl.col("rank").n_unique().over("match").cast(pl.Int64)
     whole = matched & (seen == expected) & (pl.len().over("match") == seen)
-    sound = whole & ~pl.col("overlapping").any().over("match")
+    # A call without a kernel has no duration: its rank's part is as unknown as a missing rank's.
+    sound = whole & ~(pl.col("overlapping") | pl.col("duration_ns").is_null()).any().over("match")
     transfer = pl.when(sound).then(pl.col("duration_ns").min().over("match"))
     rate = pl.col("bytes") / pl.when(pl.col("transfer_ns") > 0).then("transfer_ns")
     factor = pl.lit(None, pl.Float64)
@@ -68,7 +72,7 @@ def with_waits(rows: pl.DataFrame, ranks: int) -> pl.DataFrame:
 
 def _overlapping() -> pl.Expr:
     """Whether a range on the host overlaps another of its rank: then it holds time that belongs to that one."""
-    order = {"partition_by": ["rank", "window"], "order_by": "start_ns"}
+    order = {"partition_by": ["rank", "window", "on_device"], "order_by": "start_ns"}
     reach = pl.col("end_ns").cum_max().shift(1).over(**order)  # type: ignore[arg-type]
     following = pl.col("start_ns").shift(-1).over(**order)  # type: ignore[arg-type]
     on_host = ~pl.col("on_device")

@@ -60,7 +60,7 @@ def payload(run: Run, analyses: Sequence[str] | None = None) -> dict[str, Any]:
         "generated_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "run": run.about(),
         "analyses": {name: table_of(result, origins) for name, result in results.items()},
-        "findings": [finding.to_json() for finding in run.findings],
+        "findings": [finding.to_json() for finding in run.diagnose()],
     }
 
 

@@ -26,6 +26,8 @@ _WIDTH, _BAR_WIDTH = 80, 28
 _INSTANTS = ("start_ns", "end_ns", "launch_ns")
 # Ranks whose own work differs by less than this share of a step are even.
 _EVEN = 0.05
+# One screen; the rest is `rankscope findings`.
+_FINDINGS_SHOWN = 4
 SUMMARY = ("overview", "device_time", "step_time", "collective_summary", "kernels", "stragglers")
 
 
@@ -91,8 +93,8 @@ def _blocks(columns: Sequence[Column], widths: Sequence[int], width: int) -> lis
     return [*blocks, block]
 
 
-def findings_list(findings: Sequence[Finding]) -> RenderableType:
-    """Findings with their evidence and advice."""
+def findings_list(findings: Sequence[Finding], *, with_evidence: bool = False) -> RenderableType:
+    """Findings with their advice, and the numbers that they rest on if wanted."""
     table = Table.grid(padding=(0, 1))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
@@ -104,7 +106,10 @@ def findings_list(findings: Sequence[Finding]) -> RenderableType:
         if finding.saving_ns:
             line.append(f"  (at most {number_of(finding.saving_ns, 'ns')} a step)", style="bold")
         table.add_row(Text(finding.severity, style=_COLOURS[finding.severity]), line)
-        if finding.advice and finding.severity != "info":
+        for each in finding.evidence if with_evidence else ():
+            value = plain(each.value, limit=200) if isinstance(each.value, str) else number_of(each.value, each.unit)
+            table.add_row("", Text(f"  {plain(each.name, limit=200)}: {value}"))
+        if finding.advice and (with_evidence or finding.severity != "info"):
             table.add_row("", Text(f"→ {plain(finding.advice, limit=400)}", style="dim"))
     return table
 
@@ -128,8 +133,12 @@ def summary(run: Run, width: int = _WIDTH) -> RenderableType:
         top = kernels.frame.sort("total_ns", descending=True).group_by("name", maintain_order=True).first().head(5)
         parts += [Text(), Text("Kernels, each on the rank where it takes longest", style="bold")]
         parts.append(_kernels(top))
-    if run.findings:
-        parts += [Text(), Text("Findings", style="bold"), findings_list(run.findings)]
+    findings = run.diagnose()
+    if findings:
+        parts += [Text(), Text("Findings", style="bold"), findings_list(findings[:_FINDINGS_SHOWN])]
+        if len(findings) > _FINDINGS_SHOWN:
+            left = len(findings) - _FINDINGS_SHOWN
+            parts.append(Text(f"… {left} more, and what they rest on: rankscope findings", style="dim"))
     return Group(*parts)
 
 

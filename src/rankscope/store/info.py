@@ -30,6 +30,8 @@ class TraceInfo:
         odd: counts of oddities that were read all the same.
         groups: process groups: name, description, ranks.
         devices: devices: id, name, total memory, multiprocessors.
+        pid: the process that recorded it, by its host events.
+        threads: the threads of these.
     """
 
     path: str
@@ -59,6 +61,8 @@ class TraceInfo:
     odd: Mapping[str, int] = field(default_factory=dict)
     groups: tuple[Mapping[str, Any], ...] = ()
     devices: tuple[Mapping[str, Any], ...] = ()
+    pid: int | None = None
+    threads: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object."""
@@ -74,4 +78,5 @@ class TraceInfo:
         made = dict(found)
         made["groups"] = tuple(made.get("groups", ()))
         made["devices"] = tuple(made.get("devices", ()))
+        made["threads"] = tuple(made.get("threads", ()))
         return cls(**made)

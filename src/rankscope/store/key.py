@@ -11,8 +11,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import fsspec
-
 from rankscope.errors import TraceError
 from rankscope.store.schema import SCHEMA_VERSION
 
@@ -57,6 +55,8 @@ def _file_facts(path: str) -> tuple[object, ...]:
 
 
 def _url_facts(path: str) -> tuple[object, ...]:
+    import fsspec  # only where it is needed: it is slow to import
+
     system, name = fsspec.core.url_to_fs(path)
     facts: dict[str, Any] = system.info(name)
     told = [facts.get(key) for key in ("ETag", "etag", "md5Hash", "LastModified", "mtime", "updated")]

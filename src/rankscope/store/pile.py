@@ -36,7 +36,7 @@ class Pile:
         self._folder = folder
         self._limit = pending_bytes
         self._frames: dict[str, list[pl.DataFrame]] = {name: [] for name in TABLES}
-        self._fragments: dict[str, list[pl.LazyFrame]] = {name: [] for name in TABLES}
+        self._fragments: dict[str, list[pl.DataFrame | pl.LazyFrame]] = {name: [] for name in TABLES}
         self._lengths: dict[str, list[int]] = {name: [] for name in TABLES}
         self._arrivals: dict[str, list[npt.NDArray[np.int32]]] = {name: [] for name in TABLES}
         self._rows = dict.fromkeys(TABLES, 0)
@@ -66,7 +66,7 @@ class Pile:
         self._arrivals[name].append(order.astype(np.int32) + sum(self._lengths[name]))
         self._lengths[name].append(frame.height)
         if self._folder is None:
-            self._fragments[name].append(frame.lazy())
+            self._fragments[name].append(frame)
             return
         file = self._folder / f".{name}.{len(self._fragments[name])}{FRAGMENT_SUFFIX}"
         frame.write_parquet(file, compression="zstd", compression_level=1, row_group_size=_ROW_GROUP)
@@ -87,7 +87,7 @@ class Pile:
         """Some columns of a table, in its final order."""
         if not self._fragments[name]:
             return TABLES[name].empty().select(columns)
-        frame = pl.concat([fragment.select(columns).collect() for fragment in self._fragments[name]])
+        frame = pl.concat([_chosen(fragment, columns) for fragment in self._fragments[name]])
         return frame if len(self._fragments[name]) == 1 else frame[self._order(name)]
 
     def slices(self, name: str) -> Iterator[pl.DataFrame]:
@@ -95,7 +95,7 @@ class Pile:
         fragments = self._fragments[name]
         if len(fragments) == 1:
             for start in range(0, self._rows[name], SLICE_ROWS):
-                yield fragments[0].slice(start, SLICE_ROWS).collect()
+                yield _whole(fragments[0].slice(start, SLICE_ROWS))
             return
         bounds = np.cumsum([0, *self._lengths[name]])
         taken = np.zeros(len(fragments), dtype=np.int64)
@@ -106,7 +106,7 @@ class Pile:
             counts = np.bincount(owner, minlength=len(fragments))
             # Each fragment gives its next rows; in the slice they stand where the order has put them.
             runs = [
-                fragments[index].slice(int(taken[index]), int(counts[index])).collect()
+                _whole(fragments[index].slice(int(taken[index]), int(counts[index])))
                 for index in np.flatnonzero(counts)
             ]
             taken += counts
@@ -128,7 +128,7 @@ class Pile:
             keys = _sort_keys(TABLES[name])
             many = len(self._fragments[name]) > 1 and keys
             self._orders[name] = (
-                _order_of(pl.concat([fragment.select(keys).collect() for fragment in self._fragments[name]]))
+                _order_of(pl.concat([_chosen(fragment, keys) for fragment in self._fragments[name]]))
                 if many
                 else np.arange(self._rows[name])
             )
@@ -142,12 +142,28 @@ class Pile:
 
 def conform(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
     """The frame with exactly the table's columns, in order; those that no event had are null."""
-    return frame.select(
-        pl.col(column.name).cast(column.dtype)
-        if column.name in frame.columns
-        else pl.lit(None, column.dtype).alias(column.name)
-        for column in table.columns
+    has, nothing = frame.schema, pl.Series([None])
+    return pl.DataFrame(
+        [
+            nothing.cast(column.dtype).new_from_index(0, frame.height).alias(column.name)
+            if column.name not in has
+            else frame.get_column(column.name)
+            if has[column.name] == column.dtype
+            else frame.get_column(column.name).cast(column.dtype)
+            for column in table.columns
+        ]
     )
+
+
+def _whole(fragment: pl.DataFrame | pl.LazyFrame) -> pl.DataFrame:
+    return fragment.collect() if isinstance(fragment, pl.LazyFrame) else fragment
+
+
+def _chosen(fragment: pl.DataFrame | pl.LazyFrame, columns: list[str]) -> pl.DataFrame:
+    # A lazy plan of columns that are at hand costs more than all else that is done with a small table.
+    if isinstance(fragment, pl.LazyFrame):
+        return fragment.select(columns).collect()
+    return pl.DataFrame([fragment.get_column(name) for name in columns])
 
 
 def _sort_keys(table: Table) -> list[str]:

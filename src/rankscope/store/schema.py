@@ -8,10 +8,11 @@ point at rows of other tables. Rows are sorted by start. What a trace does not s
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import polars as pl
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 I64, I32, I16, F32, STR, BOOL = pl.Int64(), pl.Int32(), pl.Int16(), pl.Float32(), pl.String(), pl.Boolean()
 
@@ -34,7 +35,7 @@ class Table:
     doc: str
     columns: tuple[Column, ...]
 
-    @property
+    @cached_property
     def schema(self) -> pl.Schema:
         """The table's Polars schema, in column order."""
         return pl.Schema({column.name: column.dtype for column in self.columns})

@@ -14,6 +14,7 @@ from typing import Any
 
 from rankscope.analyses import all_analyses
 from rankscope.errors import RankscopeError
+from rankscope.ingest.losses import said
 from rankscope.pipeline import Run
 from rankscope.report.html import ANALYSES
 from rankscope.results import Analysis, Finding, Result, by_weight
@@ -29,8 +30,8 @@ logger = logging.getLogger(__name__)
 NEWS_EVERY = 16
 
 
-class StoppedError(Exception):
-    """The server ends: work in the background is given up."""
+class StoppedError(BaseException):
+    """The server ends: work in the background is given up. No error, so that nothing takes it for one and goes on."""
 
 
 @dataclass(frozen=True)
@@ -153,6 +154,9 @@ class LoadedRun:
         for name in self.analyses():
             if name not in self.results and name not in self.failed:
                 self._analyze(run, name)
+        self._tell(what="diagnosing")
+        run.diagnose()
+        self._learn(run)
         if {"collectives", "step_time"} <= set(self.results):
             self.heat = heat(self.results["collectives"].frame, self.results["step_time"].frame, clock)
         self._tell(new=True, phase="ready", what="")
@@ -160,11 +164,26 @@ class LoadedRun:
     def _analyze(self, run: Run, name: str) -> None:
         try:
             run.analyze(name)
-        except RankscopeError as error:
-            self.failed = {**self.failed, name: error.what}
+        except Exception as error:
+            # One of them, perhaps another package's, must not take the others with it.
+            logger.warning("the analysis %s failed", name, exc_info=not isinstance(error, RankscopeError))
+            self.failed = {**self.failed, name: said(error)}
+            self._lost = (
+                *self._lost,
+                Finding(
+                    id="analysis-failed",
+                    severity="error",
+                    title=f"{name} could not be computed: {said(error)}",
+                    advice="The other pages are not affected.",
+                ),
+            )
+        self._learn(run)
+        self._tell(new=True)
+
+    def _learn(self, run: Run) -> None:
+        """Take over what the run has found so far."""
         self.results = run.results
         self.findings = by_weight([*run.findings, *self._lost])
-        self._tell(new=True)
 
     def _draw(self, run: Run, clock: RunClock) -> None:
         self._tell(phase="drawing", what="drawing")
@@ -189,11 +208,10 @@ class LoadedRun:
         self.timeline = timeline
 
     def _not_drawn(self, rank: int, error: BaseException) -> None:
-        said = error.what if isinstance(error, RankscopeError) else f"{type(error).__name__}: {error}"
         finding = Finding(
             id="rank-not-drawn",
             severity="error",
-            title=f"rank {rank} could not be drawn: {said}",
+            title=f"rank {rank} could not be drawn: {said(error)}",
             ranks=(rank,),
             advice="rankscope cache --clear makes its tables anew.",
         )

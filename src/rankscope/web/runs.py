@@ -66,41 +66,38 @@ class Runs:
     def listed(self) -> dict[str, Any]:
         """What `api/runs` says."""
         self._find_others()
-        run = self.shown.loaded.run if self._known() else None
-        own = next((known for known in run.known_runs if known.run_id == run.run_id), None) if run else None
+        own = self._own() if self._known() else None
         others = [(served.key, known) for known, served in self._others.values()]
         rows = sorted([*others, (self.shown.key, own)], key=lambda row: row[1].began_ns if row[1] else 0)
         return {"runs": [self._row(key, known) for key, known in rows], "shown": self.shown.key}
 
     def _row(self, key: str, known: KnownRun | None) -> dict[str, Any]:
         run = self.shown.loaded.run
-        name = run.name if run is not None else ""
-        if known is None:
-            return {"key": key, "name": name, "ranks": None, "started": None}
-        several = bool(self._others)
-        label = f"{name}: {known.run_id or 'without an id'}" if several else name
-        return {
-            "key": key,
-            "name": label,
-            "ranks": known.ranks,
-            "started": when_of(known.began_ns).rstrip(", ") or None,
-        }
+        if known is None or run is None:
+            return {"key": key, "name": "", "ranks": None, "started": None}
+        place = run.name.removesuffix(f": {run.loaded.label}")
+        name = f"{place}: {known.name or 'without an id'}" if self._others else place
+        return {"key": key, "name": name, "ranks": known.ranks, "started": when_of(known.began_ns).rstrip(", ") or None}
+
+    def _own(self) -> KnownRun | None:
+        run = self.shown.loaded.run
+        loaded = run.loaded if run is not None else None
+        return next((k for k in loaded.known_runs if k.name == loaded.chosen), None) if loaded else None
 
     def _known(self) -> bool:
-        run = self.shown.loaded.run
-        return run is not None and bool(run.known_runs) and bool(self.shown.loaded.about)
+        return self.shown.loaded.run is not None and bool(self.shown.loaded.about)
 
     def _find_others(self) -> None:
         run = self.shown.loaded.run
         if run is None or not self._known():
             return
         with self._lock:
-            there = {known.run_id for known, _ in self._others.values()}
-            for known in run.known_runs:
-                if known.run_id != run.run_id and known.run_id not in there:
+            there = {known.name for known, _ in self._others.values()}
+            for known in run.loaded.known_runs:
+                if known.name != run.loaded.chosen and known.name not in there:
                     key = secrets.token_hex(6)
                     self._others[key] = known, ServedRun(key, LoadedRun(_other(run, known)))
 
 
 def _other(run: Run, known: KnownRun) -> Any:
-    return lambda progress: run.other(known.run_id, progress)
+    return lambda progress: run.other(known, progress)

@@ -1,0 +1,118 @@
+"""Copies between host and device: how much, how fast, and from what kind of memory.
+
+One row per rank and kind of copy, as the device names it: `Memcpy HtoD (Pageable -> Device)`. `pageable` says whether
+the host's side is pageable memory: the driver then copies it into a buffer of its own first, so it is slower and keeps
+the host in the call (CUDA's API synchronization behaviour). `host_ns` is the time that the host spent in the calls that
+launched them; `exposed_ns` the time that nothing else ran on the device meanwhile. Bandwidth is bytes over the summed
+durations, null where no sizes are written. With steps in the file, copies launched outside of them are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from rankscope.primitives.activity import time_of
+from rankscope.primitives.steps import host_steps, launched_in
+from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
+
+COLUMNS = (
+    Column("rank", "", "the rank"),
+    Column("name", "", "the kind of copy, as written"),
+    Column(
+        "direction", "", "`host to device`, `device to host`, `device to device`, `peer to peer`; null where not said"
+    ),
+    Column("pageable", "", "whether the host's side is pageable memory; null where it is not said"),
+    Column("calls", "count", "how often"),
+    Column("bytes", "bytes", "copied in all; null where no size is written"),
+    Column("total_ns", "ns", "durations, summed"),
+    Column("host_ns", "ns", "time of the host in the calls that launched them; null where none is in the file"),
+    Column("exposed_ns", "ns", "time in which the device did nothing else"),
+    Column("bandwidth", "GB/s", "bytes over the summed durations"),
+    Column("steps", "count", "steps in which such copies were launched; 0 where the file has none"),
+    Column("per_step_ns", "ns", "exposed time per step of the file"),
+)
+
+
+def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
+    """The copies of a rank."""
+    parts, count = [], 0
+    for window in by_window(tables, inputs):
+        part, steps = _of_window(window, inputs)
+        parts.append(part)
+        count += steps
+    copies = pl.concat(parts)
+    name = pl.col("name")
+    sized = pl.col("bytes").is_not_null().any()
+    return (
+        copies.group_by("name")
+        .agg(
+            pl.len().cast(pl.Int64).alias("calls"),
+            pl.when(sized).then(pl.col("bytes").sum()).alias("bytes"),
+            pl.col("total_ns").sum(),
+            pl.when(pl.col("host_ns").is_not_null().any()).then(pl.col("host_ns").sum()).alias("host_ns"),
+            pl.col("exposed_ns").sum(),
+            pl.col("step").drop_nulls().n_unique().cast(pl.Int64).alias("steps"),
+        )
+        .with_columns(
+            pl.lit(inputs.rank, pl.Int64).alias("rank"),
+            pl.when(name.str.contains("(?i)HtoD|M2D|H2D")).then(pl.lit("host to device"))
+            .when(name.str.contains("(?i)DtoH|D2M|D2H")).then(pl.lit("device to host"))
+            .when(name.str.contains("(?i)PtoP|P2P|peer")).then(pl.lit("peer to peer"))
+            .when(name.str.contains("(?i)DtoD|D2D")).then(pl.lit("device to device")).alias("direction"),
+            pl.when(name.str.contains("(?i)pageable")).then(True)
+            .when(name.str.contains("(?i)pinned|device -> device|DtoD")).then(False).alias("pageable"),
+            pl.when(pl.col("total_ns") > 0).then(pl.col("bytes") / pl.col("total_ns")).alias("bandwidth"),
+            (pl.col("exposed_ns") // max(count, 1)).alias("per_step_ns"),
+        )
+        .sort("total_ns", "name", descending=[True, False])
+        .select(column.name for column in COLUMNS)
+    )  # fmt: skip
+
+
+def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
+    """The ranks below one another."""
+    return concat_ranks(parts, COLUMNS), []
+
+
+def _of_window(window: Tables, inputs: Inputs) -> tuple[pl.DataFrame, int]:
+    device, runtime = window["device_events"], window["runtime_calls"]
+    steps = host_steps(window["annotations"])
+    if inputs.options.steps is not None:
+        steps = steps.filter(inputs.options.keeps(pl.col("step")))
+    chosen = device
+    if steps.height or inputs.options.steps is not None:
+        chosen = launched_in(device, steps, pl.col("step").is_not_null())
+    copies = chosen.filter(pl.col("kind") == "memcpy")
+    others = time_of(device.filter(pl.col("kind") != "memcpy"))
+    start, end = copies["start_ns"].to_numpy(), copies["end_ns"].to_numpy()
+    hidden = others.within(start, end) if copies.height else start
+    alone = pl.Series("exposed_ns", (end - start) - hidden, dtype=pl.Int64)
+    calls = runtime.select((pl.col("end_ns") - pl.col("start_ns")).alias("host_ns"))
+    calls = calls.with_columns(pl.int_range(pl.len(), dtype=pl.Int32).alias("launch_row"))
+    made = copies.with_columns(alone, (pl.col("end_ns") - pl.col("start_ns")).alias("total_ns"))
+    if steps.height:
+        step = steps["start_ns"].search_sorted(made["launch_ns"], side="right").cast(pl.Int64)
+    else:
+        step = pl.Series([None] * made.height, dtype=pl.Int64)
+    return (
+        made.with_columns(step.alias("step"))
+        .join(calls, on="launch_row", how="left", maintain_order="left")
+        .select("name", "bytes", "total_ns", "host_ns", "exposed_ns", "step"),
+        steps.height,
+    )
+
+
+analysis = Analysis(
+    name="copies",
+    doc=__doc__,
+    columns=COLUMNS,
+    per_rank=per_rank,
+    across_ranks=across_ranks,
+    reads={
+        "device_events": ("start_ns", "end_ns", "name", "kind", "bytes", "launch_row", "launch_ns"),
+        "runtime_calls": ("start_ns", "end_ns"),
+        "annotations": ("start_ns", "end_ns", "on_device", "step"),
+    },
+)

@@ -1,0 +1,165 @@
+"""What differs along each dimension of the mesh: data, tensor, pipeline parallel, hosts.
+
+One row per dimension and coordinate (all ranks with `pp=1`), and, in a mesh of three dimensions and more, one per
+group along a dimension (the ranks of one tensor-parallel group; `level` says which). The mesh is that of the job's
+metadata, else of its process groups' names and ranks (`mesh_dp`, `TENSOR_MODEL_PARALLEL_GROUP`, …), else there is none;
+`host` is a dimension wherever several hosts are known (`source` says what told it). Times are means over the ranks and
+steps: of compute and exposed communication (`step_time`), waiting for later ranks (`collectives`: the sum of a step's
+waits, null where a group is not whole) and lateness (`stragglers`). Imbalance compares compute within a dimension and
+level:
+
+    imbalance = (max − mean) / mean
+
+as usual for load (Pearce et al., 2012: percent imbalance): 0 is balanced, 0.5 says that the slowest has half as much
+again as the average, which is what balancing could save at most of its compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from rankscope.primitives.communicators import ranks_of
+from rankscope.primitives.mesh import HOST, Mesh, mesh_of
+from rankscope.results import Analysis, Column, Evidence, Finding, Inputs, Tables
+
+COLUMNS = (
+    Column("dimension", "", "the dimension: `dp`, `tp`, `pp`, …, `host`"),
+    Column("level", "", "`coordinate`: all ranks with it; `group`: ranks that differ in this dimension alone"),
+    Column("label", "", "the coordinate (`pp=1`), or the group by its coordinates in the other dimensions"),
+    Column("coordinate", "", "the coordinate, from 0; null for a group"),
+    Column("ranks", "count", "ranks of it that were recorded"),
+    Column("step_ns", "ns", "a step's window, mean"),
+    Column("compute_ns", "ns", "compute in a step, mean"),
+    Column("exposed_communication_ns", "ns", "communication that no compute hides in a step, mean"),
+    Column("wait_ns", "ns", "waiting for later ranks in a step, mean; null where it is not known"),
+    Column("lateness_ns", "ns", "lateness of its ranks in a step, mean; null where it is not known"),
+    Column("imbalance", "ratio", "of compute, within this dimension and level: (max − mean) / mean"),
+    Column("source", "", "what tells the dimension: `metadata`, `groups` or `host` names"),
+)
+_TIMES = ("step_ns", "compute_ns", "exposed_communication_ns", "wait_ns", "lateness_ns")
+_TEXT = ("dimension", "level", "label", "source")
+# Compute that differs by less is what steps differ by anyway.
+WORTH_SAYING = 0.05
+
+
+def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
+    """Nothing: it reads other results alone."""
+    return pl.DataFrame()
+
+
+def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
+    """Average each rank's steps over the ranks of each coordinate."""
+    collectives = inputs.results["collectives"]
+    listed = collectives.select("group", "group_ranks").unique().drop_nulls().sort("group")
+    mesh = mesh_of(
+        inputs.traces, [(group, ranks) for group, text in listed.iter_rows() if (ranks := ranks_of(text)) is not None]
+    )
+    if not mesh.frame.height:
+        types = {name: pl.String() for name in _TEXT} | {"imbalance": pl.Float64()}
+        return pl.DataFrame(schema={column.name: types.get(column.name, pl.Int64()) for column in COLUMNS}), []
+    rows = _sliced(mesh).join(_of_ranks(inputs), on="rank", how="left")
+    frame = (
+        rows.group_by("dimension", "level", "label", "coordinate", maintain_order=True)
+        .agg(
+            pl.col("rank").n_unique().cast(pl.Int64).alias("ranks"),
+            *(pl.col(name).mean().round().cast(pl.Int64) for name in _TIMES),
+        )
+        .with_columns(_imbalance().alias("imbalance"))
+        .with_columns(
+            pl.when(pl.col("dimension") == HOST).then(pl.lit(HOST)).otherwise(pl.lit(mesh.source)).alias("source")
+        )
+    )
+    return frame.select(column.name for column in COLUMNS), _findings(frame, rows)
+
+
+def _imbalance() -> pl.Expr:
+    compute = pl.col("compute_ns")
+    mean = compute.mean().over("dimension", "level")
+    several = compute.count().over("dimension", "level") > 1
+    return pl.when(several & (mean > 0)).then((compute.max().over("dimension", "level") - mean) / mean)
+
+
+def _sliced(mesh: Mesh) -> pl.DataFrame:
+    """Every rank under each of its coordinates, and under each of its groups: rank, dimension, level, label, …"""
+    several = pl.col("coordinate").n_unique().over("dimension") > 1
+    coordinates = mesh.frame.filter(several).select(
+        "rank", "dimension", pl.lit("coordinate").alias("level"), "label", "coordinate"
+    )
+    order = {dim: at for at, dim in enumerate((*mesh.dims, *mesh.beside))}
+    parts = [coordinates]
+    if len(mesh.dims) > 2:
+        parts += [_groups(mesh, dim) for dim in mesh.dims]
+    return pl.concat(parts).sort(
+        pl.col("dimension").replace_strict(order, return_dtype=pl.Int64), "level", "coordinate", "label", "rank"
+    )
+
+
+def _groups(mesh: Mesh, dim: str) -> pl.DataFrame:
+    others = mesh.frame.filter(pl.col("dimension").is_in(mesh.dims) & (pl.col("dimension") != dim))
+    named = others.group_by("rank", maintain_order=True).agg(pl.col("label").str.join(" "))
+    return named.select(
+        "rank", pl.lit(dim).alias("dimension"), pl.lit("group").alias("level"), "label",
+        pl.lit(None, pl.Int64).alias("coordinate"),
+    )  # fmt: skip
+
+
+def _of_ranks(inputs: Inputs) -> pl.DataFrame:
+    """Each rank's mean step."""
+    steps = inputs.results["step_time"]
+    # A file without a device has no compute of its own to balance but its operators', which step_time gives as well.
+    means = steps.group_by("rank").agg(
+        pl.col("window_ns").mean().alias("step_ns"),
+        pl.col("compute_ns").mean(),
+        pl.col("exposed_communication_ns").mean(),
+        pl.len().alias("steps"),
+    )
+    known = inputs.results["collectives"].filter(pl.col("wait_ns").is_not_null() & ~pl.col("estimate").fill_null(False))
+    waits = known.group_by("rank").agg(pl.col("wait_ns").sum())
+    late = inputs.results["stragglers"].select("rank", "lateness_ns")
+    return (
+        means.join(waits, on="rank", how="left")
+        .with_columns(pl.col("wait_ns") / pl.col("steps"))
+        .join(late, on="rank", how="left")
+    )
+
+
+def _findings(frame: pl.DataFrame, rows: pl.DataFrame) -> list[Finding]:
+    """The dimensions whose compute differs, the worst coordinate of each."""
+    worst = (
+        frame.filter((pl.col("level") == "coordinate") & (pl.col("imbalance") > WORTH_SAYING))
+        .with_columns(pl.col("compute_ns").mean().over("dimension").alias("mean_ns"))
+        .filter(pl.col("compute_ns") == pl.col("compute_ns").max().over("dimension"))
+        .unique("dimension", keep="first", maintain_order=True)
+    )
+    return [
+        Finding(
+            id="mesh-imbalance",
+            severity="info",
+            title=f"{row['label']} computes {row['imbalance']:.1%} longer than the mean along {row['dimension']}",
+            ranks=tuple(
+                rows.filter((pl.col("dimension") == row["dimension"]) & (pl.col("label") == row["label"]))["rank"]
+                .unique()
+                .sort()
+            ),
+            evidence=(
+                Evidence(f"compute in a step, {row['label']}", row["compute_ns"], "ns"),
+                Evidence(f"compute in a step, mean along {row['dimension']}", round(row["mean_ns"]), "ns"),
+                Evidence("imbalance", round(row["imbalance"], 4), "ratio"),
+            ),
+            saving_ns=round(row["compute_ns"] - row["mean_ns"]),
+            advice="Give each the same work: layers per stage, tokens per rank, or look at the slower device or host.",
+        )
+        for row in worst.iter_rows(named=True)
+    ]
+
+
+analysis = Analysis(
+    name="mesh",
+    doc=__doc__,
+    columns=COLUMNS,
+    per_rank=per_rank,
+    across_ranks=across_ranks,
+    requires=("collectives", "step_time", "stragglers"),
+)

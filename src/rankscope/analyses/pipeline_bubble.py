@@ -1,0 +1,181 @@
+"""How long each pipeline stage waits for its neighbours.
+
+One row per stage and step. The send and receive kernels of a pipeline run until the other side is there. So a stage's
+bubble in a step is the time in which one of them runs and nothing else does (no compute, no other communication, no
+copy) within the step's window (`step_time`), averaged over the ranks of the stage:
+
+    bubble = |p2p − everything else|                 bubble ratio = bubble / window
+
+That holds what the transfers themselves take, and waiting for a neighbour that is late for a reason of its own. Time
+in which no kernel runs is none of it: there the host is late (`step_time`, `idle`). Nor is what a stage waits in a
+collective of all stages at the end of the step (a gradient norm): the later stages spend there what the first ones
+wait for gradients. So hold the greatest bubble of a step, the first stage's, against the ideal. A pipeline of p
+stages, each as fast as the other, has
+
+    ideal ratio = (p − 1) / (m + p − 1)
+
+with m microbatches, whether it fills and drains (GPipe: Huang et al., 2019) or runs one forward and one backward in
+turn (1F1B; Narayanan et al., 2021, who give (p − 1) / m of the time without bubble, which is the same); interleaved
+stages have less. m is how often a rank sends to one neighbour in a step. The stage is the rank's coordinate on the
+mesh (`mesh`); null where no mesh is known, and then one row stands for all such ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from rankscope.primitives.activity import time_of
+from rankscope.primitives.communicators import ranks_of
+from rankscope.primitives.mesh import mesh_of
+from rankscope.results import Analysis, Column, Evidence, Finding, Inputs, Tables, by_window, concat_ranks
+
+COLUMNS = (
+    Column("stage", "", "the pipeline stage, from 0; null where no mesh is known"),
+    Column("step", "", "N of `ProfilerStep#N`"),
+    Column("ranks", "count", "ranks of the stage that were recorded"),
+    Column("window_ns", "ns", "the step's window, mean over the ranks"),
+    Column("p2p_ns", "ns", "a send or receive ran, mean over the ranks"),
+    Column("bubble_ns", "ns", "a send or receive ran and nothing else did, mean over the ranks"),
+    Column("bubble_ratio", "ratio", "bubble over window"),
+    Column("microbatches", "count", "sends of a rank to one neighbour in the step"),
+    Column("ideal_ratio", "ratio", "the bubble of a balanced pipeline without interleaving; null where not known"),
+)
+_OF_RANK = tuple(
+    Column(name, "", "")
+    for name in ("rank", "window", "step", "window_ns", "p2p_ns", "bubble_ns", "sends")
+)  # fmt: skip
+P2P = ("send", "recv", "send_recv")
+# A bubble beyond the ideal by so much of the step is worth a word.
+BEYOND = 0.05
+
+
+def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
+    """Each step's bubble on this rank."""
+    found = inputs.results["collectives"].filter(pl.col("source") != "launch")
+    steps = inputs.results["step_time"].filter(pl.col("step").is_not_null())
+    parts = []
+    for number, window in enumerate(by_window(tables, inputs)):
+        collectives = found.filter(pl.col("window") == number)
+        p2p = collectives.filter(pl.col("collective").is_in(P2P))
+        mine = steps.filter(pl.col("window") == number)
+        if not p2p.height or not mine.height:
+            continue
+        parts.append(_bubbles(window["device_events"], collectives, p2p, mine))
+    return concat_ranks(parts, _OF_RANK)
+
+
+def _bubbles(device: pl.DataFrame, collectives: pl.DataFrame, p2p: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    passing = time_of(p2p)
+    # Device events that are no point-to-point operation: by exactly these times, on exactly these streams.
+    others = device.join(p2p.select("start_ns", "end_ns", "stream"), on=["start_ns", "end_ns", "stream"], how="anti")
+    merged = p2p.filter(pl.col("kernels") > 1)
+    busy = time_of(others) if not merged.height else time_of(others) - time_of(merged)
+    host = time_of(collectives.filter(~pl.col("collective").is_in(P2P)))
+    alone = passing - (busy | host)
+    start = steps["start_ns"].to_numpy()
+    end = start + steps["window_ns"].to_numpy()
+    to_one = (
+        p2p.filter(pl.col("collective").is_in(["send", "send_recv"]))
+        .group_by("step", "peers", "stream")
+        .agg(pl.len().cast(pl.Int64).alias("sends"))
+        .group_by("step")
+        .agg(pl.col("sends").max())
+    )
+    return steps.select(
+        "rank", "window", "step", "window_ns",
+        pl.Series("p2p_ns", passing.within(start, end)), pl.Series("bubble_ns", alone.within(start, end)),
+    ).join(to_one, on="step", how="left", maintain_order="left")  # fmt: skip
+
+
+def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
+    """Average over the ranks of each stage."""
+    types = {"stage": pl.Int64(), "bubble_ratio": pl.Float64(), "ideal_ratio": pl.Float64()}
+    rows = concat_ranks(parts, _OF_RANK)
+    if not rows.height:
+        return pl.DataFrame(schema={column.name: types.get(column.name, pl.Int64()) for column in COLUMNS}), []
+    listed = inputs.results["collectives"].select("group", "group_ranks").unique().drop_nulls().sort("group")
+    groups = [(group, ranks) for group, text in listed.iter_rows() if (ranks := ranks_of(text)) is not None]
+    mesh = mesh_of(inputs.traces, groups)
+    stages = mesh.frame.filter(pl.col("dimension") == (mesh.pipeline or "")).select(
+        "rank", pl.col("coordinate").alias("stage")
+    )
+    count = _depth(mesh.pipeline, groups, stages)
+    placed = rows.join(stages, on="rank", how="left")
+    p, m = pl.lit(count, pl.Int64), pl.col("microbatches")
+    frame = (
+        placed.group_by("stage", "step")
+        .agg(
+            pl.col("rank").n_unique().cast(pl.Int64).alias("ranks"),
+            *(pl.col(name).mean().round().cast(pl.Int64) for name in ("window_ns", "p2p_ns", "bubble_ns")),
+            pl.col("sends").max().alias("microbatches"),
+        )
+        .sort("stage", "step")
+        .with_columns(
+            (pl.col("bubble_ns") / pl.when(pl.col("window_ns") > 0).then("window_ns")).alias("bubble_ratio"),
+            pl.when(p > 1).then((p - 1) / (m + p - 1)).alias("ideal_ratio"),
+        )
+    )
+    return frame.select(column.name for column in COLUMNS), _findings(frame, placed, count)
+
+
+def _depth(pipeline: str | None, groups: Sequence[tuple[str, tuple[int, ...]]], stages: pl.DataFrame) -> int | None:
+    """How many stages there are: as many as the pipeline's groups have ranks, else as were seen."""
+    if pipeline is None or not stages.height:
+        return None
+    named = [
+        len(ranks)
+        for group, ranks in groups
+        if group.lower().endswith((f"mesh_{pipeline}", "pipeline_model_parallel_group"))
+    ]
+    seen = int(stages["stage"].max()) + 1  # type: ignore[arg-type]
+    return max([seen, *named])
+
+
+def _findings(frame: pl.DataFrame, rows: pl.DataFrame, stages: int | None) -> list[Finding]:
+    by_stage = frame.group_by("stage", maintain_order=True).agg(
+        pl.col("bubble_ns").mean(), pl.col("window_ns").mean(), pl.col("ideal_ratio").mean()
+    )
+    worst = by_stage.sort(pl.col("bubble_ns") / pl.col("window_ns"), descending=True, nulls_last=True).row(
+        0, named=True
+    )
+    ratio = worst["bubble_ns"] / max(worst["window_ns"], 1)
+    ideal = worst["ideal_ratio"]
+    if ratio <= BEYOND + (ideal or 0.0):
+        return []
+    name = "the ranks" if worst["stage"] is None else f"stage {worst['stage']}"
+    ranks = rows.filter(pl.col("stage").eq_missing(worst["stage"]))["rank"].unique().sort()
+    more = "" if ideal is None else f", {ideal:.1%} in a balanced pipeline"
+    evidence = [
+        Evidence("bubble in a step, mean", round(worst["bubble_ns"]), "ns"),
+        Evidence("window of a step, mean", round(worst["window_ns"]), "ns"),
+    ]
+    if ideal is not None and stages is not None:
+        evidence += [
+            Evidence("stages", stages, "count"),
+            Evidence("microbatches", frame["microbatches"].max() or 0, "count"),  # type: ignore[arg-type]
+            Evidence("bubble of a balanced pipeline", round(ideal, 4), "ratio"),
+        ]
+    return [
+        Finding(
+            id="pipeline-bubble",
+            severity="warning" if ideal is not None else "info",
+            title=f"{name} of the pipeline waits for its neighbours in {ratio:.1%} of the step{more}",
+            ranks=tuple(ranks),
+            evidence=tuple(evidence),
+            saving_ns=round(worst["bubble_ns"] - (ideal or 0.0) * worst["window_ns"]),
+            advice="Balance the stages' work, or use more microbatches; look for a stage that is late (`stragglers`).",
+        )
+    ]
+
+
+analysis = Analysis(
+    name="pipeline_bubble",
+    doc=__doc__,
+    columns=COLUMNS,
+    per_rank=per_rank,
+    across_ranks=across_ranks,
+    reads={"device_events": ("start_ns", "end_ns", "stream")},
+    requires=("collectives", "step_time"),
+)

@@ -1,0 +1,153 @@
+"""Where the host waits for the device, and what that leaves idle.
+
+One row per rank, call and place in the code: the operator that made the call (`aten::item`, `aten::nonzero`, …) and the
+user's range around it. Calls are those of the runtime that return only when the device is done
+(`cudaStreamSynchronize`, `hipDeviceSynchronize`, `zeEventHostSynchronize`, …); `cudaStreamWaitEvent` makes a stream
+wait and not the host, so it is none. Only calls inside steps count, where the file has steps: a profiler synchronises
+at the end of its window itself.
+
+While the host waits it launches nothing. So when the device has finished, it has nothing to do until the host has gone
+on: `idle_ns` is the time after the call's end, up to the next device event, in which nothing runs on the device, and
+what of that began before the call returned. It is what a step would gain at most if the call were not there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+
+from rankscope.primitives.activity import time_of
+from rankscope.primitives.enclosing import innermost
+from rankscope.primitives.intervals import Int64, IntervalSet
+from rankscope.primitives.steps import host_steps, owners
+from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
+
+COLUMNS = (
+    Column("rank", "", "the rank"),
+    Column("call", "", "the runtime's call, as written"),
+    Column("operator", "", "the operator that made it; null where none was open"),
+    Column("range", "", "the user's innermost range around it; null where none was open"),
+    Column("calls", "count", "how often"),
+    Column("steps", "count", "steps in which it was called; 0 where the file has none"),
+    Column("total_ns", "ns", "time in it, summed"),
+    Column("idle_ns", "ns", "time that the device then had nothing to do"),
+    Column("per_step_ns", "ns", "the same per step"),
+)
+SYNCHRONISES = re.compile(
+    r"synchroni[sz]e|(event|queue|fence|commandqueue|streams?|ctx)_?host_?sync|ur(EventWait|QueueFinish)|pi(EventsWait|QueueFinish)",
+    re.IGNORECASE,
+)
+_OF_STEPS = "ProfilerStep#"
+
+
+def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
+    """The calls of a rank."""
+    windows = by_window(tables, inputs)
+    calls = pl.concat(_calls_of(window, inputs) for window in windows)
+    steps = max(sum(_chosen(window, inputs).height for window in windows), 1)
+    return (
+        calls.group_by("call", "operator", "range")
+        .agg(
+            pl.len().cast(pl.Int64).alias("calls"),
+            pl.col("step").filter(pl.col("step") >= 0).n_unique().cast(pl.Int64).alias("steps"),
+            pl.col("total_ns").sum(),
+            pl.col("idle_ns").sum(),
+        )
+        .with_columns(pl.lit(inputs.rank, pl.Int64).alias("rank"), (pl.col("idle_ns") // steps).alias("per_step_ns"))
+        .sort("idle_ns", "total_ns", "call", "operator", "range", descending=[True, True, False, False, False])
+        .select(column.name for column in COLUMNS)
+    )
+
+
+def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
+    """The ranks below one another."""
+    return concat_ranks(parts, COLUMNS), []
+
+
+def _chosen(window: Tables, inputs: Inputs) -> pl.DataFrame:
+    steps = host_steps(window["annotations"])
+    return steps if inputs.options.steps is None else steps.filter(inputs.options.keeps(pl.col("step")))
+
+
+def _calls_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
+    runtime, operators = window["runtime_calls"], window["host_ops"]
+    names = [name for name in runtime["name"].unique().drop_nulls() if SYNCHRONISES.search(name)]
+    calls = runtime.filter(pl.col("name").is_in(names))
+    steps = _chosen(window, inputs)
+    at = calls["start_ns"].to_numpy()
+    owner = owners(steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), at, np.ones(at.size, dtype=np.bool_))
+    if steps.height or inputs.options.steps is not None:
+        calls, owner = calls.filter(pl.Series(owner >= 0, dtype=pl.Boolean)), owner[owner >= 0]
+    instants = calls.select(pl.col("start_ns").alias("at_ns"), "pid", "tid")
+    ranges = _users(window["annotations"])
+    return calls.select(
+        pl.col("name").alias("call"),
+        pl.Series("operator", _named(operators, innermost(operators, instants)), dtype=pl.String),
+        pl.Series("range", _named(ranges, innermost(ranges, instants)), dtype=pl.String),
+        pl.Series("step", owner, dtype=pl.Int64),
+        (pl.col("end_ns") - pl.col("start_ns")).alias("total_ns"),
+        pl.Series("idle_ns", _idle_after(calls, time_of(window["device_events"])), dtype=pl.Int64),
+    )
+
+
+def _users(annotations: pl.DataFrame) -> pl.DataFrame:
+    """The host's ranges with the rows of their parents; a step is no place in the code."""
+    return annotations.with_columns(
+        # A range without a name is passed over like an ended one: it never covers an instant.
+        pl.when(pl.col("on_device") | pl.col("name").str.starts_with(_OF_STEPS))
+        .then(pl.col("start_ns"))
+        .otherwise(pl.col("end_ns"))
+        .alias("end_ns")
+    )
+
+
+def _named(ranges: pl.DataFrame, rows: Int64) -> pl.Series:
+    if not ranges.height:
+        return pl.Series([None] * rows.size, dtype=pl.String)
+    names = ranges["name"].gather(np.maximum(rows, 0))
+    return pl.select(pl.when(pl.Series(rows >= 0)).then(names)).to_series()
+
+
+def _idle_after(calls: pl.DataFrame, busy: IntervalSet) -> Int64:
+    """The idle time of the device around each call's end: from when it ran dry, during the call, to its next event.
+
+    Where several calls end in one gap each counts the part of it since the one before.
+    """
+    start, end = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
+    if not len(busy) or not start.size:
+        return np.zeros(start.size, dtype=np.int64)
+    order = np.argsort(end, kind="stable")
+    begin, finish = start[order], end[order]
+    following = np.searchsorted(busy.starts, finish, side="left")
+    ran_dry = np.where(following > 0, busy.ends[np.maximum(following - 1, 0)], finish)
+    resumes = np.where(following < len(busy), busy.starts[np.minimum(following, len(busy) - 1)], finish)
+    # The gap holds the call's end only if the device had run dry by then.
+    first = np.maximum(ran_dry, begin)
+    same = np.concatenate([[False], following[1:] == following[:-1]])
+    counted = np.concatenate([[0], finish[:-1]])
+    first = np.where(same, np.maximum(first, counted), first)
+    dry = ran_dry <= finish
+    idle = np.empty(start.size, dtype=np.int64)
+    # A gap goes to the last call that ends in it; those before it have the part up to their own end.
+    last = np.concatenate([following[1:] != following[:-1], [True]])
+    until = np.where(last, resumes, finish)
+    idle[order] = np.where(dry, np.maximum(until - first, 0), 0)
+    return idle
+
+
+analysis = Analysis(
+    name="synchronization",
+    doc=__doc__,
+    columns=COLUMNS,
+    per_rank=per_rank,
+    across_ranks=across_ranks,
+    reads={
+        "runtime_calls": ("start_ns", "end_ns", "name", "pid", "tid"),
+        "host_ops": ("start_ns", "end_ns", "name", "pid", "tid", "parent_row"),
+        "device_events": ("start_ns", "end_ns"),
+        "annotations": ("start_ns", "end_ns", "name", "pid", "tid", "parent_row", "on_device", "step"),
+    },
+)

@@ -1,0 +1,106 @@
+"""What each step ran: every kernel and operator by name, shapes and step.
+
+One row per rank, step, kind, name, shapes and launching operator. A kernel's time is the sum of its durations, an
+operator's its self time on the host: its duration less the operators inside it. A kernel belongs to the step in whose
+range its launch starts, an operator to the one in which it starts; what lies in none has step null. These are the
+samples that `rankscope diff` compares: step by step and rank by rank, so that a change can be held against the spread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+
+from rankscope.primitives.activity import with_category
+from rankscope.primitives.steps import host_steps, owners
+from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
+
+COLUMNS = (
+    Column("rank", "", "the rank"),
+    Column("window", "", "which of the rank's files, from 0"),
+    Column("step", "", "the step; null outside of steps"),
+    Column("kind", "", "`kernel` (copies and fills too) or `operator`"),
+    Column("category", "", "of a kernel: compute, communication or memory"),
+    Column("name", "", "the kernel or operator, as written"),
+    Column("shapes", "", "shapes of the operator's inputs, of a kernel those of the operator that launched it"),
+    Column("operator", "", "of a kernel: the operator that launched it"),
+    Column("calls", "count", "how often it ran"),
+    Column("total_ns", "ns", "a kernel's durations, an operator's self time on the host"),
+)
+_KEYS = ("step", "kind", "category", "name", "shapes", "operator")
+
+
+def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
+    """What a rank ran, window by window."""
+    parts = [
+        _of_window(window, inputs).with_columns(
+            pl.lit(inputs.rank, pl.Int64).alias("rank"), pl.lit(number, pl.Int64).alias("window")
+        )
+        for number, window in enumerate(by_window(tables, inputs))
+    ]
+    return concat_ranks(parts, COLUMNS)
+
+
+def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
+    """The ranks below one another."""
+    return concat_ranks(parts, COLUMNS), []
+
+
+def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
+    device, operators = window["device_events"], window["host_ops"]
+    steps = host_steps(window["annotations"])
+    named = operators.select(
+        pl.col("name").alias("operator"), pl.col("input_dims").alias("shapes"), pl.int_range(pl.len()).alias("op_row")
+    ).with_columns(pl.col("op_row").cast(pl.Int32))
+    kernels = (
+        with_category(device, inputs.options.communication)
+        .with_columns(_step_of(device["launch_ns"], steps))
+        .join(named, on="op_row", how="left", maintain_order="left")
+        .select(
+            "step", pl.lit("kernel").alias("kind"), "category", "name", "shapes", "operator",
+            (pl.col("end_ns") - pl.col("start_ns")).alias("total_ns"),
+        )
+    )  # fmt: skip
+    on_host = operators.with_columns(_step_of(operators["start_ns"], steps)).select(
+        "step", pl.lit("operator").alias("kind"), pl.lit(None, pl.String).alias("category"), "name",
+        pl.col("input_dims").alias("shapes"), pl.lit(None, pl.String).alias("operator"),
+        pl.col("self_ns").alias("total_ns"),
+    )  # fmt: skip
+    frame = pl.concat([kernels, on_host], how="vertical_relaxed")
+    if inputs.options.steps is not None:
+        frame = frame.filter(inputs.options.keeps(pl.col("step")))
+    return (
+        frame.group_by(*_KEYS)
+        .agg(pl.len().cast(pl.Int64).alias("calls"), pl.col("total_ns").sum())
+        .sort(*_KEYS, nulls_last=True)
+    )
+
+
+def _step_of(instants: pl.Series, steps: pl.DataFrame) -> pl.Series:
+    """The number of the step that each instant lies in; null for none."""
+    index = owners(
+        steps["start_ns"].to_numpy(),
+        steps["end_ns"].to_numpy(),
+        instants.fill_null(0).to_numpy(),
+        instants.is_not_null().to_numpy(),
+    )
+    if not steps.height:
+        return pl.Series("step", [None] * instants.len(), dtype=pl.Int64)
+    numbers = pl.Series("step", steps["step"].to_numpy()[np.maximum(index, 0)], dtype=pl.Int64)
+    return pl.select(pl.when(pl.Series(index >= 0)).then(numbers).alias("step")).to_series()
+
+
+analysis = Analysis(
+    name="work",
+    doc=__doc__,
+    columns=COLUMNS,
+    per_rank=per_rank,
+    across_ranks=across_ranks,
+    reads={
+        "device_events": ("start_ns", "end_ns", "name", "kind", "is_collective", "launch_ns", "op_row"),
+        "host_ops": ("start_ns", "name", "input_dims", "self_ns"),
+        "annotations": ("start_ns", "end_ns", "on_device", "step"),
+    },
+)

@@ -1,0 +1,91 @@
+"""`rankscope diff`."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
+
+from rankscope.cli.options import Communication, Engine, RunId, Workers, opened
+from rankscope.cli.writing import show, width_for, write
+from rankscope.compare import Diff, diff_runs
+from rankscope.compare.gate import parse_condition
+from rankscope.errors import ConfigError
+from rankscope.export.formats import FORMATS, as_json
+from rankscope.report.difference import diff_tables
+from rankscope.report.terminal import findings_list
+from rankscope.report.words import plain
+
+FAILED = 1
+"""Exit status where a condition of `--fail-on` does not hold; an error's is 2."""
+
+
+class Format(str, Enum):
+    """How a diff is written."""
+
+    table = "table"
+    json = "json"
+    csv = "csv"
+    parquet = "parquet"
+
+
+def diff(
+    a: Annotated[str, typer.Argument(metavar="A", help="The first run: a directory or a trace.")],
+    b: Annotated[str | None, typer.Argument(metavar="[B]", help="The second; none to compare two ranks of A.")] = None,
+    ranks: Annotated[str | None, typer.Option(help="Two ranks of one run, or those to look at: 0,1.")] = None,
+    fail_on: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CONDITION", help="Exit with status 1 if it holds: 'step_time > 5%'. Can be repeated."),
+    ] = None,
+    form: Annotated[Format, typer.Option("--format", "-f", help="How to write it.")] = Format.table,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None,
+    limit: Annotated[int, typer.Option(help="Rows a section to show; 0 for all.", min=0)] = 12,
+    steps: Annotated[str | None, typer.Option(help="Only these steps of both: 10:12, 10:, :12 or 10.")] = None,
+    run_a: RunId = None,
+    run_b: Annotated[str | None, typer.Option(help="Which run of B, where it holds several.")] = None,
+    communication: Communication = None,
+    executor: Engine = "processes",
+    workers: Workers = None,
+) -> None:
+    """What changed between two runs, or between two ranks of one, and whether it is more than the spread."""
+    conditions = [parse_condition(text) for text in fail_on or []]
+    chosen = _ranks_of(ranks)
+    with opened([a], steps, run_a, communication, executor, workers) as first:
+        if b is None:
+            found = diff_runs(first, ranks=chosen)
+        else:
+            with opened([b], steps, run_b, communication, executor, workers) as second:
+                found = diff_runs(first, second, ranks=chosen)
+    if form is Format.table:
+        width = width_for(output) or Console().width
+        show(_verdict(found, limit or None, width), output)
+    elif form is Format.json:
+        write(as_json(found.to_json()), output)
+    else:
+        write(FORMATS[form.value](found.result(), {}), output)
+    failed = [said for condition in conditions if (said := condition.fails(found)) is not None]
+    for said in failed:
+        Console(stderr=True, highlight=False).print(Text(f"fails: {plain(said, limit=400)}", style="bold red"))
+    if failed:
+        raise typer.Exit(FAILED)
+
+
+def _ranks_of(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    try:
+        return [int(each) for each in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"{text!r} is no list of ranks", hint="write --ranks 0,1") from None
+
+
+def _verdict(found: Diff, limit: int | None, width: int) -> RenderableType:
+    parts: list[RenderableType] = [diff_tables(found, limit, width)]
+    for title, findings in (("Findings gained", found.gained), ("Findings lost", found.lost)):
+        if findings:
+            parts += [Text(), Text(title, style="bold"), findings_list(findings)]
+    return Group(*parts)

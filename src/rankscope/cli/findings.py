@@ -1,0 +1,65 @@
+"""`rankscope findings`."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console, Group
+from rich.text import Text
+
+from rankscope.cli.options import Communication, Engine, RunId, Source, Steps, Workers, opened
+from rankscope.cli.writing import show, write
+from rankscope.export.formats import as_json
+from rankscope.report.terminal import findings_list
+from rankscope.results import RESULT_SCHEMA_VERSION
+
+FOUND = 1
+"""Exit status of `--fail-on` where something as weighty was found; an error's is 2."""
+_WEIGHT = ("error", "warning", "info")
+
+
+class Format(str, Enum):
+    """How findings are written."""
+
+    table = "table"
+    json = "json"
+
+
+class Severity(str, Enum):
+    """How weighty a finding is."""
+
+    error = "error"
+    warning = "warning"
+    info = "info"
+
+
+def findings(
+    source: Source,
+    form: Annotated[Format, typer.Option("--format", "-f", help="How to write them.")] = Format.table,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None,
+    fail_on: Annotated[
+        Severity | None, typer.Option(help="Exit with status 1 if there is one of this severity or worse.")
+    ] = None,
+    steps: Steps = None,
+    run: RunId = None,
+    communication: Communication = None,
+    executor: Engine = "processes",
+    workers: Workers = None,
+) -> None:
+    """What is wrong with a run and what to do about it, weightiest first, with the numbers that it rests on."""
+    with opened(source, steps, run, communication, executor, workers) as opened_run:
+        found = opened_run.diagnose()
+        about = opened_run.about()
+    if form is Format.json:
+        content = {"schema_version": RESULT_SCHEMA_VERSION, "run": about, "findings": [f.to_json() for f in found]}
+        write(as_json(content), output)
+    else:
+        nothing = Text("Nothing is wrong with this run, as far as these traces tell.")
+        show(Group(findings_list(found, with_evidence=True)) if found else nothing, output)
+    worst = min((_WEIGHT.index(finding.severity) for finding in found), default=len(_WEIGHT))
+    if fail_on is not None and worst <= _WEIGHT.index(fail_on.value):
+        Console(stderr=True).print(Text(f"fails: there are findings of severity {_WEIGHT[worst]}", style="bold red"))
+        raise typer.Exit(FOUND)

@@ -1,0 +1,140 @@
+"""The difference between two runs, or between ranks of one: `diff_runs`, in Python ``rankscope.diff``.
+
+What a run has becomes samples, one value a rank and step (`samples`); rows of the two are paired by name, and where
+names changed by what launched them (`pairs`); what changed is held against the spread over steps (`spread`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from rankscope.compare.rows import COLUMNS, compare
+from rankscope.compare.samples import NEEDED, Samples, samples_of
+from rankscope.errors import ConfigError, RankscopeError
+from rankscope.pipeline import Run, open_run
+from rankscope.results import RESULT_SCHEMA_VERSION, Analysis, Finding, Result
+
+Source = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+
+
+@dataclass(frozen=True)
+class Diff:
+    """What differs between two runs.
+
+    Attributes:
+        a: the first run in a few JSON values.
+        b: the second.
+        frame: `COLUMNS`, row by row.
+        gained: findings that only the second has.
+        lost: findings that only the first has.
+    """
+
+    a: Mapping[str, Any]
+    b: Mapping[str, Any]
+    frame: pl.DataFrame
+    gained: tuple[Finding, ...]
+    lost: tuple[Finding, ...]
+
+    def section(self, name: str) -> pl.DataFrame:
+        """The rows of one section: steps, phases, collectives, kernels, operators, memory."""
+        return self.frame.filter(pl.col("section") == name)
+
+    def result(self) -> Result:
+        """It as a result, for those that write results."""
+        return Result(_SHAPE, self.frame, self.gained)
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object."""
+        return {
+            "schema_version": RESULT_SCHEMA_VERSION,
+            "a": dict(self.a),
+            "b": dict(self.b),
+            "columns": {column.name: {"unit": column.unit, "doc": column.doc} for column in COLUMNS},
+            "rows": self.result().finite().to_dicts(),
+            "findings_gained": [finding.to_json() for finding in self.gained],
+            "findings_lost": [finding.to_json() for finding in self.lost],
+        }
+
+    def _repr_html_(self) -> str:
+        """The frame, in a notebook."""
+        return self.frame._repr_html_()
+
+
+def diff_runs(a: Run | Source, b: Run | Source | None = None, *, ranks: Sequence[int] | None = None) -> Diff:
+    """Compare two runs, or two ranks of one.
+
+    Args:
+        a: the first run, or where its traces are.
+        b: the second; None to compare two ranks of the first.
+        ranks: with one run the two ranks to compare; with two runs those that are looked at, in both.
+
+    Raises:
+        ConfigError: neither a second run nor two ranks were given, or a rank is not there.
+        NoTracesError: there is nothing to read.
+    """
+    first = a if isinstance(a, Run) else open_run(a)
+    if b is None:
+        if ranks is None or len(ranks) != 2:
+            raise ConfigError("one run alone is compared rank against rank", hint="name two ranks: --ranks 0,1")
+        _check(first, ranks)
+        samples, findings = _samples(first), _findings(first)
+        one, two = ranks
+        about = first.about()
+        found = [[finding for finding in findings if rank in finding.ranks] for rank in ranks]
+        frame = compare(samples.of_ranks([one]), samples.of_ranks([two]))
+        return Diff({**about, "ranks": [one]}, {**about, "ranks": [two]}, frame, *_apart(*found, with_ranks=False))
+    second = b if isinstance(b, Run) else open_run(b)
+    for run in (first, second):
+        _check(run, ranks or ())
+    sides = [_samples(run) if ranks is None else _samples(run).of_ranks(ranks) for run in (first, second)]
+    apart = _apart(_findings(first), _findings(second), with_ranks=True)
+    return Diff(first.about(), second.about(), compare(sides[0], sides[1]), *apart)
+
+
+def _check(run: Run, ranks: Sequence[int]) -> None:
+    missing = sorted(set(ranks) - set(run.ranks))
+    if missing:
+        raise ConfigError(
+            f"there is no trace of rank {', '.join(map(str, missing))} in {run.name}",
+            hint=f"it has the ranks {', '.join(map(str, run.ranks[:50]))}",
+        )
+
+
+def _samples(run: Run) -> Samples:
+    frames = {"step_time": run.analyze("step_time")["step_time"].frame}
+    for name in NEEDED:
+        try:
+            frames[name] = run.analyze(name)[name].frame
+        except RankscopeError:
+            # What one run cannot tell is not compared; the rest is. The run's findings say why.
+            continue
+    return samples_of(frames)
+
+
+def _findings(run: Run) -> list[Finding]:
+    return run.diagnose()
+
+
+def _apart(a: list[Finding], b: list[Finding], *, with_ranks: bool) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
+    """Findings that only the second has, and those that only the first has: by kind, and by ranks."""
+
+    def key(finding: Finding) -> tuple[str, tuple[int, ...]]:
+        return finding.id, finding.ranks if with_ranks else ()
+
+    before, after = {key(finding) for finding in a}, {key(finding) for finding in b}
+    return tuple(f for f in b if key(f) not in before), tuple(f for f in a if key(f) not in after)
+
+
+# What it is made of, for those that write results; it is no analysis that a run could run.
+_SHAPE = Analysis(
+    name="diff",
+    doc=__doc__,
+    columns=COLUMNS,
+    per_rank=lambda tables, inputs: pl.DataFrame(),
+    across_ranks=lambda parts, inputs: (pl.DataFrame(), []),
+)

@@ -1,0 +1,94 @@
+"""Conditions on a diff, for CI: ``step_time > 5%``."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import polars as pl
+
+from rankscope.compare import Diff
+from rankscope.errors import ConfigError
+
+_CONDITION = re.compile(
+    r"^\s*(?:(?P<section>\w+):)?(?P<name>.+?)\s*(?P<sign>>=|<=|>|<)\s*(?P<limit>[+-]?\d+(?:\.\d+)?)\s*(?P<unit>%|\w+)?\s*$"
+)
+_SIGNS: dict[str, Callable[[float, float], bool]] = {
+    ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le,
+}  # fmt: skip
+_UNITS = {
+    "ns": 1.0, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9,
+    "B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 1024.0, "MiB": 1024.0**2, "GiB": 1024.0**3,
+}  # fmt: skip
+_TIMES = ("ns", "us", "µs", "ms", "s")
+_HINT = "write for instance 'step_time > 5%', 'exposed_communication > 2ms', 'kernels:NAME > 10%' or 'findings > 0'"
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A limit on the change of one row: it fails where the change is beyond it.
+
+    Attributes:
+        text: as it was written.
+        section: which section's row; None for the first that has it.
+        name: the row's name; ``findings`` for how many were gained.
+        sign: `>`, `>=`, `<` or `<=`.
+        limit: the change, or its share of the first run where `relative`.
+        relative: whether the limit is a share.
+        unit: ``ns``, ``bytes``, or empty where it was not written.
+    """
+
+    text: str
+    section: str | None
+    name: str
+    sign: str
+    limit: float
+    relative: bool
+    unit: str
+
+    def fails(self, diff: Diff) -> str | None:
+        """What to say where it fails; None where it holds.
+
+        Raises:
+            ConfigError: the diff has no such row, or it is of another unit.
+        """
+        if self.name == "findings":
+            gained = len(diff.gained)
+            return f"{gained} findings gained" if _SIGNS[self.sign](gained, self.limit) else None
+        rows = diff.frame.filter(pl.col("name") == self.name)
+        if self.section is not None:
+            rows = rows.filter(pl.col("section") == self.section)
+        if rows.is_empty():
+            known = diff.frame.filter(pl.col("section").is_in(["steps", "phases", "memory"]))["name"].to_list()
+            raise ConfigError(f"{self.text!r}: no row is called {self.name!r}", hint=f"there are: {', '.join(known)}")
+        row = rows.row(0, named=True)
+        if self.unit and row["unit"] != self.unit:
+            raise ConfigError(f"{self.text!r}: {self.name} is in {row['unit']}", hint=_HINT)
+        # From nothing to something is beyond any share.
+        endless = float("inf") if row["change"] > 0 else 0.0
+        value = (endless if row["change_ratio"] is None else row["change_ratio"]) if self.relative else row["change"]
+        if not _SIGNS[self.sign](value, self.limit):
+            return None
+        share = "" if row["change_ratio"] is None else f" ({100 * row['change_ratio']:+.1f} %)"
+        certain = {True: "more than the spread", False: "within the spread", None: "one sample: no spread known"}
+        return f"{self.name} changed by {row['change']:+.0f} {row['unit']}{share}, {certain[row['significant']]}"
+
+
+def parse_condition(text: str) -> Condition:
+    """A condition as it is written on the command line.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    found = _CONDITION.match(text)
+    unit = found["unit"] if found else None
+    if not found or (unit is not None and unit != "%" and unit not in _UNITS):
+        raise ConfigError(f"{text!r} is no condition", hint=_HINT)
+    relative = unit == "%"
+    scale = 0.01 if relative else _UNITS.get(unit or "", 1.0)
+    kind = "" if unit is None or relative else ("ns" if unit in _TIMES else "bytes")
+    return Condition(
+        text, found["section"], found["name"], found["sign"], float(found["limit"]) * scale, relative, kind
+    )

@@ -1,0 +1,146 @@
+"""Which row of one run is which of the other: by name and shapes, and where names changed by what launched them.
+
+Each level takes what the levels before it left over:
+
+1. the same name, shapes and launching operator
+2. the same name: its shapes, or what launches it, changed
+3. kernels of the same operator and shapes under other names: another library, vendor or algorithm
+4. kernels of the same operator, whatever its shapes
+5. a compiler's fused kernels, whose names list the operators that went into them: `triton_poi_fused_add_gelu_0`
+6. alone: only one run has it
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from rankscope.compare.samples import KEYS
+
+_FUSED = re.compile(r"fused_+(?P<operators>.+?)(?:_\d+)?(?:_kernel)?$")
+_OPERATOR = re.compile(r"^(?:\w+::)?(?P<stem>\w+?)_?$")
+KERNELS = "kernels"
+METHODS = ("name", "other shapes", "operator and shapes", "operator", "fused", "alone")
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Which keys belong together.
+
+    Attributes:
+        keys: `KEYS`, ``side`` (0 or 1), ``pair`` (a number): every key of both sides.
+        pairs: ``pair``, ``method`` (of `METHODS`): one row a pair.
+    """
+
+    keys: pl.DataFrame
+    pairs: pl.DataFrame
+
+
+def match_keys(a: pl.DataFrame, b: pl.DataFrame) -> Pairs:
+    """Pair the keys of two runs.
+
+    Args:
+        a: `KEYS` of the one, without repetition.
+        b: of the other.
+    """
+    rest = pl.concat([a.select(KEYS).with_columns(side=pl.lit(0)), b.select(KEYS).with_columns(side=pl.lit(1))])
+    done: list[pl.DataFrame] = []
+    levels: tuple[tuple[str, tuple[str, ...], bool], ...] = (
+        ("name", KEYS, False),
+        ("other shapes", ("section", "unit", "name"), False),
+        ("operator and shapes", ("section", "unit", "operator", "shapes"), True),
+        ("operator", ("section", "unit", "operator"), True),
+    )
+    for method, by, kernels in levels:
+        fit = rest
+        if kernels:
+            # A collective's or a copy's kernel keeps its name; what no operator launched has nothing to go by.
+            fit = rest.filter((pl.col("section") == KERNELS) & pl.col("operator").is_not_null())
+        both = fit.group_by(by).agg(pl.col("side").n_unique().alias("sides")).filter(pl.col("sides") == 2)
+        taken = fit.join(both, on=list(by), how="semi", nulls_equal=True)
+        done.append(
+            taken.with_columns(
+                method=pl.lit(method),
+                group=pl.concat_str(pl.lit(method), *(pl.col(name).fill_null("∅") for name in by), separator="\x1f"),
+            )
+        )
+        rest = rest.join(taken, on=[*KEYS, "side"], how="anti", nulls_equal=True)
+    fused = _fused(rest)
+    done.append(fused)
+    rest = rest.join(fused, on=[*KEYS, "side"], how="anti", nulls_equal=True)
+    alone = pl.concat_str(pl.lit("alone"), "side", "section", pl.col("name").fill_null("∅"), separator="\x1f")
+    done.append(rest.with_columns(method=pl.lit("alone"), group=alone))
+    keys = pl.concat(done).with_columns(pair=pl.col("group").rank("dense").cast(pl.Int64))
+    return Pairs(keys.select(*KEYS, "side", "pair"), keys.select("pair", "method").unique("pair", maintain_order=True))
+
+
+def _fused(rest: pl.DataFrame) -> pl.DataFrame:
+    """Fused kernels with the operators of the other run that went into them: one pair a connected set of them."""
+    made = rest.with_columns(method=pl.lit("fused"), group=pl.lit("")).clear()
+    for side in (0, 1):
+        theirs = rest.filter((pl.col("side") == side) & pl.col("name").str.contains("fused_"))
+        ours = rest.filter(pl.col("side") != side)
+        # What an operator did is its kernels where there are any, else its own time on the host.
+        operator = pl.when(pl.col("section") == KERNELS).then(pl.col("operator")).otherwise(pl.col("name"))
+        ours = ours.filter(pl.col("section").is_in(["operators", KERNELS])).with_columns(by=operator)
+        for section in theirs["section"].unique():
+            mine = ours.filter((pl.col("section") == section) & pl.col("by").is_not_null())
+            names = theirs.filter(pl.col("section") == section)["name"].unique().to_list()
+            group = components(mine["by"].unique().to_list(), names)
+            if not group:
+                continue
+            known = pl.DataFrame({"by": list(group), "group": [f"fused\x1f{section}\x1f{n}" for n in group.values()]})
+            both = pl.concat([mine, theirs.filter(pl.col("section") == section).with_columns(by=pl.col("name"))])
+            found = both.join(known, on="by").with_columns(method=pl.lit("fused"))
+            made = pl.concat([made, found.select(made.columns)])
+    return made.unique([*KEYS, "side"], maintain_order=True)
+
+
+def components(operators: Iterable[str], fused: Iterable[str]) -> dict[str, int]:
+    """Operators and fused kernels that share work: a number for each of them that has a partner."""
+    stems: dict[str, list[str]] = {}
+    for name in operators:
+        found = _OPERATOR.match(name)
+        if found:
+            stems.setdefault(found["stem"], []).append(name)
+    parent: dict[str, str] = {}
+
+    def root(name: str) -> str:
+        while parent.setdefault(name, name) != name:
+            name = parent[name]
+        return name
+
+    for kernel in fused:
+        for stem in fused_operators(kernel, list(stems)):
+            for name in stems[stem]:
+                parent[root(name)] = root(kernel)
+    numbers: dict[str, int] = {}
+    return {name: numbers.setdefault(root(name), len(numbers)) for name in parent}
+
+
+def fused_operators(name: str, known: Sequence[str]) -> list[str]:
+    """The operators that a fused kernel's name lists, of those that are known; the longest that fits comes first.
+
+    Inductor joins names by `_`, and names hold `_` themselves: `fused_native_layer_norm_add_0`.
+    """
+    found = _FUSED.search(name)
+    if not found:
+        return []
+    words = [word for word in found["operators"].split("_") if word]
+    stems = {tuple(stem.strip("_").split("_")): stem for stem in known}
+    longest = max((len(each) for each in stems), default=0)
+    listed: list[str] = []
+    at = 0
+    while at < len(words):
+        for size in range(min(longest, len(words) - at), 0, -1):
+            stem = stems.get(tuple(words[at : at + size]))
+            if stem is not None:
+                listed.append(stem)
+                at += size
+                break
+        else:
+            at += 1
+    return listed

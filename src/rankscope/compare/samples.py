@@ -1,0 +1,129 @@
+"""The samples of a run that a diff compares: one value a rank and step, from the results of analyses.
+
+Every section is a frame of the same columns: ``rank``, ``window``, ``step``, the key columns `KEYS`, ``calls`` and
+``value``; and the rank-steps that there are, so that what did not run in a step counts as nothing there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+PLACE = ("rank", "window", "step")
+KEYS = ("section", "name", "shapes", "operator", "unit")
+SCHEMA = {
+    "rank": pl.Int64, "window": pl.Int64, "step": pl.Int64,
+    "section": pl.String, "name": pl.String, "shapes": pl.String, "operator": pl.String, "unit": pl.String,
+    "calls": pl.Int64, "value": pl.Float64,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What one side of a diff has.
+
+    Attributes:
+        places: the rank-steps that there are, by section: ``section`` and `PLACE`, one row each.
+        values: `SCHEMA`.
+    """
+
+    places: pl.DataFrame
+    values: pl.DataFrame
+
+    def of_ranks(self, ranks: Sequence[int]) -> Samples:
+        """Those of some ranks alone."""
+        return Samples(*(frame.filter(pl.col("rank").is_in(list(ranks))) for frame in (self.places, self.values)))
+
+
+Frames = Mapping[str, pl.DataFrame]
+Section = Callable[[pl.DataFrame], pl.DataFrame]
+
+
+def samples_of(frames: Frames) -> Samples:
+    """The samples of a run.
+
+    What ran between steps is left out where there are steps: it has nothing that it could be held against.
+
+    Args:
+        frames: results by the name of their analysis; of those in `NEEDED` that could not be made none need be there.
+    """
+    steps = frames["step_time"].select(pl.col(name).cast(pl.Int64) for name in PLACE).unique(maintain_order=True)
+    parts = [pl.DataFrame(schema=SCHEMA)]
+    for analysis, section in _SECTIONS.items():
+        frame = frames.get(analysis)
+        if frame is not None and frame.height:
+            found = section(frame).select(pl.col(name).cast(dtype) for name, dtype in SCHEMA.items())
+            parts.append(found.join(steps, on=list(PLACE), how="semi", nulls_equal=True))
+    values = pl.concat(parts)
+    sections = values.select(pl.col("section").unique())
+    return Samples(sections.join(steps, how="cross"), values)
+
+
+def _measures(frame: pl.DataFrame, section: str) -> pl.DataFrame:
+    """Each column of nanoseconds as a sample of its own."""
+    columns = [name for name in frame.columns if name.endswith("_ns") and name not in ("start_ns", "end_ns")]
+    return (
+        frame.unpivot(columns, index=list(PLACE), variable_name="name", value_name="value")
+        .filter(pl.col("value").is_not_null())
+        .with_columns(
+            pl.col("name").str.strip_suffix("_ns").replace({"window": "step_time"}),
+            section=pl.lit(section),
+            shapes=pl.lit(None, pl.String),
+            operator=pl.lit(None, pl.String),
+            unit=pl.lit("ns"),
+            calls=pl.lit(1),
+        )
+    )
+
+
+def _steps(frame: pl.DataFrame) -> pl.DataFrame:
+    return _measures(frame, "steps")
+
+
+def _phases(frame: pl.DataFrame) -> pl.DataFrame:
+    return _measures(frame, "phases")
+
+
+def _work(frame: pl.DataFrame) -> pl.DataFrame:
+    return frame.with_columns(
+        section=pl.when(pl.col("kind") == "kernel").then(pl.lit("kernels")).otherwise(pl.lit("operators")),
+        unit=pl.lit("ns"),
+        value=pl.col("total_ns"),
+    )
+
+
+def _collectives(frame: pl.DataFrame) -> pl.DataFrame:
+    keys = ["collective", "dtype", "bytes", "group_size"]
+    name = pl.col("collective") + pl.concat_str(
+        pl.lit(" of "), pl.col("group_size").cast(pl.String), pl.lit(" ranks")
+    ).fill_null("")
+    grouped = frame.group_by(*PLACE, *keys).agg(
+        pl.len().alias("calls"),
+        pl.col("duration_ns").sum().alias("duration"),
+        pl.when(pl.col("wait_ns").is_not_null().any()).then(pl.col("wait_ns").sum()).alias("wait"),
+        pl.when(pl.col("transfer_ns").is_not_null().any()).then(pl.col("transfer_ns").sum()).alias("transfer"),
+    )
+    return (
+        grouped.unpivot(
+            ["duration", "wait", "transfer"], index=[*PLACE, *keys, "calls"], variable_name="what", value_name="value"
+        )
+        .filter(pl.col("value").is_not_null())
+        .with_columns(
+            section=pl.lit("collectives"),
+            name=pl.concat_str(name, pl.lit(": "), pl.col("what")),
+            shapes=pl.concat_str(pl.col("bytes").cast(pl.String), pl.lit(" bytes "), pl.col("dtype")),
+            operator=pl.lit(None, pl.String),
+            unit=pl.lit("ns"),
+        )
+    )
+
+
+_SECTIONS: dict[str, Section] = {
+    "step_time": _steps,
+    "phases": _phases,
+    "work": _work,
+    "collectives": _collectives,
+}
+NEEDED = tuple(_SECTIONS)

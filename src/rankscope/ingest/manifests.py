@@ -1,0 +1,226 @@
+"""What capture said beside the traces: windows that were skipped or lost, and traces that are no longer here.
+
+A rank's manifest (``ranks/rank3.json``) says what its rank wrote, skipped and failed to write, and why; what the
+traces alone cannot tell becomes a finding. Gaps of windows need no manifest: steps that some ranks recorded and others
+did not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path, PurePath
+
+from rankscope.results import Evidence, Finding, Severity
+from rankscope.rundir.manifest import (
+    LostWindow,
+    RankManifest,
+    RunManifest,
+    WrittenTrace,
+    read_rank_manifest,
+    read_run_manifest,
+)
+from rankscope.store.info import TraceInfo
+
+# Reasons and steps that one finding lists; a manifest holds up to a thousand windows.
+_MOST = 16
+_MOST_STEPS = 1000
+_NUMBER = re.compile(r"\d+")
+
+
+def read_manifests(
+    run_files: Sequence[str], rank_files: Sequence[str], run_id: str | None
+) -> tuple[RunManifest | None, list[RankManifest], list[Finding]]:
+    """The manifests of a run; and those that cannot be read, as findings.
+
+    Args:
+        run_files: `run.json` of every part of the run, and of others.
+        rank_files: manifests of ranks.
+        run_id: whose manifests are meant; without an id none is.
+    """
+    if run_id is None:
+        return None, [], []
+    runs = (read_run_manifest(Path(file)) for file in run_files)
+    run = next((manifest for manifest in runs if manifest is not None and manifest.run_id == run_id), None)
+    ranks, bad = [], []
+    for file in rank_files:
+        manifest = read_rank_manifest(Path(file))
+        if manifest is None:
+            bad.append(file)
+        elif manifest.run_id == run_id and manifest.rank is not None:
+            ranks.append(manifest)
+    ranks.sort(key=lambda manifest: (manifest.rank or 0, manifest.restart_count))
+    if not bad:
+        return run, ranks, []
+    title = f"{len(bad)} manifests of ranks cannot be read: what capture skipped or lost there is not known"
+    evidence = tuple(Evidence("file", file) for file in bad[:_MOST])
+    return run, ranks, [Finding("manifest-unreadable", "info", title, evidence=evidence, advice="Copy them again.")]
+
+
+def why_none(rank_files: Sequence[str]) -> str:
+    """Why there is no trace beside manifests of ranks, to end a message with; empty where they do not say."""
+    for file in rank_files[:_MOST]:
+        manifest = read_rank_manifest(Path(file))
+        for window in (*manifest.failed, *manifest.skipped) if manifest is not None else ():
+            return f"; rank {manifest.rank if manifest else '?'} says of its capture: {window.reason}"
+    return ""
+
+
+def of_capture(manifests: Sequence[RankManifest], traces: Iterable[str]) -> list[Finding]:
+    """What the ranks' manifests say that the traces do not.
+
+    Args:
+        traces: every trace that was found, of this run and others.
+    """
+    here = {PurePath(trace.replace("\\", "/")).name for trace in traces}
+    return [
+        *_lost(manifests, lambda manifest: manifest.failed, "windows-failed", "warning", "recorded but not saved"),
+        *_lost(manifests, lambda manifest: manifest.skipped, "windows-skipped", "info", "not recorded"),
+        *_gone(manifests, here),
+        *_unfinished(manifests),
+        *_warned(manifests),
+    ]
+
+
+def _lost(
+    manifests: Sequence[RankManifest],
+    windows_of: Callable[[RankManifest], Sequence[LostWindow]],
+    kind: str,
+    severity: Severity,
+    what: str,
+) -> list[Finding]:
+    """A finding for each reason: ranks tell the same one with other numbers in it."""
+    by_reason: dict[str, list[tuple[int, LostWindow]]] = {}
+    for manifest in manifests:
+        for window in windows_of(manifest):
+            by_reason.setdefault(_NUMBER.sub("#", window.reason), []).append((manifest.rank or 0, window))
+    findings = []
+    for lost in by_reason.values():
+        ranks = tuple(sorted({rank for rank, _ in lost}))
+        reason = lost[0][1].reason or "no reason is given"
+        findings.append(
+            Finding(
+                id=kind,
+                severity=severity,
+                title=f"{len(lost)} windows were {what}: {reason}",
+                ranks=ranks,
+                steps=_steps([window for _, window in lost]),
+                evidence=tuple(
+                    Evidence(f"rank {rank}, {_named(window.first_step, window.last_step)}", window.reason)
+                    for rank, window in lost[:_MOST]
+                ),
+                advice="The figures are of the windows that are here."
+                if severity == "info"
+                else "Make room where the traces are written, or write fewer; what was recorded then is gone.",
+            )
+        )
+    return findings
+
+
+def _gone(manifests: Sequence[RankManifest], here: set[str]) -> list[Finding]:
+    gone: list[tuple[int, WrittenTrace]] = [
+        (manifest.rank or 0, trace)
+        for manifest in manifests
+        for trace in manifest.written
+        if PurePath(trace.file).name not in here
+    ]
+    if not gone:
+        return []
+    return [
+        Finding(
+            id="traces-gone",
+            severity="warning",
+            title=f"{len(gone)} traces that were written are not here",
+            ranks=tuple(sorted({rank for rank, _ in gone})),
+            steps=_steps([trace for _, trace in gone]),
+            evidence=tuple(Evidence(f"rank {rank}", trace.file) for rank, trace in gone[:_MOST]),
+            advice="They were moved or deleted, or lie on another host's disk: gather them into one place.",
+        )
+    ]
+
+
+def _unfinished(manifests: Sequence[RankManifest]) -> list[Finding]:
+    running = sorted({manifest.rank or 0 for manifest in manifests if manifest.state != "finished"})
+    if not running:
+        return []
+    return [
+        Finding(
+            id="capture-unfinished",
+            severity="info",
+            title=f"capture has not ended on {len(running)} ranks: the job runs still, or was killed",
+            ranks=tuple(running),
+            evidence=(Evidence("ranks whose manifest says so", len(running), "count"),),
+            advice="If it runs, more windows may come; if it was killed, the last one may be missing.",
+        )
+    ]
+
+
+def _warned(manifests: Sequence[RankManifest]) -> list[Finding]:
+    """What capture warned of, but for losses: those have findings of their own."""
+    said: dict[str, list[int]] = {}
+    for manifest in manifests:
+        reasons = [window.reason for window in (*manifest.failed, *manifest.skipped) if window.reason]
+        for text in manifest.warnings:
+            if not any(reason in text for reason in reasons):
+                said.setdefault(text, []).append(manifest.rank or 0)
+    return [
+        Finding(
+            id="capture-warned",
+            severity="info",
+            title=f"capture warned: {text}",
+            ranks=tuple(sorted(set(ranks))),
+            evidence=(Evidence("ranks", len(set(ranks)), "count"),),
+        )
+        for text, ranks in list(said.items())[:_MOST]
+    ]
+
+
+def window_gaps(members: Mapping[int, Sequence[TraceInfo]]) -> list[Finding]:
+    """Windows of steps that some ranks recorded and others did not: there, nothing can be compared."""
+    spans = {
+        rank: [
+            (info.first_step, info.last_step)
+            for info in infos
+            if info.first_step is not None and info.last_step is not None
+        ]
+        for rank, infos in members.items()
+    }
+    stepped = {rank: own for rank, own in spans.items() if own}
+    windows = sorted({window for own in stepped.values() for window in own})
+    findings: list[Finding] = []
+    for first, last in windows:
+        has = [rank for rank, own in stepped.items() if any(a <= last and first <= b for a, b in own)]
+        lacks = sorted(stepped.keys() - set(has))
+        # Where windows of ranks merely overlap, one of them tells it.
+        if not lacks or any(tuple(lacks) == each.ranks and first in each.steps for each in findings):
+            continue
+        findings.append(
+            Finding(
+                id="window-gap",
+                severity="warning",
+                title=f"{len(lacks)} ranks have no trace of {_named(first, last)}, which others recorded",
+                ranks=tuple(lacks),
+                steps=_steps([LostWindow(first, last)]),
+                evidence=(
+                    Evidence("ranks that recorded them", len(has), "count"),
+                    Evidence("ranks that did not", len(lacks), "count"),
+                ),
+                advice="Only steps that all ranks recorded can be compared: --steps chooses them.",
+            )
+        )
+    return findings[:_MOST]
+
+
+def _named(first: int | None, last: int | None) -> str:
+    if first is None and last is None:
+        return "unknown steps"
+    return f"step {first}" if first == last else f"steps {first}–{last}"
+
+
+def _steps(windows: Iterable[LostWindow | WrittenTrace]) -> tuple[int, ...]:
+    steps: set[int] = set()
+    for window in windows:
+        first, last = window.first_step, window.last_step
+        if first is not None and last is not None and len(steps) < _MOST_STEPS:
+            steps.update(range(first, min(last, first + _MOST_STEPS) + 1))
+    return tuple(sorted(steps)[:_MOST_STEPS])

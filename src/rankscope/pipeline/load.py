@@ -1,0 +1,141 @@
+"""The files of a run, read: every trace a task, then whose it is and how they fit together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from rankscope.errors import NotATraceError, NoTracesError, RankscopeError
+from rankscope.ingest.discover import Found
+from rankscope.ingest.identify import assign_ranks
+from rankscope.ingest.losses import losses_of, missing_ranks, unreadable
+from rankscope.ingest.manifests import of_capture, read_manifests, window_gaps
+from rankscope.ingest.runs import KnownRun, check_steps, choose_run, known_runs
+from rankscope.ingest.separate import how_apart, separate_runs, told_apart
+from rankscope.ingest.task import find_ingested, ingest_trace
+from rankscope.pipeline.tasks import SMALL_BYTES, Tasks
+from rankscope.results import Finding, Options
+from rankscope.rundir.manifest import RankManifest, RunManifest
+from rankscope.store.cache import CachedTrace
+from rankscope.store.info import TraceInfo
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What reading the files of a run gave: the tables of each rank, and what was not as it should be.
+
+    Attributes:
+        label: what to call a run that has no id and lies beside others.
+        manifest: what rank 0 wrote of the run, if it is there.
+        rank_manifests: what each rank said of its capture.
+        known_runs: the runs whose traces are among the files, this one among them.
+        chosen: which of them this is, by its name there.
+    """
+
+    ranks: Mapping[int, Sequence[CachedTrace]]
+    findings: tuple[Finding, ...]
+    run_id: str | None
+    label: str | None = None
+    manifest: RunManifest | None = None
+    rank_manifests: tuple[RankManifest, ...] = ()
+    known_runs: tuple[KnownRun, ...] = ()
+    chosen: str | None = None
+
+    @cached_property
+    def infos(self) -> list[TraceInfo]:
+        """Every file's own words, in the order of ranks."""
+        return [trace.info for traces in self.ranks.values() for trace in traces]
+
+    @cached_property
+    def world_size(self) -> int | None:
+        """Ranks in the job, as the traces say; None where none does."""
+        return max((info.world_size for info in self.infos if info.world_size), default=None)
+
+
+def load_run(found: Found, wanted: str | None, options: Options, tasks: Tasks) -> Loaded:
+    """Read the files: from the cache, or now.
+
+    Args:
+        wanted: which run, where there are several: the start of its id, or ``latest``.
+
+    Raises:
+        NoTracesError: none of them is a trace that can be read.
+        RunSelectionError: they are of several runs, and none was chosen.
+    """
+    paths, where = found.traces, place_of(found)
+    known = {path: trace for path in paths if (trace := find_ingested(path)) is not None}
+    # What was read before is found at once: no worker is started to find it.
+    todo = [path for path in paths if path not in known]
+    read = tasks.run("reading", _size_of(todo), ingest_trace, [(path,) for path in todo])
+    by_path: dict[str, CachedTrace | BaseException] = {**known, **dict(zip(todo, read, strict=True))}
+    outcomes = [by_path[path] for path in paths]
+    traces: list[CachedTrace] = []
+    failures: list[tuple[str, BaseException]] = []
+    for path, outcome in zip(paths, outcomes, strict=True):
+        if isinstance(outcome, BaseException):
+            failures.append((path, outcome))
+        else:
+            traces.append(CachedTrace(outcome.folder, replace(outcome.info, path=path)))
+    if not traces:
+        raise _nothing(failures, where)
+    findings = [
+        unreadable(path, error) for path, error in failures if found.named or not isinstance(error, NotATraceError)
+    ]
+    if not found.named:
+        findings += [unreadable(path, e, beside=True) for path, e in failures if isinstance(e, NotATraceError)]
+    nameless = separate_runs([trace.info for trace in traces if trace.info.run_id is None])
+    runs: dict[str | None, list[TraceInfo]] = {run.label: run.infos for run in nameless}
+    for trace in traces:
+        if trace.info.run_id is not None:
+            runs.setdefault(trace.info.run_id, []).append(trace.info)
+    label = choose_run(runs, wanted, where, how_apart(nameless))
+    members_paths = {info.path for info in runs[label]}
+    traces = [trace for trace in traces if trace.info.path in members_paths]
+    run_id = traces[0].info.run_id
+    if run_id is None:
+        findings += told_apart(nameless, label)
+    folders = {trace.info.path: trace for trace in traces}
+    members, conflicts = assign_ranks([trace.info for trace in traces])
+    findings += conflicts
+    ranks = {rank: [CachedTrace(folders[info.path].folder, info) for info in infos] for rank, infos in members.items()}
+    infos = [info for files in members.values() for info in files]
+    findings += losses_of(infos)
+    manifest, own, unread = read_manifests(found.run_manifests, found.rank_manifests, run_id)
+    findings += [*unread, *of_capture(own, found.traces), *window_gaps(members)]
+    findings += missing_ranks(infos, manifest.ranks if manifest is not None else None)
+    check_steps(infos, options.steps)
+    named = None if run_id is not None else label
+    return Loaded(ranks, tuple(findings), run_id, named, manifest, tuple(own), known_runs(runs), label)
+
+
+def place_of(found: Found) -> str:
+    """Where the traces are: the directory, else the first file."""
+    return found.folders[0] if found.folders else found.traces[0]
+
+
+def _nothing(failures: Sequence[tuple[str, BaseException]], where: str) -> RankscopeError:
+    if len(failures) == 1 and isinstance(failures[0][1], RankscopeError):
+        return failures[0][1]
+    first = failures[0][1]
+    reason = first.what if isinstance(first, RankscopeError) else str(first)
+    return NoTracesError(
+        f"none of {len(failures)} files is a trace that can be read; the first, {Path(failures[0][0]).name}: {reason}",
+        path=where,
+        hint="rankscope reads the JSON traces of torch.profiler, plain or compressed",
+    )
+
+
+def _size_of(paths: Sequence[str]) -> int:
+    """Bytes on disk; files that cannot be looked at count for nothing, URLs for much."""
+    total = 0
+    for path in paths:
+        if "://" in path:
+            total += SMALL_BYTES
+            continue
+        try:
+            total += Path(path).stat().st_size
+        except OSError:
+            continue
+    return total * 8  # traces are mostly compressed, some ten times

@@ -1,0 +1,314 @@
+"""A run: what it is, what it holds, and every analysis as a method of it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import polars as pl
+
+from rankscope.analyses import all_analyses, get_analysis
+from rankscope.errors import ConfigError
+from rankscope.ingest.discover import Found, find_traces
+from rankscope.ingest.kinds import DEVICE_KINDS
+from rankscope.ingest.runs import NAMELESS, KnownRun
+from rankscope.pipeline.diagnosis import diagnose
+from rankscope.pipeline.graph import levels, run_level
+from rankscope.pipeline.load import Loaded, load_run, place_of
+from rankscope.pipeline.tasks import Progress, Tasks, of_rank
+from rankscope.results import Finding, Options, Result, by_weight
+from rankscope.rules import all_rules
+from rankscope.rundir.manifest import RunManifest
+from rankscope.store.info import TraceInfo
+
+T = TypeVar("T")
+
+# Step numbers that a run's description lists. A number in a trace can be anything, and so can a span of them.
+MAX_STEPS = 10_000
+
+Source = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+
+
+@runtime_checkable
+class HasRunDir(Protocol):
+    """What a job leaves behind: something with a run directory."""
+
+    @property
+    def run_dir(self) -> str | os.PathLike[str]:
+        """Where its traces are."""
+        ...
+
+
+def parse_steps(text: str | None) -> tuple[int | None, int | None] | None:
+    """`10:12` (both included), `10:`, `:12` or `10` as a range of steps.
+
+    Raises:
+        ConfigError: it is none of these.
+    """
+    if text is None or text.strip() in ("", ":"):
+        return None
+    first, colon, last = text.partition(":")
+    try:
+        low = int(first) if first.strip() else None
+        high = (int(last) if last.strip() else None) if colon else low
+    except ValueError:
+        raise ConfigError(
+            f"{text!r} is no range of steps", hint="write 10:12 (both included), 10:, :12, or 10"
+        ) from None
+    if low is not None and high is not None and high < low:
+        raise ConfigError(f"the range of steps {text!r} ends before it begins", hint="write the smaller number first")
+    return low, high
+
+
+def open_run(
+    source: Source | HasRunDir,
+    *more: Source,
+    run_id: str | None = None,
+    steps: str | tuple[int | None, int | None] | None = None,
+    communication: str | None = None,
+    executor: str = "processes",
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> Run:
+    """Open the traces of a run.
+
+    Args:
+        source: a directory, a trace, a glob, a URL (``s3://…``), several of these, or what `rankscope.launch` gave.
+        more: further sources of the same run: another host's directory.
+        run_id: which run, where the sources hold several: the start of its id, or ``latest``.
+        steps: look at these steps alone: ``"10:12"`` (both included), ``"10:"``, ``":12"``, ``"10"``.
+        communication: a regular expression of further kernel names that are communication.
+        executor: where tasks run: ``processes`` or ``serial``.
+        workers: how many at once; None for as many as there are cores.
+        progress: is told how far the work is.
+
+    Raises:
+        NoTracesError: there is no such path, or no trace in it.
+        ConfigError: an option that cannot be meant.
+    """
+    chosen = parse_steps(steps) if isinstance(steps, str) else steps
+    _check_pattern(communication)
+    options = Options(steps=chosen, communication=communication)
+    meant = source.run_dir if isinstance(source, HasRunDir) else source
+    sources = [path for each in (meant, *more) for path in ([each] if isinstance(each, str | os.PathLike) else each)]
+    return Run(find_traces(sources), options, run_id, executor, workers, progress)
+
+
+def _check_pattern(pattern: str | None) -> None:
+    try:
+        re.compile(pattern or "")
+    except re.error as error:
+        raise ConfigError(f"{pattern!r} is no regular expression: {error}") from error
+
+
+class Run:
+    """The traces of one run. Every analysis is a method: ``run.device_time()`` gives a Polars frame.
+
+    Use `open_run` (``rankscope.open``) to make one. Reading happens when the first number is wanted, or by `load`.
+    """
+
+    def __init__(
+        self,
+        found: Found,
+        options: Options,
+        run_id: str | None = None,
+        executor: str = "processes",
+        workers: int | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self._found = found
+        self._options = options
+        self._wanted_run = run_id
+        self._tasks = Tasks(executor, workers, progress)
+        self._results: dict[str, Result] = {}
+        self._diagnosed: list[Finding] | None = None
+
+    # -- what the run is ----------------------------------------------------------------------------------------
+
+    @property
+    def path(self) -> str:
+        """Where the traces are: the directory, else the first file."""
+        return place_of(self._found)
+
+    @property
+    def name(self) -> str:
+        """What to call it: the name of the directory, of the first where there are several."""
+        path = self.path if "://" in self.path else str(Path(self.path).resolve())
+        name = re.split(r"[/\\]", path.rstrip("/"))[-1] or path
+        others = len(self._found.folders) - 1
+        name = f"{name} and {others} more" if others > 0 else name
+        label = self.loaded.label
+        return f"{name}: {label}" if label else name
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks whose traces were read."""
+        return list(self.loaded.ranks)
+
+    @property
+    def traces(self) -> list[TraceInfo]:
+        """What each file that was read says of itself."""
+        return self.loaded.infos
+
+    @property
+    def run_id(self) -> str | None:
+        """The id of the run, if the traces carry one."""
+        return self.loaded.run_id
+
+    @property
+    def manifest(self) -> RunManifest | None:
+        """What rank 0 wrote of the run (`run.json`), if it is there."""
+        return self.loaded.manifest
+
+    @property
+    def world_size(self) -> int | None:
+        """Ranks in the job, as the traces say; None where none does."""
+        return self.loaded.world_size
+
+    @property
+    def missing_ranks(self) -> list[int]:
+        """Ranks of the job of which there is no trace, as far as the job's size is known."""
+        return sorted(set(range(self.world_size or 0)) - set(self.loaded.ranks))
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What is to be known, weightiest first: of the files, of the analyses that ran so far, and of `diagnose`."""
+        found = [*self.loaded.findings, *(self._diagnosed or ())]
+        for result in self._results.values():
+            # What kept a rank out of several analyses is told by each of them.
+            found += [finding for finding in result.findings if finding not in found]
+        return by_weight(found)
+
+    def about(self) -> dict[str, Any]:
+        """The run in a few JSON values, as results carry it."""
+        infos = self.loaded.infos
+        spans = [(info.first_step, info.last_step) for info in infos]
+        steps = {
+            step
+            for first, last in spans
+            if first is not None and last is not None
+            for step in range(first, min(last, first + MAX_STEPS) + 1)
+        }
+        used = {(info.rank, device["name"]) for info in infos for device in info.devices[:1] if device.get("name")}
+        return {
+            "id": self.run_id,
+            "name": self.name,
+            "path": self.path,
+            "command": list(self.manifest.command) if self.manifest else None,
+            "world_size": self.world_size,
+            "ranks": self.ranks,
+            "missing_ranks": self.missing_ranks,
+            "hosts": sorted({info.host for info in infos if info.host}),
+            # Without a name it is the CPU only if no device did anything.
+            "devices": sorted({name for _, name in used}) or ([] if any(map(_ran_on_device, infos)) else ["CPU"]),
+            "steps": sorted(steps)[:MAX_STEPS],
+        }
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def loaded(self) -> Loaded:
+        """The run's files, read: from the cache, or now."""
+        return load_run(self._found, self._wanted_run, self._options, self._tasks)
+
+    def load(self) -> Run:
+        """Read the files now.
+
+        Raises:
+            NoTracesError: none of them is a trace that can be read.
+            RunSelectionError: they are of several runs, and none was chosen.
+        """
+        _ = self.loaded
+        return self
+
+    # -- analyses -----------------------------------------------------------------------------------------------
+
+    def analyze(self, *names: str) -> dict[str, Result]:
+        """The results of analyses, and of those that they require, by name.
+
+        Raises:
+            AnalysisError: there is none of such a name, or one cannot be computed.
+        """
+        wanted = [get_analysis(name).name for name in names]
+        with self._tasks.kept():
+            for level in levels(wanted):
+                todo = [name for name in level if name not in self._results]
+                if todo:
+                    analyses = [get_analysis(name) for name in todo]
+                    self._results |= run_level(analyses, self.loaded, self._options, self._results, self._tasks)
+        return {name: self._results[name] for name in wanted}
+
+    def diagnose(self) -> list[Finding]:
+        """Look for everything that the rules know, and give all findings, weightiest first."""
+        if self._diagnosed is None:
+            infos = tuple(self.loaded.infos)
+            self._diagnosed = diagnose(all_rules().values(), self.analyze, self._options, infos, self.world_size)
+        return self.findings
+
+    # -- for those who show it ----------------------------------------------------------------------------------
+
+    @property
+    def results(self) -> dict[str, Result]:
+        """The results so far, by name."""
+        return dict(self._results)
+
+    @property
+    def options(self) -> Options:
+        """The user's choices."""
+        return self._options
+
+    def other(self, known: KnownRun, progress: Progress | None = None) -> Run:
+        """Another run of those whose traces are among the files (`loaded.known_runs`)."""
+        tasks = self._tasks
+        return Run(self._found, self._options, known.name or NAMELESS, tasks.executor, tasks.workers, progress)
+
+    def map_ranks(
+        self,
+        what: str,
+        task: Callable[..., T],
+        arguments: Mapping[int, tuple[Any, ...]],
+        told: Callable[[int, T | BaseException], None] = lambda rank, outcome: None,
+    ) -> dict[int, T | BaseException]:
+        """Run a task for each rank where tasks run; outcomes by rank, errors among them.
+
+        Args:
+            what: what is being done, for the progress.
+            task: a function of a module, called on any worker.
+            arguments: of each rank, what the task is called with.
+            told: is told each outcome as it comes; of what fails when all have come.
+        """
+        ranks = list(arguments)
+        outcomes = self._tasks.run(
+            what,
+            sum(info.json_bytes for info in self.loaded.infos if info.rank in arguments) // 8,
+            of_rank,
+            [(task, rank, arguments[rank]) for rank in ranks],
+            lambda outcome: None if isinstance(outcome, BaseException) else told(*outcome),
+        )
+        found: dict[int, T | BaseException] = {}
+        for rank, outcome in zip(ranks, outcomes, strict=True):
+            if isinstance(outcome, BaseException):
+                found[rank] = outcome
+                told(rank, outcome)
+            else:
+                found[rank] = outcome[1]
+        return found
+
+    def __getattr__(self, name: str) -> Callable[[], pl.DataFrame]:
+        if name.startswith("_") or name not in all_analyses():
+            raise AttributeError(f"a run has no attribute and no analysis {name!r}")
+        return lambda: self.analyze(name)[name].frame
+
+    def __dir__(self) -> Iterable[str]:
+        return [*super().__dir__(), *all_analyses()]
+
+    def __repr__(self) -> str:
+        return f"<rankscope.Run {self.path}: {len(self._found.traces)} traces>"
+
+
+def _ran_on_device(info: TraceInfo) -> bool:
+    return any(kind.partition(" ")[2].lower() in DEVICE_KINDS for kind in info.counts)

@@ -1,0 +1,145 @@
+"""What a worker does for a rank, and how tasks are handed out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import polars as pl
+
+from rankscope.analyses import get_analysis
+from rankscope.executors import Pool, run_tasks
+from rankscope.ingest.task import ingest_trace
+from rankscope.results import Inputs, Options
+from rankscope.store.cache import CachedTrace, DamagedTablesError
+
+T = TypeVar("T")
+
+# Below this much to read, starting workers takes longer than the reading.
+SMALL_BYTES = 2 << 20
+
+Progress = Callable[[str, int, int, int], None]
+"""Told after each task: what is being done, tasks done, tasks in all, bytes of JSON read so far."""
+
+
+@dataclass
+class Tasks:
+    """Runs tasks on one kind of executor, and tells how far they are.
+
+    Attributes:
+        executor: the kind: ``processes``, ``serial``, …
+        workers: how many at once; None for as many as there are cores, and none at all for a little work.
+        progress: is told after each task.
+    """
+
+    executor: str = "processes"
+    workers: int | None = None
+    progress: Progress | None = None
+    _pool: Pool | None = None
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Within this, workers stay for what comes next."""
+        if self._pool is not None:
+            yield
+            return
+        self._pool = Pool(self.executor, self.workers)
+        try:
+            yield
+        finally:
+            pool, self._pool = self._pool, None
+            pool.close()
+
+    def run(
+        self,
+        what: str,
+        size: int,
+        task: Callable[..., T],
+        arguments: Sequence[tuple[Any, ...]],
+        each: Callable[[T | BaseException], None] = lambda outcome: None,
+    ) -> list[T | BaseException]:
+        """Run a task for each tuple of arguments; outcomes in their order, errors among them.
+
+        Args:
+            what: what is being done, in a word.
+            size: about how many bytes there are to read.
+            each: is told each outcome as it comes.
+        """
+        total = len(arguments)
+        small = self.executor == "processes" and self.workers is None and (total < 2 or size < SMALL_BYTES)
+        done, read = 0, 0
+
+        def told(outcome: T | BaseException) -> None:
+            nonlocal done, read
+            done += 1
+            read += outcome.info.json_bytes if isinstance(outcome, CachedTrace) else 0
+            each(outcome)
+            self._tell(what, done, total, read)
+
+        self._tell(what, 0, total, 0)
+        if small:
+            return run_tasks("serial", None, task, arguments, told)
+        return run_tasks(self.executor, self.workers, task, arguments, told, self._pool)
+
+    def _tell(self, what: str, done: int, total: int, read: int) -> None:
+        if self.progress is not None:
+            self.progress(what, done, total, read)
+
+
+def of_rank(task: Callable[..., T], rank: int, arguments: tuple[Any, ...]) -> tuple[int, T]:
+    """A task of a rank, with whose it was."""
+    return rank, task(*arguments)
+
+
+def by_rank(results: Mapping[str, pl.DataFrame]) -> Callable[[int], dict[str, pl.DataFrame]]:
+    """A rank's own rows of results, for its task: all ranks' rows to each would be quadratic in ranks."""
+    parts = {
+        name: frame.partition_by("rank", as_dict=True) for name, frame in results.items() if "rank" in frame.columns
+    }
+
+    def own_rows(rank: int) -> dict[str, pl.DataFrame]:
+        own = {name: frames.get((rank,), results[name].clear()) for name, frames in parts.items()}
+        return {name: own.get(name, frame) for name, frame in results.items()}
+
+    return own_rows
+
+
+def analyze_rank(
+    names: Sequence[str],
+    rank: int,
+    traces: Sequence[CachedTrace],
+    options: Options,
+    world_size: int | None,
+    results: Mapping[str, pl.DataFrame],
+) -> dict[str, pl.DataFrame]:
+    """The task of a worker: one rank's share of some analyses that read tables."""
+    analyses = [get_analysis(name) for name in names]
+    wanted: dict[str, set[str]] = {}
+    for analysis in analyses:
+        for table, columns in analysis.reads.items():
+            wanted.setdefault(table, set()).update(columns)
+    try:
+        tables = load_tables(traces, wanted)
+    except DamagedTablesError:
+        # The cache's disk may lose what it held; the trace is still there.
+        tables = load_tables([ingest_trace(trace.info.path, anew=True) for trace in traces], wanted)
+    inputs = Inputs(options, tuple(trace.info for trace in traces), results, rank, world_size)
+    return {
+        analysis.name: analysis.per_rank(
+            {table: tables[table].select(*columns, "window") for table, columns in analysis.reads.items()}, inputs
+        )
+        for analysis in analyses
+    }
+
+
+def load_tables(traces: Sequence[CachedTrace], wanted: Mapping[str, set[str]]) -> dict[str, pl.DataFrame]:
+    """The wanted columns of a rank's tables, its files below one another."""
+    return {
+        table: pl.concat(
+            trace.load(table, sorted(columns)).with_columns(pl.lit(number, pl.Int16).alias("window"))
+            for number, trace in enumerate(traces)
+        )
+        for table, columns in wanted.items()
+    }

@@ -1,0 +1,211 @@
+"""Calls of collectives on the host, and which kernels they launched.
+
+A call shows as up to three ranges, one inside the other: c10d's operator (`c10d::allreduce_`, with the tensors it was
+given), `record_param_comms` (with the metadata, since torch 2.1) and the backend's own range (`nccl:all_reduce`,
+`xccl:…`, with the shape of its input). A kernel belongs to the call that is open on the thread that launches it. That
+holds for XCCL too, whose `record_param_comms` has ended by then but whose operator has not (torch-xpu-ops #5486).
+Coalesced calls launch one kernel together when the last has ended: it takes all that have none since the last launch.
+A kernel of a device graph belongs to no call: what the host calls then, it captured or will replay.
+"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import polars as pl
+
+from rankscope.primitives.collectives import collective_kind, first_type, total_elements
+from rankscope.primitives.intervals import Int64
+
+RECORD = "record_param_comms"
+RANGE = r"^(nccl|rccl|xccl|oneccl|hccl|ucc|mpi|msccl|torch_ucc):"
+OPERATOR = "c10d::"
+# What records itself like a collective but moves nothing.
+_NO_COLLECTIVE = ("wait", "init", "_coalesced_manager", "startCoalescing", "endCoalescing")
+# c10d's operators that are given the output first and the input second; others work in place.
+_OUT_THEN_IN = r"^c10d::(_?allgather|_?reduce_scatter|_?alltoall|gather|scatter)"
+
+GROUP = ("group_name", "group_description", "group_ranks", "group_size")
+TOLD = (
+    "collective", "dtype", "in_elements", "out_elements", *GROUP, "sequence", "source_rank", "destination_rank",
+)  # fmt: skip
+_OF_OPERATORS = ("start_ns", "end_ns", "pid", "tid", "name", "external_id", "input_dims", "input_types")
+
+
+def collective_calls(operators: pl.DataFrame, annotations: pl.DataFrame, metadata: pl.DataFrame) -> pl.DataFrame:
+    """The calls of a rank, in the order of threads and starts.
+
+    Args:
+        operators: host_ops, all rows in their order: start_ns, end_ns, pid, tid, name, external_id, input_dims,
+            input_types, concrete_inputs.
+        annotations: start_ns, end_ns, pid, tid, name, external_id, on_device, input_dims, input_types.
+        metadata: collectives: source, row and the columns of `TOLD`.
+
+    Returns:
+        call, pid, tid, start_ns, end_ns, the columns of `TOLD`, ``source`` (`record`, or `range` where only names and
+        shapes of ranges tell), ``calls`` (recorded in it), ``peer`` (rank in the group that a send or recv names),
+        ``records`` and ``ranges`` (External ids), ``backend`` (whether more than c10d's operator is there: of Gloo's
+        calls, which run on a thread of their own, it is not).
+    """
+    name = pl.col("name")
+    known = metadata.filter((pl.col("source") == "host_ops") & pl.col("collective").is_not_null())
+    known = known.filter(~pl.col("collective").is_in(_NO_COLLECTIVE)).select(pl.col("row").cast(pl.UInt32), *TOLD)
+    ours = operators.with_row_index("row").filter(
+        name.str.starts_with(OPERATOR) | name.str.contains(RANGE) | (name == RECORD)
+    )
+    ranges = annotations.filter(~pl.col("on_device") & name.str.contains(RANGE)).select(_OF_OPERATORS)
+    rows = pl.concat([ours.join(known, on="row", how="left"), ranges], how="diagonal")
+    of_c10d = pl.when(name.str.starts_with(OPERATOR)).then(pl.lit("operator"))
+    level = pl.when(name == RECORD).then(pl.lit("record")).otherwise(of_c10d.otherwise(pl.lit("range")))
+    rows = _outermost(rows.with_columns(level.alias("level")), "call")
+    calls = rows.group_by("call", maintain_order=True).agg(
+        pl.col("pid").first(), pl.col("tid").first(), pl.col("start_ns").min(), pl.col("end_ns").max(),
+        pl.col("external_id").filter((pl.col("level") == "record") & pl.col("collective").is_not_null())
+        .alias("records"),
+        pl.col("external_id").filter(pl.col("level") != "record").alias("ranges"),
+        (pl.col("level") != "operator").any().alias("backend"),
+    )  # fmt: skip
+    told = combined(_outermost(rows.filter(pl.col("collective").is_not_null()), "inner", first=True), "call")
+    shown = _shown(rows)
+    joined = calls.join(told, on="call", how="left").join(shown, on="call", how="left", suffix="_shown")
+    has = pl.col("collective").is_not_null()
+    return joined.with_columns(
+        *(pl.coalesce(column, f"{column}_shown").alias(column) for column in ("collective", "dtype")),
+        *(
+            pl.when(has).then(column).otherwise(f"{column}_shown").alias(column)
+            for column in ("in_elements", "out_elements")
+        ),
+        pl.when(has).then(pl.lit("record")).otherwise(pl.lit("range")).alias("source"),
+        pl.col("calls").fill_null(1),
+    ).filter(pl.col("collective").is_not_null())
+
+
+def combined(records: pl.DataFrame, by: str) -> pl.DataFrame:
+    """Recorded calls that are one operation: what they agree on, and the sum of their sizes.
+
+    Sends together with receives are `send_recv`; of other kinds that differ, `coalesced` is all that can be said.
+    """
+    kinds = {label: collective_kind(label) or label for label in records["collective"].unique().drop_nulls()}
+    kind = pl.col("collective").replace_strict(kinds, default=None, return_dtype=pl.String)
+    p2p = kind.is_in(["send", "recv"]).all()
+    label = (
+        pl.when(kind.n_unique() == 1)
+        .then(pl.col("collective").first())
+        .when(p2p)
+        .then(pl.lit("send_recv"))
+        .otherwise(pl.lit("coalesced"))
+    )
+    agreed = [
+        pl.when(pl.col(name).n_unique() == 1).then(pl.col(name).first()).alias(name)
+        for name in ("dtype", *GROUP, "source_rank", "destination_rank")
+    ]
+    return records.group_by(by, maintain_order=True).agg(
+        label.alias("collective"),
+        *agreed,
+        *(
+            pl.when(pl.col(name).is_not_null().all()).then(pl.col(name).sum()).alias(name)
+            for name in ("in_elements", "out_elements")
+        ),
+        pl.col("sequence").min(),
+        pl.len().cast(pl.Int64).alias("calls"),
+    )
+
+
+def _outermost(rows: pl.DataFrame, name: str, *, first: bool = False) -> pl.DataFrame:
+    """Ranges numbered by the outermost one of their thread that they lie in; `first` keeps only those themselves."""
+    ordered = rows.sort("pid", "tid", "start_ns", -pl.col("end_ns"))
+    reach = pl.col("end_ns").cum_max().shift(1).over("pid", "tid")
+    begins = (pl.col("start_ns") >= reach).fill_null(True)
+    if first:
+        return ordered.filter(begins)
+    return ordered.with_columns((begins.cast(pl.Int64).cum_sum() - 1).alias(name))
+
+
+def _shown(rows: pl.DataFrame) -> pl.DataFrame:
+    """What names and shapes of ranges say of a call: call, collective, dtype, in_elements, out_elements, peer."""
+    sizes = {text: total_elements(text) for text in rows["input_dims"].unique().drop_nulls()}
+    types = {text: first_type(text) for text in rows["input_types"].unique().drop_nulls()}
+    operators = rows.filter(pl.col("level") == "operator").unique("call", keep="first", maintain_order=True)
+    # An operator's arguments are lists of shapes: of the output and the input, or of what it changes in place.
+    outputs = {text: _argument(text, 0) for text in operators["input_dims"].unique().drop_nulls()}
+    inputs = {text: _argument(text, 1) for text in operators["input_dims"].unique().drop_nulls()}
+    peers = {text: _peer(text) for text in operators["concrete_inputs"].unique().drop_nulls()}
+    dims, types_of = pl.col("input_dims"), pl.col("input_types")
+    type_name = types_of.replace_strict(types, default=None, return_dtype=pl.String)
+    two = pl.col("name").str.contains(_OUT_THEN_IN)
+    output = dims.replace_strict(outputs, default=None, return_dtype=pl.Int64)
+    into = dims.replace_strict(inputs, default=None, return_dtype=pl.Int64)
+    p2p = pl.col("name").is_in(["c10d::send", "c10d::recv_"])
+    of_operator = operators.select(
+        "call",
+        pl.col("name").alias("operator"),
+        type_name.alias("operator_dtype"),
+        pl.when(two).then(into).otherwise(output).alias("operator_in"),
+        output.alias("operator_out"),
+        pl.when(p2p)
+        .then(pl.col("concrete_inputs").replace_strict(peers, default=None, return_dtype=pl.Int64))
+        .alias("peer"),
+    )
+    of_range = (
+        rows.filter(pl.col("level") == "range")
+        .unique("call", keep="first", maintain_order=True)
+        .select(
+            "call",
+            pl.col("name").alias("range"),
+            type_name.alias("dtype"),
+            dims.replace_strict(sizes, default=None, return_dtype=pl.Int64).alias("in_elements"),
+        )
+    )
+    both = of_range.join(of_operator, on="call", how="full", coalesce=True)
+    return both.select(
+        "call",
+        pl.coalesce("range", "operator").alias("collective"),
+        pl.coalesce("dtype", "operator_dtype").alias("dtype"),
+        pl.coalesce("in_elements", "operator_in").alias("in_elements"),
+        pl.col("operator_out").alias("out_elements"),
+        "peer",
+    )
+
+
+def _argument(dims: str, index: int) -> int | None:
+    """The elements of one of an operator's arguments."""
+    try:
+        shapes = json.loads(dims)
+    except ValueError:
+        return None
+    return total_elements(json.dumps([shapes[index]])) if isinstance(shapes, list) and len(shapes) > index else None
+
+
+def _peer(concrete: str) -> int | None:
+    """The other rank that `c10d::send(tensors, group, rank, tag)` names, as the group counts."""
+    try:
+        found = json.loads(concrete)
+        return int(found[2]) if isinstance(found, list) and len(found) == 4 else None
+    except (ValueError, TypeError):
+        return None
+
+
+def open_calls(calls: pl.DataFrame, pid: pl.Series, tid: pl.Series, at: pl.Series) -> Int64:
+    """For each instant of a thread the row of the call that is open then; −1 for none or where any of it is null."""
+    rows = last_calls(calls, pid, tid, at)
+    end = calls["end_ns"].to_numpy()
+    inside = rows >= 0
+    if inside.any():
+        inside[inside] = at.to_numpy()[inside] < end[rows[inside]]
+    return np.where(inside, rows, -1).astype(np.int64)
+
+
+def last_calls(calls: pl.DataFrame, pid: pl.Series, tid: pl.Series, at: pl.Series) -> Int64:
+    """For each instant of a thread the row of the last call that began by then; −1 for none or where any is null."""
+    ends = calls.select("pid", "tid", pl.col("start_ns").alias("at"), pl.int_range(pl.len()).alias("row"))
+    asked = pl.DataFrame([pid.alias("pid"), tid.alias("tid"), at.alias("at")]).with_columns(
+        pl.int_range(pl.len()).alias("asked")
+    )
+    together = pl.concat([ends, asked], how="diagonal_relaxed").sort(
+        "pid", "tid", "at", "asked", nulls_last=False, maintain_order=True
+    )
+    found = together.with_columns(pl.col("row").forward_fill().over("pid", "tid")).filter(pl.col("asked").is_not_null())
+    known = pl.col("at").is_not_null() & pl.col("pid").is_not_null() & pl.col("tid").is_not_null()
+    row = found.sort("asked").select(pl.when(known).then("row").fill_null(-1).cast(pl.Int64)).to_series()
+    return np.array(row.to_numpy(), dtype=np.int64)

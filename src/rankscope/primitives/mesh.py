@@ -1,0 +1,246 @@
+"""Where each rank stands in the job's mesh: data, tensor, pipeline, expert parallel, and host.
+
+What the job's metadata says counts (`init_device_mesh`'s names and this rank's coordinate). Else the process groups
+tell: torch's DeviceMesh describes its groups as `mesh_dp`, Megatron as `TENSOR_MODEL_PARALLEL_GROUP`; groups without
+a description form a dimension if they are alike (as many ranks, as far apart) and disjoint. A rank's coordinate is its
+place in its group. Dimensions that cut the ranks independently (inside each group of one the coordinate of the other
+is constant) span the mesh; what cuts them in yet another way (`ep` inside `dp`, hosts) stands beside it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import polars as pl
+
+from rankscope.store.info import TraceInfo
+
+METADATA, GROUPS, NONE = "metadata", "groups", "none"
+HOST = "host"
+PIPELINE = ("pp", "pipe", "pipeline", "stage")
+
+# As Megatron's parallel_state describes its groups.
+_MEGATRON = {
+    "tensor_model_parallel": "tp",
+    "pipeline_model_parallel": "pp",
+    "data_parallel": "dp",
+    "data_parallel_group_with_cp": "dp_cp",
+    "context_parallel": "cp",
+    "expert_model_parallel": "ep",
+    "expert_tensor_parallel": "etp",
+    "expert_data_parallel": "edp",
+}
+# Groups that are no dimension of a mesh: everybody, or a few ranks for one purpose (tied embeddings).
+_NO_DIMENSION = re.compile(
+    r"default_pg|world|undefined|.*embedding.*|model_parallel|tensor_and_.*|expert_tensor_(and_)?model.*|.*partial.*|"
+)
+# Which of two dimensions that do not fit together spans the mesh: the first here, then the smaller.
+_BASIC = (*PIPELINE, "cp", "tp", "tensor", "model", "dp_replicate", "replicate", "dp_shard", "shard", "fsdp", "dp")
+_BESIDE = ("ep", "etp", "edp", "expert", "efsdp")
+
+# Beyond this a coordinate is damage.
+MOST = 1 << 20
+
+Groups = Sequence[tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """The mesh of a job, as far as it is known.
+
+    Attributes:
+        dims: the independent dimensions that span it, slowest first as far as metadata says.
+        beside: dimensions that cut the ranks in another way: expert parallel inside data parallel, `host`.
+        source: what says so: `metadata`, `groups`, or `none`. `host` comes from the traces' host names always.
+        frame: one row per rank and dimension: rank, dimension, coordinate, cell, label. Ranks with one `cell` are a
+            group along that dimension: all their other coordinates are equal. `label` is how to call the coordinate
+            (`pp=1`, `host=node0003`).
+    """
+
+    dims: tuple[str, ...]
+    beside: tuple[str, ...]
+    source: str
+    frame: pl.DataFrame
+
+    @property
+    def pipeline(self) -> str | None:
+        """The dimension of pipeline stages."""
+        return next((dim for dim in (*self.dims, *self.beside) if dim in PIPELINE), None)
+
+    def labels(self) -> dict[int, str]:
+        """How to call each rank's place: `dp=1 tp=0`."""
+        frame = self.frame.filter(pl.col("dimension").is_in(self.dims))
+        found = frame.group_by("rank", maintain_order=True).agg(pl.col("label").str.join(" "))
+        return dict(found.iter_rows())
+
+
+def mesh_of(traces: Sequence[TraceInfo], groups: Iterable[tuple[str, Sequence[int]]] = ()) -> Mesh:
+    """The mesh of a run.
+
+    Args:
+        traces: its files.
+        groups: further process groups (description, global ranks in the group's order), as collectives name them.
+    """
+    ranks = sorted({info.rank for info in traces if info.rank is not None})
+    told = _told(traces)
+    named = _named([*_listed(traces), *groups])
+    size = max([*(info.world_size or 0 for info in traces), *(rank + 1 for rank in ranks)], default=0)
+    named = {dim: found for dim, found in named.items() if not any(len(group) >= size for group in found)} | {
+        # One group of everybody is a dimension only if its name says which.
+        dim: found
+        for dim, found in named.items()
+        if dim in (*_BASIC, *_BESIDE)
+    }
+    places = {dim: {rank: at for group in found for at, rank in enumerate(group)} for dim, found in named.items()}
+    if told:
+        dims, source = tuple(told), METADATA
+        coordinates: dict[str, Mapping[int, int]] = dict(told)
+    else:
+        dims = _independent(named, places)
+        source = GROUPS if dims else NONE
+        coordinates = {dim: places[dim] for dim in dims}
+    # Meant is what does not merely put dimensions of the mesh together (`dp_cp`), or call one by another name.
+    beside = [dim for dim in named if dim not in dims and not _composite(named[dim], coordinates)]
+    cells = _cells(ranks, dims, coordinates)
+    for dim in beside:
+        coordinates[dim] = places[dim]
+        cells[dim] = {rank: number for number, group in enumerate(named[dim]) for rank in group}
+    hosts = _hosts(traces)
+    if len(set(hosts.values())) > 1:
+        names = list(dict.fromkeys(hosts[rank] for rank in sorted(hosts)))
+        beside.append(HOST)
+        coordinates[HOST] = {rank: names.index(host) for rank, host in hosts.items()}
+        cells[HOST] = dict.fromkeys(hosts, 0)
+    rows = [
+        (rank, dim, at, cells[dim].get(rank, -1), f"{dim}={hosts[rank] if dim == HOST else at}")
+        for dim in (*dims, *beside)
+        for rank in ranks
+        if (at := coordinates[dim].get(rank)) is not None
+    ]
+    schema = {"rank": pl.Int64, "dimension": pl.String, "coordinate": pl.Int64, "cell": pl.Int64, "label": pl.String}
+    return Mesh(dims, tuple(beside), source, pl.DataFrame(rows, schema=schema, orient="row"))
+
+
+def dimension_name(description: str) -> str | None:
+    """The dimension that a group's description speaks of (`tp` of `TENSOR_MODEL_PARALLEL_GROUP`); None if it is none.
+
+    Of a label that names the group as well (`3 mesh_tp`) the description is what follows.
+    """
+    last = description.strip().split(" ")[-1].lower()
+    plain = last.removesuffix("_gloo")
+    if (megatron := _MEGATRON.get(plain.removesuffix("_group"), _MEGATRON.get(plain))) is not None:
+        return megatron
+    if plain.endswith("_group") and _NO_DIMENSION.fullmatch(plain.removesuffix("_group")):
+        return None
+    name = plain.removeprefix("mesh_").removesuffix("_group")
+    # A bare number is what a group without description is called.
+    return None if _NO_DIMENSION.fullmatch(name) or name.isdigit() or not name.isidentifier() else name
+
+
+def _told(traces: Sequence[TraceInfo]) -> dict[str, dict[int, int]]:
+    """Coordinates by dimension from the metadata; those dimensions that most ranks name."""
+    meshes = {
+        info.rank: dict(info.mesh)
+        for info in traces
+        if info.rank is not None and info.mesh and max(info.mesh.values()) < MOST
+    }
+    if not meshes:
+        return {}
+    most = Counter(tuple(mesh) for mesh in meshes.values()).most_common(1)[0][0]
+    return {dim: {rank: mesh[dim] for rank, mesh in meshes.items() if tuple(mesh) == most} for dim in most}
+
+
+def _hosts(traces: Sequence[TraceInfo]) -> dict[int, str]:
+    return {info.rank: info.host for info in traces if info.rank is not None and info.host}
+
+
+def _listed(traces: Sequence[TraceInfo]) -> list[tuple[str, tuple[int, ...]]]:
+    found: dict[tuple[str, tuple[int, ...]], None] = {}
+    for info in traces:
+        for group in info.groups:
+            ranks = tuple(group.get("ranks") or ())
+            found[str(group.get("description") or ""), ranks] = None
+    return list(found)
+
+
+def _named(listed: Iterable[tuple[str, Sequence[int]]]) -> dict[str, list[tuple[int, ...]]]:
+    """Disjoint groups by dimension; where groups of one name overlap, it is no dimension."""
+    by_name: dict[str, dict[tuple[int, ...], None]] = {}
+    nameless: dict[tuple[int, ...], None] = {}
+    for description, ranks in listed:
+        group = tuple(ranks)
+        if len(group) < 2 or len(set(group)) < len(group):
+            continue
+        name = dimension_name(description)
+        if name is not None:
+            by_name.setdefault(name, {})[group] = None
+        elif description.strip().split(" ")[-1].lower() in ("", "undefined"):
+            nameless[group] = None
+    for group in nameless:
+        strides = {b - a for a, b in pairwise(group)}
+        # Everything else may be any set of ranks; evenly spaced ones are rows of a grid.
+        if len(strides) == 1:
+            by_name.setdefault(f"{len(group)}_ranks_{strides.pop()}_apart", {})[group] = None
+    known = {group for name, found in by_name.items() if not name[0].isdigit() for group in found}
+    named = {}
+    for name, found in by_name.items():
+        if name[0].isdigit() and (known & set(found) or len(found) < 2):
+            continue
+        if sum(len(group) for group in found) == len({rank for group in found for rank in group}):
+            named[name] = sorted(found)
+    return named
+
+
+def _independent(named: Mapping[str, Groups], places: Mapping[str, Mapping[int, int]]) -> tuple[str, ...]:
+    """Dimensions that fit together, the basic ones first; in the end slowest first."""
+
+    def rank_of(dim: str) -> tuple[int, int, str]:
+        known = _BASIC.index(dim) if dim in _BASIC else len(_BASIC) + (dim in _BESIDE)
+        return known, len(named[dim][0]), dim
+
+    chosen: list[str] = []
+    for dim in sorted(named, key=rank_of):
+        if all(_constant(named[dim], places[c]) and _constant(named[c], places[dim]) for c in chosen):
+            chosen.append(dim)
+    # Neighbours in the fastest dimension are one rank apart.
+    return tuple(sorted(chosen, key=lambda dim: (-(named[dim][0][1] - named[dim][0][0]), dim)))
+
+
+def _constant(groups: Groups, place: Mapping[int, int]) -> bool:
+    """Whether a coordinate is the same throughout each of the groups."""
+    return all(len({place.get(rank) for rank in group} - {None}) <= 1 for group in groups)
+
+
+def _composite(groups: Groups, coordinates: Mapping[str, Mapping[int, int]]) -> bool:
+    """Whether groups are spanned by whole dimensions of the mesh: each as large as the coordinates in it allow."""
+    extents = {dim: len(set(place.values())) for dim, place in coordinates.items()}
+    for group in groups:
+        spanned = 1
+        for dim, place in coordinates.items():
+            seen = {place.get(rank) for rank in group} - {None}
+            if len(seen) > 1:
+                if len(seen) != extents[dim]:
+                    return False
+                spanned *= extents[dim]
+        if spanned != len(group):
+            return False
+    return True
+
+
+def _cells(
+    ranks: Sequence[int], dims: Sequence[str], coordinates: Mapping[str, Mapping[int, int]]
+) -> dict[str, dict[int, int]]:
+    """For each dimension the group that each rank is in along it: all other coordinates are equal."""
+    cells: dict[str, dict[int, int]] = {}
+    for dim in dims:
+        numbers: dict[tuple[int | None, ...], int] = {}
+        cells[dim] = {}
+        for rank in ranks:
+            if rank in coordinates[dim]:
+                key = tuple(coordinates[other].get(rank) for other in dims if other != dim)
+                cells[dim][rank] = numbers.setdefault(key, len(numbers))
+    return cells

@@ -1,0 +1,151 @@
+"""Matching through whole files: simulated jobs whose recording has every fault that recordings have.
+
+The same job with recorded sequence numbers says which collectives belong together; each faulty recording's rows are
+found in it by their true times, which the simulator writes beside the traces.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+from tests import kineto
+
+import rankscope
+from rankscope.results import Finding
+from rankscope.simulate import Job, Recording, parse_mesh, simulate
+from rankscope.simulate.job import Lost
+
+HOUR = 3_600_000_000_000
+JOB = Job(ranks=8, steps=3, mesh=parse_mesh("dp=2,pp=2,tp=2"), layers=1, kernels_per_layer=4)
+# What is wrong with the recording, and which part of the rows that have partners may stay without.
+FAULTS: dict[str, tuple[Recording, float]] = {
+    "as it should be": (Recording(), 0.0),
+    "edges that differ": (Recording(window_spread_ns=6_000_000), 0.02),
+    "clocks seconds apart": (Recording(clock_offset_ns={3: 5_000_000_000}), 0.0),
+    "clocks hours apart and drifting": (
+        Recording(clock_offset_ns={1: 2 * HOUR, 6: -HOUR}, drift_ppm={2: 100.0, 5: -80.0}, clock_spread_ns=400_000),
+        0.0,
+    ),
+    "each its own base time": (Recording(base_time="per-rank"), 0.0),
+    "lost events": (Recording(lost=(Lost(rank=2, count=3, what="collective"), Lost(rank=5, fraction=0.02))), 0.01),
+    "a file cut short": (Recording(truncated={4: 0.6}), 0.01),
+    "a missing rank": (Recording(missing=(7,)), 0.0),
+    "half of the ranks": (Recording(missing=(1, 3, 5, 7)), 0.0),
+    "names that groups share": (Recording(group_names="shared"), 0.0),
+    "no metadata of ours": (Recording(rankscope_metadata=False, distributed_info=False), 0.0),
+    "all at once": (
+        Recording(
+            clock_offset_ns={3: -5 * HOUR}, drift_spread_ppm=50.0, window_spread_ns=3_000_000, group_names="shared",
+            lost=(Lost(rank=0, count=2, what="collective"), Lost(rank=6, count=2, what="launch")), missing=(4,),
+        ),
+        0.03,
+    ),
+}  # fmt: skip
+
+
+def opened(folder: Path) -> tuple[pl.DataFrame, tuple[Finding, ...]]:
+    """The collectives with their true start times, and what was found."""
+    run = rankscope.open(folder, executor="serial")
+    truth = json.loads((folder / "truth.json").read_text())
+    clocks = {each["rank"]: each for each in truth["ranks"]}
+    result = run.analyze("collectives")["collectives"]
+    true = []
+    for rank, start in result.frame.select("rank", "start_ns").iter_rows():
+        clock = clocks[rank]
+        since = start + clock["base_ns"] - truth["epoch_ns"] - clock["offset_ns"]
+        true.append(since * 10**9 // (10**9 + clock["drift_ppb"]))
+    return result.frame.with_columns(pl.Series("true_ns", true, dtype=pl.Int64)), result.findings
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> pl.DataFrame:
+    """Every collective by rank, stream and true time, with the number that its ranks share."""
+    folder = tmp_path_factory.mktemp("known")
+    recording = Recording(sequence_numbers=True, window_spread_ns=0)
+    simulate(folder, replace(JOB, recording=recording), costs=False)
+    frame, _ = opened(folder)
+    told = frame.filter(pl.col("match_method") == "sequence")
+    assert told.height > 0.97 * frame.height
+    return told.select(
+        "rank", "stream", "true_ns", pl.col("match").alias("truth"), pl.col("wait_ns").alias("waited_ns")
+    )
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_belongs_together_is_found(known: pl.DataFrame, tmp_path: Path, fault: str) -> None:
+    recording, without = FAULTS[fault]
+    simulate(tmp_path, replace(JOB, recording=recording), costs=False)
+    found, findings = opened(tmp_path)
+    key = ["rank", "stream"]
+    rows = found.sort("true_ns").join_asof(
+        known.sort("true_ns"), on="true_ns", by=key, strategy="nearest", tolerance=5, check_sortedness=False
+    )  # fmt: skip
+    rows = rows.filter(pl.col("truth").is_not_null())
+    assert rows.height > 0.5 * found.height
+    matched = rows.filter(pl.col("match").is_not_null())
+    wrong = matched.group_by("match").agg(pl.col("truth").n_unique()).filter(pl.col("truth") > 1)
+    assert wrong.height == 0, matched.filter(pl.col("match").is_in(wrong["match"].implode()))
+    split = matched.group_by("truth").agg(pl.col("match").n_unique()).filter(pl.col("match") > 1)
+    assert split.height == 0
+    partners = rows.filter(pl.len().over("truth") > 1)
+    assert partners["match"].null_count() <= without * partners.height
+    # Where a wait is given it is the true one, to the nanosecond that a drifting clock rounds away.
+    waits = matched.filter(pl.col("wait_ns").is_not_null() & pl.col("waited_ns").is_not_null())
+    off = (waits["wait_ns"] - waits["waited_ns"]).abs().max()
+    drifts = bool(recording.drift_ppm or recording.drift_spread_ppm)
+    assert off is None or off <= (10_000 if drifts else 0)  # type: ignore[operator]
+    # And what was not found is said, with its number.
+    said = {finding.id: finding for finding in findings}
+    unmatched = found["match"].null_count()
+    assert ("collectives-matched" in said) == (unmatched == 0)
+    assert ("unmatched-collectives" in said) == (unmatched > 0)
+    counted = said["unmatched-collectives" if unmatched else "collectives-matched"].evidence
+    assert [each.value for each in counted[:2]] == [found.height, found.height - unmatched]
+    if unmatched:
+        reasons = [each.value for each in counted[2:] if not each.name.startswith("of them by")]
+        assert sum(reasons) == unmatched  # type: ignore[arg-type]
+    assert ("incomplete-groups" in said) or not recording.missing
+    if recording.missing:
+        whole = found.group_by("group_ranks", "group_size").agg(pl.col("rank").n_unique())
+        partly = whole.filter(pl.col("rank") < pl.col("group_size"))
+        assert said["incomplete-groups"].evidence[0].value == partly.height
+        of_missing = found.filter(~pl.col("collective").is_in(["send", "recv"])).join(
+            partly, on="group_ranks", how="semi"
+        )
+        assert of_missing["wait_ns"].null_count() == of_missing.height
+
+
+def test_clocks_are_found_to_the_residual(tmp_path: Path) -> None:
+    offsets = {1: 7_000, 2: -40_000, 3: 5_000_000_000, 4: -3 * HOUR}
+    job = replace(JOB, recording=Recording(clock_offset_ns=offsets))
+    simulate(tmp_path, job, costs=False)
+    found = rankscope.open(tmp_path, executor="serial").clock()
+    assert (found["component"] == 0).all()
+    for row in found.to_dicts():
+        assert row["anchors"] > 10
+        assert abs(row["offset_ns"] + offsets.get(row["rank"], 0)) <= 2 * row["residual_ns"] + 1_000, row
+        assert row["residual_ns"] < 100_000
+
+
+def test_groups_that_share_no_rank_are_components(tmp_path: Path) -> None:
+    # One tensor-parallel group of each half; the rest of their groups is not recorded.
+    simulate(tmp_path, replace(JOB, recording=Recording(missing=(2, 3, 4, 5)), gradient_norm=False), costs=False)
+    run = rankscope.open(tmp_path, executor="serial")
+    clock = run.analyze("clock")["clock"]
+    parts = clock.frame.group_by("component").agg(pl.col("rank").sort()).sort("component")["rank"].to_list()
+    assert parts == [[0, 1], [6, 7]]
+    assert "clock-components" in {finding.id for finding in clock.findings}
+
+
+def test_no_collective_at_all(tmp_path: Path) -> None:
+    events = [kineto.step(1, 0, 50), kineto.launch(2, 3, correlation=1), kineto.kernel("gemm", 9, 20, correlation=1)]
+    run = rankscope.open(kineto.write_ranks(tmp_path, {0: events, 1: events}), executor="serial")
+    results = run.analyze("collectives", "collective_summary", "clock", "mesh", "pipeline_bubble", "stragglers")
+    for name in ("collectives", "collective_summary", "mesh", "pipeline_bubble"):
+        assert (results[name].frame.height, results[name].findings) == (0, ()), name
+    assert results["clock"].frame["method"].to_list() == ["wall clock", "wall clock"]
+    assert [finding.id for finding in results["clock"].findings] == ["clock-not-aligned"]

@@ -1,0 +1,88 @@
+"""Calls that wait for the device: worked out by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests import kineto
+
+import rankscope
+
+
+def run_of(tmp_path: Path, events: list[kineto.Event]) -> list[dict[str, object]]:
+    return rankscope.open(kineto.write_ranks(tmp_path, {0: events})).synchronization().to_dicts()
+
+
+def sync(ts: float, dur: float, name: str = "cudaStreamSynchronize", **args: object) -> kineto.Event:
+    return kineto.launch(ts, dur, name=name, **args)  # type: ignore[arg-type]
+
+
+def test_idle_after_a_call_is_its_own(tmp_path: Path) -> None:
+    events = [
+        kineto.step(1, 0, 1000),
+        kineto.annotation("train", 50, 800),
+        kineto.kernel("k", 100, 200),
+        # The device runs dry at 300, the host goes on at 320 and its next kernel starts at 400: 100 µs.
+        kineto.op("aten::item", 140, 185),
+        kineto.op("aten::_local_scalar_dense", 145, 178),
+        sync(150, 170),
+        kineto.kernel("k", 400, 300),
+        # The device is still busy when the call ends: nothing lost.
+        sync(500, 100),
+        # After the profiler's window: not of a step.
+        sync(1500, 100, "cudaDeviceSynchronize"),
+        # Makes a stream wait, and not the host.
+        sync(700, 5, "cudaStreamWaitEvent"),
+        kineto.kernel("k", 1200, 10),
+    ]
+    rows = run_of(tmp_path, events)
+    assert [(r["call"], r["operator"], r["range"], r["calls"], r["idle_ns"]) for r in rows] == [
+        ("cudaStreamSynchronize", "aten::_local_scalar_dense", "train", 1, 100_000),
+        ("cudaStreamSynchronize", None, "train", 1, 0),
+    ]
+    assert rows[0]["per_step_ns"] == 100_000
+    assert rows[0]["total_ns"] == 170_000
+    assert rows[0]["steps"] == 1
+
+
+def test_idle_before_the_call_is_not_its_fault(tmp_path: Path) -> None:
+    # The device has been idle since 10; the call from 100 to 110 sees it idle, the next kernel comes at 150.
+    events = [kineto.step(1, 0, 1000), kineto.kernel("k", 0, 10), sync(100, 10), kineto.kernel("k", 150, 10)]
+    assert run_of(tmp_path, events)[0]["idle_ns"] == 50_000
+
+
+def test_two_calls_in_one_gap_share_it(tmp_path: Path) -> None:
+    events = [
+        kineto.step(1, 0, 1000),
+        kineto.kernel("k", 0, 100),
+        sync(50, 60),
+        sync(120, 10, "cudaDeviceSynchronize"),
+        kineto.kernel("k", 200, 10),
+    ]
+    rows = {row["call"]: row["idle_ns"] for row in run_of(tmp_path, events)}
+    # Dry at 100. The first ends at 110, the second at 130, the kernel comes at 200; from 110 to 120 no call waits, but
+    # the second's gap begins with its own start.
+    assert rows == {"cudaStreamSynchronize": 10_000, "cudaDeviceSynchronize": 80_000}
+
+
+def test_a_call_on_another_thread_is_in_no_operator_of_this_one(tmp_path: Path) -> None:
+    events = [
+        kineto.step(1, 0, 1000),
+        kineto.op("aten::mm", 0, 500),
+        sync(10, 10, tid=kineto.BACKWARD_THREAD),
+        kineto.kernel("k", 0, 15),
+        kineto.kernel("k", 30, 15),
+    ]
+    assert [(row["operator"], row["idle_ns"]) for row in run_of(tmp_path, events)] == [(None, 15_000)]
+
+
+def test_names_of_other_vendors(tmp_path: Path) -> None:
+    calls = ["hipStreamSynchronize", "hipEventSynchronize", "zeEventHostSynchronize", "urQueueFinish", "urEventWait"]
+    others = ["hipStreamWaitEvent", "urEnqueueEventsWait", "cudaLaunchKernel"]
+    events = [kineto.step(1, 0, 1000), kineto.kernel("k", 0, 5)]
+    events += [sync(10 + 20 * n, 5, name) for n, name in enumerate(calls + others)]
+    assert {row["call"] for row in run_of(tmp_path, events)} == set(calls)
+
+
+def test_without_any(tmp_path: Path) -> None:
+    assert run_of(tmp_path, [kineto.step(1, 0, 10), kineto.op("aten::mm", 1, 2)]) == []

@@ -1,0 +1,198 @@
+"""Two runs compared: against hand-made traces, and against a plain reading of real ones."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from tests import kineto
+
+import rankscope
+from rankscope.compare import Diff
+from rankscope.compare.gate import parse_condition
+from rankscope.errors import ConfigError
+
+SHAPES = [[8, 8], [8, 8]]
+
+
+def job(folder: Path, *, gemm: float, name: str = "gemm", ranks: int = 2, extra: bool = False) -> Path:
+    """Ranks with four steps of 1 ms; each runs one kernel of about `gemm` µs, rank 1 a microsecond longer."""
+    by_rank = {}
+    for rank in range(ranks):
+        events: list[kineto.Event] = []
+        for number in range(4):
+            at, ids = 1000.0 * number, 10 * number
+            events += [
+                kineto.step(number, at, 1000),
+                kineto.op("aten::mm", at + 10, 30, external=ids + 1, dims=SHAPES),
+                kineto.launch(at + 15, 5, correlation=ids + 1, external=ids + 1),
+                kineto.kernel(name, at + 20, gemm + rank + number % 2, correlation=ids + 1, external=ids + 1),
+            ]
+            if extra:
+                events.append(kineto.op("aten::extra", at + 900, 7))
+        by_rank[rank] = events
+    return kineto.write_ranks(folder, by_rank)
+
+
+def row(diff: Diff, section: str, name: str) -> dict[str, Any]:
+    return diff.section(section).filter(pl.col("name") == name).row(0, named=True)
+
+
+def test_means_changes_and_their_spread(tmp_path: Path) -> None:
+    diff = rankscope.diff(job(tmp_path / "a", gemm=100), job(tmp_path / "b", gemm=150))
+    found = row(diff, "kernels", "gemm")
+    # Ranks 0 and 1, steps alternate: 100, 101 and 101, 102.
+    assert (found["a"], found["b"]) == (101_000, 151_000)
+    assert found["change"] == 50_000
+    assert found["change_ratio"] == pytest.approx(50 / 101)
+    assert (found["a_calls"], found["b_calls"]) == (1, 1)
+    # Two of 100, four of 101, two of 102: squares 4 × 1 over 7.
+    assert found["a_spread"] == pytest.approx(1000 * (4 / 7) ** 0.5)
+    assert found["significant"] is True
+    assert found["method"] == "name"
+    assert row(diff, "steps", "compute")["change"] == 50_000
+    assert row(diff, "operators", "aten::mm")["change"] == 0
+    assert row(diff, "operators", "aten::mm")["significant"] is False
+
+
+def test_renamed_kernels_are_paired_by_their_operator(tmp_path: Path) -> None:
+    diff = rankscope.diff(job(tmp_path / "a", gemm=100), job(tmp_path / "b", gemm=90, name="Cijk"))
+    found = row(diff, "kernels", "gemm")
+    assert (found["partner"], found["operator"], found["method"]) == ("Cijk", "aten::mm", "operator and shapes")
+    assert found["change"] == -10_000
+
+
+def test_what_only_one_has(tmp_path: Path) -> None:
+    diff = rankscope.diff(job(tmp_path / "a", gemm=100), job(tmp_path / "b", gemm=100, extra=True))
+    found = row(diff, "operators", "aten::extra")
+    assert found["a"] is None
+    assert (found["b"], found["change"], found["change_ratio"], found["method"]) == (7000, 7000, None, "alone")
+    assert found["significant"] is None
+
+
+def test_two_ranks_of_one_run(tmp_path: Path) -> None:
+    run = rankscope.open(job(tmp_path / "a", gemm=100))
+    found = row(rankscope.diff(run, ranks=[0, 1]), "kernels", "gemm")
+    assert (found["a"], found["b"]) == (100_500, 101_500)
+    with pytest.raises(ConfigError, match="no trace of rank 7"):
+        rankscope.diff(run, ranks=[0, 7])
+    with pytest.raises(ConfigError, match="two ranks"):
+        rankscope.diff(run)
+
+
+def test_a_kernel_that_skips_steps_counts_as_nothing_there(tmp_path: Path) -> None:
+    def once(folder: Path, durations: list[float]) -> Path:
+        events: list[kineto.Event] = []
+        for number, duration in enumerate(durations):
+            events.append(kineto.step(number, 1000 * number, 1000))
+            if duration:
+                events += [
+                    kineto.launch(1000 * number + 1, 1, correlation=number + 1),
+                    kineto.kernel("k", 1000 * number + 5, duration, correlation=number + 1),
+                ]
+        return kineto.write_ranks(folder, {0: events})
+
+    diff = rankscope.diff(once(tmp_path / "a", [30, 0, 30, 0]), once(tmp_path / "b", [30, 30, 30, 30]))
+    found = row(diff, "kernels", "k")
+    assert (found["a"], found["b"], found["a_calls"]) == (15_000, 30_000, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("condition", "fails"),
+    [
+        ("compute > 5%", True),
+        ("compute > 60 %", False),
+        ("compute>40us", True),
+        ("compute > 50us", False),
+        ("compute >= 50us", True),
+        ("kernels:gemm > 0.04 ms", True),
+        ("step_time > 5%", False),
+        ("step_time < -1%", False),
+        ("findings > 100", False),
+    ],
+)
+def test_conditions(tmp_path: Path, condition: str, fails: bool) -> None:
+    diff = rankscope.diff(job(tmp_path / "a", gemm=100), job(tmp_path / "b", gemm=150))
+    said = parse_condition(condition).fails(diff)
+    assert (said is not None) == fails
+    if said is not None and "compute" in condition:
+        assert "+50000 ns (+49.5 %)" in said
+
+
+@pytest.mark.parametrize("text", ["", "step_time", "step_time > ", "> 5%", "step_time > 5 parsecs"])
+def test_what_is_no_condition(text: str) -> None:
+    with pytest.raises(ConfigError, match="no condition"):
+        parse_condition(text)
+
+
+def test_a_condition_on_what_is_not_there_says_what_is(tmp_path: Path) -> None:
+    diff = rankscope.diff(job(tmp_path / "a", gemm=100), job(tmp_path / "b", gemm=150))
+    with pytest.raises(ConfigError, match="no row is called") as error:
+        parse_condition("stepp_time > 5%").fails(diff)
+    assert "step_time" in str(error.value.hint)
+    with pytest.raises(ConfigError, match="is in ns"):
+        parse_condition("step_time > 5MB").fails(diff)
+
+
+def test_json_holds_what_the_frame_does(tmp_path: Path) -> None:
+    diff = rankscope.diff(job(tmp_path / "a", gemm=100), job(tmp_path / "b", gemm=150))
+    content = json.loads(json.dumps(diff.to_json(), allow_nan=False))
+    assert len(content["rows"]) == diff.frame.height
+    assert set(content["rows"][0]) == set(content["columns"])
+    assert content["a"]["ranks"] == [0, 1]
+
+
+def plain_kernels(path: Path) -> dict[str, tuple[int, int]]:
+    """Time and calls by kernel of what was launched inside steps, in plain Python."""
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    spans = [
+        (e["ts"], e["ts"] + e["dur"])
+        for e in events
+        if str(e.get("name", "")).startswith("ProfilerStep#") and e.get("cat") != "gpu_user_annotation"
+    ]
+    launches = {
+        e["args"]["correlation"]: e["ts"]
+        for e in events
+        if e.get("cat") in ("cuda_runtime", "cuda_driver", "Runtime") and "correlation" in e.get("args", {})
+    }
+    found: dict[str, tuple[int, int]] = {}
+    for e in events:
+        if e.get("cat") not in ("Kernel", "Memcpy", "Memset", "kernel", "gpu_memcpy", "gpu_memset"):
+            continue
+        at = launches.get(e["args"].get("correlation"))
+        if at is not None and any(first <= at < last for first, last in spans):
+            time, calls = found.get(e["name"], (0, 0))
+            found[e["name"]] = time + e["dur"] * 1000, calls + 1
+    return found
+
+
+def test_real_runs_against_a_plain_reading(shared_traces: Path) -> None:
+    """ResNet-50 with no and with four loader workers: loading falls, and every kernel is accounted for."""
+    paths = [shared_traces / "tensorboard-plugin" / f"resnet50_num_workers_{n}" for n in (0, 4)]
+    diff = rankscope.diff(*paths)
+    loading = row(diff, "steps", "data_loading")
+    assert loading["change"] / loading["a"] < -0.9
+    assert loading["significant"] is True
+    kernels = diff.section("kernels")
+    for side, path in zip("ab", paths, strict=True):
+        files = [plain_kernels(file) for file in sorted(path.glob("*.json*"))]
+        steps = rankscope.open(path).step_time().height
+        total = kernels[side].fill_null(0).sum() * steps
+        assert total == pytest.approx(sum(time for plain in files for time, _ in plain.values()), rel=1e-9)
+        calls = kernels[f"{side}_calls"].fill_null(0).sum() * steps
+        assert calls == pytest.approx(sum(count for plain in files for _, count in plain.values()))
+
+
+def test_two_vendors_are_paired(shared_traces: Path) -> None:
+    """H100 against MI300X: most kernels have other names, and their operators tell which is which."""
+    name = "Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz"
+    diff = rankscope.diff(shared_traces / "tracelens/h100" / name, shared_traces / "tracelens/mi300" / name)
+    kernels = diff.section("kernels")
+    paired = kernels.filter(pl.col("a").is_not_null() & pl.col("b").is_not_null())
+    for side in "ab":
+        assert paired[side].sum() > 0.95 * kernels[side].fill_null(0).sum()
+    assert "attn_fwd" in set(paired["partner"].drop_nulls())

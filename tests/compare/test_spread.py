@@ -1,0 +1,75 @@
+"""The test of a change against figures from tables, and against a simulation of chance."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from rankscope.compare.spread import chance, significant, student_tail
+
+
+@pytest.mark.parametrize(
+    ("t", "freedom", "both_tails"),
+    [
+        # Two-sided critical values of Student's t as every table has them.
+        (12.706, 1, 0.05),
+        (4.303, 2, 0.05),
+        (2.776, 4, 0.05),
+        (2.228, 10, 0.05),
+        (3.169, 10, 0.01),
+        (2.576, 1e6, 0.01),
+        (63.657, 1, 0.01),
+        (0.0, 7, 1.0),
+    ],
+)
+def test_tails_are_those_of_the_tables(t: float, freedom: float, both_tails: float) -> None:
+    assert math.isclose(student_tail(t, freedom), both_tails, rel_tol=2e-3)
+
+
+def test_tails_with_one_degree_of_freedom_are_cauchys() -> None:
+    for t in (0.1, 1.0, 7.0):
+        assert math.isclose(student_tail(t, 1), 1 - 2 * math.atan(t) / math.pi, rel_tol=1e-6)
+
+
+def test_welchs_own_example() -> None:
+    # Worked by hand: means 3 and 6, variances 2.5 and 4, n = 5 and 3: t = 3 / √(0.5 + 4/3) = 2.2156, ν = 3.523.
+    found = chance([1, 2, 3, 4, 5], [4, 6, 8])
+    assert found is not None
+    assert math.isclose(
+        found, student_tail(3 / math.sqrt(0.5 + 4 / 3), (0.5 + 4 / 3) ** 2 / (0.25 / 4 + (4 / 3) ** 2 / 2))
+    )
+    assert 0.09 < found < 0.11
+
+
+def test_one_value_has_no_spread() -> None:
+    assert chance([1], [1, 2]) is None
+    assert chance([], []) is None
+
+
+def test_values_without_spread() -> None:
+    assert chance([5, 5, 5], [5, 5]) == 1.0
+    assert chance([5, 5, 5], [6, 6]) == 0.0
+
+
+def test_the_chance_is_that_of_chance() -> None:
+    """Of samples without a difference the stated share falls below a limit."""
+    random = np.random.default_rng(0)
+    found = [chance(random.normal(10, 1, 4), random.normal(10, 3, 6)) for _ in range(4000)]
+    below = sum(value is not None and value < 0.05 for value in found) / len(found)
+    assert 0.03 < below < 0.07
+
+
+def test_many_judged_together() -> None:
+    # Benjamini and Hochberg at 5 %, ten tests: the limits are 0.005, 0.010, 0.015, …
+    chances = [0.001, 0.009, 0.014, 0.9, 0.5, 0.04, 0.3, 0.2, 0.7, 0.6]
+    assert significant(chances, 0.05) == [True, True, True, *[False] * 7]
+    assert significant([None, 0.0001, None], 0.05) == [None, True, None]
+    assert significant([]) == []
+
+
+def test_noise_is_not_called_a_change() -> None:
+    random = np.random.default_rng(1)
+    chances = [chance(random.normal(5, 1, 4), random.normal(5, 1, 4)) for _ in range(500)]
+    assert sum(value is True for value in significant(chances)) <= 2

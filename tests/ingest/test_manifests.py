@@ -1,0 +1,114 @@
+"""What the ranks' manifests say beside the traces, and steps that not all ranks recorded, as findings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.kineto import small_step, trace, write
+
+from rankscope.errors import NoTracesError
+from rankscope.ingest.manifests import of_capture, window_gaps
+from rankscope.pipeline import open_run
+from rankscope.rundir.manifest import LostWindow, RankManifest, WrittenTrace, to_json
+from rankscope.store.info import TraceInfo
+
+
+def says(rank: int, **more: Any) -> RankManifest:
+    return RankManifest(run_id="r", rank=rank, state="finished", **more)
+
+
+def test_nothing_to_say() -> None:
+    quiet = [says(rank, written=(WrittenTrace(f"rank{rank}.json"),)) for rank in range(2)]
+    assert of_capture(quiet, ["/x/rank0.json", "/y/rank1.json"]) == []
+
+
+def test_windows_lost_for_one_reason_are_one_finding() -> None:
+    full = [LostWindow(10, 12, f"OSError: no space left: {rank} bytes wanted") for rank in range(3)]
+    manifests = [says(rank, failed=(full[rank],)) for rank in range(3)]
+    manifests[2] = says(2, failed=(full[2], LostWindow(20, 22, "killed")), skipped=(LostWindow(30, None, ""),))
+    failed, killed, skipped = of_capture(manifests, [])
+    assert (failed.id, failed.severity, failed.ranks, failed.steps) == (
+        "windows-failed",
+        "warning",
+        (0, 1, 2),
+        (10, 11, 12),
+    )
+    assert failed.title == "3 windows were recorded but not saved: OSError: no space left: 0 bytes wanted"
+    assert [(each.name, each.value) for each in failed.evidence][:1] == [("rank 0, steps 10–12", full[0].reason)]
+    assert (killed.ranks, killed.steps) == ((2,), (20, 21, 22))
+    assert (skipped.id, skipped.severity, skipped.ranks, skipped.steps) == ("windows-skipped", "info", (2,), ())
+    assert skipped.title == "1 windows were not recorded: no reason is given"
+
+
+def test_traces_that_are_gone_and_captures_that_did_not_end() -> None:
+    written = (
+        WrittenTrace("ranks0-1023/rank0_iter1_2.trace.json.gz", 1, 2),
+        WrittenTrace("rank0_iter5_5.trace.json.gz", 5, 5),
+    )
+    manifest = RankManifest(run_id="r", rank=0, written=written, warnings=("slow disk",))
+    gone, unfinished, warned = of_capture([manifest], ["/run/ranks0-1023/rank0_iter1_2.trace.json.gz"])
+    assert (gone.id, gone.severity, gone.steps) == ("traces-gone", "warning", (5,))
+    assert gone.evidence[0].value == "rank0_iter5_5.trace.json.gz"
+    assert (unfinished.id, unfinished.ranks) == ("capture-unfinished", (0,))
+    assert (warned.id, warned.title) == ("capture-warned", "capture warned: slow disk")
+
+
+def test_a_warning_of_a_loss_is_told_once() -> None:
+    lost = LostWindow(1, 2, "OSError: disk full")
+    text = "steps 1 to 2 were lost (save): OSError: disk full; the job goes on"
+    assert [each.id for each in of_capture([says(0, failed=(lost,), warnings=(text,))], [])] == ["windows-failed"]
+
+
+def test_an_absurd_manifest_costs_nothing() -> None:
+    (finding,) = of_capture([says(0, skipped=(LostWindow(0, 2**62, "x"), LostWindow(5, 1, "x")))], [])
+    assert len(finding.steps) <= 1000
+
+
+def windows(*spans: tuple[int, int]) -> list[TraceInfo]:
+    return [TraceInfo(f"{first}", first_step=first, last_step=last) for first, last in spans]
+
+
+def test_steps_that_not_all_ranks_recorded() -> None:
+    assert window_gaps({0: windows((1, 3), (10, 12)), 1: windows((2, 4), (12, 14))}) == []
+    assert window_gaps({0: windows((1, 3)), 1: [TraceInfo("no steps")]}) == []
+    (gap,) = window_gaps({0: windows((1, 3), (10, 12)), 1: windows((1, 3)), 2: windows((1, 3), (9, 12))})
+    assert (gap.id, gap.severity, gap.ranks, gap.steps) == ("window-gap", "warning", (1,), (9, 10, 11, 12))
+    assert gap.title == "1 ranks have no trace of steps 9–12, which others recorded"
+    assert [each.value for each in gap.evidence] == [2, 1]
+
+
+def test_from_a_run_directory(tmp_path: Path) -> None:
+    for rank in range(2):
+        own = {"schema_version": 1, "run_id": "r", "rank": rank, "world_size": 2}
+        write(tmp_path / f"rank{rank}_iter1_1.trace.json", trace(small_step(), rankscope=own))
+        manifest = says(rank, written=(WrittenTrace(f"rank{rank}_iter1_1.trace.json", 1, 1),))
+        write(tmp_path / "ranks" / f"rank{rank}.json", to_json(manifest))
+    assert open_run(tmp_path).load().findings == []
+    lost = LostWindow(7, 8, "the profiler was in use")
+    write(tmp_path / "ranks" / "rank1.json", to_json(says(1, skipped=(lost,))))
+    # Of another run in the same directory, and one that is cut.
+    other = RankManifest(run_id="other", rank=0, failed=(lost,))
+    write(tmp_path / "ranks" / "rank0.2.json", to_json(other))
+    write(tmp_path / "ranks" / "rank0.3.json", to_json(other)[:40])
+    run = open_run(tmp_path).load()
+    assert [(each.id, each.ranks, each.steps) for each in run.findings] == [
+        ("manifest-unreadable", (), ()),
+        ("windows-skipped", (1,), (7, 8)),
+    ]
+    assert [manifest.rank for manifest in run.loaded.rank_manifests] == [0, 1]
+
+
+def test_many_ranks_have_folders_of_manifests(tmp_path: Path) -> None:
+    own = {"schema_version": 1, "run_id": "r", "rank": 5, "world_size": 2000}
+    write(tmp_path / "ranks0-1023" / "rank5_iter1_1.trace.json", trace(small_step(), rankscope=own))
+    write(tmp_path / "ranks" / "ranks0-1023" / "rank5.json", to_json(says(5, failed=(LostWindow(2, 2, "why"),))))
+    found = {each.id: each for each in open_run(tmp_path).load().findings}
+    assert found.keys() == {"windows-failed", "missing-ranks"}
+
+
+def test_no_trace_at_all_says_why(tmp_path: Path) -> None:
+    write(tmp_path / "ranks" / "rank0.json", to_json(says(0, failed=(LostWindow(1, 2, "OSError: disk full"),))))
+    with pytest.raises(NoTracesError, match="rank 0 says of its capture: OSError: disk full"):
+        open_run(tmp_path)
