@@ -53,9 +53,7 @@ class Page:
 
     def ready(self) -> None:
         """Until the server has done all of its work."""
-        self.tab.wait_for_function(
-            "async () => (await (await fetch('api/state')).json()).phase === 'ready'", timeout=WAIT_MS, polling=300
-        )
+        self.tab.wait_for_selector("#app[data-phase=ready]", timeout=WAIT_MS)
 
     def timeline(self, query: str = "") -> None:
         """The timeline, with all in sight drawn as it is."""

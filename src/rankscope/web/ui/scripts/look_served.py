@@ -26,9 +26,7 @@ def settle(page: Page) -> None:
 
 def pictures(page: Page, folder: Path, name: str) -> None:
     """Every place of one run, in the size and colours that the page has."""
-    page.wait_for_function(
-        "async () => (await (await fetch('api/state')).json()).phase === 'ready'", timeout=300_000, polling=500
-    )
+    page.wait_for_selector("#app[data-phase=ready]", timeout=300_000)
     layout = page.evaluate("async () => (await fetch('api/timeline')).json()")
     rank = layout["ranks"][min(1, len(layout["ranks"]) - 1)]
     steps = rank["steps"] or [[None, 0, 0]]

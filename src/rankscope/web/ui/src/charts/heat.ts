@@ -16,7 +16,6 @@ export interface HeatSpec {
   onPick(rank: number, step: number | null): void;
 }
 
-const LEFT = 62;
 const TOP = 20;
 const TALL = 420;
 const LEAST_ROW = 2;
@@ -29,13 +28,14 @@ export function heatMap(context: Pick<ViewContext, "onLeave">, spec: HeatSpec): 
     class: "heat", tabindex: "0", role: "application", "data-testid": spec.testId, "data-rows": ranks.length, "data-columns": steps.length,
     "aria-label": `${spec.label}, ${ranks.length} ranks by ${steps.length} steps. Arrow keys move, Enter leads to the timeline.`,
   }, canvas);
+  const left = 48 + 8 * String(Math.max(...ranks)).length;
   const most = values.reduce<number>((peak, value) => Math.max(peak, value ?? 0), 0);
   const row = Math.max(LEAST_ROW, Math.min(26, Math.floor(TALL / Math.max(1, ranks.length))));
   const height = TOP + row * ranks.length;
   let width = 0;
   let at: { rank: number; step: number } | null = null;
 
-  const cellWidth = (): number => (width - LEFT) / Math.max(1, steps.length);
+  const cellWidth = (): number => (width - left) / Math.max(1, steps.length);
   const value = (rank: number, step: number): number | null => values[rank * steps.length + step] ?? null;
 
   function draw(): void {
@@ -54,7 +54,7 @@ export function heatMap(context: Pick<ViewContext, "onLeave">, spec: HeatSpec): 
     for (let i = 0; i < ranks.length; i++) {
       for (let j = 0; j < steps.length; j++) {
         const amount = value(i, j);
-        const [x, y] = [LEFT + j * cell, TOP + i * row];
+        const [x, y] = [left + j * cell, TOP + i * row];
         c.globalAlpha = 1;
         c.fillStyle = none;
         if (amount === null) {
@@ -72,14 +72,14 @@ export function heatMap(context: Pick<ViewContext, "onLeave">, spec: HeatSpec): 
     c.fillStyle = muted;
     const everyRank = Math.ceil(15 / row);
     c.textAlign = "right";
-    ranks.forEach((rank, index) => { if (index % everyRank === 0) c.fillText(`Rank ${rank}`, LEFT - 8, TOP + index * row + Math.max(row, 12) / 2); });
+    ranks.forEach((rank, index) => { if (index % everyRank === 0) c.fillText(`Rank ${rank}`, left - 8, TOP + index * row + Math.max(row, 12) / 2); });
     c.textAlign = "center";
     const everyStep = Math.ceil(46 / cell);
-    steps.forEach((step, index) => { if (index % everyStep === 0) c.fillText(step === null ? "–" : index === 0 ? `Step ${step}` : String(step), Math.max(LEFT + 20, LEFT + (index + 0.5) * cell), 9); });
+    steps.forEach((step, index) => { if (index % everyStep === 0) c.fillText(step === null ? "–" : index === 0 ? `Step ${step}` : String(step), Math.max(left + 20, left + (index + 0.5) * cell), 9); });
     if (at) {
       c.strokeStyle = text;
       c.lineWidth = 2;
-      c.strokeRect(LEFT + at.step * cell, TOP + at.rank * row, Math.max(3, cell - gap), Math.max(3, row - gap));
+      c.strokeRect(left + at.step * cell, TOP + at.rank * row, Math.max(3, cell - gap), Math.max(3, row - gap));
     }
   }
 
@@ -94,7 +94,7 @@ export function heatMap(context: Pick<ViewContext, "onLeave">, spec: HeatSpec): 
 
   function under(event: MouseEvent): { rank: number; step: number } | null {
     const corner = canvas.getBoundingClientRect();
-    const [step, rank] = [Math.floor((event.clientX - corner.left - LEFT) / cellWidth()), Math.floor((event.clientY - corner.top - TOP) / row)];
+    const [step, rank] = [Math.floor((event.clientX - corner.left - left) / cellWidth()), Math.floor((event.clientY - corner.top - TOP) / row)];
     return step >= 0 && step < steps.length && rank >= 0 && rank < ranks.length ? { rank, step } : null;
   }
 

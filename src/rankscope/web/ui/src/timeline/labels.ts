@@ -133,7 +133,7 @@ export class Labels {
       return layout.ranks.find((each) => each.rank === rank) ?? null;
     }
     let row = frame.first;
-    while (row + 1 < frame.last && rows.top[row]! + rows.size[row]! < frame.scroll + 12) row++; // what is nearly gone is not the first
+    while (!rows.dense && row + 1 < frame.last && rows.top[row]! + rows.size[row]! < frame.scroll + 12) row++; // what is nearly gone is not the first
     if (row >= rows.length) return null;
     const of = rows.of[row]!;
     const kind = rows.kind[row];

@@ -8,6 +8,14 @@ import { laneTitle, type Layout } from "./layout.ts";
 import type { Stage } from "./stage.ts";
 import { KEYS } from "./toolbar.ts";
 
+/** How far the ranks' clocks can be trusted against each other. */
+export function corner(layout: Layout): HTMLElement {
+  const { aligned, residual, ranks } = layout;
+  const [text, title] = ranks.length < 2 ? ["", ""] : !aligned ? ["Clocks as recorded", "The ranks’ clocks could not be aligned: what seems late may only be a clock that is off."]
+    : [`Clocks ± ${residual === null ? "?" : formatDuration(residual, 2)}`, "The ranks’ clocks are aligned by their collectives; what is closer than this cannot be told apart."];
+  return h("div", { class: "tl-corner", title: title === "" ? null : title }, text);
+}
+
 export function legend(layout: Layout): HTMLElement {
   return h("div", { class: "tl-legend" },
     h("ul", { class: "legend" }, layout.categories.filter(({ category }) => category !== "idle").map(({ category, title }) => h("li", { class: "legend-item" }, swatch(category), title))),

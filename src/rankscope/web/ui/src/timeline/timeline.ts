@@ -13,7 +13,7 @@ import { Gutter } from "./gutter.ts";
 import { hitAt } from "./hit.ts";
 import { Input, rowUnder } from "./input.ts";
 import { rankIndex, type Layout } from "./layout.ts";
-import { legend, marksOf, Tip } from "./legend.ts";
+import { corner, legend, marksOf, Tip } from "./legend.ts";
 import { Loader, ranges } from "./loader.ts";
 import { measurePanel } from "./measure.ts";
 import { Model, type Place } from "./model.ts";
@@ -59,7 +59,7 @@ export class Timeline {
     const model = this.#model = new Model(api, layout, cache, names, counters, marksOf(findings));
     this.#loader = new Loader(api, cache, layout, () => { this.#notice.hidden = true; model.changed(); }, failed);
     this.#gutter = new Gutter(model, () => this.#stage.box);
-    this.#stage = new Stage(model, this.#loader, this.#gutter.element, h("div", { class: "tl-corner" }, layout.aligned ? `Clocks aligned${layout.residual === null ? "" : `, ± ${formatDuration(layout.residual, 2)}`}` : "Clocks as recorded"), "tl-help");
+    this.#stage = new Stage(model, this.#loader, this.#gutter.element, corner(layout), "tl-help");
     this.#tip = new Tip(layout, this.#stage);
     this.#stage.afterFrame(() => this.#gutter.draw());
     this.#input = new Input(model, this.#stage, {
