@@ -299,6 +299,22 @@ def test_ranks_are_moved_by_the_clock(tmp_path: Path) -> None:
     assert starts[0] == starts[1] == [200_000 * number for number in range(12)]
 
 
+def test_without_an_analysed_clock_ranks_keep_their_wall_clock(
+    small: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(run: Run, *names: str) -> None:
+        raise ValueError("broken")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "analyze", fail)
+        _, timeline = drawn(small)
+    assert sorted(timeline.ranks) == [0, 1, 3]
+    assert not timeline.clock.aligned
+    assert "broken" in caplog.text
+    _, again = drawn(small)  # and it was not kept
+    assert again.clock.ranks[0].offset_ns == 0
+
+
 def test_an_empty_rank_has_its_own_lane(tmp_path: Path) -> None:
     _, timeline = drawn(
         write_ranks(tmp_path / "run", {0: [memory(15, 1024, allocated=1024, reserved=4096)], 1: [kernel("k", 1, 2)]})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -265,6 +266,10 @@ class Run:
         """Another run of those whose traces are among the files (`loaded.known_runs`)."""
         tasks = self._tasks
         return Run(self._found, self._options, known.name or NAMELESS, tasks.executor, tasks.workers, progress)
+
+    def kept(self) -> AbstractContextManager[None]:
+        """Within this, workers stay from one call to the next."""
+        return self._tasks.kept()
 
     def map_ranks(
         self,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 import polars as pl
 
-from rankscope.errors import AnalysisError
+from rankscope.ingest.losses import said
 from rankscope.pipeline import Run
 from rankscope.store.beside import Beside
 from rankscope.timeline.alignment import recall_clock, remember_clock
@@ -14,6 +15,8 @@ from rankscope.timeline.clock import RunClock, run_clock
 from rankscope.timeline.pyramid import levels_for
 from rankscope.timeline.rank import RankLanes, draw_rank, find_rank
 from rankscope.timeline.whole import Timeline
+
+logger = logging.getLogger(__name__)
 
 Told = Callable[[Timeline, int, "BaseException | None"], None]
 """Told of each rank that had to be drawn: the timeline with it, the rank, and what went wrong if it is not in it."""
@@ -27,8 +30,9 @@ def clock_of(run: Run) -> RunClock:
     ranks = {rank: [trace.info for trace in traces] for rank, traces in run.loaded.ranks.items()}
     try:
         clock = run_clock(ranks, run.analyze("clock")["clock"].frame)
-    except AnalysisError:
-        # Said where the analyses are shown. What can be seen is still to be seen.
+    except Exception as error:
+        # Said where the analyses are shown, and not kept. What can be seen is still to be seen.
+        logger.warning("the ranks' clocks could not be compared: %s", said(error))
         return run_clock(ranks, pl.DataFrame())
     remember_clock(run, clock)
     return clock

@@ -142,6 +142,10 @@ class LoadedRun:
     def _load(self) -> None:
         run = self._make(self._progress)
         self.run = run
+        with run.kept():
+            self._fill(run)
+
+    def _fill(self, run: Run) -> None:
         run.load()
         self.findings = by_weight([*run.findings, *self._lost])
         self.about = run.about()
