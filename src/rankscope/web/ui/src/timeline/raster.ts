@@ -44,6 +44,7 @@ export class Raster {
   readonly #present: number[] = [];
   readonly #met: Uint8Array;
   readonly #edge: Uint8Array;
+  #edged = false;
   readonly #r: Float32Array;
   readonly #g: Float32Array;
   readonly #b: Float32Array;
@@ -57,7 +58,7 @@ export class Raster {
     this.height = height;
     this.bytes = new Uint8ClampedArray(width * height * 4);
     this.pixels = new Uint32Array(this.bytes.buffer);
-    this.#shares = new Float32Array(width * inks.length);
+    this.#shares = new Float32Array(width * (inks.length + 1)); // the last stays empty
     this.#met = new Uint8Array(inks.length);
     this.#edge = new Uint8Array(width);
     this.#r = Float32Array.from(inks, (ink) => ink.r);
@@ -80,6 +81,7 @@ export class Raster {
       for (const category of this.#present) this.#shares.fill(0, category * this.width + this.#low, category * this.width + this.#high + 1);
       this.#edge.fill(0, this.#low, this.#high + 1);
     }
+    this.#edged = false;
     this.#met.fill(0);
     if (left) for (let category = 0; category < left.length; category++) if (left[category] === 1) this.#met[category] = LEFT_OUT;
     this.#present.length = 0;
@@ -98,7 +100,7 @@ export class Raster {
     const last = Math.min(width - 1, Math.max(first, Math.ceil(right) - 1));
     if (first < this.#low) this.#low = first;
     if (last > this.#high) this.#high = last;
-    if (edged && x0 >= 0 && x1 - x0 >= EDGE_PX) this.#edge[first] = 1;
+    if (edged && x0 >= 0 && x1 - x0 >= EDGE_PX) this.#mark(first);
     this.#meet(category);
     const shares = this.#shares;
     const base = category * width;
@@ -184,7 +186,7 @@ export class Raster {
       let last = x1 | 0;
       if (last === x1) last--;
       if (last > most) most = last;
-      if (edged) this.#edge[first] = 1;
+      if (edged) this.#mark(first);
       shares[base + first]! += first + 1 - x0;
       for (let x = first + 1; x < last; x++) shares[base + x]! += 1;
       shares[base + last]! += x1 - last;
@@ -211,6 +213,11 @@ export class Raster {
     return tints;
   }
 
+  #mark(x: number): void {
+    this.#edge[x] = 1;
+    this.#edged = true;
+  }
+
   #meet(category: number): void {
     if (this.#met[category] !== 0) return;
     this.#met[category] = 1;
@@ -231,25 +238,27 @@ export class Raster {
     const shares = this.#shares;
     const [inkR, inkG, inkB, edge] = [this.#r, this.#g, this.#b, this.#edge];
     const alone = this.#tints(background);
-    const only = present[0] ?? 0;
-    const several = present.length > 1;
+    // Nearly every pixel holds one of at most three categories: its colour at that share is known beforehand.
+    const few = present.length <= 3;
+    const nothing = inkR.length * width;
+    const [first, second, third] = [present[0] ?? 0, present[1] ?? 0, present[2] ?? 0];
+    const [base1, base2, base3] = [present.length > 0 ? first * width : nothing, present.length > 1 ? second * width : nothing, present.length > 2 ? third * width : nothing];
+    const edged = this.#edged;
     for (let x = this.#low; x <= this.#high; x++) {
-      if (edge[x] === 0) { // nearly every pixel holds one category: its colour at that share is known
-        let which = only;
-        let amount = shares[only * width + x]!;
-        let mixed = false;
-        for (let k = 1; several && k < present.length; k++) {
-          const part = shares[present[k]! * width + x]!;
-          if (part === 0) continue;
-          if (amount > 0) {
-            mixed = true;
-            break;
-          }
-          amount = part;
-          which = present[k]!;
+      if (few && !(edged && edge[x] === 1)) {
+        const a = shares[base1 + x]!;
+        const b = shares[base2 + x]!;
+        const c = shares[base3 + x]!;
+        if (b === 0 && c === 0) {
+          if (a > 0) pixels[line + x] = alone[(first << 9) + level(a)]!;
+          continue;
         }
-        if (!mixed) {
-          if (amount > 0) pixels[line + x] = alone[(which << 9) + (amount >= 1 ? TINTS : amount <= FAINTEST ? FAINT : (amount * TINTS + 0.5) | 0)]!;
+        if (a === 0 && c === 0) {
+          pixels[line + x] = alone[(second << 9) + level(b)]!;
+          continue;
+        }
+        if (a === 0 && b === 0) {
+          pixels[line + x] = alone[(third << 9) + level(c)]!;
           continue;
         }
       }
@@ -306,6 +315,11 @@ export class Raster {
       }
     }
   }
+}
+
+/** The step of a share for which the colour is known; never below what can be seen. */
+function level(share: number): number {
+  return share >= 1 ? TINTS : share <= FAINTEST ? FAINT : (share * TINTS + 0.5) | 0;
 }
 
 function packed(r: number, g: number, b: number): number {
