@@ -211,7 +211,8 @@ export class Labels {
       while (j + 1 < tile.to && rows[j + 1] === rows[i] && bins[j + 1] === bins[j]! + 1) j++;
       if (bins[j]! - bins[i]! + 1 >= shortest) {
         const middle = (bins[i]! + bins[j]!) >> 1;
-        const busy = lowerBound(busyBins, middle, tile.busyFrom, tile.busyTo);
+        let busy = lowerBound(busyBins, middle, tile.busyFrom, tile.busyTo);
+        while (busy + 1 < tile.busyTo && busyBins[busy + 1] === busyBins[busy] && tile.batch.busy[busy + 1]! > tile.batch.busy[busy]!) busy++; // the event's own: it covers most
         this.#name(c, (bins[i]! * binWidth - from) * scale, ((bins[j]! + 1) * binWidth - from) * scale, names[i]!, busy < tile.busyTo ? busyCategories[busy]! : 0);
       }
       i = j + 1;
@@ -294,7 +295,7 @@ export class Labels {
       if (boxes.length <= 128) for (const { member } of boxes) outline(member.lane, member.start_ns, member.end_ns, 1);
     }
     for (const link of [detail.launch, detail.operator]) {
-      if (!link) continue;
+      if (!link || (rows.rowOfLane[link.lane] ?? -1) < 0) continue; // in a folded rank it would only stand in the way
       const [from, to] = [box(link.lane, link.start_ns, link.end_ns), box(detail.lane, detail.start_ns, detail.end_ns)];
       outline(link.lane, link.start_ns, link.end_ns, 1);
       if (link !== detail.launch || !from || !to) continue;

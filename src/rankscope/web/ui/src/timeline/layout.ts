@@ -1,5 +1,6 @@
 /** The lanes of a run as `api/timeline` gives them, checked, in typed arrays. */
 import { categoryOf, type Category } from "../theme/categories.ts";
+import { around, type Window } from "./window.ts";
 
 export type TrackKind = "rank" | "stream" | "thread" | "python" | "annotation";
 
@@ -101,4 +102,12 @@ export function laneTitle(layout: Layout, lane: number): string {
   if (!track) return `lane ${lane}`;
   const depth = layout.laneDepth[lane] ?? 0;
   return `rank ${track.rank}, ${track.kind === "rank" ? "whole" : track.title}${depth > 0 ? `, depth ${depth}` : ""}${layout.laneOverflow[lane] ? " (overflow)" : ""}`;
+}
+
+/** The stretch that a step takes on a rank, or on all of them; null where it is not known. */
+export function stepWindow(layout: Layout, step: number, rank: number | null): Window | null {
+  const ranks = rank === null ? layout.ranks : layout.ranks.filter((each) => each.rank === rank);
+  const found = ranks.flatMap((each) => each.steps.filter((one) => one.step === step));
+  if (found.length === 0) return null;
+  return around(Math.min(...found.map((one) => one.start)), Math.max(...found.map((one) => one.end)), layout.span, 0.03);
 }

@@ -40,10 +40,11 @@ export function detailPanel(model: Model, detail: EventDetail, acts: PanelActs):
       fact("Begins", formatMoment(detail.start_ns), exactCell(detail.start_ns, "ns")),
       fact("Category", [swatch(categoryOf(detail.category)), model.layout.categories.find(({ category }) => category === categoryOf(detail.category))?.title ?? shownName(detail.category, 40)]),
       fact("On", named(laneTitle(model.layout, detail.lane), 120)),
-      detail.step === null ? null : fact("Step", String(detail.step)),
-      detail.shapes === null || detail.shapes === "" ? null : fact("Shapes", h("code", {}, named(detail.shapes, 400))),
-      place("Launched by", detail.launch), place("Operator", detail.operator)),
-    collective(detail, acts), statistics(detail, acts), stack(detail), args(detail));
+      detail.step === null ? null : fact("Step", String(detail.step))),
+    collective(detail, acts),
+    h("dl", { class: "tl-facts" }, place("Launched by", detail.launch), place("Operator", detail.operator),
+      detail.shapes === null || detail.shapes === "" ? null : fact("Shapes", h("code", {}, named(detail.shapes, 400)))),
+    statistics(detail, acts), stack(detail), args(detail));
 }
 
 function link(at: EventPlace, acts: PanelActs): HTMLElement {

@@ -4,6 +4,7 @@ import { CATEGORIES, categoryVariable, type Category } from "../theme/categories
 import { color } from "../theme/theme.ts";
 import { drawLane, type Scene } from "./draw.ts";
 import { Labels, type Palette } from "./labels.ts";
+import { rankIndex } from "./layout.ts";
 import type { Loader } from "./loader.ts";
 import type { Model } from "./model.ts";
 import { Raster, type Ink } from "./raster.ts";
@@ -105,6 +106,17 @@ export class Stage {
   end(): void {
     this.#ended = true;
     cancelAnimationFrame(this.#asked);
+  }
+
+  /** How far down the rows are scrolled: the rank at the top and the pixels of it that are above; null at the very top. */
+  topRank(): { rank: number; by: number } | null {
+    const { rows, layout } = this.#model;
+    if (!this.frame || this.box.scrollTop < 4) return null;
+    const kind = rows.kind[this.frame.first];
+    const of = rows.of[this.frame.first] ?? 0;
+    const rank = kind === RowKind.Rank || kind === RowKind.Counter ? layout.ranks[of]?.rank : layout.tracks[of]?.rank;
+    if (rank === undefined) return null;
+    return { rank, by: Math.max(0, Math.round(this.box.scrollTop - (rows.top[rows.rowOfRank[rankIndex(layout, rank)] ?? 0] ?? 0))) };
   }
 
   /** The categories that are not drawn at this height of a row, `y` pixels below its top; null where all are. */

@@ -12,7 +12,7 @@ import type { EventDetail } from "./detail.ts";
 import { Gutter } from "./gutter.ts";
 import { hitAt } from "./hit.ts";
 import { Input, rowUnder } from "./input.ts";
-import { rankIndex, type Layout } from "./layout.ts";
+import { rankIndex, stepWindow, type Layout } from "./layout.ts";
 import { corner, legend, marksOf, Tip } from "./legend.ts";
 import { Loader, ranges } from "./loader.ts";
 import { measurePanel } from "./measure.ts";
@@ -20,7 +20,7 @@ import { Model, type Place } from "./model.ts";
 import { Names } from "./names.ts";
 import { detailPanel, spoken } from "./panel.ts";
 import { RULER, Stage } from "./stage.ts";
-import { RowKind, standIn } from "./rows.ts";
+import { standIn } from "./rows.ts";
 import { TileCache } from "./tiles.ts";
 import { toolbar, type Toolbar } from "./toolbar.ts";
 import { around, clamped, panned, whole, type Window } from "./window.ts";
@@ -126,7 +126,7 @@ export class Timeline {
       requestAnimationFrame(() => this.#scrollToRank(rank));
     }
     if (address.step !== null) {
-      const window = this.#stepWindow(address.step, address.rank);
+      const window = stepWindow(model.layout, address.step, address.rank);
       if (window) model.show(window);
     }
     if (!address.selected) this.#unselect(false);
@@ -137,7 +137,7 @@ export class Timeline {
 
   #address(): Record<string, string> {
     const model = this.#model;
-    const top = this.#topRank();
+    const top = this.#stage.topRank();
     model.window = rounded(model.window);
     const all = whole(model.layout.span);
     const untouched = model.window.from === all.from && model.window.to === all.to;
@@ -145,17 +145,6 @@ export class Timeline {
       window: untouched ? null : model.window, selected: model.selected, measured: model.measured, open: model.open, tracks: model.tracks,
       filter: model.filter, query: model.query, counters: model.showCounters, at: top,
     }, model.openAtFirst);
-  }
-
-  #topRank(): Address["at"] {
-    const { rows, layout } = this.#model;
-    const frame = this.#stage.frame;
-    if (!frame || this.#stage.box.scrollTop < 4) return null;
-    const kind = rows.kind[frame.first];
-    const of = rows.of[frame.first] ?? 0;
-    const rank = kind === RowKind.Rank || kind === RowKind.Counter ? layout.ranks[of]?.rank : layout.tracks[of]?.rank;
-    if (rank === undefined) return null;
-    return { rank, by: Math.max(0, Math.round(this.#stage.box.scrollTop - (rows.top[rows.rowOfRank[rankIndex(layout, rank)] ?? 0] ?? 0))) };
   }
 
   /** Small moves change the address in place, some time after the last of them. */
@@ -179,16 +168,8 @@ export class Timeline {
 
   // Jumps.
 
-  #stepWindow(step: number, rank: number | null): Window | null {
-    const { layout } = this.#model;
-    const ranks = rank === null ? layout.ranks : layout.ranks.filter((each) => each.rank === rank);
-    const found = ranks.flatMap((each) => each.steps.filter((one) => one.step === step));
-    if (found.length === 0) return null;
-    return around(Math.min(...found.map((one) => one.start)), Math.max(...found.map((one) => one.end)), layout.span, 0.03);
-  }
-
   #toStep(step: number, rank: number | null = null): void {
-    const window = this.#stepWindow(step, rank);
+    const window = stepWindow(this.#model.layout, step, rank);
     if (window) this.#go(window);
   }
 
@@ -217,7 +198,7 @@ export class Timeline {
   #toFinding(finding: Finding): void {
     const rank = finding.ranks[0] ?? null;
     if (rank !== null) this.#model.toggleRank(rank, true);
-    const window = finding.steps[0] === undefined ? null : this.#stepWindow(finding.steps[0], rank);
+    const window = finding.steps[0] === undefined ? null : stepWindow(this.#model.layout, finding.steps[0], rank);
     if (window) this.#model.show(window);
     if (rank !== null) this.#scrollToRank(rank);
     this.#push();
