@@ -39,12 +39,29 @@ def analysis_page(analysis: Analysis) -> str:
         fenced(body.strip()),
         f"```\nrankscope analyze {analysis.name} DIR --format table|json|csv|parquet\n```",
         f'```python\nrankscope.open("DIR").{analysis.name}()  # a Polars frame\n```',
+        *options(analysis),
         "## Columns",
         table(("column", "unit", "meaning"), ((f"`{c.name}`", c.unit, c.doc) for c in analysis.columns)),
         "## Made of",
         made_of(analysis),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def options(analysis: Analysis) -> list[str]:
+    """What can be chosen of this analysis alone; nothing where it has no options."""
+    rows = [
+        (f"`{each.usage}`", "" if each.default in (None, False) else f"`{each.default}`", each.doc)
+        for each in analysis.parameters
+    ]
+    if not rows:
+        return []
+    example = analysis.parameters[0].name
+    return [
+        "## Options",
+        f"In Python they are arguments: `run.{analysis.name}({example}=…)`.",
+        table(("option", "default", "meaning"), rows),
+    ]
 
 
 def made_of(analysis: Analysis) -> str:

@@ -9,12 +9,15 @@ reduces those frames to the result. It reads and writes nothing else.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import polars as pl
 
+from rankscope.errors import ConfigError
+from rankscope.primitives.steps import host_steps, launched_in, started_in
 from rankscope.store.info import TraceInfo
 
 RESULT_SCHEMA_VERSION = 1
@@ -101,6 +104,68 @@ class Options:
         return kept
 
 
+Value = str | int | bool | None
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """What a user may choose of one analysis alone: `rankscope analyze NAME --match REGEX`, ``run.NAME(match=…)``.
+
+    Attributes:
+        name: in snake case; the command line writes it with dashes.
+        doc: what it does, for help and docs.
+        kind: `text`, `regex` (checked, to be used case aside), `number` (whole, not negative), or `flag` (off unless
+            given).
+        default: what holds where nothing is given; for a flag False.
+        choices: the texts that may be given; empty for any.
+    """
+
+    name: str
+    doc: str
+    kind: Literal["text", "regex", "number", "flag"] = "text"
+    default: Value = None
+    choices: tuple[str, ...] = ()
+
+    @property
+    def usage(self) -> str:
+        """How the command line takes it: ``--by name|shape``, ``--match REGEX``."""
+        takes = "|".join(self.choices) or {"regex": "REGEX", "number": "N", "flag": ""}.get(self.kind, "TEXT")
+        return f"--{self.name.replace('_', '-')} {takes}".rstrip()
+
+    def read(self, given: Value) -> Value:
+        """A value as given, by a program or as text on a command line, as one of the parameter's kind.
+
+        Raises:
+            ConfigError: it is none.
+        """
+        if given is None:
+            return self.default
+        if self.kind == "flag":
+            return given not in (False, "false", "0", "")
+        if self.kind == "number":
+            if not str(given).isdecimal():
+                raise ConfigError(f"{self.name}: {given!r} is no number", hint="give a whole number, 0 or more")
+            return int(given)
+        text = str(given)
+        if self.choices and text not in self.choices:
+            raise ConfigError(f"{self.name} cannot be {text!r}", hint=f"choose from: {', '.join(self.choices)}")
+        if self.kind == "regex":
+            try:
+                re.compile(text)
+                # The engine that searches the names knows no look-around, nor references back.
+                pl.Series([""]).str.contains(text)
+            except (re.error, pl.exceptions.ComputeError) as error:
+                reason = str(error).splitlines()[-1]
+                raise ConfigError(
+                    f"{self.name}: {text!r} is no regular expression that can be used: {reason}",
+                    hint="write one without look-around and without references back",
+                ) from error
+        return text
+
+
+Parameters = Mapping[str, Value]
+
+
 @dataclass(frozen=True)
 class Inputs:
     """What an analysis knows beside the tables.
@@ -112,6 +177,7 @@ class Inputs:
             a ``rank`` column.
         rank: the rank at hand, in `per_rank`.
         world_size: ranks in the job, if any file says so.
+        parameters: a value for each of the analysis's own parameters.
     """
 
     options: Options
@@ -119,6 +185,7 @@ class Inputs:
     results: Mapping[str, pl.DataFrame] = field(default_factory=dict)
     rank: int = -1
     world_size: int | None = None
+    parameters: Parameters = field(default_factory=dict)
 
 
 Tables = Mapping[str, pl.DataFrame]
@@ -139,6 +206,9 @@ class Analysis:
         requires: analyses whose results it wants.
         per_rank: one rank's tables to a small frame.
         across_ranks: those frames, in the order of ranks, to the result's frame and findings.
+        parameters: what a user may choose of it; both functions find the values in `Inputs.parameters`. What another
+            analysis requires is always made with the defaults.
+        reads_more: what it wants of the tables beyond `reads` for these parameters, where that is much.
     """
 
     name: str
@@ -148,6 +218,28 @@ class Analysis:
     across_ranks: AcrossRanks
     reads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     requires: tuple[str, ...] = ()
+    parameters: tuple[Parameter, ...] = ()
+    reads_more: Callable[[Parameters], Mapping[str, tuple[str, ...]]] | None = None
+
+    def wants(self, chosen: Parameters) -> dict[str, tuple[str, ...]]:
+        """The tables and columns that it wants for a choice of parameters."""
+        wanted = dict(self.reads)
+        for table, columns in (self.reads_more(chosen) if self.reads_more is not None else {}).items():
+            wanted[table] = tuple(dict.fromkeys((*wanted.get(table, ()), *columns)))
+        return wanted
+
+    def choose(self, given: Parameters | None = None) -> dict[str, Value]:
+        """A value for each parameter, in their order: as given, else the default.
+
+        Raises:
+            ConfigError: there is no such parameter, or it cannot have such a value.
+        """
+        known = {parameter.name: parameter for parameter in self.parameters}
+        for name in given or ():
+            if name not in known:
+                hint = f"it has: {', '.join(known)}" if known else "it has none of its own"
+                raise ConfigError(f"{self.name} has no option {name!r}", hint=hint)
+        return {name: parameter.read((given or {}).get(name)) for name, parameter in known.items()}
 
     @property
     def title(self) -> str:
@@ -220,6 +312,32 @@ def by_window(tables: Tables, inputs: Inputs) -> list[Tables]:
         return [tables]
     windows = range(len(inputs.traces))
     return [{name: frame.filter(pl.col("window") == window) for name, frame in tables.items()} for window in windows]
+
+
+def chosen_starts(frame: pl.DataFrame, annotations: pl.DataFrame, inputs: Inputs) -> pl.Series:
+    """Whether each row starts in the chosen steps (`--steps`); all do where none were chosen.
+
+    Args:
+        frame: start_ns.
+        annotations: start_ns, end_ns, on_device, step.
+    """
+    if inputs.options.steps is None:
+        every: pl.Series = pl.Series([True], dtype=pl.Boolean).new_from_index(0, frame.height)
+        return every
+    keep = inputs.options.keeps(pl.col("step"))
+    return pl.Series(started_in(frame["start_ns"].to_numpy(), host_steps(annotations), keep))
+
+
+def chosen_launches(device: pl.DataFrame, annotations: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
+    """The device events that the chosen steps (`--steps`) launched; all where none were chosen.
+
+    Args:
+        device: launch_ns and any others.
+        annotations: start_ns, end_ns, on_device, step.
+    """
+    if inputs.options.steps is None:
+        return device
+    return launched_in(device, host_steps(annotations), inputs.options.keeps(pl.col("step")))
 
 
 def concat_ranks(parts: Sequence[pl.DataFrame], columns: Sequence[Column]) -> pl.DataFrame:

@@ -22,8 +22,22 @@ def rank_events(rank: int) -> list[kineto.Event]:
         kineto.memset(1060, 10, size=4096),
     ]
     for step in (10, 11):
-        events += _step(step, rank)
+        events += [*_step(step, rank), *_memory(step, rank)]
     return events
+
+
+def _memory(number: int, rank: int) -> list[kineto.Event]:
+    """A tensor that comes and goes, and one that each step keeps; rank 1 has half of what rank 0 has."""
+    at = 1000.0 + 1000.0 * (number - 10) + 150.0 * rank
+    half, held = 1 + rank, 4_000_000 // (1 + rank) + (number - 10) * 65_536
+    return [
+        kineto.memory(at + time, size, allocated=held + change, reserved=16_777_216 // half, address=address)
+        for time, size, change, address in (
+            (112.0, 1_048_576, 1_048_576, 1 << 40),
+            (130.0, 65_536, 1_114_112, (1 << 41) + number),
+            (250.0, -1_048_576, 65_536, 1 << 40),
+        )
+    ]
 
 
 def _step(number: int, rank: int) -> list[kineto.Event]:

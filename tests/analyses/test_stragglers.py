@@ -80,11 +80,13 @@ class Parts:
     """A run's mapped collectives, to take something away from before they are reduced."""
 
     def __init__(self, run: rankscope.Run) -> None:
-        from rankscope.pipeline.tasks import analyze_rank
+        from rankscope.pipeline.tasks import analyze_rank, asked
 
         self.run, self.infos, self.world = run, tuple(run.loaded.infos), run.world_size
         self.mapped = {
-            rank: analyze_rank(["collectives"], rank, tuple(traces), Options(), run.world_size, {})["collectives"]
+            rank: analyze_rank([asked("collectives")], rank, tuple(traces), Options(), run.world_size, {})[
+                asked("collectives")
+            ]
             for rank, traces in run.loaded.ranks.items()
         }
         reads = get_analysis("stragglers").reads

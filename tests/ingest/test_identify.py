@@ -105,8 +105,9 @@ def test_a_host_only_trace_has_an_extent_too(tmp_path: Path) -> None:
 
 def test_found_in_a_directory(tmp_path: Path) -> None:
     wanted = ["rank0.json", "rank2.json.gz", "rank10.pt.trace.json.zst", "sub/deep/rank11.tar.gz", "sub/rank12.ZIP"]
+    wanted.insert(2, "rank3.memory.pickle")
     manifests = ["ranks/rank0.json", "ranks/ranks0-1023/rank5_restart1.2.json"]
-    others = ["run.json", *manifests, ".hidden.json", "notes.txt", ".git/a.json", "rank3.memory.pickle"]
+    others = ["run.json", *manifests, ".hidden.json", "notes.txt", ".git/a.json", "rank3.flight.pickle"]
     for name in wanted + others:
         write(tmp_path / name, b'{"run_id": "r"}', None)
     write(tmp_path / "elsewhere" / "ranks" / "rank13.json", b'{"schemaVersion": 1, "traceEvents": []}', None)

@@ -1,9 +1,15 @@
-"""Each kernel of each rank: how often it ran and how long it took.
+"""Each kernel of each rank: how often it ran and how long it took, and how it was launched.
 
-One row per rank and kernel name (copies and fills too). Durations are from start to end, so kernels that run at once
-count each. `blocks_per_sm` and `occupancy` are means weighted by duration over the launches that carry them; null where
-the vendor writes none. `std_ns` is the sample's standard deviation, null for a single call.
-`--steps` keeps kernels whose launch starts in the chosen steps.
+One row per rank and kernel name (copies and fills too); `--by shape` tells apart how it was launched (grid, block,
+registers, shared memory), `--by operator` which operator launched it. Durations are from start to end, so kernels that
+run at once count each. `blocks_per_sm` and `occupancy` are means weighted by duration over launches that carry them;
+null where the vendor writes none (AMD, some engines). `std_ns` is the sample's standard deviation, null for a single
+call. `launched_by` is the operator that most of the row's time comes from: by External id, else the innermost that was
+open on the launching thread; null where none was, or the launch is not in the file.
+
+How to read it: many calls with a small mean are launches that could be fused. Below one block per multiprocessor the
+grid is too small for the device; a low occupancy with many registers or much shared memory is the kernel's own limit.
+`--steps` keeps kernels whose launch starts in the chosen steps; `--match` those whose name it finds.
 """
 
 from __future__ import annotations
@@ -13,8 +19,18 @@ from collections.abc import Sequence
 import polars as pl
 
 from rankscope.primitives.activity import with_category
-from rankscope.primitives.steps import host_steps, launched_in
-from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
+from rankscope.primitives.owning import launching_operators
+from rankscope.results import (
+    Analysis,
+    Column,
+    Finding,
+    Inputs,
+    Parameter,
+    Tables,
+    by_window,
+    chosen_launches,
+    concat_ranks,
+)
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -30,40 +46,62 @@ COLUMNS = (
     Column("std_ns", "ns", "standard deviation of the durations (n − 1); null for a single call"),
     Column("blocks_per_sm", "", "blocks per multiprocessor, weighted by duration"),
     Column("occupancy", "%", "estimated achieved occupancy, weighted by duration"),
+    Column("launched_by", "", "the operator that most of its time comes from; by operator that operator"),
+    Column("grid", "", "launch grid, as compact JSON; null unless `--by shape`"),
+    Column("block", "", "launch block, likewise"),
+    Column("registers", "", "registers per thread, likewise"),
+    Column("shared_memory", "bytes", "shared memory per block, likewise"),
 )
+_SHAPE = ("grid", "block", "registers", "shared_memory")
+_KEYS: dict[object, tuple[str, ...]] = {"name": (), "shape": _SHAPE, "operator": ("launched_by",)}
 
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """The kernels of a rank."""
-    device = tables["device_events"]
-    if inputs.options.steps is not None:
-        keep = inputs.options.keeps(pl.col("step"))
-        device = pl.concat(
-            launched_in(window["device_events"], host_steps(window["annotations"]), keep)
-            for window in by_window(tables, inputs)
-        )
+    by = inputs.parameters.get("by", "name")
+    device = pl.concat(_launched(window, inputs) for window in by_window(tables, inputs))
+    keys = ("name", "category", *_KEYS[by])
     duration = pl.col("duration")
-    return (
-        with_category(device, inputs.options.communication)
-        .with_columns((pl.col("end_ns") - pl.col("start_ns")).alias("duration"))
-        .group_by("name", "category")
-        .agg(
-            pl.len().cast(pl.Int64).alias("calls"),
-            duration.sum().alias("total_ns"),
-            duration.mean().alias("mean_ns"),
-            duration.min().alias("min_ns"),
-            duration.median().alias("median_ns"),
-            duration.max().alias("max_ns"),
-            duration.std().alias("std_ns"),
-            _weighted("blocks_per_sm"),
-            _weighted("occupancy"),
+    by_operator = device.group_by(*keys, "launched_by", maintain_order=True) if by != "operator" else None
+    found = device.group_by(keys, maintain_order=True).agg(
+        pl.len().cast(pl.Int64).alias("calls"),
+        duration.sum().alias("total_ns"),
+        duration.mean().alias("mean_ns"),
+        duration.min().alias("min_ns"),
+        duration.median().alias("median_ns"),
+        duration.max().alias("max_ns"),
+        duration.std().alias("std_ns"),
+        _weighted("blocks_per_sm"),
+        _weighted("occupancy"),
+    )
+    if by_operator is not None:
+        most = (
+            by_operator.agg(duration.sum())
+            .filter(pl.col("launched_by").is_not_null())
+            .sort("duration", "launched_by", descending=[True, False])
+            .unique(keys, keep="first", maintain_order=True)
+            .drop("duration")
         )
-        .with_columns(
-            pl.lit(inputs.rank, pl.Int64).alias("rank"),
-            pl.when(pl.col("total_ns").sum() > 0).then(pl.col("total_ns") / pl.col("total_ns").sum()).alias("share"),
-        )
-        .sort("total_ns", "name", "category", descending=[True, False, False])
-        .select(column.name for column in COLUMNS)
+        found = found.join(most, on=keys, how="left", nulls_equal=True, maintain_order="left")
+    found = found.with_columns(
+        pl.lit(inputs.rank, pl.Int64).alias("rank"),
+        pl.when(pl.col("total_ns").sum() > 0).then(pl.col("total_ns") / pl.col("total_ns").sum()).alias("share"),
+        *(pl.lit(None, device.schema[name]).alias(name) for name in _SHAPE if by != "shape"),
+    )
+    if inputs.parameters.get("match") is not None:
+        found = found.filter(pl.col("name").str.contains(f"(?i){inputs.parameters['match']}"))
+    order = ("total_ns", "name", "category", "launched_by", *_SHAPE)
+    return found.sort(order, descending=[True, *([False] * 7)]).select(column.name for column in COLUMNS)
+
+
+def _launched(window: Tables, inputs: Inputs) -> pl.DataFrame:
+    """The device events of the chosen steps with category, duration, and the operator that launched them."""
+    device = chosen_launches(window["device_events"], window["annotations"], inputs)
+    operators = window["host_ops"]
+    owner = pl.Series(launching_operators(device, window["runtime_calls"], operators))
+    return with_category(device, inputs.options.communication).with_columns(
+        (pl.col("end_ns") - pl.col("start_ns")).alias("duration"),
+        operators["name"].gather(owner.set(owner < 0, None)).alias("launched_by"),
     )
 
 
@@ -91,10 +129,22 @@ analysis = Analysis(
             "name",
             "kind",
             "is_collective",
+            "op_row",
+            "launch_row",
             "launch_ns",
             "blocks_per_sm",
             "occupancy",
+            "grid",
+            "block",
+            "registers",
+            "shared_memory",
         ),
+        "host_ops": ("start_ns", "end_ns", "name", "pid", "tid", "parent_row"),
+        "runtime_calls": ("pid", "tid"),
         "annotations": ("start_ns", "end_ns", "on_device", "step"),
     },
+    parameters=(
+        Parameter("match", "only kernels whose name this finds, case aside", kind="regex"),
+        Parameter("by", "what tells rows apart", default="name", choices=("name", "shape", "operator")),
+    ),
 )

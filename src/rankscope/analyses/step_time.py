@@ -22,7 +22,7 @@ import polars as pl
 
 from rankscope.primitives.activity import Activity, activity, data_loading, time_of
 from rankscope.primitives.intervals import EMPTY, Int64, IntervalSet
-from rankscope.primitives.steps import host_steps, windows
+from rankscope.primitives.steps import step_windows
 from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
 
 CATEGORIES = (
@@ -65,18 +65,8 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
 def _steps_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
     device, annotations = window["device_events"], window["annotations"]
     sets = activity(device, window["host_ops"], annotations, inputs.options.communication)
-    steps = host_steps(annotations)
+    steps, found = step_windows(annotations, device)
     if steps.height:
-        launch = device["launch_ns"]
-        found = windows(
-            steps["start_ns"].to_numpy(),
-            steps["end_ns"].to_numpy(),
-            device["end_ns"].to_numpy(),
-            device["start_ns"].to_numpy(),
-            launch.fill_null(0).to_numpy(),
-            launch.is_not_null().to_numpy(),
-            device.select(pl.struct("device", "stream").rank("dense")).to_series().cast(pl.Int64).to_numpy(),
-        )
         begin, end = found.start, found.end
     else:
         begin, end = _whole(window)

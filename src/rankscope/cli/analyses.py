@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rankscope.analyses import all_analyses, get_analysis
+from rankscope.results import Analysis
 
 
 def analyses(
@@ -29,6 +30,9 @@ def analyses(
         return
     analysis = get_analysis(name)
     console.print(Text(inspect.cleandoc(analysis.doc)))
+    if analysis.parameters:
+        console.print()
+        console.print(_options(analysis))
     table = Table(box=None, header_style="bold", pad_edge=False)
     for heading in ("column", "unit", "meaning"):
         table.add_column(heading)
@@ -36,3 +40,13 @@ def analyses(
         table.add_row(Text(column.name), Text(column.unit), Text(column.doc))
     console.print()
     console.print(table)
+
+
+def _options(analysis: Analysis) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for heading in ("option", "default", "meaning"):
+        table.add_column(heading)
+    for parameter in analysis.parameters:
+        default = "" if parameter.default in (None, False) else str(parameter.default)
+        table.add_row(Text(parameter.usage), Text(default), Text(parameter.doc))
+    return table

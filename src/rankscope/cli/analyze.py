@@ -13,14 +13,17 @@ import typer
 from rich.console import Console
 
 from rankscope.analyses import get_analysis
-from rankscope.cli.options import Communication, Engine, RunId, Source, Steps, Workers, opened
+from rankscope.cli.options import Communication, Engine, RunId, Source, Steps, Workers, opened, own_options
 from rankscope.errors import ConfigError, RankscopeError
 from rankscope.export.formats import FORMATS
+from rankscope.report.key_averages import key_averages
 from rankscope.report.terminal import findings_list, result_table
 from rankscope.report.words import inert
-from rankscope.results import Result, by_weight
+from rankscope.results import Parameters, Result, by_weight
 
 _PAGE_WIDTH = 10_000
+# The options of one analysis (`--match`, `--by`) are not known before its name is.
+CONTEXT_SETTINGS = {"ignore_unknown_options": True}
 
 
 class Format(str, Enum):
@@ -44,17 +47,38 @@ def analyze(
     executor: Engine = "processes",
     workers: Workers = None,
 ) -> None:
-    """Run one analysis and write its result."""
+    """Run one analysis and write its result.
+
+    Some analyses have options of their own, such as `--by` and `--match`: `rankscope analyses NAME` shows them.
+    """
+    source, own = own_options(get_analysis(name), source)
+    write_result(name, source, own, form, output, limit, steps, run, communication, executor, workers)
+
+
+def write_result(
+    name: str,
+    source: list[str],
+    own: Parameters,
+    form: Format,
+    output: Path | None,
+    limit: int,
+    steps: str | None,
+    run: str | None,
+    communication: str | None,
+    executor: str,
+    workers: int | None,
+) -> None:
+    """Run an analysis with its own parameters, and write its result as it was asked for."""
     wanted = get_analysis(name).name
     to_terminal = output is None and sys.stdout.isatty()
     if form is Format.parquet and to_terminal:
         raise ConfigError("Parquet is not for a terminal", hint="name a file with -o, or pipe it on")
     with opened(source, steps, run, communication, executor, workers) as opened_run:
-        result = opened_run.analyze(wanted)[wanted]
+        result = opened_run.analyze(wanted, parameters={wanted: own})[wanted]
         about = opened_run.about()
         findings = tuple(by_weight([*opened_run.loaded.findings, *result.findings]))
     if form is Format.table:
-        _write_table(result, output, limit, to_terminal)
+        _write_table(result, output, limit, to_terminal, _device_word(about["devices"]))
     else:
         data = FORMATS[form.value](Result(result.analysis, result.frame, findings), about)
         _write(inert(data.decode()).encode() if to_terminal else data, output)
@@ -64,7 +88,16 @@ def analyze(
         Console(stderr=True, highlight=False).print(findings_list(worth))
 
 
-def _write_table(result: Result, output: Path | None, limit: int, to_terminal: bool) -> None:
+def _device_word(devices: list[str]) -> str:
+    """What torch calls the device: ROCm is CUDA to it."""
+    return "XPU" if any("intel" in name.lower() for name in devices) else "CUDA"
+
+
+def _write_table(result: Result, output: Path | None, limit: int, to_terminal: bool, device: str) -> None:
+    if result.name == "operators":
+        # People know this table from torch, and pipe it on: its lines are as long as they are.
+        _write(key_averages(result, limit or None, device).encode("utf-8", "replace"), output)
+        return
     # Piped on, a table must not be folded to the 80 columns that no terminal has.
     fits = to_terminal or (output is None and "COLUMNS" in os.environ)
     text = io.StringIO()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated
 
@@ -11,7 +11,9 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from rankscope.errors import ConfigError
 from rankscope.pipeline import Run, open_run
+from rankscope.results import Analysis, Value
 
 Source = Annotated[
     list[str], typer.Argument(metavar="DIR|TRACE…", help="A directory with traces, or traces, globs or URLs.")
@@ -24,6 +26,41 @@ Communication = Annotated[
 ]
 Engine = Annotated[str, typer.Option("--executor", help="Where tasks run: processes or serial.")]
 Workers = Annotated[int | None, typer.Option("--workers", min=1, help="How many tasks at once. Default: one a core.")]
+
+
+def own_options(analysis: Analysis, words: Sequence[str]) -> tuple[list[str], dict[str, Value]]:
+    """What the command line does not know among its words, apart: the sources, and the analysis's own options.
+
+    Raises:
+        ConfigError: an option that neither the command nor the analysis has, one without its value, or no source.
+    """
+    kinds = {parameter.name: parameter.kind for parameter in analysis.parameters}
+    sources: list[str] = []
+    given: dict[str, Value] = {}
+    rest = iter(words)
+    for word in rest:
+        if not word.startswith("-"):
+            sources.append(word)
+            continue
+        option, told, value = word.partition("=")
+        name = option.lstrip("-").replace("-", "_")
+        if not option.startswith("--") or name not in kinds:
+            own = ", ".join(f"--{each.replace('_', '-')}" for each in kinds) or "none"
+            raise ConfigError(
+                f"{analysis.name} has no option {option!r}",
+                hint=f"its own: {own}; those of all analyses: rankscope analyze --help",
+            )
+        if kinds[name] == "flag" and not told:
+            given[name] = True
+            continue
+        taken = value if told else next(rest, None)
+        if taken is None:
+            raise ConfigError(f"{option} wants a value", hint=f"rankscope analyses {analysis.name} says which")
+        given[name] = taken
+    analysis.choose(given)
+    if not sources:
+        raise ConfigError("there is no directory and no trace to read", hint="name one behind the analysis")
+    return sources, given
 
 
 @contextmanager

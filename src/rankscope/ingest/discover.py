@@ -15,6 +15,7 @@ from rankscope.ingest.source import is_url
 from rankscope.rundir.names import RANKS_FOLDER
 
 TRACE_SUFFIXES = (".json", ".json.gz", ".json.zst", ".json.zstd", ".tar.gz", ".tgz", ".tar.zst", ".zip")
+SNAPSHOT_SUFFIXES = (".memory.pickle", "memory_snapshot.pickle")
 # Files that rankscope and its simulator put beside traces; JSON, but no traces.
 _BESIDE = re.compile(r"(run|truth|scaling)(\.\d+)?\.json$")
 
@@ -133,7 +134,9 @@ def _is_manifest(path: Path) -> bool:
 
 def _is_candidate(name: str) -> bool:
     lower = name.lower()
-    return not name.startswith(".") and lower.endswith(TRACE_SUFFIXES) and not _BESIDE.fullmatch(lower)
+    return (
+        not name.startswith(".") and lower.endswith(TRACE_SUFFIXES + SNAPSHOT_SUFFIXES) and not _BESIDE.fullmatch(lower)
+    )
 
 
 def _add_url(source: str, found: Found) -> None:

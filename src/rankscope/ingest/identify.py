@@ -141,7 +141,8 @@ def assign_ranks(infos: Sequence[TraceInfo]) -> tuple[dict[int, list[TraceInfo]]
     if len(infos) > 1 and guessed:
         findings.append(_guess(guessed))
     for files in ranks.values():
-        files.sort(key=lambda info: info.base_time_ns + (info.start_ns or 0))
+        # A memory snapshot has no time: it stands behind the traces, whose numbers it does not change.
+        files.sort(key=lambda info: (info.start_ns is None, info.base_time_ns + (info.start_ns or 0)))
     return dict(sorted(ranks.items())), findings
 
 

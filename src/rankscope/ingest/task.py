@@ -1,4 +1,4 @@
-"""The task of a worker: one trace file into the cache."""
+"""The task of a worker: one trace file, or one memory snapshot, into the cache."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from rankscope.errors import NotATraceError, TraceError
 from rankscope.ingest.identify import describe
 from rankscope.ingest.kineto import read_kineto
+from rankscope.ingest.snapshot import is_snapshot, read_snapshot
 from rankscope.ingest.source import is_url
 from rankscope.store.cache import Cache, CachedTrace
 from rankscope.store.key import trace_key
@@ -37,7 +38,7 @@ def find_ingested(path: str) -> CachedTrace | None:
 
 
 def ingest_trace(path: str, *, anew: bool = False) -> CachedTrace:
-    """The tables of a trace: from the cache, else read and put there.
+    """The tables of a trace or memory snapshot: from the cache, else read and put there.
 
     Args:
         anew: forget what the cache has.
@@ -52,6 +53,12 @@ def ingest_trace(path: str, *, anew: bool = False) -> CachedTrace:
     found = cache.find(key)
     if found is not None:
         return found
+    if is_snapshot(path):
+        tables, info = read_snapshot(path)
+        with cache.writer(key, path) as writer:
+            for name, rows in tables.items():
+                writer.write(name, rows)
+            return writer.commit(info)
     with cache.writer(key, path) as writer, _collector_off():
         trace = read_kineto(path, aside=writer.aside, sink=writer.write)
         if not trace.counts and not trace.metadata.keys() & {"schemaVersion", "deviceProperties", "traceName"}:

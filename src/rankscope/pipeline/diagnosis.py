@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from rankscope.errors import RankscopeError
 from rankscope.ingest.losses import said
@@ -29,7 +29,7 @@ def diagnose(
     """
     chosen = list(rules)
     wanted = {*SPEAKING, *(name for rule in chosen for name in rule.requires)}
-    results, findings = _results(sorted(wanted), analyze)
+    results, findings = attempt(sorted(wanted), analyze)
     frames = {name: result.frame for name, result in results.items()}
     for rule in chosen:
         own = {name: frames[name] for name in rule.requires if name in frames}
@@ -41,7 +41,8 @@ def diagnose(
     return by_weight(findings)
 
 
-def _results(names: list[str], analyze: Analyze) -> tuple[dict[str, Result], list[Finding]]:
+def attempt(names: Sequence[str], analyze: Analyze) -> tuple[dict[str, Result], list[Finding]]:
+    """The results of those analyses that can be made, and a finding for each that cannot."""
     try:
         return analyze(*names), []
     except Exception:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import polars as pl
 
@@ -10,8 +11,8 @@ from rankscope.analyses import get_analysis
 from rankscope.errors import AnalysisError
 from rankscope.ingest.losses import not_analyzed, said
 from rankscope.pipeline.load import Loaded
-from rankscope.pipeline.tasks import Tasks, analyze_rank, by_rank
-from rankscope.results import Analysis, Finding, Inputs, Options, Result
+from rankscope.pipeline.tasks import Asked, Tasks, analyze_rank, asked, by_rank
+from rankscope.results import Finding, Inputs, Options, Result
 
 
 def levels(names: Sequence[str]) -> list[list[str]]:
@@ -36,37 +37,59 @@ def levels(names: Sequence[str]) -> list[list[str]]:
 
 
 def run_level(
-    analyses: Sequence[Analysis], loaded: Loaded, options: Options, known: Mapping[str, Result], tasks: Tasks
-) -> dict[str, Result]:
+    wanted: Sequence[Asked], loaded: Loaded, options: Options, known: Mapping[Asked, Result], tasks: Tasks
+) -> dict[Asked, Result]:
     """The results of analyses that require only what is known: the map on workers, the reduce here.
 
     Raises:
         AnalysisError: not one rank could be analysed.
     """
-    required = {name for analysis in analyses for name in analysis.requires}
-    results = {name: known[name].frame for name in required}
-    names = [analysis.name for analysis in analyses if analysis.reads]
-    parts, lost = _map(names, loaded, options, results, tasks) if names else ({}, [])
+    required = {name for each, _ in wanted for name in get_analysis(each).requires}
+    results = {name: known[asked(name)].frame for name in required}
+    mapped = [each for each in wanted if get_analysis(each[0]).reads]
+    parts, lost = _map(mapped, loaded, options, results, tasks) if mapped else ({}, {})
     inputs = Inputs(options, tuple(loaded.infos), results, world_size=loaded.world_size)
     made = {}
-    for analysis in analyses:
-        frame, findings = analysis.across_ranks(parts.get(analysis.name, []), inputs)
-        told = lost if analysis.name in names else []
-        made[analysis.name] = Result(analysis, frame, (*told, *findings))
+    for each in wanted:
+        analysis = get_analysis(each[0])
+        own = replace(inputs, parameters=dict(each[1]))
+        frame, findings = analysis.across_ranks(parts.get(each, []), own)
+        made[each] = Result(analysis, frame, (*lost.get(each, ()), *findings))
     return made
 
 
 def _map(
-    names: Sequence[str], loaded: Loaded, options: Options, results: Mapping[str, pl.DataFrame], tasks: Tasks
-) -> tuple[dict[str, list[pl.DataFrame]], list[Finding]]:
-    """Each rank's share, by analysis; and the ranks that gave none."""
+    wanted: Sequence[Asked], loaded: Loaded, options: Options, results: Mapping[str, pl.DataFrame], tasks: Tasks
+) -> tuple[dict[Asked, list[pl.DataFrame]], dict[Asked, list[Finding]]]:
+    """Each rank's share, by analysis; and by analysis the ranks that gave none."""
     ranks, own = loaded.ranks, by_rank(results)
-    arguments = [(names, rank, tuple(traces), options, loaded.world_size, own(rank)) for rank, traces in ranks.items()]
+    arguments = [(wanted, rank, tuple(traces), options, loaded.world_size, own(rank)) for rank, traces in ranks.items()]
     size = sum(info.json_bytes for info in loaded.infos) // 8
     outcomes = tasks.run("analysing", size, analyze_rank, arguments)
-    failures = {r: o for r, o in zip(ranks, outcomes, strict=True) if isinstance(o, BaseException)}
-    if len(failures) == len(ranks):
-        rank, error = next(iter(failures.items()))
-        raise AnalysisError(f"rank {rank}: {', '.join(names)}: {said(error)}", path=ranks[rank][0].info.path) from error
-    parts = {name: [made[name] for made in outcomes if not isinstance(made, BaseException)] for name in names}
-    return parts, [not_analyzed(rank, ranks[rank][0].info.path, names, error) for rank, error in failures.items()]
+    parts: dict[Asked, list[pl.DataFrame]] = {each: [] for each in wanted}
+    failures: dict[Asked, dict[int, BaseException]] = {each: {} for each in wanted}
+    for rank, outcome in zip(ranks, outcomes, strict=True):
+        for each in wanted:
+            made = outcome if isinstance(outcome, BaseException) else outcome[each]
+            if isinstance(made, BaseException):
+                failures[each][rank] = made
+            else:
+                parts[each].append(made)
+    nowhere = [each for each in wanted if len(failures[each]) == len(ranks)]
+    if nowhere:
+        rank, error = next(iter(failures[nowhere[0]].items()))
+        names = ", ".join(name for name, _ in nowhere)
+        raise AnalysisError(f"rank {rank}: {names}: {said(error)}", path=ranks[rank][0].info.path) from error
+    # A rank that is lost to several for one reason is one finding.
+    lost: dict[Asked, list[Finding]] = {each: [] for each in wanted}
+    for rank in ranks:
+        reasons: dict[str, list[Asked]] = {}
+        for each in wanted:
+            if rank in failures[each]:
+                reasons.setdefault(said(failures[each][rank]), []).append(each)
+        for affected in reasons.values():
+            names_lost = [name for name, _ in affected]
+            finding = not_analyzed(rank, ranks[rank][0].info.path, names_lost, failures[affected[0]][rank])
+            for each in affected:
+                lost[each].append(finding)
+    return parts, lost

@@ -17,11 +17,11 @@ from rankscope.errors import ConfigError
 from rankscope.ingest.discover import Found, find_traces
 from rankscope.ingest.kinds import DEVICE_KINDS
 from rankscope.ingest.runs import NAMELESS, KnownRun
-from rankscope.pipeline.diagnosis import diagnose
+from rankscope.pipeline.diagnosis import attempt, diagnose
 from rankscope.pipeline.graph import levels, run_level
 from rankscope.pipeline.load import Loaded, load_run, place_of
-from rankscope.pipeline.tasks import Progress, Tasks, of_rank
-from rankscope.results import Finding, Options, Result, by_weight
+from rankscope.pipeline.tasks import Asked, Progress, Tasks, asked, of_rank
+from rankscope.results import Finding, Options, Parameters, Result, by_weight
 from rankscope.rules import all_rules
 from rankscope.rundir.manifest import RunManifest
 from rankscope.store.info import TraceInfo
@@ -125,8 +125,9 @@ class Run:
         self._options = options
         self._wanted_run = run_id
         self._tasks = Tasks(executor, workers, progress)
-        self._results: dict[str, Result] = {}
+        self._results: dict[Asked, Result] = {}
         self._diagnosed: list[Finding] | None = None
+        self._lost: list[Finding] = []
 
     # -- what the run is ----------------------------------------------------------------------------------------
 
@@ -178,7 +179,7 @@ class Run:
     @property
     def findings(self) -> list[Finding]:
         """What is to be known, weightiest first: of the files, of the analyses that ran so far, and of `diagnose`."""
-        found = [*self.loaded.findings, *(self._diagnosed or ())]
+        found = [*self.loaded.findings, *self._lost, *(self._diagnosed or ())]
         for result in self._results.values():
             # What kept a rank out of several analyses is told by each of them.
             found += [finding for finding in result.findings if finding not in found]
@@ -228,20 +229,36 @@ class Run:
 
     # -- analyses -----------------------------------------------------------------------------------------------
 
-    def analyze(self, *names: str) -> dict[str, Result]:
-        """The results of analyses, and of those that they require, by name.
+    def analyze(self, *names: str, parameters: Mapping[str, Parameters] | None = None) -> dict[str, Result]:
+        """The results of analyses by name.
+
+        Args:
+            names: which.
+            parameters: by name of the analysis, what was chosen of its own parameters; the others hold their defaults.
 
         Raises:
             AnalysisError: there is none of such a name, or one cannot be computed.
+            ConfigError: an analysis has no such parameter, or it cannot have that value.
         """
-        wanted = [get_analysis(name).name for name in names]
+        given = {get_analysis(name).name: chosen for name, chosen in (parameters or {}).items()}
+        chosen = {get_analysis(name).name: asked(name, given.get(get_analysis(name).name)) for name in names}
+        graph = levels(list(chosen))
+        required = {each for level in graph for name in level for each in get_analysis(name).requires}
         with self._tasks.kept():
-            for level in levels(wanted):
-                todo = [name for name in level if name not in self._results]
+            for level in graph:
+                # What others require has its defaults, whatever was asked for beside it.
+                wanted = dict.fromkeys(asked(name) for name in level if name in required)
+                wanted |= dict.fromkeys(chosen[name] for name in level if name in chosen)
+                todo = [each for each in wanted if each not in self._results]
                 if todo:
-                    analyses = [get_analysis(name) for name in todo]
-                    self._results |= run_level(analyses, self.loaded, self._options, self._results, self._tasks)
-        return {name: self._results[name] for name in wanted}
+                    self._results |= run_level(todo, self.loaded, self._options, self._results, self._tasks)
+        return {name: self._results[each] for name, each in chosen.items()}
+
+    def attempt(self, *names: str) -> dict[str, Result]:
+        """The results of those analyses that can be made of these traces; why others cannot is among the findings."""
+        results, lost = attempt(names, self.analyze)
+        self._lost += [finding for finding in lost if finding not in self._lost]
+        return results
 
     def diagnose(self) -> list[Finding]:
         """Look for everything that the rules know, and give all findings, weightiest first."""
@@ -254,8 +271,8 @@ class Run:
 
     @property
     def results(self) -> dict[str, Result]:
-        """The results so far, by name."""
-        return dict(self._results)
+        """The results so far, by name, with their default parameters."""
+        return {each[0]: result for each, result in list(self._results.items()) if each == asked(each[0])}
 
     @property
     def options(self) -> Options:
@@ -303,10 +320,10 @@ class Run:
                 found[rank] = outcome[1]
         return found
 
-    def __getattr__(self, name: str) -> Callable[[], pl.DataFrame]:
+    def __getattr__(self, name: str) -> Callable[..., pl.DataFrame]:
         if name.startswith("_") or name not in all_analyses():
             raise AttributeError(f"a run has no attribute and no analysis {name!r}")
-        return lambda: self.analyze(name)[name].frame
+        return lambda **parameters: self.analyze(name, parameters={name: parameters})[name].frame
 
     def __dir__(self) -> Iterable[str]:
         return [*super().__dir__(), *all_analyses()]

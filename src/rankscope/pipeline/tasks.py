@@ -4,24 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import polars as pl
 
 from rankscope.analyses import get_analysis
+from rankscope.errors import AnalysisError, RankscopeError
 from rankscope.executors import Pool, run_tasks
+from rankscope.ingest.losses import said
 from rankscope.ingest.task import ingest_trace
-from rankscope.results import Inputs, Options
+from rankscope.results import Inputs, Options, Parameters, Value
 from rankscope.store.cache import CachedTrace, DamagedTablesError
 
 T = TypeVar("T")
+
+Asked = tuple[str, tuple[tuple[str, Value], ...]]
+"""An analysis's name, and a value for each of its own parameters: what a result is known by."""
 
 # Below this much to read, starting workers takes longer than the reading.
 SMALL_BYTES = 2 << 20
 
 Progress = Callable[[str, int, int, int], None]
 """Told after each task: what is being done, tasks done, tasks in all, bytes of JSON read so far."""
+
+
+def asked(name: str, given: Parameters | None = None) -> Asked:
+    """An analysis with its parameters: as given, else their defaults.
+
+    Raises:
+        AnalysisError: there is none of that name.
+        ConfigError: it has no such parameter, or that cannot have such a value.
+    """
+    analysis = get_analysis(name)
+    return analysis.name, tuple(analysis.choose(given).items())
 
 
 @dataclass
@@ -107,31 +123,39 @@ def by_rank(results: Mapping[str, pl.DataFrame]) -> Callable[[int], dict[str, pl
 
 
 def analyze_rank(
-    names: Sequence[str],
+    wanted: Sequence[Asked],
     rank: int,
     traces: Sequence[CachedTrace],
     options: Options,
     world_size: int | None,
     results: Mapping[str, pl.DataFrame],
-) -> dict[str, pl.DataFrame]:
-    """The task of a worker: one rank's share of some analyses that read tables."""
-    analyses = [get_analysis(name) for name in names]
-    wanted: dict[str, set[str]] = {}
-    for analysis in analyses:
-        for table, columns in analysis.reads.items():
-            wanted.setdefault(table, set()).update(columns)
+) -> dict[Asked, pl.DataFrame | RankscopeError]:
+    """The task of a worker: one rank's share of some analyses that read tables.
+
+    One of them that fails does not take the others with it: its error stands in its place.
+    """
+    reads = {each: get_analysis(each[0]).wants(dict(each[1])) for each in wanted}
+    columns: dict[str, set[str]] = {}
+    for own in reads.values():
+        for table, names in own.items():
+            columns.setdefault(table, set()).update(names)
     try:
-        tables = load_tables(traces, wanted)
+        tables = load_tables(traces, columns)
     except DamagedTablesError:
         # The cache's disk may lose what it held; the trace is still there.
-        tables = load_tables([ingest_trace(trace.info.path, anew=True) for trace in traces], wanted)
+        tables = load_tables([ingest_trace(trace.info.path, anew=True) for trace in traces], columns)
     inputs = Inputs(options, tuple(trace.info for trace in traces), results, rank, world_size)
-    return {
-        analysis.name: analysis.per_rank(
-            {table: tables[table].select(*columns, "window") for table, columns in analysis.reads.items()}, inputs
-        )
-        for analysis in analyses
-    }
+    made: dict[Asked, pl.DataFrame | RankscopeError] = {}
+    for each, own in reads.items():
+        mine = {table: tables[table].select(*names, "window") for table, names in own.items()}
+        try:
+            made[each] = get_analysis(each[0]).per_rank(mine, replace(inputs, parameters=dict(each[1])))
+        except RankscopeError as error:
+            made[each] = error
+        except Exception as error:
+            # Not every error can be sent from one process to another.
+            made[each] = AnalysisError(said(error))
+    return made
 
 
 def load_tables(traces: Sequence[CachedTrace], wanted: Mapping[str, set[str]]) -> dict[str, pl.DataFrame]:

@@ -124,8 +124,13 @@ def activity(
     return Activity(time_of(compute), time_of(gloo), EMPTY, EMPTY, host_only=True)
 
 
-def data_loading(annotations: pl.DataFrame) -> IntervalSet:
-    """When the host was in a DataLoader's ``__next__``, or in a range of the user's that says data loading."""
+def loading_ranges(annotations: pl.DataFrame) -> pl.DataFrame:
+    """The host's ranges that load data: a DataLoader's ``__next__``, and those of the user's that say so."""
     host = annotations.filter(~pl.col("on_device"))
     names = [name for name in host["name"].unique().drop_nulls() if DATA_LOADING.search(name)]
-    return time_of(host.filter(pl.col("name").is_in(names)))
+    return host.filter(pl.col("name").is_in(names))
+
+
+def data_loading(annotations: pl.DataFrame) -> IntervalSet:
+    """When the host was in a DataLoader's ``__next__``, or in a range of the user's that says data loading."""
+    return time_of(loading_ranges(annotations))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 # `small_reduce`, `SmallGather` are no collectives: what ends in `all` must not be the end of `small`.
 COMMUNICATION_NAMES = (
@@ -26,6 +27,10 @@ def communication_names(names: Iterable[str], *, extra: str | None = None) -> se
         names: kernel names, best without repetition.
         extra: a regular expression of the user's own for further names, case aside as well.
     """
+    return {name for name in names if _communicates(name, extra)}
+
+
+@lru_cache(maxsize=1 << 16)
+def _communicates(name: str, extra: str | None) -> bool:
     # Each by itself: a pattern with flags or groups of its own must not change what the table means.
-    patterns = [re.compile(pattern, re.IGNORECASE) for pattern in (COMMUNICATION_NAMES, extra) if pattern]
-    return {name for name in names if any(pattern.search(name) for pattern in patterns)}
+    return any(re.search(pattern, name, re.IGNORECASE) for pattern in (COMMUNICATION_NAMES, extra) if pattern)

@@ -114,3 +114,36 @@ def windows(
     end = np.maximum(np.maximum.accumulate(np.maximum(step_end, last_owned)), begin)
     start = np.maximum(step_start, np.concatenate([[begin], end[:-1]]))
     return Windows(start, end, owner)
+
+
+def started_in(start: Int64, steps: pl.DataFrame, keep: pl.Expr) -> Bool:
+    """Whether each instant is in the host range of a step that `keep` chooses.
+
+    Args:
+        start: instants, ns.
+        steps: as `host_steps` gives them.
+        keep: of a step's row, whether it is chosen.
+    """
+    owner = owners(steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), start, np.ones(start.size, dtype=np.bool_))
+    inside: Bool = np.isin(owner, np.flatnonzero(steps.select(keep).to_series().to_numpy()))
+    return inside
+
+
+def step_windows(annotations: pl.DataFrame, device: pl.DataFrame) -> tuple[pl.DataFrame, Windows]:
+    """A file's steps, in the order of their starts, and their windows.
+
+    Args:
+        annotations: start_ns, end_ns, on_device, step.
+        device: start_ns, end_ns, launch_ns, device, stream.
+    """
+    steps = host_steps(annotations)
+    launch = device["launch_ns"]
+    return steps, windows(
+        steps["start_ns"].to_numpy(),
+        steps["end_ns"].to_numpy(),
+        device["end_ns"].to_numpy(),
+        device["start_ns"].to_numpy(),
+        launch.fill_null(0).to_numpy(),
+        launch.is_not_null().to_numpy(),
+        device.select(pl.struct("device", "stream").rank("dense")).to_series().cast(pl.Int64).to_numpy(),
+    )

@@ -52,7 +52,7 @@ def write_report(run: Run, analyses: Sequence[str] | None = None) -> bytes:
 
 def payload(run: Run, analyses: Sequence[str] | None = None) -> dict[str, Any]:
     """Everything that the page shows, as JSON values."""
-    results = run.analyze(*(analyses or ANALYSES))
+    results = run.attempt(*(analyses or ANALYSES))
     origins = origins_of(run)
     return {
         "schema_version": PAYLOAD_SCHEMA_VERSION,

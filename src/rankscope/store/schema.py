@@ -273,6 +273,52 @@ OTHER_EVENTS = Table(
     ),
 )
 
+SNAPSHOT_SEGMENTS = Table(
+    "snapshot_segments",
+    "One row per segment that a device's allocator held when a memory snapshot was taken.",
+    (
+        Column("device", I64, "", "device index"),
+        Column("address", I64, "", "where it begins"),
+        Column("bytes", I64, "bytes", "its size: reserved"),
+        Column("allocated", I64, "bytes", "of it in use"),
+        Column("active", I64, "bytes", "in use, or freed and still needed by a stream"),
+        Column("stream", I64, "", "stream that it was made for"),
+        Column("type", STR, "", "`large` or `small`"),
+        Column("pool", STR, "", "private pool (CUDA graphs); null for the allocator's own"),
+        Column("expandable", BOOL, "", "whether it can grow"),
+        Column("stack", STR, "", "who made it, innermost frame first, a frame a line"),
+    ),
+)
+
+SNAPSHOT_BLOCKS = Table(
+    "snapshot_blocks",
+    "One row per block of a segment, used or free, when a memory snapshot was taken.",
+    (
+        Column("segment_row", I32, "", "its segment's row in `snapshot_segments`"),
+        Column("device", I64, "", "device index"),
+        Column("address", I64, "", "where it begins"),
+        Column("bytes", I64, "bytes", "its size"),
+        Column("requested", I64, "bytes", "what was asked for; null where the file does not say"),
+        Column("state", STR, "", "`active_allocated`, `active_pending_free`, `inactive`, as written"),
+        Column("stack", STR, "", "who allocated it, innermost frame first, a frame a line"),
+    ),
+)
+
+SNAPSHOT_EVENTS = Table(
+    "snapshot_events",
+    "One row per event of a memory snapshot's history (`_record_memory_history`).",
+    (
+        Column("device", I64, "", "device index"),
+        Column("number", I64, "", "its place in the device's history"),
+        Column("time_us", I64, "µs", "when, since 1970 or the machine's start; null where the file does not say"),
+        Column("action", STR, "", "`alloc`, `free_requested`, `free_completed`, `segment_alloc`, `oom`, …, as written"),
+        Column("address", I64, "", "address"),
+        Column("bytes", I64, "bytes", "size"),
+        Column("stream", I64, "", "stream"),
+        Column("stack", STR, "", "who did it, innermost frame first, a frame a line"),
+    ),
+)
+
 TABLES: dict[str, Table] = {
     table.name: table
     for table in (
@@ -287,5 +333,8 @@ TABLES: dict[str, Table] = {
         FLOWS,
         TRACKS,
         OTHER_EVENTS,
+        SNAPSHOT_SEGMENTS,
+        SNAPSHOT_BLOCKS,
+        SNAPSHOT_EVENTS,
     )
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,7 +75,7 @@ class LoadedRun:
         self.run: Run | None = None
         self.findings: Sequence[Finding] = ()
         self.results: Mapping[str, Result] = {}
-        self.failed: Mapping[str, str] = {}
+        self.failed: AbstractSet[str] = frozenset()
         self.timeline: Timeline | None = None
         self.search: Search | None = None
         self.heat: Mapping[str, Any] | None = None
@@ -166,21 +167,9 @@ class LoadedRun:
         self._tell(new=True, phase="ready", what="")
 
     def _analyze(self, run: Run, name: str) -> None:
-        try:
-            run.analyze(name)
-        except Exception as error:
-            # One of them, perhaps another package's, must not take the others with it.
-            logger.warning("the analysis %s failed", name, exc_info=not isinstance(error, RankscopeError))
-            self.failed = {**self.failed, name: said(error)}
-            self._lost = (
-                *self._lost,
-                Finding(
-                    id="analysis-failed",
-                    severity="error",
-                    title=f"{name} could not be computed: {said(error)}",
-                    advice="The other pages are not affected.",
-                ),
-            )
+        if name not in run.attempt(name):
+            # Why is among the findings.
+            self.failed = self.failed | {name}
         self._learn(run)
         self._tell(new=True)
 

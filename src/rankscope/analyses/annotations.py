@@ -1,0 +1,230 @@
+"""The named ranges of each rank, the user's own and PyTorch's: their time on host and device.
+
+One row per rank and name of a host range (`record_function`, and what PyTorch names of its own: `Optimizer.step`,
+FSDP's and DDP's, compiled graphs, collectives); `origin` tells whose it is. Steps are left out: `step_time` is theirs.
+`--by step` has a row for each step a range starts in.
+
+    host total    = Σ duration; a range inside another of the same name is not counted twice
+    host self     = Σ duration − ranges directly inside it
+    device total  = |device events launched while the range was open|     |A|: the length of the union, all streams
+
+What a thread launches belongs to the ranges that are open on it. What autograd's threads launch belongs also to the
+ranges that are open then on the thread that runs the steps, as that one waits for the backward: so a range around
+`loss.backward()` has its kernels. (The profiler's own echo on the device's track is no measure: it spans the idle time
+between kernels, and the backward is not in it.)
+
+How to read it: device total far below host total says that the host is what takes the time in this range; far above,
+that the device is behind. A finding names ranges that some steps of a rank have and others with compiled graphs lack:
+`torch.compile` traces through `record_function` and drops it. `--steps` keeps ranges that start in these steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+
+from rankscope.primitives.enclosing import innermost
+from rankscope.primitives.owning import outermost, union_by, with_ancestors
+from rankscope.primitives.ranges import TORCH, USER, compiled_ranges, origins
+from rankscope.primitives.steps import host_steps, owners
+from rankscope.results import (
+    Analysis,
+    Column,
+    Evidence,
+    Finding,
+    Inputs,
+    Parameter,
+    Tables,
+    by_window,
+    chosen_starts,
+    concat_ranks,
+)
+
+COLUMNS = (
+    Column("rank", "", "the rank"),
+    Column("step", "", "the step that it starts in; null unless `--by step`, and outside steps"),
+    Column("name", "", "the range, as written"),
+    Column("origin", "", "user, or torch for what PyTorch and its libraries name themselves"),
+    Column("calls", "count", "how often it was entered"),
+    Column("host_total_ns", "ns", "host time in it"),
+    Column("host_self_ns", "ns", "host time in it and in no range inside it"),
+    Column("mean_ns", "ns", "mean duration of a call on the host"),
+    Column("max_ns", "ns", "greatest duration of a call on the host"),
+    Column("device_total_ns", "ns", "device time of what was launched in it; null where the trace has no device"),
+    Column("device_events", "count", "kernels, copies and fills launched in it; null likewise"),
+    Column("steps", "count", "in how many steps it is"),
+)
+# What the reduce needs beside the columns: in how many steps compiled graphs ran, and in how many of these it is not.
+_COMPILED, _LOST = "_compiled_steps", "_lost_steps"
+_KEYS = ("step", "name")
+_AUTOGRAD = r"^autograd::engine|^torch::autograd"
+
+
+def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
+    """The ranges of a rank: its windows' figures added."""
+    parts = [_ranges_of(window, inputs) for window in by_window(tables, inputs)]
+    added = (
+        pl.concat(parts)
+        .group_by(_KEYS, maintain_order=True)
+        .agg(pl.col("max_ns").max(), pl.exclude("max_ns", *_KEYS).sum())
+    )
+    known = origins(added["name"].unique().drop_nulls())
+    has_device = tables["device_events"].height > 0
+    frame = added.with_columns(
+        pl.lit(inputs.rank, pl.Int64).alias("rank"),
+        pl.col("name").replace_strict(known, default=TORCH, return_dtype=pl.String).alias("origin"),
+        (pl.col("duration_ns") / pl.col("calls")).alias("mean_ns"),
+        *(pl.when(pl.lit(has_device)).then(pl.col(name)).alias(name) for name in ("device_total_ns", "device_events")),
+    )
+    order = ("step", "origin", "host_total_ns", "name")
+    return frame.sort(order, descending=[False, True, True, False], nulls_last=True).select(
+        *(column.name for column in COLUMNS), _COMPILED, _LOST
+    )
+
+
+def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
+    """The ranks below one another; and the ranges that compiled graphs swallow."""
+    filled = [part for part in parts if part.height]
+    lost = pl.concat(filled).filter((pl.col("origin") == USER) & (pl.col(_LOST) > 0)) if filled else pl.DataFrame()
+    return concat_ranks(parts, COLUMNS), _dropped(lost) if lost.height else []
+
+
+def _dropped(lost: pl.DataFrame) -> list[Finding]:
+    names = lost["name"].unique().sort().to_list()
+    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return [
+        Finding(
+            id="ranges-dropped-by-compile",
+            severity="info",
+            title=f"ranges of yours are missing from steps in which compiled graphs ran: {shown}",
+            ranks=tuple(lost["rank"].unique().sort()),
+            evidence=(
+                Evidence("ranges", len(names), "count"),
+                Evidence("steps with compiled graphs and without them, at most", int(lost[_LOST].to_numpy().max())),
+                Evidence("steps with compiled graphs", int(lost[_COMPILED].to_numpy().max())),
+            ),
+            advice="torch.compile drops record_function inside what it compiles. Put the range around the call of the "
+            "compiled module, or read the modules' own times.",
+        )
+    ]
+
+
+def _ranges_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
+    """Figures of one window by key: sums that can be added to another window's."""
+    annotations, device = window["annotations"], window["device_events"]
+    host = annotations.with_row_index("row").filter(~pl.col("on_device"))
+    # Rows of the host's ranges alone, parents among them.
+    place = np.full(annotations.height + 1, -1, dtype=np.int64)
+    place[host["row"].to_numpy()] = np.arange(host.height)
+    parent = place[host["parent_row"].fill_null(-1).to_numpy()]
+    steps = host_steps(annotations)
+    number = _step_of(host, steps)
+    by_step = inputs.parameters.get("by", "name") == "step"
+    keyed = host.with_columns(
+        number.alias("in_step"),
+        (number if by_step else pl.lit(None, pl.Int64)).alias("step_key"),
+        (pl.col("end_ns") - pl.col("start_ns")).alias("duration_ns"),
+    ).with_columns(pl.struct("step_key", "name").rank("dense").cast(pl.Int64).alias("group"))
+    group = keyed["group"].to_numpy()
+    is_step = host["step"].is_not_null()
+    kept = (chosen_starts(host, annotations, inputs) & ~is_step).to_numpy()
+    outer = outermost(parent, group)
+    compiled = keyed.filter(pl.col("name").is_in(list(compiled_ranges(host["name"].unique().drop_nulls()))))
+    compiled_steps = compiled["in_step"].drop_nulls().unique()
+    in_compiled = pl.col("in_step").is_in(compiled_steps.to_list())
+
+    events, around = _launched_in(host, device, window, parent, steps)
+    pairs = pl.DataFrame(
+        {
+            "group": group[around],
+            "event": events,
+            "start_ns": device["start_ns"].to_numpy()[events],
+            "end_ns": device["end_ns"].to_numpy()[events],
+        }
+    ).filter(pl.Series(kept[around], dtype=pl.Boolean))
+    counted = pairs.group_by("group").agg(pl.col("event").n_unique().cast(pl.Int64).alias("device_events"))
+    return (
+        keyed.with_columns(pl.Series("outer", outer, dtype=pl.Boolean))
+        .filter(pl.Series(kept, dtype=pl.Boolean))
+        .group_by("group", maintain_order=True)
+        .agg(
+            pl.col("step_key").first().alias("step"),
+            pl.col("name").first(),
+            pl.len().cast(pl.Int64).alias("calls"),
+            pl.col("duration_ns").filter("outer").sum().alias("host_total_ns"),
+            pl.col("self_ns").sum().alias("host_self_ns"),
+            pl.col("duration_ns").sum(),
+            pl.col("duration_ns").max().alias("max_ns"),
+            pl.col("in_step").drop_nulls().n_unique().cast(pl.Int64).alias("steps"),
+            pl.lit(compiled_steps.len(), pl.Int64).alias(_COMPILED),
+            (compiled_steps.len() - pl.col("in_step").filter(in_compiled).n_unique()).cast(pl.Int64).alias(_LOST),
+        )
+        .join(union_by(pairs, "group").rename({"union_ns": "device_total_ns"}), on="group", how="left")
+        .join(counted, on="group", how="left")
+        .with_columns(pl.col("device_total_ns", "device_events").fill_null(0))
+        .drop("group")
+    )
+
+
+def _step_of(host: pl.DataFrame, steps: pl.DataFrame) -> pl.Series:
+    """The number of the step that each range starts in; null outside steps."""
+    start = host["start_ns"].to_numpy()
+    owner = owners(steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), start, np.ones(start.size, dtype=np.bool_))
+    index = pl.Series(owner)
+    return steps["step"].gather(index.set(index < 0, None))
+
+
+def _launched_in(
+    host: pl.DataFrame,
+    device: pl.DataFrame,
+    window: Tables,
+    parent: np.ndarray,
+    steps: pl.DataFrame,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Pairs of a device event and a host range that was open when it was launched."""
+    calls, operators = window["runtime_calls"], window["host_ops"]
+    rows = np.flatnonzero(device["launch_row"].is_not_null().to_numpy())
+    if not rows.size or not host.height:
+        nothing = np.empty(0, dtype=np.int64)
+        return nothing, nothing
+    launched = pl.Series(rows)
+    ranges = host.with_columns(pl.Series("parent_row", parent))
+    instants = calls.select(pl.col("pid", "tid").gather(device["launch_row"].gather(launched))).with_columns(
+        device["launch_ns"].gather(launched).alias("at_ns")
+    )
+    position, around = with_ancestors(parent, innermost(ranges, instants))
+    events, open_then = rows[position], around
+    # The thread that runs the steps waits while autograd's threads run the backward.
+    runs = steps if steps.height else host.filter(pl.col("depth") == 0)
+    main = runs.select("pid", "tid").head(1)
+    autograd = operators.filter(pl.col("name").str.contains(_AUTOGRAD)).select("pid", "tid").unique()
+    autograd = autograd.join(main, on=["pid", "tid"], how="anti", nulls_equal=True)
+    if autograd.height and main.height:
+        backward = instants.with_row_index("place").join(autograd, on=["pid", "tid"], how="semi", nulls_equal=True)
+        there = pl.DataFrame({"at_ns": backward["at_ns"]}).with_columns(
+            pl.lit(main["pid"][0], pl.Int64).alias("pid"), pl.lit(main["tid"][0], pl.Int64).alias("tid")
+        )
+        position, around = with_ancestors(parent, innermost(ranges, there))
+        events = np.concatenate([events, rows[backward["place"].to_numpy()[position]]])
+        open_then = np.concatenate([open_then, around])
+    return events, open_then
+
+
+analysis = Analysis(
+    name="annotations",
+    doc=__doc__,
+    columns=COLUMNS,
+    per_rank=per_rank,
+    across_ranks=across_ranks,
+    reads={
+        "annotations": (
+            "start_ns", "end_ns", "name", "pid", "tid", "on_device", "step", "depth", "parent_row", "self_ns",
+        ),
+        "device_events": ("start_ns", "end_ns", "launch_row", "launch_ns"),
+        "runtime_calls": ("pid", "tid"),
+        "host_ops": ("name", "pid", "tid"),
+    },
+    parameters=(Parameter("by", "what tells rows apart", default="name", choices=("name", "step")),),
+)  # fmt: skip

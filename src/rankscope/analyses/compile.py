@@ -1,0 +1,203 @@
+"""What torch.compile made of the model: regions, graphs, Triton kernels, graph breaks, and the first call's cost.
+
+One row per rank, kind and name:
+
+    region      `Torch-Compiled Region: F/V`: frame F, compiled for the V-th time (V > 0: recompiled, for other shapes
+                or values); every graph break ends one and begins another, with a frame of its own
+    function    `CompiledFunction` and its backward, as autograd runs a compiled graph
+    graph       a call of a graph that Inductor compiled (`CompiledFxGraph`), by its hash
+    break       a function that Dynamo resumes after a graph break, and the line where it broke (needs `with_stack`)
+    kernel      a compiled kernel (Triton, or what else the file names), by its own name
+    overhead    what comes before each call: Dynamo's cache lookup and guards, AOTAutograd's prologue
+    compiling   Dynamo, AOTAutograd and Inductor at work, part by part; all of a frame is in `entire_…_compile`
+    step        the steps themselves, where the file has compiled code
+
+    host   = Σ durations of the calls         device = |union of kernels, copies and fills launched inside them|
+    first_extra = first call less the median of the others, if greater: of `step` what the first step cost more, which
+                  is the price of compiling where the file begins with the training's first
+
+A kernel of which the host wrote nothing is counted by its name on the device (`triton_…`). Kinds nest (a kernel is in
+a graph, in a function, in a region), and so do the parts of compiling: do not add them up. Without compiled code there
+is no row. `--steps` keeps calls that start in the chosen steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+
+from rankscope.primitives.ancestry import enclosing, inside
+from rankscope.primitives.steps import host_steps
+from rankscope.primitives.unions import covered_by
+from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
+
+COLUMNS = (
+    Column("rank", "", "the rank"),
+    Column("kind", "", "`region`, `function`, `graph`, `break`, `kernel`, `overhead`, `compiling` or `step`"),
+    Column("name", "", "its name; of a graph the hash, of a break the function and line"),
+    Column("frame", "", "of a region: which frame Dynamo compiled"),
+    Column("version", "", "of a region: how often it had been compiled before"),
+    Column("calls", "count", "calls"),
+    Column("host_ns", "ns", "host time in its calls, summed; null for a kernel that only the device tells of"),
+    Column("median_ns", "ns", "median of a call; null likewise"),
+    Column("first_extra_ns", "ns", "how much longer the first call took than the median of the others; null for one"),
+    Column("device_ns", "ns", "time in which anything launched in its calls ran; null without a device"),
+    Column("kernels", "count", "kernels, copies and fills launched in its calls; null likewise"),
+    Column("source", "", "where a kernel's source lies"),
+)
+_KEY = ["kind", "name"]
+_REGION, _GRAPH = r"^Torch-Compiled Region: (\d+)/(\d+)", r"^## Call CompiledFxGraph (\w+)"
+_FUNCTION = r"^CompiledFunction(Backward)?$"
+_OVERHEAD = r"^(TorchDynamo Cache Lookup|AOTDispatcher Runtime Wrapper Prologue|Pregraph bytecode)"
+_COMPILING = r" \(dynamo_timed\)$|^entire_(frame|backward)_compile$|^inductor_compile$"
+_STEP = r"^ProfilerStep#"
+_BREAK = r"torch_dynamo_resume_in_(\w+?)_at_(\d+)"
+_TRITON = "triton_"
+
+
+def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
+    """A rank's compiled code, its files taken together."""
+    parts = [
+        _of_window(window, inputs).with_columns(pl.lit(n).alias("window"))
+        for n, window in enumerate(by_window(tables, inputs))
+    ]
+    frame = pl.concat(parts)
+    sums = ("calls", "host_ns", "device_ns", "kernels")
+    spent = pl.col("spent").explode()
+    others = pl.col("spent").list.slice(1).explode()
+    merged = frame.group_by(_KEY, maintain_order=True).agg(
+        *(pl.when(pl.col(name).is_not_null().any()).then(pl.col(name).sum()).alias(name) for name in sums),
+        spent.median().alias("median_ns"),
+        # Of the first file that has a call: the first in time.
+        (pl.col("spent").first().list.first() - others.median()).clip(lower_bound=0).alias("first_extra_ns"),
+        pl.col("source").drop_nulls().first(),
+    )
+    region = pl.col("kind") == "region"
+    numbers = [pl.col("name").str.extract(_REGION, group).cast(pl.Int64) for group in (1, 2)]
+    return (
+        merged.with_columns(
+            pl.lit(inputs.rank, pl.Int64).alias("rank"),
+            pl.when(region).then(numbers[0]).alias("frame"),
+            pl.when(region).then(numbers[1]).alias("version"),
+        )
+        .sort("kind", "host_ns", "device_ns", "name", descending=[False, True, True, False], nulls_last=True)
+        .select(column.name for column in COLUMNS)
+    )
+
+
+def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
+    """The ranks below one another."""
+    return concat_ranks(parts, COLUMNS), []
+
+
+def _calls(window: Tables) -> pl.DataFrame:
+    """Every range that is compiled code: kind, name, source, start_ns, end_ns, pid, tid."""
+    place = ["start_ns", "end_ns", "pid", "tid"]
+    name = pl.col("name")
+    operators, named = window["host_ops"], window["annotations"].filter(~pl.col("on_device"))
+    compiled = operators.filter(pl.col("kernel_backend").is_not_null() | pl.col("kernel_file").is_not_null())
+    nothing = pl.lit(None, pl.String).alias("source")
+
+    def of(frame: pl.DataFrame, kind: str, pattern: str, shown: pl.Expr = name) -> pl.DataFrame:
+        found = frame.filter(name.str.contains(pattern).fill_null(False))
+        return found.select(pl.lit(kind).alias("kind"), shown.alias("name"), nothing, *place)
+
+    at = pl.format("{} line {}", name.str.extract(_BREAK, 1), name.str.extract(_BREAK, 2))
+    parts = [
+        of(frame, kind, pattern, shown)
+        for frame in (operators, named)
+        for kind, pattern, shown in (
+            ("region", _REGION, name),
+            ("function", _FUNCTION, name),
+            ("graph", _GRAPH, name.str.extract(_GRAPH, 1)),
+            ("overhead", _OVERHEAD, name),
+            ("compiling", _COMPILING, name.str.strip_suffix(" (dynamo_timed)")),
+        )
+    ]
+    kernels = compiled.select(pl.lit("kernel").alias("kind"), name, pl.col("kernel_file").alias("source"), *place)
+    found = pl.concat([*parts, of(window["python_frames"], "break", _BREAK, at), kernels])
+    steps = of(named, "step", _STEP, pl.lit("ProfilerStep"))
+    return pl.concat([found, steps[: steps.height if found.height else 0]]).sort("start_ns", maintain_order=True)
+
+
+def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
+    calls = _calls(window)
+    device = window["device_events"]
+    alone = device.filter((pl.col("kind") == "kernel") & pl.col("name").str.starts_with(_TRITON).fill_null(False))
+    launched = device.filter(pl.col("launch_row").is_not_null())
+    launch, runtime = launched["launch_row"], window["runtime_calls"]
+    threads = pl.DataFrame(
+        {"time_ns": launched["launch_ns"], "pid": runtime["pid"].gather(launch), "tid": runtime["tid"].gather(launch)}
+    )
+    told = set(calls.filter(pl.col("kind") == "kernel")["name"].to_list())
+    alone = alone.filter(~pl.col("name").is_in(list(told)))
+    if inputs.options.steps is not None:
+        steps = host_steps(window["annotations"]).filter(inputs.options.keeps(pl.col("step")))
+        calls = calls.filter(pl.Series(inside(steps, calls["start_ns"].to_numpy()) >= 0))
+        alone = alone.filter(pl.Series(inside(steps, alone["launch_ns"].fill_null(-1).to_numpy()) >= 0))
+    spent = pl.col("end_ns") - pl.col("start_ns")
+    host = calls.group_by(_KEY, maintain_order=True).agg(
+        pl.len().cast(pl.Int64).alias("calls"),
+        spent.sum().alias("host_ns"),
+        spent.alias("spent"),
+        pl.col("source").first(),
+    )
+    owned = pl.concat(
+        [_launched_in(calls, kind, launched, threads) for kind in _kinds(calls)] or [_owned(launched[:0], [], [])]
+    )
+    total = covered_by(owned, _KEY, "device_ns").join(
+        owned.group_by(_KEY).agg(pl.len().cast(pl.Int64).alias("kernels")), on=_KEY, how="left"
+    )
+    known = pl.lit(bool(device.height))
+    found = host.join(total, on=_KEY, how="left", maintain_order="left").with_columns(
+        pl.when(known).then(pl.col(name).fill_null(0)).alias(name) for name in ("device_ns", "kernels")
+    )
+    kernels = alone.with_columns(pl.lit("kernel").alias("kind"))
+    silent = (
+        covered_by(kernels, _KEY, "device_ns")
+        .join(kernels.group_by(_KEY).agg(pl.len().cast(pl.Int64).alias("calls")), on=_KEY, how="left")
+        .with_columns(
+            pl.lit(None, pl.Int64).alias("host_ns"),
+            pl.lit(None, pl.List(pl.Int64)).alias("spent"),
+            pl.lit(None, pl.String).alias("source"),
+            pl.col("calls").alias("kernels"),
+        )
+    )
+    return pl.concat([found, silent.select(found.columns)])
+
+
+def _kinds(calls: pl.DataFrame) -> list[str]:
+    return sorted(calls["kind"].unique().to_list())
+
+
+def _launched_in(calls: pl.DataFrame, kind: str, launched: pl.DataFrame, threads: pl.DataFrame) -> pl.DataFrame:
+    """What was launched inside the calls of a kind; of one in another of the kind, the inner one has it."""
+    mine = calls.filter(pl.col("kind") == kind)
+    owner = enclosing(mine, threads)
+    rows = np.flatnonzero(owner >= 0)
+    names = mine["name"].gather(owner[rows])
+    return _owned(launched[rows], [kind] * rows.size, names)
+
+
+def _owned(events: pl.DataFrame, kinds: Sequence[str], names: Sequence[str] | pl.Series) -> pl.DataFrame:
+    return events.select("start_ns", "end_ns").with_columns(
+        pl.Series("kind", kinds, dtype=pl.String), pl.Series("name", names, dtype=pl.String)
+    )
+
+
+analysis = Analysis(
+    name="compile",
+    doc=__doc__,
+    columns=COLUMNS,
+    per_rank=per_rank,
+    across_ranks=across_ranks,
+    reads={
+        "host_ops": ("start_ns", "end_ns", "name", "pid", "tid", "kernel_backend", "kernel_file"),
+        "annotations": ("start_ns", "end_ns", "name", "pid", "tid", "on_device", "step"),
+        "python_frames": ("start_ns", "end_ns", "name", "pid", "tid"),
+        "device_events": ("start_ns", "end_ns", "name", "kind", "launch_row", "launch_ns"),
+        "runtime_calls": ("pid", "tid"),
+    },
+)

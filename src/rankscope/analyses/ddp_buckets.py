@@ -1,0 +1,158 @@
+"""DDP's buckets: how large each all-reduce is, when in the backward it starts, and what of it nothing hides.
+
+One row per bucket, rank and step. DDP puts gradients into buckets and all-reduces a bucket as soon as its last gradient
+is there: the all-reduces that are called inside an `AccumulateGrad` of the backward, in the order of their calls.
+
+    backward     what autograd evaluates, from its first start to its last end: on the device the kernels launched
+                 by it, without one its operators; not what DDP does after the all-reduces, which waits for them
+    start_share  = (start − first compute of the backward) / (its last end − its first start)
+    exposed      = |all-reduce| − |all-reduce ∩ compute of the rank|
+    tail         = end of the all-reduce less the end of the backward's compute, if that is later; 0 if not
+
+Only the last bucket should have a tail: it can start no earlier than the last gradient, and its tail is the least that
+DDP costs. Many small buckets pay latency again and again; one huge one starts when the backward is over and hides
+nothing. `bucket_cap_mb` sets the size (25 MiB; the first is smaller, so that it starts early).
+Under gradient accumulation with `no_sync` only the last backward of a step has buckets, and the shares are of that one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+
+from rankscope.primitives.activity import activity, with_category
+from rankscope.primitives.ancestry import around, enclosing, inside, parents
+from rankscope.primitives.intervals import Int64
+from rankscope.primitives.issued import READS, exposed, issued
+from rankscope.primitives.kernels import COMMUNICATION
+from rankscope.primitives.phases import BACKWARD, phase_sets
+from rankscope.primitives.steps import host_steps
+from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
+
+COLUMNS = (
+    Column("rank", "", "the rank"),
+    Column("window", "", "which of the rank's files, from 0"),
+    Column("step", "", "the step that it was called in; null outside of all steps"),
+    Column("bucket", "", "which of the step's all-reduces, from 0"),
+    Column("buckets", "count", "how many the step has"),
+    Column("elements", "elements", "gradients in it; null where nothing says"),
+    Column("bytes", "bytes", "its size; null likewise"),
+    Column("issued_ns", "ns", "when the host called it, on the trace's own clock"),
+    Column("start_ns", "ns", "when it began, on the trace's own clock; null where it is not in the file"),
+    Column("duration_ns", "ns", "how long it took, waiting for others included; null likewise"),
+    Column("backward_ns", "ns", "how long the backward's compute lasts, from its first start to its last end"),
+    Column("start_share", "ratio", "how far that was when the all-reduce began; above 1 after its end"),
+    Column("exposed_ns", "ns", "of the duration, with no compute beside it"),
+    Column("hidden_ns", "ns", "of the duration, with compute beside it"),
+    Column("hidden_share", "ratio", "hidden of the duration"),
+    Column("tail_ns", "ns", "how long it went on after the backward's compute"),
+)
+_ENGINE = r"^autograd::engine::evaluate_function|^torch::autograd::"
+_ACCUMULATES = r"^autograd::engine::evaluate_function: torch::autograd::AccumulateGrad|^torch::autograd::AccumulateGrad"
+
+
+def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
+    """A rank's buckets."""
+    parts = []
+    for number, window in enumerate(by_window(tables, inputs)):
+        made = _of_window(window, inputs).with_columns(
+            pl.lit(inputs.rank, pl.Int64).alias("rank"), pl.lit(number, pl.Int64).alias("window")
+        )
+        parts.append(made if inputs.options.steps is None else made.filter(inputs.options.keeps(pl.col("step"))))
+    return concat_ranks(parts, COLUMNS)
+
+
+def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
+    """The ranks below one another."""
+    return concat_ranks(parts, COLUMNS), []
+
+
+def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
+    operators, annotations = window["host_ops"], window["annotations"]
+    calls = issued(window, inputs.options.communication)
+    position, rows = around(parents(operators), calls["operator_row"].to_numpy())
+    accumulates = operators["name"].str.contains(_ACCUMULATES).fill_null(False).to_numpy()
+    # FSDP reduces in hooks of the same operators, but scatters.
+    buckets = np.isin(np.arange(calls.height), position[accumulates[rows]])
+    calls = calls.filter(pl.Series(buckets) & (pl.col("kind") == "all_reduce"))
+    steps = host_steps(annotations)
+    step = inside(steps, calls["issued_ns"].to_numpy())
+    number = pl.Series(step).set(pl.Series(step < 0), None)
+    sets = activity(window["device_events"], operators, annotations, inputs.options.communication)
+    start, end = _backwards(window, calls["issued_ns"].to_numpy(), inputs)
+    known = pl.col("start_ns").is_not_null()
+    duration = pl.col("end_ns") - pl.col("start_ns")
+    return (
+        calls.with_columns(
+            (steps["step"].gather(number) if steps.height else pl.Series([None] * calls.height, dtype=pl.Int64)).alias(
+                "step"
+            ),
+            exposed(calls, sets).alias("exposed_ns"),
+            start.alias("first"),
+            end.alias("last"),
+        )
+        .with_columns(
+            pl.int_range(pl.len()).over("step").alias("bucket"),
+            pl.len().over("step").cast(pl.Int64).alias("buckets"),
+            duration.alias("duration_ns"),
+            (duration - pl.col("exposed_ns")).alias("hidden_ns"),
+            (pl.col("last") - pl.col("first")).alias("backward_ns"),
+        )
+        .with_columns(
+            pl.when(known & (pl.col("backward_ns") > 0))
+            .then((pl.col("start_ns") - pl.col("first")) / pl.col("backward_ns"))
+            .alias("start_share"),
+            pl.when(pl.col("duration_ns") > 0).then(pl.col("hidden_ns") / pl.col("duration_ns")).alias("hidden_share"),
+            pl.when(known).then((pl.col("end_ns") - pl.col("last")).clip(lower_bound=0)).alias("tail_ns"),
+        )
+    )
+
+
+def _backwards(window: Tables, at: Int64, inputs: Inputs) -> tuple[pl.Series, pl.Series]:
+    """When the compute of the backward around each instant begins and ends; null outside of all backwards."""
+    sets = phase_sets(window["host_ops"], window["annotations"], window["python_frames"])[BACKWARD]
+    ranges = pl.DataFrame({"start_ns": sets.starts, "end_ns": sets.ends})
+    work = _autograd(window["host_ops"])
+    when = work["start_ns"]
+    if window["device_events"].height:
+        device = with_category(window["device_events"], inputs.options.communication)
+        device = device.filter((pl.col("category") != COMMUNICATION) & pl.col("launch_row").is_not_null())
+        launch, runtime = device["launch_row"], window["runtime_calls"]
+        threads = pl.DataFrame(
+            {"time_ns": device["launch_ns"], "pid": runtime["pid"].gather(launch), "tid": runtime["tid"].gather(launch)}
+        )
+        work = device.filter(pl.Series(enclosing(work, threads) >= 0))
+        when = work["launch_ns"]
+    bounds = _bounds(work, inside(ranges, when.to_numpy()))
+    owner = inside(ranges, at)
+    found = pl.DataFrame({"owner": owner}).join(bounds, on="owner", how="left", maintain_order="left")
+    return found["first"], found["last"]
+
+
+def _bounds(work: pl.DataFrame, owner: Int64) -> pl.DataFrame:
+    return (
+        work.select("start_ns", "end_ns")
+        .with_columns(pl.Series("owner", owner, dtype=pl.Int64))
+        .filter(pl.col("owner") >= 0)
+        .group_by("owner")
+        .agg(pl.col("start_ns").min().alias("first"), pl.col("end_ns").max().alias("last"))
+    )
+
+
+def _autograd(operators: pl.DataFrame) -> pl.DataFrame:
+    """What autograd evaluates: what the reducer does when all is reduced (its copies wait for that) is not in it."""
+    named = pl.col("name").str.contains(_ENGINE) | (pl.col("forward_thread").fill_null(0) > 0)
+    return operators.filter(named.fill_null(False))
+
+
+_OPERATORS = (*READS["host_ops"], "sequence", "forward_thread", "module_hierarchy")
+analysis = Analysis(
+    name="ddp_buckets",
+    doc=__doc__,
+    columns=COLUMNS,
+    per_rank=per_rank,
+    across_ranks=across_ranks,
+    reads={**READS, "host_ops": _OPERATORS, "python_frames": ("start_ns", "end_ns", "name")},
+)

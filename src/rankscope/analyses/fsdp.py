@@ -1,0 +1,229 @@
+"""FSDP's all-gathers and reduce-scatters, module by module: what was fetched early, and what was waited for.
+
+One row per collective that FSDP issued: rank, step and module. FSDP2 (`fully_shard`) names its modules in its ranges
+(`FSDP::all_gather (layers.3)`; the root has none and is ``(root)``). FSDP1 (`FullyShardedDataParallel`) names none: its
+modules are null, and `order` counts them.
+
+    issued     when the host called the collective (`c10d::…` inside one of FSDP's ranges)
+    exposed    = |collective| − |collective ∩ compute of the rank|, as everywhere
+    used       when its result is first needed: FSDP2's copy-out of the module, on the device where there is one
+    prefetched = something else was computed between issued and used
+
+An all-gather that is issued only when its module is reached cannot be hidden, whatever its size. FSDP2 fetches the next
+module of the backward by itself, and on a device the forward's too, as far as the host runs ahead of it; `asked` says
+that the call stands in a prefetch of FSDP's. FSDP1 has no range where a result is first used: there only what is asked
+for is known to be prefetched. FSDP's own copies into and out of its buffers do not count as something else.
+The hidden share is Σ hidden / Σ duration. Without a device compute is operators, and one of autograd's in whose hooks
+the host waits hides what it waits for: read `prefetched` and `sync` of `phases` there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+
+from rankscope.primitives.activity import activity, computing_operators, gloo_ranges, time_of, with_category
+from rankscope.primitives.ancestry import around, enclosing, inside, parents
+from rankscope.primitives.intervals import Int64, IntervalSet
+from rankscope.primitives.issued import READS, exposed, issued
+from rankscope.primitives.kernels import COMPUTE
+from rankscope.primitives.steps import host_steps
+from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
+
+COLUMNS = (
+    Column("rank", "", "the rank"),
+    Column("window", "", "which of the rank's files, from 0"),
+    Column("step", "", "the step that it was issued in; null outside of all steps"),
+    Column("version", "", "1 for `FullyShardedDataParallel`, 2 for `fully_shard`"),
+    Column("module", "", "the module's name; `(root)` for the whole model, null with FSDP1"),
+    Column("phase", "", "`forward` or `backward`"),
+    Column("collective", "", "`all_gather`, `reduce_scatter`; `all_reduce` where modules are also replicated"),
+    Column("order", "", "which of its kind in the step's forward or backward, from 0"),
+    Column("bytes", "bytes", "the size of the whole array; null where nothing says"),
+    Column("issued_ns", "ns", "when the host called it, on the trace's own clock"),
+    Column("start_ns", "ns", "when it began; null where it is not in the file"),
+    Column("duration_ns", "ns", "how long it took, waiting included; null likewise"),
+    Column("exposed_ns", "ns", "of that, with no compute beside it"),
+    Column("hidden_ns", "ns", "of that, with compute beside it"),
+    Column("used_ns", "ns", "when its result was first needed, on the trace's own clock; null where nothing says"),
+    Column("asked", "", "whether it was issued by one of FSDP's prefetches"),
+    Column("prefetched", "", "whether something else was computed between issued and used; null where nothing says"),
+)
+_RANGE = r"^FSDP::|^FullyShardedDataParallel\."
+_MODULE = r"^FSDP::\S+ (?:for )?\(?(.*?)\)?$"
+_BACKWARD = r"^FSDP::(pre_backward|post_backward|root_post_backward|backward_prefetch)|_(pre|post)_backward"
+_PREFETCH = r"_prefetch"
+ROOT = "(root)"
+
+
+def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
+    """A rank's collectives of FSDP."""
+    parts = []
+    for number, window in enumerate(by_window(tables, inputs)):
+        made = _of_window(window, inputs).with_columns(
+            pl.lit(inputs.rank, pl.Int64).alias("rank"), pl.lit(number, pl.Int64).alias("window")
+        )
+        parts.append(made if inputs.options.steps is None else made.filter(inputs.options.keeps(pl.col("step"))))
+    return concat_ranks(parts, COLUMNS)
+
+
+def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
+    """The ranks below one another."""
+    return concat_ranks(parts, COLUMNS), []
+
+
+def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
+    calls = issued(window, inputs.options.communication)
+    annotations = window["annotations"]
+    ranges = annotations.with_columns(
+        (pl.col("name").str.contains(_RANGE) & ~pl.col("on_device")).fill_null(False).alias("fsdp"),
+    )
+    around_call = _ranges_around(ranges, calls)
+    calls = calls.with_columns(around_call).filter(pl.col("innermost").is_not_null())
+    steps = host_steps(annotations)
+    step = inside(steps, calls["issued_ns"].to_numpy())
+    number = pl.Series(step).set(pl.Series(step < 0), None)
+    sets = activity(window["device_events"], window["host_ops"], annotations, inputs.options.communication)
+    used = _used(window, ranges, calls)
+    calls = calls.with_columns(
+        (steps["step"].gather(number) if steps.height else pl.Series([None] * calls.height, dtype=pl.Int64)).alias(
+            "step"
+        ),
+        pl.when(pl.col("innermost").str.starts_with("FSDP::")).then(2).otherwise(1).alias("version"),
+        _module(pl.col("innermost")).alias("module"),
+        pl.when("backward").then(pl.lit("backward")).otherwise(pl.lit("forward")).alias("phase"),
+        pl.col("kind").alias("collective"),
+        (pl.col("end_ns") - pl.col("start_ns")).alias("duration_ns"),
+        exposed(calls, sets).alias("exposed_ns"),
+        used.alias("used_ns"),
+    )
+    own = _own_compute(window, ranges, inputs)
+    return calls.with_columns(
+        (pl.col("duration_ns") - pl.col("exposed_ns")).alias("hidden_ns"),
+        pl.int_range(pl.len()).over("step", "phase", "collective").alias("order"),
+        _between(calls, own).alias("prefetched"),
+    )
+
+
+def _module(name: pl.Expr) -> pl.Expr:
+    told = name.str.extract(_MODULE)
+    version2 = name.str.starts_with("FSDP::")
+    return pl.when(version2).then(pl.when(told.fill_null("") == "").then(pl.lit(ROOT)).otherwise(told))
+
+
+def _ranges_around(ranges: pl.DataFrame, calls: pl.DataFrame) -> list[pl.Series]:
+    """Of each call the innermost of FSDP's ranges around it, whether any is of the backward, and of a prefetch."""
+    times = calls.select(pl.col("issued_ns").alias("time_ns"), "pid", "tid")
+    host = ranges.with_row_index("row").filter(~pl.col("on_device"))
+    innermost = enclosing(host, times)
+    rows = (
+        np.where(innermost >= 0, host["row"].cast(pl.Int64).to_numpy()[np.maximum(innermost, 0)], -1)
+        if host.height
+        else innermost
+    )
+    call, found = around(parents(ranges), rows)
+    pairs = pl.DataFrame({"call": call, "name": ranges["name"].gather(found), "fsdp": ranges["fsdp"].gather(found)})
+    # From the inside outwards, as `around` gives them.
+    told = (
+        pairs.filter(pl.col("fsdp"))
+        .group_by("call", maintain_order=True)
+        .agg(
+            pl.col("name").first().alias("innermost"),
+            pl.col("name").str.contains(_BACKWARD).any().alias("backward"),
+            pl.col("name").str.contains(_PREFETCH).any().alias("asked"),
+        )
+    )
+    every = pl.DataFrame({"call": np.arange(calls.height, dtype=np.int64)})
+    joined = every.join(told, on="call", how="left", maintain_order="left").with_columns(
+        pl.col("backward", "asked").fill_null(False)
+    )
+    return [joined["innermost"], joined["backward"], joined["asked"]]
+
+
+def _used(window: Tables, ranges: pl.DataFrame, calls: pl.DataFrame) -> pl.Series:
+    """When FSDP2 copies out what an all-gather brought: the first copy-out of the module after it was issued."""
+    copies = ranges.filter(pl.col("fsdp") & pl.col("name").str.starts_with("FSDP::all_gather_copy_out")).select(
+        "start_ns", "end_ns", "pid", "tid", _module(pl.col("name")).alias("module")
+    )
+    device = window["device_events"].filter(pl.col("launch_row").is_not_null())
+    if device.height and copies.height:
+        row = device["launch_row"]
+        runtime = window["runtime_calls"]
+        threads = pl.DataFrame(
+            {"time_ns": device["launch_ns"], "pid": runtime["pid"].gather(row), "tid": runtime["tid"].gather(row)}
+        )
+        began = (
+            pl.DataFrame({"copy": enclosing(copies, threads), "began": device["start_ns"]})
+            .filter(pl.col("copy") >= 0)
+            .group_by("copy")
+            .agg(pl.col("began").min())
+        )
+        copies = (
+            copies.with_row_index("copy")
+            .with_columns(pl.col("copy").cast(pl.Int64))
+            .join(began, on="copy", how="left", maintain_order="left")
+            .with_columns(pl.coalesce("began", "start_ns").alias("used"))
+        )
+    else:
+        copies = copies.with_columns(pl.col("start_ns").alias("used"))
+    wanted = calls.select(
+        pl.when(pl.col("kind") == "all_gather").then(_module(pl.col("innermost"))).alias("module"),
+        pl.col("issued_ns").alias("at_ns"),
+    ).with_row_index("place")
+    found = wanted.sort("at_ns").join_asof(
+        copies.select("module", pl.col("start_ns").alias("at_ns"), "used").sort("at_ns"),
+        on="at_ns",
+        by="module",
+        strategy="forward",
+        check_sortedness=False,
+    )
+    return found.sort("place")["used"]
+
+
+def _own_compute(window: Tables, ranges: pl.DataFrame, inputs: Inputs) -> IntervalSet:
+    """When the rank computed anything that is not FSDP's own moving of parameters."""
+    moving = ranges.filter(pl.col("fsdp") & ~pl.col("name").str.ends_with(".forward"))
+    device, operators = window["device_events"], window["host_ops"]
+    if device.height:
+        kernels = with_category(device, inputs.options.communication).filter(pl.col("category") == COMPUTE)
+        launched = kernels.filter(pl.col("launch_row").is_not_null())
+        row, runtime = launched["launch_row"], window["runtime_calls"]
+        threads = pl.DataFrame(
+            {"time_ns": launched["launch_ns"], "pid": runtime["pid"].gather(row), "tid": runtime["tid"].gather(row)}
+        )
+        # A launchless kernel was launched before recording began: not by a range that is in the file.
+        return time_of(kernels.filter(pl.col("launch_row").is_null())) | time_of(
+            launched.filter(_outside(moving, threads))
+        )
+    compute = computing_operators(operators, gloo_ranges(operators, window["annotations"]))
+    at = compute.select(pl.col("start_ns").alias("time_ns"), "pid", "tid")
+    moved = time_of(moving)
+    return time_of(compute.filter(_outside(moving, at))) - moved
+
+
+def _outside(ranges: pl.DataFrame, threads: pl.DataFrame) -> pl.Series:
+    return pl.Series(enclosing(ranges, threads) < 0)
+
+
+def _between(calls: pl.DataFrame, compute: IntervalSet) -> pl.Series:
+    """Whether there was compute from issued to used; without `used`, true where a prefetch asked, else null."""
+    known = calls["used_ns"].is_not_null().to_numpy()
+    issued_at: Int64 = calls["issued_ns"].to_numpy()
+    used: Int64 = calls["used_ns"].fill_null(0).to_numpy()
+    found = pl.Series("prefetched", compute.within(issued_at, np.maximum(used, issued_at)) > 0)
+    asked = calls["asked"].set(~calls["asked"], None)
+    gathers = calls["kind"] == "all_gather"
+    told: pl.Series = found.zip_with(pl.Series(known), asked).set(~gathers, None)
+    return told
+
+
+analysis = Analysis(
+    name="fsdp",
+    doc=__doc__,
+    columns=COLUMNS,
+    per_rank=per_rank,
+    across_ranks=across_ranks,
+    reads=READS,
+)

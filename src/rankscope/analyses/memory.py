@@ -1,0 +1,150 @@
+"""How much memory each rank needed, and when and by what it needed most.
+
+One row per rank, file and device (the host is ``cpu``), from a trace recorded with `profile_memory`. The profiler
+writes what is allocated and reserved on a device after each allocation and release, so every sample is exact:
+
+    peak_allocated   = max over samples of allocated; peak_at_ns, peak_step, peak_operator: of the first such sample
+    unused_reserved  = (reserved − allocated) / reserved, at the sample where reserved is greatest, the last of them
+    growth           = median over steps of allocated at the end of a step less at the end of the one before
+    growing_steps    = how many steps ended with more allocated than the one before
+
+What the allocator holds but nobody uses is cache and fragments; a snapshot tells them apart (`memory_snapshot`).
+`change_peak` counts from the first event of the file and is there even where the file writes no totals (2020–21). The
+host's totals count only what was allocated while the profiler ran: a model made before it is not in them, and what a
+thread of Gloo's releases is not seen, so under FSDP on the CPU they drift upwards. Else a growth that goes on over all
+steps is a leak, or something kept on purpose.
+`device_allocations` and `device_frees` are calls of the driver's own malloc and free while recording: an allocator that
+is warm makes none, and one that frees and allocates in every step is retrying at the limit. `--steps` keeps samples of
+the chosen steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from rankscope.primitives.allocations import HOST, MEMORY_COLUMNS, end_of_steps, samples
+from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
+
+COLUMNS = (
+    Column("rank", "", "the rank"),
+    Column("window", "", "which of the rank's files, from 0"),
+    Column("device", "", "`cpu`, or kind and number: `cuda:0`, `hip:0`, `xpu:0`"),
+    Column("allocations", "count", "allocations"),
+    Column("releases", "count", "releases"),
+    Column("allocated_bytes", "bytes", "allocated, summed over allocations"),
+    Column("released_bytes", "bytes", "released, summed over releases"),
+    Column("first_allocated", "bytes", "allocated before the first event; null where the file writes no totals"),
+    Column("last_allocated", "bytes", "allocated after the last event; null likewise"),
+    Column("peak_allocated", "bytes", "the most that was allocated at once; null likewise"),
+    Column("peak_at_ns", "ns", "when, on the trace's own clock; without totals, when the change was greatest"),
+    Column("peak_step", "", "the step that it was in; null outside of all steps"),
+    Column("peak_operator", "", "the innermost operator then; null outside of all operators"),
+    Column("change_peak", "bytes", "the most allocated at once beyond what was there at the file's first event"),
+    Column("peak_reserved", "bytes", "the most that the allocator held at once; null for the host"),
+    Column("unused_reserved", "ratio", "share of it that was not allocated, when it held most"),
+    Column("total_memory", "bytes", "memory of the device; null where the file does not say"),
+    Column("growth", "bytes", "from the end of a step to the end of the next, median; null with fewer than two steps"),
+    Column("growing_steps", "count", "steps that ended with more allocated than the one before"),
+    Column("steps", "count", "steps with samples"),
+    Column("device_allocations", "count", "calls of the driver's malloc; null for the host"),
+    Column("device_frees", "count", "calls of the driver's free; null for the host"),
+)
+# cudaMalloc, cudaMallocAsync, hipMalloc, zeMemAllocDevice; not cudaMallocHost, which takes the host's memory.
+_MALLOC = r"(?i)^(cuda|hip)Malloc(Async|Managed|FromPoolAsync)?$|^zeMemAlloc(Device|Shared)$|^cuMem(Alloc|Create)"
+_FREE = r"(?i)^(cuda|hip)Free(Async)?$|^zeMemFree|^cuMem(Free|Release)"
+
+
+def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
+    """A rank's devices."""
+    parts = [
+        _devices(window, inputs).with_columns(
+            pl.lit(inputs.rank, pl.Int64).alias("rank"),
+            pl.lit(number, pl.Int64).alias("window"),
+            _capacity(inputs, number).alias("total_memory"),
+        )
+        for number, window in enumerate(by_window(tables, inputs))
+    ]
+    return concat_ranks(parts, COLUMNS)
+
+
+def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
+    """The ranks below one another."""
+    return concat_ranks(parts, COLUMNS), []
+
+
+def _devices(window: Tables, inputs: Inputs) -> pl.DataFrame:
+    found = samples(window["memory_events"], window["host_ops"], window["annotations"])
+    if inputs.options.steps is not None:
+        found = found.filter(inputs.options.keeps(pl.col("step")))
+    names = window["host_ops"]["name"]
+    grew = pl.col("bytes") > 0
+    # Where a file writes no totals, the running change has its peak at the same sample.
+    height = pl.coalesce("allocated", "change")
+    peak, held = height.arg_max(), pl.col("reserved").reverse().arg_max()
+    spare = pl.col("reserved") - pl.col("allocated")
+    calls = window["runtime_calls"]["name"]
+    rows = found.group_by("memory", maintain_order=True).agg(
+        pl.col("device_type").first() == HOST,
+        grew.sum().cast(pl.Int64).alias("allocations"),
+        (pl.col("bytes") < 0).sum().cast(pl.Int64).alias("releases"),
+        pl.col("bytes").filter(grew).sum().alias("allocated_bytes"),
+        (-pl.col("bytes").filter(pl.col("bytes") < 0).sum()).alias("released_bytes"),
+        (pl.col("allocated") - pl.col("bytes")).first().alias("first_allocated"),
+        pl.col("allocated").last().alias("last_allocated"),
+        pl.col("allocated").max().alias("peak_allocated"),
+        pl.col("time_ns").get(peak).alias("peak_at_ns"),
+        pl.col("step").get(peak).alias("peak_step"),
+        pl.col("operator_row").get(peak).alias("operator"),
+        # Nothing allocated beyond the start is a change too: 0.
+        pl.max_horizontal(pl.col("change").max(), 0).alias("change_peak"),
+        pl.col("reserved").max().alias("peak_reserved"),
+        (spare / pl.col("reserved")).reverse().get(held).alias("unused_reserved"),
+    )
+    operator = rows["operator"].set(rows["operator"] < 0, None)
+    ends = end_of_steps(found).with_columns(
+        (pl.col("end_change") - pl.col("end_change").shift(1).over("memory")).alias("growth")
+    )
+    growth = ends.group_by("memory").agg(
+        pl.col("growth").median().round().cast(pl.Int64),
+        (pl.col("growth") > 0).sum().cast(pl.Int64).alias("growing_steps"),
+        pl.len().cast(pl.Int64).alias("steps"),
+    )
+    counted = [(_MALLOC, "device_allocations"), (_FREE, "device_frees")]
+    return (
+        rows.with_columns(names.gather(operator).alias("peak_operator"))
+        .join(growth, on="memory", how="left", maintain_order="left")
+        .with_columns(
+            pl.col("growing_steps", "steps").fill_null(0),
+            *(
+                pl.when(~pl.col("device_type")).then(pl.lit(int(calls.str.contains(pattern).sum()))).alias(name)
+                for pattern, name in counted
+            ),
+        )
+        .rename({"memory": "device"})
+        .sort("device")
+    )
+
+
+def _capacity(inputs: Inputs, window: int) -> pl.Expr:
+    """The memory of a device by its number, as the file lists its devices."""
+    listed = inputs.traces[window].devices if window < len(inputs.traces) else ()
+    known = {device.get("id"): device.get("total_memory") for device in listed if device.get("total_memory")}
+    number = pl.col("device").str.extract(r":(\d+)$").cast(pl.Int64)
+    return number.replace_strict(known, default=None, return_dtype=pl.Int64)
+
+
+analysis = Analysis(
+    name="memory",
+    doc=__doc__,
+    columns=COLUMNS,
+    per_rank=per_rank,
+    across_ranks=across_ranks,
+    reads={
+        "memory_events": MEMORY_COLUMNS,
+        "host_ops": ("start_ns", "end_ns", "name", "pid", "tid"),
+        "annotations": ("start_ns", "end_ns", "on_device", "step"),
+        "runtime_calls": ("name",),
+    },
+)

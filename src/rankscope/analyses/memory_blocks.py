@@ -1,0 +1,97 @@
+"""Each block of memory: who allocated it, how large it was, how long it lived.
+
+One row per allocation, paired with the next release of that address on that device (`profile_memory`); a release
+of something allocated before recording began has a row too, without `allocated_ns`, and what was not released while
+recording has no `released_ns`. Blocks that are large, old and never released are what fills a device; blocks that are
+large and short-lived make its peak.
+Files of 2020–21 write no addresses, so nothing can be paired: they have no row here, and a finding says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from rankscope.primitives.allocations import MEMORY_COLUMNS, blocks, samples
+from rankscope.results import Analysis, Column, Evidence, Finding, Inputs, Tables, by_window, concat_ranks
+
+COLUMNS = (
+    Column("rank", "", "the rank"),
+    Column("window", "", "which of the rank's files, from 0"),
+    Column("device", "", "`cpu`, or kind and number: `cuda:0`, `hip:0`, `xpu:0`"),
+    Column("address", "", "where it lay"),
+    Column("bytes", "bytes", "its size"),
+    Column("allocated_ns", "ns", "when it was allocated, on the trace's own clock; null before recording began"),
+    Column("released_ns", "ns", "when it was released, likewise; null if not while recording"),
+    Column("lifetime_ns", "ns", "from one to the other"),
+    Column("step", "", "the step that it was allocated in; null outside of all steps"),
+    Column("released_step", "", "the step that it was released in"),
+    Column("operator", "", "the innermost operator that allocated it; null outside of all operators"),
+    Column("released_by", "", "the innermost operator that released it"),
+)
+
+
+def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
+    """A rank's blocks."""
+    parts = []
+    for number, window in enumerate(by_window(tables, inputs)):
+        found = samples(window["memory_events"], window["host_ops"], window["annotations"])
+        made = blocks(found.filter(pl.col("address").is_not_null()))
+        names = window["host_ops"]["name"]
+        made = made.with_columns(
+            pl.lit(inputs.rank, pl.Int64).alias("rank"),
+            pl.lit(number, pl.Int64).alias("window"),
+            pl.col("memory").alias("device"),
+            (pl.col("released_ns") - pl.col("allocated_ns")).alias("lifetime_ns"),
+            *(
+                names.gather(made[row].set(made[row] < 0, None)).alias(name)
+                for row, name in (("operator_row", "operator"), ("releasing_row", "released_by"))
+            ),
+        )
+        parts.append(made if inputs.options.steps is None else made.filter(inputs.options.keeps(pl.col("step"))))
+    return concat_ranks(parts, COLUMNS)
+
+
+def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
+    """The ranks below one another; and which of them could not be paired."""
+    frame = concat_ranks(parts, COLUMNS)
+    known = set(frame["rank"].to_list()) if frame.height else set()
+    silent = sorted(
+        {
+            info.rank
+            for info in inputs.traces
+            if info.rank is not None and info.rank not in known and _recorded(info.counts)
+        }
+    )
+    if not silent:
+        return frame, []
+    finding = Finding(
+        id="memory-without-addresses",
+        severity="info",
+        title="allocations cannot be paired with releases: these traces write no addresses",
+        ranks=tuple(silent),
+        evidence=(Evidence("ranks", len(silent), "count"),),
+        advice="Record with a newer PyTorch: it writes the address of each allocation.",
+    )
+    return frame, [finding]
+
+
+def _recorded(counts: object) -> bool:
+    """Whether a file has allocations at all, by its events' counts."""
+    named = counts if isinstance(counts, dict) else {}
+    return any(kind.partition(" ")[0] in ("i", "I") and number > 0 for kind, number in named.items())
+
+
+analysis = Analysis(
+    name="memory_blocks",
+    doc=__doc__,
+    columns=COLUMNS,
+    per_rank=per_rank,
+    across_ranks=across_ranks,
+    reads={
+        "memory_events": MEMORY_COLUMNS,
+        "host_ops": ("start_ns", "end_ns", "name", "pid", "tid"),
+        "annotations": ("start_ns", "end_ns", "on_device", "step"),
+    },
+)

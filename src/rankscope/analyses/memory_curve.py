@@ -1,0 +1,67 @@
+"""Memory over time on each rank and device: every allocation and release.
+
+One row per event that `profile_memory` recorded, in the order of time, none left out, none averaged. `allocated` and
+`reserved` are what its allocator said after it. `change` is the sum of all `bytes` of the device up to here, and
+counts from 0 at the file's first event, so it is there where older files write no totals:
+
+    change(i) = Σ bytes(j), j ≤ i, on the same device
+
+Between two rows nothing changes: draw steps, not slopes. Times are on the trace's own clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from rankscope.primitives.allocations import MEMORY_COLUMNS, samples
+from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
+
+COLUMNS = (
+    Column("rank", "", "the rank"),
+    Column("window", "", "which of the rank's files, from 0"),
+    Column("device", "", "`cpu`, or kind and number: `cuda:0`, `hip:0`, `xpu:0`"),
+    Column("time_ns", "ns", "when, on the trace's own clock"),
+    Column("step", "", "the step that it is in; null outside of all steps"),
+    Column("bytes", "bytes", "allocated if positive, released if negative"),
+    Column("allocated", "bytes", "allocated on the device after this; null where the file writes no totals"),
+    Column("reserved", "bytes", "held by the allocator after this; null likewise, and for the host"),
+    Column("change", "bytes", "allocated less released since the file's first event"),
+    Column("operator", "", "the innermost operator then; null outside of all operators"),
+)
+
+
+def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
+    """A rank's samples."""
+    parts = []
+    for number, window in enumerate(by_window(tables, inputs)):
+        found = samples(window["memory_events"], window["host_ops"], window["annotations"])
+        row = found["operator_row"]
+        made = found.with_columns(
+            pl.lit(inputs.rank, pl.Int64).alias("rank"),
+            pl.lit(number, pl.Int64).alias("window"),
+            window["host_ops"]["name"].gather(row.set(row < 0, None)).alias("operator"),
+            pl.col("memory").alias("device"),
+        )
+        parts.append(made if inputs.options.steps is None else made.filter(inputs.options.keeps(pl.col("step"))))
+    return concat_ranks(parts, COLUMNS)
+
+
+def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
+    """The ranks below one another."""
+    return concat_ranks(parts, COLUMNS), []
+
+
+analysis = Analysis(
+    name="memory_curve",
+    doc=__doc__,
+    columns=COLUMNS,
+    per_rank=per_rank,
+    across_ranks=across_ranks,
+    reads={
+        "memory_events": MEMORY_COLUMNS,
+        "host_ops": ("start_ns", "end_ns", "name", "pid", "tid"),
+        "annotations": ("start_ns", "end_ns", "on_device", "step"),
+    },
+)

@@ -1,0 +1,138 @@
+"""Which operators allocate: what each takes and gives back, itself and with all it calls.
+
+One row per rank, device and operator name with memory events in it (`profile_memory`). An allocation or release belongs
+to the innermost operator that is open on its thread, and to every operator around that one:
+
+    self_increase  = Σ bytes of events whose innermost operator has this name
+    total_increase = Σ bytes of events with an operator of this name around them, each event once
+
+Both are allocations less releases: an operator whose result is kept has a positive one, one that frees what others made
+a negative one. The row without a name has what no operator is around: Python that drops its last reference, the
+optimizer's own state, threads without operators. `peak_bytes` is what operators of this name had allocated themselves
+of what was live at the device's peak; null where the file writes no addresses, since then nothing says which
+allocation was released when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+
+from rankscope.primitives.allocations import MEMORY_COLUMNS, blocks, samples
+from rankscope.primitives.ancestry import around, parents
+from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
+
+COLUMNS = (
+    Column("rank", "", "the rank"),
+    Column("device", "", "`cpu`, or kind and number: `cuda:0`, `hip:0`, `xpu:0`"),
+    Column("name", "", "the operator; null for what no operator is around"),
+    Column("calls", "count", "calls of it that allocated or released, themselves or in what they call"),
+    Column("allocations", "count", "allocations of its own"),
+    Column("releases", "count", "releases of its own"),
+    Column("self_allocated", "bytes", "allocated by itself, summed"),
+    Column("self_increase", "bytes", "allocated less released by itself"),
+    Column("total_increase", "bytes", "allocated less released by itself and all that it calls"),
+    Column("peak_bytes", "bytes", "live at the device's peak and allocated by itself; null without addresses"),
+)
+_KEY = ("memory", "name")
+
+
+def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
+    """A rank's operators, its files taken together."""
+    parts = [_of_window(window, inputs) for window in by_window(tables, inputs)]
+    sums = pl.exclude(*_KEY, "rank", "peak_bytes").sum()
+    # The peak of a rank with several files is that of each: the greatest stands for the rank.
+    frame = pl.concat(parts).group_by(_KEY).agg(sums, pl.col("peak_bytes").max())
+    return (
+        frame.with_columns(pl.lit(inputs.rank, pl.Int64).alias("rank"), pl.col("memory").alias("device"))
+        .sort("device", "self_allocated", "total_increase", "name", descending=[False, True, True, False])
+        .select(column.name for column in COLUMNS)
+    )
+
+
+def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
+    """The ranks below one another."""
+    return concat_ranks(parts, COLUMNS), []
+
+
+def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
+    operators = window["host_ops"]
+    found = samples(window["memory_events"], operators, window["annotations"])
+    live = _live_at_peak(found)
+    if inputs.options.steps is not None:
+        kept = found.with_row_index("event").filter(inputs.options.keeps(pl.col("step")))
+        found, live = kept.drop("event"), live[kept["event"]]
+    row = found["operator_row"].to_numpy()
+    names = operators["name"]
+    own = found.with_columns(
+        names.gather(pl.Series(row).set(pl.Series(row < 0), None)).alias("name"), live.alias("live")
+    )
+    selves = own.group_by(_KEY).agg(
+        (pl.col("bytes") > 0).sum().cast(pl.Int64).alias("allocations"),
+        (pl.col("bytes") < 0).sum().cast(pl.Int64).alias("releases"),
+        pl.col("bytes").filter(pl.col("bytes") > 0).sum().alias("self_allocated"),
+        pl.col("bytes").sum().alias("self_increase"),
+        pl.when(pl.col("live").is_not_null().any()).then(pl.col("live").sum()).alias("peak_bytes"),
+    )
+    event, rows = around(parents(operators), row)
+    nobody = np.flatnonzero(row < 0)
+    everyone = pl.DataFrame(
+        {
+            "event": np.concatenate([event, nobody]),
+            "call": np.concatenate([rows, np.full(nobody.size, -1)]),
+            "name": pl.concat([names.gather(rows), pl.Series([None] * nobody.size, dtype=pl.String)]),
+        },
+        schema={"event": pl.Int64, "call": pl.Int64, "name": pl.String},
+    ).with_columns(found["memory"].gather(pl.Series(np.concatenate([event, nobody]))))
+    calls = everyone.group_by(_KEY).agg(
+        pl.col("call").filter(pl.col("call") >= 0).n_unique().cast(pl.Int64).alias("calls")
+    )
+    # An operator inside another of its name counts an event once.
+    totals = everyone.unique(["event", "name"], maintain_order=True)
+    totals = totals.with_columns(found["bytes"].gather(totals["event"]).alias("bytes"))
+    increase = totals.group_by(_KEY).agg(pl.col("bytes").sum().alias("total_increase"))
+    return (
+        calls.join(increase, on=_KEY, how="left", nulls_equal=True)
+        .join(selves, on=_KEY, how="left", nulls_equal=True)
+        .with_columns(
+            pl.col("allocations", "releases", "self_allocated", "self_increase").fill_null(0),
+            pl.when(pl.lit(bool(live.is_not_null().any()))).then(pl.col("peak_bytes").fill_null(0)).alias("peak_bytes"),
+        )
+        .select(
+            *_KEY, "calls", "allocations", "releases", "self_allocated", "self_increase", "total_increase", "peak_bytes"
+        )
+    )
+
+
+def _live_at_peak(found: pl.DataFrame) -> pl.Series:
+    """For each event the bytes that it allocated and that were live at its device's peak; null without addresses."""
+    if not found.height or found["address"].null_count():
+        return pl.Series("live", [None] * found.height, dtype=pl.Int64)
+    height = pl.coalesce("allocated", "change")
+    peak = found.group_by("memory").agg(pl.col("time_ns").get(height.arg_max()).alias("peak_ns"))
+    paired = (
+        blocks(found).join(peak, on="memory", how="left", maintain_order="left").filter(pl.col("event").is_not_null())
+    )
+    live = (pl.col("allocated_ns") <= pl.col("peak_ns")) & (
+        pl.col("released_ns").is_null() | (pl.col("released_ns") > pl.col("peak_ns"))
+    )
+    kept = paired.filter(live)
+    values = np.zeros(found.height, dtype=np.int64)
+    values[kept["event"].to_numpy()] = kept["bytes"].to_numpy()
+    return pl.Series("live", values)
+
+
+analysis = Analysis(
+    name="memory_operators",
+    doc=__doc__,
+    columns=COLUMNS,
+    per_rank=per_rank,
+    across_ranks=across_ranks,
+    reads={
+        "memory_events": MEMORY_COLUMNS,
+        "host_ops": ("start_ns", "end_ns", "name", "pid", "tid", "parent_row"),
+        "annotations": ("start_ns", "end_ns", "on_device", "step"),
+    },
+)

@@ -1,0 +1,124 @@
+"""What a memory snapshot says of each device: in use, free, and how scattered the free part is.
+
+One row per rank and device of a memory snapshot (`torch.cuda.memory._dump_snapshot`, XPU alike; a `.pickle` file, by
+itself or as `rank3….memory.pickle` beside the traces). It is read without running anything that is in it.
+
+    reserved      = Σ sizes of segments
+    allocated     = Σ sizes of blocks in use
+    free          = reserved − allocated − pending
+    fragmentation = 1 − largest free block / free
+    rounding      = allocated − requested
+
+A request larger than the largest free block needs a new segment, however much is free in all. Segments that can grow
+(`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`) are the first thing to try; free blocks of a private pool (CUDA
+graphs, `torch.cuda.MemPool`) serve nobody else. Segments without a block in use go back when the device runs out.
+
+`peak_allocated` is the most that was live at once in the history (`_record_memory_history`): what the history allocates
+and frees, on top of what was there throughout. The history has sizes as they were asked for, blocks are rounded up, so
+it can lie a little below `allocated`. Without a history it is null. Which stacks hold it: `memory_stacks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from rankscope.primitives.snapshots import USED, lives, peaks
+from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
+
+COLUMNS = (
+    Column("rank", "", "the rank"),
+    Column("window", "", "which of the rank's files, from 0"),
+    Column("device", "", "device index"),
+    Column("segments", "count", "segments"),
+    Column("reserved", "bytes", "held by the allocator"),
+    Column("allocated", "bytes", "in use"),
+    Column("pending", "bytes", "freed, and still needed by a stream"),
+    Column("free", "bytes", "held, and of no use to anybody"),
+    Column("free_blocks", "count", "free blocks"),
+    Column("largest_free", "bytes", "the largest of them"),
+    Column("fragmentation", "ratio", "share of what is free that is not in the largest free block; null if none is"),
+    Column("idle_segments", "bytes", "segments without any block in use"),
+    Column("private_pools", "bytes", "segments of private pools (CUDA graphs)"),
+    Column("expandable", "bytes", "segments that can grow"),
+    Column("rounding", "bytes", "allocated beyond what was asked for; null where the file does not say"),
+    Column("history", "count", "events of the history"),
+    Column("peak_allocated", "bytes", "the most that was in use at once; null without a history"),
+    Column("out_of_memory", "count", "requests that failed, in the history"),
+)
+
+
+def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
+    """A rank's devices, snapshot by snapshot."""
+    parts = [
+        _of_window(window).with_columns(
+            pl.lit(inputs.rank, pl.Int64).alias("rank"), pl.lit(number, pl.Int64).alias("window")
+        )
+        for number, window in enumerate(by_window(tables, inputs))
+    ]
+    return concat_ranks(parts, COLUMNS)
+
+
+def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
+    """The ranks below one another."""
+    return concat_ranks(parts, COLUMNS), []
+
+
+def _of_window(window: Tables) -> pl.DataFrame:
+    segments = (
+        window["snapshot_segments"].with_row_index("segment_row").with_columns(pl.col("segment_row").cast(pl.Int32))
+    )
+    blocks, events = window["snapshot_blocks"], window["snapshot_events"]
+    used = pl.col("state").is_in(USED)
+    size, now, free = pl.col("bytes"), pl.col("state") == "active_allocated", pl.col("state") == "inactive"
+    asked = pl.col("requested").filter(now)
+    busy = blocks.filter(used)["segment_row"].unique()
+    by_segment = segments.group_by("device").agg(
+        pl.len().cast(pl.Int64).alias("segments"),
+        size.sum().alias("reserved"),
+        size.filter(~pl.col("segment_row").is_in(busy.implode())).sum().alias("idle_segments"),
+        size.filter(pl.col("pool").is_not_null()).sum().alias("private_pools"),
+        size.filter(pl.col("expandable")).sum().alias("expandable"),
+    )
+    by_block = blocks.group_by("device").agg(
+        size.filter(now).sum().alias("allocated"),
+        size.filter(used & ~now).sum().alias("pending"),
+        free.sum().cast(pl.Int64).alias("free_blocks"),
+        size.filter(free).max().fill_null(0).alias("largest_free"),
+        pl.when(asked.null_count() == 0).then(size.filter(now).sum() - asked.sum()).alias("rounding"),
+    )
+    told = events.group_by("device").agg(
+        pl.len().cast(pl.Int64).alias("history"),
+        (pl.col("action") == "oom").sum().cast(pl.Int64).alias("out_of_memory"),
+    )
+    highest = peaks(lives(events), blocks.filter(now)).select("device", pl.col("peak_bytes").alias("most"))
+    counts = ("allocated", "pending", "free_blocks", "largest_free", "history", "out_of_memory")
+    return (
+        by_segment.join(by_block, on="device", how="left")
+        .join(told, on="device", how="left")
+        .join(highest, on="device", how="left")
+        .with_columns(pl.col(counts).fill_null(0))
+        .with_columns(
+            (pl.col("reserved") - pl.col("allocated") - pl.col("pending")).alias("free"),
+            pl.when(pl.col("history") > 0).then("most").alias("peak_allocated"),
+        )
+        .with_columns(
+            pl.when(pl.col("free") > 0).then(1 - pl.col("largest_free") / pl.col("free")).alias("fragmentation")
+        )
+        .sort("device")
+    )
+
+
+analysis = Analysis(
+    name="memory_snapshot",
+    doc=__doc__,
+    columns=COLUMNS,
+    per_rank=per_rank,
+    across_ranks=across_ranks,
+    reads={
+        "snapshot_segments": ("device", "bytes", "pool", "expandable"),
+        "snapshot_blocks": ("segment_row", "device", "address", "bytes", "requested", "state"),
+        "snapshot_events": ("device", "number", "action", "address", "bytes", "stack"),
+    },
+)

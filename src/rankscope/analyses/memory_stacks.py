@@ -1,0 +1,95 @@
+"""Whose memory it is: what each call stack holds in a memory snapshot, now and at the peak.
+
+One row per rank, device and stack of a memory snapshot (see `memory_snapshot`), largest at the peak first:
+
+    bytes      = Σ sizes of blocks in use when the snapshot was taken that this stack allocated
+    peak_bytes = the same when most was in use, by the history
+
+The stack is Python's where the snapshot has Python frames, innermost first, a frame a line. Blocks of which the
+snapshot has no stack make the row without one. Without a history the peak's columns are null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from rankscope.primitives.snapshots import lives, peaks
+from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
+
+COLUMNS = (
+    Column("rank", "", "the rank"),
+    Column("window", "", "which of the rank's files, from 0"),
+    Column("device", "", "device index"),
+    Column("bytes", "bytes", "in use when the snapshot was taken"),
+    Column("blocks", "count", "in how many blocks"),
+    Column("share", "ratio", "of all that was in use on the device"),
+    Column("peak_bytes", "bytes", "in use at the peak; null without a history"),
+    Column("peak_blocks", "count", "in how many blocks; null likewise"),
+    Column("stack", "", "who allocated it, innermost frame first; null where the snapshot does not say"),
+)
+_KEY = ["device", "stack"]
+
+
+def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
+    """A rank's stacks, snapshot by snapshot."""
+    parts = [
+        _of_window(window).with_columns(
+            pl.lit(inputs.rank, pl.Int64).alias("rank"), pl.lit(number, pl.Int64).alias("window")
+        )
+        for number, window in enumerate(by_window(tables, inputs))
+    ]
+    return concat_ranks(parts, COLUMNS)
+
+
+def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
+    """The ranks below one another."""
+    return concat_ranks(parts, COLUMNS), []
+
+
+def _of_window(window: Tables) -> pl.DataFrame:
+    used = window["snapshot_blocks"].filter(pl.col("state") == "active_allocated")
+    now = used.group_by(_KEY).agg(pl.col("bytes").sum(), pl.len().cast(pl.Int64).alias("blocks"))
+    born = lives(window["snapshot_events"])
+    still = used.join(born.filter(pl.col("died").is_null()), on=["device", "address"], how="anti")
+    throughout = still.select(
+        "device", "bytes", "stack", pl.lit(None, pl.Int64).alias("born"), pl.lit(None, pl.Int64).alias("died")
+    )
+    every = pl.concat([throughout, born.select(throughout.columns)])
+    peak = (
+        every.join(peaks(born, used), on="device", how="inner")
+        .filter(
+            (pl.col("born").fill_null(-1) <= pl.col("peak_number"))
+            & (pl.col("died").is_null() | (pl.col("died") > pl.col("peak_number")))
+        )
+        .group_by(_KEY)
+        .agg(pl.col("bytes").sum().alias("peak_bytes"), pl.len().cast(pl.Int64).alias("peak_blocks"))
+    )
+    recorded = window["snapshot_events"]["device"].unique().implode()
+    has_history = pl.col("device").is_in(recorded)
+    return (
+        now.join(peak, on=_KEY, how="full", coalesce=True, nulls_equal=True)
+        .with_columns(
+            pl.col("bytes", "blocks").fill_null(0),
+            *(
+                pl.when(has_history).then(pl.col(name).fill_null(0)).alias(name)
+                for name in ("peak_bytes", "peak_blocks")
+            ),
+        )
+        .with_columns((pl.col("bytes") / pl.col("bytes").sum().over("device")).fill_nan(None).alias("share"))
+        .sort("device", "peak_bytes", "bytes", "stack", descending=[False, True, True, False], nulls_last=True)
+    )
+
+
+analysis = Analysis(
+    name="memory_stacks",
+    doc=__doc__,
+    columns=COLUMNS,
+    per_rank=per_rank,
+    across_ranks=across_ranks,
+    reads={
+        "snapshot_blocks": ("device", "address", "bytes", "state", "stack"),
+        "snapshot_events": ("device", "number", "action", "address", "bytes", "stack"),
+    },
+)

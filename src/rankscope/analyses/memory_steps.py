@@ -1,0 +1,72 @@
+"""What each step did to each rank's memory: peak, what it left behind, how it grew.
+
+One row per rank, file, device and step with at least one allocation or release (`profile_memory`). A step is a host
+`ProfilerStep#N` range, and a sample belongs to the step that it falls into:
+
+    peak    = max over the step's samples of allocated
+    end     = allocated at the step's last sample
+    growth  = end less the end of the step before (on the same device); null for the first
+
+The first steps grow for good reasons: gradients, the optimizer's state, the allocator's cache. A growth that goes on in
+every later step is memory that the loop keeps: a list of losses with their graphs, a cache without a limit.
+Without totals in the file (2020–21) peak and end are null; `change_peak`, `change_end` and growth still hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from rankscope.primitives.allocations import MEMORY_COLUMNS, end_of_steps, samples
+from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
+
+COLUMNS = (
+    Column("rank", "", "the rank"),
+    Column("window", "", "which of the rank's files, from 0"),
+    Column("device", "", "`cpu`, or kind and number: `cuda:0`, `hip:0`, `xpu:0`"),
+    Column("step", "", "N of `ProfilerStep#N`"),
+    Column("allocations", "count", "allocations in the step"),
+    Column("allocated_bytes", "bytes", "allocated in the step, summed"),
+    Column("released_bytes", "bytes", "released in the step, summed"),
+    Column("peak_allocated", "bytes", "the most that was allocated at once; null where the file writes no totals"),
+    Column("end_allocated", "bytes", "allocated after the step's last event; null likewise"),
+    Column("peak_reserved", "bytes", "the most that the allocator held at once; null likewise, and for the host"),
+    Column("change_peak", "bytes", "the most allocated at once, counted from the file's first event"),
+    Column("end_change", "bytes", "allocated after the step's last event, counted from the file's first event"),
+    Column("growth", "bytes", "more allocated at the end than at the end of the step before; null for the first"),
+)
+
+
+def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
+    """A rank's steps."""
+    parts = []
+    for number, window in enumerate(by_window(tables, inputs)):
+        found = samples(window["memory_events"], window["host_ops"], window["annotations"])
+        made = end_of_steps(found).with_columns(
+            pl.lit(inputs.rank, pl.Int64).alias("rank"),
+            pl.lit(number, pl.Int64).alias("window"),
+            pl.col("memory").alias("device"),
+            (pl.col("end_change") - pl.col("end_change").shift(1).over("memory")).alias("growth"),
+        )
+        parts.append(made if inputs.options.steps is None else made.filter(inputs.options.keeps(pl.col("step"))))
+    return concat_ranks(parts, COLUMNS)
+
+
+def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
+    """The ranks below one another."""
+    return concat_ranks(parts, COLUMNS), []
+
+
+analysis = Analysis(
+    name="memory_steps",
+    doc=__doc__,
+    columns=COLUMNS,
+    per_rank=per_rank,
+    across_ranks=across_ranks,
+    reads={
+        "memory_events": MEMORY_COLUMNS,
+        "host_ops": ("start_ns", "end_ns", "pid", "tid"),
+        "annotations": ("start_ns", "end_ns", "on_device", "step"),
+    },
+)

@@ -1,0 +1,144 @@
+"""What each nn.Module cost: the tree of modules, their calls, their time on host and device.
+
+One row per rank and module, in the order of the tree. A module is its class and the number of its instance, as
+`with_stack` (`nn.Module: Linear_3`) writes them; its path names the modules whose calls are around its own:
+
+    host_total    = Σ durations of its calls
+    host_self     = that less the calls of modules directly inside
+    device_total  = |union of the kernels, copies and fills launched inside its calls|
+    device_self   = the same of those launched in no module inside
+
+These are calls of `forward`: the backward runs in autograd, outside of all modules. What activation checkpointing runs
+again stands in a tree of its own, since on autograd's thread no outer module is around it. Device time is null where
+the trace has no device, and 0 where nothing was launched. A graph or a compiled region hides the modules in it.
+Without Python frames the modules of TorchScript's `with_modules` stand in: operators then say which module they are of,
+host time is that of their operators, and calls are null. `--steps` keeps calls that start in the chosen steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from rankscope.primitives.ancestry import inside
+from rankscope.primitives.modules import TOP, launched_by_modules, module_calls
+from rankscope.primitives.steps import host_steps
+from rankscope.primitives.unions import covered_by
+from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
+
+COLUMNS = (
+    Column("rank", "", "the rank"),
+    Column("path", "", "the module and those around it, outermost first"),
+    Column("module", "", "the module: class and number"),
+    Column("depth", "", "how many modules are around it"),
+    Column("calls", "count", "calls of it; null where only operators tell of modules"),
+    Column("host_total_ns", "ns", "host time in its calls"),
+    Column("host_self_ns", "ns", "host time in them, and in no module inside"),
+    Column("device_total_ns", "ns", "time in which anything launched in its calls ran; null without a device"),
+    Column("device_self_ns", "ns", "the same, launched in no module inside"),
+    Column("kernels", "count", "kernels, copies and fills launched in its calls; null likewise"),
+)
+
+
+def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
+    """A rank's modules, its files taken together."""
+    frame = pl.concat(_of_window(window, inputs) for window in by_window(tables, inputs))
+    values = ("calls", "host_total_ns", "host_self_ns", "device_total_ns", "device_self_ns", "kernels")
+    merged = frame.group_by("path", maintain_order=True).agg(
+        # A sum of nothing but nulls is null.
+        pl.when(pl.col(name).is_not_null().any()).then(pl.col(name).sum()).alias(name)
+        for name in values
+    )
+    parts = pl.col("path").str.split(TOP)
+    return (
+        merged.with_columns(
+            pl.lit(inputs.rank, pl.Int64).alias("rank"),
+            parts.list.last().alias("module"),
+            (parts.list.len().cast(pl.Int64) - 1).alias("depth"),
+        )
+        .sort(parts)
+        .select(column.name for column in COLUMNS)
+    )
+
+
+def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
+    """The ranks below one another."""
+    return concat_ranks(parts, COLUMNS), []
+
+
+def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
+    frames, device = window["python_frames"], window["device_events"]
+    steps = host_steps(window["annotations"]).filter(inputs.options.keeps(pl.col("step")))
+    calls = module_calls(frames)
+    if not calls.frame.height:
+        return _by_hierarchy(window, steps if inputs.options.steps is not None else None)
+    launched = launched_by_modules(calls, device, window["runtime_calls"])
+    called = calls.frame
+    if inputs.options.steps is not None:
+        called = called.filter(pl.Series(inside(steps, called["start_ns"].to_numpy()) >= 0))
+        kept = device.filter(pl.Series(inside(steps, device["launch_ns"].fill_null(-1).to_numpy()) >= 0))
+        launched = launched_by_modules(calls, kept, window["runtime_calls"])
+    host = called.group_by("path", maintain_order=True).agg(
+        pl.len().cast(pl.Int64).alias("calls"),
+        (pl.col("end_ns") - pl.col("start_ns")).sum().alias("host_total_ns"),
+        pl.col("self_ns").sum().alias("host_self_ns"),
+    )
+    return _with_device(host, launched, bool(device.height))
+
+
+def _by_hierarchy(window: Tables, steps: pl.DataFrame | None) -> pl.DataFrame:
+    """Modules as operators name them: ``top(Net)::forward.fc(Linear)::forward``."""
+    operators, device = window["host_ops"].with_row_index("row"), window["device_events"]
+    if steps is not None:
+        operators = operators.filter(pl.Series(inside(steps, operators["start_ns"].to_numpy()) >= 0))
+    path = pl.col("module_hierarchy").str.replace_all(r"::\w+", "").str.replace_all(r"\)\.", f"){TOP}")
+    told = operators.filter(pl.col("module_hierarchy").fill_null("") != "").select(
+        pl.col("row").cast(pl.Int64), path.alias("innermost_path"), "self_ns"
+    )
+    levels = told.with_columns(pl.col("innermost_path").str.split(TOP).alias("parts"))
+    longest = int(levels["parts"].list.len().max() or 0) if levels.height else 0  # type: ignore[arg-type]
+    around = [
+        levels.filter(pl.col("parts").list.len() > depth).with_columns(
+            pl.col("parts").list.head(depth + 1).list.join(TOP).alias("path")
+        )
+        for depth in range(longest)
+    ]
+    each = pl.concat(around) if around else levels.with_columns(pl.col("innermost_path").alias("path"))
+    own = pl.col("path") == pl.col("innermost_path")
+    host = each.group_by("path", maintain_order=True).agg(
+        pl.lit(None, pl.Int64).alias("calls"),
+        pl.col("self_ns").sum().alias("host_total_ns"),
+        pl.col("self_ns").filter(own).sum().alias("host_self_ns"),
+    )
+    kernels = device.filter(pl.col("op_row").is_not_null()).with_columns(pl.col("op_row").cast(pl.Int64).alias("row"))
+    launched = kernels.join(each, on="row", how="inner").select("start_ns", "end_ns", "path", own.alias("innermost"))
+    return _with_device(host, launched, bool(device.height))
+
+
+def _with_device(host: pl.DataFrame, launched: pl.DataFrame, has_device: bool) -> pl.DataFrame:
+    total = covered_by(launched, ["path"], "device_total_ns")
+    own = covered_by(launched.filter(pl.col("innermost")), ["path"], "device_self_ns")
+    count = launched.group_by("path").agg(pl.len().cast(pl.Int64).alias("kernels"))
+    names = ("device_total_ns", "device_self_ns", "kernels")
+    joined = host
+    for part in (total, own, count):
+        joined = joined.join(part, on="path", how="left", maintain_order="left")
+    known = pl.lit(has_device)
+    return joined.with_columns(pl.when(known).then(pl.col(name).fill_null(0)).alias(name) for name in names)
+
+
+analysis = Analysis(
+    name="modules",
+    doc=__doc__,
+    columns=COLUMNS,
+    per_rank=per_rank,
+    across_ranks=across_ranks,
+    reads={
+        "python_frames": ("start_ns", "end_ns", "name", "pid", "tid", "python_module_id"),
+        "host_ops": ("start_ns", "self_ns", "module_hierarchy"),
+        "device_events": ("start_ns", "end_ns", "launch_row", "launch_ns", "op_row"),
+        "runtime_calls": ("pid", "tid"),
+        "annotations": ("start_ns", "end_ns", "on_device", "step"),
+    },
+)

@@ -1,0 +1,273 @@
+"""Each operator of each rank: its time on host and device, its tensor cores, its FLOPs.
+
+One row per rank and operator, by name; `--by shape` tells the shapes of its inputs apart, `--by stack` the Python lines
+that called it. `--match 'fsdp|all_?gather'` keeps the names that a regular expression finds, case aside.
+
+    host self     = Σ duration − operators directly inside it        self times of a thread sum to its operators' union
+    host total    = Σ duration, as calls without those that are inside another call of the same row
+    device self   = |device events that it launched itself|          |A|: the length of the union, all streams
+    device total  = |device events that it, or an operator inside it, launched|
+    tensor cores  = |device events among these that ran on tensor cores| / device total
+    rate          = FLOPs / device total (host total where the trace has no device)
+    MFU           = Σ FLOPs / peak of the device for the numbers' type / device total
+
+A device event belongs to the operator of its External id; where the file has none, to the innermost operator that was
+open on the thread that launched it. FLOPs follow torch.utils.flop_counter: matrix products, convolutions and attention,
+from the recorded shapes (`record_shapes=True`), and for an operator around those their sum; null where none is known. A
+causal mask is not seen. Peaks are vendors' dense figures (`primitives/peaks.json`), TF32's where 32-bit numbers went to
+tensor cores. Tensor cores are told by the kernels' names, as the TensorBoard plugin did: Triton's do not say.
+
+How to read it: a high device self names the kernel to look at; a host self far above the device's says that the host
+launches many small kernels; tensor cores near 0 on an eligible operator say that its numbers' type or shape keeps it
+off them. `--format table` is the table of torch's `key_averages()`. `--steps` keeps the calls that start in these
+steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+
+from rankscope.primitives.enclosing import innermost
+from rankscope.primitives.flops import operator_flops
+from rankscope.primitives.owning import (
+    launching_operators,
+    outermost,
+    summed_upwards,
+    union_by,
+    with_ancestors,
+)
+from rankscope.primitives.peaks import number_type, peak_flops
+from rankscope.primitives.tensor_cores import eligible_operators, tensor_core_kernels
+from rankscope.results import (
+    Analysis,
+    Column,
+    Finding,
+    Inputs,
+    Parameter,
+    Parameters,
+    Tables,
+    by_window,
+    chosen_starts,
+    concat_ranks,
+)
+
+COLUMNS = (
+    Column("rank", "", "the rank"),
+    Column("name", "", "the operator, as written"),
+    Column("input_shapes", "", "shapes of its inputs, as compact JSON; null unless `--by shape`"),
+    Column("stack", "", "who called it, innermost first; null unless `--by stack`, or where nothing was recorded"),
+    Column("calls", "count", "how often it was called; calls inside another of the same row are part of that one"),
+    Column("host_self_ns", "ns", "host time in it and in no operator inside it"),
+    Column("host_self_share", "ratio", "of the host self time of all the rank's operators"),
+    Column("host_total_ns", "ns", "host time in it"),
+    Column("device_self_ns", "ns", "device time of what it launched itself; null where the trace has no device"),
+    Column("device_self_share", "ratio", "of the device self time of all the rank's operators, summed"),
+    Column("device_total_ns", "ns", "device time of what it or the operators inside it launched; null likewise"),
+    Column("device_events", "count", "kernels, copies and fills that it launched itself; null likewise"),
+    Column("tensor_core_eligible", "", "whether tensor cores can do its work"),
+    Column("tensor_core_share", "ratio", "of the device total time, on tensor cores; null without device time"),
+    Column("flops", "FLOP", "floating-point operations; null where shapes or a formula are missing"),
+    Column("tflops_per_s", "TFLOP/s", "their rate, per second of device time (host time without a device)"),
+    Column("mfu", "ratio", "share of the device's peak; null where that is not known"),
+)
+# How many callers tell one stack from another.
+_CALLERS = 6
+_KEYS = ("name", "input_shapes", "stack")
+
+
+def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
+    """The operators of a rank: its windows' figures added."""
+    parts = [_operators_of(window, inputs) for window in by_window(tables, inputs)]
+    added = pl.concat(parts).group_by(_KEYS, maintain_order=True).agg(pl.all().sum())
+    device = tables["device_events"].height > 0
+    total = pl.col("device_total_ns")
+    seconds = (total if device else pl.col("host_total_ns")) / 1e9
+    some = pl.col("formulas") > 0
+    frame = added.with_columns(
+        pl.lit(inputs.rank, pl.Int64).alias("rank"),
+        _share("host_self_ns"),
+        _share("device_self_ns"),
+        pl.col("name").is_in(list(eligible_operators(added["name"].drop_nulls()))).alias("tensor_core_eligible"),
+        pl.when(total > 0).then(pl.col("tensor_ns") / total).alias("tensor_core_share"),
+        pl.when(some).then("flops").alias("flops"),
+        pl.when(some & (seconds > 0)).then(pl.col("flops") / seconds / 1e12).alias("tflops_per_s"),
+        pl.when(some & (total > 0) & (pl.col("unrated") == 0)).then(pl.col("ideal_ns") / total).alias("mfu"),
+    )
+    if not device:
+        names = ("device_self_ns", "device_self_share", "device_total_ns", "device_events")
+        frame = frame.with_columns(pl.lit(None, frame.schema[name]).alias(name) for name in names)
+    if inputs.parameters.get("match") is not None:
+        frame = frame.filter(pl.col("name").str.contains(f"(?i){inputs.parameters['match']}"))
+    order = ("device_self_ns", "host_self_ns", "name", "input_shapes", "stack")
+    return frame.sort(order, descending=[True, True, False, False, False], nulls_last=True).select(
+        column.name for column in COLUMNS
+    )
+
+
+def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
+    """The ranks below one another."""
+    return concat_ranks(parts, COLUMNS), []
+
+
+def _share(name: str) -> pl.Expr:
+    whole = pl.col(name).sum()
+    return pl.when(whole > 0).then(pl.col(name) / whole).alias(name.replace("_ns", "_share"))
+
+
+def _operators_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
+    """Figures of one window by key: sums that can be added to another window's."""
+    operators, device = window["host_ops"], window["device_events"]
+    by = inputs.parameters.get("by", "name")
+    no_text = pl.lit(None, pl.String)
+    keyed = operators.with_columns(
+        (pl.col("input_dims") if by == "shape" else no_text).alias("input_shapes"),
+        (_stacks(operators, window["python_frames"]) if by == "stack" else no_text).alias("stack"),
+    ).with_columns(pl.struct(_KEYS).rank("dense").cast(pl.Int64).alias("group"))
+    group = keyed["group"].to_numpy()
+    parent = operators["parent_row"].fill_null(-1).to_numpy()
+    kept = chosen_starts(operators, window["annotations"], inputs).to_numpy()
+
+    # Every device event beside every operator around its launch.
+    owner = launching_operators(device, window["runtime_calls"], operators)
+    event, around = with_ancestors(parent, owner)
+    tensor = device["name"].is_in(list(tensor_core_kernels(device["name"].unique().drop_nulls()))).fill_null(False)
+    pairs = pl.DataFrame(
+        {
+            "group": group[around],
+            "start_ns": device["start_ns"].to_numpy()[event],
+            "end_ns": device["end_ns"].to_numpy()[event],
+            "tensor": tensor.to_numpy()[event],
+            "own": owner[event] == around,
+        }
+    ).filter(pl.Series(kept[around]))
+
+    on_tensor = np.zeros(operators.height, dtype=np.bool_)
+    on_tensor[around[tensor.to_numpy()[event]]] = True
+    keyed = keyed.with_columns(
+        *_flops(operators, parent, on_tensor, _device_name(device, inputs)),
+        pl.Series("outer", outermost(parent, group)),
+        (pl.col("end_ns") - pl.col("start_ns")).alias("duration"),
+    ).filter(pl.Series(kept))
+    outer = pl.col("outer")
+    return (
+        keyed.group_by("group", maintain_order=True)
+        .agg(
+            pl.col(*_KEYS).first(),
+            outer.sum().cast(pl.Int64).alias("calls"),
+            pl.col("self_ns").sum().alias("host_self_ns"),
+            pl.col("duration").filter(outer).sum().alias("host_total_ns"),
+            *(pl.col(name).filter(outer).sum() for name in ("flops", "ideal_ns", "formulas", "unrated")),
+        )
+        .join(_union(pairs.filter("own"), "device_self_ns"), on="group", how="left")
+        .join(_union(pairs, "device_total_ns"), on="group", how="left")
+        .join(_union(pairs.filter("tensor"), "tensor_ns"), on="group", how="left")
+        .join(
+            pairs.filter("own").group_by("group").agg(pl.len().cast(pl.Int64).alias("device_events")),
+            on="group",
+            how="left",
+        )
+        .with_columns(pl.col("device_self_ns", "device_total_ns", "tensor_ns", "device_events").fill_null(0))
+        .drop("group")
+    )
+
+
+def _union(pairs: pl.DataFrame, name: str) -> pl.DataFrame:
+    return union_by(pairs, "group").rename({"union_ns": name})
+
+
+def _device_name(device: pl.DataFrame, inputs: Inputs) -> str | None:
+    """What the rank's device is called: the one it uses among those of its host."""
+    used = device["device"].drop_nulls().unique().to_list()
+    named = {each.get("id"): each.get("name") for info in inputs.traces for each in info.devices}
+    names = {named.get(index) for index in used if named.get(index)} or set(named.values())
+    return str(names.pop()) if len(names) == 1 else None
+
+
+def _flops(operators: pl.DataFrame, parent: np.ndarray, tensor: np.ndarray, device: str | None) -> list[pl.Series]:
+    """FLOPs of each call, their time at the peak, how many formulas that is, and how many of them have no peak."""
+    own = operator_flops(operators)
+    counted = own.is_not_null().to_numpy()
+    # A formula inside another's operator is the same work once more.
+    alone = counted & outermost(parent, np.where(counted, -1, np.arange(counted.size)))
+    flops = own.fill_null(0.0).to_numpy().copy()
+    types = {text: number_type(text) for text in operators["input_types"].unique()}
+    peaks = {
+        (text, used): peak_flops(device, number, tensor_cores=used) or 0.0
+        for text, number in types.items()
+        for used in (False, True)
+    }
+    plain, cored = (
+        operators["input_types"].replace_strict(
+            list(types), [peaks[text, used] for text in types], return_dtype=pl.Float64, default=0.0
+        ).to_numpy()
+        for used in (False, True)
+    )  # fmt: skip
+    peak = np.where(tensor, cored, plain)
+    ideal = np.divide(flops * 1e9, peak, out=np.zeros_like(flops), where=peak > 0)
+    depth = operators["depth"].to_numpy()
+    found: list[pl.Series] = []
+    for name, value in (
+        ("flops", flops),
+        ("ideal_ns", ideal),
+        ("formulas", counted.astype(np.float64)),
+        ("unrated", (counted & (peak <= 0)).astype(np.float64)),
+    ):
+        summed = np.where(alone, value, 0.0)
+        summed_upwards(parent, depth, summed)
+        found.append(pl.Series(name, np.where(counted, value, summed)))
+    return found
+
+
+def _stacks(operators: pl.DataFrame, frames: pl.DataFrame) -> pl.Series:
+    """Who called each operator: the recorded call stack, else the Python frames open on its thread."""
+    told = operators["call_stack"].alias("stack")
+    if frames.is_empty() or operators.is_empty():
+        return told
+    instants = operators.select("pid", "tid", pl.col("start_ns").alias("at_ns"))
+    row = pl.Series(innermost(frames, instants))
+    lines: list[pl.Series] = []
+    for _ in range(_CALLERS):
+        row = row.set(row < 0, None)
+        lines.append(frames["name"].gather(row).alias(f"line{len(lines)}"))
+        row = frames["parent_row"].gather(row).cast(pl.Int64)
+    # `<built-in method add of Tensor object at 0x7f…>`: every object would be a caller of its own.
+    whole = pl.concat_str(pl.all(), separator="; ", ignore_nulls=True).str.replace_all(r" at 0x[0-9a-fA-F]+", "")
+    joined = pl.DataFrame(lines).select(whole).to_series()
+    found: pl.Series = told.zip_with(told.is_not_null(), joined.set(joined == "", None))
+    return found
+
+
+def reads_more(parameters: Parameters) -> dict[str, tuple[str, ...]]:
+    """Python frames are the largest table of a trace: only where stacks are asked for."""
+    if parameters.get("by") != "stack":
+        return {}
+    return {
+        "host_ops": ("call_stack",),
+        "python_frames": ("start_ns", "end_ns", "name", "pid", "tid", "parent_row"),
+    }
+
+
+analysis = Analysis(
+    name="operators",
+    doc=__doc__,
+    columns=COLUMNS,
+    per_rank=per_rank,
+    across_ranks=across_ranks,
+    reads={
+        "host_ops": (
+            "start_ns", "end_ns", "name", "pid", "tid", "depth", "parent_row", "self_ns", "input_dims", "input_types",
+            "concrete_inputs",
+        ),
+        "device_events": ("start_ns", "end_ns", "name", "device", "op_row", "launch_row", "launch_ns"),
+        "runtime_calls": ("pid", "tid"),
+        "annotations": ("start_ns", "end_ns", "on_device", "step"),
+    },
+    parameters=(
+        Parameter("match", "only operators whose name this finds, case aside", kind="regex"),
+        Parameter("by", "what tells rows apart", default="name", choices=("name", "shape", "stack")),
+    ),
+    reads_more=reads_more,
+)  # fmt: skip

@@ -1,0 +1,172 @@
+"""Where each step's time went: forward, backward, optimizer, data loading, waiting, for host and device.
+
+One row per rank and step (`ProfilerStep#N` on the host; a file without steps gives one row for all of it, its step
+null). The host's columns exclude one another and sum to `wall_ns`, the step's range, exactly. Each instant counts for
+the first that holds:
+
+    sync          the host is in a call that waits for the device (…Synchronize, a blocking copy); without a
+                  device, Gloo communicates and no operator computes
+    optimizer     inside `Optimizer.step#…`
+    backward      on a thread of autograd's, or inside its `evaluate_function`, an operator with a forward thread, DDP's
+                  reducer, or the ranges of FSDP's backward hooks
+    data_loading  inside a DataLoader's `__next__`, or a range of the user's that says so, on the thread of the steps
+    forward       inside an operator with a sequence number, an nn.Module, or the ranges of DDP's and FSDP's forward
+    other         none of these: Python, logging, the loop itself
+
+From one piece of a forward or backward to the next counts as that phase where nothing else begins between them. A
+sequence number marks what autograd could follow, so copies of the batch to the device are the forward's too.
+
+The device's columns sum to `device_ns`: the time in which any kernel, copy or fill launched in the step was running. A
+kernel is of the phase in which it was launched; where kernels of two phases run at once the instant counts for the
+first in the order above, and communication only where no other kernel runs: it is what the step was not able to hide.
+They are null where the trace has no device. A host that runs ahead of its device waits for it in `sync`, or in the
+first call of the next step that blocks; what the work of a phase cost the device is in the device's columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+
+from rankscope.primitives.activity import activity, time_of, with_category
+from rankscope.primitives.intervals import EMPTY, Int64, IntervalSet
+from rankscope.primitives.kernels import COMMUNICATION
+from rankscope.primitives.phases import (
+    PHASES,
+    phase_at,
+    phase_sets,
+    waiting_calls,
+)
+from rankscope.primitives.steps import host_steps, owners
+from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
+
+_OTHER = "other"
+COLUMNS = (
+    Column("rank", "", "the rank"),
+    Column("window", "", "which of the rank's files, from 0"),
+    Column("step", "", "N of `ProfilerStep#N`; null for the whole of a file without steps"),
+    Column("start_ns", "ns", "when the step's range begins, on the trace's own clock"),
+    Column("wall_ns", "ns", "how long it lasts on the host: the sum of the next six"),
+    Column("forward_ns", "ns", "the host in the forward"),
+    Column("backward_ns", "ns", "the host in the backward"),
+    Column("optimizer_ns", "ns", "the host in the optimizer's step"),
+    Column("data_loading_ns", "ns", "the host waiting for data"),
+    Column("sync_ns", "ns", "the host waiting for the device; with Gloo for communication that nothing hid"),
+    Column("other_ns", "ns", "the host in none of these"),
+    Column(
+        "device_ns", "ns", "anything launched in the step was running: the sum of the next six; null without device"
+    ),
+    Column("forward_device_ns", "ns", "of that, launched in the forward"),
+    Column("backward_device_ns", "ns", "launched in the backward"),
+    Column("optimizer_device_ns", "ns", "launched in the optimizer's step"),
+    Column("data_loading_device_ns", "ns", "launched while loading data"),
+    Column("communication_device_ns", "ns", "communication, with no other kernel beside it"),
+    Column("other_device_ns", "ns", "launched in none of the phases"),
+)
+
+
+def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
+    """The steps of a rank, window by window."""
+    parts = []
+    for number, window in enumerate(by_window(tables, inputs)):
+        made = _of_window(window, inputs).with_columns(
+            pl.lit(inputs.rank, pl.Int64).alias("rank"), pl.lit(number, pl.Int64).alias("window")
+        )
+        parts.append(made if inputs.options.steps is None else made.filter(inputs.options.keeps(pl.col("step"))))
+    return concat_ranks(parts, COLUMNS)
+
+
+def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
+    """One row a rank and step."""
+    return concat_ranks(parts, COLUMNS), []
+
+
+def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
+    steps = host_steps(window["annotations"])
+    start, end = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
+    step = steps["step"]
+    if not steps.height:
+        start, end = _whole(window)
+        step = pl.Series("step", [None] * start.size, dtype=pl.Int64)
+    sets = phase_sets(window["host_ops"], window["annotations"], window["python_frames"])
+    return pl.DataFrame(
+        {
+            "step": step,
+            "start_ns": start,
+            "wall_ns": end - start,
+            **_host(window, sets, start, end, inputs),
+            **_device(window, sets, start, end, inputs),
+        }
+    )
+
+
+def _whole(window: Tables) -> tuple[Int64, Int64]:
+    """What the host did, from its first event to its last."""
+    frames = [window[name] for name in ("host_ops", "annotations", "runtime_calls", "python_frames")]
+    frames = [frame for frame in frames if frame.height]
+    if not frames:
+        return EMPTY.starts, EMPTY.ends
+    first = min(int(frame["start_ns"].min()) for frame in frames)  # type: ignore[arg-type]
+    last = max(int(frame["end_ns"].max()) for frame in frames)  # type: ignore[arg-type]
+    return np.array([first], dtype=np.int64), np.array([last], dtype=np.int64)
+
+
+def _host(window: Tables, sets: dict[str, IntervalSet], start: Int64, end: Int64, inputs: Inputs) -> dict[str, Int64]:
+    waiting = waiting_calls(window["runtime_calls"])
+    if not window["device_events"].height:
+        host = activity(window["device_events"], window["host_ops"], window["annotations"])
+        waiting = waiting | (host.communication - host.compute)
+    found = {"sync": waiting.within(start, end)}
+    for phase in PHASES:
+        found[phase] = (sets[phase] - waiting).within(start, end)
+    rest = (end - start) - sum(found.values(), np.zeros(start.size, dtype=np.int64))
+    return {f"{name}_ns": value for name, value in found.items()} | {"other_ns": rest}
+
+
+def _device(
+    window: Tables, sets: dict[str, IntervalSet], start: Int64, end: Int64, inputs: Inputs
+) -> dict[str, Int64 | pl.Series]:
+    names = ("device", *(f"{name}_device" for name in (*PHASES, "communication", _OTHER)))
+    if not window["device_events"].height:
+        nothing = pl.Series([None] * start.size, dtype=pl.Int64)
+        return {f"{name}_ns": nothing for name in names}
+    events = with_category(window["device_events"], inputs.options.communication)
+    launch = events["launch_ns"]
+    launched = launch.is_not_null().to_numpy()
+    at = launch.fill_null(0).to_numpy()
+    owned = events.with_columns(
+        pl.when(pl.col("category") == COMMUNICATION)
+        .then(pl.lit("communication"))
+        .otherwise(phase_at(sets, at).fill_null(_OTHER))
+        .alias("phase"),
+        pl.Series("owner", owners(start, end, at, launched)),
+    ).filter(pl.col("owner") >= 0)
+    found = {name: np.zeros(start.size, dtype=np.int64) for name in names}
+    for (owner,), mine in owned.partition_by("owner", as_dict=True).items():
+        covered = EMPTY
+        for phase in (*PHASES, _OTHER, "communication"):
+            reached = covered.length
+            covered = covered | time_of(mine.filter(pl.col("phase") == phase))
+            found[f"{phase}_device"][int(owner)] = covered.length - reached
+        found["device"][int(owner)] = covered.length
+    return {f"{name}_ns": value for name, value in found.items()}
+
+
+analysis = Analysis(
+    name="phases",
+    doc=__doc__,
+    columns=COLUMNS,
+    per_rank=per_rank,
+    across_ranks=across_ranks,
+    reads={
+        "device_events": ("start_ns", "end_ns", "name", "kind", "is_collective", "launch_ns"),
+        "host_ops": (
+            "start_ns", "end_ns", "name", "pid", "tid", "depth", "sequence", "forward_thread", "module_hierarchy",
+        ),
+        "runtime_calls": ("start_ns", "end_ns", "name"),
+        "annotations": ("start_ns", "end_ns", "name", "pid", "tid", "on_device", "step"),
+        "python_frames": ("start_ns", "end_ns", "name"),
+    },
+)  # fmt: skip

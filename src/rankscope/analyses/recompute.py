@@ -1,0 +1,161 @@
+"""What activation checkpointing runs twice: operators of the forward that the backward runs again, and their cost.
+
+One row per rank and operator name. An operator is run again if it carries a forward's sequence number and stands inside
+an operator of the backward (one with a forward thread, such as `AddmmBackward0`): there the saved tensors of a
+checkpoint are asked for, and its forward runs once more. Only the outermost of such operators count, what they call is
+in their time. What FSDP and DDP do in their hooks is none, nor is a function that its own backward calls (`_AlltoAll`
+in `_AlltoAllBackward`).
+
+    host   = Σ durations of these operators
+    device = |union of the kernels, copies and fills launched inside them|
+
+The shares are of the host's time in the backward (as in `phases`) and of the device time of what was launched there.
+That is what the memory that was not kept costs; checkpointing every other block, or only what is cheap to run
+again, halves it. Without checkpointing there is no row. `create_graph=True` numbers the operators of the backward
+too: a gradient of a gradient looks like this, and is not told apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+
+from rankscope.primitives.ancestry import around, enclosing, inside, parents
+from rankscope.primitives.phases import BACKWARD, phase_at, phase_sets
+from rankscope.primitives.steps import Bool, host_steps
+from rankscope.primitives.unions import covered_by
+from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
+
+COLUMNS = (
+    Column("rank", "", "the rank"),
+    Column("name", "", "the operator"),
+    Column("calls", "count", "how often the backward ran it again"),
+    Column("forward_calls", "count", "how often it was called with a sequence number outside of the backward"),
+    Column("host_ns", "ns", "host time in it when it was run again"),
+    Column("host_share", "ratio", "of the host's time in the backward"),
+    Column("device_ns", "ns", "device time of what it launched then; null without a device"),
+    Column("device_share", "ratio", "of the device time of everything launched in the backward; null likewise"),
+    Column("kernels", "count", "kernels, copies and fills that it launched then; null likewise"),
+)
+_HOOKS = r"^FSDP::|^FullyShardedDataParallel\._"
+
+
+def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
+    """A rank's operators that were run again, its files taken together."""
+    frame = pl.concat(_of_window(window, inputs) for window in by_window(tables, inputs))
+    values = ("calls", "forward_calls", "host_ns", "device_ns", "kernels", "backward_ns", "backward_device_ns")
+    merged = frame.group_by("name").agg(
+        pl.when(pl.col(name).is_not_null().any()).then(pl.col(name).sum()).alias(name) for name in values
+    )
+    shares = (("host_share", "host_ns", "backward_ns"), ("device_share", "device_ns", "backward_device_ns"))
+    return (
+        merged.with_columns(
+            pl.lit(inputs.rank, pl.Int64).alias("rank"),
+            *(
+                pl.when(pl.col(whole) > 0).then(pl.col(part) / pl.col(whole)).alias(name)
+                for name, part, whole in shares
+            ),
+        )
+        .sort("host_ns", "name", descending=[True, False])
+        .select(column.name for column in COLUMNS)
+    )
+
+
+def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
+    """The ranks below one another."""
+    return concat_ranks(parts, COLUMNS), []
+
+
+def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
+    operators, device = window["host_ops"], window["device_events"]
+    again, forward = _run_again(operators, window["annotations"])
+    repeated = operators.select("start_ns", "end_ns", "name", "pid", "tid").filter(pl.Series(again))
+    launched = device.filter(pl.col("launch_row").is_not_null())
+    others = operators.select("start_ns", "name").filter(pl.Series(forward))
+    if inputs.options.steps is not None:
+        steps = host_steps(window["annotations"]).filter(inputs.options.keeps(pl.col("step")))
+        repeated, others = (
+            frame.filter(pl.Series(inside(steps, frame["start_ns"].to_numpy()) >= 0)) for frame in (repeated, others)
+        )
+        launched = launched.filter(pl.Series(inside(steps, launched["launch_ns"].to_numpy()) >= 0))
+    sets = phase_sets(operators, window["annotations"], window["python_frames"])
+    launch, runtime = launched["launch_row"], window["runtime_calls"]
+    threads = pl.DataFrame(
+        {"time_ns": launched["launch_ns"], "pid": runtime["pid"].gather(launch), "tid": runtime["tid"].gather(launch)}
+    )
+    owner = enclosing(repeated, threads)
+    own = launched.filter(pl.Series(owner >= 0)).with_columns(repeated["name"].gather(owner[owner >= 0]).alias("name"))
+    back = launched.filter(phase_at(sets, launched["launch_ns"].to_numpy()).eq(BACKWARD).fill_null(False))
+    backward = sets[BACKWARD]
+    if inputs.options.steps is not None:
+        backward_ns = int(backward.within(steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()).sum())
+    else:
+        backward_ns = backward.length
+    whole = covered_by(back.with_columns(pl.lit(0).alias("all")), ["all"], "ns")["ns"].sum()
+    known = pl.lit(bool(device.height))
+    return (
+        repeated.group_by("name")
+        .agg(
+            pl.len().cast(pl.Int64).alias("calls"),
+            (pl.col("end_ns") - pl.col("start_ns")).sum().alias("host_ns"),
+        )
+        .join(others.group_by("name").agg(pl.len().cast(pl.Int64).alias("forward_calls")), on="name", how="left")
+        .join(covered_by(own, ["name"], "device_ns"), on="name", how="left")
+        .join(own.group_by("name").agg(pl.len().cast(pl.Int64).alias("kernels")), on="name", how="left")
+        .with_columns(
+            pl.col("forward_calls").fill_null(0),
+            pl.when(known).then(pl.col("device_ns").fill_null(0)).alias("device_ns"),
+            pl.when(known).then(pl.col("kernels").fill_null(0)).alias("kernels"),
+            pl.lit(backward_ns, pl.Int64).alias("backward_ns"),
+            pl.when(known).then(pl.lit(int(whole), pl.Int64)).alias("backward_device_ns"),
+        )
+    )
+
+
+def _run_again(operators: pl.DataFrame, annotations: pl.DataFrame) -> tuple[Bool, Bool]:
+    """Whether an operator is an outermost one that the backward runs again, and whether it is a forward's for good."""
+    numbered = (operators["sequence"].is_not_null() & (operators["forward_thread"].fill_null(0) == 0)).to_numpy()
+    # `evaluate_function` is around the hooks as well, the node itself only around what it does.
+    engine = operators["name"].str.starts_with("autograd::engine::").fill_null(False)
+    node = ((operators["forward_thread"].fill_null(0) > 0) & ~engine).to_numpy()
+    candidates = np.flatnonzero(numbered)
+    hooks = annotations.filter(~pl.col("on_device") & pl.col("name").str.contains(_HOOKS).fill_null(False))
+    at = operators.select(pl.col("start_ns").alias("time_ns"), "pid", "tid")[candidates]
+    hooked = enclosing(hooks, at) >= 0
+    position, rows = around(parents(operators), candidates)
+    inner_node, of = node[rows], operators["name"]
+    around_it, own = of.gather(rows[inner_node]), of.gather(candidates[position[inner_node]])
+    # A function that is its own gradient (an all-to-all) calls itself in its backward: that is no second run.
+    itself = (around_it == own + "Backward").fill_null(False).to_numpy()
+    in_node = np.isin(np.arange(candidates.size), position[inner_node])
+    hooked |= np.isin(np.arange(candidates.size), position[inner_node][itself])
+    again = np.zeros(operators.height, dtype=np.bool_)
+    again[candidates[in_node & ~hooked]] = True
+    outer = rows != candidates[position]
+    nested = np.isin(np.arange(candidates.size), position[outer & again[rows]])
+    inner = np.zeros(operators.height, dtype=np.bool_)
+    inner[candidates[nested]] = True
+    forward = np.zeros(operators.height, dtype=np.bool_)
+    forward[candidates[~in_node & ~hooked]] = True
+    return again & ~inner, forward
+
+
+analysis = Analysis(
+    name="recompute",
+    doc=__doc__,
+    columns=COLUMNS,
+    per_rank=per_rank,
+    across_ranks=across_ranks,
+    reads={
+        "host_ops": (
+            "start_ns", "end_ns", "name", "pid", "tid", "depth", "parent_row", "sequence", "forward_thread",
+            "module_hierarchy",
+        ),
+        "device_events": ("start_ns", "end_ns", "launch_row", "launch_ns"),
+        "runtime_calls": ("pid", "tid"),
+        "annotations": ("start_ns", "end_ns", "name", "pid", "tid", "on_device", "step"),
+        "python_frames": ("start_ns", "end_ns", "name"),
+    },
+)  # fmt: skip

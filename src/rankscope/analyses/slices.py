@@ -1,0 +1,174 @@
+"""Every event of one name over ranks and steps: how often, how long, how spread.
+
+`rankscope slices NAME DIR`: one row per rank, step, kind and name of the events called NAME (with `--regex`, or here
+`--match`, all whose name a regular expression finds, case aside; without either, all names). Operators, kernels,
+copies, runtime calls, named ranges and, where a name is asked for, Python frames are looked at.
+
+    --by step    a row for each rank and step (the default)        --by rank     over all steps
+    --by name    over all ranks and steps: one distribution        --by event    each event by itself, with its start
+
+A host event is in the step that it starts in, a device event in that of its launch; step is null for what is in none.
+Quantiles are interpolated linearly between the sorted durations; those over ranks are of all events together.
+
+How to read it: compare one name, attention or a linear layer, between ranks, between steps (a slow first one, drift),
+or between two runs, eager and compiled. A p95 far above the median is a tail to look into: `--by event` says where it
+is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+
+from rankscope.primitives.steps import host_steps, owners
+from rankscope.results import Analysis, Column, Finding, Inputs, Parameter, Parameters, Tables, by_window
+
+COLUMNS = (
+    Column("rank", "", "the rank; null by name"),
+    Column("step", "", "N of `ProfilerStep#N`; null outside steps, by rank and by name"),
+    Column("kind", "", "operator, kernel, memcpy, memset, runtime, range or python"),
+    Column("name", "", "the event's name, as written"),
+    Column("start_ns", "ns", "when it starts, on the trace's own clock; null unless by event"),
+    Column("window", "", "which of the rank's files it is in; null unless by event"),
+    Column("track", "", "its thread, of a device event its stream; null unless by event"),
+    Column("calls", "count", "how many events"),
+    Column("total_ns", "ns", "their durations, summed"),
+    Column("mean_ns", "ns", "mean duration"),
+    Column("min_ns", "ns", "least duration"),
+    Column("p25_ns", "ns", "a quarter is below this"),
+    Column("median_ns", "ns", "half are below this"),
+    Column("p75_ns", "ns", "three quarters are below this"),
+    Column("p95_ns", "ns", "95 of 100 are below this"),
+    Column("max_ns", "ns", "greatest duration"),
+    Column("std_ns", "ns", "standard deviation of the durations (n − 1); null for a single event"),
+)
+_KINDS = {"host_ops": "operator", "runtime_calls": "runtime", "python_frames": "python", "annotations": "range"}
+_SCHEMA: dict[str, pl.DataType] = {
+    "rank": pl.Int64(),
+    "step": pl.Int64(),
+    "kind": pl.String(),
+    "name": pl.String(),
+    "start_ns": pl.Int64(),
+    "window": pl.Int64(),
+    "track": pl.Int64(),
+    "duration_ns": pl.Int64(),
+}
+_EVENT = ("start_ns", "window", "track")
+_KEYS = {
+    "event": ("rank", "step", "kind", "name", *_EVENT),
+    "step": ("rank", "step", "kind", "name"),
+    "rank": ("rank", "kind", "name"),
+    "name": ("kind", "name"),
+}
+
+
+def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
+    """The events of a rank; but for one distribution over all ranks, their distribution."""
+    parts = [pl.DataFrame(schema=_SCHEMA)]
+    for number, window in enumerate(by_window(tables, inputs)):
+        parts += _events_of(window, number, inputs)
+    events = pl.concat(parts)
+    return events if inputs.parameters.get("by", "step") == "name" else _spread(events, inputs)
+
+
+def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
+    """The ranks below one another, or all of them in one."""
+    frame = pl.concat(parts)
+    if inputs.parameters.get("by", "step") == "name":
+        frame = _spread(frame, inputs)
+    return frame, []
+
+
+def _events_of(window: Tables, number: int, inputs: Inputs) -> list[pl.DataFrame]:
+    """A file's events of the wanted names, table by table."""
+    steps = host_steps(window["annotations"])
+    found: list[pl.DataFrame] = []
+    for table, kind in _KINDS.items():
+        if table in window:
+            events = window[table] if table != "annotations" else window[table].filter(~pl.col("on_device"))
+            mine = _wanted(events, inputs)
+            found.append(_as_rows(mine, mine["start_ns"], steps, pl.lit(kind), "tid", number, inputs))
+    mine = _wanted(window["device_events"], inputs)
+    found.append(_as_rows(mine, mine["launch_ns"], steps, pl.col("kind"), "stream", number, inputs))
+    return found
+
+
+def _wanted(events: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
+    name, match = inputs.parameters.get("name"), inputs.parameters.get("match")
+    if name is not None:
+        events = events.filter(pl.col("name") == name)
+    return events if match is None else events.filter(pl.col("name").str.contains(f"(?i){match}"))
+
+
+def _as_rows(
+    events: pl.DataFrame, at: pl.Series, steps: pl.DataFrame, kind: pl.Expr, track: str, number: int, inputs: Inputs
+) -> pl.DataFrame:
+    known = at.is_not_null().to_numpy()
+    owner = owners(steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), at.fill_null(0).to_numpy(), known)
+    place = pl.Series(owner, dtype=pl.Int64)
+    step = steps["step"].gather(place.set(place < 0, None))
+    rows = events.select(
+        pl.lit(inputs.rank, pl.Int64).alias("rank"),
+        step.alias("step"),
+        kind.alias("kind"),
+        "name",
+        "start_ns",
+        pl.lit(number, pl.Int64).alias("window"),
+        pl.col(track).cast(pl.Int64).alias("track"),
+        (pl.col("end_ns") - pl.col("start_ns")).alias("duration_ns"),
+    )
+    if inputs.options.steps is not None:
+        keep = np.isin(owner, np.flatnonzero(steps.select(inputs.options.keeps(pl.col("step"))).to_series().to_numpy()))
+        rows = rows.filter(pl.Series(keep, dtype=pl.Boolean))
+    return rows.cast(_SCHEMA)  # type: ignore[arg-type]
+
+
+def _spread(events: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
+    """The distribution of durations by what tells rows apart."""
+    by = str(inputs.parameters.get("by", "step"))
+    duration = pl.col("duration_ns")
+    found = events.group_by(_KEYS[by], maintain_order=True).agg(
+        pl.len().cast(pl.Int64).alias("calls"),
+        duration.sum().alias("total_ns"),
+        duration.mean().alias("mean_ns"),
+        duration.min().alias("min_ns"),
+        *(duration.quantile(q / 100, "linear").alias(f"p{q}_ns") for q in (25, 75, 95)),
+        duration.median().alias("median_ns"),
+        duration.max().alias("max_ns"),
+        duration.std().alias("std_ns"),
+    )
+    missing = [column.name for column in COLUMNS if column.name not in found.columns]
+    frame = found.with_columns(pl.lit(None, _SCHEMA[name]).alias(name) for name in missing)
+    order = ("rank", "step", "total_ns", "kind", "name", *_EVENT)
+    by_time = ("rank", *_EVENT, "name") if by == "event" else order
+    descending = [name == "total_ns" for name in by_time]
+    return frame.sort(by_time, descending=descending, nulls_last=True).select(column.name for column in COLUMNS)
+
+
+def reads_more(parameters: Parameters) -> dict[str, tuple[str, ...]]:
+    """Python frames are the largest table of a trace: only where a name is asked for."""
+    named = parameters.get("name") is not None or parameters.get("match") is not None
+    return {"python_frames": ("start_ns", "end_ns", "name", "tid")} if named else {}
+
+
+analysis = Analysis(
+    name="slices",
+    doc=__doc__,
+    columns=COLUMNS,
+    per_rank=per_rank,
+    across_ranks=across_ranks,
+    reads={
+        "host_ops": ("start_ns", "end_ns", "name", "tid"),
+        "runtime_calls": ("start_ns", "end_ns", "name", "tid"),
+        "annotations": ("start_ns", "end_ns", "name", "tid", "on_device", "step"),
+        "device_events": ("start_ns", "end_ns", "name", "kind", "stream", "launch_ns"),
+    },
+    parameters=(
+        Parameter("name", "events of exactly this name"),
+        Parameter("match", "events whose name this finds, case aside", kind="regex"),
+        Parameter("by", "what tells rows apart", default="step", choices=("step", "rank", "name", "event")),
+    ),
+    reads_more=reads_more,
+)

@@ -1,0 +1,163 @@
+"""How much of the time each device was in use, and how much of the device.
+
+One row per rank and device it used, over the span of its steps: from the first window's begin to the last one's end
+(windows as in `step_time`); of a file without steps, over the whole file.
+
+    utilization          = |kernels| / span                       |A|: the union over all streams; copies left out
+    compute utilization  = |kernels that are no communication| / span
+    SM efficiency        = Σ min(Σ blocks per SM of the kernels that run, 1) · dt / span        (estimated)
+    occupancy            = Σ occupancy · duration / Σ duration, of the kernels that carry it    (estimated, achieved)
+
+The definitions are those of the TensorBoard plugin. Kernels without blocks per SM add nothing to the SM efficiency, so
+it is a lower bound then; both estimates are null where no kernel carries them (AMD, Intel, some engines).
+
+How to read it: utilization says that something ran, not that it used the device. A high one with a low SM efficiency is
+many small kernels or small grids; with a low occupancy, kernels that take many registers or much shared memory. What
+utilization loses without communication is time in which the device only communicated. `--steps` takes their span.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+
+from rankscope.primitives.activity import time_of, with_category
+from rankscope.primitives.intervals import Int64
+from rankscope.primitives.kernels import COMMUNICATION
+from rankscope.primitives.steps import step_windows
+from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
+
+COLUMNS = (
+    Column("rank", "", "the rank"),
+    Column("device", "", "the device's index; null where the trace has no device"),
+    Column("span_ns", "ns", "the steps' span, or the file's"),
+    Column("kernel_ns", "ns", "kernels ran in it; null without a device"),
+    Column("utilization", "ratio", "share of the span in which kernels ran; null without a device"),
+    Column("compute_utilization", "ratio", "the same without communication kernels"),
+    Column("sm_efficiency", "ratio", "estimated share of the multiprocessors that had work, over the span"),
+    Column("occupancy", "%", "estimated achieved occupancy while kernels ran, weighted by duration"),
+)
+_SUMS = ("kernel_ns", "compute_ns", "efficient_ns", "weighted", "weight", "with_blocks")
+
+
+def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
+    """The devices of a rank: its windows' figures added."""
+    spans: list[int] = []
+    parts: list[pl.DataFrame] = []
+    for window in by_window(tables, inputs):
+        start, end = _span(window, inputs)
+        spans.append(end - start)
+        labelled = with_category(window["device_events"], inputs.options.communication)
+        for (device,), events in labelled.group_by("device", maintain_order=True):
+            sums = _measure(events.filter(pl.col("kind") == "kernel"), start, end)
+            parts.append(pl.DataFrame({"device": [device], **sums}, schema=_SCHEMA))
+    span = pl.lit(sum(spans), pl.Int64)
+    if not parts:
+        parts = [pl.DataFrame([dict.fromkeys(_SCHEMA)], schema=_SCHEMA)]
+    # A device of one window's file may be silent in another's: its span is the rank's all the same.
+    added = (
+        pl.concat(parts)
+        .group_by("device", maintain_order=True)
+        .agg(pl.when(pl.col(name).is_not_null().any()).then(pl.col(name).sum()).alias(name) for name in _SUMS)
+    )
+    wide = pl.col("span_ns") > 0
+    return (
+        added.with_columns(pl.lit(inputs.rank, pl.Int64).alias("rank"), span.alias("span_ns"))
+        .with_columns(
+            pl.when(wide).then(pl.col("kernel_ns") / pl.col("span_ns")).alias("utilization"),
+            pl.when(wide).then(pl.col("compute_ns") / pl.col("span_ns")).alias("compute_utilization"),
+            pl.when(wide & (pl.col("with_blocks") > 0))
+            .then(pl.col("efficient_ns") / pl.col("span_ns"))
+            .alias("sm_efficiency"),
+            pl.when(pl.col("weight") > 0).then(pl.col("weighted") / pl.col("weight")).alias("occupancy"),
+        )
+        .sort("device")
+        .select(column.name for column in COLUMNS)
+    )  # fmt: skip
+
+
+def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
+    """The ranks below one another."""
+    return concat_ranks(parts, COLUMNS), []
+
+
+_SCHEMA: dict[str, pl.DataType] = {
+    "device": pl.Int64(),
+    "kernel_ns": pl.Int64(),
+    "compute_ns": pl.Int64(),
+    "efficient_ns": pl.Float64(),
+    "weighted": pl.Float64(),
+    "weight": pl.Int64(),
+    "with_blocks": pl.Int64(),
+}
+
+
+def _span(window: Tables, inputs: Inputs) -> tuple[int, int]:
+    """From when to when: of the chosen steps' windows, else of everything in the file."""
+    steps, found = step_windows(window["annotations"], window["device_events"])
+    if steps.height:
+        chosen = np.ones(steps.height, dtype=np.bool_)
+        if inputs.options.steps is not None:
+            chosen = steps.select(inputs.options.keeps(pl.col("step"))).to_series().to_numpy()
+        return (int(found.start[chosen][0]), int(found.end[chosen][-1])) if chosen.any() else (0, 0)
+    frames = [frame for frame in window.values() if frame.height]
+    if not frames or inputs.options.steps is not None:
+        return 0, 0
+    starts = [int(frame["start_ns"].to_numpy().min()) for frame in frames]
+    return min(starts), max(int(frame["end_ns"].to_numpy().max()) for frame in frames)
+
+
+def _measure(kernels: pl.DataFrame, start: int, end: int) -> dict[str, list[int | float]]:
+    """What kernels of one device did within a span."""
+    inside = kernels.with_columns(pl.col("start_ns", "end_ns").clip(start, end))
+    lasted = (inside["end_ns"] - inside["start_ns"]).to_numpy()
+    occupancy = inside["occupancy"].cast(pl.Float64)
+    known = (occupancy.is_not_null() & occupancy.is_finite().fill_null(False)).to_numpy()
+    blocks = inside["blocks_per_sm"].cast(pl.Float64)
+    sized = inside.filter(blocks.is_finite().fill_null(False))
+    return {
+        "kernel_ns": [time_of(inside).length],
+        "compute_ns": [time_of(inside.filter(pl.col("category") != COMMUNICATION)).length],
+        "efficient_ns": [
+            _efficient(
+                sized["start_ns"].to_numpy(),
+                sized["end_ns"].to_numpy(),
+                sized["blocks_per_sm"].cast(pl.Float64).to_numpy(),
+            )
+        ],
+        "weighted": [float((occupancy.fill_null(0.0).to_numpy()[known] * lasted[known]).sum())],
+        "weight": [int(lasted[known].sum())],
+        "with_blocks": [sized.height],
+    }
+
+
+def _efficient(start: Int64, end: Int64, blocks: np.ndarray) -> float:
+    """Σ min(blocks per SM of the kernels that run, 1) · dt, ns."""
+    if not start.size:
+        return 0.0
+    instants, index = np.unique(np.concatenate([start, end]), return_inverse=True)
+    change = np.zeros(instants.size)
+    np.add.at(change, index, np.concatenate([blocks, -blocks]))
+    # Sums of floats end at 1e-16 where nothing runs: of no weight.
+    running = np.clip(np.cumsum(change)[:-1], 0.0, 1.0)
+    return float((running * np.diff(instants)).sum())
+
+
+analysis = Analysis(
+    name="utilization",
+    doc=__doc__,
+    columns=COLUMNS,
+    per_rank=per_rank,
+    across_ranks=across_ranks,
+    reads={
+        "device_events": (
+            "start_ns", "end_ns", "name", "kind", "is_collective", "device", "stream", "launch_ns", "blocks_per_sm",
+            "occupancy",
+        ),
+        "host_ops": ("start_ns", "end_ns"),
+        "runtime_calls": ("start_ns", "end_ns"),
+        "annotations": ("start_ns", "end_ns", "on_device", "step"),
+    },
+)  # fmt: skip

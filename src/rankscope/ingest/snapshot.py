@@ -1,0 +1,194 @@
+"""Read a memory snapshot, as `torch.cuda.memory._dump_snapshot` (XPU alike) writes it, into tables.
+
+The file is a pickle of plain values. It is read by `unpickle`, which can import and call nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import fsspec
+import polars as pl
+
+from rankscope.errors import NotATraceError, TraceError
+from rankscope.ingest.unpickle import UnpickleError, unpickle
+from rankscope.rundir.names import parse_trace_name
+from rankscope.store.info import TraceInfo
+from rankscope.store.schema import TABLES
+
+MAX_BYTES = 4 << 30
+# A file may refer to one list a million times: rows are counted, not believed.
+MAX_ROWS = 50_000_000
+MAX_FRAMES = 64
+_BLOCK_BYTES = 8 << 20
+SUFFIXES = (".pickle", ".pkl")
+
+
+def is_snapshot(path: str) -> bool:
+    """Whether a file may be a memory snapshot, by its name: what it is, `read_snapshot` says."""
+    return path.lower().endswith(SUFFIXES)
+
+
+def read_snapshot(path: str) -> tuple[dict[str, pl.DataFrame], TraceInfo]:
+    """The tables of a snapshot, and what is known of it.
+
+    Raises:
+        TraceError: it cannot be read.
+        NotATraceError: it is no snapshot, or asks for what none needs.
+    """
+    data = _content(path)
+    try:
+        found = unpickle(data)
+    except UnpickleError as error:
+        raise NotATraceError(
+            f"a pickle, but no memory snapshot: {error}",
+            path=path,
+            hint="nothing of it was run; leave it out, or look at where it came from",
+        ) from error
+    if not isinstance(found, dict) or not isinstance(found.get("segments"), list):
+        raise NotATraceError(
+            "a pickle, but no memory snapshot: it has no segments",
+            path=path,
+            hint="rankscope reads what torch.cuda.memory._dump_snapshot writes",
+        )
+    tables = _Reader(path).tables(found)
+    name = parse_trace_name(path)
+    counts = {f"snapshot {each}": frame.height for each, frame in tables.items() if frame.height}
+    info = TraceInfo(
+        path=path,
+        rank=name.rank,
+        rank_source="none" if name.rank is None else "folder" if name.pattern == "folder" else "name",
+        json_bytes=len(data),
+        counts=counts,
+    )
+    return tables, info
+
+
+def _content(path: str) -> bytes:
+    try:
+        with fsspec.open(path, "rb") as handle:
+            parts, size = [], 0
+            # A read of so many bytes at once would reserve them all.
+            while size <= MAX_BYTES and (part := handle.read(_BLOCK_BYTES)):
+                parts.append(part)
+                size += len(part)
+    except (OSError, ImportError, ValueError) as error:
+        raise TraceError(f"cannot be read: {error}", path=path, hint="check its permissions") from error
+    if size > MAX_BYTES:
+        raise NotATraceError("a memory snapshot of more than 4 GiB", path=path, hint="record less of a history")
+    return b"".join(parts)
+
+
+class _Reader:
+    """Turns the lists of a snapshot into columns; each stack is written out once."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._rows = 0
+        self._frames: dict[int, str] = {}
+
+    def tables(self, found: dict[str, Any]) -> dict[str, pl.DataFrame]:
+        """Segments, blocks and the history."""
+        segments: list[tuple[Any, ...]] = []
+        blocks: list[tuple[Any, ...]] = []
+        for segment in _dicts(found.get("segments")):
+            row = len(segments)
+            segments.append(self._counted((*self._segment(segment), self._stack(segment))))
+            start = _int(segment.get("address"))
+            for block in _dicts(segment.get("blocks")):
+                size = _int(block.get("size"))
+                address = _int(block.get("address"))
+                blocks.append(
+                    self._counted(
+                        (
+                            row,
+                            _int(segment.get("device")),
+                            start if address is None else address,
+                            size,
+                            _int(block.get("requested_size")),
+                            _text(block.get("state")),
+                            self._stack(block),
+                        )
+                    )
+                )
+                start = None if start is None or size is None else start + size
+        events = []
+        histories = found.get("device_traces")
+        for device, history in enumerate(histories if isinstance(histories, list) else []):
+            for number, event in enumerate(_dicts(history)):
+                events.append(
+                    self._counted(
+                        (
+                            device,
+                            number,
+                            _int(event.get("time_us")),
+                            _text(event.get("action")),
+                            _int(event.get("addr", event.get("address"))),
+                            _int(event.get("size")),
+                            _int(event.get("stream")),
+                            self._stack(event),
+                        )
+                    )
+                )
+        made = {"snapshot_segments": segments, "snapshot_blocks": blocks, "snapshot_events": events}
+        return {name: pl.DataFrame(rows, schema=TABLES[name].schema, orient="row") for name, rows in made.items()}
+
+    def _counted(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
+        self._rows += 1
+        if self._rows > MAX_ROWS:
+            raise NotATraceError(f"a memory snapshot of more than {MAX_ROWS:,} rows", path=self._path)
+        return row
+
+    @staticmethod
+    def _segment(segment: dict[Any, Any]) -> tuple[Any, ...]:
+        pool = segment.get("segment_pool_id")
+        private = isinstance(pool, tuple | list) and any(_int(part) for part in pool[:2])
+        return (
+            _int(segment.get("device")),
+            _int(segment.get("address")),
+            _int(segment.get("total_size")),
+            _int(segment.get("allocated_size")),
+            _int(segment.get("active_size")),
+            _int(segment.get("stream")),
+            _text(segment.get("segment_type")),
+            ".".join(str(_int(part)) for part in pool[:2]) if private and pool is not None else None,
+            segment.get("is_expandable") is True,
+        )
+
+    def _stack(self, owner: dict[Any, Any]) -> str | None:
+        frames = owner.get("frames")
+        if not frames:
+            # Before 2.1 the stack is in the history of a block.
+            history = owner.get("history")
+            newest = history[0] if isinstance(history, list) and history and isinstance(history[0], dict) else {}
+            frames = newest.get("frames")
+        told = list(self._told(frames))
+        return "\n".join(told) if told else None
+
+    def _told(self, frames: Any) -> Iterator[str]:
+        """Innermost first; of C++ and Python frames together only Python's, where there are any."""
+        known = _dicts(frames)
+        python = [frame for frame in known if str(frame.get("filename", ""))[-3:] == ".py"]
+        for frame in (python or known)[:MAX_FRAMES]:
+            # Held by the snapshot for as long as it is read: an id stays the frame's.
+            text = self._frames.get(id(frame))
+            if text is None:
+                line = _int(frame.get("line"))
+                text = f"{str(frame.get('filename', ''))[-200:]}:{line or 0} {str(frame.get('name', ''))[:200]}"
+                self._frames[id(frame)] = text = text.replace("\n", " ")
+            yield text
+
+
+def _dicts(found: Any) -> list[dict[Any, Any]]:
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list | tuple) else []
+
+
+def _int(value: Any) -> int | None:
+    if not isinstance(value, int) or isinstance(value, bool) or not -(1 << 63) <= value < 1 << 63:
+        return None
+    return value
+
+
+def _text(value: Any) -> str | None:
+    return value[:200] if isinstance(value, str) else None

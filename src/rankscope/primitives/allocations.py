@@ -1,0 +1,124 @@
+"""Allocations and releases as the profiler saw them: on which device, in which step, by which operator."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from rankscope.primitives.ancestry import enclosing, inside
+from rankscope.primitives.steps import host_steps
+
+# c10's DeviceType, as far as torch.profiler writes it.
+DEVICE_TYPES = {0: "cpu", 1: "cuda", 6: "hip", 9: "xla", 12: "xpu", 13: "mps", 16: "hpu", 19: "mtia", 20: "privateuse1"}
+HOST = 0
+
+MEMORY_COLUMNS = (
+    "time_ns", "pid", "tid", "address", "bytes", "device_type", "device", "total_allocated", "total_reserved",
+)  # fmt: skip
+
+
+def device_name() -> pl.Expr:
+    """``cuda:0``, ``cpu``: from device_type and device; a type that is not known keeps its number."""
+    kind = (
+        pl.col("device_type")
+        .replace_strict(DEVICE_TYPES, default=None, return_dtype=pl.String)
+        .fill_null(pl.format("type{}", pl.col("device_type").fill_null(-1)))
+    )
+    return pl.when(pl.col("device") >= 0).then(pl.format("{}:{}", kind, "device")).otherwise(kind)
+
+
+def samples(events: pl.DataFrame, operators: pl.DataFrame, annotations: pl.DataFrame) -> pl.DataFrame:
+    """The allocations and releases of one trace, in the order of time, with what each is part of.
+
+    Adds ``memory`` (the device's name), ``operator_row`` (the innermost operator that is open on its thread then, −1
+    for none), ``step`` (null outside of all steps), ``change`` (bytes allocated less bytes released on the device since
+    the file's first event, after this one), ``allocated`` and ``reserved``: on the device after this event, null where
+    the file does not say. The host reserves nothing; files write 0 there.
+
+    Args:
+        events: memory_events, all of `MEMORY_COLUMNS`.
+        operators: host_ops: start_ns, end_ns, pid, tid.
+        annotations: start_ns, end_ns, on_device, step.
+    """
+    ordered = events.sort("time_ns", maintain_order=True)
+    steps = host_steps(annotations)
+    step = inside(steps, ordered["time_ns"].to_numpy())
+    number = steps["step"].gather(pl.Series(step).set(pl.Series(step < 0), None)) if steps.height else None
+    return ordered.with_columns(
+        device_name().alias("memory"),
+        pl.Series("operator_row", enclosing(operators, ordered), dtype=pl.Int64),
+        pl.lit(None, pl.Int64).alias("step") if number is None else number.alias("step"),
+        pl.col("total_allocated").alias("allocated"),
+        pl.when(pl.col("device_type") != HOST).then("total_reserved").alias("reserved"),
+    ).with_columns(pl.col("bytes").fill_null(0).cum_sum().over("memory").alias("change"))
+
+
+def end_of_steps(found: pl.DataFrame) -> pl.DataFrame:
+    """What each step did to each device: memory, step, allocations, sums, peaks and ends, in the order of time.
+
+    Args:
+        found: as `samples` gives it.
+    """
+    size = pl.col("bytes")
+    return (
+        found.filter(pl.col("step").is_not_null())
+        .group_by("memory", "step", maintain_order=True)
+        .agg(
+            (size > 0).sum().cast(pl.Int64).alias("allocations"),
+            size.filter(size > 0).sum().alias("allocated_bytes"),
+            (-size.filter(size < 0).sum()).alias("released_bytes"),
+            pl.col("allocated").max().alias("peak_allocated"),
+            pl.col("allocated").last().alias("end_allocated"),
+            pl.col("reserved").max().alias("peak_reserved"),
+            pl.col("change").max().alias("change_peak"),
+            pl.col("change").last().alias("end_change"),
+        )
+        .sort("memory", maintain_order=True)
+    )
+
+
+def blocks(found: pl.DataFrame) -> pl.DataFrame:
+    """Allocations with the release that follows at their address, in the order in which they begin.
+
+    An allocation that another one follows at the same address was not seen to be released; a release that follows
+    no allocation is of something older.
+
+    Args:
+        found: as `samples` gives it, with an address on every row.
+
+    Returns:
+        memory, address, bytes, allocated_ns, released_ns, step, released_step, operator_row, releasing_row, and
+        ``event``: the allocation's row in `found`; null where there is none.
+    """
+    where = ["memory", "address"]
+    ordered = (
+        found.with_row_index("event").with_columns(pl.col("event").cast(pl.Int64)).sort(*where, "time_ns", "event")
+    )
+    releases, after, before = pl.col("bytes") < 0, pl.col("bytes").shift(-1), pl.col("bytes").shift(1)
+    marked = ordered.with_columns(
+        releases.alias("releases"),
+        ((~releases) & (after < 0).fill_null(False)).over(where).alias("paired"),
+        (releases & ~(before > 0).fill_null(False)).over(where).alias("orphan"),
+        *(
+            pl.col(column).shift(-1).over(where).alias(name)
+            for column, name in (("time_ns", "next_ns"), ("step", "next_step"), ("operator_row", "next_row"))
+        ),
+    )
+    paired, orphan = pl.col("paired"), pl.col("orphan")
+    return (
+        marked.filter(~pl.col("releases") | orphan)
+        .select(
+            "memory",
+            "address",
+            pl.col("bytes").abs(),
+            pl.when(~orphan).then("time_ns").alias("allocated_ns"),
+            pl.when(orphan).then("time_ns").when(paired).then("next_ns").alias("released_ns"),
+            pl.when(~orphan).then("step").alias("step"),
+            pl.when(orphan).then("step").when(paired).then("next_step").alias("released_step"),
+            pl.when(~orphan).then("operator_row").alias("operator_row"),
+            pl.when(orphan).then("operator_row").when(paired).then("next_row").alias("releasing_row"),
+            pl.when(~orphan).then("event").alias("event"),
+            pl.coalesce(pl.when(~orphan).then("time_ns"), "time_ns").alias("began_ns"),
+        )
+        .sort("began_ns", maintain_order=True)
+        .drop("began_ns")
+    )

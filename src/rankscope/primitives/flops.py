@@ -1,0 +1,195 @@
+"""Floating-point operations of an operator, from the shapes of its inputs.
+
+A multiplication and an addition count as two. The formulas are those of `torch.utils.flop_counter`, with the output's
+shape computed from stride, padding and dilation, as a trace does not hold it; grouped convolutions count what a group
+multiplies, and bias, softmax and masks nothing. A causal mask is not seen: attention counts in full, as there.
+
+    mm, addmm          2·m·k·n                     bmm, baddbmm       2·b·m·k·n
+    convolution        2·batch·|output|·|weight|   (transposed: |input|), |·| the spatial extent, the weight's elements
+    its backward       as much for each of the gradients of input and weight that is made
+    attention          2·b·h·q·k·(d + v)           its backward       2·b·h·q·k·(3d + 2v)
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import polars as pl
+
+Shape = list[int]
+Formula = Callable[[Sequence[Any], Sequence[str]], int]
+
+# Beyond this no trace is to be believed.
+_MOST = 1 << 62
+
+
+class _Unfit(ValueError):
+    """Shapes that the operator cannot have had."""
+
+
+def operator_flops(operators: pl.DataFrame) -> pl.Series:
+    """FLOPs of each operator's own formula; null where there is none, or its shapes are not recorded.
+
+    Args:
+        operators: name, input_dims, concrete_inputs.
+    """
+    known = operators.select("name", "input_dims", "concrete_inputs").filter(
+        pl.col("input_dims").is_not_null() & pl.col("name").is_in(list(_FORMULAS))
+    )
+    # A job has few shapes: each is worked out once.
+    shapes = known.unique()
+    counted = pl.Series("flops", [_flops(*row) for row in shapes.iter_rows()], dtype=pl.Float64)
+    keys = ["name", "input_dims", "concrete_inputs"]
+    joined = operators.select(keys).join(
+        shapes.with_columns(counted), on=keys, how="left", nulls_equal=True, maintain_order="left"
+    )
+    return joined["flops"]
+
+
+def _flops(name: str, dims: str, concrete: str | None) -> int | None:
+    try:
+        inputs = json.loads(dims)
+        values = json.loads(concrete) if concrete else []
+        if not isinstance(inputs, list) or not isinstance(values, list):
+            return None
+        found = _FORMULAS[name](inputs, [str(value) for value in values])
+    except (_Unfit, IndexError, ValueError, TypeError, RecursionError):
+        return None
+    return found if 0 <= found < _MOST else None
+
+
+def _shape(inputs: Sequence[Any], place: int, dimensions: int | None = None) -> Shape:
+    shape = inputs[place]
+    sized = isinstance(shape, list) and bool(shape) and all(type(size) is int and size >= 0 for size in shape)
+    if not sized or (dimensions is not None and len(shape) != dimensions):
+        raise _Unfit
+    return list(shape)
+
+
+def _numbers(concrete: Sequence[str], place: int, count: int) -> Shape:
+    """A list of numbers as torch writes it, `[2, 2]` or `2`; one stands for all dimensions."""
+    found = [int(number) for number in re.findall(r"-?\d+", concrete[place])]
+    if len(found) == 1:
+        found *= count
+    if len(found) != count:
+        raise _Unfit
+    return found
+
+
+def _product(first: int, batched: bool = False) -> Formula:
+    def count(inputs: Sequence[Any], concrete: Sequence[str]) -> int:
+        *batch, rows, inner = _shape(inputs, first, 3 if batched else 2)
+        *others, other, columns = _shape(inputs, first + 1, 3 if batched else 2)
+        if inner != other or batch != others:
+            raise _Unfit
+        return 2 * prod(batch) * rows * inner * columns
+
+    return count
+
+
+def _vector(first: int) -> Formula:
+    def count(inputs: Sequence[Any], concrete: Sequence[str]) -> int:
+        return 2 * prod(_shape(inputs, first, 2))
+
+    return count
+
+
+def _convolution(stride: int, padding: int, dilation: int, transposed: int | bool | None = None) -> Formula:
+    """A formula by where its arguments stand.
+
+    Args:
+        transposed: the place of that argument; or whether it always, or never, is.
+    """
+
+    def count(inputs: Sequence[Any], concrete: Sequence[str]) -> int:
+        data, weight = _shape(inputs, 0), _shape(inputs, 1)
+        spatial, kernel = data[2:], weight[2:]
+        if len(data) != len(weight) or not spatial:
+            raise _Unfit
+        backwards = transposed is True or (
+            transposed is not None and transposed is not False and concrete[transposed] in ("True", "1", "true")
+        )
+        extent = spatial
+        if not backwards:
+            steps, wide = (_numbers(concrete, place, len(spatial)) for place in (stride, dilation))
+            if "valid" in concrete[padding] or "same" in concrete[padding]:
+                same = "same" in concrete[padding]
+                edges = [w * (k - 1) if same else 0 for w, k in zip(wide, kernel, strict=True)]
+            else:
+                edges = [2 * edge for edge in _numbers(concrete, padding, len(spatial))]
+            if min(steps) < 1:
+                raise _Unfit
+            extent = [
+                max((size + edge - w * (k - 1) - 1) // step + 1, 0)
+                for size, edge, w, k, step in zip(spatial, edges, wide, kernel, steps, strict=True)
+            ]
+        return 2 * data[0] * prod(extent) * prod(weight)
+
+    return count
+
+
+def _convolution_backward(inputs: Sequence[Any], concrete: Sequence[str]) -> int:
+    gradient, data, weight = (_shape(inputs, place) for place in range(3))
+    spatial = data[2:] if concrete[7] in ("True", "1", "true") else gradient[2:]
+    made = re.findall(r"True|False|true|false|[01]", concrete[10])
+    if len(made) != 3 or len(data) != len(weight):
+        raise _Unfit
+    wanted = sum(each.lower() in ("true", "1") for each in made[:2])
+    return wanted * 2 * data[0] * prod(spatial) * prod(weight)
+
+
+def _attention(first: int, heads: int, query: int, key: int) -> Formula:
+    """A formula by the first of three inputs, where in a shape the heads are, and what the two head sizes count.
+
+    Args:
+        query: how often the size of query and key counts: 1 forward, 3 backward.
+        key: how often that of the value does: 1 forward, 2 backward.
+    """
+    length = 3 - heads
+
+    def count(inputs: Sequence[Any], concrete: Sequence[str]) -> int:
+        q, k, v = (_shape(inputs, first + place, 4) for place in range(3))
+        if not q[0] == k[0] == v[0] or q[3] != k[3] or k[length] != v[length] or k[heads] < 1 or q[heads] % k[heads]:
+            raise _Unfit
+        return 2 * q[0] * q[heads] * q[length] * k[length] * (query * q[3] + key * v[3])
+
+    return count
+
+
+_SDPA = ("flash_attention", "efficient_attention", "cudnn_attention", "fused_attention_overrideable")
+_FORMULAS: dict[str, Formula] = {
+    "aten::mm": _product(0),
+    "aten::_int_mm": _product(0),
+    "aten::_scaled_mm": _product(0),
+    "aten::addmm": _product(1),
+    "aten::addmm_": _product(1),
+    "aten::_addmm_activation": _product(1),
+    "aten::bmm": _product(0, batched=True),
+    "aten::baddbmm": _product(1, batched=True),
+    "aten::baddbmm_": _product(1, batched=True),
+    "aten::addbmm": _product(1, batched=True),
+    "aten::mv": _vector(0),
+    "aten::addmv": _vector(1),
+    "aten::addmv_": _vector(1),
+    **{f"aten::conv{n}d": _convolution(3, 4, 5) for n in (1, 2, 3)},
+    **{f"aten::conv_transpose{n}d": _convolution(3, 4, 7, True) for n in (1, 2, 3)},
+    **{f"aten::{name}": _convolution(3, 4, 5, 6) for name in ("convolution", "_convolution")},
+    "aten::convolution_overrideable": _convolution(3, 4, 5, 6),
+    "aten::cudnn_convolution": _convolution(3, 2, 4),
+    "aten::miopen_convolution": _convolution(4, 3, 5),
+    "aten::mkldnn_convolution": _convolution(4, 3, 5),
+    "aten::convolution_backward": _convolution_backward,
+    **{f"aten::_scaled_dot_product_{kind}": _attention(0, 1, 1, 1) for kind in _SDPA},
+    **{f"aten::_scaled_dot_product_{kind}_backward": _attention(1, 1, 3, 2) for kind in _SDPA},
+    "aten::_scaled_dot_product_flash_attention_for_cpu": _attention(0, 1, 1, 1),
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": _attention(1, 1, 3, 2),
+    "aten::_flash_attention_forward": _attention(0, 2, 1, 1),
+    "aten::_flash_attention_backward": _attention(1, 2, 3, 2),
+    "aten::_efficient_attention_forward": _attention(0, 2, 1, 1),
+    "aten::_efficient_attention_backward": _attention(1, 2, 3, 2),
+    "flash_attn::_flash_attn_forward": _attention(0, 2, 1, 1),
+}

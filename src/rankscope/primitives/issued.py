@@ -1,0 +1,185 @@
+"""Collectives with the operator that issued them: from `c10d::…` on the host to the kernel, or Gloo's range."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import polars as pl
+
+from rankscope.primitives.activity import Activity, gloo_ranges, with_category
+from rankscope.primitives.ancestry import enclosing
+from rankscope.primitives.collectives import collective_kind, element_bytes
+from rankscope.primitives.intervals import Int64
+from rankscope.primitives.kernels import COMMUNICATION
+
+ISSUING = "c10d::"
+# What `issued` wants of each table.
+READS: Mapping[str, tuple[str, ...]] = {
+    "device_events": (
+        "start_ns", "end_ns", "name", "kind", "is_collective", "launch_row", "launch_ns",
+    ),
+    "host_ops": ("start_ns", "end_ns", "name", "pid", "tid", "depth", "parent_row", "input_dims", "input_types"),
+    "runtime_calls": ("pid", "tid"),
+    "annotations": ("start_ns", "end_ns", "name", "pid", "tid", "on_device", "step", "parent_row", "input_types"),
+    "collectives": ("source", "row", "dtype", "in_elements", "out_elements"),
+}  # fmt: skip
+
+
+def issued(window: Mapping[str, pl.DataFrame], extra: str | None = None) -> pl.DataFrame:
+    """The collectives that operators issued, in the order in which they were.
+
+    A kernel belongs to the innermost `c10d::` operator that is open on the launching thread when it is launched. Gloo
+    runs a group's collectives in the order in which they were issued: each operator takes the first range that
+    starts after it, and that no earlier operator took.
+
+    Args:
+        window: tables with the columns of `READS`.
+        extra: a regular expression of further kernel names that are communication.
+
+    Returns:
+        operator_row, kind, pid, tid, issued_ns and issue_end_ns (the operator), start_ns and end_ns (the collective;
+        null where it is not in the file), elements (the total array's) and bytes; null where nothing says.
+    """
+    operators = window["host_ops"].with_row_index("operator_row").with_columns(pl.col("operator_row").cast(pl.Int64))
+    calls = operators.filter(pl.col("name").str.starts_with(ISSUING)).sort("start_ns", maintain_order=True)
+    names = calls["name"].unique().drop_nulls().to_list()
+    kinds = {name: collective_kind(name.removeprefix(ISSUING)) for name in names}
+    calls = calls.with_columns(
+        pl.col("name").replace_strict(kinds, default=None, return_dtype=pl.String).alias("kind"),
+        pl.col("start_ns").alias("issued_ns"),
+        pl.col("end_ns").alias("issue_end_ns"),
+    ).filter(pl.col("kind").is_not_null())
+    found = _kernels(window, calls, extra) if window["device_events"].height else _gloo(window, calls)
+    shapes = {
+        key: (_elements(*key), _dtype(key[2]))
+        for key in calls.select("input_dims", "kind", "input_types").unique().rows()
+    }
+    told = [shapes[key] for key in calls.select("input_dims", "kind", "input_types").rows()]
+    own = pl.DataFrame(
+        {"dims": [count for count, _ in told], "types": [name for _, name in told]},
+        schema={"dims": pl.Int64, "types": pl.String},
+    )
+    dtypes = pl.coalesce("dtype", "types")
+    return (
+        pl.concat(
+            [calls.select("operator_row", "kind", "pid", "tid", "issued_ns", "issue_end_ns"), found, own],
+            how="horizontal",
+        )
+        .with_columns(pl.coalesce("counted", "dims").alias("elements"))
+        .with_columns((pl.col("elements") * _width(dtypes, own, found)).alias("bytes"))
+        .drop("dims", "types", "counted", "dtype")
+    )
+
+
+def exposed(found: pl.DataFrame, sets: Activity) -> pl.Series:
+    """How much of each collective nothing hid: its time in which the rank computed nothing, ns; null without times.
+
+    Args:
+        found: start_ns, end_ns.
+        sets: what the rank was doing when.
+    """
+    known = (found["start_ns"].is_not_null() & found["end_ns"].is_not_null()).to_numpy()
+    start, end = found["start_ns"].fill_null(0).to_numpy(), found["end_ns"].fill_null(0).to_numpy()
+    left = pl.Series("exposed_ns", (end - start) - sets.compute.within(start, end), dtype=pl.Int64)
+    return left.set(pl.Series(~known), None)
+
+
+def _kernels(window: Mapping[str, pl.DataFrame], calls: pl.DataFrame, extra: str | None) -> pl.DataFrame:
+    device = (
+        with_category(window["device_events"], extra).with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
+    )
+    device = device.filter((pl.col("category") == COMMUNICATION) & pl.col("launch_row").is_not_null())
+    launch, runtime = device["launch_row"], window["runtime_calls"]
+    threads = pl.DataFrame(
+        {"time_ns": device["launch_ns"], "pid": runtime["pid"].gather(launch), "tid": runtime["tid"].gather(launch)}
+    )
+    place = enclosing(calls, threads)
+    told = (
+        window["collectives"]
+        .filter(pl.col("source") == "device_events")
+        .select(pl.col("row").cast(pl.Int64), "dtype", "in_elements", "out_elements")
+    )
+    size = pl.when(pl.col("kind_of_call") == "all_gather").then("out_elements").otherwise("in_elements")
+    taken = (
+        device.with_columns(pl.Series("place", place, dtype=pl.Int64))
+        .filter(pl.col("place") >= 0)
+        .join(told, on="row", how="left")
+        .with_columns(calls["kind"].gather(place[place >= 0]).alias("kind_of_call"))
+        .group_by("place")
+        .agg(
+            pl.col("start_ns").min(),
+            pl.col("end_ns").max(),
+            pl.when(size.is_not_null().any()).then(size.sum()).alias("counted"),
+            pl.col("dtype").drop_nulls().first(),
+        )
+    )
+    every = pl.DataFrame({"place": np.arange(calls.height, dtype=np.int64)})
+    return every.join(taken, on="place", how="left", maintain_order="left").drop("place")
+
+
+def _gloo(window: Mapping[str, pl.DataFrame], calls: pl.DataFrame) -> pl.DataFrame:
+    ranges = gloo_ranges(window["host_ops"], window["annotations"]).sort("start_ns", maintain_order=True)
+    dtypes = window["annotations"].select("start_ns", "pid", "tid", "name", "input_types")
+    ranges = ranges.join(
+        dtypes.unique(["start_ns", "pid", "tid", "name"], keep="first"),
+        on=["start_ns", "pid", "tid", "name"],
+        how="left",
+        maintain_order="left",
+        nulls_equal=True,
+    )
+    place = _in_turn(calls["issued_ns"].to_numpy(), ranges["start_ns"].to_numpy())
+    rows = pl.Series(place).set(pl.Series(place < 0), None)
+    types = ranges["input_types"].gather(rows)
+    return pl.DataFrame(
+        {
+            "start_ns": ranges["start_ns"].gather(rows),
+            "end_ns": ranges["end_ns"].gather(rows),
+            "counted": pl.Series([None] * calls.height, dtype=pl.Int64),
+            "dtype": pl.Series([_dtype(each) for each in types], dtype=pl.String),
+        }
+    )
+
+
+def _in_turn(issued_at: Int64, starts: Int64) -> Int64:
+    """For each call the first start that is not before it and that no earlier call has; −1 where none is left."""
+    first = np.searchsorted(starts, issued_at, side="left")
+    turn = np.arange(issued_at.size)
+    taken = np.maximum.accumulate(first - turn) + turn if issued_at.size else first
+    return np.where(taken < starts.size, taken, -1).astype(np.int64)
+
+
+def _elements(dims: str | None, kind: str, _types: str | None) -> int | None:
+    """Elements of the total array, of the shapes that an operator's inputs have."""
+    try:
+        shapes = json.loads(dims or "[]")
+    except ValueError:
+        return None
+    place = 1 if kind == "reduce_scatter" else 0
+    shape = shapes[place] if isinstance(shapes, list) and len(shapes) > place else None
+    if not isinstance(shape, list) or not shape:
+        return None
+    parts = shape if all(isinstance(part, list) for part in shape) else [shape]
+    whole = [part for part in parts if all(isinstance(n, int) and 0 <= n < 1 << 40 for n in part)]
+    # A list of outputs that was not written out says nothing of their size.
+    total = sum(math.prod(part) for part in whole)
+    return total if len(whole) == len(parts) and 0 < total < 1 << 60 else None
+
+
+def _dtype(types: str | None) -> str | None:
+    """The first input's type, where it is one tensor's."""
+    try:
+        listed = json.loads(types or "[]")
+    except ValueError:
+        return None
+    name = listed[0] if isinstance(listed, list) and listed else None
+    return name if isinstance(name, str) and element_bytes(name) is not None else None
+
+
+def _width(dtype: pl.Expr, own: pl.DataFrame, found: pl.DataFrame) -> pl.Expr:
+    names = {*own["types"].drop_nulls().unique(), *found["dtype"].drop_nulls().unique()}
+    widths = {name: element_bytes(name) for name in names}
+    known = {name: width for name, width in widths.items() if width is not None}
+    return dtype.replace_strict(known, default=None, return_dtype=pl.Int64)

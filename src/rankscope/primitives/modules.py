@@ -1,0 +1,81 @@
+"""The calls of nn.Modules in a trace, and the tree that they make."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from rankscope.primitives.ancestry import around, enclosing
+from rankscope.primitives.intervals import Int64
+from rankscope.primitives.nesting import nest
+from rankscope.primitives.phases import MODULE_FRAME
+
+TOP = "/"
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Calls of modules, in the order of their starts.
+
+    Attributes:
+        frame: start_ns, end_ns, pid, tid, self_ns, depth, name (``Linear_3``) and path (``GPT_0/Block_1/Linear_3``).
+        parent: of each call the row of the module call around it, −1 for none.
+    """
+
+    frame: pl.DataFrame
+    parent: Int64
+
+
+def module_calls(frames: pl.DataFrame) -> Calls:
+    """The calls of modules among Python frames.
+
+    A module is its class and the number that the profiler gave its instance; its path is made of those around it.
+
+    Args:
+        frames: python_frames: start_ns, end_ns, name, pid, tid, python_module_id.
+    """
+    # Another instance of a class has another number, in the name or (older files) beside it.
+    short = pl.col("name").str.strip_prefix(MODULE_FRAME)
+    numbered = pl.when(short.str.contains(r"_\d+$") | pl.col("python_module_id").is_null()).then(short)
+    calls = frames.filter(pl.col("name").str.starts_with(MODULE_FRAME)).with_columns(
+        numbered.otherwise(pl.format("{}_{}", short, "python_module_id")).alias("name")
+    )
+    thread = calls.select(pl.struct("pid", "tid").rank("dense")).to_series().cast(pl.Int32).to_numpy()
+    nesting = nest(thread, calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy())
+    parent = nesting.parent.astype(np.int64)
+    path = calls["name"]
+    for level in range(1, int(nesting.depth.max(initial=0)) + 1):
+        rows = np.flatnonzero(nesting.depth == level)
+        pairs = pl.DataFrame({"above": path.gather(parent[rows]), "own": path.gather(rows)})
+        path = path.scatter(rows, pairs.select(pl.concat_str("above", "own", separator=TOP)).to_series())
+    made = calls.with_columns(
+        path.alias("path"),
+        pl.Series("self_ns", nesting.self_ns),
+        pl.Series("depth", nesting.depth.astype(np.int64)),
+    )
+    return Calls(made, parent)
+
+
+def launched_by_modules(calls: Calls, device: pl.DataFrame, runtime: pl.DataFrame) -> pl.DataFrame:
+    """Device events with the module calls that they were launched in: a row for each event and call around it.
+
+    Args:
+        calls: as `module_calls` gives them.
+        device: device_events: start_ns, end_ns, launch_row, launch_ns.
+        runtime: runtime_calls: pid, tid.
+
+    Returns:
+        start_ns, end_ns, path, and ``innermost``: whether it is the innermost of the calls around it.
+    """
+    launched = device.filter(pl.col("launch_row").is_not_null())
+    row = launched["launch_row"]
+    instants = pl.DataFrame(
+        {"time_ns": launched["launch_ns"], "pid": runtime["pid"].gather(row), "tid": runtime["tid"].gather(row)}
+    )
+    innermost = enclosing(calls.frame, instants)
+    event, found = around(calls.parent, innermost)
+    return launched.select("start_ns", "end_ns")[event].with_columns(
+        calls.frame["path"].gather(found).alias("path"), pl.Series("innermost", innermost[event] == found)
+    )

@@ -1,0 +1,62 @@
+"""What a device can do at most: dense peaks by its name and the type of the numbers, from vendors' datasheets.
+
+The figures and where each is from are in `peaks.json`. Devices of which PyTorch sees now a whole card and now a part,
+as the environment has it (Intel's Max series), are not in it: a wrong peak is worse than none.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from importlib import resources
+from typing import Any
+
+# As traces write the types of inputs.
+_TYPES = {
+    "double": "float64",
+    "float": "float32",
+    "c10::half": "float16",
+    "c10::bfloat16": "bfloat16",
+    "c10::float8_e4m3fn": "float8",
+    "c10::float8_e5m2": "float8",
+    "c10::float8_e4m3fnuz": "float8",
+    "c10::float8_e5m2fnuz": "float8",
+}
+
+
+@cache
+def _devices() -> tuple[dict[str, Any], ...]:
+    text = (resources.files("rankscope.primitives") / "peaks.json").read_text(encoding="utf-8")
+    return tuple(json.loads(text)["devices"])
+
+
+def number_type(input_types: str | None) -> str | None:
+    """The type that an operator computes in: of its first input that is of floating point; null for none.
+
+    Args:
+        input_types: as the trace writes them, JSON: `["float","float"]`.
+    """
+    try:
+        types = json.loads(input_types or "[]")
+    except (ValueError, RecursionError):
+        return None
+    named = (_TYPES.get(each.lower()) for each in types if isinstance(each, str)) if isinstance(types, list) else ()
+    return next((each for each in named if each is not None), None)
+
+
+def peak_flops(device: str | None, number: str | None, *, tensor_cores: bool = False) -> float | None:
+    """FLOP/s that a device does at most; None where it, or the type on it, is not known.
+
+    Args:
+        device: the device's name.
+        number: `float64`, `float32`, `float16`, `bfloat16` or `float8`.
+        tensor_cores: whether the work ran on tensor cores: NVIDIA's take 32-bit numbers as TF32.
+    """
+    found = next((each for each in _devices() if device and re.search(each["name"], device, re.IGNORECASE)), None)
+    if found is None or number is None:
+        return None
+    if number == "float32" and tensor_cores and not found["name"].startswith("MI"):
+        number = "tf32"
+    value = found.get(number)
+    return None if value is None else float(value) * 1e12

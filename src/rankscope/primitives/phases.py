@@ -1,0 +1,144 @@
+"""Which part of a training step the host is in: forward, backward, optimizer, loading data."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from rankscope.primitives.activity import DATA_LOADING, time_of
+from rankscope.primitives.intervals import EMPTY, Int64, IntervalSet
+from rankscope.primitives.steps import host_steps
+
+FORWARD, BACKWARD, OPTIMIZER, LOADING = "forward", "backward", "optimizer", "data_loading"
+PHASES = (OPTIMIZER, BACKWARD, LOADING, FORWARD)
+"""In the order of precedence: an instant is in the first of these that claims it."""
+
+MODULE_FRAME = "nn.Module: "
+SYNCHRONISING = r"(?i)synchroni[sz]e$|^(cuda|hip)Memcpy$|^urQueueFinish$|^urEventWait$|^zeEventHostSynchronize"
+_ENGINE = r"^autograd::engine::evaluate_function|^torch::autograd::|^torch\.distributed\.ddp\.reducer::"
+_BACKWARD_RANGE = (
+    r"^FSDP::(pre_backward|post_backward|root_post_backward|backward_prefetch)"
+    r"|^FullyShardedDataParallel\._(pre|post)_backward"
+)
+_FORWARD_RANGE = (
+    r"^(DistributedDataParallel|FullyShardedDataParallel)\.forward"
+    r"|^FSDP::(root_)?(pre|post)_forward|^FSDP::forward_prefetch|^Torch-Compiled Region"
+)
+_OPTIMIZER_RANGE = r"^Optimizer\.step#"
+# Not of the forward that it may stand in the middle of, nor of the backward.
+_BREAK = r"^Optimizer\.zero_grad#"
+
+
+def backward_operators(operators: pl.DataFrame) -> pl.Series:
+    """Whether an operator is the backward's: autograd's own, one with a forward thread, or on a thread of autograd's.
+
+    Operators inside these are the backward's too, but are not marked by themselves on other threads than autograd's. A
+    thread is autograd's if the backward's operators are on it and none at its top level has a forward's number: the
+    backward of the CPU runs on the thread that called it.
+
+    Args:
+        operators: name, pid, tid, depth, sequence, forward_thread.
+    """
+    own = pl.col("name").str.contains(_ENGINE).fill_null(False) | (pl.col("forward_thread").fill_null(0) > 0)
+    top = pl.col("depth") == 0
+    numbered = pl.col("sequence").is_not_null() & (pl.col("forward_thread").fill_null(0) == 0)
+    forwards = top & numbered & ~own
+    thread = ["pid", "tid"]
+    autograd = own.any().over(thread) & ~forwards.any().over(thread)
+    return operators.select(own | autograd).to_series()
+
+
+def forward_operators(operators: pl.DataFrame) -> pl.Series:
+    """Whether an operator says that it is of a forward: a sequence number and no forward thread, or a module.
+
+    Args:
+        operators: name, sequence, forward_thread, module_hierarchy.
+    """
+    numbered = pl.col("sequence").is_not_null() & (pl.col("forward_thread").fill_null(0) == 0)
+    moduled = pl.col("module_hierarchy").fill_null("") != ""
+    return operators.select(
+        numbered | moduled | pl.col("name").str.contains(_FORWARD_RANGE).fill_null(False)
+    ).to_series()
+
+
+def phase_sets(operators: pl.DataFrame, annotations: pl.DataFrame, frames: pl.DataFrame) -> dict[str, IntervalSet]:
+    """When the host was in each phase: sets of time that exclude one another, by the precedence of `PHASES`.
+
+    A phase is the union of what belongs to it, and the time from one piece of a forward or backward to the next where
+    nothing of another phase, no `zero_grad` and no step begins between them: hooks and Python between two operators
+    of a backward are the backward's.
+
+    Args:
+        operators: host_ops: start_ns, end_ns, name, pid, tid, depth, sequence, forward_thread, module_hierarchy.
+        annotations: start_ns, end_ns, name, pid, tid, on_device, step.
+        frames: python_frames: start_ns, end_ns, name.
+    """
+    named = annotations.filter(~pl.col("on_device"))
+    steps = host_steps(annotations)
+    pieces = {
+        OPTIMIZER: time_of(_matching(named, _OPTIMIZER_RANGE)),
+        BACKWARD: time_of(operators.filter(backward_operators(operators))) | time_of(_matching(named, _BACKWARD_RANGE)),
+        LOADING: _loading(named, steps),
+        FORWARD: time_of(operators.filter(forward_operators(operators)))
+        | time_of(_matching(named, _FORWARD_RANGE))
+        | time_of(frames.filter(pl.col("name").str.starts_with(MODULE_FRAME))),
+    }
+    sets: dict[str, IntervalSet] = {}
+    taken = EMPTY
+    for phase in PHASES:
+        sets[phase] = pieces[phase] - taken
+        taken = taken | pieces[phase]
+    breaks = np.concatenate(
+        [*(each["start_ns"].to_numpy() for each in (steps, _matching(named, _BREAK))), steps["end_ns"].to_numpy()]
+    )
+    return _bridged(sets, np.sort(breaks))
+
+
+def phase_at(sets: dict[str, IntervalSet], times: Int64) -> pl.Series:
+    """The phase at each instant, null outside of all.
+
+    Args:
+        sets: as `phase_sets` gives them.
+        times: ns.
+    """
+    found = pl.Series("phase", [None] * times.size, dtype=pl.String)
+    for phase, when in sets.items():
+        within = when.before(times + 1) > when.before(times)
+        found = found.set(pl.Series(within), phase)
+    return found
+
+
+def waiting_calls(calls: pl.DataFrame) -> IntervalSet:
+    """When the host was in a call that returns only when the device has come so far.
+
+    Args:
+        calls: runtime_calls: start_ns, end_ns, name.
+    """
+    return time_of(_matching(calls, SYNCHRONISING))
+
+
+def _matching(frame: pl.DataFrame, pattern: str) -> pl.DataFrame:
+    return frame.filter(pl.col("name").str.contains(pattern).fill_null(False))
+
+
+def _loading(named: pl.DataFrame, steps: pl.DataFrame) -> IntervalSet:
+    """Data loading on the threads of the steps: a loader on a thread of its own holds no step up."""
+    if steps.height:
+        named = named.join(steps.select("pid", "tid").unique(), on=["pid", "tid"], how="semi", nulls_equal=True)
+    names = [name for name in named["name"].unique().drop_nulls() if DATA_LOADING.search(name)]
+    return time_of(named.filter(pl.col("name").is_in(names)))
+
+
+def _bridged(sets: dict[str, IntervalSet], breaks: Int64) -> dict[str, IntervalSet]:
+    starts = np.concatenate([sets[phase].starts for phase in PHASES])
+    ends = np.concatenate([sets[phase].ends for phase in PHASES])
+    label = np.repeat(np.arange(len(PHASES)), [len(sets[phase]) for phase in PHASES])
+    order = np.argsort(starts, kind="stable")
+    starts, ends, label = starts[order], ends[order], label[order]
+    unbroken = np.searchsorted(breaks, ends[:-1], side="left") == np.searchsorted(breaks, starts[1:], side="right")
+    same = (label[1:] == label[:-1]) & unbroken & (starts[1:] > ends[:-1])
+    made = dict(sets)
+    for phase in (FORWARD, BACKWARD):
+        fill = same & (label[1:] == PHASES.index(phase))
+        made[phase] = sets[phase] | IntervalSet.of(ends[:-1][fill], starts[1:][fill])
+    return made

@@ -1,0 +1,74 @@
+"""What a memory snapshot's history says: which blocks were live when, and when most of them were."""
+
+from __future__ import annotations
+
+import polars as pl
+
+ALLOCATED = "alloc"
+# A block is given back when its free is completed; files without that have only the request, or `free`.
+_FREED = ("free_completed", "free")
+USED = ("active_allocated", "active_awaiting_free", "active_pending_free")
+
+
+def lives(events: pl.DataFrame) -> pl.DataFrame:
+    """Blocks with the numbers of the events that allocated and freed them, by address.
+
+    Args:
+        events: snapshot_events: device, number, action, address, bytes, stack.
+
+    Returns:
+        device, address, bytes, stack, born (null: before the history), died (null: not in the history).
+    """
+    completed = events["action"].is_in(_FREED).any()
+    freed = [*_FREED] if completed else ["free_requested"]
+    moves = events.filter(pl.col("action").is_in([ALLOCATED, *freed])).sort("device", "address", "number")
+    where = ["device", "address"]
+    born = pl.col("action") == ALLOCATED
+    next_frees = (~born).shift(-1).over(where).fill_null(False)
+    orphan = ~born & ~born.shift(1).over(where).fill_null(False)
+    marked = moves.with_columns(
+        born.alias("born_here"),
+        next_frees.alias("next_frees"),
+        orphan.alias("orphan"),
+        pl.col("number").shift(-1).over(where).alias("next_number"),
+    )
+    return marked.filter(pl.col("born_here") | pl.col("orphan")).select(
+        *where,
+        "bytes",
+        "stack",
+        pl.when("born_here").then("number").alias("born"),
+        pl.when("orphan").then("number").when("next_frees").then("next_number").alias("died"),
+    )
+
+
+def peaks(blocks: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
+    """When most was live on each device: device, peak_number (−1: before the history), peak_bytes.
+
+    What was live before the history began, and never moved in it, is live throughout.
+
+    Args:
+        blocks: as `lives` gives them.
+        known: device, address, bytes: what is in use when the snapshot is taken.
+    """
+    # In use now, and neither born nor freed in the history.
+    still = known.join(blocks.filter(pl.col("died").is_null()), on=["device", "address"], how="anti")
+    base = (
+        pl.concat([still.select("device", "bytes"), blocks.filter(pl.col("born").is_null()).select("device", "bytes")])
+        .group_by("device")
+        .agg(pl.col("bytes").sum().alias("base"))
+    )
+    ups = blocks.filter(pl.col("born").is_not_null()).select("device", pl.col("born").alias("number"), "bytes")
+    downs = blocks.filter(pl.col("died").is_not_null()).select(
+        "device", pl.col("died").alias("number"), -pl.col("bytes").alias("bytes")
+    )
+    start = base.select("device", pl.lit(-1, pl.Int64).alias("number"), pl.col("base").alias("bytes"))
+    moves = pl.concat([start, ups, downs], how="vertical_relaxed").sort("device", "number")
+    level = moves.with_columns(pl.col("bytes").cum_sum().over("device").alias("level"))
+    return (
+        level.group_by("device", maintain_order=True)
+        .agg(
+            pl.col("level").max().alias("peak_bytes"),
+            pl.col("number").get(pl.col("level").arg_max()).alias("peak_number"),
+        )
+        .sort("device")
+    )

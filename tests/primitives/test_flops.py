@@ -1,0 +1,152 @@
+"""FLOPs from shapes: by hand, and against torch's own counter on what it really ran."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import rankscope
+from rankscope.primitives.flops import operator_flops
+from rankscope.primitives.peaks import number_type, peak_flops
+from rankscope.primitives.tensor_cores import eligible_operators, tensor_core_kernels
+
+NONE = ["", "", "", ""]
+
+
+def flops(name: str, dims: object, concrete: list[str] | None = None) -> float | None:
+    text = dims if isinstance(dims, str) else json.dumps(dims)
+    row = {"name": name, "input_dims": text, "concrete_inputs": json.dumps(concrete) if concrete else None}
+    found: float | None = operator_flops(pl.DataFrame([row], schema=dict.fromkeys(row, pl.String)))[0]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "dims", "concrete", "wanted"),
+    [
+        ("aten::mm", [[3, 4], [4, 5]], None, 2 * 3 * 4 * 5),
+        ("aten::addmm", [[5], [3, 4], [4, 5], [], []], None, 2 * 3 * 4 * 5),
+        ("aten::bmm", [[7, 3, 4], [7, 4, 5]], None, 7 * 2 * 3 * 4 * 5),
+        ("aten::baddbmm", [[7, 3, 5], [7, 3, 4], [7, 4, 5]], None, 7 * 2 * 3 * 4 * 5),
+        ("aten::mv", [[3, 4], [4]], None, 2 * 3 * 4),
+        # 32 wide, 3×3, stride 2, padding 1: 16 out.
+        ("aten::conv2d", [[2, 3, 32, 32], [8, 3, 3, 3]], ["", "", "", "[2, 2]", "[1, 1]", "[1, 1]", "1"],
+         2 * 2 * 16 * 16 * 8 * 3 * 9),
+        ("aten::conv1d", [[2, 4, 10], [6, 2, 3]], ["", "", "", "[1]", "same", "[1]", "2"], 2 * 2 * 10 * 6 * 2 * 3),
+        ("aten::miopen_convolution", [[2, 3, 32, 32], [8, 3, 3, 3]],
+         ["", "", "", "[1, 1]", "[2, 2]", "[1, 1]", "1", "False", "False"], 2 * 2 * 16 * 16 * 8 * 3 * 9),
+        ("aten::cudnn_convolution", [[2, 3, 32, 32], [8, 3, 3, 3]], ["", "", "[1, 1]", "[2, 2]", "[1, 1]", "1"],
+         2 * 2 * 16 * 16 * 8 * 3 * 9),
+        # Transposed: what counts is the input's extent.
+        ("aten::convolution", [[2, 8, 16, 16], [8, 3, 2, 2]],
+         ["", "", "", "[2, 2]", "[0, 0]", "[1, 1]", "True", "[0, 0]", "1"], 2 * 2 * 16 * 16 * 8 * 3 * 4),
+        ("aten::convolution_backward", [[2, 8, 16, 16], [2, 3, 32, 32], [8, 3, 3, 3]],
+         ["", "", "", "[8]", "[2, 2]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1", "[False, True, True]"],
+         2 * 2 * 16 * 16 * 8 * 3 * 9),
+        # Two key heads for four query heads.
+        ("aten::_scaled_dot_product_flash_attention", [[2, 4, 10, 8], [2, 2, 12, 8], [2, 2, 12, 6]], None,
+         2 * 2 * 4 * 10 * 12 * (8 + 6)),
+        ("aten::_flash_attention_forward", [[2, 10, 4, 8], [2, 12, 2, 8], [2, 12, 2, 6]], None,
+         2 * 2 * 4 * 10 * 12 * (8 + 6)),
+        ("aten::_scaled_dot_product_flash_attention_backward",
+         [[2, 4, 10, 8], [2, 4, 10, 8], [2, 4, 12, 8], [2, 4, 12, 8]], None, 2 * 2 * 4 * 10 * 12 * (3 * 8 + 2 * 8)),
+        ("aten::relu", [[3, 4]], None, None),
+        ("aten::mm", [[3, 4], [5, 6]], None, None),
+        ("aten::mm", [[], []], None, None),
+        ("aten::conv2d", [[2, 3, 32, 32], [8, 3, 3, 3]], None, None),
+        ("aten::conv2d", [[2, 3, 32, 32], [8, 3, 3, 3]], ["", "", "", "[0, 0]", "[1, 1]", "[1, 1]", "1"], None),
+        ("aten::mm", "not JSON", None, None),
+        ("aten::mm", "[[1e3, 4], [4, 5]]", None, None),
+        ("aten::mm", [[1 << 40, 1 << 40], [1 << 40, 1]], None, None),
+        ("aten::mm", {"a": 1}, None, None),
+        ("aten::mm", [[-3, 4], [4, 5]], None, None),
+    ],
+)  # fmt: skip
+def test_by_hand(name: str, dims: object, concrete: list[str] | None, wanted: int | None) -> None:
+    assert flops(name, dims, concrete) == wanted
+
+
+@pytest.mark.slow
+def test_against_torchs_counter(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from torch.profiler import ProfilerActivity, profile
+    from torch.utils.flop_counter import FlopCounterMode
+
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3, stride=2, padding=1), torch.nn.ConvTranspose2d(8, 4, 2, stride=2),
+        torch.nn.Conv2d(4, 4, 3, padding="same", dilation=2), torch.nn.Flatten(), torch.nn.Linear(4 * 16 * 16, 12),
+    )  # fmt: skip
+    query = torch.randn(2, 4, 10, 8, requires_grad=True)
+
+    def work() -> None:
+        net(torch.randn(2, 3, 16, 16, requires_grad=True)).sum().backward()
+        torch.nn.functional.scaled_dot_product_attention(query, query, query).sum().backward()
+        torch.baddbmm(torch.zeros(2, 3, 5), torch.zeros(2, 3, 4), torch.zeros(2, 4, 5))
+
+    with FlopCounterMode(display=False) as counter:
+        work()
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
+        work()
+    profiler.export_chrome_trace(str(tmp_path / "trace.json"))
+    frame = rankscope.open(tmp_path, executor="serial").operators()
+    found = dict(frame.select("name", "flops").rows())
+    counted = {str(key): value for key, value in counter.get_flop_counts()["Global"].items()}
+    for torchs, ours in (
+        ("aten.mm", "aten::mm"), ("aten.addmm", "aten::addmm"), ("aten.baddbmm", "aten::baddbmm"),
+        ("aten.convolution", "aten::convolution"), ("aten.convolution_backward", "aten::convolution_backward"),
+    ):  # fmt: skip
+        assert found[ours] == counted[torchs], ours
+    # torch's counter knows no formula for the CPU's attention: that of the others, forward and backward.
+    assert found["aten::_scaled_dot_product_flash_attention_for_cpu"] == 2 * 2 * 4 * 10 * 10 * 16
+    assert found["aten::_scaled_dot_product_flash_attention_for_cpu_backward"] == 2 * 2 * 4 * 10 * 10 * 40
+
+
+def test_peaks() -> None:
+    assert number_type('["","c10::BFloat16","float"]') == "bfloat16"
+    assert number_type('["Scalar","long int"]') is number_type("nonsense") is number_type(None) is None
+    assert peak_flops("NVIDIA H100 80GB HBM3", "bfloat16") == 989.4e12
+    assert peak_flops("NVIDIA H100 PCIe", "bfloat16") == 756e12
+    assert peak_flops("NVIDIA A100-SXM4-80GB", "float32") == 19.5e12
+    assert peak_flops("NVIDIA A100-SXM4-80GB", "float32", tensor_cores=True) == 156e12
+    assert peak_flops("AMD Instinct MI300X VF", "float32", tensor_cores=True) == 163.4e12
+    assert peak_flops("Tesla V100-SXM2-16GB", "bfloat16") is None
+    assert peak_flops("Some Device", "float32") is peak_flops(None, "float32") is None
+    assert peak_flops("NVIDIA A100-SXM4-80GB", None) is None
+
+
+def test_names_of_tensor_cores() -> None:
+    used = {
+        "volta_fp16_s884cudnn_fp16_128x128_ldg8_relu_f2f_exp_small_nhwc_tn_v1",
+        "ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x4_tn",
+        "sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize128x128x16_g1_tensor16x8x8_execute",
+        "void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_256x64_16x4_nn_align4>(Params)",
+        "nvjet_tst_128x256_64x4_2x1_v_bz_coopA_NTT",
+        "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64>>",
+        "Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x128x64_MI16x16x1_SN_LDSB1",
+        "igemm_fwd_gtcx3_nhwc_bf16_bx0_ex1_bt128x128x32_wt32x32x8",
+        "_ZN2ck16tensor_operation6device12_GLOBAL__N_139kernel_grouped_conv_fwd_xdl_cshuffle_v3",
+    }
+    not_used = {
+        "ampere_sgemm_128x64_nn", "void at::native::elementwise_kernel<128, 4>", "ncclDevKernel_AllReduce_Sum_f32",
+        "void cutlass::Kernel<cutlass_80_simt_sgemm_128x32_8x5_nn_align1>(Params)", "kernel_no_tc",
+        "sm80_xmma_wgrad_implicit_gemm_f32f32_f32f32_f32_nhwckrsc_nhwc_tilesize128x128x8_g1_ffma_execute",
+        "cudnn_infer_ampere_scudnn_128x64_relu_xregs_large_nn_v1", "SubTensorOpWithScalar1d",
+    }  # fmt: skip
+    assert tensor_core_kernels(used | not_used) == used
+    eligible = {
+        "aten::mm", "aten::addmm", "aten::linear", "aten::conv2d", "aten::convolution_backward", "aten::_convolution",
+        "aten::cudnn_convolution", "aten::miopen_convolution", "aten::bmm", "aten::baddbmm", "aten::_scaled_mm",
+        "aten::scaled_dot_product_attention", "aten::_flash_attention_forward", "AddmmBackward0",
+    }  # fmt: skip
+    others = {
+        "aten::add",
+        "aten::copy_",
+        "aten::relu",
+        "aten::convert",
+        "aten::norm",
+        "aten::mul",
+        "record_param_comms",
+    }
+    assert eligible_operators(eligible | others) == eligible
