@@ -17,7 +17,7 @@ CHROMIUM = os.environ.get("RANKSCOPE_CHROMIUM") or shutil.which("chromium") or s
 HOW = "Debian: apt-get install chromium. Elsewhere name a Chromium or Chrome in RANKSCOPE_CHROMIUM"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # there can be one at a time, and the report's tests have theirs
 def browser() -> Iterator[Any]:
     sync = pytest.importorskip("playwright.sync_api", reason="needs playwright, of the development requirements")
     if CHROMIUM is None:

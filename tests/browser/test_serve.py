@@ -250,6 +250,11 @@ def test_with_the_keyboard_alone(opened: Opener, h100: Path) -> None:
     page.tab.keyboard.press("f")
     page.tab.keyboard.press("Enter")
     assert page.id("selection").evaluate("(panel) => panel.contains(document.activeElement)")
+    page.id("lane-list").locator("summary").focus()
+    page.tab.keyboard.press("Enter")
+    listed = page.id("lane-list").locator("li button")
+    listed.first.wait_for()
+    assert page.selected()["row"] in {item.get_attribute("data-row") for item in listed.all()}
     page.press("m")
     page.id("measure").wait_for()
     page.press("/")

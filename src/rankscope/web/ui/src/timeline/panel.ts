@@ -7,6 +7,7 @@ import { shownName, visible } from "../format/text.ts";
 import { exactCell, formatBytes, formatDuration, formatMoment, grouped } from "../format/units.ts";
 import { categoryOf } from "../theme/categories.ts";
 import type { EventDetail, EventPlace } from "./detail.ts";
+import { laneList } from "./lane_list.ts";
 import { laneTitle } from "./layout.ts";
 import type { Model, Place } from "./model.ts";
 
@@ -44,7 +45,7 @@ export function detailPanel(model: Model, detail: EventDetail, acts: PanelActs):
     collective(detail, acts),
     h("dl", { class: "tl-facts" }, place("Launched by", detail.launch), place("Operator", detail.operator),
       detail.shapes === null || detail.shapes === "" ? null : fact("Shapes", h("code", {}, named(detail.shapes, 400)))),
-    statistics(detail, acts), stack(detail), args(detail));
+    statistics(detail, acts), stack(detail), args(detail), laneList(model, detail.lane, acts.select));
 }
 
 function link(at: EventPlace, acts: PanelActs): HTMLElement {
