@@ -17,7 +17,7 @@ NAME = "gc: generation "
 _OLD = 1
 
 
-class Collections:
+class GarbageRanges:
     """Marks collections from `begin` to `end`; both may be called again, and in any thread."""
 
     def __init__(self) -> None:

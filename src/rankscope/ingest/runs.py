@@ -3,19 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from rankscope.errors import ConfigError, RunSelectionError
 from rankscope.store.info import TraceInfo
 
 LATEST = "latest"
-_NAMELESS = "(no id)"
+NAMELESS = "(no id)"
 # Runs that the error lists: a folder may hold hundreds.
 _SHOWN = 40
 
 
 Runs = Mapping[str | None, Sequence[TraceInfo]]
 """Traces by the id of their run; None for those that carry none and are one run all the same."""
+
+
+@dataclass(frozen=True)
+class KnownRun:
+    """A run whose traces are among some files.
+
+    Attributes:
+        name: its id, or what tells it from others without one; None where it is the only one without.
+        began_ns: its first instant on the hosts' clocks, ns.
+        ranks: how many ranks' traces there are.
+    """
+
+    name: str | None
+    began_ns: int
+    ranks: int
+
+
+def known_runs(runs: Runs) -> tuple[KnownRun, ...]:
+    """What is to be known of some runs, the oldest first."""
+    found = [
+        KnownRun(
+            name,
+            min(info.base_time_ns + (info.start_ns or 0) for info in infos),
+            len({info.path if info.rank is None else info.rank for info in infos}),
+        )
+        for name, infos in runs.items()
+    ]
+    return tuple(sorted(found, key=lambda run: run.began_ns))
 
 
 def choose_run(runs: Runs, wanted: str | None, path: str, how: str = "") -> str | None:
@@ -32,7 +61,7 @@ def choose_run(runs: Runs, wanted: str | None, path: str, how: str = "") -> str 
     ordered = sorted(began, key=lambda run: began[run])
     if wanted is None:
         if len(ordered) > 1:
-            shown = [f"{run or _NAMELESS}: {_when(began[run])}{len(runs[run])} traces" for run in ordered]
+            shown = [f"{run or NAMELESS}: {when_of(began[run])}{len(runs[run])} traces" for run in ordered]
             left = f"{len(ordered) - _SHOWN} older ones; " if len(ordered) > _SHOWN else ""
             raise RunSelectionError(
                 f"there are {len(ordered)} runs in here, the oldest first: {left}" + "; ".join(shown[-_SHOWN:]) + how,
@@ -43,18 +72,18 @@ def choose_run(runs: Runs, wanted: str | None, path: str, how: str = "") -> str 
         return ordered[0]
     if wanted == LATEST:
         return ordered[-1]
-    chosen = [run for run in ordered if (run or _NAMELESS) == wanted]
-    chosen = chosen or [run for run in ordered if (run or _NAMELESS).startswith(wanted)]
+    chosen = [run for run in ordered if (run or NAMELESS) == wanted]
+    chosen = chosen or [run for run in ordered if (run or NAMELESS).startswith(wanted)]
     if len(chosen) != 1:
         raise RunSelectionError(
             f"{'more than one' if chosen else 'no'} run here has an id that starts with {wanted!r}",
             path=path,
-            hint=f"there are: {', '.join(run or _NAMELESS for run in ordered)}",
+            hint=f"there are: {', '.join(run or NAMELESS for run in ordered)}",
         )
     return chosen[0]
 
 
-def _when(nanoseconds: int) -> str:
+def when_of(nanoseconds: int) -> str:
     """When a run began, if its clock tells: older traces count from the host's start."""
     if nanoseconds < 10**18:
         return ""

@@ -6,10 +6,11 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rankscope.errors import NotATraceError
+from rankscope.errors import NotATraceError, TraceError
 from rankscope.ingest.identify import describe
 from rankscope.ingest.kineto import read_kineto
 from rankscope.ingest.snapshot import is_snapshot, read_snapshot
+from rankscope.ingest.source import is_url
 from rankscope.store.cache import Cache, CachedTrace
 from rankscope.store.key import trace_key
 
@@ -24,6 +25,16 @@ def _collector_off() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
+
+
+def find_ingested(path: str) -> CachedTrace | None:
+    """The tables of a trace on this machine, if it was read before."""
+    if is_url(path):
+        return None
+    try:
+        return Cache().find(trace_key(path))
+    except TraceError:
+        return None
 
 
 def ingest_trace(path: str, *, anew: bool = False) -> CachedTrace:

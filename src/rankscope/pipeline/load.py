@@ -12,9 +12,9 @@ from rankscope.ingest.discover import Found
 from rankscope.ingest.identify import assign_ranks
 from rankscope.ingest.losses import losses_of, missing_ranks, unreadable
 from rankscope.ingest.manifests import of_capture, read_manifests, window_gaps
-from rankscope.ingest.runs import check_steps, choose_run
+from rankscope.ingest.runs import KnownRun, check_steps, choose_run, known_runs
 from rankscope.ingest.separate import how_apart, separate_runs, told_apart
-from rankscope.ingest.task import ingest_trace
+from rankscope.ingest.task import find_ingested, ingest_trace
 from rankscope.pipeline.tasks import SMALL_BYTES, Tasks
 from rankscope.results import Finding, Options
 from rankscope.rundir.manifest import RankManifest, RunManifest
@@ -30,6 +30,8 @@ class Loaded:
         label: what to call a run that has no id and lies beside others.
         manifest: what rank 0 wrote of the run, if it is there.
         rank_manifests: what each rank said of its capture.
+        known_runs: the runs whose traces are among the files, this one among them.
+        chosen: which of them this is, by its name there.
     """
 
     ranks: Mapping[int, Sequence[CachedTrace]]
@@ -38,6 +40,8 @@ class Loaded:
     label: str | None = None
     manifest: RunManifest | None = None
     rank_manifests: tuple[RankManifest, ...] = ()
+    known_runs: tuple[KnownRun, ...] = ()
+    chosen: str | None = None
 
     @cached_property
     def infos(self) -> list[TraceInfo]:
@@ -61,7 +65,12 @@ def load_run(found: Found, wanted: str | None, options: Options, tasks: Tasks) -
         RunSelectionError: they are of several runs, and none was chosen.
     """
     paths, where = found.traces, place_of(found)
-    outcomes = tasks.run("reading", _size_of(paths), ingest_trace, [(path,) for path in paths])
+    known = {path: trace for path in paths if (trace := find_ingested(path)) is not None}
+    # What was read before is found at once: no worker is started to find it.
+    todo = [path for path in paths if path not in known]
+    read = tasks.run("reading", _size_of(todo), ingest_trace, [(path,) for path in todo])
+    by_path: dict[str, CachedTrace | BaseException] = {**known, **dict(zip(todo, read, strict=True))}
+    outcomes = [by_path[path] for path in paths]
     traces: list[CachedTrace] = []
     failures: list[tuple[str, BaseException]] = []
     for path, outcome in zip(paths, outcomes, strict=True):
@@ -97,7 +106,8 @@ def load_run(found: Found, wanted: str | None, options: Options, tasks: Tasks) -
     findings += [*unread, *of_capture(own, found.traces), *window_gaps(members)]
     findings += missing_ranks(infos, manifest.ranks if manifest is not None else None)
     check_steps(infos, options.steps)
-    return Loaded(ranks, tuple(findings), run_id, None if run_id is not None else label, manifest, tuple(own))
+    named = None if run_id is not None else label
+    return Loaded(ranks, tuple(findings), run_id, named, manifest, tuple(own), known_runs(runs), label)
 
 
 def place_of(found: Found) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import polars as pl
 
@@ -15,14 +16,17 @@ from rankscope.analyses import all_analyses, get_analysis
 from rankscope.errors import ConfigError
 from rankscope.ingest.discover import Found, find_traces
 from rankscope.ingest.kinds import DEVICE_KINDS
+from rankscope.ingest.runs import NAMELESS, KnownRun
 from rankscope.pipeline.diagnosis import attempt, diagnose
 from rankscope.pipeline.graph import levels, run_level
 from rankscope.pipeline.load import Loaded, load_run, place_of
-from rankscope.pipeline.tasks import Asked, Progress, Tasks, asked
+from rankscope.pipeline.tasks import Asked, Progress, Tasks, asked, of_rank
 from rankscope.results import Finding, Options, Parameters, Result, by_weight
 from rankscope.rules import all_rules
 from rankscope.rundir.manifest import RunManifest
 from rankscope.store.info import TraceInfo
+
+T = TypeVar("T")
 
 # Step numbers that a run's description lists. A number in a trace can be anything, and so can a span of them.
 MAX_STEPS = 10_000
@@ -264,6 +268,59 @@ class Run:
                 all_rules().values(), self.analyze, self._options, infos, self.world_size, self.loaded.rank_manifests
             )
         return self.findings
+
+    # -- for those who show it ----------------------------------------------------------------------------------
+
+    @property
+    def results(self) -> dict[str, Result]:
+        """The results so far, by name, with their default parameters."""
+        return {each[0]: result for each, result in list(self._results.items()) if each == asked(each[0])}
+
+    @property
+    def options(self) -> Options:
+        """The user's choices."""
+        return self._options
+
+    def other(self, known: KnownRun, progress: Progress | None = None) -> Run:
+        """Another run of those whose traces are among the files (`loaded.known_runs`)."""
+        tasks = self._tasks
+        return Run(self._found, self._options, known.name or NAMELESS, tasks.executor, tasks.workers, progress)
+
+    def kept(self) -> AbstractContextManager[None]:
+        """Within this, workers stay from one call to the next."""
+        return self._tasks.kept()
+
+    def map_ranks(
+        self,
+        what: str,
+        task: Callable[..., T],
+        arguments: Mapping[int, tuple[Any, ...]],
+        told: Callable[[int, T | BaseException], None] = lambda rank, outcome: None,
+    ) -> dict[int, T | BaseException]:
+        """Run a task for each rank where tasks run; outcomes by rank, errors among them.
+
+        Args:
+            what: what is being done, for the progress.
+            task: a function of a module, called on any worker.
+            arguments: of each rank, what the task is called with.
+            told: is told each outcome as it comes; of what fails when all have come.
+        """
+        ranks = list(arguments)
+        outcomes = self._tasks.run(
+            what,
+            sum(info.json_bytes for info in self.loaded.infos if info.rank in arguments) // 8,
+            of_rank,
+            [(task, rank, arguments[rank]) for rank in ranks],
+            lambda outcome: None if isinstance(outcome, BaseException) else told(*outcome),
+        )
+        found: dict[int, T | BaseException] = {}
+        for rank, outcome in zip(ranks, outcomes, strict=True):
+            if isinstance(outcome, BaseException):
+                found[rank] = outcome
+                told(rank, outcome)
+            else:
+                found[rank] = outcome[1]
+        return found
 
     def __getattr__(self, name: str) -> Callable[..., pl.DataFrame]:
         if name.startswith("_") or name not in all_analyses():

@@ -69,13 +69,19 @@ class Tasks:
             pool.close()
 
     def run(
-        self, what: str, size: int, task: Callable[..., T], arguments: Sequence[tuple[Any, ...]]
+        self,
+        what: str,
+        size: int,
+        task: Callable[..., T],
+        arguments: Sequence[tuple[Any, ...]],
+        each: Callable[[T | BaseException], None] = lambda outcome: None,
     ) -> list[T | BaseException]:
         """Run a task for each tuple of arguments; outcomes in their order, errors among them.
 
         Args:
             what: what is being done, in a word.
             size: about how many bytes there are to read.
+            each: is told each outcome as it comes.
         """
         total = len(arguments)
         small = self.executor == "processes" and self.workers is None and (total < 2 or size < SMALL_BYTES)
@@ -85,6 +91,7 @@ class Tasks:
             nonlocal done, read
             done += 1
             read += outcome.info.json_bytes if isinstance(outcome, CachedTrace) else 0
+            each(outcome)
             self._tell(what, done, total, read)
 
         self._tell(what, 0, total, 0)
@@ -97,17 +104,22 @@ class Tasks:
             self.progress(what, done, total, read)
 
 
+def of_rank(task: Callable[..., T], rank: int, arguments: tuple[Any, ...]) -> tuple[int, T]:
+    """A task of a rank, with whose it was."""
+    return rank, task(*arguments)
+
+
 def by_rank(results: Mapping[str, pl.DataFrame]) -> Callable[[int], dict[str, pl.DataFrame]]:
     """A rank's own rows of results, for its task: all ranks' rows to each would be quadratic in ranks."""
     parts = {
         name: frame.partition_by("rank", as_dict=True) for name, frame in results.items() if "rank" in frame.columns
     }
 
-    def of_rank(rank: int) -> dict[str, pl.DataFrame]:
+    def own_rows(rank: int) -> dict[str, pl.DataFrame]:
         own = {name: frames.get((rank,), results[name].clear()) for name, frames in parts.items()}
         return {name: own.get(name, frame) for name, frame in results.items()}
 
-    return of_rank
+    return own_rows
 
 
 def analyze_rank(

@@ -53,7 +53,20 @@ def write_report(run: Run, analyses: Sequence[str] | None = None) -> bytes:
 def payload(run: Run, analyses: Sequence[str] | None = None) -> dict[str, Any]:
     """Everything that the page shows, as JSON values."""
     results = run.attempt(*(analyses or ANALYSES))
-    origins = pl.DataFrame(
+    origins = origins_of(run)
+    return {
+        "schema_version": PAYLOAD_SCHEMA_VERSION,
+        "generated_by": f"rankscope {rankscope.__version__}",
+        "generated_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "run": run.about(),
+        "analyses": {name: table_of(result, origins) for name, result in results.items()},
+        "findings": [finding.to_json() for finding in run.diagnose()],
+    }
+
+
+def origins_of(run: Run) -> pl.DataFrame:
+    """The first instant of each file on its own clock: rank, window, origin."""
+    return pl.DataFrame(
         [
             (rank, window, trace.info.start_ns)
             for rank, files in run.loaded.ranks.items()
@@ -62,14 +75,6 @@ def payload(run: Run, analyses: Sequence[str] | None = None) -> dict[str, Any]:
         schema={"rank": pl.Int64, "window": pl.Int64, "origin": pl.Int64},
         orient="row",
     )
-    return {
-        "schema_version": PAYLOAD_SCHEMA_VERSION,
-        "generated_by": f"rankscope {rankscope.__version__}",
-        "generated_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "run": run.about(),
-        "analyses": {name: _table(result, origins) for name, result in results.items()},
-        "findings": [finding.to_json() for finding in run.diagnose()],
-    }
 
 
 def _since_start(frame: pl.DataFrame, origins: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
@@ -84,7 +89,13 @@ def _since_start(frame: pl.DataFrame, origins: pl.DataFrame) -> tuple[pl.DataFra
     return joined.with_columns(pl.col(instants) - pl.col("origin")).drop("origin"), instants
 
 
-def _table(result: Result, origins: pl.DataFrame) -> Mapping[str, Any]:
+def table_of(result: Result, origins: pl.DataFrame) -> Mapping[str, Any]:
+    """One analysis as the page reads it: title, doc, columns, data by column, and what of it was cut.
+
+    Args:
+        result: the analysis's result.
+        origins: as `origins_of` gives them: instants are counted from there.
+    """
     frame, instants = _since_start(result.finite(), origins)
     truncated = None
     if frame.height > MAX_ROWS:

@@ -2,27 +2,37 @@
 import "./theme/theme.css";
 import "./theme/page.css";
 import "./theme/charts.css";
+import "./theme/timeline.css";
+import { parseHash } from "./app/router.ts";
 import { showPage } from "./app/shell.ts";
 import { errorState } from "./components/notes.ts";
 import { h } from "./components/dom.ts";
-import { EmbeddedSource, type Source } from "./data/source.ts";
+import { ApiError } from "./data/api.ts";
+import { open } from "./data/source.ts";
 import { PayloadError } from "./data/validate.ts";
 import { startTheme } from "./theme/theme.ts";
 
-async function start(source: Source): Promise<void> {
+async function start(): Promise<void> {
   const root = document.getElementById("app");
   if (!root) return;
   startTheme();
   try {
-    showPage(root, await source.load());
+    const run = parseHash(location.hash).params.get("run") ?? null;
+    const { payload, served } = await open(run);
+    showPage(root, payload, served);
     root.dataset["ready"] = "true";
+    // Another run is another page: everything that was fetched belongs to this one.
+    addEventListener("hashchange", () => {
+      if (served && (parseHash(location.hash).params.get("run") ?? null) !== run) location.reload();
+    });
   } catch (error) {
     const known = error instanceof PayloadError;
-    const what = known ? error.message : "The page failed while it drew this report.";
-    const advice = known ? error.advice : `This is a fault of rankscope, not of the run: please report it. (${error instanceof Error ? error.message.slice(0, 300) : "unknown"})`;
+    const what = known || error instanceof ApiError ? error.message : "The page failed while it drew this report.";
+    const advice = known ? error.advice : error instanceof ApiError ? error.hint
+      : `This is a fault of rankscope, not of the run: please report it. (${error instanceof Error ? error.message.slice(0, 300) : "unknown"})`;
     root.replaceChildren(h("main", { class: "alone" }, errorState(what, advice)));
     root.dataset["ready"] = "error";
   }
 }
 
-void start(new EmbeddedSource());
+void start();

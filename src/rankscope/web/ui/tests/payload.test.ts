@@ -43,7 +43,7 @@ test("findings: an unknown severity is a warning, one without a title is named",
 });
 
 test("an analysis that no view knows gets one", () => {
-  const { own, more } = viewsOf(validatePayload({ ...good, analyses: { t: analysis, kernels: analysis } }));
+  const { own, more } = viewsOf(validatePayload({ ...good, analyses: { t: analysis, kernels: analysis } }), false);
   expect(own.map((view) => view.id)).toContain("kernels");
   expect(more.map((view) => view.id)).toEqual(["t"]);
 });

@@ -34,8 +34,21 @@ export class Router {
     return parseHash(location.hash);
   }
 
+  /** Where a server holds several runs, every link stays in the one that is shown. */
   href(view: string, params: Readonly<Record<string, string | number>> = {}): string {
-    return formatHash(view, new Map(Object.entries(params).map(([key, value]) => [key, String(value)])));
+    const run = this.place().params.get("run");
+    return formatHash(view, new Map([...Object.entries(params).map(([key, value]): [string, string] => [key, String(value)]), ...(run === undefined ? [] : [["run", run] as [string, string]])]));
+  }
+
+  /** A step that Back undoes, for a view that moves itself: nothing is drawn anew. */
+  push(changes: Readonly<Record<string, string>>): void {
+    const hash = this.#changed(changes);
+    if (hash === location.hash) return;
+    try {
+      history.pushState(null, "", hash);
+    } catch {
+      this.note(changes);
+    }
   }
 
   /** A step that Back undoes; the view is drawn anew. */

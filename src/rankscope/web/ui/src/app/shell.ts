@@ -1,35 +1,43 @@
 /** The frame around every view: the run's facts above, the views to choose from beside, one view in the middle. */
 import { button } from "../components/controls.ts";
 import { append, h, named, type Child } from "../components/dom.ts";
-import { emptyState } from "../components/notes.ts";
+import { emptyState, errorState, workingState } from "../components/notes.ts";
 import type { Payload } from "../data/payload.ts";
-import { counted, formatRanks } from "../format/ranks.ts";
+import type { Served } from "../data/served.ts";
 import { baseName, shownName } from "../format/text.ts";
-import { currentTheme, setTheme, type Theme } from "../theme/theme.ts";
 import { viewsOf } from "../views/registry.ts";
 import { tablesOf, type View } from "../views/view.ts";
+import { header } from "./header.ts";
 import { Router, type Place } from "./router.ts";
 
-export function showPage(root: HTMLElement, payload: Payload): void {
-  const { own, more } = viewsOf(payload);
-  const views = [...own, ...more];
-  const table = tablesOf(payload);
-  const router = new Router(show);
-  const runName = payload.run.name ?? (baseName(payload.run.path) || payload.run.id || "unnamed run");
+export function showPage(root: HTMLElement, opened: Payload, served: Served | null): void {
+  const payloadNow = (): Payload => served?.payload ?? opened;
+  const table = tablesOf(opened);
+  const router = new Router((place) => (moving && place.view === current ? moving(place) : show(place)));
+  let views: readonly View[] = [];
+  let links = new Map<string, HTMLElement>();
   let leaving: (() => void)[] = [];
+  let moving: ((place: Place) => void) | null = null;
   let current = "";
+  /** What the view in sight was drawn from, so that it is drawn anew when more of it has come. */
+  let drawnFrom = "";
 
+  const runName = (): string => {
+    const { run } = payloadNow();
+    return run.name ?? (baseName(run.path) || run.id || (served?.working ? "…" : "unnamed run"));
+  };
   const main = h("main", { id: "main", tabindex: "-1" });
-  const links = new Map(views.map((view) => [view.id, h("a", { href: router.href(view.id), "data-testid": `nav-${view.id}` }, named(view.title, 60))]));
   const here = h("span", { class: "here" });
   const open = button({ class: "menu", "aria-expanded": "false", "aria-controls": "views" }, () => menu(open.getAttribute("aria-expanded") !== "true"), "View: ", here);
   const menu = (shown: boolean): void => {
     open.setAttribute("aria-expanded", String(shown));
     nav.classList.toggle("open", shown);
   };
-  const group = (members: readonly View[]): HTMLElement => h("ul", {}, members.map((view) => h("li", {}, links.get(view.id))));
-  const nav = h("nav", { "aria-label": "Views" }, open,
-    h("div", { id: "views", class: "views" }, group(own), more.length > 0 && [h("h2", { class: "nav-title" }, "More tables"), group(more)]));
+  const list = h("div", { id: "views", class: "views" });
+  const nav = h("nav", { "aria-label": "Views" }, open, list);
+  const top = h("div", { class: "top-place" });
+  const foot = h("footer");
+  const broad = h("div", { class: "frame" }, nav, main);
 
   nav.addEventListener("keydown", (event) => {
     if (event.key !== "Escape" || open.getAttribute("aria-expanded") !== "true") return;
@@ -37,26 +45,69 @@ export function showPage(root: HTMLElement, payload: Payload): void {
     open.focus();
   });
 
+  function listViews(): void {
+    const { own, more } = viewsOf(payloadNow(), served !== null);
+    const next = [...own, ...more];
+    if (next.map(({ id }) => id).join() === views.map(({ id }) => id).join()) return;
+    views = next;
+    links = new Map(views.map((view) => [view.id, h("a", { href: router.href(view.id), "data-testid": `nav-${view.id}` }, named(view.title, 60))]));
+    const group = (members: readonly View[]): HTMLElement => h("ul", {}, members.map((view) => h("li", {}, links.get(view.id))));
+    list.replaceChildren(group(own), ...(more.length > 0 ? [h("div", { class: "more" }, h("h2", { class: "nav-title" }, "More tables"), group(more))] : []));
+  }
+
+  function frame(): void {
+    top.replaceChildren(header(payloadNow(), runName(), served));
+    if (served) root.dataset["phase"] = served.state.phase;
+    const { generatedBy, generatedAt } = payloadNow();
+    foot.textContent = served ? `Served by ${shownName(generatedBy, 60)} from this machine alone; nothing is sent anywhere else.`
+      : `Written by ${shownName(generatedBy, 60)}${generatedAt ? `, ${shownName(generatedAt, 40).replace("T", " ").replace("+00:00", " UTC")}` : ""}. This page holds all of its data and sends nothing.`;
+  }
+
+  /** What the view needs and does not have: null where it can be drawn, else what to show meanwhile. */
+  function missing(view: View, place: Place): Node | null {
+    if (!served) return null;
+    const { state } = served;
+    if (state.phase === "failed") return errorState(state.error?.what ?? "The run could not be read.", state.error?.hint ?? "The terminal of `rankscope serve` says more.");
+    const { analyses } = served.payload;
+    const away = [...view.shows, ...(view.wants ?? [])].filter((name) => analyses.get(name)?.away?.state === "ready");
+    if (away.length > 0) {
+      void Promise.all(away.map((name) => served.table(name))).then(() => {
+        if (router.place().view === place.view || (router.place().view === "" && view.id === "overview")) show(router.place());
+      }, (error: unknown) => {
+        const [what, hint] = error instanceof Error ? [error.message, "hint" in error ? String(error.hint) : "Load the page again."] : ["The table could not be fetched.", "Load the page again."];
+        main.replaceChildren(errorState(what, hint));
+      });
+      return workingState("Fetching the numbers …", null);
+    }
+    const pending = view.shows.filter((name) => analyses.get(name)?.away?.state === "pending");
+    const waits = pending.length > 0 || (served.working && view.shows.some((name) => !analyses.has(name))) || (view.id === "timeline" && !served.isReady("timeline"));
+    return waits ? workingState(phaseText(served), served.state) : null;
+  }
+
   function show(place: Place): void {
     for (const done of leaving) done();
     leaving = [];
+    moving = null;
     const view = views.find((each) => each.id === (place.view || "overview"));
     const id = view?.id ?? "?";
     const focused = document.activeElement?.id ?? "";
     const title = h("h2", { id: "view-title", tabindex: "-1" }, view ? named(view.title, 120) : "No such view");
-    const content: Child = view
-      ? view.render({ payload, place, router, table, onLeave: (done) => leaving.push(done) })
-      : emptyState("The link names a view that this report does not have.", "Choose one from the list; the report may hold fewer analyses than the one the link was made for.");
-    const body = h("article", { "aria-labelledby": "view-title" },
+    drawnFrom = fingerprint(view);
+    const waiting = view && missing(view, place);
+    const content: Child = waiting ?? (view
+      ? view.render({ payload: payloadNow(), place, router, table, served, onLeave: (done) => leaving.push(done), onPlace: (move) => { moving = move; } })
+      : emptyState("The link names a view that this report does not have.", "Choose one from the list; the report may hold fewer analyses than the one the link was made for."));
+    const body = h("article", { "aria-labelledby": "view-title", class: `view-${view?.id === "timeline" ? "timeline" : "page"}` },
       h("div", { class: "view-head" }, title, view && view.question !== "" && h("p", { class: "question" }, view.question)));
     append(body, [content]);
-    main.replaceChildren(...problems(payload), body);
+    main.replaceChildren(...problems(payloadNow()), body);
     for (const [name, link] of links) {
       if (name === id) link.setAttribute("aria-current", "page");
       else link.removeAttribute("aria-current");
     }
     here.textContent = shownName(view?.title ?? "none", 40);
-    document.title = `${shownName(view?.title ?? "No such view", 60)} · ${shownName(runName, 80)} · rankscope`;
+    document.title = `${shownName(view?.title ?? "No such view", 60)} · ${shownName(runName(), 80)} · rankscope`;
+    broad.classList.toggle("broad", view?.id === "timeline"); // the picture takes the whole width
     menu(false);
     if (current !== "" && current !== id) {
       scrollTo(0, 0);
@@ -65,51 +116,38 @@ export function showPage(root: HTMLElement, payload: Payload): void {
     current = id;
   }
 
+  /** Changes where the view would be drawn from other data than it was. */
+  function fingerprint(view: View | undefined): string {
+    if (!served || !view) return "";
+    const states = [...view.shows, ...(view.wants ?? [])].map((name) => served.payload.analyses.get(name)?.away?.state ?? "here");
+    return [served.state.phase === "failed", ...states, ...(view.id === "timeline" ? [served.isReady("timeline")] : [served.payload.findings.length, served.isReady("heat")])].join();
+  }
+
+  served?.onChange(() => {
+    listViews();
+    frame();
+    const view = views.find((each) => each.id === (router.place().view || "overview"));
+    const progress = main.querySelector("[data-testid=working]");
+    if (fingerprint(view) !== drawnFrom) show(router.place());
+    else if (progress && served.working) progress.replaceWith(workingState(phaseText(served), served.state));
+  });
+
+  listViews();
+  frame();
   root.replaceChildren(
     h("a", { class: "skip", href: "#main", click: (event) => { event.preventDefault(); main.focus(); } }, "Skip to the content"),
-    header(payload, runName), h("div", { class: "frame" }, nav, main),
-    h("footer", {}, `Written by ${shownName(payload.generatedBy, 60)}${payload.generatedAt ? `, ${shownName(payload.generatedAt, 40).replace("T", " ").replace("+00:00", " UTC")}` : ""}. This page holds all of its data and sends nothing.`));
+    top, broad, foot);
   show(router.place());
 }
 
-function header(payload: Payload, runName: string): HTMLElement {
-  const { run } = payload;
-  const devices = [...new Set(run.devices)];
-  const ranks = run.world_size !== null && run.world_size !== run.ranks.length ? `${run.ranks.length} of ${run.world_size}` : String(run.ranks.length);
-  const fact = (name: string, value: Child, id: string): HTMLElement => h("div", { "data-testid": `run-${id}` }, h("dt", {}, name), h("dd", {}, value));
-  return h("header", { class: "top" },
-    h("div", { class: "brand" }, h("p", { class: "product" }, "rankscope"), h("h1", { "data-testid": "run-name" }, named(runName, 80)), themeButton()),
-    h("dl", { class: "run" },
-      fact("Ranks", ranks, "ranks"),
-      run.missing_ranks.length > 0 && h("div", { class: "missing-ranks", "data-testid": "run-missing" }, h("dt", {}, "Missing"), h("dd", {}, `${counted(run.missing_ranks.length, "rank")}: ${formatRanks(run.missing_ranks, 4)}`)),
-      fact("Steps", run.steps.length === 0 ? "none marked" : formatRanks(run.steps, 4), "steps"),
-      fact("Hosts", few([...new Set(run.hosts)], ""), "hosts"),
-      fact("Devices", few(devices, "kinds of device"), "devices")));
-}
-
-/** Up to two names as they are; more are counted (the Run view lists them). */
-function few(names: readonly string[], noun: string): Child {
-  if (names.length === 0) return "not recorded";
-  if (names.length > 2) return `${names.length} ${noun}`.trim();
-  return names.map((name, index) => [index > 0 && ", ", named(name, 48)]);
+export function phaseText(served: Served): string {
+  const { phase, what } = served.state;
+  const words = { reading: "Reading the traces", analysing: "Comparing the ranks", drawing: "Making the timeline" }[phase] ?? "Working";
+  return `${words} …${what === "" ? "" : ` ${shownName(what, 120)}`}`;
 }
 
 function problems(payload: Payload): HTMLElement[] {
   if (payload.problems.length === 0) return [];
   return [h("div", { class: "state error", role: "alert", "data-testid": "problems" }, h("p", { class: "state-title" }, "Not all of this report’s data can be shown."),
     h("ul", {}, payload.problems.slice(0, 20).map((problem) => h("li", {}, named(problem, 300)))))];
-}
-
-const THEMES: Readonly<Record<Theme, { label: string; next: Theme }>> = {
-  system: { label: "System", next: "light" }, light: { label: "Light", next: "dark" }, dark: { label: "Dark", next: "system" },
-};
-
-function themeButton(): HTMLElement {
-  const toggle = button({ class: "quiet theme", "data-testid": "theme" }, () => {
-    setTheme(THEMES[currentTheme()].next);
-    write();
-  });
-  const write = (): void => { toggle.textContent = `Colours: ${THEMES[currentTheme()].label}`; };
-  write();
-  return toggle;
 }

@@ -19,9 +19,6 @@ export interface ChartSpec {
   readonly pick?: { readonly axis: "x" | "y"; on(index: number): void };
 }
 
-/** The page's own letters, for the canvas. */
-export const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "Liberation Sans", sans-serif';
-
 export interface Chart {
   readonly element: HTMLElement;
   redraw(): void;

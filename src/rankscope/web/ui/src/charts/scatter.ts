@@ -5,8 +5,9 @@ import { shownName } from "../format/text.ts";
 import { formatBytes, formatDuration, formatTick, grouped } from "../format/units.ts";
 import { color } from "../theme/theme.ts";
 import type { ViewContext } from "../views/view.ts";
-import { chart, FONT } from "./chart.ts";
+import { chart } from "./chart.ts";
 import type { EChartsOption } from "./echarts.ts";
+import { FONT } from "./font.ts";
 
 const DOTS = 4000;
 const SHAPES = ["circle", "triangle", "rect", "diamond", "emptyCircle", "arrow"] as const;

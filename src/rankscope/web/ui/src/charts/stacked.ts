@@ -10,8 +10,9 @@ import { formatDuration, formatTick } from "../format/units.ts";
 import { CATEGORIES, categoryVariable, type Category } from "../theme/categories.ts";
 import { color } from "../theme/theme.ts";
 import type { ViewContext } from "../views/view.ts";
-import { chart, FONT, type Chart } from "./chart.ts";
+import { chart, type Chart } from "./chart.ts";
 import type { EChartsOption } from "./echarts.ts";
+import { FONT } from "./font.ts";
 import { decal } from "./patterns.ts";
 
 export interface Segment {

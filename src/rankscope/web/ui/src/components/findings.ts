@@ -34,7 +34,16 @@ function item(context: ViewContext, finding: Finding): HTMLElement {
       finding.saving_ns === null ? null : h("span", { class: "saving", "data-value": finding.saving_ns, title: `${exactCell(finding.saving_ns, "ns")}, an upper bound` },
         "saves up to ", h("strong", {}, formatDuration(finding.saving_ns)), " a step")),
     facts(context, finding),
+    shown(context, finding),
     finding.advice === "" ? null : h("p", { class: "advice" }, inline(shownName(finding.advice, 1200))));
+}
+
+/** Where a finding can be seen. */
+function shown(context: ViewContext, finding: Finding): HTMLElement | null {
+  const [rank, step] = [finding.ranks[0], finding.steps[0]];
+  if (!context.served || (rank === undefined && step === undefined)) return null;
+  return h("p", { class: "advice" }, h("a", { href: context.router.href("timeline", { ...(rank === undefined ? {} : { rank }), ...(step === undefined ? {} : { step }) }), "data-testid": "finding-place" },
+    "Show it in the timeline", rank === undefined ? "" : `: rank ${rank}`, step === undefined ? "" : `${rank === undefined ? ":" : ","} step ${step}`));
 }
 
 function facts(context: ViewContext, finding: Finding): HTMLElement | null {

@@ -13,6 +13,12 @@ export function errorState(what: string, advice: string): HTMLElement {
     h("h1", { class: "state-title" }, what), h("p", {}, inline(advice)));
 }
 
+/** Something is on its way: what, and how far it is. */
+export function workingState(what: string, state: { readonly done: number; readonly total: number } | null): HTMLElement {
+  return h("div", { class: "state working", role: "status", "aria-busy": "true", "data-testid": "working" }, h("p", { class: "state-title" }, what),
+    h("progress", state && state.total > 0 ? { value: state.done, max: state.total, "aria-label": what } : { "aria-label": what }));
+}
+
 export function truncationNote(name: string, analysis: AnalysisPayload): HTMLElement | null {
   if (!analysis.truncated) return null;
   const { shown, total } = analysis.truncated;

@@ -21,6 +21,8 @@ export interface AnalysisPayload {
   readonly columns: Readonly<Record<string, Column>>;
   readonly data: Readonly<Record<string, readonly Cell[]>>;
   readonly truncated: Truncation | null;
+  /** Where a server holds the rows: how many, and whether they can be had. Absent once they are here. */
+  readonly away?: { readonly rows: number; readonly state: "ready" | "pending" | "failed" };
 }
 
 export interface RunInfo {

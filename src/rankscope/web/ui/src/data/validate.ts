@@ -58,7 +58,7 @@ export function validatePayload(json: unknown): Payload {
   return { generatedBy: asText(json["generated_by"]) || "rankscope", generatedAt: asText(json["generated_at"]), run: readRun(json["run"]), analyses, findings, problems };
 }
 
-function readRun(raw: unknown): RunInfo {
+export function readRun(raw: unknown): RunInfo {
   const run = isObject(raw) ? raw : {};
   return {
     id: typeof run["id"] === "string" && run["id"] !== "" ? run["id"] : null,
@@ -74,7 +74,7 @@ function readRun(raw: unknown): RunInfo {
   };
 }
 
-function readAnalysis(name: string, raw: unknown): AnalysisPayload | string {
+export function readAnalysis(name: string, raw: unknown): AnalysisPayload | string {
   if (!isObject(raw)) return "it is not an object";
   if (!isObject(raw["columns"])) return "it has no columns";
   if (!isObject(raw["data"])) return "it has no data";
@@ -106,7 +106,7 @@ function readTruncation(raw: unknown): Truncation | null {
   return shown === null || total === null ? null : { shown, total };
 }
 
-function readFinding(raw: unknown): Finding | null {
+export function readFinding(raw: unknown): Finding | null {
   if (!isObject(raw) || typeof raw["title"] !== "string" || raw["title"] === "") return null;
   const severity: Severity = raw["severity"] === "error" || raw["severity"] === "info" ? raw["severity"] : "warning";
   const evidence: Evidence[] = asList(raw["evidence"]).filter(isObject)

@@ -5,7 +5,7 @@
  * The colours themselves stand in theme.css (`--cat-…`), once for light and once for dark.
  */
 export type Category =
-  | "compute" | "communication" | "memory" | "memset" | "runtime" | "data_loading" | "host_op" | "other" | "idle";
+  | "compute" | "communication" | "memory" | "memset" | "runtime" | "data_loading" | "host_op" | "python" | "annotation" | "other" | "idle";
 
 export type Pattern = "none" | "rising" | "falling" | "dots" | "grid" | "level" | "upright";
 
@@ -22,6 +22,8 @@ export const CATEGORIES: Readonly<Record<Category, Look>> = {
   runtime: { label: "Device runtime calls", pattern: "level" },
   data_loading: { label: "Data loading", pattern: "falling" },
   host_op: { label: "Host operators", pattern: "upright" },
+  python: { label: "Python frames", pattern: "none" },
+  annotation: { label: "Annotations", pattern: "none" },
   other: { label: "Other", pattern: "none" },
   idle: { label: "Idle", pattern: "none" },
 };
@@ -29,7 +31,7 @@ export const CATEGORIES: Readonly<Record<Category, Look>> = {
 /** The category of a kernel or row as analyses name it; what is not known is `other`. */
 export function categoryOf(name: unknown): Category {
   switch (name) {
-    case "compute": case "communication": case "memory": case "runtime": case "data_loading": case "host_op": case "idle": return name;
+    case "compute": case "communication": case "memory": case "runtime": case "data_loading": case "host_op": case "idle": case "python": case "annotation": return name;
     case "memset": case "gpu_memset": return "memset";
     case "memcpy": case "gpu_memcpy": return "memory";
     default: return "other";

@@ -46,8 +46,9 @@ export function stackedDeviceTime(context: ViewContext): HTMLElement | null {
   });
 }
 
-/** A click on a rank leads to its steps, where there are any. */
+/** A click on a rank leads to its place in the timeline, or in a report to its steps, where there are any. */
 function stepsOf(context: ViewContext, rows: readonly number[], table: Table): { onPick?: (index: number) => void } {
+  if (context.served) return { onPick: (index) => { location.hash = context.router.href("timeline", { rank: String(table.cell(rows[index] ?? 0, "rank")) }); } };
   if (!context.table("step_time")) return {};
   return { onPick: (index) => { location.hash = context.router.href("steps", { rank: String(table.cell(rows[index] ?? 0, "rank")) }); } };
 }

@@ -7,18 +7,20 @@ import { overview } from "./overview.ts";
 import { ranks } from "./ranks.ts";
 import { run } from "./run.ts";
 import { steps } from "./steps.ts";
+import { timeline } from "./timeline.ts";
 import type { View } from "./view.ts";
 
-const OWN: readonly View[] = [overview, ranks, steps, collectives, kernels, run];
+const OWN: readonly View[] = [overview, timeline, ranks, steps, collectives, kernels, run];
 
 export interface Views {
   readonly own: readonly View[];
   readonly more: readonly View[];
 }
 
-export function viewsOf(payload: Payload): Views {
+/** A report holds no timeline: that view is the server’s. */
+export function viewsOf(payload: Payload, served: boolean): Views {
   const shown = new Set(OWN.flatMap((view) => view.shows));
   const taken = new Set(OWN.map((view) => view.id));
   const more = [...payload.analyses].filter(([name]) => !shown.has(name) && !taken.has(name)).map(([name, analysis]) => analysisView(name, analysis));
-  return { own: OWN, more };
+  return { own: served ? OWN : OWN.filter((view) => view !== timeline), more };
 }

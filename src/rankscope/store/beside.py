@@ -1,0 +1,110 @@
+"""Arrays beside a trace's tables: one file in the trace's folder of the cache, mapped into memory and read in place.
+
+What is made from tables and is too large to make again at each opening goes here: a header in JSON (which says from
+what it was made), then the arrays. A file appears by one rename, whole or not at all, and goes when the tables go.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+_MAGIC = b"RSA1"
+_ALIGN = 64
+_MAX_HEADER = 256 << 20
+_KINDS = "iufb"
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Arrays read in place, and what the header says.
+
+    Attributes:
+        key: from what they were made; whoever wants them compares it.
+        facts: whatever else was put beside them, JSON values.
+        arrays: read-only views into the mapped file.
+    """
+
+    key: str
+    facts: Mapping[str, Any]
+    arrays: Mapping[str, Array]
+
+
+def write_beside(folder: Path, name: str, key: str, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> bool:
+    """Put arrays beside the tables of a trace; whether there was room for them.
+
+    Args:
+        folder: the trace's folder in the cache.
+        name: the file's name there.
+        key: from what they were made.
+        facts: JSON values.
+        arrays: one-dimensional arrays of numbers.
+    """
+    places: dict[str, tuple[str, int, int]] = {}
+    at = 0
+    for each, array in arrays.items():
+        places[each] = (array.dtype.newbyteorder("<").str, at, array.size)
+        at += -(-array.nbytes // _ALIGN) * _ALIGN
+    head = json.dumps({"key": key, "facts": facts, "arrays": places, "bytes": at}).encode()
+    head += b" " * (-(len(head) + 8) % _ALIGN)
+    aside: str | None = None
+    try:
+        descriptor, aside = tempfile.mkstemp(prefix=f".{name}-", suffix=".tmp", dir=folder)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(_MAGIC + len(head).to_bytes(4, "little") + head)
+            for array in arrays.values():
+                data = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+                data.tofile(file)
+                file.write(b"\0" * (-data.nbytes % _ALIGN))
+        Path(aside).replace(folder / name)
+    except OSError:
+        # A full disk, a cache that may only be read: the numbers are there all the same, just not the next time.
+        if aside is not None:
+            with suppress(OSError):
+                Path(aside).unlink()
+        return False
+    return True
+
+
+def read_beside(folder: Path, name: str, key: str) -> Beside | None:
+    """The arrays that were put there under a key; None where there are none, or they are others, or not whole."""
+    path = folder / name
+    try:
+        status = path.lstat()
+        getuid = getattr(os, "getuid", None)
+        # As for tables: what another user has put there would be believed.
+        if path.is_symlink() or (getuid is not None and status.st_uid != getuid()):
+            return None
+        with path.open("rb") as file:
+            start = file.read(8)
+            size = int.from_bytes(start[4:], "little")
+            if start[:4] != _MAGIC or size > _MAX_HEADER:
+                return None
+            head = json.loads(file.read(size))
+        if head["key"] != key or status.st_size != 8 + size + head["bytes"]:
+            return None
+        mapped = np.memmap(path, dtype=np.uint8, mode="r", offset=0) if head["bytes"] else np.empty(0, dtype=np.uint8)
+        arrays = {each: _view(mapped, 8 + size, *place) for each, place in head["arrays"].items()}
+        return Beside(key, head["facts"], arrays)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def _view(mapped: Array, base: int, kind: str, offset: int, length: int) -> Array:
+    dtype = np.dtype(kind)
+    if dtype.kind not in _KINDS or offset < 0 or length < 0:
+        raise ValueError(f"no array of numbers: {kind}")
+    if not length:
+        return np.empty(0, dtype=dtype)
+    part = np.asarray(mapped)[base + offset : base + offset + length * dtype.itemsize]
+    return part.view(dtype)

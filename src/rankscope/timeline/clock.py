@@ -1,0 +1,145 @@
+"""The run's one clock: what each rank's trace clock has to be moved by.
+
+    common = wall + offset_ns + drift_ppm · 10⁻⁶ · (wall − at_ns),   wall = trace clock + baseTimeNanoseconds
+
+with the columns of the analysis `clock`. Times of the timeline are `common` less the run's origin, its earliest event.
+Ranks that no collective links to the others keep their wall clock; where that puts sets of linked ranks so far from
+one another that nothing of either could be seen beside the other, each set begins at the origin, and the timeline is
+not called aligned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from rankscope.primitives.intervals import Int64
+from rankscope.store.info import TraceInfo
+
+# Sets of ranks that are not linked: further apart than so many times their own length, they are shown from one start.
+APART = 20
+
+
+@dataclass(frozen=True)
+class RankClock:
+    """How the times of one rank become the run's.
+
+    Attributes:
+        bases: of each of its files, what makes its clock the wall clock less the run's origin, ns, shift included.
+        drift: ns per ns; 0 where none can be told.
+        at: where on the moved clock the drift is nothing, ns.
+        offset_ns: the offset of the analysis, to be shown.
+        residual_ns: how good it is; None without collectives.
+    """
+
+    bases: tuple[int, ...]
+    drift: float
+    at: int
+    offset_ns: int
+    residual_ns: int | None
+
+    def run_time(self, window: int, time: Int64) -> Int64:
+        """Instants of one of the rank's files on the run's clock, ns since its origin."""
+        moved = time + self.bases[window]
+        if self.drift:
+            moved = moved + np.rint(self.drift * (moved - self.at)).astype(np.int64)
+        return moved.astype(np.int64)
+
+
+@dataclass(frozen=True)
+class RunClock:
+    """The clocks of all ranks.
+
+    Attributes:
+        origin_ns: the run's earliest event on the common clock, ns since 1970 where the traces say so.
+        span_ns: from there to its last.
+        aligned: whether all ranks are linked by collectives, or there is but one.
+        residual_ns: the worst residual of a rank; None where there is none.
+        ranks: each rank's clock.
+    """
+
+    origin_ns: int
+    span_ns: int
+    aligned: bool
+    residual_ns: int | None
+    ranks: Mapping[int, RankClock]
+
+
+def run_clock(ranks: Mapping[int, Sequence[TraceInfo]], clock: pl.DataFrame) -> RunClock:
+    """Put ranks on one clock.
+
+    Args:
+        ranks: what the files of each rank say of themselves, in the order of time.
+        clock: the result of the analysis `clock`; ranks that are not in it keep their wall clock.
+    """
+    rows = {row["rank"]: row for row in clock.iter_rows(named=True)}
+    spans: dict[int, tuple[int, int]] = {}
+    for rank, infos in ranks.items():
+        row = rows.get(rank, {})
+        times = [
+            _common(row, info.base_time_ns, instant)
+            for info in infos
+            for instant in (info.start_ns, info.end_ns)
+            if instant is not None
+        ]
+        if times:
+            spans[rank] = min(times), max(times)
+    shifts = _shifts(spans, rows)
+    begins = [start + shifts[rank] for rank, (start, _) in spans.items()]
+    ends = [end + shifts[rank] for rank, (_, end) in spans.items()]
+    origin = min(begins, default=0)
+    made = {rank: _rank_clock(rows.get(rank, {}), infos, shifts.get(rank, 0) - origin) for rank, infos in ranks.items()}
+    residuals = [one.residual_ns for one in made.values() if one.residual_ns is not None]
+    linked = {row["component"] for row in rows.values() if row["anchors"]}
+    alone = [rank for rank in ranks if not rows.get(rank, {}).get("anchors")]
+    aligned = len(ranks) < 2 or (len(linked) == 1 and not alone)
+    return RunClock(origin, max(ends, default=origin) - origin, aligned, max(residuals, default=None), made)
+
+
+def _common(row: Mapping[str, object], base: int, instant: int) -> int:
+    wall = instant + base
+    offset, drift, at = _moved_by(row)
+    return wall + offset + round(drift * (wall - at))
+
+
+def _moved_by(row: Mapping[str, object]) -> tuple[int, float, int]:
+    offset, ppm, at = row.get("offset_ns"), row.get("drift_ppm"), row.get("at_ns")
+    return (
+        int(offset) if isinstance(offset, int) else 0,
+        float(ppm) * 1e-6 if isinstance(ppm, float) else 0.0,
+        int(at) if isinstance(at, int) else 0,
+    )
+
+
+def _rank_clock(row: Mapping[str, object], infos: Sequence[TraceInfo], shift: int) -> RankClock:
+    offset, drift, at = _moved_by(row)
+    residual = row.get("residual_ns")
+    return RankClock(
+        bases=tuple(info.base_time_ns + offset + shift for info in infos),
+        drift=drift,
+        at=at + offset + shift,
+        offset_ns=offset,
+        residual_ns=residual if isinstance(residual, int) else None,
+    )
+
+
+def _shifts(spans: Mapping[int, tuple[int, int]], rows: Mapping[int, Mapping[str, object]]) -> dict[int, int]:
+    """What to move each rank by beside its offset: nothing, unless unlinked ranks lie far apart."""
+    sets: dict[object, list[int]] = {}
+    for rank in spans:
+        row = rows.get(rank, {})
+        linked = row.get("component") if row.get("anchors") else None
+        sets.setdefault(("alone", rank) if linked is None else linked, []).append(rank)
+    extents = {
+        name: (min(spans[rank][0] for rank in members), max(spans[rank][1] for rank in members))
+        for name, members in sets.items()
+    }
+    if not extents:
+        return {}
+    first = min(start for start, _ in extents.values())
+    longest = max(end - start for start, end in extents.values())
+    apart = any(start - first > APART * max(longest, 1) for start, _ in extents.values())
+    return {rank: first - extents[name][0] if apart else 0 for name, members in sets.items() for rank in members}

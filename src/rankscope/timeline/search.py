@@ -1,0 +1,106 @@
+"""Finding events by name, over all ranks, in the order of time."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rankscope.primitives.intervals import Int64
+from rankscope.timeline.whole import Timeline
+
+Array = npt.NDArray[Any]
+_KEPT = 4
+
+
+@dataclass(frozen=True)
+class Hits:
+    """Events whose name holds a text: where each is, in the order of start, lane and row."""
+
+    start: Int64
+    lane: Int64
+    row: Int64
+
+
+@dataclass
+class Search:
+    """Searches of one timeline; the last few are kept, for whoever looks at one hit looks at the next."""
+
+    timeline: Timeline
+    _kept: OrderedDict[tuple[str, int | None, int], Hits] = field(default_factory=OrderedDict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def hits(self, text: str, rank: int | None = None) -> Hits:
+        """Every event whose name holds a text, case aside; in the rank's own lane none, for it repeats others."""
+        key = (text, rank, self.timeline.version)
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        found = self._find(text, rank)
+        with self._lock:
+            self._kept[key] = found
+            while len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+        return found
+
+    def _find(self, text: str, rank: int | None) -> Hits:
+        wanted = text.casefold()
+        names = list(self.timeline.names)
+        matching = np.array([wanted in name.casefold() for name in names], dtype=np.bool_)
+        starts, lanes, rows = [], [], []
+        for placed in self.timeline.drawn():
+            if rank is not None and placed.lanes.rank != rank:
+                continue
+            local = matching[placed.names]
+            if not local.any():
+                continue
+            events, arrays = placed.lanes.events, placed.lanes.arrays
+            first = int(events.pointer[1])
+            place = first + np.flatnonzero(local[arrays["name"][first:]])
+            lane = np.searchsorted(events.pointer, place, side="right") - 1
+            starts.append(events.start[place])
+            lanes.append(lane + placed.first_lane)
+            rows.append(place - events.pointer[lane])
+        if not starts:
+            none = np.empty(0, dtype=np.int64)
+            return Hits(none, none, none)
+        start, lane, row = np.concatenate(starts), np.concatenate(lanes), np.concatenate(rows)
+        order = np.lexsort((row, lane, start))
+        return Hits(start[order], lane[order], row[order])
+
+    def step(
+        self, text: str, at: tuple[int, int, int], *, forward: bool = True, rank: int | None = None
+    ) -> tuple[dict[str, Any] | None, int, int]:
+        """The hit after (or before) a place: its description, how many there are, and which of them it is.
+
+        Args:
+            text: what the name holds.
+            at: start, lane and row of the place; a lane of −1 stands before all that start there.
+            forward: whether to look for a later one.
+            rank: only there.
+        """
+        hits = self.hits(text, rank)
+        low = int(np.searchsorted(hits.start, at[0]))
+        high = int(np.searchsorted(hits.start, at[0], side="right"))
+        # Of what starts at the same instant, those that come before the place, and whether it is one of them.
+        same = [(int(hits.lane[i]), int(hits.row[i])) for i in range(low, min(high, low + 100_000))]
+        before = sum(one < at[1:] for one in same)
+        index = low + before + (at[1:] in same) if forward else low + before - 1
+        if not 0 <= index < hits.start.size:
+            return None, hits.start.size, -1
+        lane, row = int(hits.lane[index]), int(hits.row[index])
+        placed, own = self.timeline.place(lane)
+        place = int(placed.lanes.events.pointer[own]) + row
+        hit = {
+            "lane": lane,
+            "row": row,
+            "start_ns": int(placed.lanes.events.start[place]),
+            "end_ns": int(placed.lanes.events.end[place]),
+            "name": self.timeline.names[int(placed.names[placed.lanes.arrays["name"][place]])],
+        }
+        return hit, hits.start.size, index

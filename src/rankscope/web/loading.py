@@ -1,0 +1,212 @@
+"""Runs being read, analysed and drawn behind the page, while what is there already is shown.
+
+One thread a run. What it has goes from it to whoever answers in whole values that are put in place at once, each with
+a greater `version`; nothing is read while it is being made.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any
+
+from rankscope.analyses import all_analyses
+from rankscope.errors import RankscopeError
+from rankscope.ingest.losses import said
+from rankscope.pipeline import Run
+from rankscope.report.html import ANALYSES
+from rankscope.results import Analysis, Finding, Result, by_weight
+from rankscope.timeline.clock import RunClock
+from rankscope.timeline.counters import Counters
+from rankscope.timeline.drawing import clock_of, draw_run
+from rankscope.timeline.heat import heat
+from rankscope.timeline.search import Search
+from rankscope.timeline.whole import Timeline
+
+logger = logging.getLogger(__name__)
+
+NEWS_EVERY = 16
+
+
+class StoppedError(BaseException):
+    """The server ends: work in the background is given up. No error, so that nothing takes it for one and goes on."""
+
+
+@dataclass(frozen=True)
+class State:
+    """How far a run is.
+
+    Attributes:
+        phase: `reading`, `analysing`, `drawing`, `ready` or `failed`.
+        what: what is being done, in words.
+        done: tasks done.
+        total: tasks in all.
+        bytes: bytes of JSON read so far.
+        error: what made it fail.
+        version: grows when something new can be fetched.
+    """
+
+    phase: str = "reading"
+    what: str = "reading"
+    done: int = 0
+    total: int = 0
+    bytes: int = 0
+    error: Mapping[str, Any] | None = None
+    version: int = 0
+
+
+class LoadedRun:
+    """A run on its way onto the page.
+
+    Args:
+        make: opens the run, given what is to be told of the progress; called in this one's thread.
+    """
+
+    def __init__(self, make: Callable[[Callable[[str, int, int, int], None]], Run]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._state = State()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="rankscope-load", daemon=True)
+        self.about: Mapping[str, Any] = {}
+        self.run: Run | None = None
+        self.findings: Sequence[Finding] = ()
+        self.results: Mapping[str, Result] = {}
+        self.failed: AbstractSet[str] = frozenset()
+        self.timeline: Timeline | None = None
+        self.search: Search | None = None
+        self.heat: Mapping[str, Any] | None = None
+        self.counters = Counters()
+        self._lost: tuple[Finding, ...] = ()
+
+    def start(self) -> None:
+        """Begin, if it has not begun."""
+        with self._lock:
+            if not self._thread.is_alive() and self._thread.ident is None:
+                self._thread.start()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until it is done; whether it is."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def stop(self) -> None:
+        """Give up at the next task."""
+        self._stopping.set()
+
+    @property
+    def state(self) -> State:
+        """How far it is."""
+        return self._state
+
+    @property
+    def ready(self) -> list[str]:
+        """What can be fetched."""
+        parts = [*(["timeline"] if self.timeline is not None else []), *(["heat"] if self.heat is not None else [])]
+        return [*self.results, *parts]
+
+    def analyses(self) -> dict[str, Analysis]:
+        """The analyses that the page shows: the report's first, and all others that there are."""
+        found = all_analyses()
+        return {name: found[name] for name in [*ANALYSES, *(name for name in found if name not in ANALYSES)]}
+
+    # -- the thread -----------------------------------------------------------------------------------------------
+
+    def _tell(self, new: bool = False, **changes: Any) -> None:
+        with self._lock:
+            old = self._state
+            merged = {**old.__dict__, **changes, "version": old.version + new}
+            self._state = State(**merged)
+
+    def _progress(self, what: str, done: int, total: int, read: int) -> None:
+        if self._stopping.is_set():
+            raise StoppedError
+        self._tell(what=what, done=done, total=total, bytes=max(read, self._state.bytes))
+
+    def _work(self) -> None:
+        try:
+            self._load()
+        except StoppedError:
+            return
+        except RankscopeError as error:
+            self._fail(error.what, error.path, error.hint)
+        except Exception as error:
+            logger.exception("loading failed")
+            self._fail(f"{type(error).__name__}: {error}", None, "this is an error of rankscope's own")
+
+    def _fail(self, what: str, path: str | None, hint: str | None) -> None:
+        self._tell(new=True, phase="failed", error={"what": what, "path": path, "hint": hint})
+
+    def _load(self) -> None:
+        run = self._make(self._progress)
+        self.run = run
+        with run.kept():
+            self._fill(run)
+
+    def _fill(self, run: Run) -> None:
+        run.load()
+        self.findings = by_weight([*run.findings, *self._lost])
+        self.about = run.about()
+        self._tell(new=True)
+        self._tell(phase="analysing")
+        clock = clock_of(run)
+        self.results = run.results
+        self._draw(run, clock)
+        self._tell(phase="analysing")
+        for name in self.analyses():
+            if name not in self.results and name not in self.failed:
+                self._analyze(run, name)
+        self._tell(what="diagnosing")
+        run.diagnose()
+        self._learn(run)
+        if {"collectives", "step_time"} <= set(self.results):
+            self.heat = heat(self.results["collectives"].frame, self.results["step_time"].frame, clock)
+        self._tell(new=True, phase="ready", what="")
+
+    def _analyze(self, run: Run, name: str) -> None:
+        if name not in run.attempt(name):
+            # Why is among the findings.
+            self.failed = self.failed | {name}
+        self._learn(run)
+        self._tell(new=True)
+
+    def _learn(self, run: Run) -> None:
+        """Take over what the run has found so far."""
+        self.results = run.results
+        self.findings = by_weight([*run.findings, *self._lost])
+
+    def _draw(self, run: Run, clock: RunClock) -> None:
+        self._tell(phase="drawing", what="drawing")
+        came = 0
+
+        def told(timeline: Timeline, rank: int, error: BaseException | None) -> None:
+            nonlocal came
+            if error is not None:
+                self._not_drawn(rank, error)
+            self._show(timeline)
+            came += 1
+            # A page that lays out a thousand ranks anew for each of them would do nothing else.
+            if came < NEWS_EVERY or came % NEWS_EVERY == 0:
+                self._tell(new=True)
+
+        self._show(draw_run(run, clock, told))
+        self._tell(new=True)
+
+    def _show(self, timeline: Timeline) -> None:
+        if self.search is None:
+            self.search = Search(timeline)
+        self.timeline = timeline
+
+    def _not_drawn(self, rank: int, error: BaseException) -> None:
+        finding = Finding(
+            id="rank-not-drawn",
+            severity="error",
+            title=f"rank {rank} could not be drawn: {said(error)}",
+            ranks=(rank,),
+            advice="rankscope cache --clear makes its tables anew.",
+        )
+        self._lost = (*self._lost, finding)
+        self.findings = by_weight([*self.findings, finding])

@@ -1,0 +1,114 @@
+"""Who may ask the server what: everything but the way in is refused to whoever has not come through it.
+
+The server shows one person's traces on a machine that others may share, so:
+
+- it listens on 127.0.0.1 unless told otherwise;
+- its address has a token, which the first visit turns into a cookie that scripts cannot read (`HttpOnly`) and other
+  sites cannot have sent (`SameSite=Strict`); the cookie's value is another secret than the token;
+- `Host` must be a name of this machine: a name that an attacker's DNS moves to 127.0.0.1 is none (DNS rebinding);
+- `Origin`, and `Sec-Fetch-Site` where the browser tells, must be the page's own;
+- nothing is changed by any request, and none names a path or a URL.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+
+LOCAL_NAMES = frozenset(("127.0.0.1", "localhost", "::1"))
+_NAME = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a request is refused: status, what is wrong, what to do."""
+
+    status: int
+    what: str
+    hint: str
+
+
+@dataclass(frozen=True)
+class Gate:
+    """The server's secrets, and the names under which it may be addressed.
+
+    Attributes:
+        names: host names beside this machine's own.
+        token: what the printed address holds.
+        session: the cookie's value.
+    """
+
+    names: frozenset[str] = frozenset()
+    token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+    session: str = field(default_factory=lambda: secrets.token_urlsafe(32))
+
+    @classmethod
+    def of(cls, names: Iterable[str]) -> Gate:
+        """A gate with new secrets."""
+        return cls(frozenset(name.lower() for name in names))
+
+    @property
+    def cookie(self) -> str:
+        """The cookie's name: servers on one machine share their cookies whatever their port, so each has its own."""
+        return f"rankscope-{hashlib.sha256(self.session.encode()).hexdigest()[:8]}"
+
+    def set_cookie(self) -> str:
+        """The header that sets it. Without a path it holds for where the page stands, `/proxy/PORT/` too."""
+        return f"{self.cookie}={self.session}; HttpOnly; SameSite=Strict"
+
+    def is_token(self, given: str) -> bool:
+        """Whether it is the token, in a time that does not tell how much of it is right."""
+        return hmac.compare_digest(given.encode("utf-8", "replace"), self.token.encode())
+
+    def refuse_address(self, headers: Headers) -> Refusal | None:
+        """Why this request does not come from the page itself; None if it may."""
+        hosts = headers.getlist("host")
+        host = _name_of(hosts[0]) if len(hosts) == 1 else None
+        if host is None or not self._is_ours(host):
+            return Refusal(
+                403,
+                "this server is not to be addressed by that name",
+                "use 127.0.0.1 or localhost, or start it with --allow-host NAME behind a proxy",
+            )
+        origin = headers.get("origin")
+        if origin is not None and not self._is_own_origin(origin, hosts[0]):
+            return Refusal(403, "another site asks for this", "open the page by its own address")
+        if headers.get("sec-fetch-site") in ("cross-site", "same-site") and headers.get("sec-fetch-mode") != "navigate":
+            return Refusal(403, "another site asks for this", "open the page by its own address")
+        return None
+
+    def knows(self, cookie_header: Iterable[str]) -> bool:
+        """Whether the request has the cookie."""
+        for line in cookie_header:
+            for pair in line.split(";"):
+                name, _, value = pair.strip().partition("=")
+                if name == self.cookie and hmac.compare_digest(value.encode("utf-8", "replace"), self.session.encode()):
+                    return True
+        return False
+
+    def _is_ours(self, name: str) -> bool:
+        return name in LOCAL_NAMES or name in self.names
+
+    def _is_own_origin(self, origin: str, host: str) -> bool:
+        try:
+            parts = urlsplit(origin)
+        except ValueError:
+            return False
+        if parts.scheme not in ("http", "https") or not parts.netloc:
+            return False
+        name = _name_of(parts.netloc)
+        # Through a proxy the origin is the proxy's: only a name that was allowed on purpose. Else the very same place.
+        return name is not None and (name in self.names or parts.netloc.lower() == host.lower())
+
+
+def _name_of(netloc: str) -> str | None:
+    """The host in `host:port`, lower case, without an IPv6 address's brackets; None if it is nothing of the kind."""
+    found = re.fullmatch(rf"({_NAME.pattern})(:\d{{1,5}})?", netloc)
+    return found.group(1).strip("[]").lower() if found else None

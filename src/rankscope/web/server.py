@@ -1,0 +1,298 @@
+"""The server: what the page asks (`PROTOCOL.md`), answered from the runs that it was started with."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+import rankscope
+from rankscope.report.html import PAYLOAD_SCHEMA_VERSION, origins_of, table_of
+from rankscope.timeline.details import details
+from rankscope.timeline.measure import measure
+from rankscope.timeline.pyramid import MAX_LEVELS
+from rankscope.timeline.whole import Timeline
+from rankscope.web.answers import RefusedError, answer, answer_of, error_answer, json_answer, not_changed, tag_of
+from rankscope.web.page import served_page
+from rankscope.web.questions import MAX_NS, number, numbers, span
+from rankscope.web.runs import Runs, ServedRun
+from rankscope.web.security import Gate
+
+logger = logging.getLogger(__name__)
+
+BINARY = "application/octet-stream"
+MAX_BINS = 1 << 14
+MAX_TILE = 1 << 22
+MAX_EVENTS = 500_000
+MAX_POINTS = 20_000
+MAX_QUERY = 1_000
+NAMES_BYTES = 4 << 20
+
+Answer = Callable[[Request, ServedRun], Response]
+
+
+class Door:
+    """Nothing gets past without the right address and the cookie; but for `/`, which gives it."""
+
+    def __init__(self, app: ASGIApp, gate: Gate) -> None:
+        self._app = app
+        self._gate = gate
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        if scope["type"] != "http":
+            return
+        request = Request(scope)
+        refusal = self._gate.refuse_address(request.headers)
+        if refusal is not None:
+            await error_answer(refusal.status, refusal.what, None, refusal.hint)(scope, receive, send)
+            return
+        if request.method not in ("GET", "HEAD"):
+            await error_answer(405, "this server only shows", None, "ask with GET")(scope, receive, send)
+            return
+        if not self._gate.knows(request.headers.getlist("cookie")):
+            way_in = request.query_params.get("token") if scope["path"] == "/" else None
+            if way_in is None or not self._gate.is_token(way_in):
+                what = "this browser has not come in by the address that rankscope serve printed"
+                await error_answer(401, what, None, "open that address: it ends in /?token=…")(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+def make_app(runs: Runs, gate: Gate) -> ASGIApp:
+    """The application.
+
+    Args:
+        runs: what may be shown.
+        gate: who may see it.
+    """
+    once = secrets.token_hex(8)
+
+    def page(request: Request) -> Response:
+        if "token" in request.query_params:
+            # Out of the address: it would stay in the history and be sent on as a referrer.
+            back = Response(status_code=303, headers={"Location": "./", "Cache-Control": "no-store"})
+            if gate.is_token(request.query_params["token"]):
+                back.headers["Set-Cookie"] = gate.set_cookie()
+            return back
+        body, policy = served_page()
+        tag = tag_of(once, "page", len(body), hash(body))
+        return not_changed(request, tag) or answer(
+            request, body, "text/html; charset=utf-8", tag, {"Content-Security-Policy": policy}
+        )
+
+    def listed(request: Request) -> Response:
+        return json_answer(request, runs.listed())
+
+    def about_run(respond: Answer, version: Callable[[ServedRun], object] | None = None) -> Any:
+        """A question about one run. With a version, the answer to the same question is the same until that changes."""
+
+        def ask(request: Request) -> Response:
+            run = runs.get(request.query_params.get("run"))
+            if version is None:
+                return respond(request, run)
+            request.state.tag = tag_of(once, run.key, version(run), request.url.path, request.url.query)
+            return not_changed(request, request.state.tag) or respond(request, run)
+
+        return ask
+
+    def route(path: str, ask: Callable[[Request], Response]) -> Route:
+        async def endpoint(request: Request) -> Response:
+            try:
+                return await run_in_threadpool(ask, request)
+            except Exception as error:
+                if not isinstance(error, RefusedError):
+                    logger.exception("%s could not be answered", path)
+                return answer_of(error)
+
+        return Route(path, endpoint, methods=["GET"])
+
+    def changes(run: ServedRun) -> object:
+        return run.loaded.state.version
+
+    def lanes(run: ServedRun) -> object:
+        # Lanes keep what they hold; only how many there are changes.
+        return "lanes" if run.loaded.timeline is not None else None
+
+    def drawn(run: ServedRun) -> object:
+        return run.loaded.timeline.version if run.loaded.timeline is not None else None
+
+    app = Starlette(
+        routes=[
+            route("/", page),
+            route("/api/runs", listed),
+            route("/api/state", about_run(_state)),
+            route("/api/summary", about_run(_summary, changes)),
+            route("/api/table/{name}", about_run(_table, changes)),
+            route("/api/timeline", about_run(_layout, drawn)),
+            route("/api/names", about_run(_names, drawn)),
+            route("/api/tiles", about_run(_tiles, lanes)),
+            route("/api/events", about_run(_events, lanes)),
+            route("/api/event", about_run(_event, changes)),
+            route("/api/heat", about_run(_heat, changes)),
+            route("/api/search", about_run(_search, drawn)),
+            route("/api/range", about_run(_range, drawn)),
+            route("/api/counters", about_run(_counters, lanes)),
+        ],
+        exception_handlers={404: _nowhere, 405: _nowhere},
+    )
+    return Door(app, gate)
+
+
+async def _nowhere(request: Request, error: Exception) -> Response:
+    return error_answer(404, "there is nothing at this address")
+
+
+def _tag(request: Request) -> str:
+    tag: str = request.state.tag
+    return tag
+
+
+def _timeline(run: ServedRun) -> Timeline:
+    if run.loaded.timeline is None:
+        raise RefusedError(409, "the timeline is not drawn yet", "api/state tells how far it is")
+    return run.loaded.timeline
+
+
+def _state(request: Request, run: ServedRun) -> Response:
+    loaded, state = run.loaded, run.loaded.state
+    return json_answer(
+        request,
+        {
+            "phase": state.phase,
+            "what": state.what,
+            "done": state.done,
+            "total": state.total,
+            "bytes": state.bytes,
+            "ready": loaded.ready,
+            "error": state.error,
+            "version": state.version,
+        },
+    )
+
+
+def _summary(request: Request, run: ServedRun) -> Response:
+    loaded = run.loaded
+    analyses = {}
+    for name, analysis in loaded.analyses().items():
+        result = loaded.results.get(name)
+        analyses[name] = {
+            "title": analysis.title,
+            "doc": analysis.doc.strip(),
+            "columns": {column.name: {"unit": column.unit, "doc": column.doc} for column in analysis.columns},
+            "rows": result.frame.height if result is not None else 0,
+            "state": "ready" if result is not None else ("failed" if name in loaded.failed else "pending"),
+        }
+    value = {
+        "schema_version": PAYLOAD_SCHEMA_VERSION,
+        "generated_by": f"rankscope {rankscope.__version__}",
+        "generated_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "run": loaded.about,
+        "findings": [finding.to_json() for finding in loaded.findings],
+        "analyses": analyses,
+    }
+    return json_answer(request, value, _tag(request))
+
+
+def _table(request: Request, run: ServedRun) -> Response:
+    result = run.loaded.results.get(request.path_params["name"])
+    if result is None or run.loaded.run is None:
+        raise RefusedError(404, "there is no such table, or it is not there yet", "api/summary names them")
+    return json_answer(request, table_of(result, origins_of(run.loaded.run)), _tag(request))
+
+
+def _layout(request: Request, run: ServedRun) -> Response:
+    return json_answer(request, _timeline(run).layout(), _tag(request))
+
+
+def _names(request: Request, run: ServedRun) -> Response:
+    names = _timeline(run).names
+    first = number(request, "from", 0, 1 << 40, 0)
+    size, last, count = 0, first, len(names)
+    while last < count and (size < NAMES_BYTES or last == first):
+        size += len(names[last]) + 3
+        last += 1
+    return json_answer(request, {"names": names[first:last], "next": last if last < count else None}, _tag(request))
+
+
+def _tiles(request: Request, run: ServedRun) -> Response:
+    timeline = _timeline(run)
+    level = number(request, "level", 0, min(timeline.levels, MAX_LEVELS) - 1)
+    first, bins = number(request, "first", 0, MAX_NS), number(request, "bins", 1, MAX_BINS)
+    lanes = numbers(request.query_params.get("lanes", ""), "lanes", timeline.lane_count)
+    if bins * len(lanes) > MAX_TILE:
+        raise RefusedError(400, f"this is more than {MAX_TILE} bins", "ask for fewer bins, or fewer lanes")
+    return answer(request, timeline.tiles(level, first, bins, lanes), BINARY, _tag(request))
+
+
+def _events(request: Request, run: ServedRun) -> Response:
+    timeline = _timeline(run)
+    lanes = numbers(request.query_params.get("lanes", ""), "lanes", timeline.lane_count)
+    limit = number(request, "limit", 1, MAX_EVENTS, 50_000)
+    return answer(request, timeline.events(lanes, *span(request), limit), BINARY, _tag(request))
+
+
+def _event(request: Request, run: ServedRun) -> Response:
+    timeline = _timeline(run)
+    lane, row = number(request, "lane", 0, MAX_NS), number(request, "row", 0, MAX_NS)
+    collectives = run.loaded.results.get("collectives")
+    found = details(timeline, lane, row, collectives.frame if collectives is not None else None)
+    if found is None:
+        raise RefusedError(404, "there is no such event")
+    return json_answer(request, found, _tag(request))
+
+
+def _heat(request: Request, run: ServedRun) -> Response:
+    if run.loaded.heat is None:
+        raise RefusedError(409, "waiting and lateness are not analysed yet", "api/state tells how far it is")
+    return json_answer(request, run.loaded.heat, _tag(request))
+
+
+def _search(request: Request, run: ServedRun) -> Response:
+    _timeline(run)
+    text = request.query_params.get("q", "")
+    if not text or len(text) > MAX_QUERY:
+        raise RefusedError(400, f"q is a text of 1 to {MAX_QUERY} letters")
+    direction = request.query_params.get("direction", "next")
+    if direction not in ("next", "previous"):
+        raise RefusedError(400, "direction is next or previous")
+    forward = direction == "next"
+    after = number(request, "after", -MAX_NS, MAX_NS, -MAX_NS if forward else MAX_NS)
+    place = after, number(request, "lane", -1, MAX_NS, -1), number(request, "row", -1, MAX_NS, -1)
+    rank = number(request, "rank", 0, 1 << 31) if "rank" in request.query_params else None
+    search = run.loaded.search
+    if search is None:
+        raise RefusedError(409, "the timeline is not drawn yet")
+    hit, hits, index = search.step(text, place, forward=forward, rank=rank)
+    return json_answer(request, {"hit": hit, "hits": hits, "index": index}, _tag(request))
+
+
+def _range(request: Request, run: ServedRun) -> Response:
+    timeline = _timeline(run)
+    text = request.query_params.get("ranks")
+    ranks = numbers(text, "ranks", 1 << 30) if text else None
+    return answer(request, measure(timeline, *span(request), ranks), BINARY, _tag(request))
+
+
+def _counters(request: Request, run: ServedRun) -> Response:
+    timeline = _timeline(run)
+    rank = number(request, "rank", 0, 1 << 31)
+    if rank not in timeline.traces:
+        raise RefusedError(404, "there is no such rank")
+    points = number(request, "points", 2, MAX_POINTS, 2000)
+    body = run.loaded.counters.window(timeline.traces[rank], timeline.clock.ranks[rank], *span(request), points)
+    return answer(request, body, BINARY, _tag(request))
+
+
+def token_address(base: str, gate: Gate) -> str:
+    """The address to open."""
+    return f"{base.rstrip('/')}/?token={gate.token}"

@@ -1,0 +1,61 @@
+/** The run's facts, which run it is, how far the server is, and the choice of colours. */
+import { button, selector } from "../components/controls.ts";
+import { h, named, type Child } from "../components/dom.ts";
+import type { Payload } from "../data/payload.ts";
+import type { Served } from "../data/served.ts";
+import { counted, formatRanks } from "../format/ranks.ts";
+import { shownName } from "../format/text.ts";
+import { currentTheme, setTheme, type Theme } from "../theme/theme.ts";
+import { formatHash } from "./router.ts";
+import { phaseText } from "./shell.ts";
+
+export function header(payload: Payload, runName: string, served: Served | null): HTMLElement {
+  const { run } = payload;
+  const devices = [...new Set(run.devices)];
+  const ranks = run.world_size !== null && run.world_size !== run.ranks.length ? `${run.ranks.length} of ${run.world_size}` : String(run.ranks.length);
+  const fact = (name: string, value: Child, id: string): HTMLElement => h("div", { "data-testid": `run-${id}` }, h("dt", {}, name), h("dd", {}, value));
+  return h("header", { class: "top" },
+    h("div", { class: "brand" }, h("p", { class: "product" }, "rankscope"), h("h1", { "data-testid": "run-name" }, named(runName, 80)), served && runChooser(served), themeButton()),
+    h("dl", { class: "run" },
+      fact("Ranks", ranks, "ranks"),
+      run.missing_ranks.length > 0 && h("div", { class: "missing-ranks", "data-testid": "run-missing" }, h("dt", {}, "Missing"), h("dd", {}, `${counted(run.missing_ranks.length, "rank")}: ${formatRanks(run.missing_ranks, 4)}`)),
+      fact("Steps", run.steps.length === 0 ? "none marked" : formatRanks(run.steps, 4), "steps"),
+      fact("Hosts", few([...new Set(run.hosts)], ""), "hosts"),
+      fact("Devices", few(devices, "kinds of device"), "devices")),
+    served && served.working ? progress(served) : null);
+}
+
+function progress(served: Served): HTMLElement {
+  const { done, total } = served.state;
+  return h("div", { class: "progress", role: "status", "data-testid": "progress" },
+    h("progress", total > 0 ? { value: done, max: total, "aria-label": "How far the server is" } : { "aria-label": "The server is at work" }),
+    h("span", {}, `${phaseText(served)}${total > 0 ? ` (${done} of ${total})` : ""}`));
+}
+
+function runChooser(served: Served): HTMLElement | null {
+  if (served.runs.length < 2) return null;
+  const shown = served.api.run ?? served.runs[0]?.key ?? "";
+  return selector("run", "Run", served.runs.map(({ key, name, ranks }) => ({ value: key, label: `${shownName(name, 60)}${ranks === null ? "" : ` (${counted(ranks, "rank")})`}` })), shown,
+    (run) => { location.hash = formatHash("overview", new Map([["run", run]])); });
+}
+
+/** Up to two names as they are; more are counted (the Run view lists them). */
+function few(names: readonly string[], noun: string): Child {
+  if (names.length === 0) return "not recorded";
+  if (names.length > 2) return `${names.length} ${noun}`.trim();
+  return names.map((name, index) => [index > 0 && ", ", named(name, 48)]);
+}
+
+const THEMES: Readonly<Record<Theme, { label: string; next: Theme }>> = {
+  system: { label: "System", next: "light" }, light: { label: "Light", next: "dark" }, dark: { label: "Dark", next: "system" },
+};
+
+function themeButton(): HTMLElement {
+  const toggle = button({ class: "quiet theme", "data-testid": "theme" }, () => {
+    setTheme(THEMES[currentTheme()].next);
+    write();
+  });
+  const write = (): void => { toggle.textContent = `Colours: ${THEMES[currentTheme()].label}`; };
+  write();
+  return toggle;
+}

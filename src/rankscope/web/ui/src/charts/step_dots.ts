@@ -1,0 +1,54 @@
+/** The time of every step on every rank, one dot each, the slowest rank's marked: steps that stick out, and ranks that do. */
+import { h } from "../components/dom.ts";
+import { formatDuration, formatTick } from "../format/units.ts";
+import { color } from "../theme/theme.ts";
+import type { ViewContext } from "../views/view.ts";
+import { chart } from "./chart.ts";
+import type { EChartsOption } from "./echarts.ts";
+import { FONT } from "./font.ts";
+
+const DOTS = 6000;
+
+export function stepDots(
+  context: ViewContext, ranks: readonly number[], steps: readonly (number | null)[], values: readonly (number | null)[], slowest: number | null, onPick: (rank: number, step: number | null) => void,
+): HTMLElement {
+  const stride = Math.max(1, Math.ceil((ranks.length * steps.length) / DOTS));
+  const dots: [number, number, number][] = [];
+  const marked: [number, number, number][] = [];
+  ranks.forEach((rank, i) => steps.forEach((_, j) => {
+    const value = values[i * steps.length + j];
+    if (value === null || value === undefined) return;
+    if (rank === slowest) marked.push([j, value, rank]);
+    else if ((i * steps.length + j) % stride === 0) dots.push([j, value, rank]);
+  }));
+  const names = steps.map((step) => (step === null ? "whole file" : String(step)));
+  const drawing = chart(context, {
+    label: "Step time of each rank over the steps; the table above holds the numbers.", testId: "chart-step-dots", height: () => 260,
+    option: (width) => option(names, dots, marked, slowest, width),
+    pick: { axis: "x", on: (index) => onPick(slowest ?? ranks[0] ?? 0, steps[index] ?? null) },
+  });
+  return h("div", {}, h("ul", { class: "legend" }, slowest === null ? null : h("li", { class: "legend-item" }, h("span", { class: "glyph ink-0", "aria-hidden": "true" }, "◆"), `rank ${slowest}, the slowest`),
+    h("li", { class: "legend-item" }, h("span", { class: "glyph ink-1", "aria-hidden": "true" }, "●"), slowest === null ? "each rank" : "every other rank")), drawing.element);
+}
+
+function option(names: readonly string[], dots: readonly [number, number, number][], marked: readonly [number, number, number][], slowest: number | null, width: number): EChartsOption {
+  const [text, muted, line, surface] = [color("--text"), color("--muted"), color("--line"), color("--surface")];
+  return {
+    animation: false,
+    textStyle: { fontFamily: FONT },
+    grid: { left: 10, right: 18, top: 12, bottom: 30, containLabel: true },
+    tooltip: {
+      trigger: "item", confine: true, backgroundColor: surface, borderColor: line, textStyle: { color: text },
+      formatter: (params: unknown) => {
+        const [step = 0, value = 0, rank = 0] = (params as { data?: number[] }).data ?? [];
+        return h("div", { class: "tip" }, `Rank ${rank}, step ${names[step] ?? ""}: ${formatDuration(value)}`);
+      },
+    },
+    xAxis: { type: "category", data: [...names], name: "Step", nameLocation: "middle", nameGap: 26, nameTextStyle: { color: muted }, axisLabel: { color: text, hideOverlap: true }, axisLine: { lineStyle: { color: line } }, axisTick: { show: false } },
+    yAxis: { type: "value", min: 0, splitNumber: width < 520 ? 3 : 5, axisLabel: { color: muted, formatter: (value: number) => formatTick(value, formatDuration) }, splitLine: { lineStyle: { color: line } } },
+    series: [
+      { type: "scatter", symbol: "circle", symbolSize: 6, itemStyle: { color: color("--cat-compute"), opacity: 0.6 }, emphasis: { disabled: true }, data: dots.map((dot) => [...dot]) },
+      { type: "scatter", symbol: "diamond", symbolSize: 11, itemStyle: { color: color("--cat-communication") }, emphasis: { disabled: true }, data: slowest === null ? [] : marked.map((dot) => [...dot]) },
+    ],
+  } as EChartsOption;
+}

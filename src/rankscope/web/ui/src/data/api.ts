@@ -1,0 +1,70 @@
+/** What the server says (PROTOCOL.md): JSON and column files, from addresses relative to the page's own, and no others. */
+import { ColumnFile } from "./column_file.ts";
+
+export class ApiError extends Error {
+  readonly status: number;
+  readonly hint: string;
+  constructor(status: number, what: string, hint: string) {
+    super(what);
+    this.name = "ApiError";
+    this.status = status;
+    this.hint = hint;
+  }
+}
+
+export type Params = Readonly<Record<string, string | number | null | undefined>>;
+
+export interface RunChoice {
+  readonly key: string;
+  readonly name: string;
+  readonly ranks: number | null;
+  readonly started: string | null;
+}
+
+export interface ServerState {
+  readonly phase: string;
+  readonly what: string;
+  readonly done: number;
+  readonly total: number;
+  readonly ready: readonly string[];
+  readonly error: { readonly what?: string; readonly hint?: string; readonly path?: string } | null;
+  readonly version: number;
+}
+
+export class Api {
+  readonly run: string | null;
+  constructor(run: string | null) {
+    this.run = run;
+  }
+
+  async json<T>(name: string, params: Params = {}, signal?: AbortSignal): Promise<T> {
+    return (await (await this.#get(name, params, signal)).json()) as T;
+  }
+
+  async columns(name: string, params: Params = {}, signal?: AbortSignal): Promise<ColumnFile> {
+    return new ColumnFile(await (await this.#get(name, params, signal)).arrayBuffer());
+  }
+
+  async #get(name: string, params: Params, signal?: AbortSignal): Promise<Response> {
+    const query = new URLSearchParams();
+    for (const [key, value] of Object.entries({ run: this.run, ...params })) if (value !== null && value !== undefined) query.set(key, String(value));
+    let response: Response;
+    try {
+      response = await fetch(`api/${name}?${query.toString()}`, { credentials: "same-origin", ...(signal ? { signal } : {}) });
+    } catch (error) {
+      if (error instanceof DOMException && error.name === "AbortError") throw error;
+      throw new ApiError(0, "The server does not answer.", "`rankscope serve` may have ended, or the tunnel to it: start it again and open the link that it prints.");
+    }
+    if (response.ok) return response;
+    if (response.status === 401 || response.status === 403) {
+      throw new ApiError(response.status, "The server does not know this browser.", "Open the link that `rankscope serve` printed when it started: it holds the token.");
+    }
+    const said = (await response.json().catch(() => null)) as { error?: { what?: string; hint?: string } } | null;
+    throw new ApiError(response.status, said?.error?.what ?? `The server answered ${response.status}.`, said?.error?.hint ?? "Its terminal says more.");
+  }
+}
+
+/** Whether a fetch was only given up because nobody wants it any more. */
+export function isAbort(error: unknown): boolean {
+  return error instanceof DOMException && error.name === "AbortError";
+}

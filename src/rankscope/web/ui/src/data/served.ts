@@ -1,0 +1,119 @@
+/** A run that `rankscope serve` holds: its facts at once, its tables when a view asks for them, its progress until it is ready. */
+import { Api, ApiError, type RunChoice, type ServerState } from "./api.ts";
+import { SCHEMA_VERSION, type AnalysisPayload, type Finding, type Payload } from "./payload.ts";
+import { PayloadError, readAnalysis, readFinding, readRun } from "./validate.ts";
+
+const POLL_MS = 400;
+const SLOW_POLL_MS = 2000;
+
+interface Summary {
+  readonly schema_version?: unknown;
+  readonly generated_by?: unknown;
+  readonly run?: unknown;
+  readonly findings?: unknown;
+  readonly analyses?: Readonly<Record<string, { title?: unknown; doc?: unknown; columns?: unknown; rows?: unknown; state?: unknown }>>;
+}
+
+export class Served {
+  readonly api: Api;
+  runs: readonly RunChoice[] = [];
+  state: ServerState = { phase: "reading", what: "", done: 0, total: 0, ready: [], error: null, version: -1 };
+  payload: Payload;
+  readonly #analyses = new Map<string, AnalysisPayload>();
+  readonly #asked = new Map<string, Promise<void>>();
+  readonly #tell = new Set<() => void>();
+  #summarised = -1;
+
+  constructor(run: string | null) {
+    this.api = new Api(run);
+    this.payload = { generatedBy: "rankscope", generatedAt: "", run: readRun({}), analyses: this.#analyses, findings: [], problems: [] };
+  }
+
+  /** Calls back whenever the server has something new to say; returns how to stop. */
+  onChange(tell: () => void): () => void {
+    this.#tell.add(tell);
+    return () => this.#tell.delete(tell);
+  }
+
+  get working(): boolean {
+    return this.state.phase !== "ready" && this.state.phase !== "failed";
+  }
+
+  isReady(what: string): boolean {
+    return this.state.ready.includes(what);
+  }
+
+  async load(): Promise<void> {
+    const { runs, shown } = await this.api.json<{ runs: RunChoice[]; shown: string }>("runs");
+    this.runs = runs;
+    if (this.api.run !== null && runs.length > 0 && !runs.some(({ key }) => key === this.api.run)) {
+      throw new PayloadError("The link names a run that is not in this directory.", "Choose another run, or open the link without its `run` part.");
+    }
+    if (runs.length > 1 && this.api.run === null && !shown) return;
+    await this.#look();
+    void this.#poll();
+  }
+
+  /** Brings an analysis' rows here; a second call waits for the first. */
+  table(name: string): Promise<void> {
+    const before = this.#asked.get(name);
+    if (before) return before;
+    const asked = this.api.json<unknown>("table/" + encodeURIComponent(name)).then((raw) => {
+      const analysis = readAnalysis(name, raw);
+      if (typeof analysis === "string") throw new PayloadError(`The table ${name} cannot be shown: ${analysis}.`, "The page and the server may come from different versions of rankscope: load the page again.");
+      this.#analyses.set(name, analysis);
+    }).finally(() => this.#asked.delete(name));
+    this.#asked.set(name, asked);
+    return asked;
+  }
+
+  async #poll(): Promise<void> {
+    for (;;) {
+      await new Promise((later) => setTimeout(later, this.working && !document.hidden ? POLL_MS : SLOW_POLL_MS));
+      if (!this.working) return;
+      try {
+        await this.#look();
+      } catch (error) {
+        const [what, hint] = error instanceof ApiError ? [error.message, error.hint] : ["The server’s answer cannot be read.", "Load the page again."];
+        this.state = { ...this.state, what: `${what} ${hint}` };
+        if (error instanceof ApiError && (error.status === 401 || error.status === 403)) this.state = { ...this.state, phase: "failed", error: { what, hint } };
+        for (const tell of this.#tell) tell();
+      }
+    }
+  }
+
+  async #look(): Promise<void> {
+    const state = await this.api.json<ServerState>("state");
+    const news = state.version !== this.state.version || state.phase !== this.state.phase || state.done !== this.state.done || state.what !== this.state.what;
+    this.state = state;
+    if (state.version !== this.#summarised && state.phase !== "failed") {
+      try {
+        this.#take(await this.api.json<Summary>("summary"));
+        this.#summarised = state.version;
+      } catch (error) {
+        // While the first files are read there may be nothing to sum up yet.
+        if (!(error instanceof ApiError) || !this.working || error.status === 0 || error.status === 401 || error.status === 403) throw error;
+      }
+    }
+    if (news) for (const tell of this.#tell) tell();
+  }
+
+  #take(summary: Summary): void {
+    if (summary.schema_version !== SCHEMA_VERSION) {
+      throw new PayloadError(`This page reads data of schema ${SCHEMA_VERSION}, but the server sends ${String(summary.schema_version).slice(0, 20)}.`, "The page and the server come from different versions of rankscope: load the page again, without the browser’s cache.");
+    }
+    for (const [name, raw] of Object.entries(summary.analyses ?? {})) {
+      const state = raw.state === "ready" || raw.state === "failed" ? raw.state : "pending";
+      const kept = this.#analyses.get(name);
+      if (kept && !kept.away) continue; // rows do not change once they are there
+      this.#analyses.set(name, {
+        title: typeof raw.title === "string" && raw.title !== "" ? raw.title : name, doc: typeof raw.doc === "string" ? raw.doc : "",
+        columns: (raw.columns ?? {}) as AnalysisPayload["columns"], data: {}, truncated: null, away: { rows: Number(raw.rows ?? 0), state },
+      });
+    }
+    this.payload = {
+      ...this.payload, generatedBy: typeof summary.generated_by === "string" ? summary.generated_by : "rankscope", run: readRun(summary.run),
+      findings: (Array.isArray(summary.findings) ? summary.findings : []).map(readFinding).filter((finding): finding is Finding => finding !== null),
+    };
+  }
+}

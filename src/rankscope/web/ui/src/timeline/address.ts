@@ -1,0 +1,114 @@
+/** What of the timeline stands in the URL, and back: a link leads to the same window, rows, selection and measure. */
+import type { Window } from "./window.ts";
+
+export interface Address {
+  readonly window: Window | null;
+  readonly selected: { readonly lane: number; readonly row: number } | null;
+  readonly measured: Window | null;
+  readonly open: ReadonlySet<number> | null;
+  readonly tracks: ReadonlySet<number>;
+  readonly filter: string;
+  readonly query: string;
+  readonly counters: boolean;
+  /** A place named in words: the page's other views lead here. */
+  readonly rank: number | null;
+  readonly step: number | null;
+  /** How far down: the rank at the top, and how many pixels of it are above. */
+  readonly at: { readonly rank: number; readonly by: number } | null;
+}
+
+export function readAddress(params: ReadonlyMap<string, string>): Address {
+  return {
+    window: stretch(params.get("t")),
+    selected: pair(params.get("sel")),
+    measured: stretch(params.get("m")),
+    open: params.has("open") ? set(params.get("open")) : null,
+    tracks: set(params.get("tracks")),
+    filter: params.get("lanes") ?? "",
+    query: params.get("find") ?? "",
+    counters: params.get("counters") !== "0",
+    rank: whole(params.get("rank")),
+    step: whole(params.get("step")),
+    at: below(params.get("at")),
+  };
+}
+
+/** Every parameter of the timeline, empty where it is as it is at first, so that an old one is taken out. */
+export function writeAddress(address: Omit<Address, "rank" | "step">, openAtFirst: ReadonlySet<number>): Record<string, string> {
+  const { window, selected, measured, open } = address;
+  return {
+    t: window ? span(window) : "",
+    sel: selected ? `${selected.lane}.${selected.row}` : "",
+    m: measured ? span(measured) : "",
+    open: open && !same(open, openAtFirst) ? list(open) || "none" : "",
+    tracks: list(address.tracks),
+    lanes: address.filter,
+    find: address.query,
+    counters: address.counters ? "" : "0",
+    at: address.at === null ? "" : `${address.at.rank}.${address.at.by}`,
+    rank: "", step: "",
+  };
+}
+
+/** The window as its address says it: where a link leads is where it was made, to the last pixel. */
+export function rounded(window: Window): Window {
+  return stretch(span(window)) ?? window;
+}
+
+function span(window: Window): string {
+  const digits = window.to - window.from < 2000 ? 2 : 0;
+  return `${trim(window.from.toFixed(digits))}_${trim(window.to.toFixed(digits))}`;
+}
+
+function trim(text: string): string {
+  return text.includes(".") ? text.replace(/\.?0+$/, "") : text;
+}
+
+function stretch(text: string | undefined): Window | null {
+  const found = /^(-?\d+(?:\.\d+)?)_(-?\d+(?:\.\d+)?)$/.exec(text ?? "");
+  if (!found) return null;
+  const [from, to] = [Number(found[1]), Number(found[2])];
+  return Number.isFinite(from) && Number.isFinite(to) && to > from ? { from, to } : null;
+}
+
+function pair(text: string | undefined): { lane: number; row: number } | null {
+  const found = /^(\d{1,9})\.(\d{1,10})$/.exec(text ?? "");
+  return found ? { lane: Number(found[1]), row: Number(found[2]) } : null;
+}
+
+function below(text: string | undefined): { rank: number; by: number } | null {
+  const found = pair(text);
+  return found && { rank: found.lane, by: found.row };
+}
+
+function whole(text: string | undefined): number | null {
+  return /^\d{1,9}$/.test(text ?? "") ? Number(text) : null;
+}
+
+/** `0-3.8`: dots and dashes need no escape in a URL. */
+function list(values: ReadonlySet<number>): string {
+  const sorted = [...values].sort((a, b) => a - b);
+  const parts: string[] = [];
+  for (let i = 0; i < sorted.length; ) {
+    let j = i;
+    while (j + 1 < sorted.length && sorted[j + 1] === sorted[j]! + 1) j++;
+    parts.push(i === j ? String(sorted[i]) : `${sorted[i]}-${sorted[j]}`);
+    i = j + 1;
+  }
+  return parts.join(".");
+}
+
+function set(text: string | undefined): Set<number> {
+  const values = new Set<number>();
+  for (const part of (text ?? "").split(".")) {
+    const found = /^(\d{1,7})(?:-(\d{1,7}))?$/.exec(part);
+    if (!found) continue;
+    const last = Math.min(Number(found[2] ?? found[1]), Number(found[1]) + 100_000);
+    for (let value = Number(found[1]); value <= last; value++) values.add(value);
+  }
+  return values;
+}
+
+function same(a: ReadonlySet<number>, b: ReadonlySet<number>): boolean {
+  return a.size === b.size && [...a].every((value) => b.has(value));
+}

@@ -1,0 +1,331 @@
+/** The canvas above the pixels: ruler, steps, names, counters, what is selected and measured, lines of a collective. */
+import { FONT } from "../charts/font.ts";
+import { shownName } from "../format/text.ts";
+import { formatDuration, formatTick } from "../format/units.ts";
+import type { Scene } from "./draw.ts";
+import { drawCounter } from "./counter_row.ts";
+import type { Model } from "./model.ts";
+import type { Ink } from "./raster.ts";
+import { RowKind, standIn, upperPart } from "./rows.ts";
+import { MOVING, RULER, type Frame } from "./stage.ts";
+import { lowerBound, type BinTile, type EventTile } from "./tiles.ts";
+import { ticks } from "./window.ts";
+
+export interface Palette {
+  readonly inks: readonly Ink[];
+  /** The colour of words on each ink. */
+  readonly onInk: readonly string[];
+  readonly hatch: Ink & { readonly a: number };
+  readonly page: Ink;
+  readonly lane: Ink;
+  readonly rankRow: Ink;
+  readonly text: string;
+  readonly muted: string;
+  readonly line: string;
+  readonly strong: string;
+  readonly accent: string;
+  readonly surface: string;
+  readonly warning: string;
+  readonly error: string;
+  readonly select: string;
+}
+
+const NARROWEST = 26;
+const CHARACTER = 6.1;
+const MOST = 320;
+
+export class Labels {
+  readonly #model: Model;
+  readonly #context: CanvasRenderingContext2D | null;
+  readonly #texts = new Map<number, string>();
+  #left = 0;
+  #upper = 0;
+  #lower = 0;
+  #palette: Palette | null = null;
+
+  constructor(model: Model, canvas: HTMLCanvasElement) {
+    this.#model = model;
+    this.#context = canvas.getContext("2d");
+  }
+
+  draw(frame: Frame, palette: Palette, ratio: number): void {
+    const c = this.#context;
+    if (!c) return;
+    const { width, height } = this.#model;
+    this.#palette = palette;
+    this.#left = MOST;
+    c.setTransform(ratio, 0, 0, ratio, 0, 0);
+    c.clearRect(0, 0, width, height + RULER);
+    c.font = `11px ${FONT}`;
+    c.textBaseline = "middle";
+    c.textAlign = "left";
+    c.direction = "ltr";
+    c.save();
+    c.beginPath();
+    c.rect(0, RULER, width, height);
+    c.clip();
+    c.translate(0, RULER - frame.scroll);
+    this.#steps(c, frame, palette);
+    this.#names(c, frame);
+    this.#counters(c, frame, palette);
+    this.#selection(c, frame, palette);
+    c.restore();
+    this.#ruler(c, frame, palette);
+    this.#measure(c, palette);
+  }
+
+  #x(at: number): number {
+    const { window, width } = this.#model;
+    return ((at - window.from) / (window.to - window.from)) * width;
+  }
+
+  #ruler(c: CanvasRenderingContext2D, frame: Frame, palette: Palette): void {
+    const { width, window, layout } = this.#model;
+    c.fillStyle = palette.surface;
+    c.fillRect(0, 0, width, RULER);
+    const { step, at } = ticks(window, width);
+    c.fillStyle = palette.line;
+    for (const tick of at) c.fillRect(Math.round(this.#x(tick)), RULER - 8, 1, 8);
+    c.fillRect(0, RULER - 1, width, 1);
+    c.fillStyle = palette.muted;
+    // Deep in, the full instant is the same for every tick: the first says it, the others how much later.
+    const deep = window.from > 0 && step < window.from / 1e4;
+    const base = deep ? at[0] ?? 0 : 0;
+    at.forEach((tick, index) => {
+      const x = Math.round(this.#x(tick)) + 4;
+      if (x > width - 30) return;
+      const text = deep && index > 0 ? `+${formatTick(tick - base, (value) => formatDuration(value, 6))}` : formatTick(tick, (value) => formatDuration(value, deep ? 10 : 6));
+      c.fillText(text, x, RULER - 9);
+    });
+    const shown = this.#stepsOf(frame);
+    const steps = shown?.steps ?? [];
+    let free = -Infinity;
+    for (const each of steps) {
+      const from = this.#x(each.start);
+      const to = this.#x(each.end);
+      if (to < 0 || from > width) continue;
+      c.fillStyle = palette.strong;
+      if (from >= 0) c.fillRect(Math.round(from), 2, 1, RULER - 2);
+      const label = each.step === null ? "whole file" : `step ${each.step}`;
+      const x = Math.max(3, from + 4);
+      if (to - x < 18 || x < free) continue;
+      c.fillStyle = palette.text;
+      const wide = label.length * CHARACTER;
+      c.fillText(to - x < wide ? String(each.step ?? "") : label, x, 13);
+      free = x + Math.min(wide, to - x);
+    }
+    if (steps.length > 0 && shown && layout.ranks.length > 1) {
+      const note = `of rank ${shown.rank}`;
+      c.textAlign = "right";
+      c.fillStyle = palette.surface;
+      c.fillRect(width - note.length * 5.8 - 8, 4, note.length * 5.8 + 8, 17);
+      c.fillStyle = palette.muted;
+      c.fillText(note, width - 4, 13);
+      c.textAlign = "left";
+    }
+  }
+
+  /** The rank whose steps the ruler names: the selected one's, else the first in sight. */
+  #stepsOf(frame: Frame): { rank: number; steps: Model["layout"]["ranks"][number]["steps"] } | null {
+    const { layout, rows, selected } = this.#model;
+    if (selected) {
+      const rank = layout.tracks[layout.laneTrack[selected.lane] ?? 0]?.rank;
+      return layout.ranks.find((each) => each.rank === rank) ?? null;
+    }
+    let row = frame.first;
+    while (!rows.dense && row + 1 < frame.last && rows.top[row]! + rows.size[row]! < frame.scroll + 12) row++; // what is nearly gone is not the first
+    if (row >= rows.length) return null;
+    const of = rows.of[row]!;
+    const kind = rows.kind[row];
+    if (kind === RowKind.Rank || kind === RowKind.Counter) return layout.ranks[of] ?? null;
+    const rank = layout.tracks[of]?.rank;
+    return layout.ranks.find((each) => each.rank === rank) ?? null;
+  }
+
+  /** Where each rank's steps begin, over its own rows: on aligned clocks a rank that is behind is seen to be. */
+  #steps(c: CanvasRenderingContext2D, frame: Frame, palette: Palette): void {
+    const { rows, layout, width } = this.#model;
+    c.fillStyle = palette.strong;
+    const many = frame.last - frame.first > 400;
+    for (let row = frame.first; row < frame.last; row++) {
+      const kind = rows.kind[row];
+      if (kind === RowKind.Lane || (many && row % 4 !== 0)) continue;
+      const rank = kind === RowKind.Track ? layout.ranks.find((each) => each.rank === layout.tracks[rows.of[row]!]?.rank) : layout.ranks[rows.of[row]!];
+      if (!rank) continue;
+      const [top, size] = [rows.top[row]! - 1, rows.size[row]! + 3];
+      for (const each of rank.steps) {
+        const x = this.#x(each.start);
+        if (x >= 0 && x <= width) c.fillRect(Math.round(x), top, 1, size);
+      }
+      const last = rank.steps.at(-1);
+      if (last) {
+        const x = this.#x(last.end);
+        if (x >= 0 && x <= width) c.fillRect(Math.round(x), top, 1, size);
+      }
+    }
+  }
+
+  #names(c: CanvasRenderingContext2D, frame: Frame): void {
+    const { rows } = this.#model;
+    for (let row = frame.first; row < frame.last && this.#left > 0; row++) {
+      const lane = rows.lane[row]!;
+      const size = rows.size[row]!;
+      if (lane < 0 || rows.kind[row] === RowKind.Counter || size < 12) continue;
+      const upper = upperPart(rows, row);
+      this.#upper = rows.top[row]! + (upper || size) / 2 + 0.5;
+      this.#lower = upper === 0 ? this.#upper : size - upper >= 11 ? rows.top[row]! + (size + upper) / 2 + 0.5 : NaN;
+      for (const column of frame.scene.columns) {
+        const events = column.events.get(lane);
+        if (events) this.#eventNames(c, frame.scene, column.start, events);
+        else {
+          const bins = column.bins.get(lane);
+          if (bins) this.#binNames(c, frame.scene, column.binWidth, bins);
+        }
+      }
+    }
+  }
+
+  #eventNames(c: CanvasRenderingContext2D, scene: Scene, columnStart: number, tile: EventTile): void {
+    const { starts, ends, names, categories } = tile.batch;
+    const { from, to } = scene.window;
+    const scale = this.#model.width / (to - from);
+    const shortest = NARROWEST / scale;
+    for (let i = lowerBound(starts, from - tile.longest, tile.from, tile.to); i < tile.to; i++) {
+      const start = starts[i]!;
+      if (start >= to) return;
+      if (ends[i]! - start < shortest || ends[i]! < from) continue;
+      if (start < columnStart && columnStart > from) continue; // the column before has named it
+      this.#name(c, (start - from) * scale, (ends[i]! - from) * scale, names[i]!, categories[i]!);
+    }
+  }
+
+  /** Bins in a row that one event covers are that event, to the bin. */
+  #binNames(c: CanvasRenderingContext2D, scene: Scene, binWidth: number, tile: BinTile): void {
+    const { bins, rows, names, busyBins, busyCategories } = tile.batch;
+    const { from, to } = scene.window;
+    const scale = this.#model.width / (to - from);
+    const shortest = NARROWEST / scale / binWidth;
+    const last = Math.ceil(to / binWidth);
+    for (let i = lowerBound(bins, Math.floor(Math.max(0, from) / binWidth), tile.from, tile.to); i < tile.to && bins[i]! < last; ) {
+      let j = i;
+      while (j + 1 < tile.to && rows[j + 1] === rows[i] && bins[j + 1] === bins[j]! + 1) j++;
+      if (bins[j]! - bins[i]! + 1 >= shortest) {
+        const middle = (bins[i]! + bins[j]!) >> 1;
+        let busy = lowerBound(busyBins, middle, tile.busyFrom, tile.busyTo);
+        while (busy + 1 < tile.busyTo && busyBins[busy + 1] === busyBins[busy] && tile.batch.busy[busy + 1]! > tile.batch.busy[busy]!) busy++; // the event's own: it covers most
+        this.#name(c, (bins[i]! * binWidth - from) * scale, ((bins[j]! + 1) * binWidth - from) * scale, names[i]!, busy < tile.busyTo ? busyCategories[busy]! : 0);
+      }
+      i = j + 1;
+    }
+  }
+
+  #name(c: CanvasRenderingContext2D, x0: number, x1: number, name: number, category: number): void {
+    const left = Math.max(0, x0) + 4;
+    const room = Math.min(x1, this.#model.width) - left - 3;
+    if (room < NARROWEST - 10 || this.#left <= 0) return;
+    const y = MOVING.has(this.#model.layout.categories[category]?.category ?? "other") ? this.#lower : this.#upper;
+    const text = this.#text(name);
+    if (text === "" || Number.isNaN(y)) return;
+    this.#left--;
+    const most = Math.floor(room / CHARACTER);
+    c.fillStyle = this.#palette?.onInk[category] ?? "#000000";
+    c.fillText(text.length > most ? `${text.slice(0, Math.max(1, most - 1))}…` : text, left, y, room);
+  }
+
+  #text(name: number): string {
+    let text = this.#texts.get(name);
+    if (text === undefined) {
+      const whole = this.#model.names.get(name);
+      if (whole === undefined) return "";
+      text = shownName(whole, 200).replace(/^void /, "").replaceAll("at::native::", "");
+      this.#texts.set(name, text);
+    }
+    return text;
+  }
+
+  #counters(c: CanvasRenderingContext2D, frame: Frame, palette: Palette): void {
+    const { rows, layout, counters, window, width } = this.#model;
+    for (let row = frame.first; row < frame.last; row++) {
+      if (rows.kind[row] !== RowKind.Counter) continue;
+      const rank = layout.ranks[rows.of[row]!];
+      const part = rank && counters.of(rank.rank, window);
+      if (part) drawCounter(c, part, -1 - rows.lane[row]!, rows.top[row]!, rows.size[row]!, window, width, palette);
+    }
+  }
+
+  #selection(c: CanvasRenderingContext2D, frame: Frame, palette: Palette): void {
+    const { selected, detail, layout, rows, width } = this.#model;
+    if (!selected || !detail) return;
+    const box = (lane: number, start: number, end: number): { x0: number; x1: number; top: number; size: number } | null => {
+      const row = standIn(layout, rows, lane);
+      if (row < 0) return null;
+      const [x0, x1] = [this.#x(start), this.#x(end)];
+      return { x0: Math.max(-4, x0), x1: Math.min(width + 4, Math.max(x1, x0 + 2)), top: rows.top[row]!, size: rows.size[row]! };
+    };
+    const outline = (lane: number, start: number, end: number, thick: number): void => {
+      const at = box(lane, start, end);
+      if (!at || at.x1 < 0 || at.x0 > width || at.top + at.size < frame.scroll || at.top > frame.scroll + this.#model.height) return;
+      c.lineWidth = thick + 2;
+      c.strokeStyle = palette.surface;
+      c.strokeRect(at.x0 - 0.5, at.top - 0.5, at.x1 - at.x0 + 1, at.size + 1);
+      c.lineWidth = thick;
+      c.strokeStyle = palette.select;
+      c.strokeRect(at.x0 - 0.5, at.top - 0.5, at.x1 - at.x0 + 1, at.size + 1);
+    };
+    const members = detail.collective?.members ?? [];
+    if (members.length > 1) {
+      const boxes = members.map((member) => ({ member, at: box(member.lane, member.start_ns, member.end_ns) }))
+        .filter((each): each is { member: (typeof members)[number]; at: NonNullable<ReturnType<typeof box>> } => each.at !== null).sort((a, b) => a.at.top - b.at.top);
+      for (const [thick, ink] of [[4, palette.surface], [2, palette.select]] as const) {
+        c.lineWidth = thick;
+        c.strokeStyle = ink;
+        for (const side of ["start_ns", "end_ns"] as const) {
+          c.setLineDash(side === "end_ns" ? [4, 4] : []);
+          c.beginPath();
+          boxes.forEach(({ member, at }, index) => {
+            const x = Math.min(width + 20, Math.max(-20, this.#x(member[side])));
+            if (index > 0) c.lineTo(x, at.top + 1);
+            else c.moveTo(x, at.top + 1);
+            c.lineTo(x, at.top + at.size - 1);
+          });
+          c.stroke();
+        }
+        c.setLineDash([]);
+      }
+      if (boxes.length <= 128) for (const { member } of boxes) outline(member.lane, member.start_ns, member.end_ns, 1);
+    }
+    for (const link of [detail.launch, detail.operator]) {
+      if (!link || (rows.rowOfLane[link.lane] ?? -1) < 0) continue; // in a folded rank it would only stand in the way
+      const [from, to] = [box(link.lane, link.start_ns, link.end_ns), box(detail.lane, detail.start_ns, detail.end_ns)];
+      outline(link.lane, link.start_ns, link.end_ns, 1);
+      if (link !== detail.launch || !from || !to) continue;
+      const [x0, y0, x1, y1] = [from.x0, from.top + from.size, to.x0, to.top];
+      c.lineWidth = 1.5;
+      c.strokeStyle = palette.select;
+      c.beginPath();
+      c.moveTo(x0, y0);
+      c.bezierCurveTo(x0, (y0 + y1) / 2, x1, (y0 + y1) / 2, x1, y1);
+      c.stroke();
+    }
+    outline(selected.lane, detail.start_ns, detail.end_ns, 2);
+  }
+
+  #measure(c: CanvasRenderingContext2D, palette: Palette): void {
+    const { measured, width, height } = this.#model;
+    if (!measured) return;
+    const [x0, x1] = [this.#x(measured.from), this.#x(measured.to)];
+    if (x1 < 0 || x0 > width) return;
+    c.globalAlpha = 0.16;
+    c.fillStyle = palette.accent;
+    c.fillRect(x0, RULER, x1 - x0, height);
+    c.globalAlpha = 1;
+    c.fillRect(Math.round(x0), 22, 1, height + RULER);
+    c.fillRect(Math.round(x1), 22, 1, height + RULER);
+    const text = formatDuration(measured.to - measured.from);
+    const wide = c.measureText(text).width + 10;
+    const middle = Math.min(width - wide - 2, Math.max(2, (Math.max(0, x0) + Math.min(width, x1) - wide) / 2));
+    c.fillRect(middle, 24, wide, 17);
+    c.fillStyle = palette.surface;
+    c.fillText(text, middle + 5, 33);
+  }
+}

@@ -1,0 +1,148 @@
+/** Asks the server for what the view lacks: the whole run coarsely first, then what is in sight, then single events. */
+import { isAbort, type Api } from "../data/api.ts";
+import type { Scene } from "./draw.ts";
+import type { Layout } from "./layout.ts";
+import { TILE_BINS, type TileCache, type TileColumn } from "./tiles.ts";
+
+/**
+ * Events drawn one by one: no more than this in a lane of a column, and in a column. A column is 256 to 1,024 pixels wide:
+ * where there are more, most are narrower than a few pixels, and bins of less than a pixel show the same for less.
+ */
+const EXACT_IN_LANE = 300;
+const EXACT_IN_COLUMN = 24000;
+const LANES_AT_ONCE = 192;
+const AT_ONCE = 4;
+const PAUSE_MS = 40;
+const AGAIN_MS = 4000;
+
+interface Job { readonly column: TileColumn; readonly lanes: readonly number[]; readonly exact: boolean; readonly limit: number }
+interface Flight { readonly column: TileColumn; readonly stop: AbortController }
+
+export class Loader {
+  readonly #api: Api;
+  readonly #cache: TileCache;
+  readonly #layout: Layout;
+  readonly #came: () => void;
+  readonly #failed: (error: unknown) => void;
+  readonly #flights = new Set<Flight>();
+  readonly #overview: number;
+  /** Called when the view lacks nothing more. */
+  rested: () => void = () => undefined;
+  #scene: Scene | null = null;
+  #lanes: readonly number[] = [];
+  #timer = 0;
+  #pausedUntil = 0;
+  #ended = false;
+
+  constructor(api: Api, cache: TileCache, layout: Layout, came: () => void, failed: (error: unknown) => void) {
+    this.#api = api;
+    this.#cache = cache;
+    this.#layout = layout;
+    this.#came = came;
+    this.#failed = failed;
+    let level = 0;
+    while (level < layout.levels - 1 && TILE_BINS * cache.binWidth(level) < layout.span) level++;
+    this.#overview = level;
+  }
+
+  want(scene: Scene, lanes: readonly number[]): void {
+    this.#scene = scene;
+    this.#lanes = lanes;
+    if (this.#timer === 0 && !this.#ended) this.#timer = window.setTimeout(() => this.#plan(), PAUSE_MS);
+  }
+
+  end(): void {
+    this.#ended = true;
+    clearTimeout(this.#timer);
+    for (const flight of this.#flights) flight.stop.abort();
+  }
+
+  #plan(): void {
+    this.#timer = 0;
+    const scene = this.#scene;
+    if (!scene || this.#ended) return;
+    const wait = this.#pausedUntil - performance.now();
+    if (wait > 0) {
+      this.#timer = window.setTimeout(() => this.#plan(), wait);
+      return;
+    }
+    const overview = this.#cache.columnsOf(this.#overview, 0, this.#layout.span);
+    for (const flight of this.#flights) {
+      if (!scene.columns.includes(flight.column) && !overview.includes(flight.column)) flight.stop.abort();
+    }
+    for (const job of this.#jobs(scene, overview)) {
+      if (this.#flights.size >= AT_ONCE) break;
+      void this.#fetch(job);
+    }
+    if (this.#flights.size === 0) this.rested();
+  }
+
+  *#jobs(scene: Scene, overview: readonly TileColumn[]): Generator<Job> {
+    for (const column of overview) yield* this.#bins(column);
+    const middle = (scene.window.from + scene.window.to) / 2;
+    const near = [...scene.columns].sort((a, b) => Math.abs((a.start + a.end) / 2 - middle) - Math.abs((b.start + b.end) / 2 - middle));
+    if (scene.level >= 0) for (const column of near) yield* this.#bins(column);
+    for (const column of near) yield* this.#events(column);
+  }
+
+  *#bins(column: TileColumn): Generator<Job> {
+    const missing = this.#lanes.filter((lane) => !column.bins.has(lane) && !column.pendingBins.has(lane) && this.#touches(column, lane));
+    for (let i = 0; i < missing.length; i += LANES_AT_ONCE) yield { column, lanes: missing.slice(i, i + LANES_AT_ONCE), exact: false, limit: 0 };
+  }
+
+  *#events(column: TileColumn): Generator<Job> {
+    const known = this.#lanes.filter((lane) => !column.events.has(lane) && !column.pendingEvents.has(lane) && !column.crowded.has(lane) && this.#touches(column, lane));
+    let lanes = known;
+    if (column.level >= 0) {
+      const counts = new Map(known.map((lane) => [lane, column.bins.get(lane)?.count ?? Infinity]));
+      let room = EXACT_IN_COLUMN;
+      lanes = known.filter((lane) => (counts.get(lane) ?? Infinity) <= EXACT_IN_LANE)
+        .sort((a, b) => (counts.get(a) ?? 0) - (counts.get(b) ?? 0)).filter((lane) => (room -= counts.get(lane) ?? 0) >= 0).sort((a, b) => a - b);
+    }
+    for (let i = 0; i < lanes.length; i += LANES_AT_ONCE) yield { column, lanes: lanes.slice(i, i + LANES_AT_ONCE), exact: true, limit: 2 * EXACT_IN_COLUMN };
+  }
+
+  #touches(column: TileColumn, lane: number): boolean {
+    if ((this.#layout.laneLast[lane] ?? 0) >= column.start && (this.#layout.laneFirst[lane] ?? 0) <= column.end && (this.#layout.laneEvents[lane] ?? 0) > 0) return true;
+    this.#cache.addEmpty(column, lane);
+    return false;
+  }
+
+  async #fetch({ column, lanes, exact, limit }: Job): Promise<void> {
+    const flight: Flight = { column, stop: new AbortController() };
+    const pending = exact ? column.pendingEvents : column.pendingBins;
+    for (const lane of lanes) pending.add(lane);
+    this.#flights.add(flight);
+    try {
+      if (exact) {
+        const file = await this.#api.columns("events", { lanes: ranges(lanes), from: Math.max(0, Math.floor(column.start)), to: Math.ceil(column.end), limit }, flight.stop.signal);
+        if (file.meta["more"]) for (const lane of lanes) column.crowded.add(lane);
+        else this.#cache.addEvents(column, lanes, file);
+      } else {
+        this.#cache.addBins(column, lanes, await this.#api.columns("tiles", { level: column.level, first: column.index * TILE_BINS, bins: TILE_BINS, lanes: ranges(lanes) }, flight.stop.signal));
+      }
+      this.#came();
+    } catch (error) {
+      if (!isAbort(error)) {
+        this.#pausedUntil = performance.now() + AGAIN_MS;
+        this.#failed(error);
+      }
+    } finally {
+      for (const lane of lanes) pending.delete(lane);
+      this.#flights.delete(flight);
+      if (!this.#ended && this.#timer === 0) this.#timer = window.setTimeout(() => this.#plan(), 0);
+    }
+  }
+}
+
+/** `0-15,40`, as the server takes them; the lanes must rise. */
+export function ranges(lanes: readonly number[]): string {
+  const parts: string[] = [];
+  for (let i = 0; i < lanes.length; ) {
+    let j = i;
+    while (j + 1 < lanes.length && lanes[j + 1] === lanes[j]! + 1) j++;
+    parts.push(i === j ? String(lanes[i]) : `${lanes[i]}-${lanes[j]}`);
+    i = j + 1;
+  }
+  return parts.join(",");
+}

@@ -1,0 +1,109 @@
+/** What the parts of the timeline share: the data, the view, and who is told when the view changes. */
+import type { Api } from "../data/api.ts";
+import type { Severity } from "../data/payload.ts";
+import type { Counters } from "./counters.ts";
+import type { EventDetail } from "./detail.ts";
+import type { Layout } from "./layout.ts";
+import type { Names } from "./names.ts";
+import type { Folding, Rows } from "./rows.ts";
+import { isFolded, rowsOf } from "./rows.ts";
+import type { TileCache } from "./tiles.ts";
+import { whole, type Window } from "./window.ts";
+
+export interface Place {
+  readonly lane: number;
+  readonly row: number;
+}
+
+type Listener = () => void;
+
+export class Model {
+  readonly api: Api;
+  readonly layout: Layout;
+  readonly cache: TileCache;
+  readonly names: Names;
+  readonly counters: Counters;
+  /** The worst that is said of a rank, marked beside its row. */
+  readonly marks: ReadonlyMap<number, Severity>;
+  readonly openAtFirst: ReadonlySet<number>;
+  window: Window;
+  rows: Rows;
+  open: Set<number>;
+  tracks = new Set<number>();
+  filter = "";
+  query = "";
+  showCounters = true;
+  height = 400;
+  width = 800;
+  selected: Place | null = null;
+  detail: EventDetail | null = null;
+  measured: Window | null = null;
+  /** The last search's name, to find it again. */
+  readonly #draw = new Set<Listener>();
+  readonly #folded = new Set<Listener>();
+
+  constructor(api: Api, layout: Layout, cache: TileCache, names: Names, counters: Counters, marks: ReadonlyMap<number, Severity>) {
+    this.api = api;
+    this.layout = layout;
+    this.cache = cache;
+    this.names = names;
+    this.counters = counters;
+    this.marks = marks;
+    this.window = whole(layout.span);
+    this.openAtFirst = new Set(layout.ranks.length <= 2 ? layout.ranks.map((rank) => rank.rank) : []);
+    this.open = new Set(this.openAtFirst);
+    this.rows = rowsOf(layout, this.folding(), this.height);
+  }
+
+  folding(): Folding {
+    return { ranks: this.open, tracks: this.tracks, filter: this.filter, counters: this.showCounters };
+  }
+
+  onDraw(listener: Listener): void {
+    this.#draw.add(listener);
+  }
+
+  onFold(listener: Listener): void {
+    this.#folded.add(listener);
+  }
+
+  /** Something that the picture shows has changed. */
+  changed(): void {
+    for (const tell of this.#draw) tell();
+  }
+
+  /** Rows come or go. */
+  refold(): void {
+    this.rows = rowsOf(this.layout, this.folding(), this.height);
+    for (const tell of this.#folded) tell();
+    this.changed();
+  }
+
+  show(window: Window): void {
+    this.window = window;
+    this.changed();
+  }
+
+  toggleRank(rank: number, open = !this.open.has(rank)): void {
+    if (open) this.open.add(rank);
+    else this.open.delete(rank);
+    this.refold();
+  }
+
+  toggleTrack(track: number): void {
+    if (!this.tracks.delete(track)) this.tracks.add(track);
+    this.refold();
+  }
+
+  /** Opens what hides a lane. */
+  reveal(lane: number): void {
+    const track = this.layout.tracks[this.layout.laneTrack[lane] ?? 0];
+    if (!track || (this.rows.rowOfLane[lane] ?? -1) >= 0) return;
+    if (this.filter !== "") this.filter = "";
+    if (track.kind !== "rank") this.open.add(track.rank);
+    if (isFolded(this.layout, this.folding(), track.index) && lane !== track.firstLane) {
+      if (!this.tracks.delete(track.index)) this.tracks.add(track.index);
+    }
+    this.refold();
+  }
+}

@@ -1,0 +1,25 @@
+/** The names of events by their number: fetched part by part in the background, for labels and lists. */
+import type { Api } from "../data/api.ts";
+
+export class Names {
+  readonly #names: string[] = [];
+  #ended = false;
+
+  get(id: number): string | undefined {
+    return this.#names[id];
+  }
+
+  async load(api: Api, came: () => void): Promise<void> {
+    let from: number | null = 0;
+    while (from !== null && !this.#ended) {
+      const part: { names: string[]; next: number | null } = await api.json("names", { from });
+      for (const name of part.names) this.#names.push(String(name));
+      from = part.next;
+      came();
+    }
+  }
+
+  end(): void {
+    this.#ended = true;
+  }
+}

@@ -1,0 +1,114 @@
+/** What is selected, in words: the event, where it came from, its collective on the other ranks, its name over steps and ranks. */
+import { barList } from "../components/bar_list.ts";
+import { button } from "../components/controls.ts";
+import { h, named, type Child } from "../components/dom.ts";
+import { swatch } from "../components/swatch.ts";
+import { shownName, visible } from "../format/text.ts";
+import { exactCell, formatBytes, formatDuration, formatMoment, grouped } from "../format/units.ts";
+import { categoryOf } from "../theme/categories.ts";
+import type { EventDetail, EventPlace } from "./detail.ts";
+import { laneList } from "./lane_list.ts";
+import { laneTitle } from "./layout.ts";
+import type { Model, Place } from "./model.ts";
+
+export interface PanelActs {
+  select(place: Place): void;
+  zoomTo(): void;
+  close(): void;
+  find(name: string): void;
+  measure(): void;
+}
+
+const ARGUMENTS = 40;
+const MEMBERS = 64;
+const LONGEST = 4000;
+
+export function detailPanel(model: Model, detail: EventDetail, acts: PanelActs): HTMLElement {
+  const duration = detail.end_ns - detail.start_ns;
+  const fact = (name: string, value: Child, title: string | null = null): HTMLElement => h("div", {}, h("dt", {}, name), h("dd", { title }, value));
+  const place = (label: string, at: EventPlace | null): Child => at && fact(label, link(at, acts));
+  return h("section", { class: "tl-panel", "aria-label": "Selected event", "data-testid": "selection", "data-lane": detail.lane, "data-row": detail.row, "data-name": detail.name.slice(0, 200), "data-start": detail.start_ns, "data-end": detail.end_ns },
+    h("div", { class: "tl-panel-head" },
+      h("h3", {}, named(detail.name, 300)),
+      button({ class: "quiet", "aria-label": "Close the selection" }, acts.close, "×")),
+    h("div", { class: "tl-actions" },
+      button({ class: "quiet", title: "Key F" }, acts.zoomTo, "Zoom to it"),
+      button({ class: "quiet" }, () => acts.select({ lane: detail.lane, row: detail.row - 1 }), "◂ Previous"),
+      button({ class: "quiet" }, () => acts.select({ lane: detail.lane, row: detail.row + 1 }), "Next ▸"),
+      button({ class: "quiet" }, acts.measure, "Measure it")),
+    h("dl", { class: "tl-facts" },
+      fact("Takes", h("strong", {}, formatDuration(duration)), exactCell(duration, "ns")),
+      fact("Begins", formatMoment(detail.start_ns), exactCell(detail.start_ns, "ns")),
+      fact("Category", [swatch(categoryOf(detail.category)), model.layout.categories.find(({ category }) => category === categoryOf(detail.category))?.title ?? shownName(detail.category, 40)]),
+      fact("On", named(laneTitle(model.layout, detail.lane), 120)),
+      detail.step === null ? null : fact("Step", String(detail.step))),
+    collective(detail, acts),
+    h("dl", { class: "tl-facts" }, place("Launched by", detail.launch), place("Operator", detail.operator),
+      detail.shapes === null || detail.shapes === "" ? null : fact("Shapes", h("code", {}, named(detail.shapes, 400)))),
+    statistics(detail, acts), stack(detail), args(detail), laneList(model, detail.lane, acts.select));
+}
+
+function link(at: EventPlace, acts: PanelActs): HTMLElement {
+  return button({ class: "link" }, () => acts.select(at), named(at.name, 90));
+}
+
+function collective(detail: EventDetail, acts: PanelActs): HTMLElement | null {
+  const about = detail.collective;
+  if (!about) return null;
+  const facts = [about.group === null ? null : ["group ", named(about.group, 60)], about.bytes === null ? null : formatBytes(about.bytes), about.sequence === null ? null : `number ${about.sequence} in its group`];
+  const members = [...about.members].sort((a, b) => a.rank - b.rank);
+  const first = Math.min(...members.map((member) => member.start_ns));
+  const latest = Math.max(...members.map((member) => member.start_ns));
+  return h("section", { "data-testid": "members" }, h("h4", {}, "The same collective on ", members.length === 1 ? "this rank alone" : `${members.length} ranks`),
+    h("p", { class: "quiet-line" }, named(about.name, 80), facts.map((part) => part && [" · ", part])),
+    scrolled("Ranks of the collective", h("table", { class: "tl-members" },
+      h("thead", {}, h("tr", {}, ["Rank", "Came", "Took", "Waited"].map((name) => h("th", { scope: "col" }, name)))),
+      h("tbody", {}, members.slice(0, MEMBERS).map((member) => h("tr", { class: member.start_ns === latest && latest > first ? "last" : null, "aria-current": member.rank === detail.rank ? "true" : null },
+        h("th", { scope: "row" }, button({ class: "link", "data-testid": `member-${member.rank}` }, () => acts.select(member), String(member.rank))),
+        h("td", { title: exactCell(member.start_ns - first, "ns") }, member.start_ns === first ? "first" : `+${formatDuration(member.start_ns - first, 3)}${member.start_ns === latest ? " (last)" : ""}`),
+        h("td", {}, formatDuration(member.end_ns - member.start_ns, 3)),
+        h("td", {}, member.wait_ns === null ? "–" : formatDuration(member.wait_ns, 3))))))),
+    members.length > MEMBERS ? h("p", { class: "quiet-line" }, `and ${members.length - MEMBERS} further ranks; the table under Collectives holds them all.`) : null);
+}
+
+function statistics(detail: EventDetail, acts: PanelActs): HTMLElement | null {
+  const about = detail.statistics;
+  if (!about) return null;
+  const category = categoryOf(detail.category);
+  const bar = (label: string, part: { count: number; total_ns: number }): { label: Child; value: number; unit: string; category: typeof category; note: string } =>
+    ({ label, value: part.total_ns, unit: "ns", category, note: `in ${grouped(part.count)}` });
+  const bars = (title: string, list: { count: number; total_ns: number; label: string }[]): Child => list.length > 1 && list.length <= 64
+    && h("details", { class: "notes", open: list.length <= 16 }, h("summary", {}, title), barList(list.map((part) => bar(part.label, part)), title, ""));
+  return h("section", {}, h("h4", {}, "All of this name"),
+    h("p", { class: "quiet-line" }, `${grouped(about.count)} in the run, ${formatDuration(about.total_ns)} in all; ${formatDuration(about.mean_ns)} on average, from ${formatDuration(about.min_ns)} to ${formatDuration(about.max_ns)}. `,
+      button({ class: "link" }, () => acts.find(detail.name), "Find the others")),
+    bars("By step", about.steps.map((part) => ({ ...part, label: part.step === null ? "outside of steps" : `step ${part.step}` }))),
+    bars("By rank", about.ranks.map((part) => ({ ...part, label: `rank ${part.rank}` }))));
+}
+
+function stack(detail: EventDetail): HTMLElement | null {
+  if (detail.stack.length === 0) return null;
+  return h("details", { class: "notes", open: true }, h("summary", {}, `Stack (${detail.stack.length})`),
+    scrolled("Stack", h("ol", { class: "tl-stack" }, detail.stack.slice(0, 100).map((line) => h("li", {}, named(line, 240))))));
+}
+
+function args(detail: EventDetail): HTMLElement | null {
+  const entries = Object.entries(detail.args);
+  if (entries.length === 0) return null;
+  return h("details", { class: "notes", open: true }, h("summary", {}, `Arguments (${entries.length})`),
+    scrolled("Arguments", h("dl", { class: "tl-args" }, entries.slice(0, ARGUMENTS).map(([key, value]) => h("div", {}, h("dt", {}, named(key, 80)), h("dd", {}, named(argument(value), 400)))))));
+}
+
+function scrolled(label: string, content: HTMLElement): HTMLElement {
+  return h("div", { class: "tl-scrolled", tabindex: "0", role: "region", "aria-label": label }, content);
+}
+
+function argument(value: unknown): string {
+  const text = typeof value === "string" ? value : typeof value === "object" ? JSON.stringify(value) : String(value);
+  return visible(text.slice(0, LONGEST));
+}
+
+/** One sentence for those who do not see the picture. */
+export function spoken(model: Model, detail: EventDetail): string {
+  return `${shownName(detail.name, 120)}, ${formatDuration(detail.end_ns - detail.start_ns)}, begins at ${formatMoment(detail.start_ns)}, ${shownName(laneTitle(model.layout, detail.lane), 120)}${detail.step === null ? "" : `, step ${detail.step}`}${detail.collective && detail.collective.members.length > 1 ? `, a collective of ${detail.collective.members.length} ranks` : ""}.`;
+}

@@ -1,0 +1,87 @@
+/** Above the picture: search, zoom, jumps to a step, a rank, a finding, what is shown, and the keys. */
+import { button, selector } from "../components/controls.ts";
+import { h } from "../components/dom.ts";
+import { shownName } from "../format/text.ts";
+import type { Finding } from "../data/payload.ts";
+import type { Model } from "./model.ts";
+
+export interface BarActs {
+  search(text: string, direction: "next" | "previous"): void;
+  zoom(factor: number): void;
+  whole(): void;
+  step(step: number): void;
+  rank(rank: number): void;
+  finding(finding: Finding): void;
+  filter(text: string): void;
+  openAll(open: boolean): void;
+  counters(shown: boolean): void;
+  measure(): void;
+}
+
+export interface Toolbar {
+  readonly element: HTMLElement;
+  readonly search: HTMLInputElement;
+  readonly filter: HTMLInputElement;
+  /** What the search found, said aloud too. */
+  found(text: string): void;
+}
+
+const FILTER_PAUSE_MS = 150;
+
+export function toolbar(model: Model, findings: readonly Finding[], acts: BarActs): Toolbar {
+  const { layout } = model;
+  const count = h("span", { class: "count", role: "status", "data-testid": "search-count" });
+  const search = h("input", {
+    type: "search", placeholder: "Find by name", "aria-label": "Find events by name", value: model.query, "data-testid": "search",
+    keydown: (event) => {
+      const { key, shiftKey } = event as KeyboardEvent;
+      if (key === "Enter") acts.search(search.value, shiftKey ? "previous" : "next");
+    },
+  });
+  let waiting = 0;
+  const filter = h("input", {
+    type: "search", placeholder: "Filter lanes", "aria-label": "Show only ranks and lanes with these words", value: model.filter, "data-testid": "lane-filter",
+    input: () => {
+      clearTimeout(waiting);
+      waiting = window.setTimeout(() => acts.filter(filter.value), FILTER_PAUSE_MS);
+    },
+  });
+  const steps = [...new Set(layout.ranks.flatMap((rank) => rank.steps.map(({ step }) => step)))].filter((step): step is number => step !== null).sort((a, b) => a - b);
+  const jump = (id: string, label: string, values: readonly { value: string; label: string }[], go: (value: string) => void): HTMLElement | null => {
+    if (values.length === 0) return null;
+    const field = selector(id, label, [{ value: "", label: `${label} …` }, ...values], "", (value) => {
+      if (value !== "") go(value);
+      const select = field.querySelector("select");
+      if (select) select.value = "";
+    });
+    return field;
+  };
+  const places = findings.filter((finding) => finding.ranks.length > 0 || finding.steps.length > 0);
+  const element = h("div", { class: "tl-bar" },
+    h("div", { class: "tl-group" }, search,
+      button({ class: "quiet", "aria-label": "Previous hit", title: "Shift+Enter in the field, or key Shift+N" }, () => acts.search(search.value, "previous"), "◂"),
+      button({ class: "quiet", "aria-label": "Next hit", title: "Enter in the field, or key N", "data-testid": "search-next" }, () => acts.search(search.value, "next"), "▸"), count),
+    h("div", { class: "tl-group" },
+      button({ class: "quiet", "aria-label": "Zoom out", title: "Key S, or Ctrl and the wheel" }, () => acts.zoom(2), "−"),
+      button({ class: "quiet", "aria-label": "Zoom in", title: "Key W, or Ctrl and the wheel" }, () => acts.zoom(0.5), "+"),
+      button({ class: "quiet", title: "Key 0", "data-testid": "whole" }, acts.whole, "Whole run"),
+      button({ class: "quiet", title: "Or drag with Shift; key M measures what is in sight", "data-testid": "measure-drag" }, acts.measure, "Measure")),
+    h("div", { class: "tl-group" },
+      jump("tl-step", "Step", steps.map((step) => ({ value: String(step), label: String(step) })), (value) => acts.step(Number(value))),
+      layout.ranks.length > 1 ? jump("tl-rank", "Rank", layout.ranks.map(({ rank }) => ({ value: String(rank), label: String(rank) })), (value) => acts.rank(Number(value))) : null,
+      jump("tl-finding", "Finding", places.map((finding, index) => ({ value: String(index), label: shownName(finding.title, 70) })), (value) => {
+        const finding = places[Number(value)];
+        if (finding) acts.finding(finding);
+      })),
+    h("div", { class: "tl-group" }, filter,
+      button({ class: "quiet", "data-testid": "open-all" }, () => acts.openAll(true), "Open all"),
+      button({ class: "quiet", "data-testid": "fold-all" }, () => acts.openAll(false), "Fold all"),
+      layout.ranks.some((rank) => rank.counters.length > 0) ? button({ class: "quiet", "aria-pressed": String(model.showCounters) }, function toggle(this: void) { acts.counters(!model.showCounters); }, "Counters") : null));
+  return { element, search, filter, found: (text) => { count.textContent = text; } };
+}
+
+export const KEYS: readonly (readonly [string, string])[] = [
+  ["W S, + −", "zoom in, out"], ["A D, ← →", "earlier, later"], ["↑ ↓, Page", "up, down the rows"], ["Ctrl + wheel, pinch", "zoom at the pointer"], ["Shift + wheel, drag", "move"],
+  ["Shift + drag", "measure"], ["M", "measure what is in sight, or the selection"], ["E", "select the event in the middle of the view"], [", .", "event before, after on its lane"], ["J K", "lane below, above"],
+  ["F", "zoom to the selection"], ["Enter", "to the selection’s panel"], ["/", "find by name"], ["N, Shift + N", "next, previous hit"], ["[ ]", "step before, after"], ["0", "whole run"], ["Escape", "close what is selected or measured"],
+];

@@ -1,0 +1,74 @@
+/** Wait and lateness of every rank in every step, and how long its steps took: the server's numbers, drawn. */
+import { heatMap } from "../charts/heat.ts";
+import { stepDots } from "../charts/step_dots.ts";
+import { selector } from "../components/controls.ts";
+import { h } from "../components/dom.ts";
+import { emptyState, workingState } from "../components/notes.ts";
+import { tableView } from "../components/table_view.ts";
+import { ApiError } from "../data/api.ts";
+import { Table } from "../data/table.ts";
+import type { AnalysisPayload, Cell } from "../data/payload.ts";
+import type { Served } from "../data/served.ts";
+import type { ViewContext } from "./view.ts";
+
+interface Heat {
+  readonly ranks: readonly number[];
+  readonly steps: readonly (number | null)[];
+  readonly wait_ns: readonly (number | null)[];
+  readonly lateness_ns: readonly (number | null)[];
+  readonly step_ns: readonly (number | null)[];
+  readonly doc: string;
+}
+
+const KINDS = [
+  { value: "lateness_ns", label: "how late it came", ink: "--error", doc: "how much later than the others the rank came to a collective, at worst" },
+  { value: "wait_ns", label: "how long it waited", ink: "--cat-communication", doc: "the time the rank waited in collectives for others" },
+  { value: "step_ns", label: "how long its step took", ink: "--cat-compute", doc: "how long the rank's step took" },
+] as const;
+
+export function heatSections(context: ViewContext, served: Served): HTMLElement {
+  const place = h("div", { class: "heat-place" });
+  if (!served.isReady("heat")) {
+    if (served.working) place.append(workingState("Comparing the ranks step by step …", null));
+    return place;
+  }
+  place.append(workingState("Fetching ranks and steps …", null));
+  let left = false;
+  context.onLeave(() => { left = true; });
+  served.api.json<Heat>("heat").then((heat) => { if (!left) place.replaceChildren(...sections(context, heat)); })
+    .catch((error: unknown) => { if (!left) place.replaceChildren(emptyState(error instanceof ApiError ? error.message : "Ranks and steps cannot be drawn.", error instanceof ApiError ? error.hint : "Load the page again.")); });
+  return place;
+}
+
+function sections(context: ViewContext, heat: Heat): HTMLElement[] {
+  if (heat.ranks.length === 0 || heat.steps.length === 0) return [];
+  const known = KINDS.filter(({ value }) => heat[value].some((amount) => amount !== null));
+  const asked = context.place.params.get("heat");
+  // The one that tells something is shown first: a run in which no rank is late has its waits or its steps.
+  const kind = known.find(({ value }) => value === asked) ?? known.find(({ value }) => heat[value].some((amount) => (amount ?? 0) > 0)) ?? known[0];
+  const go = (rank: number, step: number | null): void => { location.hash = context.router.href("timeline", { rank, ...(step === null ? {} : { step }) }); };
+  const parts: HTMLElement[] = [];
+  if (kind && heat.ranks.length > 1) {
+    parts.push(h("section", { "aria-labelledby": "heat-title" },
+      h("div", { class: "section-head" }, h("h3", { id: "heat-title" }, "Every rank in every step"),
+        selector("heat-kind", "Shown:", known.map(({ value, label }) => ({ value, label })), kind.value, (value) => context.router.update({ heat: value }))),
+      h("div", { class: "figure" }, heatMap(context, { label: `Each rank and step: ${kind.label}`, testId: "heat", ranks: heat.ranks, steps: heat.steps, values: heat[kind.value], ink: kind.ink, onPick: go }),
+        table(context, heat))));
+  }
+  if (heat.step_ns.some((amount) => amount !== null)) {
+    const slowest = context.table("overview")?.number(0, "slowest_rank") ?? null;
+    parts.push(h("section", { "aria-labelledby": "step-times-title" }, h("h3", { id: "step-times-title" }, "Step time over steps"),
+      h("div", { class: "figure" }, stepDots(context, heat.ranks, heat.steps, heat.step_ns, slowest, go))));
+  }
+  return parts;
+}
+
+function table(context: ViewContext, heat: Heat): HTMLElement {
+  const data: Record<string, Cell[]> = { rank: [], step: [], lateness_ns: [...heat.lateness_ns], wait_ns: [...heat.wait_ns], step_ns: [...heat.step_ns] };
+  for (const rank of heat.ranks) for (const step of heat.steps) { data["rank"]?.push(rank); data["step"]?.push(step); }
+  const columns = { rank: { unit: "", doc: "the rank" }, step: { unit: "", doc: "the step" }, ...Object.fromEntries(KINDS.map(({ value, doc }) => [value, { unit: "ns", doc }])) };
+  const analysis: AnalysisPayload = { title: "Ranks and steps", doc: heat.doc, columns, data, truncated: null };
+  const details = h("details", { class: "notes" }, h("summary", {}, "The same as a table"));
+  details.addEventListener("toggle", () => { if (details.children.length === 1) details.append(tableView(context, { name: "heat", table: new Table(analysis), caption: analysis.title })); });
+  return details;
+}

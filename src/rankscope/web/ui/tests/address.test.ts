@@ -1,0 +1,38 @@
+import { expect, test } from "vitest";
+import { formatHash, parseHash } from "../src/app/router.ts";
+import { readAddress, writeAddress } from "../src/timeline/address.ts";
+
+const FIRST = new Set([0]);
+const nothing = { window: null, selected: null, measured: null, open: FIRST, tracks: new Set<number>(), filter: "", query: "", counters: true, at: null };
+
+function roundTrip(address: Parameters<typeof writeAddress>[0]): ReturnType<typeof readAddress> {
+  return readAddress(parseHash(formatHash("timeline", new Map(Object.entries(writeAddress(address, FIRST))))).params);
+}
+
+test("a view goes into the URL and comes back", () => {
+  const address = {
+    window: { from: -20000, to: 123456789 }, selected: { lane: 4012, row: 99 }, measured: { from: 5, to: 17 }, open: new Set([3, 4, 5, 900]), tracks: new Set([7]),
+    filter: "rank 3 <b>&?#", query: "</script>\u202e%", counters: false, at: { rank: 12, by: 40 },
+  };
+  expect(roundTrip(address)).toEqual({ ...address, rank: null, step: null });
+});
+
+test("deep in, the ends keep their fractions", () => {
+  const { window } = roundTrip({ ...nothing, window: { from: 1000.25, to: 1064.5 } });
+  expect(window).toEqual({ from: 1000.25, to: 1064.5 });
+});
+
+test("what is as it was at first leaves no trace in the URL", () => {
+  expect(formatHash("timeline", new Map(Object.entries(writeAddress(nothing, FIRST))))).toBe("#/timeline");
+  expect(roundTrip({ ...nothing, open: new Set() }).open).toEqual(new Set());
+});
+
+test("what is not an address is no address", () => {
+  const address = readAddress(new Map([["t", "5_1"], ["sel", "-1.x"], ["m", "1e9_2e9"], ["open", "a.5-3.0-999999999"], ["rank", "-3"], ["step", "1.5"]]));
+  expect(address).toMatchObject({ window: null, selected: null, measured: null, rank: null, step: null });
+  expect(address.open!.size).toBeLessThan(200_000);
+});
+
+test("another view leads here by rank and step", () => {
+  expect(readAddress(parseHash("#/timeline?rank=3&step=12").params)).toMatchObject({ rank: 3, step: 12 });
+});
