@@ -96,3 +96,23 @@ def test_precision_is_worth_what_it_says_where_the_cpu_has_the_instructions(runs
         pytest.skip("this CPU has no bfloat16 instructions")
     gain = gained(runs, "precision-mended")
     assert (1 - NOISE) * gain <= (found["precision"].saving_ns or 0) <= 1.5 * gain
+
+
+@pytest.mark.parametrize(
+    ("workload", "options"),
+    [
+        ("resnet18", ["--batch-size", "8"]),
+        ("transformer", ["--d-model", "128", "--layers", "2", "--batch-size", "8"]),
+        ("fsdp", []),
+    ],
+)
+def test_a_clean_workload_raises_no_warning(tmp_path: Path, workload: str, options: list[str]) -> None:
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "KINETO_LOG_LEVEL": "6", "PYTHONPATH": str(SOURCE / "src")}
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+    steps = ["--steps", "14", "--wait", "4", "--warmup", "2", "--active", "6", "--save-dir", str(tmp_path / "run")]
+    done = subprocess.run(
+        [sys.executable, *command, f"rankscope.workloads.{workload}", *steps, *options],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=400, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert [each.title for each in findings(tmp_path / "run") if each.severity == "warning"] == []
