@@ -126,7 +126,7 @@ def collecting(times: int) -> Step:
 
     def step() -> None:
         if not held:
-            held.extend({"n": [n]} for n in range(60_000))
+            held.extend({"n": [n]} for n in range(150_000))
         work(0.03)
         for _ in range(times):
             gc.collect()
@@ -147,7 +147,7 @@ def keeping(kept: bool) -> Step:
 
 
 def products(dtype: torch.dtype) -> Step:
-    one = torch.ones(384, 384, dtype=dtype)
+    one = torch.ones(768, 768, dtype=dtype)
 
     def step() -> None:
         for _ in range(4):
@@ -223,6 +223,9 @@ def main(out: str, *names: str) -> None:
                 for _ in range(WAIT + 2 + ACTIVE + 1):
                     step()
                     profiler.step()
+            # What the profiler leaves behind would be collected with the loop's own.
+            del profiler
+            gc.collect()
         gains |= {each: gain(steps[name], steps[each]) for each in MENDED[name]}
         dist.barrier()
     if dist.get_rank() == 0:

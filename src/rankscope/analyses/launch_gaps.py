@@ -11,7 +11,8 @@ the host was late: the next piece's launch began after the device had run empty.
     communication          without a device: Gloo's ranges
 
     late        = Σ gaps, less what is left out
-    late_short  = Σ of those before a compute kernel shorter than 10 µs, or an operator shorter than 20 µs, where the
+    late_short  = Σ of those before a compute kernel shorter than 10 µs, or an operator of which most calls are shorter
+                  than 20 µs, where the
                   gap is no longer than 100 µs: a host takes less to launch, so a longer one has another cause
 
 How to read it: what the step would gain if nothing ever waited for a launch: `late`, an upper bound. Where most of it
@@ -43,7 +44,7 @@ COLUMNS = (
     Column("window", "", "which of the rank's files, from 0"),
     Column("step", "", "the step; null for the whole of a file without steps"),
     Column("pieces", "count", "kernels that compute; without a device top-level operators"),
-    Column("short", "count", "of these, shorter than 10 µs; operators, than 20 µs"),
+    Column("short", "count", "of these, shorter than 10 µs; operators, of a name with a median below 20 µs"),
     Column("short_ns", "ns", "time in the short ones, summed"),
     Column("late_ns", "ns", "gaps in which the next piece's launch was waited for"),
     Column("late_short_ns", "ns", "of these, before short pieces and no longer than 100 µs"),
@@ -77,13 +78,12 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
         )
     else:
         pieces = computing_operators(window["host_ops"], gloo).select(
-            "start_ns", "end_ns", pl.col("start_ns").alias("launch_ns"), pl.lit(True).alias("counts")
+            "start_ns", "end_ns", "name", pl.col("start_ns").alias("launch_ns"), pl.lit(True).alias("counts")
         )
-    limit = SHORT_NS if on_device else SHORT_OPERATOR_NS
-    pieces = pieces.sort("start_ns").with_columns(
-        (pl.col("counts") & (pl.col("end_ns") - pl.col("start_ns") < limit)).alias("short"),
-        (pl.col("end_ns") - pl.col("start_ns")).alias("duration"),
-    )
+    duration = pl.col("end_ns") - pl.col("start_ns")
+    # A host that is descheduled in the middle of a short operator makes that one long.
+    short = duration < SHORT_NS if on_device else duration.median().over("name") < SHORT_OPERATOR_NS
+    pieces = pieces.sort("start_ns").with_columns((pl.col("counts") & short).alias("short"), duration.alias("duration"))
     steps, found = step_windows(annotations, device)
     number, starts, ends = steps["step"], found.start, found.end
     if not steps.height:

@@ -1,8 +1,8 @@
 """DDP's buckets are too large to overlap, or too small to be worth a call.
 
 Too large: the last bucket of the backward has more than twice DDP's 25 MiB and goes on when the backward's compute is
-over. The saving is that tail, but no more than the compute of the backward beside which it could run: a small last
-bucket leaves next to none. Too small: more buckets a step than 25 MiB would need, mostly under 1 MB, with
+over. The saving is the part of that tail that a last bucket of 25 MiB would not have, but no more than the compute of
+the backward beside which the rest could run. Too small: more buckets a step than 25 MiB would need, mostly under 1 MB, with
 time that nothing hides. The saving is that time less the share that as many buckets as are needed would keep.
 Both are means over steps on the rank that has most. On the CPU compute and communication share the cores: the bound is
 seldom reached there.
@@ -41,7 +41,10 @@ def find(inputs: Inputs) -> list[Finding]:
             pl.col("backward_ns").last().alias("backward"),
         )
         .with_columns(
-            pl.min_horizontal(pl.when(pl.col("last") > 2 * CAP).then("tail").otherwise(0), "backward")
+            pl.min_horizontal(
+                pl.when(pl.col("last") > 2 * CAP).then(pl.col("tail") * (1 - CAP / pl.col("last"))).otherwise(0),
+                "backward",
+            )
             .fill_null(0)
             .alias("large"),
             (pl.col("bytes") / CAP).ceil().clip(_ENOUGH).alias("needed"),
