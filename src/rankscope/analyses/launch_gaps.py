@@ -11,9 +11,9 @@ the host was late: the next piece's launch began after the device had run empty.
     communication          without a device: Gloo's ranges
 
     late        = Σ gaps, less what is left out
-    late_short  = Σ of those before a compute kernel shorter than 10 µs, or an operator of which most calls are shorter
-                  than 20 µs, where the
-                  gap is no longer than 100 µs: a host takes less to launch, so a longer one has another cause
+    late_short  = Σ of those before a compute kernel shorter than 10 µs, or an operator of a name of which most calls
+                  are shorter than 20 µs, where the gap is no longer than 100 µs: a host takes less to launch, so a
+                  longer one has another cause
 
 How to read it: what the step would gain if nothing ever waited for a launch: `late`, an upper bound. Where most of it
 lies before short pieces, fewer and larger ones are the way (fused operators, `torch.compile`, CUDA graphs).
