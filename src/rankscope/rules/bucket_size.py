@@ -2,10 +2,13 @@
 
 Too large: the last bucket of the backward has more than twice DDP's 25 MiB and goes on when the backward's compute is
 over. The saving is the part of that tail that a last bucket of 25 MiB would not have, but no more than the compute of
-the backward beside which the rest could run. Too small: more buckets a step than 25 MiB would need, mostly under 1 MB, with
-time that nothing hides. The saving is that time less the share that as many buckets as are needed would keep.
+the backward beside which the rest could run.
+
+Too small: more buckets a step than 25 MiB would need, mostly under 1 MB, with time that nothing hides. The saving is
+that time less the share that as many buckets as are needed would keep.
+
 Both are means over steps on the rank that has most. On the CPU compute and communication share the cores: the bound is
-seldom reached there.
+seldom reached there. Sizes need `record_shapes` where the library writes none (Gloo).
 """
 
 from __future__ import annotations
