@@ -9,8 +9,8 @@ import pytest
 from rankscope.primitives.enclosing import innermost
 from rankscope.primitives.nesting import nest
 from rankscope.primitives.owning import outermost, summed_upwards, with_ancestors
-from rankscope.primitives.unions import covered_by
 from rankscope.primitives.queue import Queue
+from rankscope.primitives.unions import covered_by
 
 
 def ranges(seed: int, count: int = 60) -> pl.DataFrame:
