@@ -188,6 +188,42 @@ def test_blame_passes_over_groups(tmp_path: Path) -> None:
     assert found["saving_ns"].to_list()[7] < 0.5 * found["saving_ns"].to_list()[6]
 
 
+def test_a_whole_replica_is_one_finding(tmp_path: Path) -> None:
+    # Both ranks of one replica of four; by hosts of two ranks it is a host as well, which comes first in the mesh.
+    fault = Fault("slow_device", where={"dp": 2}, magnitude=0.2)
+    simulate(tmp_path, Job(ranks=8, mesh={"dp": 4, "tp": 2}, steps=3, seed=7, faults=(fault,)), costs=False)
+    run = rankscope.open(tmp_path, executor="serial")
+    run.stragglers()
+    (finding,) = [each for each in run.findings if each.id == "straggler"]
+    assert finding.ranks == (4, 5)
+    assert finding.title == "dp=2 holds the others up: slow_device"
+
+
+def test_two_at_once(tmp_path: Path) -> None:
+    faults = (Fault("slow_device", ranks=(1,), magnitude=0.3), Fault("memory", ranks=(6,), magnitude=0.2))
+    simulate(tmp_path, Job(ranks=8, steps=4, seed=5, faults=faults), costs=False)
+    found = rankscope.open(tmp_path, executor="serial").stragglers()
+    causes = dict(found.select("rank", "cause").drop_nulls().rows())
+    assert causes == {1: "slow_device", 6: "memory"}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_clean_runs_accuse_nobody(tmp_path: Path, seed: int) -> None:
+    simulate(tmp_path, Job(ranks=8, mesh={"dp": 4, "pp": 2}, steps=3, seed=seed), costs=False)
+    run = rankscope.open(tmp_path, executor="serial")
+    assert run.stragglers()["cause"].null_count() == 8
+    assert [each for each in run.findings if each.id in ("straggler", "slow-network")] == []
+
+
+@pytest.mark.parametrize(
+    "name", ["ddp_gpt_minimal", "ddp_gpt_shapes", "fsdp2_gpt_shapes", "fsdp2_gpt_shapes_stack_mem"]
+)
+def test_two_clean_gloo_ranks_accuse_nobody(shared_traces: Path, shared_cache: Path, name: str) -> None:
+    run = opened(shared_traces, f"gloo-2ranks/{name}")
+    run.stragglers()
+    assert [each for each in run.findings if each.id in ("straggler", "slow-network")] == []
+
+
 def test_nobody_to_compare_with(tmp_path: Path) -> None:
     simulate(tmp_path, Job(ranks=2, steps=2, recording=Recording(missing=(1,))), costs=False)
     run = rankscope.open(tmp_path, executor="serial")

@@ -22,13 +22,17 @@ def main(out: str) -> None:
     rank, size = dist.get_rank(), dist.get_world_size()
     mesh = init_device_mesh("cpu", (size, 1), mesh_dim_names=("dp", "tp"))
     pair = dist.new_group([0, 1])
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+    layers = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 32))
+    # Small buckets: two of them, the last layer's first.
+    model = torch.nn.parallel.DistributedDataParallel(layers, bucket_cap_mb=0.005)
 
     def train(profiler: rankscope.Profiler, steps: int) -> None:
         for _ in range(steps):
             model(torch.ones(4, 64)).sum().backward()
             if rank < 2:
                 dist.all_reduce(torch.ones(2), group=pair)
+            parts = [torch.empty(5, dtype=torch.float64) for _ in range(size)]
+            dist.all_gather(parts, torch.ones(5, dtype=torch.float64))
             profiler.step()
 
     for _ in range(2):

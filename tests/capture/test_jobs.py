@@ -110,6 +110,66 @@ def test_traces_hold_the_groups_with_their_ranks(ddp):
     assert "default_pg" in [g.description for g in groups[2]]
 
 
+def test_traces_name_groups_by_their_dimension_and_backend(ddp):
+    groups = {g.name: g for g in metadata_of(ddp / "shared", "rank0_dp0-tp0_iter2_3.trace.json.gz").process_groups}
+    (along_dp,) = [g for g in groups.values() if g.mesh_dim == "dp"]
+    assert along_dp.ranks == (0, 1, 2)
+    assert all("gloo" in g.backend for g in groups.values())
+    # Without a mesh given, the job's own is found.
+    found = metadata_of(ddp / "host1", "rank1_iter2_3.trace.json.gz").process_groups
+    assert [g.ranks for g in found if g.mesh_dim == "dp"] == [(0, 1, 2)]
+
+
+def test_traces_hold_ddps_buckets_in_their_order(ddp):
+    (said,) = metadata_of(ddp / "shared", "rank2_dp2-tp0_iter2_3.trace.json.gz").parallelism
+    last, first = (32 * 64 + 32) * 4, (64 * 64 + 64) * 4
+    assert (said["kind"], said["backend"], said["parameter_bytes"]) == ("ddp", "gloo", first + last)
+    # DDP reduces the gradients that are there first: the last layer's.
+    assert said["buckets"] == [
+        {"bytes": last, "parameters": ["1.bias", "1.weight"]},
+        {"bytes": first, "parameters": ["0.bias", "0.weight"]},
+    ]
+    groups = {g.name: g.ranks for g in metadata_of(ddp / "host2", "rank2_iter2_3.trace.json.gz").process_groups}
+    assert groups[said["group"]] == (0, 1, 2)
+    # Shapes, where torch writes them, say the same.
+    trace = read_trace(ddp / "host2" / "rank2_iter2_3.trace.json.gz")
+    shapes = [e["args"]["Input Dims"] for e in trace["traceEvents"] if e["name"] == "c10d::allreduce_"]
+    assert sorted(shape[0][0][0] * 4 for shape in shapes) == sorted([first, last] * 2)
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_traces_hold_group_type_and_size_of_gloos_collectives(ddp, rank):
+    said = metadata_of(ddp / "shared", f"rank{rank}_dp{rank}-tp0_iter2_3.trace.json.gz")
+    groups = {g.name: g.ranks for g in said.process_groups}
+    kinds = [said.collectives["kinds"][index] for index in said.collectives["order"]]
+    calls = [(k["operation"], groups[k["group"]], k["ranks"], k["dtype"], k["elements"], k["bytes"]) for k in kinds]
+    pair = [("allreduce", (0, 1), 2, "float32", 2, 8)] if rank == 0 else []
+    assert calls == [*pair, ("allgather", (0, 1, 2), 3, "float64", 15, 120)] * 2
+    assert said.collectives["us"] == sorted(said.collectives["us"])
+    began, ended = said.clock_anchors[:2]
+    assert began.wall_ns <= said.collectives["began_ns"] + 1000 * said.collectives["us"][-1] <= ended.wall_ns
+    assert said.collectives["left_out"] == 0
+
+
+def test_traces_hold_the_times_of_steps_and_what_profiling_cost(ddp):
+    said = metadata_of(ddp / "host0", "rank0_iter2_3.trace.json.gz")
+    assert [(s.first_step, s.state, len(s.ns)) for s in said.step_times] == [
+        (0, "wait", 1), (1, "warmup", 1), (2, "active", 2)
+    ]  # fmt: skip
+    trace = read_trace(ddp / "host0" / "rank0_iter2_3.trace.json.gz")
+    spans = sorted((e["ts"], e["dur"]) for e in trace["traceEvents"] if e["name"].startswith("ProfilerStep#"))
+    # Ours is from one call of step() to the next. Torch's begins when the recording does, and ends after the call.
+    for (_, us), ns in zip(spans, said.step_times[2].ns, strict=True):
+        assert us * 1000 <= ns + 20_000_000
+    assert set(said.profiler["step_median_ns"]) == {"wait", "warmup", "active"}
+    assert (said.profiler["previous_windows"], said.profiler["previous_bytes"]) == (0, 0)
+    assert 10 << 20 < said.memory["host_rss"] <= said.memory["host_peak"]
+    assert said.environment["torch"]["num_threads"] >= 1
+    manifest = read_rank_manifest(ddp / "host0" / "ranks" / "rank0.json")
+    assert [s.state for s in manifest.step_times] == ["wait", "warmup", "active", "wait"]
+    assert len(manifest.clock_anchors) == 3
+
+
 def test_hosts_with_disjoint_directories_share_a_run_id(ddp):
     ids, clocks = set(), []
     for rank in range(3):
@@ -137,3 +197,19 @@ def test_fsdp_profiles_the_chosen_rank_alone(fsdp):
     prefix = "FSDP::" if kind == "fsdp2" else "FullyShardedDataParallel"
     assert any(name.startswith(prefix) for name in names)
     assert any("gather" in name for name in names)
+    modules = metadata.parallelism
+    assert {m["kind"] for m in modules} == {kind}
+    width, vocabulary = 32, 512
+    block = 2 * 2 * width + 4 * width * width + 4 * width * width * 2 + 4 * width + width
+    root = (vocabulary + 16 + vocabulary) * width + 2 * width
+    # A shard is half of it, with what evens it out.
+    assert sorted(m["bytes"] for m in modules) == sorted([4 * block, 4 * root])
+    for module in modules:
+        assert module["bytes"] <= 2 * module["shard_bytes"] <= module["bytes"] + 16 * len(module["parameters"])
+        assert {g.name: g.ranks for g in metadata.process_groups}[module["group"]] == (0, 1)
+    called = {k["operation"] for k in metadata.collectives["kinds"]}
+    assert len(called) == 2
+    assert any("gather" in name for name in called)
+    assert any("scatter" in name for name in called)
+    sizes = {k["bytes"] for k in metadata.collectives["kinds"] if "gather" in k["operation"]}
+    assert sizes >= {2 * m["shard_bytes"] for m in modules}

@@ -11,9 +11,10 @@ import tarfile
 import time
 
 import pytest
+import torch
 
 from rankscope import Profiler
-from rankscope.capture import packing, room
+from rankscope.capture import edits, packing, room
 from rankscope.rundir.manifest import read_rank_manifest
 from rankscope.rundir.names import ENDINGS, parse_trace_name
 
@@ -43,14 +44,16 @@ def test_every_form_holds_the_same(tmp_path, monkeypatch, compression, partial, 
         pytest.importorskip("zstandard")
     if not isal:
         monkeypatch.setattr(packing, "_isal", lambda: None)
-    monkeypatch.setattr(packing, "_CHUNK", 100)
+    monkeypatch.setattr(edits, "CHUNK", 100)
     saved = tmp_path / "elsewhere" / "saved"
     saved.parent.mkdir()
     saved.write_text(json.dumps(EVENTS, indent=1))
     target = tmp_path / "run" / f"rank0_iter7_8{ENDINGS[compression]}"
-    done = packing.finish_trace(saved, target, partial_step=partial)
+    done = packing.finish_trace(saved, target, edits=edits.Edits(partial, '"ours": [1]'))
     assert (done.path, done.bytes) == (target, target.stat().st_size)
-    names = [e["name"] for e in unpacked(target)["traceEvents"]]
+    trace = unpacked(target)
+    assert list(trace) == ["ours", "traceEvents"]
+    names = [e["name"] for e in trace["traceEvents"]]
     assert names == ["ProfilerStep#7", "PartialStep#8" if partial else "ProfilerStep#8"] * 50
     assert [p.name for p in target.parent.iterdir()] == [target.name]
     assert not saved.exists()
@@ -142,3 +145,52 @@ def test_a_folder_of_somebody_else_is_not_used(tmp_path, monkeypatch):
     (tmp_path / "target").mkdir(mode=0o700)
     folder.symlink_to(tmp_path / "target")
     assert room.staging_folder(None, None, 0) is None
+
+
+# --- frames outside the steps -------------------------------------------------------------------------------
+
+
+def work():
+    return torch.ones(4) + 1
+
+
+@pytest.mark.parametrize("stop_off_loop", ["always", "never"])
+@pytest.mark.parametrize("chunk", [700, 1 << 20])
+def test_python_frames_outside_the_steps_are_left_out_and_no_others(tmp_path, monkeypatch, stop_off_loop, chunk):
+    monkeypatch.setattr(edits, "CHUNK", chunk)
+    whole, saved = packing.finish_trace, []
+
+    def keeps(source, target, **options):
+        saved.append(json.loads(source.read_bytes()))
+        return whole(source, target, **options)
+
+    monkeypatch.setattr("rankscope.capture.outbox.finish_trace", keeps)
+    with Profiler(tmp_path, **SHORT, with_stack=True, compression="none", stop_off_loop=stop_off_loop) as prof:
+        for _ in range(30):
+            for _ in range(20):
+                work()
+            prof.step()
+    (name,) = traces(tmp_path)
+    written = json.loads((tmp_path / name).read_bytes())
+    assert written["rankscope"]["first_step"] == 2
+    before, after = (trace["traceEvents"] for trace in (saved[0], written))
+    steps = [e for e in before if e["name"].startswith("ProfilerStep#")]
+    began, ended = min(e["ts"] for e in steps), max(e["ts"] + e["dur"] for e in steps)
+
+    def outside(event):
+        return event.get("cat") == "python_function" and (event["ts"] > ended or event["ts"] + event["dur"] < began)
+
+    assert after == [event for event in before if not outside(event)]
+    assert len(before) - len(after) > 20
+    assert sum("work" in e["name"] for e in after) == 40
+
+
+def test_frames_of_a_torch_that_writes_otherwise_stay(tmp_path):
+    events = [
+        {"ph": "X", "cat": "python_function", "name": "f", "pid": 1, "tid": 1, "ts": at, "dur": 1} for at in (1, 5, 9)
+    ]
+    step = {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "pid": 1, "tid": 1, "ts": 4, "dur": 3}
+    trace = {"traceEvents": [*events, step]}
+    (tmp_path / "saved").write_text(json.dumps(trace))
+    done = packing.finish_trace(tmp_path / "saved", tmp_path / "a.trace.json", edits=edits.Edits(frames=True))
+    assert json.loads(done.path.read_text()) == trace

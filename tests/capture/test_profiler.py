@@ -24,6 +24,10 @@ from .conftest import read_trace, steps_in, traces, train
 SHORT = {"wait": 2, "warmup": 1, "active": 3}
 
 
+def said_first(name):
+    return parse_trace_name(name).first
+
+
 def check_agreement(folder, name):
     """The name, the events and the metadata of a trace say the same steps; returns the metadata."""
     trace = read_trace(folder / name)
@@ -43,7 +47,12 @@ def test_name_steps_and_metadata_agree(tmp_path, compression, ending):
         metadata = check_agreement(tmp_path, name)
         assert (metadata.run_id, metadata.world_size, metadata.partial_step) == ("r1", 1, None)
         assert metadata.schedule == {"wait": 2, "warmup": 1, "active": 3, "repeat": 2, "skip_first": 0}
-        first, last = metadata.clock_anchors
+        first, last, *earlier = metadata.clock_anchors
+        # The start of the run, then two for each window before this one.
+        assert len(earlier) == (1 if said_first(name) == 3 else 3)
+        moments = [a.monotonic_ns for a in (*earlier, first, last)]
+        assert moments == sorted(moments)
+        assert all(abs(a.perf_ns - a.monotonic_ns) < 1_000_000 for a in metadata.clock_anchors) or os.name == "nt"
         assert abs((last.wall_ns - first.wall_ns) - (last.monotonic_ns - first.monotonic_ns)) < 50_000_000
         assert abs(first.wall_ns - time.time_ns()) < 600e9
         assert metadata.profiler["record_shapes"] is True

@@ -40,7 +40,7 @@ def test_the_first_and_the_latest_are_kept(monkeypatch):
         step += 1
         times.mark(now[0])
         if step >= times.fold_at:
-            times.fold()
+            times.fold(step)
     times.recorded(Window(9_000, 9_001, 9_002))
     spans = times.spans(step)
     assert [(s.first_step, s.state) for s in spans] == [
@@ -49,6 +49,47 @@ def test_the_first_and_the_latest_are_kept(monkeypatch):
     assert all(s.ns == tuple(range(s.first_step, s.first_step + len(s.ns))) for s in spans)
     assert len(spans[0].ns) == steps.KEPT_FIRST
     assert times.medians(step)["active"] == 9_001
+    blocks = times.blocks()
+    kept = steps.KEPT_FIRST
+    assert (blocks[0].first_step, sum(b.steps for b in blocks)) == (10 + kept, 10_000 - kept)
+    for block in blocks:
+        durations = range(block.first_step, block.first_step + block.steps)
+        assert (block.min_ns, block.max_ns, block.total_ns) == (durations[0], durations[-1], sum(durations))
+
+
+def test_windows_of_a_long_run_keep_their_steps_and_blocks_stay_few(monkeypatch):
+    now = [0]
+    monkeypatch.setattr(steps.time, "perf_counter_ns", lambda: now[0])
+    monkeypatch.setattr(steps, "KEPT_BLOCKS", 8)
+    times = StepTimes(0)
+    for step in range(60_000):
+        if step == 20_000:
+            times.recorded(Window(20_000, 20_001, 20_002))
+        now[0] += step
+        times.mark(now[0])
+        if step + 1 >= times.fold_at:
+            times.fold(step + 1)
+    spans = times.spans(60_000)
+    assert [(s.first_step, s.state, s.ns) for s in spans if s.state != "wait"] == [
+        (20_000, "warmup", (20_000,)), (20_001, "active", (20_001, 20_002))
+    ]  # fmt: skip
+    blocks = times.blocks()
+    assert 8 <= len(blocks) < 16
+    assert sum(b.steps for b in blocks) == 60_000 - steps.KEPT_FIRST
+    assert sum(b.total_ns for b in blocks) == sum(range(steps.KEPT_FIRST, 60_000))
+    few = times.spans(60_000, 5)
+    assert [(s.first_step, len(s.ns)) for s in few] == [(0, 5), (59_995, 5)]
+    still = times.snapshot()
+    times.mark(10**12)
+    assert still.spans(60_000) == spans
+
+
+def test_a_first_step_that_began_before_the_profiler():
+    times = StepTimes(0, time.perf_counter_ns() - 7_000_000_000)
+    times.mark(time.perf_counter_ns())
+    (span,) = times.spans(1)
+    assert (span.first_step, len(span.ns)) == (0, 1)
+    assert 7e9 <= span.ns[0] < 60e9
 
 
 def test_settings_are_kept_and_secrets_are_not():

@@ -129,6 +129,22 @@ def test_a_job_that_never_steps_is_told_so(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_rank_without_a_world_size_is_told_so(tmp_path):
+    done = run(ONE + "for _ in range(8): optimizer.step()\n", tmp_path, RANK="3")
+    assert done.returncode == 0, done.stderr
+    assert "RANK=3 without WORLD_SIZE" in done.stderr
+    assert traces(tmp_path / "run") == ["rank0_iter3_4.trace.json.gz"]
+
+
+def test_the_first_step_has_its_time(tmp_path):
+    code = ONE + "import time\ntime.sleep(0.5)\nfor _ in range(8):\n    backward(); optimizer.step()\n"
+    assert run(code, tmp_path).returncode == 0
+    (first, *_) = read_rank_manifest(tmp_path / "run" / "ranks" / "rank0.json").step_times
+    # From the making of the optimizer on.
+    assert (first.first_step, first.state) == (0, "wait")
+    assert 0.5e9 <= first.ns[0] < 60e9
+
+
 def test_a_process_without_torch_gets_nothing(tmp_path):
     code = (
         "import sys\nbad = [m for m in sys.modules if m.partition('.')[0] in ('torch', 'rankscope')]\n"
@@ -160,9 +176,14 @@ def test_a_sitecustomize_that_was_there_runs(tmp_path):
         {"PALS_RANKID": "1", "PALS_LOCAL_RANKID": "1", "PMI_SIZE": "4", "PALS_LOCAL_SIZE": "4", "PBS_JOBID": "7.x"},
         {"PMI_RANK": "1", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "4"},
         {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "1"},
+        {"PMIX_RANK": "1", "SLURM_PROCID": "1", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1", "SLURM_STEP_ID": "3"},
+        {"MV2_COMM_WORLD_RANK": "1", "MV2_COMM_WORLD_SIZE": "4", "MV2_COMM_WORLD_LOCAL_RANK": "1"},
+        {"MVP_COMM_WORLD_RANK": "1", "MVP_COMM_WORLD_SIZE": "4", "MVP_COMM_WORLD_LOCAL_RANK": "1"},
+        {"PMI_RANK": "1", "PMI_SIZE": "4", "PMI_LOCAL_RANK": "1", "PMI_LOCAL_SIZE": "4"},
+        {"RANK": "1", "WORLD_SIZE": "4"},
         {"FLUX_TASK_RANK": "1", "FLUX_JOB_SIZE": "4", "FLUX_TASK_LOCAL_ID": "1", "FLUX_JOB_ID": "f"},
     ],
-    ids=lambda variables: next(iter(variables)),
+    ids=lambda variables: "-".join(variables)[:40],
 )
 def test_under_every_launcher(tmp_path, launcher):
     done = run(ONE + "for _ in range(8): optimizer.step()\n", tmp_path, **launcher)

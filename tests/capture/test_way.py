@@ -34,7 +34,7 @@ def released(monkeypatch):
         ({"stop_off_loop": "never"}, CPU, way.LOOP),
         ({"profile_memory": True}, CPU, way.LOOP),
         ({"profile_memory": True, "stop_off_loop": "always"}, CPU, way.LOOP),
-        ({"with_stack": True}, CPU, way.LOOP),
+        ({"with_stack": True}, CPU, way.THREAD),
         ({}, [*CPU, torch.profiler.ProfilerActivity.CUDA], way.LOOP),
         ({"stop_off_loop": "always"}, [*CPU, torch.profiler.ProfilerActivity.CUDA], way.THREAD),
     ],

@@ -35,7 +35,7 @@ def script(tmp_path):
 
 def test_the_command(script, monkeypatch):
     monkeypatch.setattr(torchrun, "_workers", lambda: "gpu")
-    base = [sys.executable, "-m", "torch.distributed.run"]
+    base = [sys.executable, "-m", "rankscope.launch.elastic"]
     assert torchrun.command([], [script, "-x"], {}) == [*base, "--standalone", "--nproc-per-node=gpu", script, "-x"]
     given = ["--nproc_per_node=3"]
     assert torchrun.command(given, [script], {}) == [*base, "--standalone", *given, script]

@@ -8,7 +8,8 @@ import pytest
 
 from rankscope.primitives.enclosing import innermost
 from rankscope.primitives.nesting import nest
-from rankscope.primitives.owning import outermost, summed_upwards, union_by, with_ancestors
+from rankscope.primitives.owning import outermost, summed_upwards, with_ancestors
+from rankscope.primitives.unions import covered_by
 from rankscope.primitives.queue import Queue
 
 
@@ -54,7 +55,7 @@ def test_ancestors_and_sums_against_loops(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_unions_against_sets(seed: int) -> None:
     made = ranges(seed)
-    found = dict(union_by(made, "tid").rows())
+    found = dict(covered_by(made, ["tid"], "union_ns").rows())
     for thread in set(made["tid"]):
         covered: set[int] = set()
         for start, end in made.filter(tid=thread).select("start_ns", "end_ns").rows():

@@ -28,6 +28,15 @@ def torchrun(rank: int, size: int, local: int = 0) -> dict[str, str]:
         ({"PALS_RANKID": "13", "PALS_LOCAL_RANKID": "1", "PMI_RANK": "13", "PMI_SIZE": "24"}, "pals", 13, 1, 24),
         ({"PMI_RANK": "3", "PMI_LOCAL_RANK": "1", "PMI_SIZE": "4"}, "pmi", 3, 1, 4),
         ({"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}, "intelmpi", 3, 1, 4),
+        # MPICH 4's Hydra sets Intel MPI's local ranks too; Intel MPI has variables of its own beside them.
+        (
+            {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2", "HYDI_CONTROL_FD": "7"},
+            "pmi", 3, 1, 4,
+        ),
+        (
+            {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "HYDI_CONTROL_FD": "7", "I_MPI_ROOT": "/opt"},
+            "intelmpi", 3, 1, 4,
+        ),
         ({"PMIX_RANK": "5"}, "pmix", 5, None, None),
         (
             {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4",

@@ -93,6 +93,24 @@ def test_templates():
     assert format_trace_name(template="r{rank}", rank=1, first=1, last=2, restart=2) == "r1_restart2.trace.json.gz"
 
 
+def test_layouts_of_others():
+    given = {"rank": 3, "first": 8, "last": 9, "world_size": 8, "host": "h", "pid": 7, "time_ns": 17}
+    mesh = {"pp": 1, "dp": 0}
+    d9d = format_trace_name(template="d9d", compression="tar.gz", mesh=mesh, **given)
+    assert d9d == "step_10/rank-3-coord-1-0-trace.tar.gz"
+    assert format_trace_name(template="d9d", mesh=mesh, restart=2, **given) == (
+        "step_10/rank-3-coord-1-0_restart2-trace.json.gz"
+    )
+    assert parse_trace_name("step_10/rank-3-coord-1-0_restart2-trace.json.gz").mesh == {"dim0": 1, "dim1": 0}
+    assert format_trace_name(template="d9d", **given) == "step_10/rank-3-trace.json.gz"
+    assert format_trace_name(template="tensorboard", **given) == "h_7.17.pt.trace.json.gz"
+    assert format_trace_name(template="of", **given) == "rank-3-of-8_iter8_9.trace.json.gz"
+    said = parse_trace_name("rank-3-of-8_iter8_9.trace.json.gz")
+    assert (said.rank, said.world_size, said.first, said.last) == (3, 8, 8, 9)
+    # A restart goes before the ending, whatever that is.
+    assert format_trace_name(template="{rank}.pt.trace.json", restart=1, **given) == "3.pt.trace_restart1.json.gz"
+
+
 @pytest.mark.parametrize(
     "template", ["", "../{rank}", "/tmp/{rank}", "{ranks}", "a//b", "[{mesh}", "a/../{rank}", "c:x"]
 )

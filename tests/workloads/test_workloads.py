@@ -67,6 +67,20 @@ def test_fsdp_trains_alone(fsdp1):
     assert not torch.distributed.is_initialized()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have names on Linux")
+@pytest.mark.parametrize("fsdp1", [False, True])
+def test_fsdp_leaves_no_thread_of_its_process_group(fsdp1):
+    # One that lets go of a Python object while the interpreter ends would end the process by an abort.
+    def gloos():
+        tasks = Path("/proc/self/task").glob("*/comm")
+        return {task.parent.name for task in tasks if "gloo" in task.read_text()}
+
+    before = gloos()
+    settings = Settings(steps=2, batch_size=2, device="cpu", profile=False)
+    fsdp.train(settings, fsdp1=fsdp1, width=32, layers=1, tokens=16)
+    assert gloos() == before
+
+
 def fake_batch(folder: Path, form: str, count: int) -> None:
     images = bytes((7 * i) % 256 for i in range(count * IMAGE_BYTES))
     labels = [i % 10 for i in range(count)]

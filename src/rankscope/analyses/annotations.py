@@ -26,9 +26,10 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.enclosing import innermost
-from rankscope.primitives.owning import outermost, union_by, with_ancestors
+from rankscope.primitives.owning import outermost, with_ancestors
 from rankscope.primitives.ranges import TORCH, USER, compiled_ranges, origins
 from rankscope.primitives.steps import host_steps, owners
+from rankscope.primitives.unions import covered_by
 from rankscope.results import (
     Analysis,
     Column,
@@ -161,7 +162,7 @@ def _ranges_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
             pl.lit(compiled_steps.len(), pl.Int64).alias(_COMPILED),
             (compiled_steps.len() - pl.col("in_step").filter(in_compiled).n_unique()).cast(pl.Int64).alias(_LOST),
         )
-        .join(union_by(pairs, "group").rename({"union_ns": "device_total_ns"}), on="group", how="left")
+        .join(covered_by(pairs, ["group"], "device_total_ns"), on="group", how="left")
         .join(counted, on="group", how="left")
         .with_columns(pl.col("device_total_ns", "device_events").fill_null(0))
         .drop("group")

@@ -23,10 +23,11 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.activity import activity, with_category
-from rankscope.primitives.ancestry import around, enclosing, inside, parents
+from rankscope.primitives.ancestry import enclosing, inside, parents
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.issued import READS, exposed, issued
 from rankscope.primitives.kernels import COMMUNICATION
+from rankscope.primitives.owning import with_ancestors
 from rankscope.primitives.phases import BACKWARD, phase_sets
 from rankscope.primitives.steps import host_steps
 from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
@@ -72,7 +73,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
 def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     operators, annotations = window["host_ops"], window["annotations"]
     calls = issued(window, inputs.options.communication)
-    position, rows = around(parents(operators), calls["operator_row"].to_numpy())
+    position, rows = with_ancestors(parents(operators), calls["operator_row"].to_numpy())
     accumulates = operators["name"].str.contains(_ACCUMULATES).fill_null(False).to_numpy()
     # FSDP reduces in hooks of the same operators, but scatters.
     buckets = np.isin(np.arange(calls.height), position[accumulates[rows]])

@@ -25,10 +25,11 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.activity import activity, computing_operators, gloo_ranges, time_of, with_category
-from rankscope.primitives.ancestry import around, enclosing, inside, parents
+from rankscope.primitives.ancestry import enclosing, inside, parents
 from rankscope.primitives.intervals import Int64, IntervalSet
 from rankscope.primitives.issued import READS, exposed, issued
 from rankscope.primitives.kernels import COMPUTE
+from rankscope.primitives.owning import with_ancestors
 from rankscope.primitives.steps import host_steps
 from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
 
@@ -123,7 +124,7 @@ def _ranges_around(ranges: pl.DataFrame, calls: pl.DataFrame) -> list[pl.Series]
         if host.height
         else innermost
     )
-    call, found = around(parents(ranges), rows)
+    call, found = with_ancestors(parents(ranges), rows)
     pairs = pl.DataFrame({"call": call, "name": ranges["name"].gather(found), "fsdp": ranges["fsdp"].gather(found)})
     # From the inside outwards, as `around` gives them.
     told = (

@@ -21,7 +21,8 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.allocations import MEMORY_COLUMNS, blocks, samples
-from rankscope.primitives.ancestry import around, parents
+from rankscope.primitives.ancestry import parents
+from rankscope.primitives.owning import with_ancestors
 from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
 
 COLUMNS = (
@@ -76,7 +77,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
         pl.col("bytes").sum().alias("self_increase"),
         pl.when(pl.col("live").is_not_null().any()).then(pl.col("live").sum()).alias("peak_bytes"),
     )
-    event, rows = around(parents(operators), row)
+    event, rows = with_ancestors(parents(operators), row)
     nobody = np.flatnonzero(row < 0)
     everyone = pl.DataFrame(
         {

@@ -36,11 +36,11 @@ from rankscope.primitives.owning import (
     launching_operators,
     outermost,
     summed_upwards,
-    union_by,
     with_ancestors,
 )
 from rankscope.primitives.peaks import number_type, peak_flops
 from rankscope.primitives.tensor_cores import eligible_operators, tensor_core_kernels
+from rankscope.primitives.unions import covered_by
 from rankscope.results import (
     Analysis,
     Column,
@@ -175,7 +175,7 @@ def _operators_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
 
 
 def _union(pairs: pl.DataFrame, name: str) -> pl.DataFrame:
-    return union_by(pairs, "group").rename({"union_ns": name})
+    return covered_by(pairs, ["group"], name)
 
 
 def _device_name(device: pl.DataFrame, inputs: Inputs) -> str | None:

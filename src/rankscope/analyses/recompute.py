@@ -22,7 +22,8 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.ancestry import around, enclosing, inside, parents
+from rankscope.primitives.ancestry import enclosing, inside, parents
+from rankscope.primitives.owning import with_ancestors
 from rankscope.primitives.phases import BACKWARD, phase_at, phase_sets
 from rankscope.primitives.steps import Bool, host_steps
 from rankscope.primitives.unions import covered_by
@@ -124,7 +125,7 @@ def _run_again(operators: pl.DataFrame, annotations: pl.DataFrame) -> tuple[Bool
     hooks = annotations.filter(~pl.col("on_device") & pl.col("name").str.contains(_HOOKS).fill_null(False))
     at = operators.select(pl.col("start_ns").alias("time_ns"), "pid", "tid")[candidates]
     hooked = enclosing(hooks, at) >= 0
-    position, rows = around(parents(operators), candidates)
+    position, rows = with_ancestors(parents(operators), candidates)
     inner_node, of = node[rows], operators["name"]
     around_it, own = of.gather(rows[inner_node]), of.gather(candidates[position[inner_node]])
     # A function that is its own gradient (an all-to-all) calls itself in its backward: that is no second run.

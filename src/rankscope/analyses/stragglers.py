@@ -4,20 +4,33 @@ One row per rank. A collective cannot finish before its last rank has come. On a
 lateness is its arrival less the median of the *other* ranks' arrivals; below the clocks' residual it is nothing.
 `lateness_ns` is the worst of each step, averaged over the steps. `waited_ns` is the time in which others waited for
 this rank: the union, step by step, of the waits it causes, for sums over overlapping collectives would count the same
-time twice. A rank that came late because it waited in another group passes the blame on. `saving_ns` is what a step
-would gain at most if the rank came no later than the last but one.
+time twice. A rank that came late because it waited in another group passes the blame on.
 
-The cause is sought in the stretch since the last collective of the same ranks, which all of them leave together. What
-took longer there than on the others (the median) made the rank late:
+Who is to blame is told by own time, step by step, from the last collective of one step to that of the next:
 
-- `slow_device`, `more_work`: the compute kernels launched in the same steps take longer, or are more or larger
+    own time = elapsed − exposed communication            excess = own time − median of its peers' own time
+
+Peers are the other ranks with the same program (one pipeline stage). Ranks tied by collectives take equally long for
+a step, but whoever waits has its device in a communication kernel and nothing else to do; so a victim, near or far,
+has no excess. A rank is named if its excess, or that of a part of its time, exceeds what the others show by chance:
+lastingly (its mean, in standard errors) or in some steps (so often as chance would not have it); its findings say so.
+`saving_ns` is what a step would gain at most if it took no longer than the slowest of the others. Ranks that fill a
+slice of the mesh or a host alike are one finding. A rank without peers is not judged.
+
+The cause is the part of its late steps that exceeds the peers':
+
+- `slow_device`: the same kernels take longer; `more_work`: there are more, or larger ones (by name and launch grid; on
+  the host operators by name and input shapes)
 - `data_loading`: the device sat idle while the host was in its data loader
 - `slow_host`: the device sat idle while the host ran operators, the runtime, or nothing that was recorded (asleep)
 - `memory`: the device sat idle in allocations, or copied
-- `slow_network`: the rank's other group moves its data slower than groups of its kind do
+- `slow_network` (a finding of its own): a group moves its data slower than groups of its kind do, or than in its
+  other steps
 - `unclear`: nothing explains half of it
 
-Point-to-point operations are left out of lateness: in a pipeline a stage waits for the one before it by design.
+What is peculiar comes first, if it explains three tenths: a late rank's host also lacks the time in which the others'
+hosts run ahead. Point-to-point operations are left out of lateness: in a pipeline a stage waits for the one before it
+by design; in own time they are communication like any other.
 """
 
 from __future__ import annotations
@@ -27,11 +40,15 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.causes import Cause, cause_of, excess, slow_groups, work_excess
+from rankscope.primitives.blame import Blamed, Standing, slices_of
+from rankscope.primitives.causes import Cause
 from rankscope.primitives.clocks import base_times
 from rankscope.primitives.communicators import POINT_TO_POINT, ranks_of
 from rankscope.primitives.intervals import Int64
-from rankscope.primitives.lateness import Arrivals, arrivals, median_of_others, pass_on, union_by
+from rankscope.primitives.lateness import Arrivals, arrivals, excess, pass_on, union_by
+from rankscope.primitives.mesh import Mesh, mesh_of
+from rankscope.primitives.owntime import own_times, roles
+from rankscope.primitives.slowlinks import SlowLink, slow_links
 from rankscope.primitives.stretches import PARTS, parts_until, previous, step_work
 from rankscope.results import Analysis, Column, Evidence, Finding, Inputs, Tables, by_window
 
@@ -42,28 +59,24 @@ COLUMNS = (
     Column("last_share", "ratio", "of its collectives, those where it came last by more than the residual"),
     Column("steps", "count", "steps in which it was compared"),
     Column("late_steps", "count", "steps in which it came last by more than the residual"),
-    Column("cause", "", "why it is late; null where it is not"),
-    Column("cause_ns", "ns", "what the cause explains of a step's lateness"),
+    Column("cause", "", "why it holds the others up; null where it does not by more than chance"),
+    Column("cause_ns", "ns", "what the cause explains of its own time beyond its peers', mean over steps"),
     Column("evidence", "", "the numbers behind the cause"),
-    Column("saving_ns", "ns", "what a step would gain at most if it came no later than the last but one"),
+    Column("saving_ns", "ns", "what a step would gain at most if it took no longer than the slowest of the others"),
 )
 
-WORTH = 0.01  # of a step: a straggler that costs less is no finding
-PERSISTENT = 0.5  # of the steps: with less it is only passing
-OUTSTANDING = 3.0  # times the other ranks' median: with less it only takes its turn
-NETWORK = 0.1  # slower than its like by this: a finding
 _WORK = ("work_ns", "pieces", "size")
 _STARTED, _ENDED = tuple(f"{name}_by_start" for name in PARTS), tuple(f"{name}_by_end" for name in PARTS)
 _MAPPED = {
     "rank": pl.Int64, "window": pl.Int64, "match": pl.Int64, "previous": pl.Int64, "step": pl.Int64,
-    "start_ns": pl.Int64, "end_ns": pl.Int64, "on_host": pl.Boolean,
+    "start_ns": pl.Int64, "end_ns": pl.Int64, "count": pl.Int64, "on_host": pl.Boolean, "work": pl.Int64,
     **dict.fromkeys((*_STARTED, *_ENDED, *_WORK), pl.Int64),
 }  # fmt: skip
 
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """What the rank had done by each matched collective, and what its steps launched."""
-    own = inputs.results["collectives"].filter((pl.col("rank") == inputs.rank) & pl.col("match").is_not_null())
+    own = inputs.results["collectives"].filter(pl.col("rank") == inputs.rank)
     parts = [
         _of_window(window, own.filter(pl.col("window") == number), inputs, number)
         for number, window in enumerate(by_window(tables, inputs))
@@ -72,7 +85,9 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 
 
 def _of_window(window: Tables, own: pl.DataFrame, inputs: Inputs, number: int) -> pl.DataFrame:
-    own = own.filter(~pl.col("collective").is_in(POINT_TO_POINT)).sort("start_ns", "end_ns")
+    ended = np.sort(own["end_ns"].to_numpy())
+    own = own.filter(pl.col("match").is_not_null() & ~pl.col("collective").is_in(POINT_TO_POINT))
+    own = own.sort("start_ns", "end_ns")
     start, end = own["start_ns"].to_numpy(), own["end_ns"].to_numpy()
     before = previous(own["group"].to_list(), _members(own), start, end)
     match = own["match"].to_numpy()
@@ -80,12 +95,22 @@ def _of_window(window: Tables, own: pl.DataFrame, inputs: Inputs, number: int) -
     by_start, by_end = parts_until(window, start, extra), parts_until(window, end, extra)
     frame = own.select("rank", "window", "match", "step", "start_ns", "end_ns").with_columns(
         pl.Series("previous", np.where(before >= 0, match[before], -1) if match.size else match, pl.Int64),
+        pl.Series("count", np.searchsorted(ended, end, side="right"), pl.Int64),
         pl.lit(window["device_events"].is_empty()).alias("on_host"),
         *(pl.Series(name, by_start[part], pl.Int64) for name, part in zip(_STARTED, PARTS, strict=True)),
         *(pl.Series(name, by_end[part], pl.Int64) for name, part in zip(_ENDED, PARTS, strict=True)),
     )
-    return frame.join(step_work(window, extra), on="step", how="left").select(
-        pl.col(name).cast(dtype) for name, dtype in _MAPPED.items()
+    launched = step_work(window, extra).with_columns(
+        pl.lit(inputs.rank, pl.Int64).alias("rank"), pl.lit(number, pl.Int64).alias("window")
+    )
+    # Two kinds of rows in one frame: collectives, and what steps launched (without a match).
+    return pl.concat(
+        [
+            part.with_columns(
+                pl.lit(None, dtype).alias(n) for n, dtype in _MAPPED.items() if n not in part.columns
+            ).select(pl.col(n).cast(dtype) for n, dtype in _MAPPED.items())
+            for part in (frame, launched)
+        ]
     )
 
 
@@ -97,7 +122,8 @@ def _members(own: pl.DataFrame) -> dict[str, frozenset[int]]:
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
     """Who is late, to whom it matters, and why."""
     ranks = sorted({info.rank for info in inputs.traces if info.rank is not None})
-    stretches = pl.concat([part.select(pl.col(n).cast(t) for n, t in _MAPPED.items()) for part in parts if part.width])
+    mapped = pl.concat([part.select(pl.col(n).cast(t) for n, t in _MAPPED.items()) for part in parts if part.width])
+    stretches = mapped.filter(pl.col("match").is_not_null())
     rows = _on_one_clock(stretches, inputs)
     if rows.is_empty():
         return _quiet(ranks), []
@@ -105,7 +131,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     found = arrivals(event, arrival)
     residual = rows["residual_ns"].to_numpy()
     late = np.where(found.late > residual, found.late, 0)
-    more = excess(event, {name: rows[name].to_numpy() for name in PARTS})
+    more = excess(event, {name: rows[name].to_numpy() for name in ("communication", "compute")})
     inherits = (2 * more["communication"] > found.late)[found.last] & (late[found.last] > 0)
     rank = rows["rank"].to_numpy()
     carries = ~inherits & (2 * more["compute"] > found.late)[found.last] & (late[found.last] > 0)
@@ -113,17 +139,39 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     behind = pass_on(event, rank, rows["begin_ns"].to_numpy(), arrival, found, inherits, carried)
     blamed = np.where(late[found.last] > 0, rank[behind], -1)
     table = _measure(ranks, rows, found, late, blamed, _communicators(rows, inputs))
-    own = _own(found, late, blamed, rank)
-    work = work_excess(rows.select("rank", "step", *_WORK).unique(["rank", "step"], keep="first").drop_nulls())
-    causes = {
-        each: _cause(rows, each, own, late, more, work) for each in table.filter(pl.col("late_steps") > 0)["rank"]
-    }
-    table = _with_causes(table, causes)
-    step_ns = _step_length(rows)
+    work = mapped.filter(pl.col("match").is_null()).select("rank", "step", "work", *_WORK)
+    mesh = _mesh(inputs)
+    standing = _standing(stretches, work, mesh, inputs)
+    verdicts = standing.blamed()
+    links = slow_links(inputs.results["collectives"], standing.step_ns)
+    table = _with_causes(table, verdicts)
+    sliced = standing.by_slice(verdicts, slices_of(mesh))
     return (
         table.select(column.name for column in COLUMNS),
-        [*_findings(table, step_ns), *_slow_networks(inputs, _steps(rows))],
+        [*_findings(sliced, table), *_slow_networks(links, max(standing.steps.size, 1))],
     )
+
+
+def _standing(stretches: pl.DataFrame, work: pl.DataFrame, mesh: Mesh, inputs: Inputs) -> Standing:
+    """The ranks' own times, step by step."""
+    collectives = inputs.results["collectives"]
+    groups = collectives.select("match", "group", "group_ranks").drop_nulls("match").unique("match")
+    rows = stretches.join(groups, on="match", how="left").with_columns(
+        pl.col("step").max().over("match"), pl.col("rank").n_unique().over("match").alias("ranks")
+    )
+    if rows["step"].null_count() == rows.height:
+        rows = rows.with_columns(pl.lit(0, pl.Int64).alias("step"))
+    rows = rows.with_columns((pl.col("ranks") == pl.col("ranks").max().over("group", "group_ranks")).alias("whole"))
+    ended = rows.with_columns(pl.col(name).alias(part) for part, name in zip(PARTS, _ENDED, strict=True))
+    stage = mesh.frame.filter(pl.col("dimension") == mesh.pipeline) if mesh.pipeline else mesh.frame.clear()
+    stages = dict(stage.select("rank", "coordinate").iter_rows())
+    return Standing(own_times(ended), work, roles(collectives, stages), on_host=bool(stretches["on_host"].all()))
+
+
+def _mesh(inputs: Inputs) -> Mesh:
+    groups = inputs.results["collectives"].select("group", "group_ranks").drop_nulls().unique().sort("group")
+    named = [(name, found) for name, text in groups.iter_rows() if (found := ranks_of(text)) is not None]
+    return mesh_of(inputs.traces, named)
 
 
 def _on_one_clock(stretches: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
@@ -196,15 +244,6 @@ def _communicators(rows: pl.DataFrame, inputs: Inputs) -> Int64:
     return found
 
 
-def _steps(rows: pl.DataFrame) -> int:
-    return max(rows["event_step"].n_unique(), 1)
-
-
-def _step_length(rows: pl.DataFrame) -> int:
-    span = rows["arrival_ns"].to_numpy().max() - rows["begin_ns"].to_numpy().min()
-    return max(int(span) // _steps(rows), 1)
-
-
 def _quiet(ranks: Sequence[int]) -> pl.DataFrame:
     """Nothing to compare: every rank with nulls."""
     numbers = dict.fromkeys(("lateness_ns", "waited_ns", "steps", "late_steps", "cause_ns", "saving_ns"), pl.Int64)
@@ -262,34 +301,19 @@ def _measure(
     )
 
 
-def _own(found: Arrivals, late: Int64, blamed: Int64, rank: Int64) -> Int64:
-    """The rows of ranks that came last by their own doing."""
-    own: Int64 = found.last[(late[found.last] > 0) & (blamed == rank[found.last])]
-    return own
-
-
-def _cause(rows: pl.DataFrame, rank: int, own: Int64, late: Int64, more: dict[str, Int64], work: pl.DataFrame) -> Cause:
-    mine = own[rows["rank"].to_numpy()[own] == rank]
-    if not mine.size:
-        return Cause("unclear", 0.0, "it never came last by its own doing")
-    steps = pl.DataFrame({"step": rows["event_step"].to_numpy()[mine], "lateness_ns": late[mine]})
-    worst = steps.group_by("step").agg(pl.col("lateness_ns").max())
-    launched = work.filter(pl.col("rank") == rank).join(worst, on="step").drop("rank", "step")
-    return cause_of(
-        int(late[mine].sum()),
-        {name: int(value[mine].sum()) for name, value in more.items()},
-        launched,
-        on_host=bool(rows["on_host"].to_numpy()[mine].all()),
-    )
-
-
-def _with_causes(table: pl.DataFrame, causes: dict[int, Cause]) -> pl.DataFrame:
+def _with_causes(table: pl.DataFrame, verdicts: Sequence[Blamed]) -> pl.DataFrame:
     """The causes beside the measures."""
-    shares = pl.Series([causes[r].share if r in causes else None for r in table["rank"]], dtype=pl.Float64)
+    causes: dict[int, Cause] = {each.ranks[0]: each.cause for each in verdicts}
+    excess_ns = {each.ranks[0]: each.excess_ns for each in verdicts}
+    saving = {each.ranks[0]: each.saving_ns for each in verdicts}
+    ranks = table["rank"].to_list()
     return table.with_columns(
-        pl.Series("cause", [causes[r].cause if r in causes else None for r in table["rank"]], dtype=pl.String),
-        pl.Series("evidence", [causes[r].evidence if r in causes else None for r in table["rank"]], dtype=pl.String),
-        (pl.col("lateness_ns") * shares).round().cast(pl.Int64).alias("cause_ns"),
+        pl.Series("cause", [causes[r].cause if r in causes else None for r in ranks], dtype=pl.String),
+        pl.Series("evidence", [causes[r].evidence if r in causes else None for r in ranks], dtype=pl.String),
+        pl.Series(
+            "cause_ns", [round(excess_ns[r] * causes[r].share) if r in causes else None for r in ranks], pl.Int64
+        ),
+        pl.coalesce(pl.Series([saving.get(r) for r in ranks], dtype=pl.Int64), "saving_ns").alias("saving_ns"),
     )
 
 
@@ -304,53 +328,54 @@ _ADVICE = {
 }
 
 
-def _findings(table: pl.DataFrame, step_ns: int) -> list[Finding]:
-    """Ranks that cost the job more than a little."""
+def _findings(blamed: Sequence[Blamed], table: pl.DataFrame) -> list[Finding]:
+    """Ranks, or slices of the mesh, that hold the others up."""
+    rows = {row["rank"]: row for row in table.iter_rows(named=True)}
     findings = []
-    others = median_of_others(np.zeros(table.height, dtype=np.int64), table["waited_ns"].fill_null(0).to_numpy())
-    table = table.with_columns(pl.Series("others", others))
-    costly = table.filter((pl.col("saving_ns") >= WORTH * step_ns) & (pl.col("late_steps") > 0))
-    for row in costly.sort("saving_ns", "rank", descending=[True, False]).iter_rows(named=True):
-        lasting = row["late_steps"] > PERSISTENT * row["steps"] and row["waited_ns"] > OUTSTANDING * row["others"]
+    for each in blamed:
+        mine = [rows[rank] for rank in each.ranks if rank in rows]
+        cause = each.cause.cause
         findings.append(
             Finding(
                 id="straggler",
-                severity="warning" if lasting else "info",
-                title=f"rank {row['rank']} holds the others up{'' if lasting else ' in some steps'}: {row['cause']}",
-                ranks=(row["rank"],),
+                severity="warning" if each.lasting else "info",
+                title=f"{each.label} holds the others up{'' if each.lasting else ' in some steps'}: {cause}",
+                ranks=each.ranks,
+                steps=() if each.lasting else each.steps,
                 evidence=(
-                    Evidence("late at worst in a step, mean", row["lateness_ns"], "ns"),
-                    Evidence("time others waited for it", row["waited_ns"], "ns"),
-                    Evidence("steps in which it came last", row["late_steps"], "count"),
-                    Evidence("steps", row["steps"], "count"),
-                    Evidence(f"cause: {row['cause']}", row["evidence"] or ""),
+                    Evidence("own time beyond its peers' median, mean over steps", each.excess_ns, "ns"),
+                    Evidence("late at worst in a step, mean", max(row["lateness_ns"] or 0 for row in mine), "ns"),
+                    Evidence("time others waited for it", max(row["waited_ns"] or 0 for row in mine), "ns"),
+                    Evidence("steps in which it is late", len(each.steps), "count"),
+                    Evidence("steps compared", each.compared, "count"),
+                    Evidence(f"cause: {cause}", each.cause.evidence),
                 ),
-                saving_ns=row["saving_ns"],
-                advice=_ADVICE.get(row["cause"] or "unclear", ""),
+                saving_ns=each.saving_ns,
+                advice=_ADVICE.get(cause, ""),
             )
         )
     return findings
 
 
-def _slow_networks(inputs: Inputs, steps: int) -> list[Finding]:
+def _slow_networks(links: Sequence[SlowLink], steps: int) -> list[Finding]:
     """Groups that move the same data slower than their like."""
-    collectives = inputs.results["collectives"].filter(~pl.col("collective").is_in(POINT_TO_POINT))
     findings = []
-    for row in slow_groups(collectives).iter_rows(named=True):
-        if row["excess_ns"] <= NETWORK * row["expected_ns"]:
-            continue
+    for link in links:
+        than = "those of its like" if link.groups else "in its other steps"
+        when = "" if link.lasting else " in some steps"
         findings.append(
             Finding(
                 id="slow-network",
-                severity="warning",
-                title=f"the collectives of group {row['group']} move their data slower than those of its like",
-                ranks=ranks_of(row["group_ranks"]) or () if row["group_ranks"] else (),
+                severity="warning" if link.lasting else "info",
+                title=f"the collectives of group {link.group} move their data slower than {than}{when}",
+                ranks=(ranks_of(link.group_ranks) or ()) if link.group_ranks else (),
+                steps=() if link.lasting else link.steps,
                 evidence=(
-                    Evidence("transfers take longer by", row["excess_ns"], "ns"),
-                    Evidence("of", row["expected_ns"], "ns"),
-                    Evidence("groups it is held against", row["groups"] - 1, "count"),
+                    Evidence("transfers take longer by", link.excess_ns, "ns"),
+                    Evidence("of", link.expected_ns, "ns"),
+                    Evidence("groups it is held against", link.groups, "count"),
                 ),
-                saving_ns=row["excess_ns"] // steps,
+                saving_ns=link.excess_ns // steps,
                 advice=_ADVICE["slow_network"],
             )
         )

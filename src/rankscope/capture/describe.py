@@ -6,11 +6,12 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rankscope.capture import process as facts
 from rankscope.capture.notices import warn
+from rankscope.capture.parallelism import Wrappers, mesh_groups
 from rankscope.capture.surroundings import surroundings
 from rankscope.rundir.config import CaptureConfig
 from rankscope.rundir.manifest import (
@@ -21,7 +22,7 @@ from rankscope.rundir.manifest import (
     to_json,
     write_new,
 )
-from rankscope.rundir.metadata import ClockAnchor, Mesh, TraceMetadata
+from rankscope.rundir.metadata import ClockAnchor, Mesh, StepSpan, TraceMetadata
 from rankscope.rundir.names import RUN_MANIFEST, format_trace_name, rank_folder
 
 _SWITCHES = ("record_shapes", "with_stack", "profile_memory", "with_flops", "with_modules")
@@ -38,6 +39,9 @@ class ThisRank:
     run_dir: str
     way: Mapping[str, str]
     """Which way recordings take: ``stop``, ``stop_reason``, ``compressor``."""
+    given_mesh: object = None
+    """The job's own DeviceMesh, where it gave one."""
+    wrappers: Wrappers = field(default_factory=Wrappers)
 
     def trace_path(self, first: int, last: int) -> Path:
         """Where the trace of these steps belongs."""
@@ -54,9 +58,14 @@ class ThisRank:
             mesh=self.mesh.by_name() if self.mesh else None,
             restart=process.restart_count,
             time=time.strftime("%Y%m%d-%H%M%S"),
+            time_ns=time.time_ns(),
             pid=os.getpid(),
         )
-        return Path(self.run_dir, rank_folder(process.rank, process.world_size), name)
+        return self.folder() / name
+
+    def folder(self) -> Path:
+        """The folder of this rank's traces; a name may have folders of its own below it."""
+        return Path(self.run_dir, rank_folder(self.process.rank, self.process.world_size))
 
     def schedule(self) -> dict[str, int]:
         """The schedule as manifests and traces have it, in steps."""
@@ -71,15 +80,15 @@ class ThisRank:
         *,
         partial_step: int | None,
         anchors: Sequence[ClockAnchor],
-        start_stall_ns: int,
-        previous_stall_ns: int,
-        step_median_ns: Mapping[str, int],
+        cost: Mapping[str, object],
+        step_times: tuple[StepSpan, ...],
+        collectives: Mapping[str, object],
+        memory: Mapping[str, int],
     ) -> TraceMetadata:
         """What the trace of these steps carries. Groups are as they are now: later ones than at the start count too."""
         process = self.process
         profiler: dict[str, object] = {name: getattr(self.config, name) for name in _SWITCHES}
-        profiler |= {"start_stall_ns": start_stall_ns, "previous_stall_ns": previous_stall_ns}
-        profiler |= {"step_median_ns": dict(step_median_ns), **self.way}
+        profiler |= {**cost, **self.way}
         return TraceMetadata(
             run_id=self.run_id,
             rank=process.rank,
@@ -89,7 +98,7 @@ class ThisRank:
             launcher=process.launcher,
             restart_count=process.restart_count,
             mesh=self.mesh,
-            process_groups=facts.process_groups(),
+            process_groups=facts.process_groups(self.mesh_dims()),
             schedule=self.schedule(),
             first_step=first,
             last_step=last,
@@ -99,7 +108,15 @@ class ThisRank:
             versions=facts.versions(),
             profiler=profiler,
             environment=surroundings(),
+            step_times=step_times,
+            parallelism=self.wrappers.describe(),
+            collectives=collectives,
+            memory=memory,
         )
+
+    def mesh_dims(self) -> dict[str, str]:
+        """The dimension that a process group runs along: in the mesh that was given, else in any that there is."""
+        return {**self.wrappers.mesh_dims(), **mesh_groups(self.given_mesh)}
 
     def rank_manifest(self) -> RankManifest:
         """``ranks/rank3.json`` as it is at the start."""

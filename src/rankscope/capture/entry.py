@@ -66,11 +66,25 @@ def enter(
         config, compressor = _compression(config)
         where, reason = choose_way(config, kinds)
         way = {"stop": where, "stop_reason": reason, "compressor": compressor}
-    rank = ThisRank(config, process, facts.mesh_of(mesh, dist_context), run_id, run_dir, way)
+    given = _mesh(mesh, dist_context)
+    rank = ThisRank(config, process, facts.mesh_of(given), run_id, run_dir, way, given)
+    if chosen and process.world_size > 1:
+        rank.wrappers.look()
     if process.rank == 0:
         manifest = rank.run_manifest(choice.expression)
         submit(lambda: write_run_manifest(run_dir, manifest))
     return Entry(rank, kinds, doubt) if chosen else None
+
+
+def _mesh(mesh: object, dist_context: object) -> object:
+    """The job's mesh; what cannot be asked for it is no reason not to profile."""
+    if mesh is not None or dist_context is None:
+        return mesh
+    try:
+        return facts.mesh_from(dist_context)
+    except Exception as error:
+        warn(f"dist_context gives no mesh: {type(error).__name__}: {error}")
+        return None
 
 
 def _compression(config: CaptureConfig) -> tuple[CaptureConfig, str]:

@@ -16,12 +16,16 @@ from pathlib import Path
 from rankscope.capture import process as facts
 from rankscope.capture import room
 from rankscope.capture.describe import ThisRank
+from rankscope.capture.edits import Edits
+from rankscope.capture.notices import logger
 from rankscope.capture.packing import finish_trace
 from rankscope.capture.ranklog import RankLog
 from rankscope.capture.recorder import Recording
+from rankscope.capture.told import Told
 from rankscope.capture.way import THREAD
 from rankscope.capture.writer import Writer, yield_to_training
 from rankscope.rundir.manifest import WrittenTrace
+from rankscope.rundir.metadata import METADATA_KEY
 
 LOOP_LIMIT_S = 1.0
 """How long the training loop waits for the run directory at most, and only where no local directory has room."""
@@ -40,7 +44,8 @@ class Ended:
     first: int
     last: int
     partial_step: int | None
-    stall_ns: int = 0
+    stall_ns: int
+    told: Told
 
 
 class Outbox:
@@ -101,22 +106,32 @@ class Outbox:
             # Both need the interpreter for themselves: not at a priority below the loop's.
             ended.recording.free()
             yield_to_training()
-            done = finish_trace(saved, target, partial_step=ended.partial_step)
+            edits = Edits(ended.partial_step, self._head(ended), frames=self._rank.config.with_stack)
+            done = finish_trace(saved, target, edits=edits, aside=self._rank.folder())
             self._largest = max(self._largest, done.json_bytes)
             took = time.perf_counter_ns() - began
             file = done.path.relative_to(self._rank.run_dir).as_posix()
             self._log.wrote(
                 WrittenTrace(file, ended.first, ended.last, done.bytes, done.json_bytes, ended.stall_ns, took)
             )
-            self._log.update(device=facts.device_of())
-            for old in self._log.rotate(self._rank.config.keep_windows, self._rank.config.keep_bytes):
-                with suppress(OSError):
-                    Path(self._rank.run_dir, old).unlink(missing_ok=True)
+            self._log.update(device=facts.device_of(), **ended.told.diary())
+            self._rotate()
         except Exception as error:
+            with suppress(Exception):  # a profiler that is left running would crash the process at its exit
+                ended.recording.abandon()
             self._failed(ended.first, ended.last, error, "save")
         finally:
             self.busy = False
         self._log.save()
+
+    def _rotate(self) -> None:
+        folder = self._rank.folder()
+        for old in self._log.rotate(self._rank.config.keep_windows, self._rank.config.keep_bytes):
+            path = Path(self._rank.run_dir, old)
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+                if path.parent != folder:
+                    path.parent.rmdir()  # of a name with a folder of its own; refused while another rank's is there
 
     def _save(self, recording: Recording, saved: Path) -> None:
         try:
@@ -143,15 +158,32 @@ class Outbox:
         run_dir, config = self._rank.run_dir, self._rank.config
         try:
             self._trouble = None
-            target = self._rank.trace_path(0, 0)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            room.try_to_write(target.parent)
+            folder = self._rank.folder()
+            for attempt in range(3):
+                folder.mkdir(parents=True, exist_ok=True)
+                try:
+                    room.try_to_write(folder)
+                    break
+                except FileNotFoundError:
+                    # Removed in this very moment: it is made again.
+                    if attempt == 2:
+                        raise
             needed = max(room.FIRST_GUESS_BYTES, 2 * self._largest)
-            self._staging = room.staging_folder(config.staging_dir, str(target.parent), needed)
+            self._staging = room.staging_folder(config.staging_dir, str(folder), needed)
         except OSError as error:
             self._trouble = error
         finally:
             self._looked.set()
         with suppress(OSError):
             local = room.staging_folder(config.staging_dir, None, 0)
-            room.remove_stale([run_dir, str(target.parent), *([local] if local else [])])
+            room.remove_stale([run_dir, str(folder), *([local] if local else [])])
+        if self._rank.process.world_size > 1 and not self._rank.wrappers.any:
+            with suppress(Exception):  # the model was not there yet when the capture began
+                self._rank.wrappers.look()
+
+    def _head(self, ended: Ended) -> str | None:
+        try:
+            return f'"{METADATA_KEY}": {ended.told.metadata(self._rank, ended).to_json()}'
+        except Exception:  # a trace without it is better than none
+            logger.exception("what the trace says of itself could not be made")
+            return None

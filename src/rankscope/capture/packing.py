@@ -15,11 +15,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
-from rankscope.capture.recorder import PARTIAL_STEP_NAME, STEP_NAME
+from rankscope.capture.edits import Edits
 from rankscope.capture.room import free_bytes, remove_saved, temporary_beside
 from rankscope.rundir.manifest import claim
 
-_CHUNK = 1 << 20
 _GZIP_LEVEL = 1
 """On traces level 1 is ten times as fast as level 9 and its file 1.6 times as large."""
 _ZSTD_LEVEL = 1
@@ -54,43 +53,58 @@ def verify_json(path: Path) -> int:
     return size
 
 
-def finish_trace(saved: Path, target: Path, *, partial_step: int | None = None) -> Finished:
+def finish_trace(saved: Path, target: Path, *, edits: Edits | None = None, aside: Path | None = None) -> Finished:
     """Turn a saved trace into a complete file: at ``target``, or at the next free name beside it.
 
     Args:
         saved: plain JSON as torch wrote it, on whatever disk; removed in the end, whatever happens.
         target: the wanted name; its ending says how it is compressed.
-        partial_step: a step whose range must not count as one.
+        edits: what to change in it.
+        aside: where the file lies until it is complete, on the disk of ``target``; beside it by default.
 
     Raises:
         OSError: the trace is not complete, or the directory cannot be written. Nothing is left behind then.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = temporary_beside(target)
+    edits = Edits() if edits is None else edits
+    folder = target.parent if aside is None else aside
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = temporary_beside(folder / target.name)
     try:
         json_bytes = verify_json(saved)
-        _check_room(target, json_bytes)
+        _check_room(folder, target.name, json_bytes)
         with saved.open("rb") as source, temporary.open("wb") as sink:
             if target.name.endswith(".tar.gz"):
-                _copy_to_tar(source, sink, target.name.removesuffix(".tar.gz") + ".json", partial_step)
+                _copy_to_tar(source, sink, target.name.removesuffix(".tar.gz") + ".json", edits)
             else:
                 with _compressed(sink, target.name) as write:
-                    for chunk in _chunks(source, partial_step):
+                    for chunk in edits.apply(source):
                         write(chunk)
             sink.flush()
             os.fsync(sink.fileno())
         size = temporary.stat().st_size
-        return Finished(claim(temporary, target), size, json_bytes)
+        return Finished(_claimed(temporary, target), size, json_bytes)
     finally:
         remove_saved(saved)
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
 
 
-def _check_room(target: Path, json_bytes: int) -> None:
+def _claimed(temporary: Path, target: Path) -> Path:
+    for attempt in range(3):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            return claim(temporary, target)
+        except FileNotFoundError:
+            # Another rank's rotation has just removed the folder, which was empty.
+            if attempt == 2:
+                raise
+    raise AssertionError
+
+
+def _check_room(folder: Path, name: str, json_bytes: int) -> None:
     # A trace is compressed to a tenth. Less than half of that cannot be enough, and need not be tried.
-    needed = json_bytes if target.name.endswith(".json") else json_bytes // 20
-    free = free_bytes(target.parent)
+    needed = json_bytes if name.endswith(".json") else json_bytes // 20
+    free = free_bytes(folder)
     if 0 <= free < needed:
         raise OSError(f"the disk has {free >> 10} kB free, too little for a trace of {json_bytes >> 10} kB")
 
@@ -132,24 +146,14 @@ def _compressed(sink: IO[bytes], name: str) -> Iterator[Callable[[bytes], object
     sink.write(machine.flush())
 
 
-def _copy_to_tar(source: IO[bytes], sink: IO[bytes], member: str, partial_step: int | None) -> None:
-    # A member's size stands before it, and leaving out a partial step changes it: it is counted first.
-    size = sum(len(chunk) for chunk in _chunks(source, partial_step))
+def _copy_to_tar(source: IO[bytes], sink: IO[bytes], member: str, edits: Edits) -> None:
+    # A member's size stands before it, and the edits change it: it is counted first.
+    size = sum(len(chunk) for chunk in edits.apply(source))
     source.seek(0)
     header = tarfile.TarInfo(member)
     header.size = size
     with _compressed(sink, ".gz") as write:
         write(header.tobuf(tarfile.GNU_FORMAT))
-        for chunk in _chunks(source, partial_step):
+        for chunk in edits.apply(source):
             write(chunk)
         write(b"\0" * (-size % tarfile.BLOCKSIZE + 2 * tarfile.BLOCKSIZE))
-
-
-def _chunks(source: IO[bytes], partial_step: int | None) -> Iterator[bytes]:
-    """Whole lines, so that no name is cut in two, the partial step renamed."""
-    whole = partial = b""
-    if partial_step is not None:
-        whole, partial = f'"{STEP_NAME}{partial_step}"'.encode(), f'"{PARTIAL_STEP_NAME}{partial_step}"'.encode()
-    while chunk := source.read(_CHUNK):
-        chunk += source.readline()
-        yield chunk.replace(whole, partial) if whole else chunk

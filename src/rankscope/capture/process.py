@@ -14,14 +14,31 @@ import sys
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from rankscope.capture.surroundings import numa_node_of
 from rankscope.errors import LauncherError
 from rankscope.rundir.launcher import Identity, identify
 from rankscope.rundir.metadata import ClockAnchor, Device, Mesh, ProcessGroup
+
+_PACKAGES = (
+    "torchvision",
+    "lightning",
+    "pytorch_lightning",
+    "transformers",
+    "accelerate",
+    "deepspeed",
+    "megatron.core",
+    "torchtitan",
+    "oneccl_bindings_for_pytorch",
+    "intel_extension_for_pytorch",
+    "triton",
+)
 
 
 @dataclass(frozen=True)
@@ -53,6 +70,13 @@ def this_process(environ: Mapping[str, str] | None = None) -> tuple[Process | No
     initialised = dist.is_available() and dist.is_initialized()
     if identity is None and not initialised:
         return None, notes
+    environ = os.environ if environ is None else environ
+    known_rank = identity.rank if identity is not None else None
+    if environ.get("RANK") and not environ.get("WORLD_SIZE") and not initialised and known_rank is None:
+        notes.append(
+            f"RANK={environ['RANK'][:20]} without WORLD_SIZE says nothing: this process counts as a job of its own, "
+            "rank 0 of 1; set both, or start it under torchrun"
+        )
     known = identity or Identity(host=socket.gethostname())
     rank, world_size, local_rank = known.rank, known.world_size, known.local_rank
     if initialised:
@@ -131,8 +155,13 @@ def resolve_run_dir(given: str | None, run_id: str, process: Process) -> str:
     return os.path.abspath(name)  # noqa: PTH100
 
 
-def process_groups() -> tuple[ProcessGroup, ...]:
-    """The groups that this rank is in, with their global ranks."""
+def process_groups(mesh_dims: Mapping[str, str] | None = None) -> tuple[ProcessGroup, ...]:
+    """The groups that this rank is in, with their global ranks.
+
+    Args:
+        mesh_dims: which dimension of a DeviceMesh a group runs along, by the group's name.
+    """
+    dims = mesh_dims or {}
     if not (dist.is_available() and dist.is_initialized()):
         return ()
     try:
@@ -140,16 +169,28 @@ def process_groups() -> tuple[ProcessGroup, ...]:
         configs = dist.distributed_c10d._get_all_pg_configs()
         groups = [
             ProcessGroup(
-                str(c.get("pg_name", "")), str(c.get("pg_desc", "")), tuple(int(r) for r in c.get("ranks") or ())
+                name := str(c.get("pg_name", "")),
+                str(c.get("pg_desc", "")),
+                tuple(int(r) for r in c.get("ranks") or ()),
+                dims.get(name),
+                str(c["backend_config"]) if c.get("backend_config") else None,
             )
             for c in configs
         ]
         world = tuple(range(dist.get_world_size()))
         # The default group says no ranks where it holds them all.
-        return tuple(g if g.ranks else ProcessGroup(g.name, g.description, world) for g in groups)
+        return tuple(g if g.ranks else replace(g, ranks=world) for g in groups)
     except Exception:
         ranks = tuple(dist.get_process_group_ranks(dist.group.WORLD))
         return (ProcessGroup("0", "default_pg", ranks),)
+
+
+def mesh_from(dist_context: object) -> object:
+    """The mesh of an object that has one; ``None`` where that says that the job is not distributed."""
+    if getattr(getattr(dist_context, "mesh_params", None), "is_distributed", True) is False:
+        return None
+    mesh_for = getattr(dist_context, "mesh_for", None)
+    return mesh_for("regular") if callable(mesh_for) else getattr(dist_context, "mesh", None)
 
 
 def mesh_of(mesh: object, dist_context: object = None) -> Mesh | None:
@@ -160,8 +201,7 @@ def mesh_of(mesh: object, dist_context: object = None) -> Mesh | None:
         dist_context: an object that has one: by ``mesh_for("regular")`` as d9d's, or as ``.mesh``.
     """
     if mesh is None and dist_context is not None:
-        mesh_for = getattr(dist_context, "mesh_for", None)
-        mesh = mesh_for("regular") if callable(mesh_for) else getattr(dist_context, "mesh", None)
+        mesh = mesh_from(dist_context)
     if mesh is None:
         return None
     shape = tuple(int(n) for n in getattr(mesh, "shape", ()) or ())
@@ -185,7 +225,8 @@ def device_of() -> Device:
             index,
             int(properties.total_memory),
             _text_of(properties, "uuid"),
-            _pci(properties),
+            pci := _pci(properties),
+            numa_node_of(pci),
         )
     return Device("cpu", _cpu_name(), None, None)
 
@@ -204,23 +245,40 @@ def versions() -> dict[str, str]:
         value = getattr(torch.version, name, None)
         if value:
             found[name] = str(value)
-    for name in ("torchvision", "lightning", "transformers", "accelerate", "deepspeed"):
+    with suppress(Exception):
+        if torch.cuda.is_available():
+            found["nccl"] = ".".join(str(part) for part in _untyped(torch.cuda.nccl.version))
+            found["cudnn"] = str(_untyped(torch.backends.cudnn.version))
+    for name in (
+        "torchvision",
+        "lightning",
+        "pytorch_lightning",
+        "oneccl_bindings_for_pytorch",
+        "transformers",
+        "accelerate",
+        "deepspeed",
+    ):
         version = getattr(sys.modules.get(name), "__version__", None)
         if version:
             found[name] = str(version)
     return found
 
 
+def _untyped(ask: Any) -> Any:
+    return ask()
+
+
 def clock_anchor() -> ClockAnchor:
-    """This moment on both clocks of the host; of a few readings, the one that was least interrupted."""
+    """This moment on the clocks of the host; of a few readings, the one that was least interrupted."""
     readings = []
     for _ in range(3):
         before = time.monotonic_ns()
         wall = time.time_ns()
+        perf = time.perf_counter_ns()
         after = time.monotonic_ns()
-        readings.append((after - before, wall, (before + after) // 2))
-    _, wall, monotonic = min(readings)
-    return ClockAnchor(wall, monotonic)
+        readings.append((after - before, wall, (before + after) // 2, perf))
+    _, wall, monotonic, perf = min(readings)
+    return ClockAnchor(wall, monotonic, perf)
 
 
 def activities() -> list[torch.profiler.ProfilerActivity]:

@@ -18,19 +18,21 @@ from typing import Any
 import torch
 
 from rankscope.capture import preemption, rivals, untouched
+from rankscope.capture.anchors import Anchors
 from rankscope.capture.entry import Entry, enter
 from rankscope.capture.notices import warn
 from rankscope.capture.outbox import BUSY, Ended, Outbox
-from rankscope.capture.process import clock_anchor
 from rankscope.capture.ranklog import RankLog, log_of
 from rankscope.capture.recorder import Recording, load_torch_parts
 from rankscope.capture.schedule import Window, windows
 from rankscope.capture.steps import StepTimes
+from rankscope.capture.surface import TorchSurface
+from rankscope.capture.told import Told
 from rankscope.capture.usernotes import UserNotes
 from rankscope.capture.way import THREAD
 from rankscope.capture.writer import EXIT_LIMIT_S, Writer
 from rankscope.rundir.config import CaptureConfig
-from rankscope.rundir.metadata import METADATA_KEY, ClockAnchor
+from rankscope.rundir.metadata import METADATA_KEY
 from rankscope.rundir.ranks import RanksLike
 
 _NEVER = sys.maxsize
@@ -38,7 +40,7 @@ STOP_TIMEOUT_S = 60.0
 """How long ``stop()`` waits for the last trace; what is not written by then is finished at the process's exit."""
 
 
-class Profiler:
+class Profiler(TorchSurface):
     """Profile a training loop on chosen ranks, into a run directory.
 
     ::
@@ -55,9 +57,10 @@ class Profiler:
         save_dir: the run directory; ``RANKSCOPE_RUN_DIR``, else ``rankscope_run_<time>``.
         ranks: which ranks to profile: ``"all"``, ``"0, 2, 4"``, ``"0-3"``, ``"every:8"``, ``"node"`` (the first of
             every host), several joined by commas, or whole numbers.
-        mesh: the job's DeviceMesh: its dimensions and this rank's coordinate go into names and traces.
-        dist_context: an object that has the mesh, by ``mesh_for("regular")`` or as ``mesh``.
+        period_steps: record the last ``active_steps`` of each period of so many steps.
         warmup_steps, active_steps: other names of ``warmup`` and ``active``.
+        dist_context: an object that has the mesh, by ``mesh_for("regular")`` or as ``mesh``.
+        mesh: the job's DeviceMesh: its dimensions and this rank's coordinate go into names and traces.
         activities: torch's activities; what is there by default.
 
     The others are the fields of :class:`~rankscope.rundir.config.CaptureConfig`, which explains them.
@@ -69,6 +72,10 @@ class Profiler:
     def __init__(
         self,
         save_dir: str | os.PathLike[str] | None = None,
+        period_steps: int | None = None,
+        warmup_steps: int | None = None,
+        active_steps: int | None = None,
+        dist_context: object = None,
         *,
         ranks: RanksLike | None = None,
         wait: int | None = None,
@@ -76,11 +83,7 @@ class Profiler:
         active: int | None = None,
         repeat: int | None = None,
         skip_first: int | None = None,
-        period_steps: int | None = None,
-        warmup_steps: int | None = None,
-        active_steps: int | None = None,
         mesh: object = None,
-        dist_context: object = None,
         record_shapes: bool | None = None,
         with_stack: bool | None = None,
         profile_memory: bool | None = None,
@@ -115,7 +118,7 @@ class Profiler:
         self._outbox: Outbox | None = None
         self._times: StepTimes | None = None
         self._notes = UserNotes()
-        self._anchors: list[ClockAnchor] = []
+        self._anchors = Anchors()
         self._window_stall_ns = 0
         self._earlier_stall_ns = 0
         self._recorded = 0
@@ -135,19 +138,20 @@ class Profiler:
         """Whether the step that is running is recorded."""
         return self._recording is not None and self._recording.started
 
-    def start(self, start_step: int = 0, *, by_hook: bool = False) -> None:
+    def start(self, start_step: int = 0, *, first_began_ns: int | None = None) -> None:
         """Begin at step ``start_step``. After ``init_process_group``, if the job has one.
 
         Args:
             start_step: the number of the step that begins now.
-            by_hook: nobody wrote this call: ``rankscope run`` or ``exec`` counts the optimizer's steps.
+            first_began_ns: nobody wrote this call: ``rankscope run`` or ``exec`` counts the optimizer's steps, and the
+                one before ``start_step`` began at this reading of ``time.perf_counter_ns``.
         """
-        if not by_hook:
+        if first_began_ns is None:
             untouched.stand_aside()
         self.step_num = start_step
         self._pid = os.getpid()
         try:
-            self._start(start_step)
+            self._start(start_step, first_began_ns)
         except Exception as error:
             self._give_up("start", error)
 
@@ -171,9 +175,9 @@ class Profiler:
         log, times, self._log, self._times, self._next = self._log, self._times, None, None, _NEVER
         try:
             atexit.unregister(self._at_exit)
-            log.update(state="finished", steps=self.step_num - self._start_step)
-            if times is not None:
-                log.update(step_times=times.spans(self.step_num), step_median_ns=times.medians(self.step_num))
+            # After the last trace, which brings an older diary.
+            steps, told = self.step_num - self._start_step, Told(self.step_num, times, self._anchors, {})
+            self._writer.submit(lambda: log.update(state="finished", steps=steps, **told.diary()))
             self._writer.submit(log.save)
             if not self._writer.drain(timeout_s):
                 log.warn_once("slow", f"{self.run_dir} is slow: a trace is still being written after {timeout_s:.0f} s")
@@ -200,17 +204,9 @@ class Profiler:
     def __exit__(self, *_exception: object) -> None:
         self.stop()
 
-    def add_metadata(self, key: str, value: str) -> None:
-        """Put a text into every trace that is still to be written."""
-        self._notes.add(key, str(value))
-
-    def add_metadata_json(self, key: str, value: str) -> None:
-        """Put a JSON value, given as text, into every trace that is still to be written."""
-        self._notes.add_json(key, value)
-
     # --- windows --------------------------------------------------------------------------------------------
 
-    def _start(self, start_step: int) -> None:
+    def _start(self, start_step: int, first_began_ns: int | None) -> None:
         if self._log is not None:
             warn("the profiler was started twice; the second start is ignored")
             return
@@ -231,13 +227,17 @@ class Profiler:
         # Exit or an exception after a start without a stop would otherwise end in a crash inside torch.
         atexit.register(self._at_exit)
         self._times = StepTimes(start_step)
+        if first_began_ns is not None:
+            self._times = StepTimes(start_step - 1, first_began_ns)
+            self._times.mark(time.perf_counter_ns())
+        self._anchors.add()
         self._begin_step()
 
     def _begin_step(self) -> None:
         """What a step's beginning asks for: nothing, a warm-up, a recording, or the end of one."""
         step, window, began = self.step_num, self._window, time.perf_counter_ns()
         if self._times is not None and step >= self._times.fold_at:
-            self._times.fold()
+            self._times.fold(step)
         if self._recording is not None and self._recording.started and window is not None:
             self._recording.end_step()
             if step <= window.last:
@@ -254,7 +254,7 @@ class Profiler:
             if window is None:
                 return
         if step >= window.first and self._recording is not None:
-            self._anchors = [clock_anchor()]
+            self._anchors.begin_window()
             self._recording.start()
             self._recording.begin_step(step)
         self._next = step + 1 if step >= window.first else window.first
@@ -307,21 +307,12 @@ class Profiler:
             return
         first, began = window.first, time.perf_counter_ns()
         self._recording = None
-        self._anchors.append(clock_anchor())
         try:
-            metadata = entry.rank.metadata(
-                first,
-                last,
-                partial_step=partial_step,
-                anchors=self._anchors,
-                start_stall_ns=self._window_stall_ns,
-                previous_stall_ns=self._earlier_stall_ns,
-                step_median_ns=self._times.medians(self.step_num) if self._times is not None else {},
-            )
-            # Ours goes last: a user's key cannot take its place.
-            recording.end({**self._notes.by_key, METADATA_KEY: metadata.to_json()})
+            recording.end({key: text for key, text in self._notes.by_key.items() if key != METADATA_KEY})
+            self._anchors.add()
+            told = Told(self.step_num, self._times, self._anchors, self._cost())
             stall_ns = self._window_stall_ns + time.perf_counter_ns() - began
-            outbox.take(Ended(recording, first, last, partial_step, stall_ns))
+            outbox.take(Ended(recording, first, last, partial_step, stall_ns, told))
         except Exception as error:
             recording.abandon()
             self._fail(first, last, error, "save")
@@ -330,6 +321,15 @@ class Profiler:
             return
         self._window_stall_ns += time.perf_counter_ns() - began
         self._recorded += 1
+
+    def _cost(self) -> dict[str, object]:
+        log = self._log
+        return {
+            "start_stall_ns": self._window_stall_ns,
+            "previous_stall_ns": self._earlier_stall_ns,
+            "previous_windows": log.windows if log is not None else 0,
+            "previous_bytes": log.bytes if log is not None else 0,
+        }
 
     def _displaced(self) -> None:
         """The job starts a profiler of its own while ours is busy: it has the right of way."""

@@ -39,6 +39,8 @@ class RankLog:
         self._saving = threading.Lock()
         self._said: set[str] = set()
         self.losses = 0
+        self.windows = self.bytes = 0
+        """How many traces were written, and of how many bytes, whether they were kept or not."""
 
     @property
     def manifest(self) -> RankManifest:
@@ -53,6 +55,8 @@ class RankLog:
     def wrote(self, trace: WrittenTrace) -> None:
         """A trace lies complete."""
         with self._lock:
+            self.windows += 1
+            self.bytes += trace.bytes or 0
             self._manifest = replace(self._manifest, written=(*self._manifest.written, trace)[-_MAX_NOTES:])
 
     def rotate(self, keep_windows: int, keep_bytes: int) -> list[str]:

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from rankscope.capture import rivals
+from rankscope.capture.collectives import CollectiveCalls
 from rankscope.capture.way import all_threads
 from rankscope.rundir.config import CaptureConfig
 
@@ -75,6 +76,7 @@ class Recording:
             **options,
         )
         self._range: Any = None
+        self.calls = CollectiveCalls()
         self._stopping = threading.Lock()
         self.started = self.ended = self.stopped = False
 
@@ -91,6 +93,7 @@ class Recording:
         """Begin to record."""
         self.started = True
         self._profile.start_trace()
+        self.calls.begin()
 
     def begin_step(self, step: int) -> None:
         """Open the range of a step."""
@@ -104,18 +107,24 @@ class Recording:
             opened.__exit__(None, None, None)
 
     def end(self, metadata: Mapping[str, str]) -> None:
-        """Put the metadata into the trace and record nothing further.
+        """Put the user's metadata into the trace and record nothing further.
 
         Args:
             metadata: JSON text by top-level key. It must come before the stop: what is added later is not
-                written.
+                written. Ours is put into the file.
         """
         self.end_step()
+        self.calls.end()
         self.ended = True
         for key, text in metadata.items():
             self._profile.add_metadata_json(key, text)
         if self._off_loop:
             self._profile.toggle_collection_dynamic(False, self._activities)
+
+    def toggle(self, enable: bool, activities: Any) -> None:
+        """Record less, or all again; nothing where this torch cannot."""
+        with suppress(Exception):
+            self._profile.toggle_collection_dynamic(enable, activities)
 
     def stop(self) -> None:
         """Gather what was recorded; harmless where that was done already."""
@@ -142,6 +151,7 @@ class Recording:
         try:
             if not self.started:
                 self.start()
+            self.calls.end()
             self.end_step()
         finally:
             self.stop()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
+
+import torch
 
 from rankscope.rundir.manifest import redact
 
@@ -21,6 +23,7 @@ _MAX_VALUE = 1000
 def surroundings(environ: Mapping[str, str] | None = None) -> dict[str, object]:
     """Everything there is to say; what cannot be found out is left out."""
     found: dict[str, object] = {"settings": settings(os.environ if environ is None else environ)}
+    found["torch"] = torch_settings()
     cores = affinity()
     if cores is not None:
         found["cpu_affinity"] = as_ranges(cores)
@@ -36,6 +39,58 @@ def settings(environ: Mapping[str, str]) -> dict[str, str]:
             (said,) = redact([f"{name}={environ[name][:_MAX_VALUE]}"])
             kept[name] = said.partition("=")[2]
     return kept
+
+
+def torch_settings() -> dict[str, object]:
+    """What torch was told in code: threads, precision, determinism."""
+    asked: dict[str, Callable[[], object]] = {
+        "num_threads": torch.get_num_threads,
+        "num_interop_threads": torch.get_num_interop_threads,
+        "float32_matmul_precision": torch.get_float32_matmul_precision,
+        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled,
+        "cudnn_benchmark": lambda: torch.backends.cudnn.benchmark,
+        "cudnn_deterministic": lambda: torch.backends.cudnn.deterministic,
+        "default_dtype": lambda: str(torch.get_default_dtype()).removeprefix("torch."),
+    }
+    found = {}
+    for name, ask in asked.items():
+        with suppress(Exception):  # an older or newer torch
+            found[name] = ask()
+    return found
+
+
+def memory() -> dict[str, int]:
+    """Bytes: what this process holds of the host's memory and held at most, and what torch's allocator holds of the
+    accelerator's, where the job has woken one."""
+    found: dict[str, int] = {}
+    with suppress(OSError, ValueError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            name = {"VmRSS": "host_rss", "VmHWM": "host_peak"}.get(line.partition(":")[0])
+            if name is not None:
+                found[name] = int(line.split()[1]) * 1024
+    for kind in ("cuda", "xpu"):
+        module = getattr(torch, kind, None)
+        if module is None or not module.is_available() or not module.is_initialized():
+            continue
+        for name, ask in (
+            ("allocated", "memory_allocated"),
+            ("peak_allocated", "max_memory_allocated"),
+            ("reserved", "memory_reserved"),
+        ):
+            with suppress(Exception):
+                found[name] = int(getattr(module, ask)())
+    return found
+
+
+def numa_node_of(pci_bus_id: str | None) -> int | None:
+    """The NUMA node that a device hangs on; ``None`` where the system does not say."""
+    if pci_bus_id is None:
+        return None
+    try:
+        node = int(Path(f"/sys/bus/pci/devices/{pci_bus_id.lower()}/numa_node").read_text())
+    except (OSError, ValueError):
+        return None
+    return node if node >= 0 else None  # -1 on a machine that has one
 
 
 def affinity() -> set[int] | None:

@@ -12,6 +12,7 @@ import atexit
 import functools
 import os
 import sys
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -31,6 +32,7 @@ rankscope: no trace was written: this job loaded torch and made no optimizer ste
 class _Counter:
     def __init__(self) -> None:
         self.profiler: Any = None
+        self.made_ns = time.perf_counter_ns()
         self.primary: weakref.ref[Any] | None = None
         self.depth = self.steps = self.others = 0
         self.aside = False
@@ -57,8 +59,9 @@ class _Counter:
 
         try:
             self.profiler = Profiler()
-            # The process group is there by now, and the first step, which compiles and allocates, is over.
-            self.profiler.start(1, by_hook=True)
+            # The process group is there by now, and the first step, which compiles and allocates, is over. It is taken
+            # to have begun when the first optimizer was made.
+            self.profiler.start(1, first_began_ns=self.made_ns)
         except Exception as error:
             self.aside = True
             warn(f"this job is not profiled: {error}")
@@ -79,6 +82,8 @@ def install(module: Any) -> None:
     @functools.wraps(original)
     def profile_hook_step(func: Callable[..., Any]) -> Callable[..., Any]:
         step = original(func)
+        if not _counter.steps:
+            _counter.made_ns = time.perf_counter_ns()  # torch comes here at the first optimizer of each kind
 
         @functools.wraps(step)
         def counted(*args: Any, **options: Any) -> Any:

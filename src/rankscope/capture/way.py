@@ -36,14 +36,13 @@ def choose_way(config: CaptureConfig, activities: Sequence[torch.profiler.Profil
         return LOOP, "this torch cannot end a recording without stopping it"
     if config.stop_off_loop == "always":
         return THREAD, "asked for"
-    if config.with_stack:
-        return LOOP, "Python frames of later steps would be in the trace"
     if any(activity is not torch.profiler.ProfilerActivity.CPU for activity in activities):
         return LOOP, "an accelerator is recorded"
     global _releases
     if _releases is None:
         try:
-            _releases = any(stop_releases_others(activities) for _ in range(2))
+            # On a busy machine the other thread may come too late for a short stop: once seen is enough.
+            _releases = any(stop_releases_others(activities, operators) for operators in (0, 300, 1000, 3000))
         except Exception:
             _releases = False
     if _releases:
@@ -60,8 +59,8 @@ def all_threads() -> Any:
     return import_module("torch._C._profiler")._ExperimentalConfig(profile_all_threads=True)
 
 
-def stop_releases_others(activities: Sequence[torch.profiler.ProfilerActivity]) -> bool:
-    """Whether other Python threads run while torch stops a recording: tried out with a recording of nothing.
+def stop_releases_others(activities: Sequence[torch.profiler.ProfilerActivity], operators: int = 0) -> bool:
+    """Whether other Python threads run while torch stops a recording: tried out with one of so many operators.
 
     Another thread waits to run, and for so long as this takes nobody is made to give way to it: it runs in the
     middle of the stop, or after it.
@@ -78,6 +77,9 @@ def stop_releases_others(activities: Sequence[torch.profiler.ProfilerActivity]) 
     profile: Any = torch.profiler.profile(activities=list(activities))
     rivals.prepare(profile.prepare_trace)
     profile.start_trace()
+    small = torch.zeros(1)
+    for _ in range(operators):
+        torch.neg(small)
     waiting = threading.Thread(target=other, name="rankscope-probe", daemon=True)
     waiting.start()
     there.wait(1.0)

@@ -72,7 +72,7 @@ def command(options: Sequence[str], script: Sequence[str], environ: Mapping[str,
         added.append("--standalone")
     if "nproc-per-node" not in given and "PET_NPROC_PER_NODE" not in environ:
         added.append(f"--nproc-per-node={_workers()}")
-    return [sys.executable, "-m", "torch.distributed.run", *added, *options, *script]
+    return [sys.executable, "-m", "rankscope.launch.elastic", *added, *options, *script]
 
 
 def refuse_to_nest(environ: Mapping[str, str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from rankscope.primitives.enclosing import innermost
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.nesting import nest
 
@@ -15,7 +16,7 @@ def enclosing(ranges: pl.DataFrame, instants: pl.DataFrame) -> Int64:
     A range is open from its start to just before its end; one without duration is open at its instant.
 
     Args:
-        ranges: start_ns, end_ns, pid, tid.
+        ranges: start_ns, end_ns, pid, tid; parent_row where it is known already.
         instants: time_ns, pid, tid.
 
     Returns:
@@ -23,41 +24,11 @@ def enclosing(ranges: pl.DataFrame, instants: pl.DataFrame) -> Int64:
     """
     if not ranges.height or not instants.height:
         return np.full(instants.height, -1, dtype=np.int64)
-    columns = ["pid", "tid", "time_ns"]
-    # One instant once: among ranges without duration a second would seem to be inside the first.
-    place = instants.select(pl.struct(columns).rank("dense")).to_series().cast(pl.Int64).to_numpy() - 1
-    first = np.unique(place, return_index=True)[1]
-    points = instants.select(columns)[first].rename({"time_ns": "start_ns"}).with_columns(end_ns=pl.col("start_ns"))
-    both = pl.concat(
-        [ranges.select("pid", "tid", "start_ns", "end_ns"), points.select("pid", "tid", "start_ns", "end_ns")]
-    )
-    thread = both.select(pl.struct("pid", "tid").rank("dense")).to_series().cast(pl.Int32).to_numpy()
-    nesting = nest(thread, both["start_ns"].to_numpy(), both["end_ns"].to_numpy())
-    parent = nesting.parent[ranges.height :].astype(np.int64)
-    found: Int64 = np.where(parent < ranges.height, parent, -1)[place]
-    return found
-
-
-def around(parent: Int64, rows: Int64) -> tuple[Int64, Int64]:
-    """Each row with itself and all ranges around it.
-
-    Args:
-        parent: of each range the row of the one directly around it, −1 for none.
-        rows: rows to start from; −1 for none.
-
-    Returns:
-        Positions in `rows`, and rows of ranges: a pair for each range around each.
-    """
-    at = np.flatnonzero(rows >= 0).astype(np.int64)
-    current = rows[at]
-    positions, found = [at], [current]
-    while at.size:
-        above = parent[current]
-        keep = above >= 0
-        at, current = at[keep], above[keep]
-        positions.append(at)
-        found.append(current)
-    return np.concatenate(positions), np.concatenate(found)
+    if "parent_row" not in ranges.columns:
+        thread = ranges.select(pl.struct("pid", "tid").rank("dense")).to_series().cast(pl.Int32).to_numpy()
+        nesting = nest(thread, ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy())
+        ranges = ranges.with_columns(pl.Series("parent_row", nesting.parent, dtype=pl.Int32))
+    return innermost(ranges, instants.rename({"time_ns": "at_ns"}))
 
 
 def parents(ranges: pl.DataFrame) -> Int64:

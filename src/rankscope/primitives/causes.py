@@ -1,17 +1,13 @@
-"""Why a rank is late: what its stretches held more of than the others', and what its steps launched more of."""
+"""Why a rank is late: which part of its time is longer than its peers', and what its steps launched more of."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import polars as pl
 
-from rankscope.primitives.intervals import Int64
-from rankscope.primitives.lateness import median_of_others
-
-# Which parts of a stretch speak for which cause, on a device and without one.
+# Which parts of a rank's time speak for which cause.
 PARTS_OF_CAUSE = {
     "data_loading": ("data_loading",),
     "memory": ("allocation", "copies"),
@@ -28,8 +24,9 @@ WORDS = {
     "communication": "in the collectives of another group",
 }
 EXPLAINS = 0.5  # of the lateness: less explains nothing
-FRESH = 0.2  # of the lateness must be held against parts at least
-MORE = 0.05  # work counts as more beyond this share of the others' median
+# What is peculiar comes first. A rank that is late by it also lacks the time that the others wait in, in which their
+# hosts run ahead; so its host seems slow beside theirs, by up to as much again.
+PECULIAR = 0.3
 
 
 @dataclass(frozen=True)
@@ -47,55 +44,113 @@ class Cause:
     evidence: str
 
 
-def excess(event: Int64, parts: Mapping[str, Int64]) -> dict[str, Int64]:
-    """Each part of each row less the median of the other rows' of its event."""
-    return {name: value - median_of_others(event, value) for name, value in parts.items()}
+@dataclass(frozen=True)
+class Work:
+    """What a rank's late steps launched beside its peers' median.
+
+    Attributes:
+        more_ns: what its pieces take that they have not, less what theirs take that it has not.
+        slower_ns: by how much the pieces that both have take longer on it.
+        work_ns: what its pieces take in all.
+        pieces: how many it launched.
+        pieces_others: the peers' median.
+        size: their grids' blocks, or inputs' elements, in all.
+        size_others: the peers' median.
+    """
+
+    more_ns: int
+    slower_ns: int
+    work_ns: int
+    pieces: int
+    pieces_others: int
+    size: int
+    size_others: int
 
 
-def work_excess(work: pl.DataFrame) -> pl.DataFrame:
-    """What each rank's steps launched, with the medians of the other ranks' same steps.
+def work_beside(work: pl.DataFrame, rank: int, peers: Sequence[int], steps: Sequence[int]) -> Work | None:
+    """A rank's launched work beside that of its peers, piece by piece.
+
+    A piece that most peers do not launch is more work as a whole; one that they launch too, as often, is slower by the
+    difference of its mean duration from theirs.
 
     Args:
-        work: rank, step, work_ns, pieces, size.
+        work: rank, step, work (which piece), pieces, work_ns, size.
+        rank: the rank.
+        peers: those it is held against.
+        steps: its late steps.
     """
-    if work.is_empty():
-        return work.with_columns(pl.lit(0, pl.Int64).alias(f"{name}_others") for name in ("work_ns", "pieces", "size"))
-    step = (work["step"].rank("dense").cast(pl.Int64) - 1).to_numpy()
-    return work.with_columns(
-        pl.Series(f"{name}_others", median_of_others(step, work[name].to_numpy().astype(np.int64)))
-        for name in ("work_ns", "pieces", "size")
+    here = work.filter(pl.col("step").is_in(list(steps)))
+    others = here.filter(pl.col("rank").is_in(list(peers)))
+    count = others.group_by("step").agg(pl.col("rank").n_unique().alias("ranks"))
+    mine = here.filter(pl.col("rank") == rank).group_by("step", "work").agg(pl.col("pieces", "work_ns", "size").sum())
+    if mine.is_empty() or others.is_empty():
+        return None
+    each = others.group_by("step", "work", "rank").agg(pl.col("pieces", "work_ns", "size").sum())
+    # The median over all peers, of whom some may not have launched it at all.
+    theirs = (
+        each.group_by("step", "work")
+        .agg(
+            pl.col("pieces").sort(descending=True),
+            pl.col("size").sort(descending=True),
+            (pl.col("work_ns") / pl.col("pieces")).median().alias("unit_ns"),
+        )
+        .join(count, on="step")
+        .with_columns(((pl.col("ranks") - 1) // 2).alias("middle"))
+        .with_columns(
+            pl.col(name).list.get(pl.col("middle"), null_on_oob=True).fill_null(0) for name in ("pieces", "size")
+        )
+    )
+    both = mine.join(theirs, on=["step", "work"], how="full", coalesce=True, suffix="_others").with_columns(
+        pl.col("pieces", "work_ns", "size", "pieces_others", "size_others").fill_null(0)
+    )
+    own_unit = pl.col("work_ns") / pl.when(pl.col("pieces") > 0).then("pieces")
+    unit = pl.coalesce("unit_ns", own_unit)
+    extra = (pl.col("pieces") - pl.col("pieces_others")) * unit
+    shared = pl.min_horizontal("pieces", "pieces_others")
+    # Where it launches more of a piece than its peers, the surplus counts at its own pace.
+    row = both.filter(pl.col("step").is_in(mine["step"].unique().to_list())).select(
+        extra.sum().alias("more"),
+        (shared * (pl.coalesce(own_unit, unit) - unit)).sum().alias("slower"),
+        pl.col("work_ns", "pieces", "pieces_others", "size", "size_others").sum(),
+    )
+    found = row.row(0, named=True)
+    return Work(
+        round(found["more"] or 0),
+        round(found["slower"] or 0),
+        found["work_ns"],
+        found["pieces"],
+        found["pieces_others"],
+        found["size"],
+        found["size_others"],
     )
 
 
-def cause_of(late: int, more: Mapping[str, int], work: pl.DataFrame, *, on_host: bool) -> Cause:
-    """The cause that explains most of a rank's lateness.
+def cause_of(late: int, more: Mapping[str, int], work: Work | None, *, on_host: bool) -> Cause:
+    """The cause that explains a rank's lateness.
 
     Args:
-        late: lateness summed over the collectives where the rank came last by itself, ns.
-        more: by part, what its stretches before them held more of than the others', ns, summed alike.
-        work: of the steps they are in: lateness_ns, and the columns of `work_excess`.
+        late: its own time beyond its peers' in its late steps, ns.
+        more: by part, what it held more of in them, ns.
+        work: what they launched beside the peers'.
         on_host: the job computes on the host: slow operators are a slow host.
     """
-    # Compute that took no longer than elsewhere, but had not been done yet, hands on a delay from before.
-    fresh = max(late - max(more.get("compute", 0), 0), round(FRESH * late))
-    found = [each for each in (_by_work(work, on_host=on_host), *_by_parts(fresh, more)) if each is not None]
-    # Work launched comes first: a device that has more to do also leaves the host waiting.
-    chosen = next((each for each in found if each.cause in ("slow_device", "more_work")), None)
-    if chosen is None and found:
-        chosen = max(found, key=lambda each: each.share)
-    if chosen is not None and chosen.share >= EXPLAINS:
-        return chosen
-    if not found:
+    if late <= 0:
+        return Cause("unclear", 0.0, "it never came last by its own doing")
+    found = [*_by_work(late, more, work, on_host=on_host), *_by_parts(late, more)]
+    peculiar = [each for each in found if each.cause != "slow_host" and each.share >= PECULIAR]
+    chosen = max(peculiar or found, key=lambda each: each.share, default=None)
+    if chosen is None:
         return Cause("unclear", 0.0, "nothing that was recorded took longer than on the other ranks")
-    best = max(found, key=lambda each: each.share)
-    return Cause("unclear", best.share, f"at most {best.share:.0%} is explained: {best.evidence}")
+    if not peculiar and chosen.share < EXPLAINS:
+        return Cause("unclear", chosen.share, f"at most {chosen.share:.0%} is explained: {chosen.evidence}")
+    return chosen
 
 
 def _by_parts(late: int, more: Mapping[str, int]) -> list[Cause]:
     causes = []
     for cause, names in PARTS_OF_CAUSE.items():
         total = sum(more.get(name, 0) for name in names)
-        if total <= 0 or late <= 0:
+        if total <= 0:
             continue
         main = max(names, key=lambda name: more.get(name, 0))
         words = f"{_ms(total)} more than the others' median {_place(cause)}, most of it {WORDS[main]}"
@@ -104,33 +159,31 @@ def _by_parts(late: int, more: Mapping[str, int]) -> list[Cause]:
 
 
 def _place(cause: str) -> str:
-    return "of its stretches" if cause in ("slow_network", "memory") else "of its device's idle time"
+    return "of its steps" if cause in ("slow_network", "memory") else "of its device's idle time"
 
 
-def _by_work(work: pl.DataFrame, *, on_host: bool) -> Cause | None:
-    if work.is_empty():
-        return None
-    total = work.sum().row(0, named=True)
-    late, mine, others = total["lateness_ns"], total["work_ns"], total["work_ns_others"]
-    if late <= 0 or others <= 0 or mine <= others:
-        return None
-    longer = mine / others - 1
-    more = max(_ratio(total["pieces"], total["pieces_others"]), _ratio(total["size"], total["size_others"]))
-    share = min((mine - others) / late, 1.0)
-    if longer <= MORE or share < EXPLAINS:
-        return None
+def _by_work(late: int, more: Mapping[str, int], work: Work | None, *, on_host: bool) -> list[Cause]:
+    if work is None:
+        return []
+    # No more than what the rank's time shows of it: work that runs while it waits anyway makes nobody late.
+    longer = more.get("operators" if on_host else "compute", 0)
     what = "operators" if on_host else "kernels"
-    words = f"{what} launched in its late steps take {_ms(mine - others)} more than the others' median (+{longer:.0%})"
-    counts = f"{total['pieces']} against {total['pieces_others']}"
-    if more > MORE and more >= longer / 2:
-        return Cause("more_work", share, f"{words}; there are more or larger ones (+{more:.0%}; {counts})")
-    if on_host:
-        return None
-    return Cause("slow_device", share, f"{words}; they are as many ({counts}) and as large")
-
-
-def _ratio(mine: int, others: int) -> float:
-    return mine / others - 1 if others > 0 else 0.0
+    counts = f"{work.pieces} against {work.pieces_others}"
+    others = max(work.work_ns - work.more_ns - work.slower_ns, 1)
+    found = []
+    if work.more_ns > 0:
+        words = (
+            f"{what} launched in its late steps take {_ms(work.more_ns)} more than the others' median "
+            f"(+{work.more_ns / others:.1%}) because there are more or larger ones ({counts})"
+        )
+        found.append(Cause("more_work", max(min(work.more_ns, longer) / late, 0.0), words))
+    if work.slower_ns > 0 and not on_host:
+        words = (
+            f"the same kernels take {_ms(work.slower_ns)} longer than the others' median in its late steps "
+            f"(+{work.slower_ns / others:.1%}; {counts} of them)"
+        )
+        found.append(Cause("slow_device", max(min(work.slower_ns, longer) / late, 0.0), words))
+    return [Cause(each.cause, min(each.share, 1.0), each.evidence) for each in found]
 
 
 def _ms(nanoseconds: int) -> str:
@@ -138,35 +191,3 @@ def _ms(nanoseconds: int) -> str:
         if nanoseconds >= size:
             return f"{nanoseconds / size:.3g} {unit}"
     return f"{nanoseconds / 1e3:.3g} µs"
-
-
-def slow_groups(rows: pl.DataFrame) -> pl.DataFrame:
-    """Groups that move the same data slower than others of their size do.
-
-    Args:
-        rows: group, group_ranks, group_size, collective, bytes, match, transfer_ns.
-
-    Returns:
-        group, group_ranks, excess_ns (over all), expected_ns, groups (that it was held against), slowest first.
-    """
-    key = ["collective", "bytes", "group_size"]
-    one = ["group", "group_ranks"]
-    each = (
-        rows.filter(pl.col("transfer_ns").is_not_null() & pl.col("bytes").is_not_null())
-        .unique("match")
-        .group_by(*one, *key)
-        .agg(pl.col("transfer_ns").median().alias("typical"), pl.len().alias("count"))
-    )
-    # Medians of groups are held against the median of all groups of the key: one slow one of three moves it little.
-    held = each.with_columns(
-        pl.col("typical").median().over(key).alias("expected"), pl.len().over(key).alias("groups")
-    ).filter(pl.col("groups") >= 3)
-    return (
-        held.group_by(one)
-        .agg(
-            ((pl.col("typical") - pl.col("expected")) * pl.col("count")).sum().cast(pl.Int64).alias("excess_ns"),
-            (pl.col("expected") * pl.col("count")).sum().cast(pl.Int64).alias("expected_ns"),
-            pl.col("groups").max(),
-        )
-        .sort("excess_ns", *one, descending=[True, False, False])
-    )

@@ -5,6 +5,7 @@ All arrays hold one row per rank and collective; ``event`` says which collective
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,6 +39,11 @@ def median_of_others(event: Int64, value: Int64, missing: int = 0) -> Int64:
     result = np.empty_like(value)
     result[order] = np.where(count > 1, below + (above - below) // 2, missing)
     return result
+
+
+def excess(event: Int64, parts: Mapping[str, Int64]) -> dict[str, Int64]:
+    """Each part of each row less the median of the other rows' of its event."""
+    return {name: value - median_of_others(event, value) for name, value in parts.items()}
 
 
 @dataclass(frozen=True)

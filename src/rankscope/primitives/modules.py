@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.ancestry import around, enclosing
+from rankscope.primitives.ancestry import enclosing
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.nesting import nest
+from rankscope.primitives.owning import with_ancestors
 from rankscope.primitives.phases import MODULE_FRAME
 
 TOP = "/"
@@ -75,7 +76,7 @@ def launched_by_modules(calls: Calls, device: pl.DataFrame, runtime: pl.DataFram
         {"time_ns": launched["launch_ns"], "pid": runtime["pid"].gather(row), "tid": runtime["tid"].gather(row)}
     )
     innermost = enclosing(calls.frame, instants)
-    event, found = around(calls.parent, innermost)
+    event, found = with_ancestors(calls.parent, innermost)
     return launched.select("start_ns", "end_ns")[event].with_columns(
         calls.frame["path"].gather(found).alias("path"), pl.Series("innermost", innermost[event] == found)
     )

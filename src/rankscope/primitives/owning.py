@@ -70,20 +70,3 @@ def summed_upwards(parent: Int32 | Int64, depth: npt.NDArray[np.int16], value: n
     for level in range(int(depth.max(initial=0)), 0, -1):
         rows = np.flatnonzero((depth == level) & (parent >= 0))
         np.add.at(value, parent[rows], value[rows])
-
-
-def union_by(frame: pl.DataFrame, *keys: str) -> pl.DataFrame:
-    """The length of the union of intervals, ns, group by group: the keys and `union_ns`.
-
-    Args:
-        frame: start_ns, end_ns and the keys.
-    """
-    # In the order of starts, an interval adds what of it lies beyond all that began before it.
-    reached = pl.col("end_ns").cum_max().shift(1).over(keys)
-    added = (pl.col("end_ns") - pl.max_horizontal("start_ns", reached)).clip(0)
-    return (
-        frame.sort(*keys, "start_ns")
-        .with_columns(added.alias("union_ns"))
-        .group_by(keys, maintain_order=True)
-        .agg(pl.col("union_ns").sum())
-    )

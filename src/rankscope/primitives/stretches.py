@@ -7,6 +7,8 @@ what makes it late. Sums since the file's beginning make every stretch a differe
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
 import math
 import re
@@ -90,42 +92,55 @@ def parts_until(tables: Mapping[str, pl.DataFrame], instants: Int64, extra: str 
 
 
 def step_work(tables: Mapping[str, pl.DataFrame], extra: str | None) -> pl.DataFrame:
-    """What each step launched: step, work_ns (summed durations of its compute kernels), pieces (how many), and size.
+    """What each step launched, by piece of work: step, work, pieces (how many), work_ns (their summed durations), size.
 
-    The size is that of the kernels' grids, blocks in all. Without a device the pieces are top-level operators, and the
-    size is that of their inputs.
+    A piece is a compute kernel with its launch grid, and the size the blocks of that; without a device a top-level
+    operator with its inputs' shapes, and the size those. `work` is a number that is the same for the same piece on
+    every rank. Work of no step counts for none.
     """
     device, annotations = tables["device_events"], tables["annotations"]
     steps = host_steps(annotations)
     if device.height:
-        work = with_category(device, extra).filter(pl.col("category") == COMPUTE)
-        at, text = work["launch_ns"], work["grid"]
+        done = with_category(device, extra).filter(pl.col("category") == COMPUTE)
+        at, text = done["launch_ns"], done["grid"]
     else:
-        work = computing_operators(tables["host_ops"], gloo_ranges(tables["host_ops"], annotations))
-        at, text = work["start_ns"], work["input_dims"]
+        done = computing_operators(tables["host_ops"], gloo_ranges(tables["host_ops"], annotations))
+        at, text = done["start_ns"], done["input_dims"]
     owner = owners(
         steps["start_ns"].to_numpy(),
         steps["end_ns"].to_numpy(),
         at.fill_null(0).to_numpy(),
         at.is_not_null().to_numpy(),
     )
-    sizes = {each: _size(each, product=bool(device.height)) for each in text.unique().drop_nulls()}
     number = steps["step"].to_numpy() if steps.height else np.empty(0, dtype=np.int64)
     owned = owner >= 0
-    return (
-        pl.DataFrame(
-            {
-                "step": number[owner[owned]] if steps.height else np.empty(0, dtype=np.int64),
-                "work_ns": (work["end_ns"] - work["start_ns"]).filter(pl.Series(owned)),
-                "size": text.replace_strict(sizes, default=0, return_dtype=pl.Int64).filter(pl.Series(owned)),
-            }
-        )
-        .group_by("step")
-        .agg(pl.col("work_ns").sum(), pl.len().cast(pl.Int64).alias("pieces"), pl.col("size").sum())
-        .with_columns(pl.col("step").cast(pl.Int64))
+    pieces = pl.DataFrame(
+        {
+            "step": number[owner[owned]] if steps.height else np.empty(0, dtype=np.int64),
+            "name": done["name"].filter(pl.Series(owned)),
+            "text": text.filter(pl.Series(owned)),
+            "work_ns": (done["end_ns"] - done["start_ns"]).filter(pl.Series(owned)),
+        }
+    )
+    sums = pieces.group_by("step", "name", "text").agg(pl.len().cast(pl.Int64).alias("pieces"), pl.col("work_ns").sum())
+    # Numbers of their own, as hashes differ from process to process.
+    labels = [_code(name, text) for name, text in sums.select("name", "text").iter_rows()]
+    size = [_size(text, product=bool(device.height)) if text else 0 for text in sums["text"]]
+    return sums.select(
+        pl.col("step").cast(pl.Int64),
+        pl.Series("work", labels, pl.Int64),
+        "pieces",
+        "work_ns",
+        (pl.col("pieces") * pl.Series(size, dtype=pl.Int64)).alias("size"),
     )
 
 
+def _code(name: str | None, text: str | None) -> int:
+    digest = hashlib.blake2b(f"{name}\0{text}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
+
+
+@functools.lru_cache(maxsize=4096)
 def _size(text: str, *, product: bool) -> int:
     """Blocks of a grid, or elements of all shapes in a list."""
     try:

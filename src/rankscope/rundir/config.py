@@ -53,7 +53,8 @@ class CaptureConfig:
     compression: str = "gz"
     """``gz``, ``zst`` (needs zstandard), ``tar.gz`` or ``none``."""
     name_template: str = DEFAULT_TEMPLATE
-    """What trace names are made of; see ``rankscope.rundir.names``."""
+    """What trace names are made of, or ``d9d`` (with ``tar.gz`` by default), ``tensorboard``, ``of``; see
+    ``rankscope.rundir.names``."""
     staging_dir: str | None = None
     """Where a trace lies until it is complete: a local directory with room for it, ``$TMPDIR`` by default. The
     training loop writes there alone, so that a slow run directory does not hold it up."""
@@ -111,6 +112,8 @@ class CaptureConfig:
                     hint="leave out one of them",
                 )
             values.setdefault("repeat", 0)
+        if values.get("name_template") == "d9d":
+            values.setdefault("compression", "tar.gz")
         for name in ("save_dir", "staging_dir"):
             if values.get(name) is not None:
                 values[name] = os.fspath(values[name])  # type: ignore[call-overload]

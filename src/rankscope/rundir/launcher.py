@@ -41,7 +41,7 @@ class Identity:
     step_id: str | None = None
     """Which of the job's launches this is, where the scheduler counts them."""
     elastic_id: str | None = None
-    """torchrun's rendezvous id, unless it is the default that all jobs share."""
+    """torchrun's rendezvous id, unless it is the default that all jobs share; Open MPI's own number of this launch."""
     restart_count: int = 0
     host: str = ""
 
@@ -172,6 +172,9 @@ def identify(environ: Mapping[str, str]) -> Identity:
     )
     if chosen is None:
         return unknown
+    namespace = environ.get("PMIX_NAMESPACE", "")
+    if unknown.elastic_id is None and chosen.family.name == "openmpi" and namespace:
+        unknown = replace(unknown, elastic_id=f"openmpi-{namespace[:100]}")
     world_size, local_rank, local_size = chosen.world_size, chosen.local_rank, chosen.local_size
     if chosen in managers:
         # PMIx says the rank alone; whoever stands beside it with the same rank knows the rest.
@@ -288,9 +291,10 @@ def _whole(name: str, environ: Mapping[str, str]) -> int | None:
 def _name(chosen: _Seen, by_torchrun: bool, environ: Mapping[str, str]) -> str:
     if chosen.family is _TORCH:
         return "torchrun" if by_torchrun else "env"
-    # Intel MPI speaks PMI and adds local ranks of its own.
+    # Intel MPI speaks PMI and adds local ranks of its own. So does the Hydra of MPICH 4, which says that it is one.
     if chosen.family.name == "pmi" and "MPI_LOCALRANKID" in environ:
-        return "intelmpi"
+        theirs = "HYDI_CONTROL_FD" not in environ or any(name.startswith("I_MPI_") for name in environ)
+        return "intelmpi" if theirs else "pmi"
     return chosen.family.name
 
 

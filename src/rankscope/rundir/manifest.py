@@ -12,10 +12,11 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from dataclasses import fields as dataclass_fields
 from pathlib import Path
 
 from rankscope.rundir import fields
-from rankscope.rundir.metadata import Device, Mesh
+from rankscope.rundir.metadata import ClockAnchor, Device, Mesh, StepSpan
 from rankscope.rundir.names import TEMPORARY_PREFIX, TEMPORARY_SUFFIX, unique_name
 
 SCHEMA_VERSION = 1
@@ -112,22 +113,21 @@ class WrittenTrace:
 
 
 @dataclass(frozen=True)
-class StepSpan:
-    """Successive steps that ran in one state of the profiler, and how long each took."""
+class StepBlock:
+    """Successive steps whose times are kept together, so that a long job's are of bounded size."""
 
     first_step: int = 0
-    state: str = "wait"
-    """``wait``, ``warmup`` or ``active``."""
-    ns: tuple[int, ...] = ()
+    steps: int = 0
+    min_ns: int = 0
+    max_ns: int = 0
+    total_ns: int = 0
 
     @classmethod
-    def from_json(cls, obj: object) -> StepSpan | None:
-        """Read one; ``None`` if it does not say where it begins."""
+    def from_json(cls, obj: object) -> StepBlock | None:
+        """Read one; ``None`` if a number is missing."""
         raw = fields.mapping(obj)
-        first = fields.count(raw.get("first_step"))
-        if first is None:
-            return None
-        return cls(first, fields.text(raw.get("state")) or "wait", fields.items(raw.get("ns"), fields.count))
+        numbers = [fields.count(raw.get(f.name)) for f in dataclass_fields(cls)]
+        return None if None in numbers else cls(*[n for n in numbers if n is not None])
 
 
 @dataclass(frozen=True)
@@ -181,11 +181,16 @@ class RankManifest:
     """Which way was taken: ``stop`` (``thread``, off the training loop, or ``loop``), ``stop_reason``, and
     ``compressor`` (``isal``, ``zlib``, ``zstandard``, ``none``)."""
     step_times: tuple[StepSpan, ...] = ()
-    """How long steps took: the first thousand and the latest."""
+    """How long steps took, from the first on: each of the first and of the latest by itself."""
+    step_blocks: tuple[StepBlock, ...] = ()
+    """The steps between those."""
     step_median_ns: Mapping[str, int] = field(default_factory=dict)
     """The median of these by state: what the profiler itself costs."""
     environment: Mapping[str, object] = field(default_factory=dict)
-    """``cpu_affinity``, ``numa_nodes``, ``settings`` (variables of the communication library, torch and their kin)."""
+    """``cpu_affinity``, ``numa_nodes``, ``settings`` (variables of the communication library, torch and their kin),
+    ``torch`` (its own settings)."""
+    clock_anchors: tuple[ClockAnchor, ...] = ()
+    """At the start, and at the beginning and end of each recording: the first and the latest of them."""
     warnings: tuple[str, ...] = ()
 
     @classmethod
@@ -212,10 +217,12 @@ class RankManifest:
             rotated=fields.count(raw.get("rotated")) or 0,
             capture=fields.strings(raw.get("capture")),
             step_times=fields.items(raw.get("step_times"), StepSpan.from_json),
+            step_blocks=fields.items(raw.get("step_blocks"), StepBlock.from_json),
             step_median_ns={
                 k: n for k, v in fields.mapping(raw.get("step_median_ns")).items() if (n := fields.count(v))
             },
             environment=fields.mapping(raw.get("environment")),
+            clock_anchors=fields.items(raw.get("clock_anchors"), ClockAnchor.from_json),
             warnings=fields.items(raw.get("warnings"), fields.text),
         )
 

@@ -49,6 +49,10 @@ class ProcessGroup:
     description: str = ""
     ranks: tuple[int, ...] = ()
     """Global ranks, in the order of the group's own ranks."""
+    mesh_dim: str | None = None
+    """The dimension of the DeviceMesh that this group runs along."""
+    backend: str | None = None
+    """As torch has it: ``cpu:gloo,cuda:nccl``."""
 
     @classmethod
     def from_json(cls, obj: object) -> ProcessGroup | None:
@@ -56,24 +60,31 @@ class ProcessGroup:
         raw = fields.mapping(obj)
         name = fields.text(raw.get("name")) or ""
         ranks = fields.items(raw.get("ranks"), fields.count)
-        return cls(name, fields.text(raw.get("description")) or "", ranks) if name or ranks else None
+        if not name and not ranks:
+            return None
+        said = [fields.text(raw.get(key)) for key in ("description", "mesh_dim", "backend")]
+        return cls(name, said[0] or "", ranks, said[1], said[2])
 
 
 @dataclass(frozen=True)
 class ClockAnchor:
-    """One moment read on two clocks of this host."""
+    """One moment read on the clocks of this host."""
 
     wall_ns: int
     """Nanoseconds since 1970, as the host had it."""
     monotonic_ns: int
     """Nanoseconds of the host's monotonic clock."""
+    perf_ns: int | None = None
+    """Nanoseconds of this process's ``time.perf_counter``, the clock of the step times."""
 
     @classmethod
     def from_json(cls, obj: object) -> ClockAnchor | None:
         """Read one; ``None`` if a clock is missing."""
         raw = fields.mapping(obj)
         wall, monotonic = fields.integer(raw.get("wall_ns")), fields.integer(raw.get("monotonic_ns"))
-        return None if wall is None or monotonic is None else cls(wall, monotonic)
+        if wall is None or monotonic is None:
+            return None
+        return cls(wall, monotonic, fields.integer(raw.get("perf_ns")))
 
 
 @dataclass(frozen=True)
@@ -88,6 +99,8 @@ class Device:
     """Bytes."""
     uuid: str | None = None
     pci_bus_id: str | None = None
+    numa_node: int | None = None
+    """The host's memory that is nearest to it."""
 
     @classmethod
     def from_json(cls, obj: object) -> Device | None:
@@ -103,7 +116,27 @@ class Device:
             fields.count(raw.get("total_memory")),
             fields.text(raw.get("uuid")),
             fields.text(raw.get("pci_bus_id")),
+            fields.count(raw.get("numa_node")),
         )
+
+
+@dataclass(frozen=True)
+class StepSpan:
+    """Successive steps that ran in one state of the profiler, and how long each took."""
+
+    first_step: int = 0
+    state: str = "wait"
+    """``wait``, ``warmup`` or ``active``."""
+    ns: tuple[int, ...] = ()
+
+    @classmethod
+    def from_json(cls, obj: object) -> StepSpan | None:
+        """Read one; ``None`` if it does not say where it begins."""
+        raw = fields.mapping(obj)
+        first = fields.count(raw.get("first_step"))
+        if first is None:
+            return None
+        return cls(first, fields.text(raw.get("state")) or "wait", fields.items(raw.get("ns"), fields.count))
 
 
 @dataclass(frozen=True)
@@ -130,14 +163,29 @@ class TraceMetadata:
     partial_step: int | None = None
     """A step that had begun when the recording ended; its range is named ``PartialStep#`` in the file."""
     clock_anchors: tuple[ClockAnchor, ...] = ()
+    """At this recording's beginning and end, then those of the run before it, the oldest first."""
     device: Device | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     profiler: Mapping[str, object] = field(default_factory=dict)
     """The switches, and what the profiler itself cost so far: ``start_stall_ns`` of this window (time that
-    the loop stood still for it), ``previous_stall_ns`` of all windows before it, ``step_median_ns`` by state so far,
-    ``stop`` and ``stop_reason`` (see :class:`~rankscope.rundir.manifest.RankManifest`), ``compressor``."""
+    the loop stood still for it), ``previous_stall_ns``, ``previous_windows`` and ``previous_bytes`` of all windows
+    before it, ``step_median_ns`` by state so far; ``stop``, ``stop_reason`` and ``compressor`` as in
+    :class:`~rankscope.rundir.manifest.RankManifest`."""
     environment: Mapping[str, object] = field(default_factory=dict)
-    """``cpu_affinity``, ``numa_nodes``, ``settings``: as in the rank's manifest."""
+    """``cpu_affinity``, ``numa_nodes``, ``settings``, ``torch``: as in the rank's manifest."""
+    step_times: tuple[StepSpan, ...] = ()
+    """How long steps took until now: the first and the latest, all of them in the rank's manifest."""
+    parallelism: tuple[Mapping[str, object], ...] = ()
+    """One entry a wrapped module. ``kind`` is ``ddp`` (``buckets`` in the order in which they are reduced, with
+    ``bytes`` and ``parameters``), ``fsdp1`` or ``fsdp2`` (``bytes`` of the whole and ``shard_bytes`` of this rank);
+    ``group`` is a process group's name."""
+    collectives: Mapping[str, object] = field(default_factory=dict)
+    """What this rank called from Python while it was recorded: ``kinds`` (operation, group, ranks, dtype, elements,
+    bytes), ``order`` (an index into them for each call), ``us`` (when, after ``began_ns`` on the wall clock) and
+    ``left_out``."""
+    memory: Mapping[str, int] = field(default_factory=dict)
+    """Bytes at the recording's end: ``host_rss``, ``host_peak``, and of an accelerator ``allocated``,
+    ``peak_allocated``, ``reserved``."""
 
     def to_json(self) -> str:
         """One line of JSON that survives torch's writer."""
@@ -177,6 +225,10 @@ class TraceMetadata:
             versions=fields.strings(raw.get("versions")),
             profiler=fields.mapping(raw.get("profiler")),
             environment=fields.mapping(raw.get("environment")),
+            step_times=fields.items(raw.get("step_times"), StepSpan.from_json),
+            parallelism=fields.items(raw.get("parallelism"), lambda item: fields.mapping(item) or None),
+            collectives=fields.mapping(raw.get("collectives")),
+            memory={k: n for k, v in fields.mapping(raw.get("memory")).items() if (n := fields.count(v)) is not None},
         )
 
 

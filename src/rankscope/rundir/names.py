@@ -15,6 +15,14 @@ from dataclasses import dataclass, field, replace
 from rankscope.errors import ConfigError
 
 DEFAULT_TEMPLATE = "rank{rank}[_restart{restart}][_{mesh}]_iter{first}_{last}"
+LAYOUTS = {
+    "rankscope": DEFAULT_TEMPLATE,
+    "d9d": "step_{next}/rank-{rank}[-coord-{coord}][_restart{restart}]-trace.json",
+    "tensorboard": "{host}[_restart{restart}]_{pid}.{time_ns}.pt.trace.json",
+    "of": "rank-{rank}-of-{world_size}[_restart{restart}]_iter{first}_{last}",
+}
+"""Names that others know, by the word that may stand for the template. d9d's ``step_`` counts the steps that are over,
+as its own does; TensorBoard's are those of ``torch.profiler.tensorboard_trace_handler``."""
 TRACE_SUFFIX = ".trace.json"
 ENDINGS = {
     "gz": TRACE_SUFFIX + ".gz",
@@ -38,11 +46,16 @@ PLACEHOLDERS = (
     "host",
     "first",
     "last",
+    "next",
     "mesh",
+    "coord",
     "time",
+    "time_ns",
     "restart",
     "pid",
 )
+"""``next`` is the step after the last, ``coord`` the mesh coordinate without names (``0-1``), ``time_ns`` the time of
+writing in nanoseconds since 1970."""
 
 
 @dataclass(frozen=True)
@@ -94,15 +107,16 @@ def parse_mesh(text: str) -> dict[str, int] | None:
 
 
 def check_template(template: str) -> str:
-    """Return ``template`` if names can be made from it.
+    """The template that ``template`` stands for (one of :data:`LAYOUTS`, or itself), if names can be made from it.
 
     Raises:
         ConfigError: an unknown placeholder, an unbalanced bracket, a path that leaves the directory.
     """
+    template = LAYOUTS.get(template, template)
     rest = template
     for placeholder in PLACEHOLDERS:
         rest = rest.replace("{" + placeholder + "}", "x")
-    known = " ".join("{" + p + "}" for p in PLACEHOLDERS)
+    known = " ".join("{" + p + "}" for p in PLACEHOLDERS) + "; or one of " + ", ".join(LAYOUTS)
     if "{" in rest or "}" in rest:
         raise ConfigError(f"the trace name template {template!r} has an unknown placeholder", hint=f"known: {known}")
     if re.search(r"[\[\]]", re.sub(r"\[[^\[\]]*\]", "", template)):
@@ -130,6 +144,7 @@ def format_trace_name(
     mesh: Mapping[str, int] | None = None,
     restart: int = 0,
     time: str | None = None,
+    time_ns: int | None = None,
     pid: int | None = None,
 ) -> str:
     """The path of a trace relative to the run directory, with ``/`` between folders.
@@ -137,17 +152,17 @@ def format_trace_name(
     Args:
         rank: the global rank.
         first, last: the first and last ``ProfilerStep#`` in the file, both inclusive.
-        template: what the name is made of; see the module's docstring.
+        template: what the name is made of, or one of :data:`LAYOUTS`; see the module's docstring.
         compressed: whether the file is gzip.
         compression: how the file is compressed, one of :data:`ENDINGS`, where ``compressed`` does not say enough.
         mesh: this rank's coordinate by dimension name.
         restart: how often the job was restarted; in the name when above zero.
-        time: the time of writing, as it shall stand in the name.
+        time, time_ns: the time of writing, as it shall stand in the name, and in nanoseconds since 1970.
 
     Raises:
         ConfigError: the template is not usable.
     """
-    check_template(template)
+    template = check_template(template)
     values = {
         "rank": str(rank),
         "world_size": _text(world_size),
@@ -155,8 +170,11 @@ def format_trace_name(
         "host": re.sub(r"[^A-Za-z0-9.-]", "-", host or "").strip("."),
         "first": str(first),
         "last": str(last),
+        "next": str(last + 1),
         "mesh": format_mesh(mesh) if mesh else "",
+        "coord": "-".join(map(str, mesh.values())) if mesh else "",
         "time": re.sub(r"[^A-Za-z0-9.-]", "-", time or ""),
+        "time_ns": _text(time_ns),
         "restart": str(restart) if restart > 0 else "",
         "pid": _text(pid),
     }
@@ -172,7 +190,8 @@ def format_trace_name(
     stem = fill(re.sub(r"\[([^\[\]]*)\]", optional, template))
     if restart > 0 and "{restart}" not in template:
         # Ranks are not stable over restarts: a file of the second life must not look like one of the first.
-        stem = f"{stem}_restart{restart}"
+        bare = stem.removesuffix(".json")
+        stem = f"{bare}_restart{restart}{stem[len(bare) :]}"
     ending = ENDINGS[compression or ("gz" if compressed else "none")]
     if not stem.endswith(".json"):
         return stem + ending

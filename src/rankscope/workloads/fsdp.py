@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -84,25 +85,30 @@ def train(
         tokens: of a sequence.
     """
     with joined(settings, always=True) as place:
-        network = Decoder(width, layers, heads, tokens).to(place.device)
-        # Sharding leaves each rank a part: the whole is counted before.
-        whole = count_parameters(network)
-        model = _fsdp1(network, place) if fsdp1 else _fsdp2(network, place)
-        if settings.compile:
-            model.compile()
-        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
-        generator = torch.Generator().manual_seed(settings.seed + 1 + place.rank)
-        text = torch.randint(_VOCABULARY, (settings.batch_size, tokens + 1), generator=generator).to(place.device)
+        return _train(lambda: Decoder(width, layers, heads, tokens), place, settings, fsdp1, tokens)
 
-        def step(_index: int) -> torch.Tensor:
-            optimizer.zero_grad(set_to_none=True)
-            scores = model(text[:, :-1])
-            loss = nn.functional.cross_entropy(scores.flatten(0, 1).float(), text[:, 1:].flatten())
-            backward(loss)
-            optimizer.step()
-            return loss
 
-        return loop("fsdp1" if fsdp1 else "fsdp2", step, whole, place, settings)
+def _train(make: Callable[[], Decoder], place: Place, settings: Settings, fsdp1: bool, tokens: int) -> Outcome:
+    # A function of its own: what holds the process group is gone when `joined` ends it.
+    network = make().to(place.device)
+    # Sharding leaves each rank a part: the whole is counted before.
+    whole = count_parameters(network)
+    model = _fsdp1(network, place) if fsdp1 else _fsdp2(network, place)
+    if settings.compile:
+        model.compile()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+    generator = torch.Generator().manual_seed(settings.seed + 1 + place.rank)
+    text = torch.randint(_VOCABULARY, (settings.batch_size, tokens + 1), generator=generator).to(place.device)
+
+    def step(_index: int) -> torch.Tensor:
+        optimizer.zero_grad(set_to_none=True)
+        scores = model(text[:, :-1])
+        loss = nn.functional.cross_entropy(scores.flatten(0, 1).float(), text[:, 1:].flatten())
+        backward(loss)
+        optimizer.step()
+        return loss
+
+    return loop("fsdp1" if fsdp1 else "fsdp2", step, whole, place, settings)
 
 
 def _fsdp2(network: Decoder, place: Place) -> nn.Module:

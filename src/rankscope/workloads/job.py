@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import gc
 import inspect
 import os
 import statistics
@@ -185,6 +186,9 @@ def joined(settings: Settings, *, always: bool = False) -> Iterator[Place]:
     finally:
         if mine:
             dist.destroy_process_group()
+            # FSDP's modules are cycles and hold the group: without this its threads live until the interpreter ends.
+            # One that lets go of a Python object only then, as gloo's do, ends the whole process by an abort.
+            gc.collect()
 
 
 def distribute(model: nn.Module, place: Place, settings: Settings) -> nn.Module:

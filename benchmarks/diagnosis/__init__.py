@@ -1,0 +1,69 @@
+"""How often the right rank and the right cause are named: simulated jobs, perturbed real traces, real jobs.
+
+`python -m benchmarks diagnosis` runs all three; `python -m benchmarks.diagnosis simulated --seeds 0:100 --keep DIR`
+one of them, with options. What counts as right stands in `scoring`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.diagnosis.scoring import Case, misses, summary, table
+
+TRACES = "RANKSCOPE_TRACES"
+
+
+def show(title: str, cases: Sequence[Case], *, least: float = 0.05) -> None:
+    """A part's figures; those by kind for what costs ``least`` of a step or more."""
+    print(f"\n### {title}\n")
+    print("\n".join(summary(cases, least)))
+    print("\nBy what the fault costs of a step:\n")
+    print("\n".join(table(cases)))
+    print(f"\nBy kind, where it costs {least:.0%} or more:\n")
+    print("\n".join(table(cases, by=lambda done: done.kind, least=least)))
+    print("\nWhere it failed:\n")
+    print("\n".join(misses(cases, least)) or "  nowhere")
+    print(f"\n{len(cases)} cases, {sum(case.seconds for case in cases):.0f} s of CPU", flush=True)
+
+
+def main(arguments: Sequence[str] | None = ()) -> None:
+    """Run the parts that are asked for; ``None``: those of the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.diagnosis", description=__doc__)
+    parser.add_argument("parts", nargs="*", default=[], choices=["simulated", "perturbed", "jobs", []])
+    parser.add_argument("--seeds", default="1000:1400", help="simulated: from:to")
+    parser.add_argument("--clean", default="1000:1200", help="simulated: seeds run without their faults")
+    parser.add_argument("--launches", type=int, default=6, help="jobs: how many torchrun launches")
+    parser.add_argument(
+        "--traces", default=os.environ.get(TRACES, ""), help=f"perturbed: where the real sets are ({TRACES})"
+    )
+    parser.add_argument("--keep", type=Path, help="where files are kept, to be used again")
+    parser.add_argument("--workers", type=int, default=2)
+    given = parser.parse_args(arguments)
+    # Each needs what the others do not: torch, the real traces.
+    from benchmarks.diagnosis.jobs import run_jobs
+    from benchmarks.diagnosis.perturbed import run_sets
+    from benchmarks.diagnosis.simulated import run_seeds
+
+    wanted = given.parts or ["simulated", "perturbed", "jobs"]
+    with tempfile.TemporaryDirectory() as temporary:
+        if "simulated" in wanted:
+            cases = [
+                *run_seeds(_seeds(given.seeds), given.keep, given.workers),
+                *run_seeds(_seeds(given.clean), given.keep, given.workers, clean=True),
+            ]
+            show("Simulated jobs", sorted(cases, key=lambda case: case.name))
+        if "perturbed" in wanted and given.traces:
+            show("Perturbed real traces", [*run_sets(Path(given.traces), given.keep or Path(temporary))])
+        elif "perturbed" in wanted:
+            print(f"perturbed: no traces; say where they are with {TRACES}")
+        if "jobs" in wanted:
+            show("Real gloo jobs", [*run_jobs(given.launches, given.keep)], least=0.0)
+
+
+def _seeds(text: str) -> range:
+    first, _, last = text.partition(":")
+    return range(int(first), int(last or first))

@@ -1,0 +1,168 @@
+"""A small training job under torchrun in which one thing after another is made to go wrong: ``gloo_job.py OUT PLAN``.
+
+The plan is JSON: a list of windows, each with a name, what goes wrong, on which rank, and how much (ms a step). Every
+window is a run directory of its own, recorded by rankscope's Profiler as any user's would be.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import rankscope
+
+WARMUP, ACTIVE = 2, 8
+WIDTH, LAYERS, BATCH = 512, 4, 48
+SLOW_STEPS = (3, 5, 6)  # of the recorded ones: those with a slow collective
+
+
+class Batches(torch.utils.data.Dataset[torch.Tensor]):
+    """Batches that are there already; fetching one can be made to take long."""
+
+    def __init__(self, count: int, sleep_s: float, size: int) -> None:
+        self.count, self.sleep_s, self.batch = count, sleep_s, torch.randn(size, WIDTH)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if self.sleep_s:
+            time.sleep(self.sleep_s)
+        return self.batch
+
+
+class Trouble:
+    """What goes wrong in one window, on the rank that it strikes."""
+
+    def __init__(self, window: dict[str, Any], rank: int) -> None:
+        self.kind = window["kind"] if rank == window.get("rank") else ""
+        self.ms = float(window.get("ms", 0))
+        self.hogs: list[subprocess.Popen[bytes]] = []
+        self.heap: list[dict[int, list[int]]] = []
+        if self.kind in ("hog", "slow_collective"):
+            # Four against a throttled thread, two against the whole rank; they inherit this rank's core.
+            spin = f"import os\nos.nice({15 if self.kind == 'slow_collective' else 0})\nwhile True: pass"
+            count = 4 if self.kind == "slow_collective" else 2
+            self.hogs = [subprocess.Popen([sys.executable, "-c", spin]) for _ in range(count)]
+        if self.kind == "slow_collective":
+            self._signal(signal.SIGSTOP)
+            for task in Path("/proc/self/task").iterdir():
+                if "gloo" in (task / "comm").read_text():
+                    os.setpriority(os.PRIO_PROCESS, int(task.name), 19)
+        if self.kind == "gc":
+            self.heap = [{i: [i]} for i in range(120_000)]
+
+    @property
+    def loader_s(self) -> float:
+        return self.ms / 1e3 if self.kind == "loader" else 0.0
+
+    @property
+    def batch(self) -> int:
+        return BATCH * 2 if self.kind == "batch" else BATCH
+
+    def before(self, step: int) -> None:
+        """Before a step's forward pass."""
+        if self.kind == "gc":
+            end = time.perf_counter() + self.ms / 1e3
+            while time.perf_counter() < end:
+                gc.collect()
+        if self.kind == "sleep":
+            time.sleep(self.ms / 1e3)
+        if self.kind == "slow_collective":
+            self._signal(signal.SIGCONT if step - WARMUP in SLOW_STEPS else signal.SIGSTOP)
+
+    def end(self) -> None:
+        """Everything as it was."""
+        for hog in self.hogs:
+            hog.kill()
+            hog.wait()
+
+    def _signal(self, number: signal.Signals) -> None:
+        for hog in self.hogs:
+            hog.send_signal(number)
+
+
+def model() -> torch.nn.Module:
+    layers: list[torch.nn.Module] = []
+    for _ in range(LAYERS):
+        layers += [torch.nn.Linear(WIDTH, WIDTH), torch.nn.ReLU()]
+    return torch.nn.Sequential(*layers)
+
+
+def gradients(net: torch.nn.Module) -> Iterator[torch.Tensor]:
+    """Averaged one after another where DDP does not."""
+    for parameter in net.parameters():
+        if parameter.grad is not None and parameter.grad.dim() > 1:
+            yield parameter.grad
+
+
+def run_window(window: dict[str, Any], out: Path, net: torch.nn.Module, ddp: bool) -> list[float]:
+    """Train and record; what each recorded step took, seconds."""
+    rank = dist.get_rank()
+    trouble = Trouble(window, rank)
+    loader = torch.utils.data.DataLoader(
+        Batches(WARMUP + ACTIVE + 1, trouble.loader_s, trouble.batch), batch_size=None, num_workers=0
+    )
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
+    dist.barrier()
+    times = []
+    with rankscope.Profiler(
+        out / window["name"], wait=0, warmup=WARMUP, active=ACTIVE, repeat=1, record_shapes=True, compression="none"
+    ) as profiler:
+        begun = time.perf_counter()
+        for step, batch in enumerate(loader):
+            trouble.before(step)
+            loss = net(batch).square().mean()
+            loss.backward()
+            if not ddp:
+                for gradient in gradients(net):
+                    dist.all_reduce(gradient)
+            optimizer.step()
+            optimizer.zero_grad()
+            loss.item()
+            profiler.step()
+            now = time.perf_counter()
+            times.append(now - begun)
+            begun = now
+    trouble.end()
+    dist.barrier()
+    return times[WARMUP:-1]
+
+
+def main() -> None:
+    out, plan = Path(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text())
+    warnings.simplefilter("ignore")
+    # Each rank on a core of its own, as far as there are enough.
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[int(os.environ["LOCAL_RANK"]) % len(cores)]})
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    gc.collect()
+    gc.freeze()
+    net = model()
+    trained: torch.nn.Module = DistributedDataParallel(net) if plan["ddp"] else net
+    took = {}
+    for window in plan["windows"]:
+        times = run_window(window, out, trained, plan["ddp"])
+        took[window["name"]] = statistics.median(times)
+    if dist.get_rank() == 0:
+        (out / "took.json").write_text(json.dumps(took))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

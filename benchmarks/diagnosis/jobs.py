@@ -1,0 +1,88 @@
+"""Real gloo jobs in which one rank is made slow: torchrun, two or three ranks, one window of eight steps each."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import rankscope
+from benchmarks.diagnosis.scoring import Case, Done, said_of
+
+CAUSES = {
+    # What each trouble is, in the words of the verdicts.
+    "loader": ("data_loading",),
+    "sleep": ("slow_host",),
+    "hog": ("slow_host",),
+    "gc": ("slow_host",),
+    "batch": ("more_work",),
+    "slow_collective": ("slow_network",),
+}
+LAUNCHES = ((2, True), (2, False), (3, False), (2, True), (2, False), (3, True))
+JOB = Path(__file__).with_name("gloo_job.py")
+
+
+def plan_of(seed: int, ranks: int, ddp: bool) -> dict[str, Any]:
+    """The windows of one launch, in a drawn order with clean ones between."""
+    draw = random.Random(seed)
+    kinds = ["loader", "sleep", "gc", "batch", "loader", "gc"]
+    if ranks == 2:
+        kinds += ["hog"]
+        if not ddp:
+            # Overlapping ranges do not tell a transfer from a wait.
+            kinds += ["slow_collective"]
+    draw.shuffle(kinds)
+    windows: list[dict[str, Any]] = []
+    for number, kind in enumerate(kinds):
+        if number % 2 == 0:
+            windows.append({"name": f"w{len(windows)}_clean", "kind": "", "rank": -1})
+        rank = draw.randrange(ranks)
+        windows.append({"name": f"w{len(windows)}_{kind}", "kind": kind, "rank": rank, "ms": draw.choice([10, 20, 40])})
+    return {"ddp": ddp, "ranks": ranks, "windows": windows}
+
+
+def run_launch(number: int, out: Path) -> list[Case]:
+    """Start one job, and ask of each of its windows."""
+    ranks, ddp = LAUNCHES[number % len(LAUNCHES)]
+    plan = plan_of(number, ranks, ddp)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "plan.json").write_text(json.dumps(plan))
+    if not (out / "took.json").exists():
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        environment = dict(os.environ, OMP_NUM_THREADS="1", PYTHONWARNINGS="ignore")
+        subprocess.run([*command, str(JOB), str(out), str(out / "plan.json")], check=True, timeout=900, env=environment)
+    return list(cases_of(number, out))
+
+
+def cases_of(number: int, out: Path) -> Iterator[Case]:
+    """What is said of each window."""
+    os.environ["RANKSCOPE_CACHE"] = str(out / "cache")
+    plan = json.loads((out / "plan.json").read_text())
+    took = json.loads((out / "took.json").read_text())
+    clean = statistics.median(took[w["name"]] for w in plan["windows"] if not w["kind"])
+    for window in plan["windows"]:
+        begun = time.process_time()
+        run = rankscope.open(out / window["name"], executor="serial")
+        said = said_of(run.stragglers(), run.findings)
+        done: tuple[Done, ...] = ()
+        if window["kind"]:
+            struck = range(plan["ranks"]) if window["kind"] == "slow_collective" else [window["rank"]]
+            cost = max(took[window["name"]] / clean - 1, 0.0)
+            done = (Done(frozenset(struck), CAUSES[window["kind"]], cost, window["kind"]),)
+        note = f"{plan['ranks']} ranks, {'DDP' if plan['ddp'] else 'one all_reduce a layer'}, {1e3 * clean:.0f} ms"
+        yield Case(f"launch {number} {window['name']}", done, said, note, time.process_time() - begun)
+
+
+def run_jobs(launches: int = len(LAUNCHES), keep: Path | None = None) -> Iterator[Case]:
+    """The cases of so many launches."""
+    with tempfile.TemporaryDirectory() as temporary:
+        for number in range(launches):
+            yield from run_launch(number, (keep or Path(temporary)) / f"launch{number}")

@@ -1,0 +1,147 @@
+"""Real traces in which one rank is made slower: what followed from that is worked out by `retiming`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+import rankscope
+from benchmarks.diagnosis.retiming import Rank, Retiming, Slower, Tables, lengths
+from benchmarks.diagnosis.scoring import Case, Done, Said, said_of
+from rankscope.analyses import get_analysis
+from rankscope.results import Finding, Inputs, Options
+
+SETS = (
+    "modded-nanogpt-h100-8ranks",
+    "torchrec/all-to-all-4ranks",
+    "torchrec/rank2-sleeps-4ranks",
+    "torchrec/ddp-resnet18-2ranks",
+    "tensorboard-plugin/ddp_gloo_torch213_3ranks",
+    "gloo-2ranks/ddp_gpt_minimal",
+    "gloo-2ranks/ddp_gpt_shapes",
+    "gloo-2ranks/ddp_gpt_straggler_rank1",
+    "gloo-2ranks/fsdp2_gpt_shapes",
+    "gloo-2ranks/fsdp2_gpt_shapes_stack_mem",
+    "gloo-2ranks/fsdp2_gpt_straggler_rank1",
+)
+# How much longer a rank takes in all, of a step.
+MAGNITUDES = (0.03, 0.06, 0.12, 0.25, 0.5)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A real run: its tables and what is said of it as it is."""
+
+    name: str
+    inputs: Inputs
+    tables: dict[int, Tables]
+    retiming: Retiming
+    said: tuple[Said, ...]
+    steps: int
+    length: int
+
+
+def load(traces: Path, name: str) -> Recorded:
+    """A set of traces, and the engine that runs it again."""
+    folder = traces / name
+    files = folder if folder.is_dir() else sorted(folder.parent.glob(f"{folder.name}.rank*"))
+    run = rankscope.open(files, executor="serial")
+    collectives, clock = run.collectives(), run.clock()
+    wanted: dict[str, set[str]] = {}
+    for analysis in ("collectives", "stragglers"):
+        for table, columns in get_analysis(analysis).reads.items():
+            wanted.setdefault(table, set()).update(columns)
+    tables = {
+        rank: {
+            table: found[0].load(table, sorted(columns)).with_columns(pl.lit(0, pl.Int16).alias("window"))
+            for table, columns in wanted.items()
+        }
+        for rank, found in run.loaded.ranks.items()
+    }
+    offset = dict(clock.select("rank", "offset_ns").iter_rows())
+    base = {info.rank: info.base_time_ns for info in run.loaded.infos if info.rank is not None}
+    least = min(base.values())
+    shift = {rank: base[rank] - least + offset[rank] for rank in tables}
+    inputs = Inputs(Options(), tuple(run.loaded.infos), {}, -1, run.world_size)
+    again = Retiming(tables, collectives, shift)
+    unchanged = again.run()
+    frame, findings = ask(unchanged, inputs)
+    steps = max(int(collectives["step"].n_unique()) - int(collectives["step"].null_count() > 0), 1)
+    return Recorded(name, inputs, tables, again, said_of(frame, findings), steps, lengths([*unchanged.values()]))
+
+
+def ask(tables: dict[int, Tables], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
+    """Stragglers, from the tables of all ranks."""
+    known: dict[str, pl.DataFrame] = {}
+
+    def mapped(name: str) -> list[pl.DataFrame]:
+        return [
+            get_analysis(name).per_rank(
+                {table: each[table] for table in get_analysis(name).reads},
+                Inputs(
+                    inputs.options,
+                    tuple(info for info in inputs.traces if info.rank == rank),
+                    {n: f.filter(pl.col("rank") == rank) for n, f in known.items()},
+                    rank,
+                    inputs.world_size,
+                ),
+            )
+            for rank, each in sorted(tables.items())
+        ]
+
+    def reduced(name: str, parts: list[pl.DataFrame]) -> tuple[pl.DataFrame, list[Finding]]:
+        return get_analysis(name).across_ranks(
+            parts, Inputs(inputs.options, inputs.traces, dict(known), -1, inputs.world_size)
+        )
+
+    known["collectives"] = reduced("collectives", mapped("collectives"))[0]
+    known["clock"] = reduced("clock", [])[0]
+    return reduced("stragglers", mapped("stragglers"))
+
+
+def trials(recorded: Recorded) -> Iterator[tuple[Slower, str, float]]:
+    """What is done to whom: every rank that is not late already, every way, every magnitude."""
+    late = {rank for said in recorded.said for rank in said.ranks if said.cause != "slow_network"}
+    for rank, each in recorded.retiming.ranks.items():
+        if rank in late:
+            continue
+        step = lengths([recorded.tables[rank]]) / recorded.steps
+        work = _working(each) / recorded.steps
+        calls = max(each.launches.size / recorded.steps, 1)
+        for magnitude in MAGNITUDES:
+            yield Slower(rank, host=magnitude), "host stretched", magnitude
+            yield Slower(rank, launch_ns=round(magnitude * step / calls)), "launches delayed", magnitude
+            if each.on_device and work > 0:
+                yield Slower(rank, kernels=magnitude * step / work), "kernels stretched", magnitude
+
+
+def _working(each: Rank) -> int:
+    return int((each.end - each.start)[each.compute].sum())
+
+
+def case_of(recorded: Recorded, slower: Slower, kind: str, magnitude: float) -> Case:
+    """One perturbation, and what is said of it beyond what is said of the run as it is."""
+    begun = time.process_time()
+    tables = recorded.retiming.run(slower)
+    cost = (lengths([*tables.values()]) - recorded.length) / recorded.length
+    said = said_of(*ask(tables, recorded.inputs))
+    known = [each.ranks for each in recorded.said]
+    new = tuple(each for each in said if each.ranks not in known)
+    causes = ("slow_device",) if slower.kernels else ("slow_host",)
+    done = Done(frozenset([slower.rank]), causes, cost, kind)
+    name = f"{recorded.name} rank {slower.rank} {kind} {magnitude:.0%}"
+    return Case(name, (done,), new, f"as recorded: {len(recorded.said)}", time.process_time() - begun)
+
+
+def run_sets(traces: Path, keep: Path) -> Iterator[Case]:
+    """All trials of all sets."""
+    os.environ["RANKSCOPE_CACHE"] = str(keep / "cache")
+    for name in SETS:
+        recorded = load(traces, name)
+        for slower, kind, magnitude in trials(recorded):
+            yield case_of(recorded, slower, kind, magnitude)

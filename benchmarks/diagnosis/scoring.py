@@ -1,0 +1,153 @@
+"""What was said of a job, held against what was done to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from rankscope.results import Finding
+
+# What a fault costs, as a share of a step: the bins of the tables.
+BINS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 10.0)
+ACCUSING = ("straggler", "slow-network")
+
+
+@dataclass(frozen=True)
+class Done:
+    """Something done to a job.
+
+    Attributes:
+        ranks: whom it strikes; any of them is the right one to name.
+        causes: the verdicts that fit.
+        cost: what it costs, as a share of an undisturbed step.
+        kind: what to list it under.
+    """
+
+    ranks: frozenset[int]
+    causes: tuple[str, ...]
+    cost: float
+    kind: str
+
+
+@dataclass(frozen=True)
+class Said:
+    """An accusation: whom, of what, and what mending it would save of a step, ns."""
+
+    ranks: frozenset[int]
+    cause: str
+    saving_ns: int
+
+
+@dataclass(frozen=True)
+class Case:
+    """A job, what was done to it and what was said of it, the weightiest first."""
+
+    name: str
+    done: tuple[Done, ...]
+    said: tuple[Said, ...]
+    note: str = ""
+    seconds: float = 0.0
+    extra: dict[str, float] = field(default_factory=dict)
+
+
+def said_of(stragglers: pl.DataFrame, findings: Sequence[Finding]) -> tuple[Said, ...]:
+    """The accusations among a run's findings, whatever their severity."""
+    causes = dict(stragglers.select("rank", "cause").rows())
+    said = []
+    for finding in findings:
+        if finding.id in ACCUSING and finding.ranks:
+            cause = "slow_network" if finding.id == "slow-network" else causes[finding.ranks[0]] or "unclear"
+            said.append(Said(frozenset(finding.ranks), cause, finding.saving_ns or 0))
+    return tuple(sorted(said, key=lambda each: -each.saving_ns))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Of one thing done: whether its rank was named among as many accusations as things were done, and the cause."""
+
+    case: Case
+    done: Done
+    rank: bool
+    cause: bool
+
+
+def verdicts(case: Case) -> list[Verdict]:
+    """One for each thing done to a job."""
+    first = case.said[: len(case.done)]
+    found = []
+    for done in case.done:
+        hits = [said for said in first if said.ranks <= done.ranks]
+        found.append(Verdict(case, done, bool(hits), any(hit.cause in done.causes for hit in hits)))
+    return found
+
+
+def table(cases: Sequence[Case], by: Callable[[Done], str] | None = None, least: float = 0.0) -> list[str]:
+    """Lines of Markdown: how many, rank right, cause right, by what the fault costs or by another key."""
+    rows: dict[str, list[Verdict]] = {}
+    for case in cases:
+        for verdict in verdicts(case):
+            if verdict.done.cost >= least:
+                rows.setdefault(_bin(verdict.done.cost) if by is None else by(verdict.done), []).append(verdict)
+    order = sorted(rows) if by is not None else [name for name in map(_label, range(len(BINS) - 1)) if name in rows]
+    lines = ["| | faults | rank right | cause right |", "|---|---|---|---|"]
+    for name in order:
+        each = rows[name]
+        lines.append(f"| {name} | {len(each)} | {_share(each, 'rank')} | {_share(each, 'cause')} |")
+    return lines
+
+
+def summary(cases: Sequence[Case], least: float = 0.05) -> list[str]:
+    """The figures that are held against the aims."""
+    clean = [case for case in cases if not case.done]
+    dear = [v for case in cases for v in verdicts(case) if v.done.cost >= least]
+    accusations = [(said, case) for case in cases for said in case.said]
+    fair = sum(any(said.ranks <= done.ranks for done in case.done) for said, case in accusations)
+    lines = [
+        f"- faults that cost {least:.0%} of a step or more: {len(dear)}; rank right {_share(dear, 'rank')}, "
+        f"cause right {_share(dear, 'cause')}"
+    ]
+    if accusations:
+        lines.append(
+            f"- accusations: {len(accusations)}, of a rank that something was done to: {_part(fair, len(accusations))}"
+        )
+    if clean:
+        lines.append(
+            f"- clean runs: {len(clean)}; with an accusation: {_part(sum(bool(c.said) for c in clean), len(clean))}"
+        )
+    return lines
+
+
+def misses(cases: Sequence[Case], least: float = 0.05) -> list[str]:
+    """Where it failed."""
+    lines = []
+    for case in cases:
+        said = (
+            "; ".join(f"{sorted(s.ranks)[:4]} {s.cause} {s.saving_ns / 1e3:.0f} µs" for s in case.said[:3]) or "nobody"
+        )
+        if not case.done and case.said:
+            lines.append(f"  {case.name} clean, but: {said}")
+        lines += [
+            f"  {case.name} {v.done.kind} on {sorted(v.done.ranks)[:4]} ({v.done.cost:.1%}): {said} [{case.note}]"
+            for v in verdicts(case)
+            if v.done.cost >= least and not (v.rank and v.cause)
+        ]
+    return lines
+
+
+def _bin(cost: float) -> str:
+    return _label(max(i for i in range(len(BINS) - 1) if cost >= BINS[i] or i == 0))
+
+
+def _label(index: int) -> str:
+    low, high = BINS[index], BINS[index + 1]
+    return f"from {low:.0%}" if high > 1 else f"{low:.0%}–{high:.0%}"
+
+
+def _share(each: Sequence[Verdict], what: str) -> str:
+    return _part(sum(getattr(v, what) for v in each), len(each))
+
+
+def _part(good: int, of: int) -> str:
+    return f"{100 * good / of:.1f} % ({good})" if of else "–"

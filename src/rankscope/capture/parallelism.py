@@ -1,0 +1,175 @@
+"""How the job is parallelised, as its own wrappers say: DDP's buckets in their order, what each FSDP module shards,
+and which process group is which dimension of a DeviceMesh. Traces hold none of it: a bucket's all-reduce has no number,
+and gloo's collectives no group.
+
+Torch keeps no list of wrappers, so they are looked for among all objects, once. What torch has no public name for is
+asked for with care: where it is missing or changed, that part is left out.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+_DDP = ("torch.nn.parallel.distributed", "DistributedDataParallel")
+_FSDP1 = ("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel")
+_FSDP2 = ("torch.distributed.fsdp._fully_shard._fully_shard", "FSDPModule")
+_FSDP2_EARLY = ("torch.distributed._composable.fsdp.fully_shard", "FSDPModule")
+_MESH = ("torch.distributed.device_mesh", "DeviceMesh")
+MAX_MODULES = 500
+MAX_BUCKETS = 1000
+MAX_NAMES = 1000
+"""Of parameters, in all; a name is cut to 200 characters."""
+
+
+class Wrappers:
+    """The DDP and FSDP modules and the meshes of this process."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str], list[weakref.ref[Any]]] = {}
+
+    @property
+    def any(self) -> bool:
+        """Whether something was found."""
+        return bool(self._found)
+
+    def look(self) -> None:
+        """Look for them: some hundredths of a second for a million objects."""
+        kinds = {kind: where for where in (_DDP, _FSDP1, _FSDP2, _FSDP2_EARLY, _MESH) if (kind := _loaded(*where))}
+        if not kinds:
+            return
+        # A type is looked at once, not each of its objects: `isinstance` on strange objects runs strange code.
+        known: dict[type, tuple[str, str] | None] = {}
+        found: dict[tuple[str, str], list[weakref.ref[Any]]] = {}
+        for item in gc.get_objects():
+            kind = type(item)
+            if kind not in known:
+                known[kind] = next((where for base, where in kinds.items() if base in kind.__mro__), None)
+            where = known[kind]
+            if where is not None and len(found.setdefault(where, [])) < MAX_MODULES:
+                with suppress(TypeError):
+                    found[where].append(weakref.ref(item))
+        self._found = {where: items for where, items in found.items() if items}
+
+    def mesh_dims(self) -> dict[str, str]:
+        """The dimension of a DeviceMesh that a process group stands for, by the group's name."""
+        dims: dict[str, str] = {}
+        for mesh in self._living(_MESH):
+            dims |= {group: dim for group, dim in mesh_groups(mesh).items() if group not in dims}
+        return dims
+
+    def describe(self) -> tuple[dict[str, object], ...]:
+        """One entry a wrapped module, the outermost first where torch says so; sizes in bytes."""
+        said: list[dict[str, object]] = []
+        names = [MAX_NAMES]
+        for where, say in ((_DDP, _ddp), (_FSDP1, _fsdp1), (_FSDP2, _fsdp2), (_FSDP2_EARLY, _fsdp2)):
+            for module in self._living(where):
+                with suppress(Exception):
+                    said += say(module, names)
+        return tuple(said[:MAX_MODULES])
+
+    def _living(self, where: tuple[str, str]) -> Iterator[Any]:
+        return (item for ref in self._found.get(where, ()) if (item := ref()) is not None)
+
+
+def mesh_groups(mesh: Any) -> dict[str, str]:
+    """Dimension name by name of the group that runs along it."""
+    found = {}
+    for dim in getattr(mesh, "mesh_dim_names", None) or ():
+        with suppress(Exception):  # a mesh of one part, or one that this rank is not in
+            found[str(mesh.get_group(dim).group_name)] = str(dim)
+    return found
+
+
+def _loaded(module: str, name: str) -> type | None:
+    kind = getattr(sys.modules.get(module), name, None)
+    return kind if isinstance(kind, type) else None
+
+
+def _ddp(module: Any, names: list[int]) -> Iterator[dict[str, object]]:
+    """Buckets in the order in which they are reduced, as DDP's reducer has them now: it rebuilds them after the first
+    step."""
+    said = module._get_ddp_logging_data()
+    rebuilt = bool(said.get("has_rebuilt_buckets"))
+    sizes = _numbers(said.get("rebuilt_bucket_sizes" if rebuilt else "bucket_sizes"))[:MAX_BUCKETS]
+    parameters = [name for name, parameter in module.module.named_parameters() if parameter.requires_grad]
+    held = str(said.get("rebuilt_per_bucket_param_indices") or "").split(",") if rebuilt else []
+    buckets: list[dict[str, object]] = []
+    for index, size in enumerate(sizes):
+        bucket: dict[str, object] = {"bytes": size}
+        numbers = _numbers(held[index].replace(" ", ",")) if index < len(held) else []
+        if numbers and names[0] >= len(numbers):
+            names[0] -= len(numbers)
+            bucket["parameters"] = [parameters[n][:200] for n in numbers if n < len(parameters)]
+        buckets.append(bucket)
+    yield {
+        "kind": "ddp",
+        "module": type(module.module).__name__[:200],
+        "group": str(module.process_group.group_name),
+        "backend": str(said.get("backend_name", "")),
+        "parameter_bytes": int(said.get("total_parameter_size_bytes", 0)),
+        "bucket_cap_bytes": int(said.get("bucket_cap_bytes", 0)),
+        "buckets_rebuilt": rebuilt,
+        "buckets": buckets,
+        "find_unused_parameters": bool(said.get("find_unused_parameters")),
+        "gradient_as_bucket_view": bool(said.get("gradient_as_bucket_view")),
+        "communication_hook": str(said.get("comm_hook", "")) or None,
+    }
+
+
+def _fsdp1(module: Any, names: list[int]) -> Iterator[dict[str, object]]:
+    handle = getattr(module, "_handle", None)
+    if handle is None:
+        return  # all its parameters are in modules within it
+    flat = handle.flat_param
+    item = flat.element_size()
+    yield {
+        "kind": "fsdp1",
+        "module": type(module._fsdp_wrapped_module).__name__[:200],
+        "group": str(module.process_group.group_name),
+        "strategy": str(module.sharding_strategy).rpartition(".")[2],
+        "dtype": str(flat.dtype).removeprefix("torch."),
+        "bytes": int(flat._unpadded_unsharded_size.numel()) * item,
+        "shard_bytes": int(flat._sharded_size.numel()) * item,
+        "parameters": _names(flat._fqns, names),
+    }
+
+
+def _fsdp2(module: Any, names: list[int]) -> Iterator[dict[str, object]]:
+    state = module._get_fsdp_state()
+    groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
+    for group in groups:
+        if group is None:
+            continue  # all its parameters are in modules within it
+        parameters = group.fsdp_params
+        whole = sum(p._orig_size.numel() * p.orig_dtype.itemsize for p in parameters)
+        shard = sum(p.sharded_size.numel() * p.orig_dtype.itemsize for p in parameters)
+        info = group.mesh_info
+        yield {
+            "kind": "fsdp2",
+            "module": str(group._module_fqn or type(module).__name__.removeprefix("FSDP"))[:200],
+            "group": str(info.shard_process_group.group_name),
+            "mesh": [int(n) for n in info.mesh.shape],
+            "dtype": str(parameters[0].orig_dtype).removeprefix("torch.") if parameters else None,
+            "bytes": int(whole),
+            "shard_bytes": int(shard),
+            "reshard_after_forward": bool(group._reshard_after_forward),
+            "parameters": _names([p._param_fqn or "" for p in parameters], names),
+        }
+
+
+def _names(given: Any, left: list[int]) -> list[str] | None:
+    """The names, while there are names left to give in all."""
+    found = [str(name)[:200] for name in given]
+    if len(found) > left[0]:
+        return None
+    left[0] -= len(found)
+    return found
+
+
+def _numbers(text: object) -> list[int]:
+    return [int(part) for part in str(text or "").split(",") if part.strip().isdigit()]

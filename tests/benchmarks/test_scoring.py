@@ -1,0 +1,50 @@
+"""What counts as right."""
+
+from __future__ import annotations
+
+from benchmarks.diagnosis.scoring import Case, Done, Said, summary, table, verdicts
+
+
+def done(rank: int, cause: str, cost: float = 0.1) -> Done:
+    return Done(frozenset([rank]), (cause,), cost, cause)
+
+
+def said(rank: int, cause: str) -> Said:
+    return Said(frozenset([rank]), cause, 1)
+
+
+def test_one_thing_done_must_be_said_first() -> None:
+    right = Case("a", (done(3, "memory"),), (said(3, "memory"), said(1, "memory")))
+    second = Case("b", (done(3, "memory"),), (said(1, "memory"), said(3, "memory")))
+    cause = Case("c", (done(3, "memory"),), (said(3, "unclear"),))
+    assert [(v.rank, v.cause) for case in (right, second, cause) for v in verdicts(case)] == [
+        (True, True),
+        (False, False),
+        (True, False),
+    ]
+
+
+def test_of_two_things_done_each_must_be_among_the_first_two() -> None:
+    case = Case(
+        "a", (done(3, "memory"), done(5, "slow_host")), (said(5, "slow_host"), said(3, "slow_host"), said(9, "x"))
+    )
+    assert [(v.rank, v.cause) for v in verdicts(case)] == [(True, False), (True, True)]
+
+
+def test_a_whole_that_holds_others_too_is_not_right() -> None:
+    group = Said(frozenset([3, 4]), "memory", 1)
+    assert [v.rank for v in verdicts(Case("a", (done(3, "memory"),), (group,)))] == [False]
+
+
+def test_figures() -> None:
+    cases = [
+        Case("a", (done(3, "memory", 0.06),), (said(3, "memory"),)),
+        Case("b", (), (said(1, "x"),)),
+        Case("c", (), ()),
+    ]
+    assert summary(cases) == [
+        "- faults that cost 5% of a step or more: 1; rank right 100.0 % (1), cause right 100.0 % (1)",
+        "- accusations: 2, of a rank that something was done to: 50.0 % (1)",
+        "- clean runs: 2; with an accusation: 50.0 % (1)",
+    ]
+    assert table(cases)[2] == "| 5%–10% | 1 | 100.0 % (1) | 100.0 % (1) |"

@@ -1,0 +1,118 @@
+"""Who stands out: against plain Python, and planted lateness among heavy-tailed chance."""
+
+from __future__ import annotations
+
+import statistics
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rankscope.primitives.laggards import excesses, laggards
+
+STEP = 10_000_000.0
+
+
+def chance(seed: int, ranks: int, steps: int) -> np.ndarray:  # type: ignore[type-arg]
+    """Own times of equal ranks, ns: 1 % of spread, and now and then a hiccup of up to a tenth of the step."""
+    draw = np.random.default_rng(seed)
+    value = 8_000_000 + draw.normal(0, 80_000, (ranks, steps))
+    hiccup = draw.random((ranks, steps)) < 0.02
+    return (value + hiccup * draw.uniform(0, 1_000_000, (ranks, steps))).astype(np.int64)
+
+
+def find(own: np.ndarray, role: list[int] | None = None):  # type: ignore[type-arg,no-untyped-def]
+    known = np.ones(own.shape, dtype=np.bool_)
+    roles = np.array(role if role is not None else [0] * own.shape[0], dtype=np.int64)
+    return laggards({"own": own}, known, known, roles, STEP)
+
+
+@settings(deadline=None)
+@given(st.integers(2, 6), st.integers(1, 4), st.integers(0, 10_000))
+def test_excess_is_that_over_the_median_of_the_others(ranks: int, steps: int, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    value = draw.integers(0, 1000, (ranks, steps))
+    known, role = draw.random((ranks, steps)) < 0.8, draw.integers(0, 2, ranks)
+    without = draw.random(ranks) < 0.3
+    found = excesses(value, known, role, without)
+    for r in range(ranks):
+        for s in range(steps):
+            others = [
+                int(value[o, s])
+                for o in range(ranks)
+                if o != r and role[o] == role[r] and known[o, s] and not without[o]
+            ]
+            if not others or not known[r, s]:
+                assert np.isnan(found[r, s])
+            else:
+                # The median of two is between them, to the nanosecond below.
+                assert abs(found[r, s] - (int(value[r, s]) - statistics.median(others))) <= 0.5
+
+
+def test_chance_alone_accuses_nobody() -> None:
+    accused = [seed for seed in range(60) if find(chance(seed, 16, 5))]
+    assert len(accused) <= 1
+
+
+@pytest.mark.parametrize("late", [700_000, 1_500_000])
+def test_what_lasts_is_found(late: int) -> None:
+    for seed in range(20):
+        own = chance(seed, 8, 4)
+        own[5] += late
+        found = find(own)
+        assert found
+        assert found[0].row == 5
+        assert found[0].lasting
+        assert found[0].late.all()
+
+
+def test_what_passes_is_found_in_its_steps() -> None:
+    own = chance(3, 16, 6)
+    own[2, [1, 4]] += 4_000_000
+    (found,) = find(own)
+    assert (found.row, found.lasting, np.flatnonzero(found.late).tolist()) == (2, False, [1, 4])
+
+
+def test_one_long_step_is_a_hiccup() -> None:
+    own = chance(3, 16, 6)
+    own[2, 1] += 3_000_000
+    assert find(own) == []
+
+
+def test_several_at_once_the_weightiest_first() -> None:
+    own = chance(4, 16, 4)
+    own[3] += 2_000_000
+    own[9] += 900_000
+    own[11] += 500_000
+    assert [each.row for each in find(own)] == [3, 9, 11]
+
+
+def test_only_the_own_role_is_a_standard() -> None:
+    # Ranks 4 to 7 do twice the work, all of them.
+    own = chance(5, 8, 4)
+    own[4:] += 8_000_000
+    assert find(own, [0] * 4 + [1] * 4) == []
+    own[6] += 1_000_000
+    assert [each.row for each in find(own, [0] * 4 + [1] * 4)] == [6]
+
+
+def test_a_part_that_another_makes_up_for_held_nobody_up() -> None:
+    own = chance(6, 8, 4)
+    loading = np.zeros_like(own)
+    loading[2] = 2_000_000
+    known = np.ones(own.shape, dtype=np.bool_)
+    role = np.zeros(8, dtype=np.int64)
+    assert laggards({"own": own, "data_loading": loading}, known, known, role, STEP) == []
+    own[2] += 2_000_000
+    (found,) = laggards({"own": own, "data_loading": loading}, known, known, role, STEP)
+    assert found.row == 2
+
+
+def test_two_ranks_need_more() -> None:
+    # Nobody to learn chance from: a tenth of a step each way in turn is none, half a step each time is.
+    steps = np.array([[1, -1, 1, -1], [0, 0, 0, 0]]) * 1_000_000 + 8_000_000
+    assert find(steps.astype(np.int64)) == []
+    own = np.full((2, 4), 8_000_000, dtype=np.int64)
+    own[1] += 5_000_000
+    assert [each.row for each in find(own)] == [1]

@@ -1,0 +1,51 @@
+"""Groups that are slow to move data."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from rankscope.primitives.slowlinks import slow_links
+
+STEP = 10_000_000.0
+
+
+def collectives(taken: dict[str, list[int]]) -> pl.DataFrame:
+    """By group the transfer of its only collective in each step, on two ranks."""
+    rows = [
+        (group, f"[{place}]", match * 100 + place, step, ns)
+        for place, (group, each) in enumerate(taken.items())
+        for match, (step, ns) in enumerate(enumerate(each))
+        for _ in range(2)
+    ]
+    schema = ["group", "group_ranks", "match", "step", "transfer_ns"]
+    return pl.DataFrame(rows, schema=schema, orient="row").with_columns(
+        pl.lit("all_reduce").alias("collective"), pl.lit(1 << 20).alias("bytes"), pl.lit(2).alias("group_size")
+    )
+
+
+def test_one_of_several() -> None:
+    usual = [1_000_000, 1_010_000, 990_000, 1_000_000]
+    found = slow_links(collectives({"a": usual, "b": [ns + 500_000 for ns in usual], "c": usual, "d": usual}), STEP)
+    assert [(link.group, link.lasting, link.excess_ns, link.expected_ns, link.groups) for link in found] == [
+        ("b", True, 2_000_000, 4_000_000, 3)
+    ]
+
+
+def test_in_some_steps() -> None:
+    usual = [1_000_000, 1_010_000, 990_000, 1_000_000]
+    slow = [1_000_000, 2_000_000, 2_000_000, 1_000_000]
+    (found,) = slow_links(collectives({"a": usual, "b": slow, "c": usual, "d": usual}), STEP)
+    assert (found.group, found.lasting, found.steps) == ("b", False, (1, 2))
+
+
+def test_a_group_without_any_like_is_held_against_its_other_steps() -> None:
+    (found,) = slow_links(collectives({"a": [1_000_000, 1_010_000, 3_000_000, 990_000, 1_005_000, 3_200_000]}), STEP)
+    assert (found.steps, found.groups, found.excess_ns) == ((2, 5), 0, 4_195_000)
+    # One that only varies is not.
+    assert slow_links(collectives({"a": [1_000_000, 2_000_000, 3_000_000, 1_500_000, 2_500_000]}), STEP) == []
+
+
+def test_alike_or_unknown() -> None:
+    usual = [1_000_000, 1_010_000, 990_000, 1_000_000]
+    assert slow_links(collectives({"a": usual, "b": usual[::-1], "c": usual}), STEP) == []
+    assert slow_links(collectives({"a": usual}).with_columns(pl.lit(None, pl.Int64).alias("transfer_ns")), STEP) == []
