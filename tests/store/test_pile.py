@@ -114,4 +114,4 @@ def test_an_empty_pile() -> None:
     pile.finish()
     for name, table in TABLES.items():
         assert list(pile.slices(name)) == []
-        assert pile.columns(name, ["pid"] if "pid" in table.schema else ["row"]).height == 0
+        assert pile.columns(name, list(table.schema)[:1]).height == 0
