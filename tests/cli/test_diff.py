@@ -45,7 +45,7 @@ def test_a_table_for_people(runs: tuple[Path, Path], capfdbinary: Capture, monke
 def test_json_and_csv(runs: tuple[Path, Path], tmp_path: Path, capfdbinary: Capture, monkeypatch: Patch) -> None:
     _, out, _ = called(capfdbinary, monkeypatch, "diff", *runs, "--format", "json", "--executor", "serial")
     content = json.loads(out)
-    assert {row["section"] for row in content["rows"]} == {"steps", "kernels", "operators"}
+    assert {row["section"] for row in content["rows"]} == {"steps", "phases", "kernels", "operators"}
     target = tmp_path / "diff.csv"
     called(capfdbinary, monkeypatch, "diff", *runs, "--format", "csv", "-o", target, "--executor", "serial")
     assert target.read_text(encoding="utf-8").startswith("section,name,partner,")
