@@ -1,8 +1,8 @@
 """Faults in real jobs: the first finding names them, they are gone after mending, and the saving is what that gained.
 
 Gains are medians over steps of the faulty and the mended loop in turns, in the same job and not recorded. The machine
-of a test is busy, so they have some noise: a saving may lie 15 % below the gain that was measured, and of what takes the
-cores (tiny operators, an all-reduce over loopback, collections) half of the gain off either way.
+of a test is busy, so they have some noise: a saving may lie 15 % below the gain that was measured, and of what takes
+the cores (tiny operators, an all-reduce over loopback, collections) half of the gain off either way.
 """
 
 from __future__ import annotations
