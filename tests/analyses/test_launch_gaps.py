@@ -7,13 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from tests import kineto
 
 import rankscope
 from rankscope.rules.small_kernels import rule
-
-REAL = Path("/work/shared/traces/tensorboard-plugin/resnet50_num_workers_4")
 
 # The host is in an operator all the time: nowhere is it silent.
 BUSY = kineto.op("my::op", 1, 600)
@@ -65,10 +62,9 @@ def test_a_silent_host_is_left_out(tmp_path: Path) -> None:
     assert row(tmp_path / "busy", *kernels, kineto.op("my::op", 6, 499))["late_ns"] == 400_000
 
 
-@pytest.mark.skipif(not REAL.exists(), reason="the shared traces are not here")
-def test_against_a_plain_reading() -> None:
-    """The late gaps of a real file, in plain Python over its JSON, where nothing is left out."""
-    file = next(REAL.rglob("*.json*"))
+def test_against_a_plain_reading(shared_traces: Path) -> None:
+    """The late gaps of a real file, in plain Python over its JSON, where nothing is left out: ours are part of them."""
+    file = min((shared_traces / "tensorboard-plugin/resnet50_num_workers_4").rglob("*.json*"))
     events = [e for e in read(file) if e.get("ph") == "X"]
     calls = {
         e["args"]["correlation"]: e for e in events if e.get("cat") == "Runtime" and "correlation" in e.get("args", {})
@@ -80,7 +76,7 @@ def test_against_a_plain_reading() -> None:
         if reached is not None and event["ts"] > reached and launch is not None and launch["ts"] > reached:
             late += event["ts"] - reached
         reached = max(reached or 0, event["ts"] + event["dur"])
-    found = rankscope.open(str(REAL), executor="serial").launch_gaps()["late_ns"].sum()
+    found = rankscope.open(file, executor="serial").launch_gaps()["late_ns"].sum()
     assert 0 < found <= late * 1000
 
 

@@ -32,6 +32,29 @@ ANALYSES = (
     "collectives",
     "kernels",
 )
+# Tables beside these: what has no row (nothing of the kind was recorded) stays out of the file.
+MORE_ANALYSES = (
+    "phases",
+    "idle",
+    "launches",
+    "utilization",
+    "operators",
+    "synchronization",
+    "copies",
+    "data_loading",
+    "annotations",
+    "memory",
+    "memory_operators",
+    "memory_steps",
+    "modules",
+    "ddp_buckets",
+    "fsdp",
+    "recompute",
+    "compile",
+    "mesh",
+    "pipeline_bubble",
+    "devices",
+)
 # What could end the script element, or begin a comment or an entity, is written as an escape inside JSON's strings.
 _INERT = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
@@ -52,7 +75,9 @@ def write_report(run: Run, analyses: Sequence[str] | None = None) -> bytes:
 
 def payload(run: Run, analyses: Sequence[str] | None = None) -> dict[str, Any]:
     """Everything that the page shows, as JSON values."""
-    results = run.attempt(*(analyses or ANALYSES))
+    results = run.attempt(*(analyses or (*ANALYSES, *MORE_ANALYSES)))
+    if not analyses:
+        results = {name: each for name, each in results.items() if name in ANALYSES or each.frame.height}
     origins = origins_of(run)
     return {
         "schema_version": PAYLOAD_SCHEMA_VERSION,
