@@ -16,7 +16,7 @@ def enclosing(ranges: pl.DataFrame, instants: pl.DataFrame) -> Int64:
     A range is open from its start to just before its end; one without duration is open at its instant.
 
     Args:
-        ranges: start_ns, end_ns, pid, tid; parent_row where it is known already.
+        ranges: start_ns, end_ns, pid, tid.
         instants: time_ns, pid, tid.
 
     Returns:
@@ -24,11 +24,11 @@ def enclosing(ranges: pl.DataFrame, instants: pl.DataFrame) -> Int64:
     """
     if not ranges.height or not instants.height:
         return np.full(instants.height, -1, dtype=np.int64)
-    if "parent_row" not in ranges.columns:
-        thread = ranges.select(pl.struct("pid", "tid").rank("dense")).to_series().cast(pl.Int32).to_numpy()
-        nesting = nest(thread, ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy())
-        ranges = ranges.with_columns(pl.Series("parent_row", nesting.parent, dtype=pl.Int32))
-    return innermost(ranges, instants.rename({"time_ns": "at_ns"}))
+    # The rows of a table that was filtered are not those that its parent_row speaks of: they are nested anew.
+    thread = ranges.select(pl.struct("pid", "tid").rank("dense")).to_series().cast(pl.Int32).to_numpy()
+    nesting = nest(thread, ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy())
+    nested = ranges.with_columns(pl.Series("parent_row", nesting.parent, dtype=pl.Int32))
+    return innermost(nested, instants.rename({"time_ns": "at_ns"}))
 
 
 def parents(ranges: pl.DataFrame) -> Int64:
