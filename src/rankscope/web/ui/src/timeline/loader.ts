@@ -8,8 +8,8 @@ import { TILE_BINS, type TileCache, type TileColumn } from "./tiles.ts";
  * Events drawn one by one: no more than this in a lane of a column, and in a column. A column is 256 to 1,024 pixels wide:
  * where there are more, most are narrower than a few pixels, and bins of less than a pixel show the same for less.
  */
-const EXACT_IN_LANE = 150;
-const EXACT_IN_COLUMN = 12000;
+const EXACT_IN_LANE = 300;
+const EXACT_IN_COLUMN = 24000;
 const LANES_AT_ONCE = 192;
 const AT_ONCE = 4;
 const PAUSE_MS = 40;
