@@ -106,3 +106,23 @@ test("rectangles are counted, those out of sight not", () => {
   raster.span(10, 12, 1, 0, false);
   expect(raster.rectangles).toBe(1);
 });
+
+test("a row in two parts is what two rows without the other's categories are", () => {
+  const next = random(11);
+  const [left, other] = [Uint8Array.of(0, 1, 0), Uint8Array.of(1, 0, 1)];
+  for (let trial = 0; trial < 40; trial++) {
+    const spans = Array.from({ length: 30 }, () => [next() * 60 - 5, next() * 12, Math.floor(next() * 3)] as const);
+    const together = new Raster(50, 2, INKS, ["none", "none", "none"]);
+    together.begin();
+    for (const [x, long, category] of spans) together.span(x, x + long, 1, category, true);
+    together.finish(0, 1, WHITE, NO_HATCH, left);
+    together.finish(1, 1, WHITE, NO_HATCH, other);
+    const apart = new Raster(50, 2, INKS, ["none", "none", "none"]);
+    for (const [line, without] of [[0, left], [1, other]] as const) {
+      apart.begin();
+      for (const [x, long, category] of spans) if (without[category] !== 1) apart.span(x, x + long, 1, category, true);
+      apart.finish(line, 1, WHITE, NO_HATCH);
+    }
+    expect([...together.pixels]).toEqual([...apart.pixels]);
+  }
+});

@@ -11,7 +11,6 @@ const EDGE_PX = 4;
 const PATTERN_FROM_PX = 12;
 /** Steps of a share for which the colours are worked out beforehand. */
 const TINTS = 500;
-const LEFT_OUT = 2;
 const FAINT = Math.round(FAINTEST * TINTS);
 
 export interface Ink {
@@ -43,7 +42,8 @@ export class Raster {
   /** Categories that the row holds, and which of them were met already. */
   readonly #present: number[] = [];
   readonly #met: Uint8Array;
-  readonly #edge: Uint8Array;
+  /** Where an event begins that is wide enough for an edge: a bit for its category. */
+  readonly #edge: Uint32Array;
   #edged = false;
   readonly #r: Float32Array;
   readonly #g: Float32Array;
@@ -60,7 +60,7 @@ export class Raster {
     this.pixels = new Uint32Array(this.bytes.buffer);
     this.#shares = new Float32Array(width * (inks.length + 1)); // the last stays empty
     this.#met = new Uint8Array(inks.length);
-    this.#edge = new Uint8Array(width);
+    this.#edge = new Uint32Array(width);
     this.#r = Float32Array.from(inks, (ink) => ink.r);
     this.#g = Float32Array.from(inks, (ink) => ink.g);
     this.#b = Float32Array.from(inks, (ink) => ink.b);
@@ -75,15 +75,14 @@ export class Raster {
     this.rectangles = 0;
   }
 
-  /** Begins a row; spans of the last one are forgotten. Categories with a 1 in `left` are left out of it. */
-  begin(left: Uint8Array | null = null): void {
+  /** Begins a row; spans of the last one are forgotten. */
+  begin(): void {
     if (this.#high >= this.#low) {
       for (const category of this.#present) this.#shares.fill(0, category * this.width + this.#low, category * this.width + this.#high + 1);
       this.#edge.fill(0, this.#low, this.#high + 1);
     }
     this.#edged = false;
     this.#met.fill(0);
-    if (left) for (let category = 0; category < left.length; category++) if (left[category] === 1) this.#met[category] = LEFT_OUT;
     this.#present.length = 0;
     this.#low = this.width;
     this.#high = -1;
@@ -92,7 +91,7 @@ export class Raster {
   /** From x0 to x1 (pixels, fractions count), a category holds this share of the time. */
   span(x0: number, x1: number, share: number, category: number, edged: boolean): void {
     const width = this.width;
-    if (x1 <= 0 || x0 >= width || !(share > 0) || category >= this.#met.length || this.#met[category] === LEFT_OUT) return;
+    if (x1 <= 0 || x0 >= width || !(share > 0) || category >= this.#met.length) return;
     this.rectangles++;
     const left = x0 < 0 ? 0 : x0;
     const right = x1 > width ? width : x1;
@@ -100,7 +99,7 @@ export class Raster {
     const last = Math.min(width - 1, Math.max(first, Math.ceil(right) - 1));
     if (first < this.#low) this.#low = first;
     if (last > this.#high) this.#high = last;
-    if (edged && x0 >= 0 && x1 - x0 >= EDGE_PX) this.#mark(first);
+    if (edged && x0 >= 0 && x1 - x0 >= EDGE_PX) this.#mark(first, category);
     this.#meet(category);
     const shares = this.#shares;
     const base = category * width;
@@ -128,10 +127,7 @@ export class Raster {
     for (let i = from; i < to; i++) {
       const x = bins[i]! * step + offset;
       const category = categories[i]!;
-      if (met[category] !== 1) {
-        if (met[category] === LEFT_OUT) continue;
-        this.#meet(category);
-      }
+      if (met[category] !== 1) this.#meet(category);
       const first = Math.floor(x);
       const beyond = x + step - first - 1;
       const at = category * width + first;
@@ -163,10 +159,7 @@ export class Raster {
       const end = ends[i]!;
       if (end < low) continue;
       const category = categories[i]!;
-      if (met[category] !== 1) {
-        if (met[category] === LEFT_OUT) continue;
-        this.#meet(category);
-      }
+      if (met[category] !== 1) this.#meet(category);
       let x0 = ((start > low ? start : low) - origin) * scale;
       let x1 = ((end < high ? end : high) - origin) * scale;
       if (x1 <= x0) x1 = x0 + 1e-3; // no length, yet something happened
@@ -186,7 +179,7 @@ export class Raster {
       let last = x1 | 0;
       if (last === x1) last--;
       if (last > most) most = last;
-      if (edged) this.#mark(first);
+      if (edged) this.#mark(first, category);
       shares[base + first]! += first + 1 - x0;
       for (let x = first + 1; x < last; x++) shares[base + x]! += 1;
       shares[base + last]! += x1 - last;
@@ -213,8 +206,8 @@ export class Raster {
     return tints;
   }
 
-  #mark(x: number): void {
-    this.#edge[x] = 1;
+  #mark(x: number, category: number): void {
+    this.#edge[x]! |= 1 << category;
     this.#edged = true;
   }
 
@@ -224,8 +217,11 @@ export class Raster {
     this.#present.push(category);
   }
 
-  /** Writes the row's spans over `height` lines from `top` on, over a background. Lines outside of the picture are cut. */
-  finish(top: number, height: number, background: Ink, hatch: Ink & { readonly a: number }): void {
+  /**
+   * Writes the row's spans over `height` lines from `top` on, over a background. Lines outside of the picture are cut.
+   * Categories with a 1 in `left` are left out: a row in two parts is met once and written twice.
+   */
+  finish(top: number, height: number, background: Ink, hatch: Ink & { readonly a: number }, left: Uint8Array | null = null): void {
     const from = Math.max(0, top);
     const to = Math.min(this.height, top + height);
     if (from >= to) return;
@@ -234,7 +230,9 @@ export class Raster {
     const line = from * width;
     const plain = packed(background.r, background.g, background.b);
     pixels.fill(plain, line, line + width);
-    const present = this.#present;
+    const present = left ? this.#present.filter((category) => left[category] !== 1) : this.#present;
+    let bits = 0;
+    for (const category of present) bits |= 1 << category;
     const shares = this.#shares;
     const [inkR, inkG, inkB, edge] = [this.#r, this.#g, this.#b, this.#edge];
     const alone = this.#tints(background);
@@ -244,8 +242,15 @@ export class Raster {
     const [first, second, third] = [present[0] ?? 0, present[1] ?? 0, present[2] ?? 0];
     const [base1, base2, base3] = [present.length > 0 ? first * width : nothing, present.length > 1 ? second * width : nothing, present.length > 2 ? third * width : nothing];
     const edged = this.#edged;
-    for (let x = this.#low; x <= this.#high; x++) {
-      if (few && !(edged && edge[x] === 1)) {
+    if (present.length === 1 && !edged) {
+      // Most rows hold one category: nothing is asked but how much of it there is.
+      const row = first << 9;
+      for (let x = this.#low; x <= this.#high; x++) {
+        const a = shares[base1 + x]!;
+        if (a > 0) pixels[line + x] = alone[row + (a >= 1 ? TINTS : a <= FAINTEST ? FAINT : (a * TINTS + 0.5) | 0)]!;
+      }
+    } else for (let x = this.#low; x <= this.#high; x++) {
+      if (few && !(edged && (edge[x]! & bits) !== 0)) {
         const a = shares[base1 + x]!;
         const b = shares[base2 + x]!;
         const c = shares[base3 + x]!;
@@ -279,7 +284,7 @@ export class Raster {
       const ink = share >= 1 ? 1 : share < FAINTEST ? FAINTEST : share;
       const scale = ink / share;
       const rest = 1 - ink;
-      const dim = edge[x] ? 0.66 : 1;
+      const dim = (edge[x]! & bits) !== 0 ? 0.66 : 1;
       pixels[line + x] = packed((r * scale + background.r * rest) * dim, (g * scale + background.g * rest) * dim, (b * scale + background.b * rest) * dim);
     }
     if (height < PATTERN_FROM_PX || this.#high < this.#low) {
@@ -291,19 +296,19 @@ export class Raster {
     for (let y = lines - 1; y >= 0; y--) {
       const target = (from + y) * width;
       if (y > 0) pixels.copyWithin(target, line, line + width);
-      this.#hatch(target, (from + y - top) % 6, hatch);
+      this.#hatch(target, (from + y - top) % 6, hatch, present);
     }
     for (let y = from + 6; y < to; y++) pixels.copyWithin(y * width, (y - 6) * width, (y - 5) * width);
   }
 
   /** Over pixels that a patterned category holds for the most part. */
-  #hatch(line: number, phase: number, hatch: Ink & { readonly a: number }): void {
+  #hatch(line: number, phase: number, hatch: Ink & { readonly a: number }, present: readonly number[]): void {
     const pixels = this.pixels;
     const masks = this.#masks;
     const shares = this.#shares;
     const keep = 1 - hatch.a;
     const [r, g, b] = [hatch.r * hatch.a, hatch.g * hatch.a, hatch.b * hatch.a];
-    for (const category of this.#present) {
+    for (const category of present) {
       const row = category * 36 + phase * 6;
       const base = category * this.width;
       if (!masks.subarray(row, row + 6).includes(1)) continue;

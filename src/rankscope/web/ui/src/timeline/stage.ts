@@ -162,13 +162,10 @@ export class Stage {
       const bottom = Math.round((rows.top[last]! + rows.size[last]! - scroll) * ratio);
       const ground = rows.kind[last] === RowKind.Rank ? palette.rankRow : palette.lane;
       const upper = Math.round(upperPart(rows, last) * ratio);
-      raster.begin(upper > 0 ? this.#moving : null);
+      raster.begin();
       if (!drawLane(raster, scene, lane)) complete = false;
-      raster.finish(top, upper > 0 ? upper : Math.max(1, bottom - top), ground, palette.hatch);
-      if (upper === 0) continue;
-      raster.begin(this.#computing);
-      drawLane(raster, scene, lane);
-      raster.finish(top + upper, bottom - top - upper, ground, palette.hatch);
+      raster.finish(top, upper > 0 ? upper : Math.max(1, bottom - top), ground, palette.hatch, upper > 0 ? this.#moving : null);
+      if (upper > 0) raster.finish(top + upper, bottom - top - upper, ground, palette.hatch, this.#computing);
     }
     for (const column of columns) cache.touch(column);
     this.#pixels.getContext("2d")?.putImageData(image, 0, 0);
