@@ -86,25 +86,19 @@ export class Labels {
   }
 
   #ruler(c: CanvasRenderingContext2D, frame: Frame, palette: Palette): void {
-    const { width, window, layout } = this.#model;
+    const { width, layout } = this.#model;
     c.fillStyle = palette.surface;
     c.fillRect(0, 0, width, RULER);
-    const { step, at } = ticks(window, width);
+    const { at, labels } = this.#ticks(c);
     c.fillStyle = palette.line;
     for (const tick of at) c.fillRect(Math.round(this.#x(tick)), RULER - 8, 1, 8);
     c.fillRect(0, RULER - 1, width, 1);
     c.fillStyle = palette.muted;
-    // Deep in, the full instant is the same for every tick: the first says it, the others how much later.
-    const deep = window.from > 0 && step < window.from / 1e4;
-    const base = deep ? at[0] ?? 0 : 0;
-    at.forEach((tick, index) => {
-      const x = Math.round(this.#x(tick)) + 4;
-      if (x > width - 30) return;
-      const text = deep && index > 0 ? `+${formatTick(tick - base, (value) => formatDuration(value, 6))}` : formatTick(tick, (value) => formatDuration(value, deep ? 10 : 6));
-      c.fillText(text, x, RULER - 9);
-    });
+    for (const { text, x } of labels) c.fillText(text, x, RULER - 9);
     const shown = this.#stepsOf(frame);
     const steps = shown?.steps ?? [];
+    const note = shown && layout.ranks.length > 1 ? `of rank ${shown.rank}` : "";
+    const most = note === "" ? width : width - c.measureText(note).width - 12;
     let free = -Infinity;
     for (const each of steps) {
       const from = this.#x(each.start);
@@ -114,30 +108,55 @@ export class Labels {
       if (from >= 0) c.fillRect(Math.round(from), 2, 1, RULER - 2);
       const label = each.step === null ? "whole file" : `step ${each.step}`;
       const x = Math.max(3, from + 4);
-      if (to - x < 18 || x < free) continue;
+      // Whole or not at all: half a number is another number.
+      const fits = [label, String(each.step ?? "")].find((text) => text !== "" && x + c.measureText(text).width <= Math.min(to - 2, most));
+      if (x < free || fits === undefined) continue;
       c.fillStyle = palette.text;
-      const wide = label.length * CHARACTER;
-      c.fillText(to - x < wide ? String(each.step ?? "") : label, x, 13);
-      free = x + Math.min(wide, to - x);
+      c.fillText(fits, x, 13);
+      free = x + c.measureText(fits).width + 6;
     }
-    if (steps.length > 0 && shown && layout.ranks.length > 1) {
-      const note = `of rank ${shown.rank}`;
+    if (free > 0 && note !== "") {
       c.textAlign = "right";
-      c.fillStyle = palette.surface;
-      c.fillRect(width - note.length * 5.8 - 8, 4, note.length * 5.8 + 8, 17);
       c.fillStyle = palette.muted;
       c.fillText(note, width - 4, 13);
       c.textAlign = "left";
     }
   }
 
-  /** The rank whose steps the ruler names: the selected one's, else the first in sight. */
+  /** Instants and their words, none over another or cut; closer together where there would be fewer than two. */
+  #ticks(c: CanvasRenderingContext2D): { at: readonly number[]; labels: readonly { text: string; x: number }[] } {
+    const { width, window } = this.#model;
+    let best: { at: readonly number[]; labels: { text: string; x: number }[] } = { at: [], labels: [] };
+    for (const apart of [110, 75, 50, 30]) {
+      const { step, at } = ticks(window, width, apart);
+      // Deep in, the full instant is the same for every tick: the first says it, the others how much later.
+      const deep = window.from > 0 && step < window.from / 1e4;
+      const base = deep ? at[0] ?? 0 : 0;
+      const labels: { text: string; x: number }[] = [];
+      let free = -Infinity;
+      at.forEach((tick, index) => {
+        const x = Math.round(this.#x(tick)) + 4;
+        const text = deep && index > 0 ? `+${formatTick(tick - base, (value) => formatDuration(value, 6))}` : formatTick(tick, (value) => formatDuration(value, deep ? 10 : 6));
+        const end = x + c.measureText(text).width;
+        if (x < free || end > width) return;
+        labels.push({ text, x });
+        free = end + 6;
+      });
+      if (apart === 110 || labels.length > best.labels.length) best = { at, labels };
+      if (best.labels.length >= 2) break;
+    }
+    return best;
+  }
+
+  /** The rank whose steps the ruler names: the selected one's, else the one jumped to, else the first in sight. */
   #stepsOf(frame: Frame): { rank: number; steps: Model["layout"]["ranks"][number]["steps"] } | null {
     const { layout, rows, selected } = this.#model;
     if (selected) {
       const rank = layout.tracks[layout.laneTrack[selected.lane] ?? 0]?.rank;
       return layout.ranks.find((each) => each.rank === rank) ?? null;
     }
+    const jumped = this.#model.jumped === null ? -1 : rows.rowOfRank[this.#model.jumped] ?? -1;
+    if (jumped >= frame.first && jumped < frame.last) return layout.ranks[this.#model.jumped!] ?? null;
     let row = frame.first;
     while (!rows.dense && row + 1 < frame.last && rows.top[row]! + rows.size[row]! < frame.scroll + 12) row++; // what is nearly gone is not the first
     if (row >= rows.length) return null;

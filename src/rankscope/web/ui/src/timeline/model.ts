@@ -38,6 +38,8 @@ export class Model {
   selected: Place | null = null;
   detail: EventDetail | null = null;
   measured: Window | null = null;
+  /** The index of the rank that was jumped to last: the ruler names its steps while its row is in sight. */
+  jumped: number | null = null;
   /** The last search's name, to find it again. */
   readonly #draw = new Set<Listener>();
   readonly #folded = new Set<Listener>();

@@ -45,6 +45,8 @@ export class Timeline {
   readonly #live = h("p", { class: "unseen", role: "status", "data-testid": "live" });
   readonly #notice = h("div", { class: "tl-notice", role: "status", hidden: true });
   readonly #ending: () => void;
+  /** What the notice says is not over once the server answers. */
+  #stays = false;
   #noting = 0;
   #hovering = 0;
   #asked = 0;
@@ -57,7 +59,7 @@ export class Timeline {
     const counters = new Counters(api, layout.span, () => this.#model.changed(), failed);
     const names = new Names();
     const model = this.#model = new Model(api, layout, cache, names, counters, marksOf(findings));
-    this.#loader = new Loader(api, cache, layout, () => { this.#notice.hidden = true; model.changed(); }, failed);
+    this.#loader = new Loader(api, cache, layout, () => { this.#notice.hidden ||= !this.#stays; model.changed(); }, failed);
     this.#gutter = new Gutter(model, () => this.#stage.box);
     this.#stage = new Stage(model, this.#loader, this.#gutter.element, corner(layout), "tl-help");
     this.#tip = new Tip(layout, this.#stage);
@@ -69,7 +71,7 @@ export class Timeline {
     this.#bar = toolbar(model, findings, {
       search: (text, direction) => void this.#search(text, direction), zoom: (factor) => this.#input.zoom(factor), whole: () => this.#go(whole(layout.span)),
       step: (step) => this.#toStep(step), rank: (rank) => this.#toRank(rank), finding: (finding) => this.#toFinding(finding),
-      filter: (text) => { model.filter = text; model.refold(); this.#note(); },
+      filter: (text) => { model.filter = text; model.refold(); this.#bar.filtered(); this.#note(); },
       openAll: (open) => { model.open = new Set(open ? layout.ranks.map(({ rank }) => rank) : []); model.refold(); this.#note(); },
       counters: (shown) => { model.showCounters = shown; model.refold(); this.#note(); },
       measure: () => { this.#input.measuring = true; this.#announce("Drag over the picture to measure."); this.#stage.element.focus({ preventScroll: true }); },
@@ -116,11 +118,14 @@ export class Timeline {
     model.window = address.window ? clamped(address.window, model.layout.span) : whole(model.layout.span);
     model.measured = address.measured;
     model.refold();
+    this.#bar.filtered();
     const { at } = address;
     if (at) requestAnimationFrame(() => this.#scrollToRank(at.rank, at.by));
     else if (!first) this.#stage.box.scrollTop = 0;
-    if (address.rank !== null) {
-      if (model.layout.ranks.length > 1 && address.rank !== null) model.open.add(address.rank);
+    if (this.#stays) this.#notice.hidden = true;
+    if (address.rank !== null && rankIndex(model.layout, address.rank) < 0) this.#tell(`There is no rank ${address.rank}.`, "The field Rank lists those there are.");
+    else if (address.rank !== null) {
+      if (model.layout.ranks.length > 1) model.open.add(address.rank);
       model.refold();
       const rank = address.rank;
       requestAnimationFrame(() => this.#scrollToRank(rank));
@@ -128,6 +133,7 @@ export class Timeline {
     if (address.step !== null) {
       const window = stepWindow(model.layout, address.step, address.rank);
       if (window) model.show(window);
+      else this.#tell(`There is no step ${address.step}${address.rank === null ? "" : ` on rank ${address.rank}`}.`, "The whole run is shown; the field Step lists those there are.");
     }
     if (!address.selected) this.#unselect(false);
     else if (model.selected?.lane !== address.selected.lane || model.selected.row !== address.selected.row) void this.#select(address.selected, { history: false, show: address.window === null });
@@ -161,6 +167,7 @@ export class Timeline {
 
   #go(window: Window): void {
     this.#context.router.note(this.#address());
+    if (this.#stays) this.#notice.hidden = true;
     delete this.#stage.element.dataset["settled"];
     this.#model.show(window);
     this.#push();
@@ -189,8 +196,10 @@ export class Timeline {
     this.#push();
   }
 
-  #scrollToRank(rank: number, by = -4): void {
-    const row = this.#model.rows.rowOfRank[rankIndex(this.#model.layout, rank)] ?? -1;
+  #scrollToRank(rank: number, by = 0): void {
+    const index = rankIndex(this.#model.layout, rank);
+    const row = this.#model.rows.rowOfRank[index] ?? -1;
+    this.#model.jumped = row >= 0 ? index : null;
     if (row >= 0) this.#stage.box.scrollTop = Math.max(0, (this.#model.rows.top[row] ?? 0) + by);
     this.#stage.request();
   }
@@ -412,7 +421,14 @@ export class Timeline {
     this.#live.textContent = text;
   }
 
+  #tell(what: string, hint: string): void {
+    this.#stays = true;
+    this.#notice.replaceChildren(h("strong", {}, what), " ", hint);
+    this.#notice.hidden = false;
+  }
+
   #say(error: unknown): void {
+    this.#stays = false;
     const [what, hint] = error instanceof ApiError ? [error.message, error.hint] : ["The timeline could not use what the server sent.", error instanceof Error ? error.message : ""];
     this.#notice.replaceChildren(h("strong", {}, named(what, 300)), " ", named(hint, 400));
     this.#notice.hidden = false;

@@ -24,6 +24,8 @@ export interface Toolbar {
   readonly filter: HTMLInputElement;
   /** What the search found, said aloud too. */
   found(text: string): void;
+  /** Says so where no rank or lane has the filter's words. */
+  filtered(): void;
 }
 
 const FILTER_PAUSE_MS = 150;
@@ -31,8 +33,10 @@ const FILTER_PAUSE_MS = 150;
 export function toolbar(model: Model, findings: readonly Finding[], acts: BarActs): Toolbar {
   const { layout } = model;
   const count = h("span", { class: "count", role: "status", "data-testid": "search-count" });
+  const none = h("span", { class: "count", role: "status", "data-testid": "filter-count" });
   const search = h("input", {
     type: "search", placeholder: "Find by name", "aria-label": "Find events by name", value: model.query, "data-testid": "search",
+    input: () => { count.textContent = ""; }, // it was said of another text
     keydown: (event) => {
       const { key, shiftKey } = event as KeyboardEvent;
       if (key === "Enter") acts.search(search.value, shiftKey ? "previous" : "next");
@@ -73,11 +77,11 @@ export function toolbar(model: Model, findings: readonly Finding[], acts: BarAct
         const finding = places[Number(value)];
         if (finding) acts.finding(finding);
       })),
-    h("div", { class: "tl-group" }, filter,
+    h("div", { class: "tl-group" }, filter, none,
       button({ class: "quiet", "data-testid": "open-all" }, () => acts.openAll(true), "Open all"),
       button({ class: "quiet", "data-testid": "fold-all" }, () => acts.openAll(false), "Fold all"),
       layout.ranks.some((rank) => rank.counters.length > 0) ? button({ class: "quiet", "aria-pressed": String(model.showCounters) }, function toggle(this: void) { acts.counters(!model.showCounters); }, "Counters") : null));
-  return { element, search, filter, found: (text) => { count.textContent = text; } };
+  return { element, search, filter, found: (text) => { count.textContent = text; }, filtered: () => { none.textContent = model.filter.trim() !== "" && model.rows.length === 0 ? "none" : ""; } };
 }
 
 export const KEYS: readonly (readonly [string, string])[] = [
