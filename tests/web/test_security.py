@@ -218,7 +218,7 @@ def test_a_page_without_a_policy_is_not_served() -> None:
 
 
 def test_an_error_of_our_own_tells_no_secret(server: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(runs: Runs) -> None:
+    def fail(runs: Runs, asked: str | None = None) -> None:
         raise ValueError("/somewhere/secret")
 
     monkeypatch.setattr(Runs, "listed", fail)
