@@ -311,9 +311,7 @@ def test_several_runs_under_keys_that_say_nothing(tmp_path: Path, private_cache:
 
 
 @pytest.mark.parametrize("ids", [True, False])
-def test_a_link_to_a_run_holds_when_the_server_is_started_again(
-    tmp_path: Path, private_cache: Path, ids: bool
-) -> None:
+def test_a_link_to_a_run_holds_when_the_server_is_started_again(tmp_path: Path, private_cache: Path, ids: bool) -> None:
     for number, name in enumerate(("first", "second")):
         events = [{**each, "ts": each["ts"] + 5e9 * number} for each in small_step(number=number)]
         extra = {"rankscope": {"schema_version": 1, "run_id": f"{name}-id"}} if ids else {"pid": 100 + number}
