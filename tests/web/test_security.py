@@ -106,6 +106,7 @@ ORIGINS = [
     "null",
     "http://127.0.0.1:9999",
     "http://localhost:8000",
+    "https://127.0.0.1:8000",
     "file://",
     "javascript:x",
     "x",
@@ -120,6 +121,22 @@ def test_a_foreign_origin_is_refused(server: Asking, origin: str) -> None:
 
 def test_the_page_s_own_origin_is_taken(server: Asking) -> None:
     assert server.ask("/api/summary", origin="http://127.0.0.1:8000").status == 200
+
+
+def test_the_address_that_is_listened_on_is_no_proxy_s_name(server: Asking) -> None:
+    """Another port of it is another server, and so it is if somebody allows this machine's own name."""
+    for gate in (Gate.of([], ["127.0.0.1", "10.0.0.5"]), Gate.of(["127.0.0.1"], ["10.0.0.5"])):
+        app, cookie = make_app(server.runs, gate), ("cookie", f"{gate.cookie}={gate.session}")
+        for host in ("127.0.0.1", "10.0.0.5"):
+            own = [("host", f"{host}:8000"), cookie]
+            assert call(app, "/api/runs", [*own, ("origin", f"http://{host}:8000")]).status == 200
+            assert call(app, "/api/runs", [*own, ("origin", f"http://{host}:9999")]).status == 403
+
+
+def test_head_is_answered_like_get(server: Asking) -> None:
+    answer = server.ask("/api/runs", method="HEAD")
+    assert answer.status == 200
+    assert server.ask("/api/runs", method="HEAD", cookie="").status == 401
 
 
 def test_what_the_browser_says_comes_from_another_site_is_refused(server: Asking) -> None:
@@ -218,7 +235,7 @@ def test_a_page_without_a_policy_is_not_served() -> None:
 
 
 def test_an_error_of_our_own_tells_no_secret(server: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(runs: Runs) -> None:
+    def fail(runs: Runs, asked: str | None = None) -> None:
         raise ValueError("/somewhere/secret")
 
     monkeypatch.setattr(Runs, "listed", fail)

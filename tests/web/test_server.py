@@ -310,6 +310,35 @@ def test_several_runs_under_keys_that_say_nothing(tmp_path: Path, private_cache:
     assert one.ask("/api/summary").json()["run"]["id"] == "first-id"
 
 
+@pytest.mark.parametrize("ids", [True, False])
+def test_a_link_to_a_run_holds_when_the_server_is_started_again(tmp_path: Path, private_cache: Path, ids: bool) -> None:
+    for number, name in enumerate(("first", "second")):
+        events = [{**each, "ts": each["ts"] + 5e9 * number} for each in small_step(number=number)]
+        extra = {"rankscope": {"schema_version": 1, "run_id": f"{name}-id"}} if ids else {"pid": 100 + number}
+        write(tmp_path / "runs" / name / "rank0.json", trace(events, rank=0, world_size=1 + number, **extra))
+    before = serving(tmp_path / "runs").ask("/api/runs").json()
+    keys = [each["key"] for each in before["runs"]]
+    assert len(set(keys)) == 2
+    first = next(key for key in keys if key != before["shown"])
+    runs = Runs([str(tmp_path / "runs")], executor="serial")
+    server = Asking(make_app(runs, gate := Gate()), gate, runs)
+    # Nothing is read yet, and the page is not sent away.
+    assert server.ask(f"/api/runs?run={first}").json()["runs"][0]["key"] == first
+    assert server.ask(f"/api/state?run={first}").json()["phase"] == "reading"
+    asked = server.ask("/api/runs").json()["shown"]
+    runs.start()
+    assert runs.shown.loaded.wait(60)
+    after = server.ask(f"/api/runs?run={first}").json()
+    assert [each["key"] for each in after["runs"]] == keys
+    assert after["shown"] == before["shown"]
+    assert runs.get(first).loaded.wait(60)
+    assert runs.get(first) is not runs.shown
+    named = {each["key"]: each["name"] for each in after["runs"]}
+    assert server.ask(f"/api/summary?run={first}").json()["run"]["world_size"] == 1, named
+    assert runs.get(asked) is runs.shown
+    assert server.ask("/api/state?run=" + "0" * 12).status == 404
+
+
 def test_what_cannot_be_read_is_said_to_the_page(tmp_path: Path, private_cache: Path) -> None:
     bad = tmp_path / "bad" / "rank0.json"
     bad.parent.mkdir()

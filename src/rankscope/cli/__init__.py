@@ -13,12 +13,10 @@ from importlib import import_module
 from typing import Any
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from rankscope import __version__
 from rankscope.errors import RankscopeError
-from rankscope.report.words import plain
+from rankscope.report.errors import say_error
 
 _ORDER = ("demo", "run", "summary", "findings", "report", "diff", "analyze", "analyses")
 
@@ -57,17 +55,10 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             # A terminal without UTF-8 shows `?` for what it has no letter for: better than not showing a result.
             stream.reconfigure(errors="replace")
-    errors = Console(stderr=True, soft_wrap=True)
     try:
         make_app()()
     except RankscopeError as error:
-        said = Text("error: ", style="bold red")
-        what = error.what if error.path is None else f"{error.path}: {error.what}"
-        # File names, and what a file begins with, are other people's text.
-        said.append(plain(what, limit=2000), style="default")
-        errors.print(said)
-        if error.hint:
-            errors.print(Text(f"  → {plain(error.hint, limit=2000)}", style="default"))
+        say_error(error)
         sys.exit(2)
     except BrokenPipeError:
         # Piped into `head`: what was wanted has been shown.

@@ -6,7 +6,9 @@ import multiprocessing
 import os
 import socket
 import sys
+import threading
 import webbrowser
+from multiprocessing import util
 from typing import Annotated
 
 import typer
@@ -14,15 +16,20 @@ from rich.console import Console
 from rich.text import Text
 
 from rankscope.cli.options import Communication, Engine, RunId, Source, Steps, Workers
-from rankscope.errors import ConfigError
-from rankscope.ingest.discover import find_traces
+from rankscope.errors import ConfigError, RankscopeError
+from rankscope.pipeline import open_run
+from rankscope.report.errors import say_error
 from rankscope.report.words import plain
+from rankscope.web.loading import LoadedRun
 from rankscope.web.runs import Runs
 from rankscope.web.security import LOCAL_NAMES, Gate
 from rankscope.web.server import make_app, token_address
 
 # After Ctrl-C, how long answers that are on their way may take.
 GRACE_S = 2
+# How long the address waits for the files to be read: what is small, or was read before, is there by then, and what is
+# wrong with it is an error like any other. Whatever takes longer fills the page.
+READ_S = 1.5
 
 
 def serve(
@@ -45,20 +52,37 @@ def serve(
     The page is there at once and fills while traces are read. It is for whoever has the printed address, on this
     machine or through ssh. Ctrl-C ends it.
     """
-    find_traces(source)  # what is not there is said here and now
     options = {"steps": steps, "communication": communication, "executor": executor, "workers": workers}
+    open_run(list(source), **options)  # type: ignore[arg-type]  # what cannot be meant, or is not there, is said at once
     runs = Runs(list(source), run, **options)
     listener = _listen(host, port)
     bound = listener.getsockname()[1]
-    gate = Gate.of([*(allow_host or []), *([] if host in ("0.0.0.0", "::") else [host])])
+    gate = Gate.of(allow_host or [], [] if host in ("0.0.0.0", "::") else [host])
     address = token_address(f"http://{_shown(host)}:{bound}", gate)
-    _say(address, host, bound)
-    runs.start()
-    if show and _has_browser():
-        webbrowser.open(address)
-    _run(make_app(runs, gate), listener)
+    loaded = runs.shown.loaded
+    try:
+        runs.start()
+        known = loaded.wait_read(READ_S)
+        if isinstance(loaded.error, RankscopeError):
+            listener.close()
+            raise loaded.error
+        _say(address, host, bound)
+        if not known:
+            threading.Thread(target=_say_failure, args=(loaded,), daemon=True).start()
+        if show and _has_browser():
+            webbrowser.open(address)
+        _run(make_app(runs, gate), listener)
+    except KeyboardInterrupt:
+        pass
     runs.stop()
     _leave()
+
+
+def _say_failure(loaded: LoadedRun) -> None:
+    """What reading finds wrong stands on the page; whoever has only the terminal must see it too."""
+    loaded.wait_read()
+    if isinstance(loaded.error, RankscopeError):
+        say_error(loaded.error)
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -128,6 +152,11 @@ def _leave() -> None:
     """End now: reading in the background would keep the interpreter until its last task is done."""
     for child in multiprocessing.active_children():
         child.terminate()
+    # Else the semaphores of the pool would be left to Python's tracker, which complains of them.
+    # Python runs these itself at a usual exit, and has no public name for it.
+    finalize = getattr(util, "_run_finalizers", None)
+    if callable(finalize):
+        finalize(0)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)

@@ -27,11 +27,13 @@ class KnownRun:
         name: its id, or what tells it from others without one; None where it is the only one without.
         began_ns: its first instant on the hosts' clocks, ns.
         ranks: how many ranks' traces there are.
+        id: the id that its traces carry.
     """
 
     name: str | None
     began_ns: int
     ranks: int
+    id: str | None = None
 
 
 def known_runs(runs: Runs) -> tuple[KnownRun, ...]:
@@ -41,6 +43,7 @@ def known_runs(runs: Runs) -> tuple[KnownRun, ...]:
             name,
             min(info.base_time_ns + (info.start_ns or 0) for info in infos),
             len({info.path if info.rank is None else info.rank for info in infos}),
+            infos[0].run_id,
         )
         for name, infos in runs.items()
     ]

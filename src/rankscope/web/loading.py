@@ -70,7 +70,9 @@ class LoadedRun:
         self._lock = threading.Lock()
         self._state = State()
         self._stopping = threading.Event()
+        self._read = threading.Event()
         self._thread = threading.Thread(target=self._work, name="rankscope-load", daemon=True)
+        self.error: Exception | None = None
         self.about: Mapping[str, Any] = {}
         self.run: Run | None = None
         self.findings: Sequence[Finding] = ()
@@ -92,6 +94,10 @@ class LoadedRun:
         """Wait until it is done; whether it is."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
+
+    def wait_read(self, seconds: float | None = None) -> bool:
+        """Wait until its files are read, or cannot be; whether that is so."""
+        return self._read.wait(seconds)
 
     def stop(self) -> None:
         """Give up at the next task."""
@@ -132,10 +138,14 @@ class LoadedRun:
         except StoppedError:
             return
         except RankscopeError as error:
+            self.error = error
             self._fail(error.what, error.path, error.hint)
         except Exception as error:
+            self.error = error
             logger.exception("loading failed")
             self._fail(f"{type(error).__name__}: {error}", None, "this is an error of rankscope's own")
+        finally:
+            self._read.set()
 
     def _fail(self, what: str, path: str | None, hint: str | None) -> None:
         self._tell(new=True, phase="failed", error={"what": what, "path": path, "hint": hint})
@@ -150,6 +160,7 @@ class LoadedRun:
         run.load()
         self.findings = by_weight([*run.findings, *self._lost])
         self.about = run.about()
+        self._read.set()
         self._tell(new=True)
         self._tell(phase="analysing")
         clock = clock_of(run)

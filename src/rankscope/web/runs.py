@@ -1,16 +1,25 @@
-"""The runs that a server shows: those whose traces are among what it was started with, under keys of its own."""
+"""The runs that a server shows: those whose traces are among what it was started with, under keys of its own.
+
+A key is a hash of what tells the run: its id; without one its place, when it began and its ranks. So a link to a run
+holds when the server is started again. Until the first run is read nobody knows which keys there are: whatever looks like
+one is taken for the run that is being read, and is looked up when that is done.
+"""
 
 from __future__ import annotations
 
-import secrets
+import hashlib
+import re
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from rankscope.ingest.runs import LATEST, KnownRun, when_of
 from rankscope.pipeline import Progress, Run, open_run
 from rankscope.web.answers import RefusedError
 from rankscope.web.loading import LoadedRun
+
+_KEY = re.compile(r"[0-9a-f]{12}")
 
 
 @dataclass(frozen=True)
@@ -36,7 +45,9 @@ class Runs:
         def shown(progress: Progress) -> Run:
             return open_run(source, run_id=run_id or LATEST, progress=progress, **options)
 
-        self.shown = ServedRun(secrets.token_hex(6), LoadedRun(shown))
+        # Which run is the latest is not known yet: until it is, the key is of what was asked for, and stays good.
+        self._asked_key = _key("asked", *map(_absolute, source), run_id or LATEST)
+        self.shown = ServedRun(self._asked_key, LoadedRun(shown))
         self._others: dict[str, tuple[KnownRun, ServedRun]] = {}
 
     def start(self) -> None:
@@ -54,18 +65,26 @@ class Runs:
         Raises:
             RefusedError: there is no such run.
         """
-        if key is None or key == self.shown.key:
+        if key is None:
             return self.shown
         self._find_others()
+        if key in (self.shown.key, self._asked_key) or self._may_be(key):
+            return self.shown
         if key not in self._others:
             raise RefusedError(404, "there is no such run", "api/runs lists them")
         served = self._others[key][1]
         served.loaded.start()
         return served
 
-    def listed(self) -> dict[str, Any]:
-        """What `api/runs` says."""
+    def listed(self, asked: str | None = None) -> dict[str, Any]:
+        """What `api/runs` says.
+
+        Args:
+            asked: the key that the page's address names.
+        """
         self._find_others()
+        if asked is not None and self._may_be(asked):
+            return {"runs": [self._row(asked, None)], "shown": asked}
         own = self._own() if self._known() else None
         others = [(served.key, known) for known, served in self._others.values()]
         rows = sorted([*others, (self.shown.key, own)], key=lambda row: row[1].began_ns if row[1] else 0)
@@ -87,16 +106,38 @@ class Runs:
     def _known(self) -> bool:
         return self.shown.loaded.run is not None and bool(self.shown.loaded.about)
 
+    def _may_be(self, key: str) -> bool:
+        """Whether it could be a run's key, as long as nothing is known of the runs."""
+        return not self._known() and _KEY.fullmatch(key) is not None
+
     def _find_others(self) -> None:
         run = self.shown.loaded.run
         if run is None or not self._known():
             return
+        place = _absolute(run.path)
         with self._lock:
+            own = self._own()
+            if own is not None and self.shown.key == self._asked_key:
+                self.shown = replace(self.shown, key=_key_of(own, place))
             there = {known.name for known, _ in self._others.values()}
             for known in run.loaded.known_runs:
                 if known.name != run.loaded.chosen and known.name not in there:
-                    key = secrets.token_hex(6)
+                    key = _key_of(known, place)
                     self._others[key] = known, ServedRun(key, LoadedRun(_other(run, known)))
+
+
+def _key(*parts: object) -> str:
+    return hashlib.blake2b(repr(parts).encode("utf-8", "replace"), digest_size=6).hexdigest()
+
+
+def _key_of(known: KnownRun, place: str) -> str:
+    if known.id is not None:
+        return _key("id", known.id)
+    return _key("place", place, known.began_ns, known.ranks, known.name)
+
+
+def _absolute(source: str) -> str:
+    return source if "://" in source else str(Path(source).expanduser().resolve())
 
 
 def _other(run: Run, known: KnownRun) -> Any:

@@ -40,19 +40,21 @@ class Gate:
     """The server's secrets, and the names under which it may be addressed.
 
     Attributes:
-        names: host names beside this machine's own.
+        names: host names beside this machine's own that were allowed on purpose: a proxy's.
+        here: the address that is listened on, where it is no local one.
         token: what the printed address holds.
         session: the cookie's value.
     """
 
     names: frozenset[str] = frozenset()
+    here: frozenset[str] = frozenset()
     token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
     session: str = field(default_factory=lambda: secrets.token_urlsafe(32))
 
     @classmethod
-    def of(cls, names: Iterable[str]) -> Gate:
+    def of(cls, names: Iterable[str], here: Iterable[str] = ()) -> Gate:
         """A gate with new secrets."""
-        return cls(frozenset(name.lower() for name in names))
+        return cls(frozenset(name.lower() for name in names), frozenset(name.lower() for name in here))
 
     @property
     def cookie(self) -> str:
@@ -94,7 +96,7 @@ class Gate:
         return False
 
     def _is_ours(self, name: str) -> bool:
-        return name in LOCAL_NAMES or name in self.names
+        return name in LOCAL_NAMES or name in self.names or name in self.here
 
     def _is_own_origin(self, origin: str, host: str) -> bool:
         try:
@@ -104,8 +106,12 @@ class Gate:
         if parts.scheme not in ("http", "https") or not parts.netloc:
             return False
         name = _name_of(parts.netloc)
-        # Through a proxy the origin is the proxy's: only a name that was allowed on purpose. Else the very same place.
-        return name is not None and (name in self.names or parts.netloc.lower() == host.lower())
+        # Through a proxy the origin is the proxy's: only a name that was allowed on purpose. Else the very same place:
+        # another port of this machine is somebody else's server.
+        return name is not None and (
+            (name in self.names and name not in LOCAL_NAMES)
+            or (parts.scheme == "http" and parts.netloc.lower() == host.lower())
+        )
 
 
 def _name_of(netloc: str) -> str | None:

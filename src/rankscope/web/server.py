@@ -91,7 +91,7 @@ def make_app(runs: Runs, gate: Gate) -> ASGIApp:
         )
 
     def listed(request: Request) -> Response:
-        return json_answer(request, runs.listed())
+        return json_answer(request, runs.listed(request.query_params.get("run")))
 
     def about_run(respond: Answer, version: Callable[[ServedRun], object] | None = None) -> Any:
         """A question about one run. With a version, the answer to the same question is the same until that changes."""

@@ -1,0 +1,21 @@
+"""An error as the terminal shows it."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+from rankscope.errors import RankscopeError
+from rankscope.report.words import plain
+
+
+def say_error(error: RankscopeError) -> None:
+    """What is wrong, with which file, and what to do, on standard error."""
+    errors = Console(stderr=True, soft_wrap=True)
+    said = Text("error: ", style="bold red")
+    what = error.what if error.path is None else f"{error.path}: {error.what}"
+    # File names, and what a file begins with, are other people's text.
+    said.append(plain(what, limit=2000), style="default")
+    errors.print(said)
+    if error.hint:
+        errors.print(Text(f"  → {plain(error.hint, limit=2000)}", style="default"))
