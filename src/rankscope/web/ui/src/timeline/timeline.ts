@@ -113,6 +113,7 @@ export class Timeline {
     model.filter = address.filter;
     model.query = address.query;
     model.showCounters = address.counters;
+    model.jumped = null;
     this.#bar.filter.value = address.filter;
     this.#bar.search.value = address.query;
     model.window = address.window ? clamped(address.window, model.layout.span) : whole(model.layout.span);
