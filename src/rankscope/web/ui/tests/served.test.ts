@@ -10,7 +10,8 @@ function answering(answers: () => Record<string, unknown>): string[] {
   vi.stubGlobal("fetch", (address: string) => {
     const what = /^api\/(\w+)/.exec(address)?.[1] ?? "";
     asked.push(what);
-    return Promise.resolve(new Response(JSON.stringify(answers()[what])));
+    const answer = answers()[what];
+    return Promise.resolve(answer === undefined ? new Response(JSON.stringify({ error: { what: "there is no such run", hint: "" } }), { status: 404 }) : new Response(JSON.stringify(answer)));
   });
   return asked;
 }
@@ -41,4 +42,16 @@ test("a server that is ready between the list and the state is asked for its lis
   const served = new Served(null);
   await served.load();
   expect(served.runs).toHaveLength(2);
+});
+
+test("a link to a run that turns out not to be there fails, and the others are listed", async () => {
+  vi.useFakeTimers();
+  let work: Record<string, unknown> = { runs: { runs: [run("c", "")], shown: "c" }, state: state(0, "reading"), summary };
+  answering(() => work);
+  const served = new Served("c");
+  await served.load();
+  work = { runs: { runs: [run("a", "first"), run("b", "second")], shown: "b" } };
+  await vi.advanceTimersByTimeAsync(1000);
+  expect(served.state.phase).toBe("failed");
+  expect(served.runs.map(({ key }) => key)).toEqual(["a", "b"]);
 });

@@ -78,7 +78,10 @@ export class Served {
       } catch (error) {
         const [what, hint] = error instanceof ApiError ? [error.message, error.hint] : ["The server’s answer cannot be read.", "Load the page again."];
         this.state = { ...this.state, what: `${what} ${hint}` };
-        if (error instanceof ApiError && (error.status === 401 || error.status === 403)) this.state = { ...this.state, phase: "failed", error: { what, hint } };
+        // A link made before the server started may name a run that only now is known not to be there: then the others are offered.
+        const gone = error instanceof ApiError && error.status === 404;
+        if (gone) await this.#list().catch(() => undefined);
+        if (gone || (error instanceof ApiError && (error.status === 401 || error.status === 403))) this.state = { ...this.state, phase: "failed", error: { what, hint } };
         for (const tell of this.#tell) tell();
       }
     }
@@ -86,6 +89,7 @@ export class Served {
 
   async #list(): Promise<void> {
     const { runs, shown } = await this.api.json<{ runs: RunChoice[]; shown: string }>("runs");
+    if (shown !== this.shown) this.#summarised = -1; // what a link's key stood for while nothing was known was another run
     [this.runs, this.shown] = [runs, shown];
   }
 
