@@ -196,7 +196,7 @@ def test_a_whole_replica_is_one_finding(tmp_path: Path) -> None:
     run.stragglers()
     (finding,) = [each for each in run.findings if each.id == "straggler"]
     assert finding.ranks == (4, 5)
-    assert finding.title == "dp=2 holds the others up: slow_device"
+    assert finding.title == "dp=2 holds the others up: its device is slow"
 
 
 def test_two_at_once(tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ def _leave() -> None:
     for child in multiprocessing.active_children():
         child.terminate()
     # Else the semaphores of the pool would be left to Python's tracker, which complains of them.
-    util._run_finalizers(0)
+    util._run_finalizers(0)  # type: ignore[attr-defined]
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)

@@ -1,8 +1,8 @@
 """The runs that a server shows: those whose traces are among what it was started with, under keys of its own.
 
 A key is a hash of what tells the run: its id; without one its place, when it began and its ranks. So a link to a run
-holds when the server is started again. Until the first run is read nobody knows which keys there are: whatever looks like
-one is taken for the run that is being read, and is looked up when that is done.
+holds when the server is started again. Until the first run is read nobody knows which keys there are: whatever looks
+like one is taken for the run that is being read, and is looked up when that is done.
 """
 
 from __future__ import annotations
