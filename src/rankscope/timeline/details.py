@@ -16,7 +16,8 @@ from rankscope.timeline.whole import Placed, Timeline
 
 # Told by themselves, or of no use to a person.
 _OWN = {
-    "start_ns", "end_ns", "name", "launch_row", "op_row", "launch_ns", "parent_row", "depth", "self_ns", "is_collective",
+    "start_ns", "end_ns", "name", "launch_row", "op_row", "launch_ns", "parent_row", "depth", "self_ns",
+    "is_collective",
 }  # fmt: skip
 _SHAPES = ("input_dims", "input_types", "input_strides", "concrete_inputs")
 _MAX_TEXT = 20_000
