@@ -103,7 +103,8 @@ def rules_page(rules: Iterable[Rule]) -> str:
     parts = [GENERATED.format(source="`src/rankscope/rules`"), "# Rules", about]
     for rule in rules:
         title, _, body = inspect.cleandoc(rule.doc).partition("\n")
-        read = ", ".join(f"[`{name}`](analyses/{name}.md)" for name in rule.requires)
+        listed = ", ".join(f"[`{name}`](analyses/{name}.md)" for name in rule.requires)
+        read = listed or "what capture wrote of itself, the ranks' manifests"
         parts += [f"## `{rule.name}`: {title.rstrip('.')}", fenced(body.strip()), f"It reads {read}."]
     return "\n\n".join(parts) + "\n"
 

@@ -225,6 +225,6 @@ def test_phases_and_memory_are_compared(tmp_path: Path) -> None:
     diff = rankscope.diff(once(tmp_path / "a", 100, 3_000_000), once(tmp_path / "b", 150, 2_000_000))
     assert row(diff, "phases", "forward")["change"] == 50_000
     # The ranks' devices have numbers of their own, and are one row.
-    assert row(diff, "memory", "cuda: peak allocated")["change"] == -1_000_000
-    assert row(diff, "memory", "cuda: peak reserved")["change"] == 0
-    assert row(diff, "memory", "cuda: allocated in a step")["b"] == 1_000_000
+    assert row(diff, "memory", "device: peak allocated")["change"] == -1_000_000
+    assert row(diff, "memory", "device: peak reserved")["change"] == 0
+    assert row(diff, "memory", "device: allocated in a step")["b"] == 1_000_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import polars as pl
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankscope.compare.pairs import components, fused_operators, match_keys
@@ -101,6 +101,7 @@ key = st.tuples(
 )
 
 
+@settings(deadline=None, max_examples=60)
 @given(st.lists(key, unique=True, max_size=8), st.lists(key, unique=True, max_size=8))
 def test_every_key_has_one_place(a: list[Key], b: list[Key]) -> None:
     pairs = match_keys(keys(*a), keys(*b))

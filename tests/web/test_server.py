@@ -358,6 +358,7 @@ def test_a_link_to_a_run_holds_when_the_server_is_started_again(tmp_path: Path, 
     named = {each["key"]: each["name"] for each in after["runs"]}
     assert server.ask(f"/api/summary?run={first}").json()["run"]["world_size"] == 1, named
     assert runs.get(asked) is runs.shown
+    assert asked in [each["key"] for each in server.ask(f"/api/runs?run={asked}").json()["runs"]]
     assert server.ask("/api/state?run=" + "0" * 12).status == 404
 
 

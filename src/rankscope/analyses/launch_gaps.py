@@ -87,9 +87,10 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     steps, found = step_windows(annotations, device)
     number, starts, ends = steps["step"], found.start, found.end
     if not steps.height:
-        number = pl.Series("step", [None], dtype=pl.Int64)
+        # A file without any piece has nothing to say.
         whole = time_of(pieces)
-        starts, ends = (whole.starts[:1], whole.ends[-1:]) if len(whole) else (np.zeros(1, np.int64),) * 2
+        starts, ends = whole.starts[:1], whole.ends[-1:]
+        number = pl.Series("step", [None] * starts.size, dtype=pl.Int64)
     gaps = _gaps(pieces, _left_out(window, gloo, on_device))
     placed = _placed(pieces, starts, ends).filter("counts")
     rows = pl.DataFrame({"place": np.arange(starts.size), "step": number}, schema={"place": pl.Int64, "step": pl.Int64})

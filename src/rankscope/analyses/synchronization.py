@@ -7,8 +7,9 @@ wait and not the host, so it is none. Only calls inside steps count, where the f
 at the end of its window itself.
 
 While the host waits it launches nothing. So when the device has finished, it has nothing to do until the host has gone
-on: `idle_ns` is the time after the call's end, up to the next device event, in which nothing runs on the device, and
-what of that began before the call returned. It is what a step would gain at most if the call were not there.
+on. `idle_ns` is the time around the call's end, from when the device ran dry (but not before the call) to its next
+event, and no more than the call took: without it the host would have been that much earlier, and not more. It is what a
+step would gain at most if the call were not there.
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ def _idle_after(calls: pl.DataFrame, busy: IntervalSet) -> Int64:
     # A gap goes to the last call that ends in it; those before it have the part up to their own end.
     last = np.concatenate([following[1:] != following[:-1], [True]])
     until = np.where(last, resumes, finish)
-    idle[order] = np.where(dry, np.maximum(until - first, 0), 0)
+    idle[order] = np.where(dry, np.clip(until - first, 0, finish - begin), 0)
     return idle
 
 

@@ -60,6 +60,8 @@ def diff(
         else:
             with opened([b], steps, run_b, communication, executor, workers) as second:
                 found = diff_runs(first, second, ranks=chosen)
+    # A condition on something that is not there is an error, told before anything is written.
+    failed = [said for condition in conditions if (said := condition.fails(found)) is not None]
     if form is Format.table:
         width = width_for(output) or Console().width
         show(_verdict(found, limit or None, width), output)
@@ -67,7 +69,6 @@ def diff(
         write(as_json(found.to_json()), output)
     else:
         write(FORMATS[form.value](found.result(), {}), output)
-    failed = [said for condition in conditions if (said := condition.fails(found)) is not None]
     for said in failed:
         Console(stderr=True, highlight=False).print(Text(f"fails: {plain(said, limit=400)}", style="bold red"))
     if failed:

@@ -153,7 +153,10 @@ def _leave() -> None:
     for child in multiprocessing.active_children():
         child.terminate()
     # Else the semaphores of the pool would be left to Python's tracker, which complains of them.
-    util._run_finalizers(0)  # type: ignore[attr-defined]
+    # Python runs these itself at a usual exit, and has no public name for it.
+    finalize = getattr(util, "_run_finalizers", None)
+    if callable(finalize):
+        finalize(0)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)

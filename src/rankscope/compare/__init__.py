@@ -120,11 +120,15 @@ def _findings(run: Run) -> list[Finding]:
     return run.diagnose()
 
 
+# Findings of which it matters whose they are: another straggler is another finding.
+_OF_A_RANK = ("straggler", "missing-ranks", "rank-not-analyzed")
+
+
 def _apart(a: list[Finding], b: list[Finding], *, with_ranks: bool) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
-    """Findings that only the second has, and those that only the first has: by kind, and by ranks."""
+    """Findings that only the second has, and those that only the first has: by kind, some by their ranks too."""
 
     def key(finding: Finding) -> tuple[str, tuple[int, ...]]:
-        return finding.id, finding.ranks if with_ranks else ()
+        return finding.id, finding.ranks if with_ranks and finding.id in _OF_A_RANK else ()
 
     before, after = {key(finding) for finding in a}, {key(finding) for finding in b}
     return tuple(f for f in b if key(f) not in before), tuple(f for f in a if key(f) not in after)

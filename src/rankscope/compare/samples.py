@@ -94,16 +94,24 @@ def _work(frame: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+_TIMES = ("wait", "transfer")
+
+
 def _collectives(frame: pl.DataFrame) -> pl.DataFrame:
     keys = ["collective", "dtype", "bytes", "group_size"]
     name = pl.col("collective") + pl.concat_str(
         pl.lit(" of "), pl.col("group_size").cast(pl.String), pl.lit(" ranks")
     ).fill_null("")
-    grouped = frame.group_by(*PLACE, *keys).agg(
-        pl.len().alias("calls"),
-        pl.col("duration_ns").sum().alias("duration"),
-        pl.when(pl.col("wait_ns").is_not_null().any()).then(pl.col("wait_ns").sum()).alias("wait"),
-        pl.when(pl.col("transfer_ns").is_not_null().any()).then(pl.col("transfer_ns").sum()).alias("transfer"),
+    known = [pl.col(f"{what}_ns").is_not_null().all().over(keys).alias(f"{what}_known") for what in _TIMES]
+    grouped = (
+        frame.with_columns(known)
+        .group_by(*PLACE, *keys)
+        .agg(
+            pl.len().alias("calls"),
+            pl.col("duration_ns").sum().alias("duration"),
+            # What is known of some calls alone cannot be held against what is known of all.
+            *(pl.when(pl.col(f"{what}_known").all()).then(pl.col(f"{what}_ns").sum()).alias(what) for what in _TIMES),
+        )
     )
     return (
         grouped.unpivot(
@@ -122,7 +130,9 @@ def _collectives(frame: pl.DataFrame) -> pl.DataFrame:
 
 def _memory(frame: pl.DataFrame) -> pl.DataFrame:
     """The peak of each step by kind of memory: ranks' devices have numbers of their own, and stand side by side."""
-    kind = pl.col("device").str.split(":").list.first()
+    first = pl.col("device").str.split(":").list.first()
+    # Two vendors' devices (`cuda`, `hip`, `xpu`) are held against each other.
+    kind = pl.when(first == "cpu").then(pl.lit("host")).otherwise(pl.lit("device"))
     grouped = frame.group_by(*PLACE, kind.alias("kind")).agg(
         pl.len().alias("calls"),
         # Where a file writes no totals, what came on top of what was there at its begin.

@@ -142,8 +142,12 @@ def assign_ranks(infos: Sequence[TraceInfo]) -> tuple[dict[int, list[TraceInfo]]
         findings.append(_guess(guessed))
     for files in ranks.values():
         # A memory snapshot has no time: it stands behind the traces, whose numbers it does not change.
-        files.sort(key=lambda info: (info.start_ns is None, info.base_time_ns + (info.start_ns or 0)))
+        files.sort(key=lambda info: (_is_snapshot(info), info.base_time_ns + (info.start_ns or 0)))
     return dict(sorted(ranks.items())), findings
+
+
+def _is_snapshot(info: TraceInfo) -> bool:
+    return any(kind.startswith("snapshot ") for kind in info.counts)
 
 
 def _goes_on(life: Sequence[TraceInfo], info: TraceInfo) -> bool:

@@ -2,7 +2,8 @@
 
 The lists of the TensorBoard plugin (after NVIDIA's PyProf), and what has come since: Ampere's and Hopper's cuBLAS and
 CUTLASS, flash attention, and AMD's matrix cores (MFMA, in CK's and MIOpen's names xdlops, in Tensile's the
-instruction's shape, `MI16x16x1`). Triton names its kernels after their source: whether one used them is not seen.
+instruction's shape, `MI16x16x1`), and AOTriton's attention. Other Triton kernels are named after their source: whether
+one used them is not seen.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ _KERNELS = re.compile(
     r"|xmma_(implicit_|sparse_|warp_specialized_)*gemm|xmma_sparse_conv|xmma_[a-z]+_implicit_gemm"
     r"|dgrad_1x1_stride_2x2|first_layer_wgrad_kernel|conv1x1|conv2d_c1_k1|direct_group"
     r"|flash::|flash_(fwd|bwd)|fmha_cutlass[fb]_(bf16|f16)|cudnn_\w*sdpa|sdpa_sm\d"
-    r"|mfma|_MI\d+x\d+x\d+|xdl|gtcx\d",
+    r"|mfma|_MI\d+x\d+x\d+|xdl|gtcx\d"
+    # AOTriton's flash attention, as ROCm's scaled_dot_product_attention runs it: products on matrix cores.
+    r"|^attn_(fwd|bwd)|^bwd_kernel_(dk_dv|dq|fuse)",
     re.IGNORECASE,
 )
 # CUTLASS and cuDNN say where a kernel of such a name does its sums on the ordinary cores.

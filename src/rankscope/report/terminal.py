@@ -27,7 +27,7 @@ _INSTANTS = ("start_ns", "end_ns", "launch_ns")
 # Ranks whose own work differs by less than this share of a step are even.
 _EVEN = 0.05
 # One screen; the rest is `rankscope findings`.
-_FINDINGS_SHOWN = 4
+_FINDINGS_SHOWN = 3
 SUMMARY = ("overview", "device_time", "step_time", "collective_summary", "kernels", "stragglers")
 
 
@@ -135,9 +135,15 @@ def summary(run: Run, width: int = _WIDTH) -> RenderableType:
         parts.append(_kernels(top))
     findings = run.diagnose()
     if findings:
-        parts += [Text(), Text("Findings", style="bold"), findings_list(findings[:_FINDINGS_SHOWN])]
-        if len(findings) > _FINDINGS_SHOWN:
-            left = len(findings) - _FINDINGS_SHOWN
+        # What is wrong with the data itself saves nothing, and is to be known all the same.
+        told = [
+            finding
+            for place, finding in enumerate(findings)
+            if place < _FINDINGS_SHOWN or (finding.severity != "info" and finding.saving_ns is None)
+        ]
+        parts += [Text(), Text("Findings", style="bold"), findings_list(told)]
+        left = len(findings) - len(told)
+        if left:
             parts.append(Text(f"… {left} more, and what they rest on: rankscope findings", style="dim"))
     return Group(*parts)
 

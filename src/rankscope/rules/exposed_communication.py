@@ -1,8 +1,9 @@
-"""Communication that no compute hides.
+"""Communication that compute could hide, and does not.
 
 Speaks where a step's exposed communication, less the waiting for later ranks in it, is worth it: waiting is the
 stragglers' matter, and no overlap hides it. The saving is what could be hidden at most: the exposed transfer, but no
-more than the compute that could run beside it. It names the collective with most time in transfer.
+more than the compute that could run beside it. It names the collective with most time in transfer. On the CPU compute
+and communication share the cores: there it is never more than an info.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def find(inputs: Inputs) -> list[Finding]:
         Finding(
             rule.name,
             severity,
-            f"Communication that nothing hides takes {100 * saving / step:.0f} % of a step",
+            f"Communication that compute could hide takes {100 * saving / step:.0f} % of a step",
             ranks=tuple(means.filter(pl.col("saving") >= _WORST_SHARE * step)["rank"].to_list()),
             steps=steps_of(inputs),
             evidence=tuple(evidence),

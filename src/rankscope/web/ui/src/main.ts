@@ -16,8 +16,8 @@ async function start(): Promise<void> {
   const root = document.getElementById("app");
   if (!root) return;
   startTheme();
+  const run = parseHash(location.hash).params.get("run") ?? null;
   try {
-    const run = parseHash(location.hash).params.get("run") ?? null;
     const { payload, served } = await open(run);
     showPage(root, payload, served);
     root.dataset["ready"] = "true";
@@ -32,6 +32,9 @@ async function start(): Promise<void> {
       : `This is a fault of rankscope, not of the run: please report it. (${error instanceof Error ? error.message.slice(0, 300) : "unknown"})`;
     root.replaceChildren(h("main", { class: "alone" }, errorState(what, advice)));
     root.dataset["ready"] = "error";
+    addEventListener("hashchange", () => {
+      if ((parseHash(location.hash).params.get("run") ?? null) !== run) location.reload();
+    });
   }
 }
 

@@ -6,7 +6,7 @@ import type { Served } from "../data/served.ts";
 import { counted, formatRanks } from "../format/ranks.ts";
 import { shownName } from "../format/text.ts";
 import { currentTheme, setTheme, type Theme } from "../theme/theme.ts";
-import { formatHash } from "./router.ts";
+import { formatHash, parseHash } from "./router.ts";
 import { phaseText } from "./shell.ts";
 
 export function header(payload: Payload, runName: string, served: Served | null): HTMLElement {
@@ -34,9 +34,9 @@ function progress(served: Served): HTMLElement {
 
 function runChooser(served: Served): HTMLElement | null {
   if (served.runs.length < 2) return null;
-  const shown = served.api.run ?? served.runs[0]?.key ?? "";
+  const shown = served.api.run ?? served.shown;
   return selector("run", "Run", served.runs.map(({ key, name, ranks }) => ({ value: key, label: `${shownName(name, 60)}${ranks === null ? "" : ` (${counted(ranks, "rank")})`}` })), shown,
-    (run) => { location.hash = formatHash("overview", new Map([["run", run]])); });
+    (run) => { location.hash = formatHash(parseHash(location.hash).view || "overview", new Map([["run", run]])); });
 }
 
 /** Up to two names as they are; more are counted (the Run view lists them). */

@@ -13,7 +13,8 @@ export interface Choice {
 }
 
 export function selector(id: string, label: string, choices: readonly Choice[], chosen: string, choose: (value: string) => void): HTMLElement {
-  const select = h("select", { id, "data-testid": id, change: () => choose(select.value) },
+  const select = h("select", { id, "data-testid": id, autocomplete: "off", // what a browser restores after a reload is not what is shown
+    change: () => choose(select.value) },
     choices.map((choice) => h("option", { value: choice.value, selected: choice.value === chosen }, choice.label)));
   return h("label", { class: "field", for: id }, h("span", {}, label), select);
 }

@@ -17,6 +17,8 @@ interface Summary {
 export class Served {
   readonly api: Api;
   runs: readonly RunChoice[] = [];
+  /** The key of the run that is served where the address names none. */
+  shown = "";
   state: ServerState = { phase: "reading", what: "", done: 0, total: 0, ready: [], error: null, version: -1 };
   payload: Payload;
   readonly #analyses = new Map<string, AnalysisPayload>();
@@ -44,8 +46,8 @@ export class Served {
   }
 
   async load(): Promise<void> {
-    const { runs, shown } = await this.api.json<{ runs: RunChoice[]; shown: string }>("runs");
-    this.runs = runs;
+    await this.#list();
+    const { runs, shown } = this;
     if (this.api.run !== null && runs.length > 0 && !runs.some(({ key }) => key === this.api.run)) {
       throw new PayloadError("The link names a run that is not in this directory.", "Choose another run, or open the link without its `run` part.");
     }
@@ -82,9 +84,16 @@ export class Served {
     }
   }
 
+  async #list(): Promise<void> {
+    const { runs, shown } = await this.api.json<{ runs: RunChoice[]; shown: string }>("runs");
+    [this.runs, this.shown] = [runs, shown];
+  }
+
   async #look(): Promise<void> {
     const state = await this.api.json<ServerState>("state");
     const news = state.version !== this.state.version || state.phase !== this.state.phase || state.done !== this.state.done || state.what !== this.state.what;
+    // The other runs of a directory are only known once the first has been read: asked after the state, so that what it says is in the list.
+    if (state.version !== this.state.version || state.phase !== this.state.phase) await this.#list();
     this.state = state;
     if (state.version !== this.#summarised && state.phase !== "failed") {
       try {

@@ -2,6 +2,7 @@
 import { FONT } from "../charts/font.ts";
 import { shownName } from "../format/text.ts";
 import { formatDuration, formatTick } from "../format/units.ts";
+import { categoryOf } from "./covering.ts";
 import type { Scene } from "./draw.ts";
 import { drawCounter } from "./counter_row.ts";
 import type { Model } from "./model.ts";
@@ -39,8 +40,13 @@ export class Labels {
   readonly #context: CanvasRenderingContext2D | null;
   readonly #texts = new Map<number, string>();
   #left = 0;
+  /** The middle of the row's upper part and of its lower; one and the same where it is not split. */
   #upper = 0;
   #lower = 0;
+  #split = false;
+  /** Where the last label in each part ends: events of a rank's own lane overlap, their words must not. */
+  #upperFree = 0;
+  #lowerFree = 0;
   #palette: Palette | null = null;
 
   constructor(model: Model, canvas: HTMLCanvasElement) {
@@ -172,6 +178,8 @@ export class Labels {
       const size = rows.size[row]!;
       if (lane < 0 || rows.kind[row] === RowKind.Counter || size < 12) continue;
       const upper = upperPart(rows, row);
+      this.#split = upper > 0;
+      this.#upperFree = this.#lowerFree = -Infinity;
       this.#upper = rows.top[row]! + (upper || size) / 2 + 0.5;
       this.#lower = upper === 0 ? this.#upper : size - upper >= 11 ? rows.top[row]! + (size + upper) / 2 + 0.5 : NaN;
       for (const column of frame.scene.columns) {
@@ -195,6 +203,7 @@ export class Labels {
       if (start >= to) return;
       if (ends[i]! - start < shortest || ends[i]! < from) continue;
       if (start < columnStart && columnStart > from) continue; // the column before has named it
+      if (this.#split) this.#model.names.known.set(names[i]!, categories[i]!);
       this.#name(c, (start - from) * scale, (ends[i]! - from) * scale, names[i]!, categories[i]!);
     }
   }
@@ -210,10 +219,17 @@ export class Labels {
       let j = i;
       while (j + 1 < tile.to && rows[j + 1] === rows[i] && bins[j + 1] === bins[j]! + 1) j++;
       if (bins[j]! - bins[i]! + 1 >= shortest) {
+        const name = (category: number): void => this.#name(c, (bins[i]! * binWidth - from) * scale, ((bins[j]! + 1) * binWidth - from) * scale, names[i]!, category);
+        if (this.#split) {
+          const category = categoryOf(tile, i, j, binWidth, this.#model.names.known);
+          if (category >= 0) name(category); // else it could stand in the wrong part
+          i = j + 1;
+          continue;
+        }
         const middle = (bins[i]! + bins[j]!) >> 1;
         let busy = lowerBound(busyBins, middle, tile.busyFrom, tile.busyTo);
         while (busy + 1 < tile.busyTo && busyBins[busy + 1] === busyBins[busy] && tile.batch.busy[busy + 1]! > tile.batch.busy[busy]!) busy++; // the event's own: it covers most
-        this.#name(c, (bins[i]! * binWidth - from) * scale, ((bins[j]! + 1) * binWidth - from) * scale, names[i]!, busy < tile.busyTo ? busyCategories[busy]! : 0);
+        name(busy < tile.busyTo ? busyCategories[busy]! : 0);
       }
       i = j + 1;
     }
@@ -223,13 +239,19 @@ export class Labels {
     const left = Math.max(0, x0) + 4;
     const room = Math.min(x1, this.#model.width) - left - 3;
     if (room < NARROWEST - 10 || this.#left <= 0) return;
-    const y = MOVING.has(this.#model.layout.categories[category]?.category ?? "other") ? this.#lower : this.#upper;
+    const low = this.#split && MOVING.has(this.#model.layout.categories[category]?.category ?? "other");
+    const y = low ? this.#lower : this.#upper;
+    if (left < (low ? this.#lowerFree : this.#upperFree)) return;
     const text = this.#text(name);
     if (text === "" || Number.isNaN(y)) return;
     this.#left--;
     const most = Math.floor(room / CHARACTER);
     c.fillStyle = this.#palette?.onInk[category] ?? "#000000";
-    c.fillText(text.length > most ? `${text.slice(0, Math.max(1, most - 1))}…` : text, left, y, room);
+    const words = text.length > most ? `${text.slice(0, Math.max(1, most - 1))}…` : text;
+    c.fillText(words, left, y, room);
+    const free = left + Math.min(room, c.measureText(words).width) + 6;
+    if (low) this.#lowerFree = free;
+    else this.#upperFree = free;
   }
 
   #text(name: number): string {

@@ -1,7 +1,10 @@
 /** The names of events by their number: fetched part by part in the background, for labels and lists. */
 import type { Api } from "../data/api.ts";
+import type { Known } from "./covering.ts";
 
 export class Names {
+  /** The category of those seen on a rank's own lane. */
+  readonly known: Known = new Map();
   readonly #names: string[] = [];
   #ended = false;
 

@@ -10,7 +10,7 @@ import { readAddress, rounded, writeAddress, type Address } from "./address.ts";
 import { Counters } from "./counters.ts";
 import type { EventDetail } from "./detail.ts";
 import { Gutter } from "./gutter.ts";
-import { hitAt } from "./hit.ts";
+import { askedHit, hitAt, type Hit, type Part } from "./hit.ts";
 import { Input, rowUnder } from "./input.ts";
 import { rankIndex, stepWindow, type Layout } from "./layout.ts";
 import { corner, legend, marksOf, Tip } from "./legend.ts";
@@ -63,7 +63,7 @@ export class Timeline {
     this.#tip = new Tip(layout, this.#stage);
     this.#stage.afterFrame(() => this.#gutter.draw());
     this.#input = new Input(model, this.#stage, {
-      pick: (x, y) => this.#pick(x, y), hover: (x, y) => this.#hover(x, y), leave: () => this.#tip.hide(),
+      pick: (x, y) => void this.#pick(x, y), hover: (x, y) => this.#hover(x, y), leave: () => this.#tip.hide(),
       measured: (done) => { if (done) void this.#measure(); }, moved: () => this.#note(), key: (event) => this.#key(event),
     });
     this.#bar = toolbar(model, findings, {
@@ -207,20 +207,37 @@ export class Timeline {
 
   // Selecting.
 
-  #pick(x: number, y: number): void {
-    const hit = this.#under(x, y);
+  async #pick(x: number, y: number): Promise<void> {
+    const asked = ++this.#asked;
+    const hit = await this.#exactly(x, y).catch((error: unknown) => { this.#say(error); return null; });
+    if (asked !== this.#asked) return;
     if (hit) void this.#select(hit, {});
     else if (y >= RULER) this.#unselect(true);
   }
 
-  #under(x: number, y: number): ReturnType<typeof hitAt> {
-    const { window, width, rows } = this.#model;
+  #under(x: number, y: number): Hit | null {
     const frame = this.#stage.frame;
+    const point = this.#point(x, y);
+    return frame && point ? hitAt(frame.scene, point.lane, point.at, REACH_PX * point.perPixel, point.part) : null;
+  }
+
+  /** As `#under`; where the bin there names an event of the row's other part, or one that may be, the server is asked for the events. */
+  async #exactly(x: number, y: number): Promise<Hit | null> {
+    const hit = this.#under(x, y);
+    const point = this.#point(x, y);
+    if (hit || !point?.part) return hit;
+    const { lane, at, perPixel, part } = point;
+    return await askedHit(this.#model.api, lane, at, 0.5 * perPixel, part.left) ?? askedHit(this.#model.api, lane, at, REACH_PX * perPixel, part.left);
+  }
+
+  #point(x: number, y: number): { lane: number; at: number; perPixel: number; part: Part | null } | null {
+    const { window, width, rows, names } = this.#model;
     const row = rowUnder(this.#model, y, this.#stage.box.scrollTop);
     const lane = row < 0 ? -1 : rows.lane[row] ?? -1;
-    if (!frame || lane < 0) return null;
+    if (lane < 0) return null;
     const perPixel = (window.to - window.from) / width;
-    return hitAt(frame.scene, lane, window.from + x * perPixel, REACH_PX * perPixel, this.#stage.leftOut(row, y - RULER + this.#stage.box.scrollTop - (rows.top[row] ?? 0)));
+    const left = this.#stage.leftOut(row, y - RULER + this.#stage.box.scrollTop - (rows.top[row] ?? 0));
+    return { lane, at: window.from + x * perPixel, perPixel, part: left && { left, known: names.known } };
   }
 
   async #select(place: Place, { history = true, show = false }: { history?: boolean; show?: boolean }): Promise<void> {

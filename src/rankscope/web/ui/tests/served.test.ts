@@ -1,0 +1,44 @@
+import { afterEach, expect, test, vi } from "vitest";
+import { Served } from "../src/data/served.ts";
+
+afterEach(() => { vi.useRealTimers(); vi.unstubAllGlobals(); });
+
+/** A server whose answers change as it works; what it was asked. */
+function answering(answers: () => Record<string, unknown>): string[] {
+  const asked: string[] = [];
+  vi.stubGlobal("document", { hidden: false });
+  vi.stubGlobal("fetch", (address: string) => {
+    const what = /^api\/(\w+)/.exec(address)?.[1] ?? "";
+    asked.push(what);
+    return Promise.resolve(new Response(JSON.stringify(answers()[what])));
+  });
+  return asked;
+}
+
+const state = (version: number, phase: string) => ({ phase, what: "", done: 0, total: 0, ready: [], error: null, version });
+const run = (key: string, name: string) => ({ key, name, ranks: null, started: null });
+const summary = { schema_version: 1, run: {}, findings: [], analyses: {} };
+
+test("the runs that a cold server finds while it works come into the list, and the page is told", async () => {
+  vi.useFakeTimers();
+  let work = { runs: { runs: [run("b", "")], shown: "b" }, state: state(0, "reading"), summary };
+  answering(() => work);
+  const served = new Served(null);
+  await served.load();
+  expect(served.runs.map(({ key }) => key)).toEqual(["b"]);
+  const seen: number[] = [];
+  served.onChange(() => seen.push(served.runs.length));
+  work = { ...work, runs: { runs: [run("a", "first"), run("b", "second")], shown: "b" }, state: state(1, "ready") };
+  await vi.advanceTimersByTimeAsync(3000);
+  expect(served.runs.map(({ name }) => name)).toEqual(["first", "second"]);
+  expect(served.shown).toBe("b"); // not the first of the list
+  expect(seen).toEqual([2]);
+});
+
+test("a server that is ready between the list and the state is asked for its list again", async () => {
+  let lists = 0;
+  answering(() => ({ runs: { runs: lists++ === 0 ? [run("b", "")] : [run("a", "first"), run("b", "second")], shown: "b" }, state: state(3, "ready"), summary }));
+  const served = new Served(null);
+  await served.load();
+  expect(served.runs).toHaveLength(2);
+});
