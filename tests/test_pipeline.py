@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +220,69 @@ def test_a_rank_whose_file_breaks_off_is_left_out_of_the_overview(tmp_path: Path
     (loss,) = [finding for finding in run.findings if finding.id == "trace-truncated"]
     assert loss.ranks == (2,)
     assert {evidence.name: evidence.value for evidence in loss.evidence}["events after the break"] == "unknown"
+
+
+def test_where_no_file_is_whole_the_overview_counts_what_there_is_and_says_so(tmp_path: Path) -> None:
+    made = [step for number in range(3) for step in small_step(1000.0 * number, number)]
+    for rank in range(2):
+        file = write(tmp_path / "cut" / f"rank{rank}.json", trace(made, rank=rank, world_size=3))
+        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+        run = open_run(tmp_path / "cut")
+        assert (run.overview()["ranks"].to_list(), run.overview()["step_ns"].null_count()) == ([rank + 1], 0)
+        losses = [each.title for each in run.findings if each.id == "trace-truncated"]
+        assert len(losses) == rank + 1
+        assert all("counts them nevertheless" in title and "leaves" not in title for title in losses)
+    write(tmp_path / "cut" / "rank2.json", trace(made, rank=2, world_size=3))
+    losses = [each.title for each in open_run(tmp_path / "cut").load().findings if each.id == "trace-truncated"]
+    assert len(losses) == 2
+    assert all("the overview leaves the rank out" in title for title in losses)
+
+
+@pytest.fixture
+def nobody() -> Iterator[Path]:
+    """A folder that everybody may enter, and this process as somebody without rights of root's."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o777)
+    before = os.geteuid() if hasattr(os, "geteuid") else None
+    if before is None:
+        pytest.skip("rights are otherwise here")
+    cli_module.make_app()  # Python's own modules may lie where only root may read
+    if before == 0:
+        os.seteuid(65534)
+    try:
+        yield folder
+    finally:
+        if before == 0:
+            os.seteuid(0)
+        for path in folder.rglob("*"):
+            if path.is_dir():
+                path.chmod(0o755)
+        shutil.rmtree(folder)
+
+
+def test_a_directory_without_rights_is_said_to_be_one(
+    nobody: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = nobody / "run" / "closed"
+    write(closed / "rank0.json", trace(small_step(), rank=0))
+    closed.chmod(0)
+    for source in (closed, nobody / "run", closed / "rank0.json", closed / "*.json"):
+        with pytest.raises(NoTracesError, match="cannot be read: permission denied") as caught:
+            open_run(source)
+        assert str(caught.value.path).startswith(str(closed))
+    for name in ("summary", "findings", "report", "serve"):
+        status, out, err = command(capfd, monkeypatch, name, str(closed))
+        assert (status, out) == (2, "")
+        assert "permission denied" in err
+
+
+def test_a_directory_without_rights_beside_others_is_told(nobody: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANKSCOPE_CACHE", str(nobody / "cache"))
+    write(nobody / "run" / "rank0.json", trace(small_step(), rank=0))
+    (nobody / "run" / "closed").mkdir(mode=0)
+    loss = finding(open_run(nobody / "run", executor="serial").load().findings, "trace-unreadable")
+    assert str(nobody / "run" / "closed") in loss.title
+    assert "permission denied" in loss.title
 
 
 def test_several_sources_and_what_a_launch_gave(tmp_path: Path) -> None:

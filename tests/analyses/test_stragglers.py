@@ -10,7 +10,9 @@ import polars as pl
 import pytest
 
 import rankscope
-from rankscope.analyses import get_analysis
+from rankscope.analyses import get_analysis, stragglers
+from rankscope.primitives.blame import Blamed
+from rankscope.primitives.causes import CAUSES, Cause
 from rankscope.results import Inputs, Options, Tables
 from rankscope.simulate import Fault, Job, Recording, simulate
 
@@ -196,7 +198,18 @@ def test_a_whole_replica_is_one_finding(tmp_path: Path) -> None:
     run.stragglers()
     (finding,) = [each for each in run.findings if each.id == "straggler"]
     assert finding.ranks == (4, 5)
-    assert finding.title == "dp=2 holds the others up: slow_device"
+    assert finding.title == "dp=2 holds the others up: its device is slow"
+
+
+def test_a_rank_that_is_not_the_only_slow_one_saves_nothing_by_itself() -> None:
+    """No number where there is nothing to gain, and causes in words."""
+    table = pl.DataFrame({"rank": [3], "lateness_ns": [5], "waited_ns": [7]})
+    cause = Cause("slow_host", 1.0, "why")
+    blamed = [Blamed((3,), "rank 3", cause, 10, saving, (1, 2), 2, True) for saving in (0, 9)]
+    none, some = stragglers._findings(blamed, table)
+    assert (none.saving_ns, some.saving_ns) == (None, 9)
+    assert none.title == "rank 3 holds the others up: its host is slow"
+    assert set(CAUSES) == set(stragglers._ADVICE)  # every cause has its words
 
 
 def test_two_at_once(tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
-from tests.kineto import kernel, small_step, trace, write
+from tests.kineto import collective, kernel, small_step, trace, write
 from tests.web.asking import Asking, serving
 
 from rankscope.pipeline import Run
@@ -174,6 +175,27 @@ def test_a_collective_on_every_rank(server: Asking) -> None:
         assert other["collective"] == collective
 
 
+def test_a_number_in_the_group_is_said_if_all_ranks_count_alike(tmp_path: Path, private_cache: Path) -> None:
+    """Without `Seq` each rank counts from the first that it recorded; rank 1 has one more before the common ones."""
+    many = [kernel("work", 1000 * n, 20, **{"blocks per SM": 0.06}) for n in range(6)]
+    for rank in (0, 1):
+        sizes = [1, 2, 3, 4, 5, 6][0 if rank else 1 :]
+        made = [collective(1000 * n + 100, 50, elements=1024 * n) for n in sizes]
+        write(tmp_path / "run" / f"rank{rank}.json", trace([*many, *made], rank=rank, world_size=2))
+    server = serving(tmp_path / "run")
+    frame = server.runs.shown.loaded.results["collectives"].frame
+    pairs = frame.drop_nulls("match").group_by("match").agg(pl.col("sequence").n_unique(), pl.len())
+    assert pairs.filter((pl.col("sequence") > 1) & (pl.col("len") == 2)).height > 0  # as the ranks count, they differ
+    found = server.ask("/api/search?q=ncclDevKernel&rank=0").json()["hit"]
+    event = server.ask(f"/api/event?lane={found['lane']}&row={found['row']}").json()
+    assert len(event["collective"]["members"]) == 2
+    assert event["collective"]["sequence"] is None
+    assert "is_collective" not in event["args"]
+    hit = server.ask("/api/search?q=work&rank=0").json()["hit"]
+    event = server.ask(f"/api/event?lane={hit['lane']}&row={hit['row']}").json()
+    assert event["args"]["blocks_per_sm"] == 0.06  # as it was written, not as four bytes hold it
+
+
 def test_an_operator_has_the_python_around_it(server: Asking) -> None:
     hit = place_of(server, "aten", 1)
     found = server.ask(f"/api/event?lane={hit['lane']}&row={hit['row']}").json()
@@ -336,6 +358,7 @@ def test_a_link_to_a_run_holds_when_the_server_is_started_again(tmp_path: Path, 
     named = {each["key"]: each["name"] for each in after["runs"]}
     assert server.ask(f"/api/summary?run={first}").json()["run"]["world_size"] == 1, named
     assert runs.get(asked) is runs.shown
+    assert asked in [each["key"] for each in server.ask(f"/api/runs?run={asked}").json()["runs"]]
     assert server.ask("/api/state?run=" + "0" * 12).status == 404
 
 

@@ -6,7 +6,7 @@ step, with its share.
 The slowest rank is the one with the most time of its own, window less exposed communication: in a synchronous job the
 others spend the difference waiting inside their collectives. The margin is to the median of the other ranks. It is an
 indication: a rank can also be early in one collective and late in the next. Ranks whose files break off or are damaged
-are left out of everything here but their count.
+are left out of everything here but their count; where no rank's file is whole, all are counted.
 """
 
 from __future__ import annotations

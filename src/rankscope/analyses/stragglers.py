@@ -339,7 +339,7 @@ def _findings(blamed: Sequence[Blamed], table: pl.DataFrame) -> list[Finding]:
             Finding(
                 id="straggler",
                 severity="warning" if each.lasting else "info",
-                title=f"{each.label} holds the others up{'' if each.lasting else ' in some steps'}: {cause}",
+                title=f"{each.label} holds the others up{'' if each.lasting else ' in some steps'}: {each.cause.words}",
                 ranks=each.ranks,
                 steps=() if each.lasting else each.steps,
                 evidence=(
@@ -350,7 +350,7 @@ def _findings(blamed: Sequence[Blamed], table: pl.DataFrame) -> list[Finding]:
                     Evidence("steps compared", each.compared, "count"),
                     Evidence(f"cause: {cause}", each.cause.evidence),
                 ),
-                saving_ns=each.saving_ns,
+                saving_ns=each.saving_ns or None,  # it may gain nothing: another rank is as slow
                 advice=_ADVICE.get(cause, ""),
             )
         )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import glob
+import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -37,6 +39,7 @@ class Found:
         folders: the directories that were searched.
         run_manifests: files in them that describe a run.
         rank_manifests: files in them in which a rank says what it captured.
+        denied: directories among them that could not be listed, and why.
         named: whether the files were named one by one, so that every one of them is meant.
     """
 
@@ -44,6 +47,7 @@ class Found:
     folders: list[str] = field(default_factory=list)
     run_manifests: list[str] = field(default_factory=list)
     rank_manifests: list[str] = field(default_factory=list)
+    denied: list[NoTracesError] = field(default_factory=list)
     named: bool = False
 
 
@@ -77,8 +81,16 @@ def _add(source: str, found: Found) -> None:
         _add_url(source, found)
         return
     path = Path(source.removeprefix("file://")).expanduser()
-    if path.is_dir():
+    try:
+        is_folder, is_there = path.is_dir(), path.exists()
+    except OSError as error:
+        # What lies in a directory without rights cannot even be asked for.
+        raise _denied(error, str(path)) from error
+    if is_folder:
+        denied = len(found.denied)
         traces = list(_in_directory(path, found))
+        if not traces and found.denied[denied:]:
+            raise found.denied[denied]
         if not traces:
             raise NoTracesError(
                 f"no trace in this directory{why_none(found.rank_manifests)}",
@@ -89,21 +101,32 @@ def _add(source: str, found: Found) -> None:
         found.traces += traces
         found.folders.append(str(path))
         found.named = False
-    elif path.exists():
+    elif is_there:
         found.traces.append(str(path))
     elif any(sign in source for sign in "*?["):
         # pathlib's glob wants a folder to start from; a shell pattern has none.
         matches = [match for match in glob.glob(str(path), recursive=True) if not Path(match).is_dir()]  # noqa: PTH207
         if not matches:
+            fixed = Path(*itertools.takewhile(lambda part: not any(sign in part for sign in "*?["), path.parts))
+            if fixed.is_dir() and not os.access(fixed, os.R_OK | os.X_OK):
+                raise _denied(PermissionError(errno.EACCES, os.strerror(errno.EACCES)), str(fixed))
             raise NoTracesError("nothing matches this pattern", path=source, hint="quote it, and check its folder")
         found.traces += matches
     else:
         raise NoTracesError("there is no such file or directory", path=source, hint="check the spelling of the path")
 
 
+def _denied(error: OSError, path: str) -> NoTracesError:
+    why = (error.strerror or str(error)).lower()
+    return NoTracesError(f"cannot be read: {why}", path=path, hint="check its permissions and whose it is")
+
+
 def _in_directory(directory: Path, found: Found) -> Iterator[str]:
     # A symbolic link may lead anywhere, and round in circles: linked files are read, linked folders are not.
-    for folder, folders, files in os.walk(directory):
+    def failed(error: OSError) -> None:
+        found.denied.append(_denied(error, str(error.filename or directory)))
+
+    for folder, folders, files in os.walk(directory, onerror=failed):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         of_ranks = _is_ranks_folder(Path(folder))
         for name in files:

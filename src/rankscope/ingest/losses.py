@@ -49,9 +49,22 @@ def _extent_of_loss(info: TraceInfo) -> tuple[Evidence, ...]:
     return Evidence("events lost", info.lost_events, "count"), Evidence("text lost", info.lost_bytes, "bytes")
 
 
+def _is_cut(info: TraceInfo) -> bool:
+    """Whether events are missing; what `overview` leaves out, while there are other ranks."""
+    return info.truncated or info.lost_events > 0
+
+
+_IN_OVERVIEW = {
+    False: ", and the overview leaves the rank out",
+    True: "; the overview counts them nevertheless, for no rank's file is whole",
+}
+
+
 def losses_of(infos: Sequence[TraceInfo]) -> list[Finding]:
     """What the files that were read have lost."""
     findings = []
+    cut = {info.rank for info in infos if _is_cut(info)}
+    none_whole = all(info.rank in cut for info in infos)
     for info in infos:
         ranks = () if info.rank is None else (info.rank,)
         read = sum(info.counts.values())
@@ -62,7 +75,8 @@ def losses_of(infos: Sequence[TraceInfo]) -> list[Finding]:
                     severity="error",
                     title=f"{info.path} "
                     + ("breaks off before its end" if info.truncated else "is damaged in places")
-                    + f": only {read} of its events could be read, and the overview leaves the rank out",
+                    + f": only {read} of its events could be read"
+                    + (_IN_OVERVIEW[none_whole] if _is_cut(info) else ""),
                     ranks=ranks,
                     evidence=(
                         Evidence("events read", read, "count"),

@@ -85,6 +85,7 @@ def load_run(found: Found, wanted: str | None, options: Options, tasks: Tasks) -
     ]
     if not found.named:
         findings += [unreadable(path, e, beside=True) for path, e in failures if isinstance(e, NotATraceError)]
+    findings += [unreadable(error.path or where, error) for error in found.denied]
     nameless = separate_runs([trace.info for trace in traces if trace.info.run_id is None])
     runs: dict[str | None, list[TraceInfo]] = {run.label: run.infos for run in nameless}
     for trace in traces:

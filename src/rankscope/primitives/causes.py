@@ -28,6 +28,16 @@ EXPLAINS = 0.5  # of the lateness: less explains nothing
 # hosts run ahead; so its host seems slow beside theirs, by up to as much again.
 PECULIAR = 0.3
 
+CAUSES = {
+    "slow_device": "its device is slow",
+    "more_work": "it has more work",
+    "data_loading": "it waits for data",
+    "slow_host": "its host is slow",
+    "memory": "it waits for memory or copies",
+    "slow_network": "its network is slow",
+    "unclear": "nothing that was recorded explains it",
+}
+
 
 @dataclass(frozen=True)
 class Cause:
@@ -42,6 +52,11 @@ class Cause:
     cause: str
     share: float
     evidence: str
+
+    @property
+    def words(self) -> str:
+        """The cause as a person says it."""
+        return CAUSES.get(self.cause, self.cause)
 
 
 @dataclass(frozen=True)

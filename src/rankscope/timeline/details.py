@@ -15,7 +15,10 @@ from rankscope.timeline.tracks import TABLES
 from rankscope.timeline.whole import Placed, Timeline
 
 # Told by themselves, or of no use to a person.
-_OWN = {"start_ns", "end_ns", "name", "launch_row", "op_row", "launch_ns", "parent_row", "depth", "self_ns"}
+_OWN = {
+    "start_ns", "end_ns", "name", "launch_row", "op_row", "launch_ns", "parent_row", "depth", "self_ns",
+    "is_collective",
+}  # fmt: skip
 _SHAPES = ("input_dims", "input_types", "input_strides", "concrete_inputs")
 _MAX_TEXT = 20_000
 _MAX_STEPS = 2_000
@@ -70,7 +73,10 @@ def details(
 
 def _row(trace: CachedTrace, table: str, row: int) -> dict[str, Any]:
     found = trace.scan(table).slice(row, 1).collect()
-    return found.row(0, named=True) if found.height else {}
+    values = found.row(0, named=True) if found.height else {}
+    short = [name for name, dtype in found.schema.items() if dtype == pl.Float32 and values.get(name) is not None]
+    # As it was written: 0.06, and not the 0.05999999865889549 that four bytes make of it.
+    return values | {name: float(str(np.float32(values[name]))) for name in short}
 
 
 def _arguments(trace: CachedTrace, table: str, row: int, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -245,10 +251,16 @@ def _collective(
     return {
         "name": mine["collective"],
         "group": mine["group"],
-        "sequence": mine["sequence"],
+        "sequence": _number(mine, members, collectives),
         "bytes": mine["bytes"],
         "members": listed,
     }
+
+
+def _number(mine: Mapping[str, Any], members: pl.DataFrame, collectives: pl.DataFrame) -> int | None:
+    """Its number in its group, if all ranks count alike: where none is written each counts from its own first."""
+    alone = mine["match"] is None and collectives["rank"].n_unique() > 1
+    return None if alone or members["sequence"].n_unique() > 1 else mine["sequence"]
 
 
 def _step_at(placed: Placed, start: int) -> int | None:

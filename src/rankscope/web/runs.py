@@ -1,8 +1,8 @@
 """The runs that a server shows: those whose traces are among what it was started with, under keys of its own.
 
 A key is a hash of what tells the run: its id; without one its place, when it began and its ranks. So a link to a run
-holds when the server is started again. Until the first run is read nobody knows which keys there are: whatever looks like
-one is taken for the run that is being read, and is looked up when that is done.
+holds when the server is started again. Until the first run is read nobody knows which keys there are: whatever looks
+like one is taken for the run that is being read, and is looked up when that is done.
 """
 
 from __future__ import annotations
@@ -87,8 +87,10 @@ class Runs:
             return {"runs": [self._row(asked, None)], "shown": asked}
         own = self._own() if self._known() else None
         others = [(served.key, known) for known, served in self._others.values()]
-        rows = sorted([*others, (self.shown.key, own)], key=lambda row: row[1].began_ns if row[1] else 0)
-        return {"runs": [self._row(key, known) for key, known in rows], "shown": self.shown.key}
+        # The page finds its address's own key in the list, be it the one of before anything was read.
+        shown = self._asked_key if asked == self._asked_key else self.shown.key
+        rows = sorted([*others, (shown, own)], key=lambda row: row[1].began_ns if row[1] else 0)
+        return {"runs": [self._row(key, known) for key, known in rows], "shown": shown}
 
     def _row(self, key: str, known: KnownRun | None) -> dict[str, Any]:
         run = self.shown.loaded.run
