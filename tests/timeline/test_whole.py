@@ -348,7 +348,10 @@ REAL = (
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REAL)
 def test_real_traces_are_drawn_exactly(name: str, shared_traces: Path, shared_cache: Path) -> None:
-    folders = sorted({file.parent for file in (shared_traces / name).rglob("*.json*")})
-    for folder in folders:
-        run, timeline = drawn(folder)
+    files = sorted((shared_traces / name).rglob("*.json*"))
+    # A folder is a run, but for one that holds many: there the files of a run share the begin of their names.
+    several = name == "gloo-2ranks"
+    runs = {file.with_name(file.name.split(".rank")[0] + ".rank*") if several else file.parent for file in files}
+    for each in sorted(runs):
+        run, timeline = drawn(each)
         assert check_against_files(run, timeline, random.Random(name), windows=2) > 500
