@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 UI = Path(__file__).resolve().parents[2] / "src" / "rankscope" / "web" / "ui"
 AXE = UI / "node_modules" / "axe-core" / "axe.min.js"
-WAIT_MS = 90_000
+WAIT_MS = 240_000
 
 CLIPPED = """() => ({
   sideways: document.documentElement.scrollWidth - document.documentElement.clientWidth,
