@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import os
 import sys
 from enum import Enum
 from pathlib import Path
@@ -14,14 +12,13 @@ from rich.console import Console
 
 from rankscope.analyses import get_analysis
 from rankscope.cli.options import Communication, Engine, RunId, Source, Steps, Workers, opened, own_options
-from rankscope.errors import ConfigError, RankscopeError
+from rankscope.cli.writing import show, width_for, write
+from rankscope.errors import ConfigError
 from rankscope.export.formats import FORMATS
 from rankscope.report.key_averages import key_averages
 from rankscope.report.terminal import findings_list, result_table
-from rankscope.report.words import inert
 from rankscope.results import Parameters, Result, by_weight
 
-_PAGE_WIDTH = 10_000
 # The options of one analysis (`--match`, `--by`) are not known before its name is.
 CONTEXT_SETTINGS = {"ignore_unknown_options": True}
 
@@ -78,10 +75,9 @@ def write_result(
         about = opened_run.about()
         findings = tuple(by_weight([*opened_run.loaded.findings, *result.findings]))
     if form is Format.table:
-        _write_table(result, output, limit, to_terminal, _device_word(about["devices"]))
+        _write_table(result, output, limit, _device_word(about["devices"]))
     else:
-        data = FORMATS[form.value](Result(result.analysis, result.frame, findings), about)
-        _write(inert(data.decode()).encode() if to_terminal else data, output)
+        write(FORMATS[form.value](Result(result.analysis, result.frame, findings), about), output)
     worth = [finding for finding in findings if finding.severity != "info"]
     # JSON carries them itself; rows alone would look as good as whole ones.
     if worth and form is not Format.json:
@@ -93,26 +89,9 @@ def _device_word(devices: list[str]) -> str:
     return "XPU" if any("intel" in name.lower() for name in devices) else "CUDA"
 
 
-def _write_table(result: Result, output: Path | None, limit: int, to_terminal: bool, device: str) -> None:
+def _write_table(result: Result, output: Path | None, limit: int, device: str) -> None:
     if result.name == "operators":
         # People know this table from torch, and pipe it on: its lines are as long as they are.
-        _write(key_averages(result, limit or None, device).encode("utf-8", "replace"), output)
+        write(key_averages(result, limit or None, device).encode("utf-8", "replace"), output)
         return
-    # Piped on, a table must not be folded to the 80 columns that no terminal has.
-    fits = to_terminal or (output is None and "COLUMNS" in os.environ)
-    text = io.StringIO()
-    console = Console(file=None if output is None else text, highlight=False, width=None if fits else _PAGE_WIDTH)
-    console.print(result_table(result, limit or None, console.width))
-    if output is not None:
-        _write(text.getvalue().encode(), output)
-
-
-def _write(data: bytes, output: Path | None) -> None:
-    if output is None:
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
-        return
-    try:
-        output.write_bytes(data)
-    except OSError as error:
-        raise RankscopeError(f"cannot be written: {error.strerror}", path=output, hint="choose another -o") from error
+    show(result_table(result, limit or None, width_for(output) or Console().width), output)
