@@ -343,6 +343,24 @@ def chosen_launches(device: pl.DataFrame, annotations: pl.DataFrame, inputs: Inp
     return launched_in(device, host_steps(annotations), inputs.options.keeps(pl.col("step")))
 
 
+def steps_by_window(
+    tables: Tables, inputs: Inputs, columns: Sequence[Column], of_window: Callable[[Tables, Inputs], pl.DataFrame]
+) -> pl.DataFrame:
+    """A rank's rows of the chosen steps, window by window: the map of an analysis whose rows are of a step.
+
+    Args:
+        columns: the result's, ``rank`` and ``window`` among them.
+        of_window: one window's tables to its rows, with a ``step``, without rank and window.
+    """
+    parts = []
+    for number, window in enumerate(by_window(tables, inputs)):
+        made = of_window(window, inputs).with_columns(
+            pl.lit(inputs.rank, pl.Int64).alias("rank"), pl.lit(number, pl.Int64).alias("window")
+        )
+        parts.append(made if inputs.options.steps is None else made.filter(inputs.options.keeps(pl.col("step"))))
+    return concat_ranks(parts, columns)
+
+
 def concat_ranks(parts: Sequence[pl.DataFrame], columns: Sequence[Column]) -> pl.DataFrame:
     """The ranks' frames below one another, with the result's columns: the reduce of an analysis without more to do.
 

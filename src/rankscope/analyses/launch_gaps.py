@@ -31,7 +31,7 @@ from rankscope.primitives.intervals import IntervalSet
 from rankscope.primitives.kernels import COMPUTE
 from rankscope.primitives.phases import waiting_calls
 from rankscope.primitives.steps import step_windows
-from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
+from rankscope.results import Analysis, Column, Finding, Inputs, Tables, concat_ranks, steps_by_window
 
 SHORT_NS = 10_000
 """A launch costs the host some microseconds: of shorter pieces a host can hardly keep a device supplied."""
@@ -54,13 +54,7 @@ COLUMNS = (
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """A rank's steps."""
-    parts = []
-    for number, window in enumerate(by_window(tables, inputs)):
-        made = _of_window(window, inputs).with_columns(
-            pl.lit(inputs.rank, pl.Int64).alias("rank"), pl.lit(number, pl.Int64).alias("window")
-        )
-        parts.append(made if inputs.options.steps is None else made.filter(inputs.options.keeps(pl.col("step"))))
-    return concat_ranks(parts, COLUMNS)
+    return steps_by_window(tables, inputs, COLUMNS, _of_window)
 
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:

@@ -40,7 +40,7 @@ from rankscope.primitives.phases import (
     waiting_calls,
 )
 from rankscope.primitives.steps import host_steps, owners
-from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
+from rankscope.results import Analysis, Column, Finding, Inputs, Tables, concat_ranks, steps_by_window
 
 _OTHER = "other"
 COLUMNS = (
@@ -69,13 +69,7 @@ COLUMNS = (
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """The steps of a rank, window by window."""
-    parts = []
-    for number, window in enumerate(by_window(tables, inputs)):
-        made = _of_window(window, inputs).with_columns(
-            pl.lit(inputs.rank, pl.Int64).alias("rank"), pl.lit(number, pl.Int64).alias("window")
-        )
-        parts.append(made if inputs.options.steps is None else made.filter(inputs.options.keeps(pl.col("step"))))
-    return concat_ranks(parts, COLUMNS)
+    return steps_by_window(tables, inputs, COLUMNS, _of_window)
 
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
