@@ -9,10 +9,14 @@ reduces those frames to the result. It reads and writes nothing else.
 from __future__ import annotations
 
 import inspect
+import pkgutil
 import re
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from importlib import import_module
+from importlib.metadata import EntryPoint
+from typing import Any, Literal, TypeVar
 
 import polars as pl
 
@@ -304,6 +308,38 @@ class Result:
     def _repr_html_(self) -> str:
         """The frame, in a notebook."""
         return self.frame._repr_html_()
+
+
+Named = TypeVar("Named", Analysis, Rule)
+
+
+def discovered(package: str, kind: type[Named], points: Iterable[EntryPoint]) -> dict[str, Named]:
+    """The analyses or rules of a package's files by name, then those of other packages' entry points.
+
+    A module of another package cannot take the name of one that is here, and one that cannot be loaded is warned of: it
+    must not keep the others from being used.
+
+    Args:
+        package: whose files are looked through, each for one called as its kind is: ``analysis``, ``rule``.
+        kind: `Analysis` or `Rule`.
+        points: the entry points.
+    """
+    word = kind.__name__.lower()
+    found: dict[str, Named] = {}
+    for module in sorted(pkgutil.iter_modules(import_module(package).__path__), key=lambda module: module.name):
+        own = getattr(import_module(f"{package}.{module.name}"), word, None)
+        if isinstance(own, kind):
+            found[own.name] = own
+    for point in points:
+        try:
+            loaded = point.load()
+        except Exception as error:
+            warnings.warn(f"the {word} {point.name} of {point.value} cannot be loaded: {error}", stacklevel=3)
+            continue
+        theirs = getattr(loaded, word, loaded)
+        if isinstance(theirs, kind):
+            found.setdefault(theirs.name, theirs)
+    return found
 
 
 def by_window(tables: Tables, inputs: Inputs) -> list[Tables]:
