@@ -1,5 +1,5 @@
 import { afterEach, expect, test, vi } from "vitest";
-import { Served } from "../src/data/served.ts";
+import { ServedRun } from "../src/data/served.ts";
 
 afterEach(() => { vi.useRealTimers(); vi.unstubAllGlobals(); });
 
@@ -24,7 +24,7 @@ test("the runs that a cold server finds while it works come into the list, and t
   vi.useFakeTimers();
   let work = { runs: { runs: [run("b", "")], shown: "b" }, state: state(0, "reading"), summary };
   answering(() => work);
-  const served = new Served(null);
+  const served = new ServedRun(null);
   await served.load();
   expect(served.runs.map(({ key }) => key)).toEqual(["b"]);
   const seen: number[] = [];
@@ -39,7 +39,7 @@ test("the runs that a cold server finds while it works come into the list, and t
 test("a server that is ready between the list and the state is asked for its list again", async () => {
   let lists = 0;
   answering(() => ({ runs: { runs: lists++ === 0 ? [run("b", "")] : [run("a", "first"), run("b", "second")], shown: "b" }, state: state(3, "ready"), summary }));
-  const served = new Served(null);
+  const served = new ServedRun(null);
   await served.load();
   expect(served.runs).toHaveLength(2);
 });
@@ -48,7 +48,7 @@ test("a link to a run that turns out not to be there fails, and the others are l
   vi.useFakeTimers();
   let work: Record<string, unknown> = { runs: { runs: [run("c", "")], shown: "c" }, state: state(0, "reading"), summary };
   answering(() => work);
-  const served = new Served("c");
+  const served = new ServedRun("c");
   await served.load();
   work = { runs: { runs: [run("a", "first"), run("b", "second")], shown: "b" } };
   await vi.advanceTimersByTimeAsync(1000);

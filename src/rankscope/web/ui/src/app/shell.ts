@@ -59,7 +59,7 @@ export function showPage(root: HTMLElement, opened: Payload, served: Served | nu
     top.replaceChildren(header(payloadNow(), runName(), served));
     if (served) root.dataset["phase"] = served.state.phase;
     const { generatedBy, generatedAt } = payloadNow();
-    foot.textContent = served ? `Served by ${shownName(generatedBy, 60)} from this machine alone; nothing is sent anywhere else.`
+    foot.textContent = served?.live ? `Served by ${shownName(generatedBy, 60)} from this machine alone; nothing is sent anywhere else.`
       : `Written by ${shownName(generatedBy, 60)}${generatedAt ? `, ${shownName(generatedAt, 40).replace("T", " ").replace("+00:00", " UTC")}` : ""}. This page holds all of its data and sends nothing.`;
   }
 

@@ -31,7 +31,16 @@ export interface ServerState {
   readonly version: number;
 }
 
-export class Api {
+/** Answers questions about one run; what they are is in PROTOCOL.md. */
+export interface Api {
+  /** The run's key; null for the only one, or the one that is shown first. */
+  readonly run: string | null;
+  json<T>(name: string, params?: Params, signal?: AbortSignal): Promise<T>;
+  columns(name: string, params?: Params, signal?: AbortSignal): Promise<ColumnFile>;
+}
+
+/** Asks the server that the page came from. */
+export class ServerApi implements Api {
   readonly run: string | null;
   constructor(run: string | null) {
     this.run = run;

@@ -1,6 +1,7 @@
 /** A run that `rankscope serve` holds: its facts at once, its tables when a view asks for them, its progress until it is ready. */
-import { Api, ApiError, type RunChoice, type ServerState } from "./api.ts";
+import { ApiError, ServerApi, type Api, type RunChoice, type ServerState } from "./api.ts";
 import { SCHEMA_VERSION, type AnalysisPayload, type Finding, type Payload } from "./payload.ts";
+import type { Source } from "./source.ts";
 import { PayloadError, readAnalysis, readFinding, readRun } from "./validate.ts";
 
 const POLL_MS = 400;
@@ -14,8 +15,12 @@ interface Summary {
   readonly analyses?: Readonly<Record<string, { title?: unknown; doc?: unknown; columns?: unknown; rows?: unknown; state?: unknown }>>;
 }
 
-export class Served {
+export type { Source as Served } from "./source.ts";
+
+export class ServedRun implements Source {
   readonly api: Api;
+  readonly live = true;
+  readonly leftOut: readonly string[] = [];
   runs: readonly RunChoice[] = [];
   /** The key of the run that is served where the address names none. */
   shown = "";
@@ -27,7 +32,7 @@ export class Served {
   #summarised = -1;
 
   constructor(run: string | null) {
-    this.api = new Api(run);
+    this.api = new ServerApi(run);
     this.payload = { generatedBy: "rankscope", generatedAt: "", run: readRun({}), analyses: this.#analyses, findings: [], problems: [] };
   }
 

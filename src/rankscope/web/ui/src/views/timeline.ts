@@ -1,4 +1,4 @@
-import { h } from "../components/dom.ts";
+import { h, named } from "../components/dom.ts";
 import { emptyState, errorState, workingState } from "../components/notes.ts";
 import { ApiError } from "../data/api.ts";
 import { readLayout } from "../timeline/layout.ts";
@@ -47,6 +47,8 @@ export const timeline: View = {
       shown?.end();
     });
     void fetchLayout();
-    return [place];
+    const { leftOut } = served;
+    return leftOut.length === 0 ? [place] : [place, h("section", { class: "notes", "data-testid": "left-out" },
+      h("p", { class: "quiet-line" }, "Not in this file, and shown by ", h("code", {}, "rankscope serve"), ":"), h("ul", {}, leftOut.map((what) => h("li", {}, named(what, 300)))))];
   },
 };
