@@ -44,6 +44,26 @@ test("a server that is ready between the list and the state is asked for its lis
   expect(served.runs).toHaveLength(2);
 });
 
+test("what was fetched is fetched anew once the server has read the run again, and stays until then", async () => {
+  vi.useFakeTimers();
+  const table = (value: number) => ({ title: "Overview", doc: "", columns: { ranks: { unit: "", doc: "" } }, data: { ranks: [value] }, truncated: null });
+  const about = { ...summary, analyses: { overview: { title: "Overview", doc: "", columns: { ranks: { unit: "", doc: "" } }, rows: 1, state: "ready" } } };
+  const following = (generation: number, version: number) => ({ ...state(version, "ready"), following: true, generation });
+  let work: Record<string, unknown> = { runs: { runs: [], shown: "b" }, state: following(0, 1), summary: about, table: table(1) };
+  const asked = answering(() => work);
+  const served = new ServedRun(null);
+  await served.load();
+  await served.table("overview");
+  const seen: unknown[] = [];
+  served.onChange(() => seen.push([served.generation, served.payload.analyses.get("overview")?.data["ranks"]]));
+  await vi.advanceTimersByTimeAsync(5000);
+  expect(seen).toEqual([]); // nothing has come
+  expect(asked.filter((what) => what === "state").length).toBeGreaterThan(2); // and it goes on looking
+  work = { ...work, state: following(1, 2), table: table(2) };
+  await vi.advanceTimersByTimeAsync(2500);
+  expect(seen).toEqual([[1, [2]]]);
+});
+
 test("a link to a run that turns out not to be there fails, and the others are listed", async () => {
   vi.useFakeTimers();
   let work: Record<string, unknown> = { runs: { runs: [run("c", "")], shown: "c" }, state: state(0, "reading"), summary };

@@ -29,6 +29,10 @@ export interface ServerState {
   readonly ready: readonly string[];
   readonly error: { readonly what?: string; readonly hint?: string; readonly path?: string } | null;
   readonly version: number;
+  /** Whether files of the run that appear are read too. */
+  readonly following?: boolean;
+  /** Grows when everything is to be fetched anew. */
+  readonly generation?: number;
 }
 
 /** Answers questions about one run; what they are is in PROTOCOL.md. */

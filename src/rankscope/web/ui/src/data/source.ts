@@ -19,6 +19,8 @@ export interface Source {
   /** What it does not hold though the run has it, in sentences. */
   readonly leftOut: readonly string[];
   readonly working: boolean;
+  /** Grows when all that was fetched is of former files. */
+  readonly generation: number;
   isReady(what: string): boolean;
   /** Brings an analysis' rows here. */
   table(name: string): Promise<void>;

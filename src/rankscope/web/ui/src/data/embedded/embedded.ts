@@ -139,6 +139,7 @@ export class Embedded implements Source {
   readonly payload: Payload;
   readonly live = false;
   readonly working = false;
+  readonly generation = 0;
   readonly runs: readonly RunChoice[] = [];
   readonly shown = "";
   readonly leftOut: readonly string[];
