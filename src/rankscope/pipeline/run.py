@@ -341,6 +341,12 @@ class Run:
     def __dir__(self) -> Iterable[str]:
         return [*super().__dir__(), *all_analyses()]
 
+    def _repr_html_(self) -> str:
+        """The run's overview, in a notebook: reads it, if that has not been done."""
+        from rankscope.report.notebook import run_html  # .importlinter says why
+
+        return run_html(self)
+
     def __repr__(self) -> str:
         return f"<rankscope.Run {self.path}: {len(self._found.traces)} traces>"
 

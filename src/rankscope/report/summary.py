@@ -24,7 +24,7 @@ LINES, COLUMNS = 24, 100
 ANALYSES = ("overview", "step_time", "stragglers", "memory")
 
 # Each with a shade of its own: a pipe, a log and some eyes have no colours.
-_PARTS = (
+PARTS = (
     (("compute_ns",), "compute", "green", "█"),
     (("exposed_communication_ns",), "exposed communication", "red", "▒"),
     (("exposed_memcpy_ns", "exposed_memset_ns"), "copies", "magenta", "▓"),
@@ -51,7 +51,7 @@ def summary(run: Run, width: int = 80) -> RenderableType:
     lines = [*_head(run.about(), width), Text()]
     if "overview" in results and "step_time" in results:
         lines += _step(results["overview"].frame.row(0, named=True), results["step_time"].frame)
-    lines += [_slowest(results), _memory(results.get("memory")), *_lost(run)]
+    lines += [slowest(results), memory(results.get("memory")), *_lost(run)]
     lines += [Text(), *_findings(findings, LINES - 1 - len(lines), width)]
     for line in lines:
         line.no_wrap = True
@@ -98,7 +98,7 @@ def _step(overview: Mapping[str, Any], steps: pl.DataFrame) -> list[Text]:
     whole = int(steps["window_ns"].sum() or 0)
     if not whole:
         return lines
-    for columns, label, colour, shade in _PARTS:
+    for columns, label, colour, shade in PARTS:
         time = sum(int(steps[name].sum() or 0) for name in columns)
         bar = shade * round(_BAR * time / whole)
         line = Text(f"  {label:<22}")
@@ -110,7 +110,7 @@ def _step(overview: Mapping[str, Any], steps: pl.DataFrame) -> list[Text]:
     return lines
 
 
-def _slowest(results: Mapping[str, Result]) -> Text:
+def slowest(results: Mapping[str, Result]) -> Text:
     """Which ranks hold the others up, and why; else whether they are even."""
     overview = results["overview"].frame.row(0, named=True) if "overview" in results else {}
     if overview.get("ranks") == 1:
@@ -140,7 +140,7 @@ def _slowest(results: Mapping[str, Result]) -> Text:
     return _line("stragglers", ("not compared", "dim"))
 
 
-def _memory(result: Result | None) -> Text:
+def memory(result: Result | None) -> Text:
     """The rank whose device is fullest."""
     if result is None or not result.frame.height:
         return _line("memory", ("not recorded (profile_memory=True records it)", "dim"))
