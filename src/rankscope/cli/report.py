@@ -22,6 +22,10 @@ def report(
         float,
         typer.Option("--max-mb", min=0.1, help="Megabytes; what of the timeline has no room is left out and said."),
     ] = MAX_BYTES / 1e6,
+    anonymize: Annotated[
+        bool,
+        typer.Option("--anonymize", help="Numbers for names of hosts, users, paths, runs, groups, modules and ranges."),
+    ] = False,
     steps: Steps = None,
     run: RunId = None,
     communication: Communication = None,
@@ -30,7 +34,7 @@ def report(
 ) -> None:
     """Write one HTML file with everything in it, the timeline too: opens offline, can be attached to a ticket."""
     with opened(source, steps, run, communication, executor, workers) as opened_run:
-        page = write_report(opened_run, limit=round(max_mb * 1e6))
+        page = write_report(opened_run, limit=round(max_mb * 1e6), anonymize=anonymize)
     save(page, output)
     told = f"report: {plain(output, limit=4096)} ({number_of(len(page), 'bytes')})"
     Console(highlight=False, soft_wrap=True).print(Text(told))

@@ -17,6 +17,7 @@ import polars as pl
 from rankscope.ingest.losses import said
 from rankscope.pipeline import Run
 from rankscope.primitives.intervals import Int64
+from rankscope.report.anonymous import Anonymous
 from rankscope.report.longest import LONGEST, longest_events
 from rankscope.report.planes import block, fold, json_block, steps_of
 from rankscope.report.stages import STAGES, Codes, StagedRank, codes_of, names_used
@@ -32,9 +33,6 @@ FORMAT = 1
 MAX_SAMPLES = 200_000
 # Bytes for what is said of what was left out.
 SENTENCES = 4000
-
-Texts = Callable[[str], str]
-"""What takes the place of a text."""
 
 
 @dataclass
@@ -55,12 +53,13 @@ class Embedded:
         return sum(size_of(data) for data in self.blocks.values())
 
 
-def embed_run(run: Run, room: int) -> Embedded:
+def embed_run(run: Run, room: int, names: Anonymous | None = None) -> Embedded:
     """The timeline of a run as blocks.
 
     Args:
         run: the run.
         room: bytes that the blocks may take up.
+        names: takes the names out of what is embedded.
     """
     lost: list[str] = []
 
@@ -74,7 +73,7 @@ def embed_run(run: Run, room: int) -> Embedded:
         results = run.attempt("collectives", "step_time")
         frames = {name: result.frame for name, result in results.items()}
         grid = heat(frames["collectives"], frames["step_time"], clock) if len(frames) > 1 else None
-        return embed(timeline, frames.get("collectives"), grid, run.diagnose(), room, lost)
+        return embed(timeline, frames.get("collectives"), grid, run.diagnose(), room, lost, names)
 
 
 def size_of(data: bytes) -> int:
@@ -89,6 +88,7 @@ def embed(
     findings: Iterable[Finding],
     room: int,
     lost: Sequence[str] = (),
+    names: Anonymous | None = None,
 ) -> Embedded:
     """The timeline as blocks.
 
@@ -99,6 +99,7 @@ def embed(
         findings: the run's, weightiest first: which ranks matter most.
         room: bytes that the blocks may take up.
         lost: what is not in the timeline, in sentences.
+        names: takes the names out.
     """
     ranks = {rank: StagedRank(placed, timeline.traces[rank]) for rank, placed in timeline.ranks.items()}
     order = _priority(list(ranks), findings)
@@ -142,12 +143,13 @@ def embed(
     for rank in order:
         if kept[rank] and not fits(f"counters-{rank}", _curves(timeline, ranks[rank])):
             lacking["Counters"].append(rank)
-    told = _told_in(timeline, ranks, order, bound, fits)
+    told = _told_in(timeline, ranks, order, bound, fits, names)
     stage_in(2)
     found.left_out = [*lost, *_left_out(ranks, kept, lacking, told)]
     compared = collectives["rank"].n_unique() if collectives is not None else 0
     more = {"compared": compared, "left_out": found.left_out, "told": told}
-    found.blocks["timeline"] = json_block(_head(timeline, ranks, kept, codes, grid, kinds) | more)
+    head = _head(timeline, ranks, kept, codes, grid, kinds) | more
+    found.blocks["timeline"] = json_block(names.head(head) if names is not None else head)
     return found
 
 
@@ -163,14 +165,15 @@ def _told_in(
     order: Sequence[int],
     bound: Callable[[int], int],
     fits: Callable[[str, bytes], bool],
+    names: Anonymous | None,
 ) -> int:
     """Puts arguments and stacks of each rank's longest events in: of how many a rank; 0 where there is no room."""
     each = max(1, min(LONGEST, 4 * LONGEST // max(len(ranks), 1)))
     told = 0
     for rank in order:
         if bound(rank):
-            data = json_block(longest_events(ranks[rank], timeline.traces[rank], bound(rank), each))
-            told += fits(f"told-{rank}", data)
+            longest = longest_events(ranks[rank], timeline.traces[rank], bound(rank), each)
+            told += fits(f"told-{rank}", json_block(names.told(longest) if names is not None else longest))
     return each if told else 0
 
 

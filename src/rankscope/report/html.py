@@ -15,6 +15,7 @@ import polars as pl
 import rankscope
 from rankscope.errors import RankscopeError
 from rankscope.pipeline import Run
+from rankscope.report.anonymous import Anonymous
 from rankscope.report.embedded import embed_run, size_of
 from rankscope.report.planes import inflated, json_block
 from rankscope.results import Result
@@ -69,15 +70,21 @@ MORE_ANALYSES = (
 _INERT = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
 
-def write_report(run: Run, analyses: Sequence[str] | None = None, *, limit: int = MAX_BYTES) -> bytes:
+def write_report(
+    run: Run, analyses: Sequence[str] | None = None, *, limit: int = MAX_BYTES, anonymize: bool = False
+) -> bytes:
     """The report of a run: its tables, and as much of its timeline as there is room for.
 
     Args:
         run: the run.
         analyses: which results go in; None for all that the report shows and all that other packages add.
         limit: bytes that the file may have; its tables go in whatever they take.
+        anonymize: put numbers in the place of names (`report.anonymous`).
     """
     value = payload(run, analyses)
+    names = Anonymous(run) if anonymize else None
+    if names is not None:
+        value = names.payload(value)
     head, found, tail = _template().partition(MARKER)
     if not found:
         raise RankscopeError("the page's template has no place for the data", hint="rebuild it: make ui")
@@ -89,7 +96,7 @@ def write_report(run: Run, analyses: Sequence[str] | None = None, *, limit: int 
         packed = {name: {**table, "data": None} for name, table in value["analyses"].items()}
         text = _text_of({**value, "analyses": packed})
     room = limit - len((head + text + tail).encode("utf-8", "replace")) - sum(map(size_of, blocks.values()))
-    blocks |= embed_run(run, room).blocks
+    blocks |= embed_run(run, room, names).blocks
     elements = "".join(f"</script>\n{BLOCK.format(name)}{b64encode(data).decode()}" for name, data in blocks.items())
     return (head + text + elements + tail).encode("utf-8", "replace")
 
