@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,9 @@ from tests.browser.page import Page
 
 import rankscope
 from rankscope.export.formats import to_json
-from rankscope.report.html import write_report
+from rankscope.report.embedded import size_of
+from rankscope.report.html import read_report, write_report
+from rankscope.report.planes import inflated
 from rankscope.timeline.details import details
 from rankscope.timeline.drawing import clock_of, draw_run
 from rankscope.timeline.search import Search
@@ -20,6 +24,7 @@ from rankscope.timeline.search import Search
 pytestmark = pytest.mark.browser
 
 Opener = Callable[..., Page]
+BY_PLACE = ("host", "collectives", "counters", "told")
 
 
 @pytest.fixture
@@ -215,3 +220,35 @@ def test_a_file_cut_short_says_so(browser: Any, files: Any, gloo: rankscope.Run,
     tab.wait_for_selector("#app[data-ready=error]", timeout=60_000)
     assert "A part of this report cannot be read (timeline" in str(tab.locator("#app").text_content())
     tab.close()
+
+
+def test_a_file_of_many_ranks_says_what_it_leaves_to_the_server(opened: Opener, cache: None, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    small = "--ranks 256 --steps 2 --layers 1 --kernels-per-layer 2 --microbatches 1 --fault slow_device:rank=77"
+    command = [sys.executable, "-m", "rankscope", "simulate", str(folder), *small.split()]
+    subprocess.run(command, check=True, capture_output=True)
+    run = rankscope.open(folder, executor="serial")
+    # Without room for counters, and for the host's side of the ranks that matter least.
+    whole = write_report(run)
+    _, blocks = read_report(whole)
+    of = {stage: sum(map(size_of, (blocks[name] for name in blocks if name.startswith(stage)))) for stage in BY_PLACE}
+    limit = len(whole) - of["told"] - of["counters"] - of["collectives"] - of["host"] // 2
+    page_bytes = write_report(run, limit=limit)
+    assert len(whole) < 20_000_000
+    assert len(page_bytes) <= limit
+    file = tmp_path / "report.html"
+    file.write_bytes(page_bytes)
+    page = opened(file)
+    page.timeline()
+    assert page.ink() > 20
+    said = str(page.id("left-out").text_content())
+    assert "Host threads and named ranges of ranks" in said
+    assert "Counters of ranks 0–255." in said
+    tracks = json.loads(inflated(read_report(page_bytes)[1]["timeline"]))["layout"]["tracks"]
+    with_host = {track["rank"] for track in tracks if track["kind"] == "thread"}
+    assert 77 in with_host  # the one that findings name
+    assert 255 not in with_host
+    assert {track["rank"] for track in tracks if track["kind"] == "stream"} == set(range(256))
+    page.timeline("?rank=77")
+    assert page.id("rank-77").get_attribute("aria-expanded") == "true"
+    page.check(axe=True)

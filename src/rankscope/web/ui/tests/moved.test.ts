@@ -14,7 +14,7 @@ const layout = (origin: string, threads: Record<number, number>): RawLayout => {
       }
     }
   }
-  return { origin_ns: origin, tracks, lanes };
+  return { origin_ns: origin, ranks: Object.keys(threads).map((rank) => ({ rank: Number(rank) })), tracks, lanes };
 };
 
 test("a selected event, opened tracks and windows move with their lanes and clock", () => {
@@ -23,6 +23,13 @@ test("a selected event, opened tracks and windows move with their lanes and cloc
   const after = layout("1700000000000000200", { 0: 3, 1: 3 });
   const params = new Map([["sel", "2.7"], ["tracks", "1"], ["t", "100_900.5"], ["m", "5_6"], ["find", "nccl"]]);
   expect(moved(params, before, after)).toEqual({ sel: "6.7", tracks: "3", t: "400_1200.5", m: "305_306" });
+});
+
+test("the ranks that are open stay open when more come", () => {
+  const [two, three] = [layout("5", { 1: 1, 2: 1 }), layout("5", { 0: 1, 1: 1, 2: 1 })];
+  expect(moved(new Map(), two, three)).toEqual({ open: "1.2" });
+  expect(moved(new Map([["open", "none"]]), two, three)).toEqual({});
+  expect(moved(new Map(), three, three)).toEqual({});
 });
 
 test("what is not there any more is let go", () => {

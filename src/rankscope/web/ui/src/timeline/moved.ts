@@ -1,6 +1,7 @@
 /** A place in the timeline of a run that was read again: its lanes have other numbers, its clock may begin elsewhere. */
 export interface RawLayout {
   readonly origin_ns: string;
+  readonly ranks: readonly { readonly rank: number }[];
   readonly tracks: readonly { readonly rank: number; readonly kind: string; readonly title: string; readonly lanes: readonly [number, number] }[];
   readonly lanes: { readonly track: readonly number[]; readonly depth: readonly number[]; readonly overflow: readonly (number | boolean)[] };
 }
@@ -13,6 +14,8 @@ export function moved(params: ReadonlyMap<string, string>, before: RawLayout, af
     const ends = params.get(name)?.split("_").map(Number);
     if (by !== 0 && ends?.length === 2 && ends.every(Number.isFinite)) found[name] = ends.map((end) => String(end + by)).join("_");
   }
+  // Two ranks are open unless the address says otherwise, and more are not (model.ts): those that are open stay so.
+  if (!params.get("open") && before.ranks.length <= 2 && after.ranks.length > 2) found["open"] = before.ranks.map(({ rank }) => rank).sort((a, b) => a - b).join(".");
   const trackNames = names(before);
   const tracks = new Map(names(after).map((name, index) => [name, index]));
   const [lane, row] = params.get("sel")?.split(".").map(Number) ?? [];
