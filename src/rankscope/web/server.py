@@ -121,10 +121,11 @@ def make_app(runs: Runs, gate: Gate) -> ASGIApp:
 
     def lanes(run: ServedRun) -> object:
         # Lanes keep what they hold; only how many there are changes.
-        return "lanes" if run.loaded.timeline is not None else None
+        return ("lanes", run.loaded.state.generation) if run.loaded.timeline is not None else None
 
     def drawn(run: ServedRun) -> object:
-        return run.loaded.timeline.version if run.loaded.timeline is not None else None
+        timeline = run.loaded.timeline
+        return (timeline.version, run.loaded.state.generation) if timeline is not None else None
 
     app = Starlette(
         routes=[
@@ -176,6 +177,8 @@ def _state(request: Request, run: ServedRun) -> Response:
             "ready": loaded.ready,
             "error": state.error,
             "version": state.version,
+            "following": state.following,
+            "generation": state.generation,
         },
     )
 

@@ -1,7 +1,8 @@
-import { h } from "../components/dom.ts";
+import { h, named } from "../components/dom.ts";
 import { emptyState, errorState, workingState } from "../components/notes.ts";
 import { ApiError } from "../data/api.ts";
 import { readLayout } from "../timeline/layout.ts";
+import { moved, type RawLayout } from "../timeline/moved.ts";
 import { Timeline } from "../timeline/timeline.ts";
 import type { View, ViewContext } from "./view.ts";
 
@@ -16,6 +17,8 @@ export const timeline: View = {
     const place = h("div", { class: "tl-place" }, workingState("Fetching the timeline …", null));
     let shown: Timeline | null = null;
     let lanes = -1;
+    let generation = -1;
+    let before: RawLayout | null = null;
     let version = -1;
     let asking = false;
     let left = false;
@@ -26,10 +29,15 @@ export const timeline: View = {
       asking = true;
       try {
         version = served?.state.version ?? 0;
-        const layout = readLayout(await served?.api.json("timeline"));
-        if (left || layout.laneTrack.length === lanes) return;
-        lanes = layout.laneTrack.length;
+        const raw = await served!.api.json<RawLayout>("timeline");
+        const layout = readLayout(raw);
+        if (left || (layout.laneTrack.length === lanes && served!.generation === generation)) return;
         shown?.end();
+        // The run was read again, with more files: the view stays on what it showed.
+        if (before && served!.generation !== generation) context.router.note(moved(context.router.place().params, before, raw));
+        lanes = layout.laneTrack.length;
+        generation = served!.generation;
+        before = raw;
         shown = lanes === 0 ? null : new Timeline(contextNow(), served!.api, layout, served!.payload.findings);
         place.replaceChildren(shown?.element ?? (served?.working ? workingState("Making the timeline …", null)
           : emptyState("No event could be read.", "The findings say what is wrong with the files; record at least one active step.")));
@@ -47,6 +55,8 @@ export const timeline: View = {
       shown?.end();
     });
     void fetchLayout();
-    return [place];
+    const { leftOut } = served;
+    return leftOut.length === 0 ? [place] : [place, h("section", { class: "notes", "data-testid": "left-out" },
+      h("p", { class: "quiet-line" }, "Not in this file, and shown by ", h("code", {}, "rankscope serve"), ":"), h("ul", {}, leftOut.map((what) => h("li", {}, named(what, 300)))))];
   },
 };
