@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rankscope.analyses import all_analyses
-from rankscope.errors import RankscopeError
+from rankscope.errors import RankscopeError, RunSelectionError
 from rankscope.ingest.losses import said
+from rankscope.ingest.runs import KnownRun
 from rankscope.pipeline import Run
 from rankscope.report.html import ANALYSES
 from rankscope.results import Analysis, Finding, Result, by_weight
@@ -73,6 +74,7 @@ class LoadedRun:
         self._read = threading.Event()
         self._thread = threading.Thread(target=self._work, name="rankscope-load", daemon=True)
         self.error: Exception | None = None
+        self.known_runs: tuple[KnownRun, ...] = ()
         self.about: Mapping[str, Any] = {}
         self.run: Run | None = None
         self.findings: Sequence[Finding] = ()
@@ -139,6 +141,8 @@ class LoadedRun:
             return
         except RankscopeError as error:
             self.error = error
+            if isinstance(error, RunSelectionError):
+                self.known_runs = error.known  # no run of that name: the page offers those that there are
             self._fail(error.what, error.path, error.hint)
         except Exception as error:
             self.error = error
@@ -158,6 +162,7 @@ class LoadedRun:
 
     def _fill(self, run: Run) -> None:
         run.load()
+        self.known_runs = run.loaded.known_runs
         self.findings = by_weight([*run.findings, *self._lost])
         self.about = run.about()
         self._read.set()

@@ -38,7 +38,7 @@ test.each([1, 2, 3, 4, 5, 6, 7, 8])("the pixels are those of a naive drawing (%i
   const next = random(seed);
   const width = 120;
   const raster = new Raster(width, 4, INKS, ["none", "none", "none"]);
-  raster.clear(WHITE);
+  raster.ground(0, raster.height, WHITE);
   for (let row = 0; row < 4; row++) { // rows follow each other: nothing of one may be left in the next
     const rectangles = Array.from({ length: 60 }, () => {
       const x0 = next() * 160 - 20;
@@ -54,7 +54,7 @@ test.each([1, 2, 3, 4, 5, 6, 7, 8])("the pixels are those of a naive drawing (%i
 
 test("what is there is seen, be it ever so short", () => {
   const raster = new Raster(10, 1, INKS, ["none", "none", "none"]);
-  raster.clear(WHITE);
+  raster.ground(0, raster.height, WHITE);
   raster.begin();
   raster.span(4.5, 4.5001, 1, 0, true);
   raster.finish(0, 1, WHITE, NO_HATCH);
@@ -64,7 +64,7 @@ test("what is there is seen, be it ever so short", () => {
 
 test("a row is as high as it is said to be, and is cut at the picture's edges", () => {
   const raster = new Raster(6, 20, INKS, ["none", "none", "none"]);
-  raster.clear(WHITE);
+  raster.ground(0, raster.height, WHITE);
   for (const [top, height] of [[-3, 5], [8, 4], [18, 9], [40, 3]] as const) {
     raster.begin();
     raster.span(0, 6, 1, 1, false);
@@ -77,7 +77,7 @@ test("a row is as high as it is said to be, and is cut at the picture's edges", 
 test("a pattern tells categories apart in rows that are high enough, and in those alone", () => {
   const draw = (height: number): Set<string> => {
     const raster = new Raster(24, height, INKS, ["none", "rising", "dots"]);
-    raster.clear(WHITE);
+    raster.ground(0, raster.height, WHITE);
     raster.begin();
     raster.span(0, 24, 1, 1, false);
     raster.finish(0, height, WHITE, { ...WHITE, a: 0.5 });
@@ -89,7 +89,7 @@ test("a pattern tells categories apart in rows that are high enough, and in thos
 
 test("neighbours of one colour have an edge between them", () => {
   const raster = new Raster(20, 1, INKS, ["none", "none", "none"]);
-  raster.clear(WHITE);
+  raster.ground(0, raster.height, WHITE);
   raster.begin();
   raster.span(0, 10, 1, 0, true);
   raster.span(10, 20, 1, 0, true);
@@ -99,7 +99,7 @@ test("neighbours of one colour have an edge between them", () => {
 
 test("rectangles are counted, those out of sight not", () => {
   const raster = new Raster(10, 1, INKS, ["none", "none", "none"]);
-  raster.clear(WHITE);
+  raster.ground(0, raster.height, WHITE);
   raster.begin();
   raster.span(-5, -1, 1, 0, false);
   raster.span(2, 3, 1, 0, false);

@@ -11,12 +11,15 @@ export interface Scene {
   readonly level: number;
   readonly levels: number;
   readonly columns: readonly TileColumn[];
+  /** The part of the window that is to be drawn: all of it, or what a move brought in. */
+  readonly part: Window;
 }
 
 /** True where what was drawn is what belongs there, not a stand-in from a coarser level. */
 export function drawLane(raster: Raster, scene: Scene, lane: number): boolean {
   let complete = true;
   for (const column of scene.columns) {
+    if (column.end <= scene.part.from || column.start >= scene.part.to) continue;
     const events = column.events.get(lane);
     if (events) drawEvents(raster, scene, column, events);
     else {
@@ -35,9 +38,8 @@ function drawEvents(raster: Raster, scene: Scene, column: TileColumn, tile: Even
   const { starts, ends, categories } = tile.batch;
   const { from, to } = scene.window;
   const scale = scene.width / (to - from);
-  const low = Math.max(from, column.start);
-  const first = lowerBound(starts, low - tile.longest, tile.from, tile.to);
-  raster.events(starts, ends, categories, first, tile.to, from, scale, column.start, Math.min(to, column.end));
+  const first = lowerBound(starts, Math.max(scene.part.from, column.start) - tile.longest, tile.from, tile.to);
+  raster.events(starts, ends, categories, first, tile.to, from, scale, column.start, Math.min(scene.part.to, column.end));
 }
 
 function drawBins(raster: Raster, scene: Scene, column: TileColumn, tile: BinTile, start: number, end: number): void {
@@ -46,8 +48,8 @@ function drawBins(raster: Raster, scene: Scene, column: TileColumn, tile: BinTil
   const width = column.binWidth;
   const scale = scene.width / (to - from);
   const step = width * scale;
-  const firstBin = Math.floor(Math.max(from, start) / width);
-  const lastBin = Math.ceil(Math.min(to, end) / width);
+  const firstBin = Math.floor(Math.max(scene.part.from, start) / width);
+  const lastBin = Math.ceil(Math.min(scene.part.to, end) / width);
   const low = lowerBound(busyBins, firstBin, tile.busyFrom, tile.busyTo);
   const high = lowerBound(busyBins, lastBin, low, tile.busyTo);
   raster.bins(busyBins, busyCategories, busy, low, high, -from * scale, step, width);

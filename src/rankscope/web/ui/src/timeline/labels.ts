@@ -24,6 +24,7 @@ export interface Palette {
   readonly muted: string;
   readonly line: string;
   readonly strong: string;
+  readonly strongInk: Ink;
   readonly accent: string;
   readonly surface: string;
   readonly warning: string;
@@ -71,7 +72,6 @@ export class Labels {
     c.rect(0, RULER, width, height);
     c.clip();
     c.translate(0, RULER - frame.scroll);
-    this.#steps(c, frame, palette);
     this.#names(c, frame);
     this.#counters(c, frame, palette);
     this.#selection(c, frame, palette);
@@ -165,29 +165,6 @@ export class Labels {
     if (kind === RowKind.Rank || kind === RowKind.Counter) return layout.ranks[of] ?? null;
     const rank = layout.tracks[of]?.rank;
     return layout.ranks.find((each) => each.rank === rank) ?? null;
-  }
-
-  /** Where each rank's steps begin, over its own rows: on aligned clocks a rank that is behind is seen to be. */
-  #steps(c: CanvasRenderingContext2D, frame: Frame, palette: Palette): void {
-    const { rows, layout, width } = this.#model;
-    c.fillStyle = palette.strong;
-    const many = frame.last - frame.first > 400;
-    for (let row = frame.first; row < frame.last; row++) {
-      const kind = rows.kind[row];
-      if (kind === RowKind.Lane || (many && row % 4 !== 0)) continue;
-      const rank = kind === RowKind.Track ? layout.ranks.find((each) => each.rank === layout.tracks[rows.of[row]!]?.rank) : layout.ranks[rows.of[row]!];
-      if (!rank) continue;
-      const [top, size] = [rows.top[row]! - 1, rows.size[row]! + 3];
-      for (const each of rank.steps) {
-        const x = this.#x(each.start);
-        if (x >= 0 && x <= width) c.fillRect(Math.round(x), top, 1, size);
-      }
-      const last = rank.steps.at(-1);
-      if (last) {
-        const x = this.#x(last.end);
-        if (x >= 0 && x <= width) c.fillRect(Math.round(x), top, 1, size);
-      }
-    }
   }
 
   #names(c: CanvasRenderingContext2D, frame: Frame): void {

@@ -69,6 +69,8 @@ export class TileCache {
   readonly #held = new Set<Held>();
   #bytes = 0;
   #clock = 0;
+  /** Grows with whatever comes or goes: a picture of the same window and the same version is the same. */
+  version = 0;
 
   constructor(baseBin: number, factor: number, budget = 120e6) {
     this.#baseBin = baseBin;
@@ -129,6 +131,7 @@ export class TileCache {
 
   /** What the layout already tells: nothing happens on this lane in this stretch. */
   addEmpty(column: TileColumn, lane: number): void {
+    this.version++;
     column.bins.set(lane, EMPTY_BINS);
     column.events.set(lane, EMPTY_EVENTS);
   }
@@ -147,6 +150,7 @@ export class TileCache {
   }
 
   #hold(held: Held): void {
+    this.version++;
     this.#held.add(held);
     held.column.held.add(held);
     this.#bytes += held.bytes;

@@ -1,6 +1,7 @@
 import { h } from "../components/dom.ts";
 import { emptyState, errorState, workingState } from "../components/notes.ts";
 import { ApiError } from "../data/api.ts";
+import type { Finding } from "../data/payload.ts";
 import { readLayout } from "../timeline/layout.ts";
 import { Timeline } from "../timeline/timeline.ts";
 import type { View, ViewContext } from "./view.ts";
@@ -19,6 +20,7 @@ export const timeline: View = {
     let version = -1;
     let asking = false;
     let left = false;
+    let findings: readonly Finding[] | null = null;
 
     /** Ranks come one by one while the server is at work: with every new one the picture is made anew, in the same place. */
     async function fetchLayout(): Promise<void> {
@@ -30,7 +32,9 @@ export const timeline: View = {
         if (left || layout.laneTrack.length === lanes) return;
         lanes = layout.laneTrack.length;
         shown?.end();
-        shown = lanes === 0 ? null : new Timeline(contextNow(), served!.api, layout, served!.payload.findings);
+        shown = lanes === 0 ? null : new Timeline(contextNow(), served!.api, layout);
+        findings = null;
+        tellFindings();
         place.replaceChildren(shown?.element ?? (served?.working ? workingState("Making the timeline …", null)
           : emptyState("No event could be read.", "The findings say what is wrong with the files; record at least one active step.")));
       } catch (error) {
@@ -39,8 +43,16 @@ export const timeline: View = {
         asking = false;
       }
     }
+    function tellFindings(): void {
+      if (!shown || !served || findings === served.payload.findings) return;
+      findings = served.payload.findings;
+      shown.findings(findings);
+    }
     const contextNow = (): ViewContext => ({ ...context, place: context.router.place() });
-    const stop = served.onChange(() => void fetchLayout());
+    const stop = served.onChange(() => {
+      tellFindings();
+      void fetchLayout();
+    });
     context.onLeave(() => {
       left = true;
       stop();
