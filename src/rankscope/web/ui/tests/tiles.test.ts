@@ -21,8 +21,8 @@ const scene = (cache: TileCache, window: { from: number; to: number }, level = 0
 function drawn(cache: TileCache, lane: number, window: { from: number; to: number }, level = 0): { line: number[]; complete: boolean } {
   const raster = new Raster(200, 1, [{ r: 255, g: 0, b: 0 }, { r: 0, g: 0, b: 255 }], ["none", "none"]);
   raster.ground(0, 1, { r: 0, g: 0, b: 0 });
-  raster.begin();
-  const complete = drawLane(raster, scene(cache, window, level), lane);
+  raster.cover.begin();
+  const complete = drawLane(raster.cover, scene(cache, window, level), lane);
   raster.finish(0, 1, { r: 0, g: 0, b: 0 }, { r: 0, g: 0, b: 0, a: 0 });
   return { line: [...raster.bytes], complete };
 }
@@ -81,8 +81,8 @@ test.each([7, 40, -7, -40, 199, -199])("a picture that is moved by %i pixels, an
       for (const [lane, top, size] of [[0, 2, 3], [2, 7, 14]] as const) {
         raster.ground(free, top, { r: 9, g: 9, b: 9 });
         free = top + size;
-        raster.begin();
-        drawLane(raster, { cache, window, width, level: 0, levels: 3, columns: cache.columnsOf(0, Math.max(0, from), window.to), part }, lane);
+        raster.cover.begin();
+        drawLane(raster.cover, { cache, window, width, level: 0, levels: 3, columns: cache.columnsOf(0, Math.max(0, from), window.to), part }, lane);
         raster.finish(top, size, { r: 40, g: 40, b: 40 }, hatch);
         raster.upright(Math.round((100_000 - from) / perPixel), 1, top, top + size, { r: 1, g: 2, b: 3 });
       }

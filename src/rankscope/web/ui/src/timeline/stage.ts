@@ -180,7 +180,7 @@ export class Stage {
       raster.restart(from, beyond);
       raster.phase = ((Math.round(window.from / perPixel) % 6) + 6) % 6;
       complete = this.#rows(raster, scene, palette, scroll, ratio, first, last);
-      if (moved === null) this.#visible = raster.rectangles;
+      if (moved === null) this.#visible = raster.cover.rectangles;
       this.#pixels.getContext("2d")?.putImageData(image, 0, 0);
     }
     this.#shown = complete ? { window, rows, scroll, version: cache.version } : null;
@@ -220,8 +220,8 @@ export class Stage {
       if (lane >= 0) {
         const ground = rows.kind[row] === RowKind.Rank ? palette.rankRow : palette.lane;
         const upper = Math.round(upperPart(rows, row) * ratio);
-        raster.begin();
-        if (!drawLane(raster, scene, lane)) complete = false;
+        raster.cover.begin();
+        if (!drawLane(raster.cover, scene, lane)) complete = false;
         raster.finish(top, upper > 0 ? upper : bottom - top, ground, palette.hatch, upper > 0 ? this.#moving : null);
         if (upper > 0) raster.finish(top + upper, bottom - top - upper, ground, palette.hatch, this.#computing);
       }
