@@ -56,10 +56,8 @@ export class Permalink {
   #address(): Record<string, string> {
     const model = this.#model;
     const at = this.#stage.topRank();
-    const before = model.window;
-    model.window = rounded(before);
-    // What is in sight is drawn as the link would draw it, be it a part of a pixel beside.
-    if (model.window.from !== before.from || model.window.to !== before.to) model.changed();
+    model.window = rounded(model.window);
+    this.#stage.rest();
     const all = whole(model.layout.span);
     const untouched = model.window.from === all.from && model.window.to === all.to;
     return writeAddress({

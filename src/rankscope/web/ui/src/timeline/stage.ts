@@ -59,6 +59,8 @@ export class Stage {
   #complete = false;
   /** What the pixels show now, where that is all that belongs there. */
   #shown: Shown | null = null;
+  /** It was moved, not drawn, so that a share that lies between two colours may have become the other one. */
+  #carried = false;
   #visible = 0;
   readonly #rankOf: ReadonlyMap<number, RankRow>;
   #ended = false;
@@ -114,6 +116,14 @@ export class Stage {
     this.#raster = new Raster(Math.max(1, this.#pixels.width), Math.max(1, this.#pixels.height), palette.inks, model.layout.categories.map(({ category }) => (MOVING.has(category) ? CATEGORIES[category].pattern : "none")));
     this.#image = new ImageData(this.#raster.bytes, this.#raster.width, this.#raster.height);
     this.#shown = null;
+    this.request();
+  }
+
+  /** What was moved is drawn anew, exactly as its link would draw it: to the last bit of the last pixel. */
+  rest(): void {
+    if (!this.#carried && this.#asked === 0) return;
+    this.#shown = null; // with a frame on its way, too: it would carry the last one on
+    this.#settle(false);
     this.request();
   }
 
@@ -177,6 +187,7 @@ export class Stage {
     let complete = true;
     if (moved !== 0) {
       if (moved !== null) raster.shift(moved);
+      this.#carried = moved !== null;
       raster.restart(from, beyond);
       raster.phase = ((Math.round(window.from / perPixel) % 6) + 6) % 6;
       complete = this.#rows(raster, scene, palette, scroll, ratio, first, last);

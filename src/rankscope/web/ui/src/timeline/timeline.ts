@@ -47,7 +47,7 @@ export class Timeline {
     const names = new Names();
     const model = this.#model = new Model(api, layout, cache, names, counters);
     const loader = new Loader(api, cache, layout, () => { notice.answered(); model.changed(); }, failed);
-    const gutter = new Gutter(model, () => this.#stage.box);
+    const gutter = new Gutter(model, () => this.#stage.box, () => permalink.note());
     const stage = this.#stage = new Stage(model, loader, gutter.element, corner(layout), "tl-help");
     stage.afterFrame(() => gutter.draw());
     const permalink = new Permalink(context.router, model, stage);
@@ -66,7 +66,7 @@ export class Timeline {
     this.#bar = toolbar(model, {
       search: (text, direction) => void this.#search.find(text, direction), zoom: (factor) => this.#input.zoom(factor), whole: () => jump.toWindow(whole(layout.span)),
       step: (step) => jump.toStep(step), rank: (rank) => jump.toRank(rank), finding: (finding) => jump.toFinding(finding),
-      filter: (text) => { model.filter = text; model.refold(); this.#bar.filtered(); permalink.note(); },
+      filter: (text) => { model.filter = text; model.refold(); permalink.note(); },
       openAll: (open) => { model.open = new Set(open ? layout.ranks.map(({ rank }) => rank) : []); model.refold(); permalink.note(); },
       counters: (shown) => { model.showCounters = shown; model.refold(); permalink.note(); },
       measure: () => { this.#input.measuring = true; notice.announce("Drag over the picture to measure."); stage.element.focus({ preventScroll: true }); },
@@ -115,7 +115,6 @@ export class Timeline {
     model.window = address.window ? clamped(address.window, model.layout.span) : whole(model.layout.span);
     model.measured = address.measured;
     model.refold();
-    this.#bar.filtered();
     const { at } = address;
     if (at) requestAnimationFrame(() => this.#jump.scrollToRank(at.rank, at.by));
     else if (!first) this.#stage.box.scrollTop = 0;

@@ -26,8 +26,6 @@ export interface Toolbar {
   findings(all: readonly Finding[]): void;
   /** What the search found, said aloud too. */
   found(text: string): void;
-  /** Says so where no rank or lane has the filter's words. */
-  filtered(): void;
 }
 
 const FILTER_PAUSE_MS = 150;
@@ -75,6 +73,7 @@ export function toolbar(model: Model, acts: BarActs): Toolbar {
     });
     if (finding) jumps.append(finding);
   };
+  const counters = button({ class: "quiet", "aria-pressed": String(model.showCounters), "data-testid": "counters" }, () => acts.counters(!model.showCounters), "Counters");
   const element = h("div", { class: "tl-bar" },
     h("div", { class: "tl-group" }, search,
       button({ class: "quiet", "aria-label": "Previous hit", title: "Shift+Enter in the field, or key Shift+N" }, () => acts.search(search.value, "previous"), "◂"),
@@ -88,8 +87,14 @@ export function toolbar(model: Model, acts: BarActs): Toolbar {
     h("div", { class: "tl-group" }, filter, none,
       button({ class: "quiet", "data-testid": "open-all" }, () => acts.openAll(true), "Open all"),
       button({ class: "quiet", "data-testid": "fold-all" }, () => acts.openAll(false), "Fold all"),
-      layout.ranks.some((rank) => rank.counters.length > 0) ? button({ class: "quiet", "aria-pressed": String(model.showCounters) }, function toggle(this: void) { acts.counters(!model.showCounters); }, "Counters") : null));
-  return { element, search, filter, findings, found: (text) => { count.textContent = text; }, filtered: () => { none.textContent = model.filter.trim() !== "" && model.rows.length === 0 ? "none" : ""; } };
+      layout.ranks.some((rank) => rank.counters.length > 0) ? counters : null));
+  const refolded = (): void => {
+    counters.setAttribute("aria-pressed", String(model.showCounters));
+    none.textContent = model.filter.trim() !== "" && model.rows.length === 0 ? "none" : "";
+    if (document.activeElement !== filter) filter.value = model.filter; // a selection may have opened what it hid
+  };
+  model.onFold(refolded);
+  return { element, search, filter, findings, found: (text) => { count.textContent = text; } };
 }
 
 export const KEYS: readonly (readonly [string, string])[] = [
