@@ -121,8 +121,11 @@ export class Stage {
 
   /** What was moved is drawn anew, exactly as its link would draw it: to the last bit of the last pixel. */
   rest(): void {
-    if (!this.#carried && this.#asked === 0) return;
-    this.#shown = null; // with a frame on its way, too: it would carry the last one on
+    const shown = this.#shown?.window;
+    const { window } = this.#model;
+    // A frame that is on its way would carry the last one on; a window that was rounded is not quite the one that is shown.
+    if (!this.#carried && this.#asked === 0 && shown?.from === window.from && shown.to === window.to) return;
+    this.#shown = null;
     this.#settle(false);
     this.request();
   }
