@@ -105,7 +105,7 @@ export class Labels {
     for (const { text, x } of labels) c.fillText(text, x, RULER - 9);
     const shown = this.#stepsOf(frame);
     const steps = shown?.steps ?? [];
-    const note = shown && layout.ranks.length > 1 ? `of rank ${shown.rank}` : "";
+    const note = shown && layout.ranks.length > 1 ? `steps of rank ${shown.rank}` : "";
     const most = note === "" ? width : width - c.measureText(note).width - 12;
     let free = -Infinity;
     for (const each of steps) {
