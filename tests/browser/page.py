@@ -24,7 +24,14 @@ class Page:
     """One tab. `check` fails on anything that it said or asked for and should not have."""
 
     def __init__(
-        self, browser: Any, address: str, *, width: int = 1280, height: int = 900, dark: bool = False, touch: bool = False
+        self,
+        browser: Any,
+        address: str,
+        *,
+        width: int = 1280,
+        height: int = 900,
+        dark: bool = False,
+        touch: bool = False,
     ) -> None:
         self.said: list[str] = []
         self.left: list[str] = []

@@ -9,7 +9,18 @@ from typing import Any
 import pytest
 from tests.browser.page import Page
 from tests.kineto import (
-    annotation, collective, frame, kernel, launch, memory, op, small_step, step, trace, write, write_ranks,
+    annotation,
+    collective,
+    frame,
+    kernel,
+    launch,
+    memory,
+    op,
+    small_step,
+    step,
+    trace,
+    write,
+    write_ranks,
 )  # fmt: skip
 
 pytestmark = pytest.mark.browser
@@ -81,7 +92,8 @@ def test_a_pinch_zooms_where_the_fingers_are(opened: Opener, late: Path) -> None
     middle, y = at_point(page, 0.25)
 
     def touch(kind: str, apart: float | None) -> None:
-        points = [] if apart is None else [{"x": middle + side * apart, "y": y, "id": n} for n, side in enumerate((-1, 1))]
+        at = [] if apart is None else [middle - apart, middle + apart]
+        points = [{"x": x, "y": y, "id": finger} for finger, x in enumerate(at)]
         session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
 
     touch("touchStart", 20)
@@ -232,5 +244,7 @@ def test_a_run_that_is_not_there_leaves_the_chooser(opened: Opener, tmp_path: Pa
     chooser.select_option(index=1)
     page.tab.wait_for_selector("[data-testid=error-state]", state="detached")
     page.ready()
-    page.tab.wait_for_function("() => document.querySelector('[data-testid=run]').selectedOptions[0].label.includes('first')")
+    page.tab.wait_for_function(
+        "() => document.querySelector('[data-testid=run]').selectedOptions[0].label.includes('first')"
+    )
     page.check(axe=True)

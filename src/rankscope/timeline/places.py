@@ -1,8 +1,8 @@
 """Where a finding is seen best: one rank and one step, for the page to lead to.
 
-A finding about many ranks or all steps has no one place. Of the ranks and steps that it names (all, where it names none)
-this takes the place where most is to be seen: for a straggler the step in which it came latest to a collective, for
-everything else the longest step. The values are those of `heat`.
+A finding about many ranks or all steps has no one place. Of the ranks and steps that it names (all, where it names
+none) this takes the place where most is to be seen: for a straggler the step in which it came latest to a collective,
+for everything else the longest step. The values are those of `heat`.
 """
 
 from __future__ import annotations
@@ -32,9 +32,7 @@ def place_of(finding: Finding, heat: Mapping[str, Any]) -> dict[str, int | None]
     return {"rank": next(iter(finding.ranks), None), "step": next(iter(finding.steps), None)}
 
 
-def _greatest(
-    finding: Finding, heat: Mapping[str, Any], values: Sequence[int | None]
-) -> tuple[int, int] | None:  # fmt: skip
+def _greatest(finding: Finding, heat: Mapping[str, Any], values: Sequence[int | None]) -> tuple[int, int] | None:
     """Where the greatest value above 0 stands, the earliest of several; None where there is none."""
     best, most = None, 0
     for row, rank in enumerate(heat["ranks"]):

@@ -23,8 +23,15 @@ from rankscope.timeline.places import place_of
 from rankscope.timeline.pyramid import MAX_LEVELS
 from rankscope.timeline.whole import Timeline
 from rankscope.web.answers import (
-    HEADERS, RefusedError, answer, answer_of, error_answer, json_answer, not_changed, tag_of,
-)  # fmt: skip
+    HEADERS,
+    RefusedError,
+    answer,
+    answer_of,
+    error_answer,
+    json_answer,
+    not_changed,
+    tag_of,
+)
 from rankscope.web.page import served_page
 from rankscope.web.questions import MAX_NS, number, numbers, span
 from rankscope.web.runs import Runs, ServedRun
@@ -74,7 +81,8 @@ class Door:
             answered = _without_token()
             answered.headers["Set-Cookie"] = self._gate.set_cookie()
         elif "text/html" in request.headers.get("accept", ""):
-            answered = Response(f"{STRANGER}.\n\n{WAY_IN}.\n", 401, {**HEADERS, "Cache-Control": "no-store"}, "text/plain")
+            words = f"{STRANGER}.\n\n{WAY_IN}.\n"
+            answered = Response(words, 401, {**HEADERS, "Cache-Control": "no-store"}, "text/plain")
         else:
             answered = error_answer(401, STRANGER, None, WAY_IN)
         await answered(scope, receive, send)

@@ -65,7 +65,12 @@ def look(folder: Path, runs: list[Path]) -> None:
                         context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
                         page = context.new_page()
                         # An address opens one browser; the next is printed then.
-                        address = next(word for line in iter(server.stdout.readline, "") for word in line.split() if "?token=" in word)
+                        address = next(
+                            word
+                            for line in iter(server.stdout.readline, "")
+                            for word in line.split()
+                            if "?token=" in word
+                        )
                         page.goto(address)
                         pictures(page, folder, f"{run.name}_{size}_{scheme}")
                         context.close()
