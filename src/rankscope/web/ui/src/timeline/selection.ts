@@ -60,7 +60,10 @@ export class Selection {
     try {
       detail = await model.api.json<EventDetail>("event", { lane: place.lane, row: place.row });
     } catch (error) {
-      if (error instanceof ApiError && error.status === 404) this.#notice.announce("There is no further event on this lane.");
+      if (error instanceof ApiError && error.status === 404) {
+        if (history) this.#notice.announce("There is no further event on this lane.");
+        else this.#notice.tell("The event that the link names is not there.", "The link may be of another run; the view is as it says.");
+      }
       else this.#notice.say(error);
       return;
     }

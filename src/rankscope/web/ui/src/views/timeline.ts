@@ -31,12 +31,14 @@ export const timeline: View = {
         const layout = readLayout(await served?.api.json("timeline"));
         if (left || layout.laneTrack.length === lanes) return;
         lanes = layout.laneTrack.length;
+        const focus = keptFocus(shown?.element ?? null);
         shown?.end();
         shown = lanes === 0 ? null : new Timeline(contextNow(), served!.api, layout);
         findings = null;
         tellFindings();
         place.replaceChildren(shown?.element ?? (served?.working ? workingState("Making the timeline …", null)
           : emptyState("No event could be read.", "The findings say what is wrong with the files; record at least one active step.")));
+        focus(shown?.element ?? null);
       } catch (error) {
         if (!left && !shown) place.replaceChildren(errorState(error instanceof ApiError ? error.message : "The timeline cannot be drawn.", error instanceof ApiError ? error.hint : String(error instanceof Error ? error.message : error).slice(0, 300)));
       } finally {
@@ -62,3 +64,16 @@ export const timeline: View = {
     return [place];
   },
 };
+
+/** The picture is made anew under the reader's hands: what had the keyboard gets it again, with what was typed. */
+function keptFocus(before: HTMLElement | null): (after: HTMLElement | null) => void {
+  const active = document.activeElement;
+  if (!(active instanceof HTMLElement) || !before?.contains(active)) return () => undefined;
+  const name = active.dataset["testid"] ?? "timeline-stage";
+  const typed = active instanceof HTMLInputElement ? active.value : null;
+  return (after) => {
+    const next = after?.querySelector<HTMLElement>(`[data-testid="${CSS.escape(name)}"]`);
+    if (next instanceof HTMLInputElement && typed !== null) next.value = typed;
+    next?.focus({ preventScroll: true });
+  };
+}
