@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import queue
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from typing import Any
 import pytest
 
 CHROMIUM = os.environ.get("RANKSCOPE_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+PRINTED_S = 120
 HOW = "Debian: apt-get install chromium. Elsewhere name a Chromium or Chrome in RANKSCOPE_CHROMIUM"
 
 
@@ -29,14 +32,18 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Path], str]]:
-    """Starts a server of a directory, once a session; gives the address that it prints."""
-    cache = tmp_path_factory.mktemp("served-cache")
-    running: dict[Path, tuple[subprocess.Popen[str], str]] = {}
+def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
+    """Starts a server of a directory, once a session; gives the address that it prints, another one each time.
 
-    def start(folder: Path) -> str:
-        if folder not in running:
-            command = [sys.executable, "-m", "rankscope", "serve", str(folder), "--no-open", "--port", "0"]
+    An address opens one browser: the caller has to open it, for the next is printed then.
+    """
+    cache = tmp_path_factory.mktemp("served-cache")
+    running: dict[tuple[Path, tuple[str, ...]], tuple[subprocess.Popen[str], queue.Queue[str]]] = {}
+
+    def start(folder: Path, *options: str) -> str:
+        key = (folder, options)
+        if key not in running:
+            command = [sys.executable, "-m", "rankscope", "serve", str(folder), "--no-open", "--port", "0", *options]
             process = subprocess.Popen(
                 [*command, "--executor", "serial"],
                 stdout=subprocess.PIPE,
@@ -44,19 +51,30 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Path],
                 text=True,
                 env={**os.environ, "RANKSCOPE_CACHE": str(cache), "NO_COLOR": "1", "COLUMNS": "300"},
             )
-            address = next((word for line in process.stdout or [] for word in line.split() if "?token=" in word), None)
-            if address is None:
-                process.wait(30)
-                raise AssertionError(f"rankscope serve {folder} printed no address")
-            running[folder] = (process, address)
-        return running[folder][1]
+            said: queue.Queue[str] = queue.Queue()
+            threading.Thread(target=_addresses, args=(process, said), daemon=True).start()
+            running[key] = process, said
+        try:
+            return running[key][1].get(timeout=PRINTED_S)
+        except queue.Empty:
+            raise AssertionError(f"rankscope serve {folder} printed no further address") from None
 
     yield start
     for process, _ in running.values():
         process.send_signal(signal.SIGINT)
     for process, _ in running.values():
         try:
-            process.communicate(timeout=20)
+            process.wait(timeout=20)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.communicate()
+            process.wait()
+
+
+def _addresses(process: subprocess.Popen[str], said: queue.Queue[str]) -> None:
+    """Hands on the addresses that a server prints, until it ends."""
+    assert process.stdout is not None
+    with process.stdout as out:
+        for line in out:
+            for word in line.split():
+                if "?token=" in word:
+                    said.put(word)

@@ -324,9 +324,10 @@ def test_hostile_names_are_text(opened: Opener, hostile: Path) -> None:
         page.check()
     page.timeline()
     page.id("open-all").click()
-    for text in ("onerror", "</script>", "gnp.exe", "nnnnnnnnnn"):
+    assert "onerror" in str(page.id("run-hosts").text_content())
+    for text in ("onerror", "</script>", "gnp.exe", "nnnnnnnnnn", "nn.Module: <img", "evil.py"):
         said = page.find(text)
-        assert said.endswith(" of 1") or " of " in said, (text, said)
+        assert " of " in said, (text, said)
         assert text in page.selected()["name"] or "\u202e" in page.selected()["name"]
         page.press("f")
         page.settled()
@@ -353,10 +354,14 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for number, name in enumerate(names):
             events.append(kineto.kernel(name, 1500 + 20 * number, 10, stream=30 + number))
             events.append(kineto.collective(1500, 10, kind=name, group=name, description=name, stream=60 + number))
+            at = 1500 + 20 * number
+            for depth, of in enumerate((f"nn.Module: {name}", f"{name}/evil.py(7): {name}")):
+                events.append(kineto.frame(of, at + depth, 18 - 4 * depth, python_id=2 * number + depth + 1))
         content = kineto.trace(
             events, rank=rank, world_size=2, host_name=names[0], deviceProperties=[{"name": names[2]}]
         )
-        kineto.write(folder / f"rank{rank}.json", content)
+        kineto.write(folder / f"<img src=x onerror=alert({rank})>_rank{rank}.json", content)
+    (folder / "<script>alert(2)<\u2044script>_rank7.json").write_text('{"traceEvents": [{"ph": "X"')
     return folder
 
 

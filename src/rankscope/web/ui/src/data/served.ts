@@ -55,7 +55,9 @@ export class ServedRun implements Source {
     await this.#list();
     const { runs, shown } = this;
     if (this.api.run !== null && runs.length > 0 && !runs.some(({ key }) => key === this.api.run)) {
-      throw new PayloadError("The link names a run that is not in this directory.", "Choose another run, or open the link without its `run` part.");
+      const error = { what: "The link names a run that is not in this directory.", hint: "Choose another run above, or open the link without its `run` part." };
+      this.state = { ...this.state, phase: "failed", error };
+      return;
     }
     if (runs.length > 1 && this.api.run === null && !shown) return;
     await this.#look();

@@ -129,6 +129,7 @@ export function readFinding(raw: unknown): Finding | null {
     evidence,
     saving_ns: asNumber(raw["saving_ns"]),
     advice: asText(raw["advice"]),
+    place: isObject(raw["place"]) ? { rank: asNumber(raw["place"]["rank"]), step: asNumber(raw["place"]["step"]) } : null,
   };
 }
 
