@@ -31,7 +31,7 @@ import polars as pl
 from rankscope.primitives.activity import data_loading, time_of
 from rankscope.primitives.intervals import IntervalSet
 from rankscope.primitives.steps import step_windows
-from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
+from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, by_window, concat_ranks, greatest
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -185,12 +185,28 @@ def _named(times: IntervalSet, operators: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def headline(frame: pl.DataFrame) -> Headline | None:
+    """The answer in one sentence."""
+    whole = frame.filter(pl.col("stream").is_null())
+    total = whole["idle_ns"].sum()
+    most = greatest(whole.group_by("cause", maintain_order=True).agg(pl.col("idle_ns").sum()), "idle_ns")
+    if most is None:
+        return None
+    return Headline.of(
+        "The devices idle {total} in all; {share} of that while the host is in {cause}.",
+        total=(total, "ns"),
+        share=(most["idle_ns"] / total, "ratio"),
+        cause=("nothing recorded" if most["cause"] == "nothing" else most["cause"].replace("_", " "), ""),
+    )
+
+
 analysis = Analysis(
     name="idle",
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
     across_ranks=across_ranks,
+    headline=headline,
     reads={
         "device_events": ("start_ns", "end_ns", "device", "stream", "launch_ns"),
         "host_ops": ("start_ns", "end_ns", "name", "depth"),

@@ -3,7 +3,7 @@ import type { Finding } from "../data/payload.ts";
 import { formatRanks } from "../format/ranks.ts";
 import { columnLabel, shownName } from "../format/text.ts";
 import { exactCell, formatCell, formatDuration } from "../format/units.ts";
-import type { ViewContext } from "../views/view.ts";
+import { hasTimeline, placeOf, type ViewContext } from "../views/view.ts";
 import { button } from "./controls.ts";
 import { inline } from "./doc_text.ts";
 import { h, named } from "./dom.ts";
@@ -26,6 +26,11 @@ export function findingsList(context: ViewContext): HTMLElement {
   return h("div", {}, list, more);
 }
 
+/** Some findings, all at once. */
+export function findingItems(context: ViewContext, findings: readonly Finding[]): HTMLElement {
+  return h("ol", { class: "findings" }, findings.map((finding) => item(context, finding)));
+}
+
 function item(context: ViewContext, finding: Finding): HTMLElement {
   return h("li", { class: `finding ${finding.severity}`, "data-testid": "finding", "data-finding": finding.id, tabindex: "-1" },
     h("div", { class: "finding-head" },
@@ -41,8 +46,8 @@ function item(context: ViewContext, finding: Finding): HTMLElement {
 /** Where a finding can be seen. */
 function shown(context: ViewContext, finding: Finding): HTMLElement | null {
   const [rank, step] = [finding.ranks[0], finding.steps[0]];
-  if (!context.served || (rank === undefined && step === undefined)) return null;
-  return h("p", { class: "advice" }, h("a", { href: context.router.href("timeline", { ...(rank === undefined ? {} : { rank }), ...(step === undefined ? {} : { step }) }), "data-testid": "finding-place" },
+  if (!hasTimeline(context) || (rank === undefined && step === undefined)) return null;
+  return h("p", { class: "advice" }, h("a", { href: placeOf(context, rank ?? null, step ?? null), "data-testid": "finding-place" },
     "Show it in the timeline", rank === undefined ? "" : `: rank ${rank}`, step === undefined ? "" : `${rank === undefined ? ":" : ","} step ${step}`));
 }
 

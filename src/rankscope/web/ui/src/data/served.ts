@@ -1,7 +1,7 @@
 /** A run that `rankscope serve` holds: its facts at once, its tables when a view asks for them, its progress until it is ready. */
 import { Api, ApiError, type RunChoice, type ServerState } from "./api.ts";
 import { SCHEMA_VERSION, type AnalysisPayload, type Finding, type Payload } from "./payload.ts";
-import { PayloadError, readAnalysis, readFinding, readRun } from "./validate.ts";
+import { PayloadError, readAnalysis, readFinding, readHeadline, readRun } from "./validate.ts";
 
 const POLL_MS = 400;
 const SLOW_POLL_MS = 2000;
@@ -11,7 +11,7 @@ interface Summary {
   readonly generated_by?: unknown;
   readonly run?: unknown;
   readonly findings?: unknown;
-  readonly analyses?: Readonly<Record<string, { title?: unknown; doc?: unknown; columns?: unknown; rows?: unknown; state?: unknown }>>;
+  readonly analyses?: Readonly<Record<string, { title?: unknown; doc?: unknown; headline?: unknown; columns?: unknown; rows?: unknown; state?: unknown }>>;
 }
 
 export class Served {
@@ -120,7 +120,7 @@ export class Served {
       const kept = this.#analyses.get(name);
       if (kept && !kept.away) continue; // rows do not change once they are there
       this.#analyses.set(name, {
-        title: typeof raw.title === "string" && raw.title !== "" ? raw.title : name, doc: typeof raw.doc === "string" ? raw.doc : "",
+        title: typeof raw.title === "string" && raw.title !== "" ? raw.title : name, doc: typeof raw.doc === "string" ? raw.doc : "", headline: readHeadline(raw.headline),
         columns: (raw.columns ?? {}) as AnalysisPayload["columns"], data: {}, truncated: null, away: { rows: Number(raw.rows ?? 0), state },
       });
     }
