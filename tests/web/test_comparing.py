@@ -46,7 +46,8 @@ def test_what_cannot_be_compared_is_refused(server: Asking) -> None:
     assert server.ask("/api/diff?ranks=1,0").status == 400
     assert server.ask("/api/diff?with=0123456789ab").status == 404
     unknown = server.ask("/api/diff?ranks=0,7")
-    assert unknown.status == 500 and "rank 7" in unknown.error()["what"]
+    assert unknown.status == 404
+    assert "rank 7" in unknown.error["what"]
 
 
 def test_sentences_and_what_was_measured(tmp_path: Path, private_cache: Path) -> None:

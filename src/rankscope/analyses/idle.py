@@ -47,6 +47,14 @@ COLUMNS = (
 )
 # HTA's default: shorter gaps are what it takes to go from one kernel to the next.
 KERNEL_WAIT_NS = 30_000
+DOING = {
+    "data_loading": "loads data",
+    "synchronisation": "waits for the device",
+    "runtime": "is in another runtime call",
+    "operator": "is in an operator",
+    "python": "is in Python",
+    "nothing": "records nothing",
+}
 _SYNCHRONISING = r"(?i)synchroni[sz]e|waitforevents|event_?wait$|queue_?(finish|wait)|hostsync"
 _KEYS = ("device", "stream", "cause", "detail")
 _SCHEMA: dict[str, pl.DataType] = {
@@ -193,10 +201,10 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     if most is None:
         return None
     return Headline.of(
-        "The devices idle {total} in all; {share} of that while the host is in {cause}.",
+        "The devices idle {total} in all; {share} of that while the host {doing}.",
         total=(total, "ns"),
         share=(most["idle_ns"] / total, "ratio"),
-        cause=("nothing recorded" if most["cause"] == "nothing" else most["cause"].replace("_", " "), ""),
+        doing=(DOING.get(most["cause"], most["cause"]), ""),
     )
 
 

@@ -26,6 +26,16 @@ COLUMNS = (
 )
 
 
+_WORDS = {
+    "data_loading": "data loading",
+    "synchronisation": "waits for the device",
+    "runtime": "other runtime calls",
+    "operator": "operators",
+    "python": "Python",
+    "nothing": "time of which the host recorded nothing",
+}
+
+
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """Nothing: it reads `idle` alone."""
     return pl.DataFrame()
@@ -53,10 +63,10 @@ def headline(frame: pl.DataFrame) -> Headline | None:
         return None
     cause = max(CAUSES, key=lambda cause: int(worst[f"{cause}_ns"]))
     return Headline.of(
-        "Rank {rank}’s device idles the most: {idle}, most of it with the host in {cause}.",
+        "Rank {rank}’s device idles the most: {idle}, most of it in {cause}.",
         rank=(worst["rank"], ""),
         idle=(worst["idle_ns"], "ns"),
-        cause=("nothing recorded" if cause == "nothing" else cause.replace("_", " "), ""),
+        cause=(_WORDS[cause], ""),
     )
 
 

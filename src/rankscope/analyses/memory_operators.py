@@ -131,7 +131,7 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     most = greatest(named.group_by("name", maintain_order=True).agg(pl.col("self_increase").sum()), "self_increase")
     if most is None:
         return None
-    text = "{name} leaves the most behind: {increase} allocated and not released, over all ranks."
+    text = "{name} allocates the most beyond what it releases itself: {increase} over all ranks."
     return Headline.of(text, name=(most["name"], ""), increase=(most["self_increase"], "bytes"))
 
 

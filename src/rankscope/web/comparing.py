@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 
 from rankscope.compare import Diff, diff_runs
+from rankscope.errors import ConfigError
 from rankscope.report.html import table_of
 from rankscope.web.answers import RefusedError
 from rankscope.web.runs import ServedRun
@@ -31,7 +32,6 @@ class Comparisons:
 
         Raises:
             RefusedError: one of them is not read yet, could not be read, or has no such rank.
-            RankscopeError: they cannot be compared.
         """
         for served in (first, *((second,) if second is not None else ())):
             _check(served)
@@ -41,7 +41,10 @@ class Comparisons:
                 one, two = first.loaded.run, second.loaded.run if second is not None else None
                 if one is None:
                     raise RefusedError(409, "the run is not read yet", "api/state tells how far it is")
-                self._made[key] = _told(diff_runs(one, two, ranks=ranks or None))
+                try:
+                    self._made[key] = _told(diff_runs(one, two, ranks=ranks or None))
+                except ConfigError as error:
+                    raise RefusedError(404, error.what, error.hint) from error
                 while len(self._made) > KEPT:
                     del self._made[next(iter(self._made))]
             return self._made[key]

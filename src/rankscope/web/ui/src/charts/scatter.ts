@@ -53,13 +53,13 @@ function option(table: Table, spec: ScatterSpec, groups: readonly (readonly numb
   return {
     animation: false,
     textStyle: { fontFamily: FONT },
-    grid: { left: 24, right: 18, top: 12, bottom: 34, containLabel: true },
+    grid: { left: spec.y === "duration_ns" ? 24 : 30, right: 18, top: 12, bottom: 34, containLabel: true },
     tooltip: {
       trigger: "item", confine: true, backgroundColor: surface, borderColor: line, textStyle: { color: text },
       formatter: (params: unknown) => tip(table, spec, ((params as { data?: number[] }).data ?? [])[2] ?? 0),
     },
     xAxis: { ...axis("Size", formatBytes), nameGap: 30, splitNumber: width < 520 ? 3 : 6 },
-    yAxis: { ...(spec.y === "duration_ns" ? axis("Duration", formatDuration) : axis("Bus bandwidth", formatRate)), nameGap: 58 },
+    yAxis: { ...(spec.y === "duration_ns" ? axis("Duration", formatDuration) : axis("Bus bandwidth", formatRate)), nameGap: spec.y === "duration_ns" ? 58 : 82 },
     series: groups.map((rows, index) => ({
       type: "scatter", symbol: SHAPES[index] ?? "circle", symbolSize: 8, emphasis: { disabled: true },
       itemStyle: { color: color(INKS[index] ?? "--cat-other"), opacity: 0.75, borderColor: surface, borderWidth: 0.5 },

@@ -62,7 +62,7 @@ function body(context: ViewContext, about: Fold): Node[] {
   const analysis = context.payload.analyses.get(name);
   const table = context.table(name);
   if (!analysis) return [notMade()];
-  const words = h("div", {}, h("p", { class: "fold-says" }, named(analysis.title, 200)), analysis.headline ? h("p", { class: "caption" }, sentence(analysis.headline)) : null,
+  const words = h("div", {}, h("p", { class: "fold-says" }, named(analysis.title, 200)), analysis.headline && !about.open ? h("p", { class: "caption" }, sentence(analysis.headline)) : null,
     analysisCaption(analysis), truncationNote(name, analysis));
   if (!table) return [words, emptyState("This analysis gave no rows.", "The traces hold nothing for it; its description says what it reads.")];
   const sort = about.sort && table.has(about.sort.column) ? about.sort : undefined;

@@ -35,21 +35,22 @@ export const collectives: View = {
 };
 
 function byKind(kinds: Table): HTMLElement {
+  const groups = kinds.distinct("group").length > 1;
   const rows = kinds.sorted(kinds.rows(), { column: "total_ns", descending: true }).slice(0, TOP);
   const bars = rows.map((row) => {
     const bytes = kinds.number(row, "bytes");
     const [size, wait] = [kinds.number(row, "group_size"), kinds.number(row, "wait_ns")];
-    const what = [kinds.cell(row, "dtype"), bytes === null ? null : formatBytes(bytes), size === null ? null : `${size} ranks`].filter((part) => part !== null);
+    const what = [kinds.cell(row, "dtype"), bytes === null ? null : formatBytes(bytes), size === null ? null : `${size} ranks`, groups ? kinds.cell(row, "group") : null].filter((part) => part !== null);
     const count = kinds.number(row, "count");
     return {
       label: [named(String(kinds.cell(row, "collective") ?? "unnamed"), 60), h("small", {}, what.map((part) => [" · ", named(String(part), 40)]))],
-      value: kinds.number(row, "total_ns") ?? 0, unit: "ns", category: "communication" as const,
+      value: kinds.number(row, "total_ns") ?? 0, unit: "ns", category: "transfer" as const,
       ...(wait === null ? {} : { pieces: [{ value: wait, category: "waiting" as const }] }),
       ...(count === null ? {} : { note: `in ${grouped(count)} ${count === 1 ? "call" : "calls"}` }),
     };
   });
   const title = rows.length < kinds.length ? `Total time by kind and size: the ${rows.length} greatest of ${kinds.length}` : "Total time by kind and size";
   return h("figure", { class: "figure" }, h("figcaption", {}, title),
-    h("ul", { class: "legend" }, h("li", { class: "legend-item" }, swatch("waiting"), "Waiting for later ranks"), h("li", { class: "legend-item" }, swatch("communication"), "Transfer, or not known")),
+    h("ul", { class: "legend" }, h("li", { class: "legend-item" }, swatch("waiting"), "Waiting for later ranks"), h("li", { class: "legend-item" }, swatch("transfer"), "Transfer, or not known")),
     barList(bars, title, "bars-collectives"));
 }

@@ -1,4 +1,5 @@
 import { byStep } from "../components/by_step.ts";
+import { inline } from "../components/doc_text.ts";
 import { h } from "../components/dom.ts";
 import { emptyState } from "../components/notes.ts";
 import { tables } from "../components/tables.ts";
@@ -22,7 +23,7 @@ export const dataLoading: View = {
       loads ? byStep(context, "loading", table, [
         { testId: "chart-loading", title: "Time in the loader", about: "Time in ranges that load data.", parts: [["loading_ns", "data_loading", "Loading"]], whole: { column: "window_ns", label: "Window" } },
         { testId: "chart-loading-exposed", title: "Of it, what nothing hides", about: "Time in which the device has nothing to do but wait for data.", parts: [["exposed_ns", "waiting", "Exposed"]], whole: { column: "window_ns", label: "Window" } },
-      ]) : h("p", { class: "quiet-box" }, "No range in these traces says that it loads data: it took no time, or it is not marked. A loop over a `DataLoader` marks it by itself; around your own loader write `with torch.profiler.record_function(\"load_data\")`."),
+      ]) : h("p", { class: "quiet-box" }, inline("No range in these traces says that it loads data: it took no time, or it is not marked. A loop over a `DataLoader` marks it by itself; around your own loader write `with torch.profiler.record_function(\"load_data\")`.")),
       tables(context, [{ name: "data_loading", open: true, sort: { column: "exposed_ns", descending: true } }]),
     ]);
   },

@@ -6,7 +6,7 @@ import { findingItems } from "../components/findings.ts";
 import { emptyState, workingState } from "../components/notes.ts";
 import { tableView } from "../components/table_view.ts";
 import { ApiError } from "../data/api.ts";
-import type { Finding } from "../data/payload.ts";
+import type { Finding, RunInfo } from "../data/payload.ts";
 import type { Served } from "../data/served.ts";
 import { Table } from "../data/table.ts";
 import { readAnalysis, readFinding, readRun } from "../data/validate.ts";
@@ -25,6 +25,8 @@ interface Answer {
 
 const AGAIN_MS = 700;
 const TOP = 12;
+/** Columns whose unit stands in their row. */
+const IN_UNIT: ReadonlySet<string> = new Set(["a", "b", "change", "a_spread", "b_spread"]);
 const ABSENT: readonly [string, string] = ["Two runs are needed to compare.", "Serve a directory that holds both (`rankscope serve DIR`), or compare in the terminal: `rankscope diff A B`, and `rankscope diff A --ranks 0,1` for two ranks of one run."];
 
 export const diff: View = {
@@ -109,15 +111,17 @@ function shown(context: ViewContext, answer: Answer): HTMLElement[] {
   const table = new Table(analysis);
   const findings = (raw: readonly unknown[]): Finding[] => raw.map(readFinding).filter((finding): finding is Finding => finding !== null);
   const [gained, lost] = [findings(answer.gained), findings(answer.lost)];
-  const name = (raw: unknown): string => { const run = readRun(raw); return `${run.name ?? "unnamed"}${run.ranks.length === 1 ? `, rank ${run.ranks[0]}` : ""}`; };
+  const [a, b] = [readRun(answer.a), readRun(answer.b)];
+  const within = a.path === b.path && a.id === b.id && a.ranks.length === 1 && b.ranks.length === 1;
+  const name = (run: RunInfo): string => (within ? `rank ${run.ranks[0]}` : run.name ?? "unnamed");
   const sections = table.distinct("section").map(String);
   const section = sections.find((each) => each === context.place.params.get("section")) ?? sections[0] ?? "";
   const rows = table.where("section", section);
   return [
-    verdict(table, name(answer.a), name(answer.b)),
+    verdict(table, name(a), name(b)),
     h("div", { class: "controls" }, selector("diff-section", "Compared:", sections.map((value) => ({ value, label: columnLabel(value) })), section, (value) => context.router.update({ section: value }))),
     ...[greatest(table, rows)].filter((part): part is HTMLElement => part !== null),
-    tableView(context, { name: "diff", table, rows, caption: `What differs: ${section}` }),
+    tableView(context, { name: "diff", table, rows, unitOf: (row, column) => (IN_UNIT.has(column) ? String(table.cell(row, "unit") ?? "") : null), caption: `What differs: ${section}` }),
     ...([["Only in the second", gained], ["Only in the first", lost]] as const).filter(([, list]) => list.length > 0)
       .map(([title, list]) => h("section", {}, h("h3", {}, `Findings: ${title.toLowerCase()}`), findingItems(context, list))),
   ];

@@ -4,6 +4,7 @@ import { byStep, type Part } from "../components/by_step.ts";
 import { h, named } from "../components/dom.ts";
 import { emptyState } from "../components/notes.ts";
 import { rankChoice } from "../components/rank_choice.ts";
+import { swatch } from "../components/swatch.ts";
 import { tables } from "../components/tables.ts";
 import { formatBytes, grouped } from "../format/units.ts";
 import { present, type View, type ViewContext } from "./view.ts";
@@ -53,6 +54,7 @@ function operations(context: ViewContext): HTMLElement | null {
       ...(transfer === null ? {} : { pieces: [{ value: transfer, category: "transfer" as const }] }),
     };
   });
-  const title = "Communication operations: transfer, and the rest";
-  return h("div", {}, control, h("figure", { class: "figure" }, h("figcaption", {}, title), barList(bars, title, "bars-operations")));
+  const title = "Communication operations";
+  return h("div", {}, control, h("figure", { class: "figure" }, h("figcaption", {}, title),
+    h("ul", { class: "legend" }, h("li", { class: "legend-item" }, swatch("transfer"), "Transfer"), h("li", { class: "legend-item" }, swatch("waiting"), "Waiting, or not known")), barList(bars, title, "bars-operations")));
 }

@@ -94,7 +94,7 @@ function peaks(context: ViewContext, table: Table, kind: string): HTMLElement | 
 function growth(context: ViewContext, table: Table, kind: string): HTMLElement | null {
   const choice = rankChoice(context, "memory", table);
   const rows = choice.rows.filter((row) => kindOf(table.cell(row, "device")) === kind);
-  const bars = topNames(table, { rows, mixed: choice.mixed }, { testId: "bars-memory", name: "name", column: "self_increase", title: "Growth by operator: allocated and not released by itself", category: () => "memory" });
+  const bars = topNames(table, { rows, mixed: choice.mixed }, { testId: "bars-memory", name: "name", column: "self_increase", title: "By operator: allocated, less what it released itself", category: () => "memory" });
   return bars && h("div", {}, choice.control, bars);
 }
 

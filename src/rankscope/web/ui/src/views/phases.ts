@@ -1,7 +1,8 @@
+import { answer } from "../components/answer.ts";
 import { barList } from "../components/bar_list.ts";
 import { byStep, type Part } from "../components/by_step.ts";
+import { inline } from "../components/doc_text.ts";
 import { h, named } from "../components/dom.ts";
-import { answer } from "../components/answer.ts";
 import { emptyState } from "../components/notes.ts";
 import { rankChoice } from "../components/rank_choice.ts";
 import { tables } from "../components/tables.ts";
@@ -12,7 +13,7 @@ import { present, type View, type ViewContext } from "./view.ts";
 
 const HOST: readonly Part[] = [
   ["forward_ns", "forward", "Forward"], ["backward_ns", "backward", "Backward"], ["optimizer_ns", "optimizer", "Optimizer"],
-  ["data_loading_ns", "data_loading", "Data loading"], ["sync_ns", "waiting", "Waiting for the device"], ["other_ns", "other", "Other"],
+  ["data_loading_ns", "data_loading", "Data loading"], ["sync_ns", "waiting", "Waiting"], ["other_ns", "other", "Other"],
 ];
 const DEVICE: readonly Part[] = [
   ["forward_device_ns", "forward", "Forward"], ["backward_device_ns", "backward", "Backward"], ["optimizer_device_ns", "optimizer", "Optimizer"],
@@ -46,7 +47,7 @@ export const phases: View = {
 function part(context: ViewContext, name: string, title: string, table: Table | null, draw: (context: ViewContext, table: Table) => HTMLElement, why: string, how: string): HTMLElement {
   const headline = context.payload.analyses.get(name)?.headline;
   return h("section", { "aria-labelledby": `part-${name}` }, h("h3", { id: `part-${name}` }, title), headline ? answer(name, headline) : null,
-    table ? draw(context, table) : h("p", { class: "quiet-box" }, why, " ", how));
+    table ? draw(context, table) : h("p", { class: "quiet-box" }, inline(`${why} ${how}`)));
 }
 
 /** One rank's step in its middle: each bucket's all-reduce, what of it the backward hides. */

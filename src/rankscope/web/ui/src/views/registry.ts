@@ -22,7 +22,7 @@ import type { Group, View } from "./view.ts";
 
 /** Made when it is asked for: a view may ask where an analysis is shown, and be loaded first. */
 const own = (): readonly View[] => [
-  overview, timeline, ranks, stragglers, distributed, collectives, steps, phases, dataLoading, idle, operators, kernels, modules, memory, measured, diff, run,
+  overview, timeline, run, ranks, stragglers, distributed, collectives, steps, phases, dataLoading, idle, operators, kernels, modules, memory, measured, diff,
 ];
 
 export const GROUPS: Readonly<Record<Group, string>> = {

@@ -1,4 +1,5 @@
 import { answer } from "../components/answer.ts";
+import { inline } from "../components/doc_text.ts";
 import { h, named, type Child } from "../components/dom.ts";
 import { findingItems } from "../components/findings.ts";
 import { tables } from "../components/tables.ts";
@@ -12,7 +13,7 @@ const LOSSES = /^(trace|rank|ranks|run|runs|window|missing|clock|clocks|capture|
 export const run: View = {
   id: "run",
   title: "Run",
-  group: "between",
+  group: "run",
   question: "What was read, what is missing, and what did recording it cost?",
   answers: ["recording", "clock", "placement"],
   shows: [],
@@ -49,5 +50,5 @@ export const run: View = {
 
 function part(context: ViewContext, name: string, title: string, none: string): HTMLElement {
   const headline = context.payload.analyses.get(name)?.headline;
-  return h("section", { "aria-labelledby": `about-${name}` }, h("h3", { id: `about-${name}` }, title), headline ? answer(`part-${name}`, headline) : h("p", { class: "quiet-box" }, none));
+  return h("section", { "aria-labelledby": `about-${name}` }, h("h3", { id: `about-${name}` }, title), headline ? answer(`part-${name}`, headline) : h("p", { class: "quiet-box" }, inline(none)));
 }

@@ -1,10 +1,12 @@
 import { stackedChart } from "../charts/stacked.ts";
 import { barList } from "../components/bar_list.ts";
+import { selector } from "../components/controls.ts";
 import { h, named } from "../components/dom.ts";
 import { findingItems } from "../components/findings.ts";
 import { emptyState } from "../components/notes.ts";
 import { tables } from "../components/tables.ts";
 import type { Table } from "../data/table.ts";
+import { shownName } from "../format/text.ts";
 import { formatRatio } from "../format/units.ts";
 import { heatSections } from "./heat.ts";
 import { placeOf, present, type View, type ViewContext } from "./view.ts";
@@ -56,17 +58,18 @@ function waited(context: ViewContext, table: Table): HTMLElement {
   return h("figure", { class: "figure" }, h("figcaption", {}, title), barList(bars, title, "bars-stragglers"));
 }
 
-/** Of the group with the most collectives, how often each rank came first and last. */
+/** Of one group, at first the one with the most collectives, how often each rank came first and last. */
 export function order(context: ViewContext): HTMLElement | null {
   const table = context.table("arrivals");
   if (!table) return null;
   const top = table.sorted(table.rows(), { column: "collectives", descending: true })[0] ?? 0;
-  const group = table.cell(top, "group");
-  const rows = table.sorted(table.where("group", group), { column: "rank", descending: false });
+  const groups = table.distinct("group").map((each) => String(each ?? ""));
+  const group = groups.find((each) => each === context.place.params.get("group")) ?? String(table.cell(top, "group") ?? "");
+  const rows = table.sorted(table.where("group", table.cell(table.rows().find((row) => String(table.cell(row, "group") ?? "") === group) ?? 0, "group")), { column: "rank", descending: false });
   const pick = (column: string): (number | null)[] => rows.map((row) => table.number(row, column));
-  const groups = table.distinct("group").length;
-  return h("div", {}, stackedChart(context, {
-    label: "Order of arrival.", title: groups > 1 ? "Order of arrival, in the group with the most collectives" : "Order of arrival", testId: "chart-arrivals", axis: "Rank",
+  const choose = groups.length > 1 && h("div", { class: "controls" }, selector("arrivals-group", "Group", groups.map((value) => ({ value, label: shownName(value, 60) })), group, (value) => context.router.update({ group: value })));
+  return h("div", {}, choose, stackedChart(context, {
+    label: "Order of arrival.", title: "Order of arrival", testId: "chart-arrivals", axis: "Rank",
     bars: rows.map((row) => String(table.cell(row, "rank"))), format: (value) => String(value),
     segments: [{ category: "transfer", label: "Came first", values: pick("first") }, { category: "idle", label: "Between, or too close to tell", values: pick("between") }, { category: "waiting", label: "Came last", values: pick("last") }],
     totals: { label: "Collectives", values: pick("collectives") },
