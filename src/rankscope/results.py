@@ -98,7 +98,7 @@ class Headline:
     values: tuple[Evidence, ...] = ()
 
     @classmethod
-    def of(cls, text: str, **values: tuple[int | float | str, str]) -> Headline:
+    def of(cls, text: str, /, **values: tuple[int | float | str, str]) -> Headline:
         """One from values by name, each with its unit."""
         return cls(text, tuple(Evidence(name, value, unit) for name, (value, unit) in values.items()))
 
@@ -111,6 +111,11 @@ def greatest(frame: pl.DataFrame, column: str) -> dict[str, Any] | None:
     """The row with the greatest value, the first of several; None where no value is above 0."""
     rows = frame.filter(pl.col(column) > 0).sort(column, descending=True, maintain_order=True)
     return rows.row(0, named=True) if rows.height else None
+
+
+def total_of(frame: pl.DataFrame, column: str) -> int:
+    """The sum of a column of whole numbers; 0 where nothing is known."""
+    return int(frame[column].sum())
 
 
 def by_weight(findings: Sequence[Finding]) -> list[Finding]:

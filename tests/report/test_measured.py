@@ -63,6 +63,16 @@ def test_overhead_is_one_row(tmp_path: Path) -> None:
     )
 
 
+def test_a_recommendation_is_the_answer(tmp_path: Path) -> None:
+    variants = [{"name": "own", "base": True, "state": "done", "step": {"median_ns": 10}, "beyond_chance": None}]
+    told = {"variant": None, "saving_ns": None, "text": "nothing is worth it: {share}"}
+    put(tmp_path, "buckets", {"measurement": "buckets", "schema": 1, "variants": variants, "recommendation": told})
+    result = measured(str(tmp_path))["measured_buckets"]
+    assert result.frame["base"].to_list() == [True]
+    assert result.headline is not None
+    assert (result.headline.text, result.headline.values[0].value) == ("{text}", told["text"])
+
+
 @pytest.mark.parametrize(
     "content",
     [

@@ -125,11 +125,11 @@ def _findings(frame: pl.DataFrame) -> list[Finding]:
 
 def headline(frame: pl.DataFrame) -> Headline | None:
     """The answer in one sentence."""
-    known = frame["residual_ns"].drop_nulls()
-    if not known.len():
+    known, offsets = frame["residual_ns"].drop_nulls().to_list(), frame["offset_ns"].drop_nulls().to_list()
+    if not known or not offsets:
         return None
     text = "The ranks’ clocks are known to within {residual} of one another; the greatest offset is {offset}."
-    return Headline.of(text, residual=(known.max(), "ns"), offset=(frame["offset_ns"].abs().max(), "ns"))
+    return Headline.of(text, residual=(max(known), "ns"), offset=(max(map(abs, offsets)), "ns"))
 
 
 analysis = Analysis(

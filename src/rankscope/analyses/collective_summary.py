@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from rankscope.primitives.communicators import ranks_of
-from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, greatest
+from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, greatest, total_of
 
 _SAME = ("collective", "dtype", "bytes")
 _KEY = ("group", "group_size", *_SAME, "placement", "hosts")
@@ -111,7 +111,7 @@ def _placed(collectives: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
 
 def headline(frame: pl.DataFrame) -> Headline | None:
     """The answer in one sentence."""
-    most, total = greatest(frame, "total_ns"), frame["total_ns"].sum()
+    most, total = greatest(frame, "total_ns"), total_of(frame, "total_ns")
     if most is None:
         return None
     values = {

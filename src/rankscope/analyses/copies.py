@@ -15,7 +15,18 @@ import polars as pl
 
 from rankscope.primitives.activity import time_of
 from rankscope.primitives.steps import host_steps, launched_in
-from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, by_window, concat_ranks, greatest
+from rankscope.results import (
+    Analysis,
+    Column,
+    Finding,
+    Headline,
+    Inputs,
+    Tables,
+    by_window,
+    concat_ranks,
+    greatest,
+    total_of,
+)
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -111,8 +122,8 @@ def headline(frame: pl.DataFrame) -> Headline | None:
         return None
     return Headline.of(
         "Copies between host and device take {total} over all ranks, of which nothing hides {exposed}; most by {name}.",
-        total=(frame["total_ns"].sum(), "ns"),
-        exposed=(frame["exposed_ns"].sum(), "ns"),
+        total=(total_of(frame, "total_ns"), "ns"),
+        exposed=(total_of(frame, "exposed_ns"), "ns"),
         name=(most["name"], ""),
     )
 

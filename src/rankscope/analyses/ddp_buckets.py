@@ -30,7 +30,17 @@ from rankscope.primitives.kernels import COMMUNICATION
 from rankscope.primitives.owning import with_ancestors
 from rankscope.primitives.phases import BACKWARD, phase_sets
 from rankscope.primitives.steps import host_steps
-from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, concat_ranks, steps_by_window
+from rankscope.results import (
+    Analysis,
+    Column,
+    Finding,
+    Headline,
+    Inputs,
+    Tables,
+    concat_ranks,
+    steps_by_window,
+    total_of,
+)
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -147,14 +157,14 @@ _OPERATORS = (*READS["host_ops"], "sequence", "forward_thread", "module_hierarch
 
 def headline(frame: pl.DataFrame) -> Headline | None:
     """The answer in one sentence."""
-    total, hidden = frame["duration_ns"].sum(), frame["hidden_ns"].sum()
+    total, hidden = total_of(frame, "duration_ns"), total_of(frame, "hidden_ns")
     if not total:
         return None
     return Headline.of(
         "The backward hides {hidden} of the gradients’ all-reduces, {buckets} a step; {exposed} are left.",
         hidden=(hidden / total, "ratio"),
-        buckets=(frame["buckets"].max() or 0, "count"),
-        exposed=(frame["exposed_ns"].sum(), "ns"),
+        buckets=(max(frame["buckets"].drop_nulls().to_list(), default=0), "count"),
+        exposed=(total_of(frame, "exposed_ns"), "ns"),
     )
 
 

@@ -26,7 +26,18 @@ import polars as pl
 from rankscope.primitives.activity import Activity, activity, gloo_ranges, time_of
 from rankscope.primitives.intervals import EMPTY
 from rankscope.primitives.steps import host_steps, launched_in
-from rankscope.results import Analysis, Column, Evidence, Finding, Headline, Inputs, Tables, by_window, concat_ranks
+from rankscope.results import (
+    Analysis,
+    Column,
+    Evidence,
+    Finding,
+    Headline,
+    Inputs,
+    Tables,
+    by_window,
+    concat_ranks,
+    total_of,
+)
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -139,10 +150,12 @@ def _measure(sets: Activity) -> dict[str, int]:
 
 def headline(frame: pl.DataFrame) -> Headline | None:
     """The answer in one sentence."""
-    span = frame["span_ns"].sum()
+    span = total_of(frame, "span_ns")
     if not span:
         return None
-    parts = {name: (frame[f"{name}_ns"].sum() / span, "ratio") for name in ("compute", "exposed_communication", "idle")}
+    parts = {
+        name: (total_of(frame, f"{name}_ns") / span, "ratio") for name in ("compute", "exposed_communication", "idle")
+    }
     text = (
         "Of their spans the devices compute {compute}, "
         "communicate with nothing beside it {exposed_communication}, and idle {idle}."

@@ -24,7 +24,7 @@ import polars as pl
 
 from rankscope.primitives.activity import activity
 from rankscope.primitives.intervals import IntervalSet
-from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, by_window, concat_ranks
+from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, by_window, concat_ranks, total_of
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -86,19 +86,19 @@ def _of_window(window: Tables, calls: pl.DataFrame, steps: pl.DataFrame, inputs:
 
 def headline(frame: pl.DataFrame) -> Headline | None:
     """The answer in one sentence."""
-    window = frame["window_ns"].sum()
-    communication = frame["communication_ns"].sum() + frame["overlap_ns"].sum()
+    window = total_of(frame, "window_ns")
+    communication = total_of(frame, "communication_ns") + total_of(frame, "overlap_ns")
     if not window:
         return None
     if not communication:
         return Headline.of("These steps hold no communication.")
     values = {
         "share": (communication / window, "ratio"),
-        "overlap": (frame["overlap_ns"].sum() / communication, "ratio"),
-        "waiting": (frame["synchronizing_ns"].sum() / communication, "ratio"),
+        "overlap": (total_of(frame, "overlap_ns") / communication, "ratio"),
+        "waiting": (total_of(frame, "synchronizing_ns") / communication, "ratio"),
     }
     text = "Communication takes {share} of the steps: compute hides {overlap} of it, and {waiting} of it is waiting"
-    unmatched = frame["unmatched_ns"].sum()
+    unmatched = total_of(frame, "unmatched_ns")
     if not unmatched:
         return Headline.of(f"{text}.", **values)
     return Headline.of(f"{text}; {{unknown}} cannot be told.", unknown=(unmatched / communication, "ratio"), **values)

@@ -31,7 +31,17 @@ from rankscope.primitives.issued import READS, exposed, issued
 from rankscope.primitives.kernels import COMPUTE
 from rankscope.primitives.owning import with_ancestors
 from rankscope.primitives.steps import host_steps
-from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, concat_ranks, steps_by_window
+from rankscope.results import (
+    Analysis,
+    Column,
+    Finding,
+    Headline,
+    Inputs,
+    Tables,
+    concat_ranks,
+    steps_by_window,
+    total_of,
+)
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -216,7 +226,7 @@ def _between(calls: pl.DataFrame, compute: IntervalSet) -> pl.Series:
 
 def headline(frame: pl.DataFrame) -> Headline | None:
     """The answer in one sentence."""
-    total, exposed = frame["duration_ns"].sum(), frame["exposed_ns"].sum()
+    total, exposed = total_of(frame, "duration_ns"), total_of(frame, "exposed_ns")
     if not total:
         return None
     text = "FSDP’s collectives take {total} over all ranks, of which nothing hides {exposed}."

@@ -31,7 +31,18 @@ import polars as pl
 from rankscope.primitives.activity import data_loading, time_of
 from rankscope.primitives.intervals import IntervalSet
 from rankscope.primitives.steps import step_windows
-from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, by_window, concat_ranks, greatest
+from rankscope.results import (
+    Analysis,
+    Column,
+    Finding,
+    Headline,
+    Inputs,
+    Tables,
+    by_window,
+    concat_ranks,
+    greatest,
+    total_of,
+)
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -196,7 +207,7 @@ def _named(times: IntervalSet, operators: pl.DataFrame) -> pl.DataFrame:
 def headline(frame: pl.DataFrame) -> Headline | None:
     """The answer in one sentence."""
     whole = frame.filter(pl.col("stream").is_null())
-    total = whole["idle_ns"].sum()
+    total = total_of(whole, "idle_ns")
     most = greatest(whole.group_by("cause", maintain_order=True).agg(pl.col("idle_ns").sum()), "idle_ns")
     if most is None:
         return None

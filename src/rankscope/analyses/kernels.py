@@ -32,6 +32,7 @@ from rankscope.results import (
     chosen_launches,
     concat_ranks,
     greatest,
+    total_of,
 )
 
 COLUMNS = (
@@ -120,7 +121,7 @@ def _weighted(name: str) -> pl.Expr:
 
 def headline(frame: pl.DataFrame) -> Headline | None:
     """The answer in one sentence."""
-    total = frame["total_ns"].sum()
+    total = total_of(frame, "total_ns")
     most = greatest(frame.group_by("name", maintain_order=True).agg(pl.col("total_ns", "calls").sum()), "total_ns")
     if most is None:
         return None

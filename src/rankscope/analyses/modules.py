@@ -25,7 +25,18 @@ from rankscope.primitives.ancestry import inside
 from rankscope.primitives.modules import TOP, launched_by_modules, module_calls
 from rankscope.primitives.steps import host_steps
 from rankscope.primitives.unions import covered_by
-from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, by_window, concat_ranks, greatest
+from rankscope.results import (
+    Analysis,
+    Column,
+    Finding,
+    Headline,
+    Inputs,
+    Tables,
+    by_window,
+    concat_ranks,
+    greatest,
+    total_of,
+)
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -130,8 +141,8 @@ def _with_device(host: pl.DataFrame, launched: pl.DataFrame, has_device: bool) -
 
 def headline(frame: pl.DataFrame) -> Headline | None:
     """The answer in one sentence."""
-    column = "device_self_ns" if frame["device_self_ns"].sum() else "host_self_ns"
-    total = frame[column].sum()
+    column = "device_self_ns" if total_of(frame, "device_self_ns") else "host_self_ns"
+    total = total_of(frame, column)
     most = greatest(frame.group_by("module", maintain_order=True).agg(pl.col(column).sum()), column)
     if most is None:
         return None

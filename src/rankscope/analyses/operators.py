@@ -54,6 +54,7 @@ from rankscope.results import (
     chosen_starts,
     concat_ranks,
     greatest,
+    total_of,
 )
 
 COLUMNS = (
@@ -254,8 +255,8 @@ def reads_more(parameters: Parameters) -> dict[str, tuple[str, ...]]:
 
 def headline(frame: pl.DataFrame) -> Headline | None:
     """The answer in one sentence."""
-    column = "device_self_ns" if frame["device_self_ns"].sum() else "host_self_ns"
-    total = frame[column].sum()
+    column = "device_self_ns" if total_of(frame, "device_self_ns") else "host_self_ns"
+    total = total_of(frame, column)
     most = greatest(frame.group_by("name", maintain_order=True).agg(pl.col(column, "calls").sum()), column)
     if most is None:
         return None

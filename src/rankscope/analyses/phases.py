@@ -40,7 +40,17 @@ from rankscope.primitives.phases import (
     waiting_calls,
 )
 from rankscope.primitives.steps import host_steps, owners
-from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, concat_ranks, steps_by_window
+from rankscope.results import (
+    Analysis,
+    Column,
+    Finding,
+    Headline,
+    Inputs,
+    Tables,
+    concat_ranks,
+    steps_by_window,
+    total_of,
+)
 
 _OTHER = "other"
 COLUMNS = (
@@ -150,10 +160,10 @@ def _device(
 
 def headline(frame: pl.DataFrame) -> Headline | None:
     """The answer in one sentence."""
-    wall = frame["wall_ns"].sum()
+    wall = total_of(frame, "wall_ns")
     if not wall:
         return None
-    parts = {name: (frame[f"{name}_ns"].sum() / wall, "ratio") for name in ("forward", "backward", "optimizer")}
+    parts = {name: (total_of(frame, f"{name}_ns") / wall, "ratio") for name in ("forward", "backward", "optimizer")}
     text = "Of a step on the host the forward takes {forward}, the backward {backward} and the optimizer {optimizer}."
     return Headline.of(text, **parts)
 

@@ -27,7 +27,18 @@ from rankscope.primitives.owning import with_ancestors
 from rankscope.primitives.phases import BACKWARD, phase_at, phase_sets
 from rankscope.primitives.steps import Bool, host_steps
 from rankscope.primitives.unions import covered_by
-from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, by_window, concat_ranks, greatest
+from rankscope.results import (
+    Analysis,
+    Column,
+    Finding,
+    Headline,
+    Inputs,
+    Tables,
+    by_window,
+    concat_ranks,
+    greatest,
+    total_of,
+)
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -149,7 +160,7 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     if most is None:
         return None
     text = "The backward runs operators of the forward again for {host} of host time over all ranks; most of it {name}."
-    return Headline.of(text, host=(frame["host_ns"].sum(), "ns"), name=(most["name"], ""))
+    return Headline.of(text, host=(total_of(frame, "host_ns"), "ns"), name=(most["name"], ""))
 
 
 analysis = Analysis(

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, greatest
+from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, greatest, total_of
 from rankscope.rundir.manifest import RankManifest
 
 COLUMNS = (
@@ -102,7 +102,10 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     """The answer in one sentence."""
     if not frame.height:
         return None
-    values = {"traces": (frame["traces"].sum(), "count"), "lost": ((frame["skipped"] + frame["failed"]).sum(), "count")}
+    values = {
+        "traces": (total_of(frame, "traces"), "count"),
+        "lost": (total_of(frame, "skipped") + total_of(frame, "failed"), "count"),
+    }
     worst = greatest(frame, "step_cost")
     if worst is None:
         return Headline.of("The ranks wrote {traces} traces; windows lost: {lost}.", **values)

@@ -24,7 +24,18 @@ from rankscope.primitives.activity import time_of
 from rankscope.primitives.enclosing import innermost
 from rankscope.primitives.intervals import Int64, IntervalSet
 from rankscope.primitives.steps import host_steps, owners
-from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, by_window, concat_ranks, greatest
+from rankscope.results import (
+    Analysis,
+    Column,
+    Finding,
+    Headline,
+    Inputs,
+    Tables,
+    by_window,
+    concat_ranks,
+    greatest,
+    total_of,
+)
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -141,13 +152,13 @@ def _idle_after(calls: pl.DataFrame, busy: IntervalSet) -> Int64:
 
 def headline(frame: pl.DataFrame) -> Headline | None:
     """The answer in one sentence."""
-    total = frame["idle_ns"].sum()
+    total = total_of(frame, "idle_ns")
     most = greatest(frame, "idle_ns")
     if most is None:
         return None
     return Headline.of(
         "The host waits for the device in {calls} calls, which leave it idle {idle}; most by {call}.",
-        calls=(frame["calls"].sum(), "count"),
+        calls=(total_of(frame, "calls"), "count"),
         idle=(total, "ns"),
         call=(most["call"], ""),
     )

@@ -27,7 +27,7 @@ from rankscope.primitives.activity import time_of, with_category
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.kernels import COMMUNICATION
 from rankscope.primitives.steps import step_windows
-from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, by_window, concat_ranks
+from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, by_window, concat_ranks, total_of
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -151,7 +151,7 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     if not known.height:
         return None
     least = known.row(0, named=True)
-    mean = known["kernel_ns"].sum() / known["span_ns"].sum() if known["span_ns"].sum() else 0.0
+    mean = total_of(known, "kernel_ns") / total_of(known, "span_ns") if total_of(known, "span_ns") else 0.0
     return Headline.of(
         "Kernels run {mean} of the devices’ time; least on rank {rank}: {least}.",
         mean=(mean, "ratio"),

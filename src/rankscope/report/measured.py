@@ -252,10 +252,10 @@ def _headline(name: str, content: Mapping[str, Any]) -> Headline | None:
     )
     if not done:
         return None
-    most = max(done, key=lambda each: each.get("ranks") if isinstance(each.get("ranks"), int) else 0)
+    most = max(done, key=_ranks)
     return Headline.of(
         "On {ranks} ranks the efficiency is {efficiency} ({mode} scaling).",
-        ranks=(most.get("ranks", 0), "count"),
+        ranks=(_ranks(most), "count"),
         efficiency=(_number(most, "efficiency") or 0.0, "ratio"),
         mode=(str(content.get("mode", "")), ""),
     )
@@ -265,3 +265,8 @@ def _number(row: Mapping[str, Any], name: str) -> float | None:
     value = row.get(name)
     found = value.get("value") if isinstance(value, dict) else None
     return float(found) if isinstance(found, int | float) and not isinstance(found, bool) else None
+
+
+def _ranks(row: Mapping[str, Any]) -> int:
+    value = row.get("ranks")
+    return value if isinstance(value, int) else 0

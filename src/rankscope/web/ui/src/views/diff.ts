@@ -5,7 +5,7 @@ import { h, named } from "../components/dom.ts";
 import { findingItems } from "../components/findings.ts";
 import { emptyState, workingState } from "../components/notes.ts";
 import { tableView } from "../components/table_view.ts";
-import { ApiError } from "../data/api.ts";
+import { ApiError, type ServerState } from "../data/api.ts";
 import type { Finding, RunInfo } from "../data/payload.ts";
 import type { Served } from "../data/served.ts";
 import { Table } from "../data/table.ts";
@@ -90,19 +90,26 @@ function choosers(context: ViewContext, served: Served): HTMLElement {
 function compare(context: ViewContext, served: Served, query: Query, place: HTMLElement): void {
   let left = false;
   context.onLeave(() => { left = true; });
-  place.replaceChildren(workingState("Comparing …", null));
-  const ask = (): void => {
-    served.api.json<Answer>("diff", query).then((answer) => { if (!left) place.replaceChildren(...shown(context, answer)); }, (error: unknown) => {
-      if (left) return;
-      if (error instanceof ApiError && error.status === 409) {
-        place.replaceChildren(workingState("One of the two is still being read …", null));
-        setTimeout(ask, AGAIN_MS);
-        return;
-      }
-      place.replaceChildren(emptyState(error instanceof ApiError ? error.message : "The two could not be compared.", error instanceof ApiError ? error.hint : "Load the page again."));
-    });
+  const failed = (error: unknown): void => {
+    if (!left) place.replaceChildren(emptyState(error instanceof ApiError ? error.message : "The two could not be compared.", error instanceof ApiError ? error.hint : "Load the page again."));
   };
-  ask();
+  /** Both runs have to be read first; asking after one begins it. */
+  const ask = async (): Promise<void> => {
+    for (const run of [served.api.run, ...(query.with === undefined ? [] : [query.with])]) {
+      for (;;) {
+        const state = await served.api.json<ServerState>("state", { run });
+        if (left) return;
+        if (state.phase === "ready" || state.phase === "failed") break;
+        place.replaceChildren(workingState("One of the two is still being read …", state));
+        await new Promise((later) => setTimeout(later, AGAIN_MS));
+      }
+    }
+    place.replaceChildren(workingState("Comparing …", null));
+    const answer = await served.api.json<Answer>("diff", query);
+    if (!left) place.replaceChildren(...shown(context, answer));
+  };
+  place.replaceChildren(workingState("Comparing …", null));
+  ask().catch(failed);
 }
 
 function shown(context: ViewContext, answer: Answer): HTMLElement[] {
