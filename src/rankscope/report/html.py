@@ -126,14 +126,15 @@ def _since_start(frame: pl.DataFrame, origins: pl.DataFrame) -> tuple[pl.DataFra
     return joined.with_columns(pl.col(instants) - pl.col("origin")).drop("origin"), instants
 
 
-def table_of(result: Result, origins: pl.DataFrame, most: int = MAX_ROWS) -> Mapping[str, Any]:
+def table_of(result: Result, origins: pl.DataFrame, most: int | None = None) -> Mapping[str, Any]:
     """One analysis as the page reads it: title, doc, columns, data by column, and what of it was cut.
 
     Args:
         result: the analysis's result.
         origins: as `origins_of` gives them: instants are counted from there.
-        most: rows beyond which it is cut.
+        most: rows beyond which it is cut; None for what a file may hold.
     """
+    most = MAX_ROWS if most is None else most
     frame, instants = _since_start(result.finite(), origins)
     truncated = None
     if frame.height > most:

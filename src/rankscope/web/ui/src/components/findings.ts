@@ -3,7 +3,7 @@ import type { Finding } from "../data/payload.ts";
 import { formatRanks } from "../format/ranks.ts";
 import { columnLabel, shownName } from "../format/text.ts";
 import { exactCell, formatCell, formatDuration } from "../format/units.ts";
-import { hasTimeline, placeOf, type ViewContext } from "../views/view.ts";
+import type { ViewContext } from "../views/view.ts";
 import { button } from "./controls.ts";
 import { inline } from "./doc_text.ts";
 import { h, named } from "./dom.ts";
@@ -46,8 +46,8 @@ function item(context: ViewContext, finding: Finding): HTMLElement {
 /** Where a finding can be seen. */
 function shown(context: ViewContext, finding: Finding): HTMLElement | null {
   const [rank, step] = [finding.ranks[0], finding.steps[0]];
-  if (!hasTimeline(context) || (rank === undefined && step === undefined)) return null;
-  return h("p", { class: "advice" }, h("a", { href: placeOf(context, rank ?? null, step ?? null), "data-testid": "finding-place" },
+  if (!context.served || (rank === undefined && step === undefined)) return null;
+  return h("p", { class: "advice" }, h("a", { href: context.router.href("timeline", { ...(rank === undefined ? {} : { rank }), ...(step === undefined ? {} : { step }) }), "data-testid": "finding-place" },
     "Show it in the timeline", rank === undefined ? "" : `: rank ${rank}`, step === undefined ? "" : `${rank === undefined ? ":" : ","} step ${step}`));
 }
 

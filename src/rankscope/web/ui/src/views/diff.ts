@@ -13,7 +13,7 @@ import { readAnalysis, readFinding, readRun } from "../data/validate.ts";
 import { counted } from "../format/ranks.ts";
 import { columnLabel, shownName } from "../format/text.ts";
 import { formatCell, formatRatio, MISSING } from "../format/units.ts";
-import type { View, ViewContext } from "./view.ts";
+import { isLive, type View, type ViewContext } from "./view.ts";
 
 interface Answer {
   readonly a: unknown;
@@ -38,7 +38,7 @@ export const diff: View = {
   render(context) {
     const { served } = context;
     const ranks = context.payload.run.ranks;
-    if (!served || (served.runs.length < 2 && ranks.length < 2)) return [emptyState(...ABSENT)];
+    if (!isLive(served) || (served.runs.length < 2 && ranks.length < 2)) return [emptyState(...ABSENT)];
     const place = h("div", { class: "diff-place" });
     const query = asked(context, served);
     if (query) compare(context, served, query, place);

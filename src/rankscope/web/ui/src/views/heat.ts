@@ -9,7 +9,7 @@ import { ApiError } from "../data/api.ts";
 import { Table } from "../data/table.ts";
 import type { AnalysisPayload, Cell } from "../data/payload.ts";
 import type { Served } from "../data/served.ts";
-import { placeOf, type ViewContext } from "./view.ts";
+import { leadTo, type ViewContext } from "./view.ts";
 
 interface Heat {
   readonly ranks: readonly number[];
@@ -47,7 +47,7 @@ function sections(context: ViewContext, heat: Heat, both: boolean): HTMLElement[
   const asked = context.place.params.get("heat");
   // The one that tells something is shown first: a run in which no rank is late has its waits or its steps.
   const kind = known.find(({ value }) => value === asked) ?? known.find(({ value }) => heat[value].some((amount) => (amount ?? 0) > 0)) ?? known[0];
-  const go = (rank: number, step: number | null): void => { location.hash = placeOf(context, rank, step) ?? location.hash; };
+  const go = (rank: number, step: number | null): void => { location.hash = leadTo(context, rank, step) ?? location.hash; };
   const parts: HTMLElement[] = [];
   if (kind && heat.ranks.length > 1) {
     parts.push(h("section", { "aria-labelledby": "heat-title" },

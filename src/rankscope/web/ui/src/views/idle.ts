@@ -5,7 +5,7 @@ import { tables } from "../components/tables.ts";
 import type { Table } from "../data/table.ts";
 import { formatRatio } from "../format/units.ts";
 import type { Category } from "../theme/categories.ts";
-import { placeOf, present, type View, type ViewContext } from "./view.ts";
+import { leadTo, present, type View, type ViewContext } from "./view.ts";
 
 /** The columns of `idle_causes`; they sum to the idle time exactly. */
 const CAUSES: readonly (readonly [string, Category, string])[] = [
@@ -44,7 +44,7 @@ function causes(context: ViewContext, table: Table): HTMLElement {
     bars: rows.map((row) => `${String(table.cell(row, "rank"))}${devices ? ` (device ${String(table.cell(row, "device"))})` : ""}`),
     segments: CAUSES.map(([column, category, label]) => ({ category, label, values: pick(column) })),
     totals: { label: "Idle", values: pick("idle_ns") },
-    onPick: (index) => { location.hash = placeOf(context, table.number(rows[index] ?? 0, "rank")) ?? location.hash; },
+    onPick: (index) => { location.hash = leadTo(context, table.number(rows[index] ?? 0, "rank")) ?? location.hash; },
   });
 }
 
@@ -57,6 +57,6 @@ function bound(context: ViewContext, table: Table): HTMLElement | null {
     label: "Share of its span in which each device waits for launches.", title: "Waiting for the host to launch: share of the device’s span", testId: "chart-launch-bound", axis: "Rank",
     bars: rows.map((row) => String(table.cell(row, "rank"))), format: formatRatio,
     segments: [{ category: "runtime", label: "Launch-bound", values }],
-    onPick: (index) => { location.hash = placeOf(context, table.number(rows[index] ?? 0, "rank")) ?? location.hash; },
+    onPick: (index) => { location.hash = leadTo(context, table.number(rows[index] ?? 0, "rank")) ?? location.hash; },
   }));
 }

@@ -8,7 +8,7 @@ import { tables } from "../components/tables.ts";
 import { topNames } from "../components/top_names.ts";
 import type { Table } from "../data/table.ts";
 import { formatBytes } from "../format/units.ts";
-import { placeOf, present, type View, type ViewContext } from "./view.ts";
+import { leadTo, present, type View, type ViewContext } from "./view.ts";
 
 const FOLDS = ["memory_steps", "memory_operators", "memory_outline", "memory_curve", "memory_blocks", "memory_stacks"] as const;
 
@@ -86,7 +86,7 @@ function peaks(context: ViewContext, table: Table, kind: string): HTMLElement | 
     label: "The most memory that each rank had allocated at once.", title: column === "peak_allocated" ? "Peak" : "Peak beyond what there was when recording began", testId: "chart-memory-peak", axis: "Rank",
     bars: rows.map((row) => `${String(table.cell(row, "rank"))}${several ? ` (window ${String(table.cell(row, "window"))})` : ""}`), format: formatBytes,
     segments: [{ category: "memory", label: "Peak", values: rows.map((row) => table.number(row, column)) }],
-    onPick: (index) => { location.hash = placeOf(context, table.number(rows[index] ?? 0, "rank"), table.number(rows[index] ?? 0, "peak_step")) ?? location.hash; },
+    onPick: (index) => { location.hash = leadTo(context, table.number(rows[index] ?? 0, "rank"), table.number(rows[index] ?? 0, "peak_step")) ?? location.hash; },
   }));
 }
 

@@ -8,7 +8,7 @@ import { headline } from "../components/headline.ts";
 import { emptyState } from "../components/notes.ts";
 import { tables } from "../components/tables.ts";
 import { formatRatio } from "../format/units.ts";
-import { placeOf, present, type View, type ViewContext } from "./view.ts";
+import { leadTo, present, type View, type ViewContext } from "./view.ts";
 
 const TOP = 8;
 
@@ -59,6 +59,6 @@ function utilization(context: ViewContext): HTMLElement | null {
     label: "Share of each device’s time in which kernels ran.", testId: "chart-utilization", axis: "Rank", format: formatRatio,
     bars: rows.map((row) => `${String(table.cell(row, "rank"))}${several ? ` (device ${String(table.cell(row, "device"))})` : ""}`),
     segments: [{ category: "compute", label: "Kernels ran", values: rows.map((row) => table.number(row, "utilization")) }],
-    onPick: (index) => { location.hash = placeOf(context, table.number(rows[index] ?? 0, "rank")) ?? location.hash; },
+    onPick: (index) => { location.hash = leadTo(context, table.number(rows[index] ?? 0, "rank")) ?? location.hash; },
   }));
 }

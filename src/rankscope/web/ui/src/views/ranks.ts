@@ -8,7 +8,7 @@ import type { Table } from "../data/table.ts";
 import { shownName } from "../format/text.ts";
 import { formatDuration, formatRatio } from "../format/units.ts";
 import type { Category } from "../theme/categories.ts";
-import { placeOf, present, type View, type ViewContext } from "./view.ts";
+import { leadTo, present, type View, type ViewContext } from "./view.ts";
 
 /** Disjoint by definition: compute, what of communication and memory no compute hides, and idle sum to the span. */
 const PARTS: readonly (readonly [string, Category, string])[] = [
@@ -68,7 +68,7 @@ function field(context: ViewContext): HTMLElement | null {
       values: grid.rows.flatMap((_, row) => grid.columns.map((__, at) => amountAt(row, at))),
       what: (row, at) => { const rank = grid.rank(row, at); return rank === null ? null : `Rank ${rank}${grid.of(row, at)}`; },
       inside: (row, at) => { const amount = amountAt(row, at); return `${grid.rank(row, at)}: ${amount === null ? "–" : format(amount)}`; },
-      onPick: (row, at) => { const to = placeOf(context, grid.rank(row, at)); if (to !== null) location.hash = to; },
+      onPick: (row, at) => { const to = leadTo(context, grid.rank(row, at)); if (to !== null) location.hash = to; },
     })));
 }
 
@@ -121,7 +121,7 @@ export function stackedDeviceTime(context: ViewContext): HTMLElement | null {
   if (!table) return null;
   const rows = table.sorted(table.rows(), { column: "rank", descending: false });
   const pick = (column: string): (number | null)[] => rows.map((row) => table.number(row, column));
-  const leads = placeOf(context, 0) !== null;
+  const leads = leadTo(context, 0) !== null;
   return stackedChart(context, {
     label: "Device time by rank.",
     testId: "chart-device-time",
@@ -129,6 +129,6 @@ export function stackedDeviceTime(context: ViewContext): HTMLElement | null {
     bars: rows.map((row) => String(table.cell(row, "rank"))),
     segments: PARTS.filter(([column]) => table.has(column)).map(([column, category, label]) => ({ category, label, values: pick(column) })),
     totals: { label: "Span", values: pick("span_ns") },
-    ...(leads ? { onPick: (index: number) => { location.hash = placeOf(context, table.number(rows[index] ?? 0, "rank")) ?? location.hash; } } : {}),
+    ...(leads ? { onPick: (index: number) => { location.hash = leadTo(context, table.number(rows[index] ?? 0, "rank")) ?? location.hash; } } : {}),
   });
 }

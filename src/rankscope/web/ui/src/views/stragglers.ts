@@ -9,7 +9,7 @@ import type { Table } from "../data/table.ts";
 import { shownName } from "../format/text.ts";
 import { formatRatio } from "../format/units.ts";
 import { heatSections } from "./heat.ts";
-import { placeOf, present, type View, type ViewContext } from "./view.ts";
+import { leadTo, present, type View, type ViewContext } from "./view.ts";
 
 const TOP = 12;
 /** Findings that say who holds the others up, and why. */
@@ -48,7 +48,7 @@ function waited(context: ViewContext, table: Table): HTMLElement {
   if (rows.length === 0) return h("p", { class: "quiet-box" }, "No rank made the others wait.");
   const bars = rows.map((row) => {
     const [rank, share, cause] = [table.number(row, "rank"), table.number(row, "last_share"), table.cell(row, "cause")];
-    const href = placeOf(context, rank);
+    const href = leadTo(context, rank);
     return {
       label: [`Rank ${rank}`, cause === null ? null : h("small", {}, " · ", named(String(cause).replaceAll("_", " "), 40))], value: table.number(row, "waited_ns") ?? 0, unit: "ns", category: "waiting" as const,
       ...(href === null ? {} : { href }), ...(share === null ? {} : { note: `last in ${formatRatio(share)}` }),
@@ -73,6 +73,6 @@ export function order(context: ViewContext): HTMLElement | null {
     bars: rows.map((row) => String(table.cell(row, "rank"))), format: (value) => String(value),
     segments: [{ category: "transfer", label: "Came first", values: pick("first") }, { category: "idle", label: "Between, or too close to tell", values: pick("between") }, { category: "waiting", label: "Came last", values: pick("last") }],
     totals: { label: "Collectives", values: pick("collectives") },
-    onPick: (index) => { location.hash = placeOf(context, table.number(rows[index] ?? 0, "rank")) ?? location.hash; },
+    onPick: (index) => { location.hash = leadTo(context, table.number(rows[index] ?? 0, "rank")) ?? location.hash; },
   }));
 }

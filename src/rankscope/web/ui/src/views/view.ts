@@ -56,8 +56,13 @@ export function hasTimeline(context: Pick<ViewContext, "served">): boolean {
   return context.served !== null;
 }
 
+/** Whether a server stands behind the page that can be asked to compare; a report that answers for its own timeline is none. */
+export function isLive(served: Served | null): served is Served {
+  return served !== null && (served as { readonly live?: boolean }).live !== false;
+}
+
 /** Where a rank, and a step of it, can be seen: in the timeline, else among its steps; null where there is neither. */
-export function placeOf(context: ViewContext, rank: number | null, step: number | null = null): string | null {
+export function leadTo(context: ViewContext, rank: number | null, step: number | null = null): string | null {
   const place = { ...(rank === null ? {} : { rank }), ...(step === null ? {} : { step }) };
   if (hasTimeline(context)) return context.router.href("timeline", place);
   return context.table("step_time") === null ? null : context.router.href("steps", place);
