@@ -17,6 +17,7 @@ from rankscope.errors import RankscopeError
 from rankscope.pipeline import Run
 from rankscope.report.anonymous import Anonymous
 from rankscope.report.embedded import embed_run, size_of
+from rankscope.report.measured import measured
 from rankscope.report.planes import inflated, json_block
 from rankscope.results import Result
 
@@ -31,7 +32,9 @@ PACKED_FROM = 1 << 18
 BLOCK = '<script type="application/octet-stream" data-rankscope="{}">'
 _DATA = re.compile(r'id="rankscope-data">(.*?)</script', re.DOTALL)
 _BLOCKS = re.compile(BLOCK.format(r"([\w-]+)") + r"([^<]*)")
-INSTANTS = ("start_ns", "end_ns", "launch_ns")
+INSTANTS = (
+    "start_ns", "end_ns", "launch_ns", "issued_ns", "used_ns", "time_ns", "peak_at_ns", "allocated_ns", "released_ns"
+)  # fmt: skip
 SINCE_START = "; on this page counted from the first event of its file"
 ANALYSES = (
     "overview",
@@ -45,8 +48,13 @@ ANALYSES = (
 )
 # Tables beside these: what has no row (nothing of the kind was recorded) stays out of the file.
 MORE_ANALYSES = (
+    "placement",
+    "distributed",
+    "communication_operations",
+    "arrivals",
     "phases",
     "idle",
+    "idle_causes",
     "launches",
     "utilization",
     "operators",
@@ -55,6 +63,8 @@ MORE_ANALYSES = (
     "data_loading",
     "annotations",
     "memory",
+    "memory_outline",
+    "memory_snapshot",
     "memory_operators",
     "memory_steps",
     "modules",
@@ -65,6 +75,7 @@ MORE_ANALYSES = (
     "mesh",
     "pipeline_bubble",
     "devices",
+    "recording",
 )
 # What could end the script element, or begin a comment or an entity, is written as an escape inside JSON's strings.
 _INERT = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
@@ -128,6 +139,7 @@ def payload(run: Run, analyses: Sequence[str] | None = None) -> dict[str, Any]:
     results = run.attempt(*(analyses or (*ANALYSES, *MORE_ANALYSES)))
     if not analyses:
         results = {name: each for name, each in results.items() if name in ANALYSES or each.frame.height}
+        results |= measured(run.path)
     origins = origins_of(run)
     return {
         "schema_version": PAYLOAD_SCHEMA_VERSION,
@@ -164,26 +176,30 @@ def _since_start(frame: pl.DataFrame, origins: pl.DataFrame) -> tuple[pl.DataFra
     return joined.with_columns(pl.col(instants) - pl.col("origin")).drop("origin"), instants
 
 
-def table_of(result: Result, origins: pl.DataFrame) -> Mapping[str, Any]:
+def table_of(result: Result, origins: pl.DataFrame, most: int | None = None) -> Mapping[str, Any]:
     """One analysis as the page reads it: title, doc, columns, data by column, and what of it was cut.
 
     Args:
         result: the analysis's result.
         origins: as `origins_of` gives them: instants are counted from there.
+        most: rows beyond which it is cut; None for what a file may hold.
     """
+    most = MAX_ROWS if most is None else most
     frame, instants = _since_start(result.finite(), origins)
     truncated = None
-    if frame.height > MAX_ROWS:
+    if frame.height > most:
         weight = "duration_ns" if "duration_ns" in frame.columns else "total_ns"
-        truncated = {"shown": MAX_ROWS, "total": frame.height}
+        truncated = {"shown": most, "total": frame.height}
         if weight in frame.columns:
-            kept = frame.with_row_index("_row").sort(weight, descending=True).head(MAX_ROWS)
+            kept = frame.with_row_index("_row").sort(weight, descending=True).head(most)
             frame = kept.sort("_row").drop("_row")
         else:
-            frame = frame.head(MAX_ROWS)
+            frame = frame.head(most)
+    headline = result.headline
     return {
         "title": result.analysis.title,
         "doc": result.analysis.doc.strip(),
+        "headline": headline.to_json() if headline else None,
         "columns": {
             c.name: {"unit": c.unit, "doc": c.doc + (SINCE_START if c.name in instants else "")}
             for c in result.analysis.columns

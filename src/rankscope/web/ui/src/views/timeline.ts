@@ -10,6 +10,7 @@ import type { View, ViewContext } from "./view.ts";
 export const timeline: View = {
   id: "timeline",
   title: "Timeline",
+  group: "run",
   question: "",
   shows: [],
   render(context) {
