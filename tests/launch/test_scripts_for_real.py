@@ -134,9 +134,10 @@ def nodefile(folder: Path, hosts: int = 1) -> str:
 def test_open_mpi_under_pbs(tmp_path, launcher):
     mpiexec = program("mpiexec.openmpi", "openmpi-bin")
     extra = ("--oversubscribe", *(("--allow-run-as-root",) if os.getuid() == 0 else ()))
-    path = job(tmp_path, launcher, scheduler="pbs", launcher=launcher, mpi="openmpi", launcher_arguments=extra)
     # Debian's other MPI may hold the bare name.
-    (tmp_path / "env" / "bin" / "mpiexec").symlink_to(mpiexec)
+    path = job(
+        tmp_path, launcher, scheduler="pbs", launcher=launcher, mpi="openmpi", mpiexec=mpiexec, launcher_arguments=extra
+    )
     given = {"PBS_JOBID": "12.server", "PBS_NODEFILE": nodefile(tmp_path), "PBS_O_WORKDIR": str(tmp_path)}
     said = ran(["bash", str(path)], Path("/"), **given)
     reported(tmp_path, launcher, said, launcher="torchrun" if launcher == "torchrun" else "env")
@@ -257,8 +258,8 @@ def test_two_hosts_meet_profile_and_are_gathered(tmp_path):
                 f"10.77.0.{number + 1}", f"--rdzv-conf=is_host={int(number == 0)}", "train.py", "--epochs", "2", "a b",
             ]  # fmt: skip
             environ = {**clean_environ(), "GLOO_SOCKET_IFNAME": interfaces[number]}
-            out = (tmp_path / f"said{number}").open("w")
-            running.append(subprocess.Popen([*inside, *line], cwd=tmp_path, env=environ, stdout=out, stderr=out))
+            with (tmp_path / f"said{number}").open("w") as out:
+                running.append(subprocess.Popen([*inside, *line], cwd=tmp_path, env=environ, stdout=out, stderr=out))
         try:
             codes = [process.wait(300) for process in running]
         finally:
@@ -286,10 +287,10 @@ def test_two_hosts_meet_profile_and_are_gathered(tmp_path):
     )
     assert both.returncode == 0, both.stdout + both.stderr
     assert "4 of 4 ranks on 2 hosts" in both.stdout
-    run = rankscope.open(tmp_path / "run", executor="serial")
-    matched = run.collective_summary()
-    # Four ranks come to each all-reduce, over both hosts.
-    assert matched.filter(matched["operation"] == "all_reduce")["ranks"].max() == 4, matched
+    reduced = rankscope.open(tmp_path / "run", executor="serial").collective_summary()
+    reduced = reduced.filter(reduced["collective"] == "all_reduce")
+    # Four ranks come to each, over both hosts.
+    assert (reduced["ranks"].max(), reduced["hosts"].max()) == (4, 2), reduced
     report = tmp_path / "report.html"
     subprocess.run(
         [sys.executable, "-m", "rankscope", "report", tmp_path / "run", "-o", report], check=True, timeout=120

@@ -82,6 +82,9 @@ def write(
         str | None, typer.Option(help="torchrun (one a node), or a process a rank by srun, mpiexec or flux.")
     ] = None,
     mpi: Annotated[str | None, typer.Option(help="Whose mpiexec: pals, openmpi, mpich or intel.")] = None,
+    mpiexec: Annotated[
+        str | None, typer.Option(metavar="PROGRAM", help="What it is called: mpirun, mpiexec.hydra.")
+    ] = None,
     launcher_arg: Annotated[list[str] | None, typer.Option(help="A further argument of the launcher.")] = None,
     cpu_bind: Annotated[
         str | None, typer.Option(help="none, or what --cpu-bind takes there. Default: what suits the machine.")
@@ -134,6 +137,7 @@ def write(
         rankscope_dir=rankscope_dir,
         launcher=launcher,
         mpi=mpi,
+        mpiexec=mpiexec,
         launcher_arguments=tuple(launcher_arg or ()),
         cpu_bind=cpu_bind,
         master_suffix=master_suffix,

@@ -55,6 +55,8 @@ class Machine:
     """Which cores each rank of a node is bound to, in the order of local ranks."""
     launch_launcher: str | None = None
     launch_mpi: str = "openmpi"
+    launch_mpiexec: str = "mpiexec"
+    """What ``mpiexec`` is called there."""
     launch_arguments: tuple[str, ...] = ()
     """Of srun, mpiexec or flux run."""
     launch_cpu_bind: str | None = None

@@ -49,6 +49,7 @@ def launch_words(job: JobRequest, exported: list[str], *, per_node: bool = False
     count, each = ('"$NODES"', "1") if alone else ('"$RANKS"', '"$RANKS_PER_NODE"')
     own = words((*job.machine.launch_arguments, *job.launcher_arguments))
     bind = _binding(job, kind, alone)
+    mpiexec = quoted(job.mpiexec or "mpiexec")
     if kind == "srun":
         cpus = job.cpus_per_rank
         # srun does not take over --cpus-per-task from sbatch since Slurm 22.05.
@@ -61,10 +62,10 @@ def launch_words(job: JobRequest, exported: list[str], *, per_node: bool = False
         parts += ["" if alone or job.device == "cpu" else "--gpus-per-task=1"]
     elif kind == "openmpi":
         sent = " ".join(f"-x {name}" for name in exported)
-        parts = ["mpiexec", f"-n {count}", f"--map-by ppr:{each}:node", "--bind-to none", sent]
+        parts = [mpiexec, f"-n {count}", f"--map-by ppr:{each}:node", "--bind-to none", sent]
     else:
         # PALS and Hydra take the whole environment along.
-        parts = ["mpiexec", f"-n {count}", f"-ppn {each}"]
+        parts = [mpiexec, f"-n {count}", f"-ppn {each}"]
     return " ".join(part for part in (*parts, bind, own) if part)
 
 

@@ -49,6 +49,7 @@ class JobRequest:
     """Where ``pip install --no-deps --target`` put rankscope, for a container or an environment without it."""
     launcher: str | None = None
     mpi: str | None = None
+    mpiexec: str | None = None
     launcher_arguments: tuple[str, ...] = ()
     cpu_bind: str | None = None
     """``none``, or what the launcher's own option takes; None for what is known of the machine."""
@@ -98,6 +99,7 @@ class JobRequest:
             container_command=self.container_command or machine.container_command,
             launcher=self.launcher or machine.launch_launcher or _DEFAULT_LAUNCHER[self.scheduler],
             mpi=self.mpi or machine.launch_mpi,
+            mpiexec=self.mpiexec or machine.launch_mpiexec,
             master_suffix=machine.launch_master_suffix if self.master_suffix is None else self.master_suffix,
             epochs=self.epochs if self.epochs is not None else _epochs(self.command),
         )
