@@ -128,7 +128,7 @@ def test_a_torch_that_does_not_answer(tmp_path):
 @pytest.mark.parametrize(
     ("code", "stage", "error"),
     [
-        ("import time; time.sleep(60)", "cuda", "no answer within 5 s"),
+        pytest.param("import time; time.sleep(60)", "cuda", "no answer within 5 s", marks=pytest.mark.slow),
         ("raise ValueError('odd')", "cuda", "ValueError: odd"),
         ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "cuda", f"signal {int(signal.SIGSEGV)}"),
         ('print(\'{"stage": "done"}\')', "done", None),
