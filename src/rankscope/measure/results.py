@@ -349,7 +349,7 @@ class BoundVariant:
     """(T - T_base) / T_base."""
     beyond_chance: bool | None = None
     launch_latency: Time | None = None
-    """From a kernel's launch to its start, with an empty queue; null on the CPU."""
+    """From a kernel's launch to when the host knows that it is done, with an empty queue; null on the CPU."""
     flags: dict[str, str] = field(default_factory=dict)
     """What to write for it: ``--cpu-bind``, ``taskset``, ``numactl``, and environment variables, as they apply."""
 
