@@ -136,7 +136,7 @@ def _of_xpu_smi(said: str | None) -> list[tuple[str | None, str | None]]:
     try:
         listed: Any = json.loads(said or "{}").get("device_list", [])
         return [(each.get("device_name"), each.get("pci_bdf_address")) for each in listed]
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, TypeError):
         return []
 
 

@@ -91,9 +91,11 @@ class NoSync(Condition):
         self._let_go()
         for parameter in parameters:
             given = self._kept.get(id(parameter))
-            # A parameter that is whole at this moment (FSDP1 without resharding) keeps its own.
             if given is not None and given.shape == parameter.shape:
                 parameter.grad = given
+            elif parameter.grad is not None and parameter.grad.shape != parameter.shape:
+                # Of this one the rank has no shard: its gradient is whole, and not the optimizer's.
+                parameter.grad = None
 
     def after_optimizer(self, parameters: list[torch.Tensor]) -> None:
         """Take them back."""

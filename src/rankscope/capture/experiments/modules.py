@@ -35,7 +35,7 @@ class Model:
         wrapped: dict[str, list[nn.Module]] = {}
         for name, kind in kinds:
             if isinstance(kind, type):
-                wrapped.setdefault(name, []).extend(m for m in modules if isinstance(m, kind))
+                wrapped.setdefault(name, []).extend(m for m in modules if kind in type(m).__mro__)
         wrapped = {name: _outermost(found) for name, found in wrapped.items() if found}
         self.wrapper = next(iter(wrapped), None)
         """The kind of wrapper, if there is one."""
