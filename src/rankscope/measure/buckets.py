@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +181,8 @@ def _in_one_job(
 ) -> Buckets:
     """FSDP2 can be set while the job runs: all variants are conditions of the same jobs."""
     conditions = {**_NONE, **_FSDP2}
+    # What was gathered ahead in the other way is used up by then.
+    sampling = replace(sampling, settle_steps=max(2, sampling.settle_steps))
     outcomes = []
     for repeat in range(sampling.repeats):
         folder = out / "jobs" / f"all-{repeat}"
@@ -189,8 +191,7 @@ def _in_one_job(
             rounds=sampling.rounds(list(conditions), repeat),
             conditions=conditions,
             warmup=sampling.warmup_steps,
-            # What was gathered ahead in the other way is used up by then.
-            settle=max(2, sampling.settle_steps),
+            settle=sampling.settle_steps,
             steps=sampling.block_steps,
             limit_s=sampling.limit_s,
         )

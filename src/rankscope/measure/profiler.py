@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ def measure_profiler(
     """
     load = load_average()
     conditions = conditions_of()
+    sampling = replace(sampling, settle_steps=max(1, sampling.settle_steps))  # the profiler's warm-up
     outcomes: list[Outcome] = []
     for repeat in range(sampling.repeats):
         plan = Plan(
@@ -49,7 +51,7 @@ def measure_profiler(
             rounds=sampling.rounds(list(conditions), repeat),
             conditions=conditions,
             warmup=sampling.warmup_steps,
-            settle=max(1, sampling.settle_steps),  # the profiler's warm-up
+            settle=sampling.settle_steps,
             steps=sampling.block_steps,
             limit_s=sampling.limit_s,
         )

@@ -37,7 +37,10 @@ def draw(result: Scaling, path: Path) -> None:
     figure: Any = _figure()(figsize=(9.0, 4.0), layout="constrained")
     left, right = figure.subplots(1, 2)
     ranks = [size.ranks for size in sizes]
-    left.plot([1, max(ranks)], [1, max(ranks)], color="0.7", linestyle="--", label="perfect")
+    last = max([*ranks, *([point.ranks for point in result.projection.points] if result.projection else [])])
+    # A straight line is a curve over a logarithmic axis.
+    perfect = [last ** (k / 50) for k in range(51)]
+    left.plot(perfect, perfect, color="0.7", linestyle="--", label="perfect")
     right.axhline(1.0, color="0.7", linestyle="--")
     for axes, field in ((left, "speed_up"), (right, "efficiency")):
         for group, marker, label in ((False, "o", "measured"), (True, "x", "oversubscribed")):
