@@ -112,7 +112,8 @@ def setting_of(
 
 def load_average() -> float | None:
     """Over one minute; None where the system does not say."""
+    ask = getattr(os, "getloadavg", None)  # not on Windows
     try:
-        return round(os.getloadavg()[0], 2)
-    except (AttributeError, OSError):
+        return round(float(ask()[0]), 2) if ask is not None else None
+    except OSError:
         return None
