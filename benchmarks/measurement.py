@@ -39,7 +39,7 @@ def main() -> None:
             found.append(measure_overhead(target_of(WORKLOAD), folder / str(repeat), Start(ranks=2), sampling))
             each = found[-1]
             print(
-                f"{repeat}: step {each.sync.step.median_ns / 1e6:.2f} ms, half-width {_half(each.sync.step):.2%} of it; "
+                f"{repeat}: step {each.sync.step.median_ns / 1e6:.2f} ms, half-width {_half(each.sync.step):.2%}; "
                 f"overhead {each.measured_overhead.value:.2%}, {_between(each.measured_overhead)}; "
                 f"load {each.setting.load}; {time.monotonic() - began:.0f} s",
                 flush=True,
