@@ -163,7 +163,7 @@ def test_lost_time_adds_up():
 
 
 def test_sizes_of_a_study():
-    study = Study(ranks=(2, 4), nodes=(1, 2))
+    study = Study(ranks=(2, 4), nodes=(1, 2), launcher="srun -N {nodes} -n {ranks}")
     assert [(name_of(s), s.ranks, s.nodes) for s in study.sizes()] == [
         ("plain", 1, 1),
         ("2", 2, 1),
@@ -177,6 +177,7 @@ def test_sizes_of_a_study():
     [
         ({"ranks": ()}, "from 1"),
         ({"ranks": (0,)}, "from 1"),
+        ({"ranks": (2,), "nodes": (1, 2)}, "launcher that starts ranks on all"),
         ({"ranks": (3,), "mode": "strong", "global_batch": 64}, "evenly"),
     ],
 )

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from rankscope.measure.files import load
 from rankscope.measure.jobs import Start, target_of
 from rankscope.measure.overhead import measure_overhead
-from rankscope.measure.results import Overhead, Scaling, load
+from rankscope.measure.results import Overhead, Scaling
 from rankscope.measure.sampling import Sampling
 from rankscope.measure.scaling import Study, measure_scaling
 

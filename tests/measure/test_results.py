@@ -7,20 +7,8 @@ import json
 import pytest
 
 from rankscope.errors import RankscopeError
-from rankscope.measure.results import (
-    SCHEMA,
-    Overhead,
-    Phases,
-    Scaling,
-    Setting,
-    Share,
-    Size,
-    Time,
-    load,
-    load_all,
-    path_in,
-    save,
-)
+from rankscope.measure.files import load, load_all, path_in, save
+from rankscope.measure.results import SCHEMA, Overhead, Phases, Scaling, Setting, Share, Size, Time
 from rankscope.report.measurements import measured
 
 SETTING = Setting(

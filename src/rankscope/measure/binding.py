@@ -8,8 +8,9 @@ from pathlib import Path
 
 from rankscope.errors import ConfigError, LaunchError, RankscopeError
 from rankscope.measure.affinities import LIST, NONE, bind, flags
+from rankscope.measure.files import save
 from rankscope.measure.jobs import THREADS_NOTE, Outcome, Start, Target, Told, run, silent
-from rankscope.measure.results import Binding, BoundVariant, save
+from rankscope.measure.results import Binding, BoundVariant
 from rankscope.measure.sampling import Sampling, load_average, setting_of
 from rankscope.measure.statistics import simple_time
 from rankscope.measure.topology import Host, read_host

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from rankscope.errors import ConfigError, LaunchError, RankscopeError
+from rankscope.measure.files import save
 from rankscope.measure.jobs import THREADS_NOTE, Outcome, Start, Target, Told, run, silent
-from rankscope.measure.results import Buckets, Traced, Variant, save
+from rankscope.measure.results import Buckets, Traced, Variant
 from rankscope.measure.sampling import Sampling, load_average, setting_of
 from rankscope.measure.traced import read_traced
 from rankscope.measure.variants import compare_conditions, compare_jobs, recommend

@@ -10,8 +10,9 @@ from typing import Any
 
 from rankscope.errors import LaunchError
 from rankscope.measure import formulas
+from rankscope.measure.files import save
 from rankscope.measure.jobs import THREADS_NOTE, Outcome, Start, Target, Told, run, series, silent
-from rankscope.measure.results import Overhead, Phases, RankTimes, Share, Time, save
+from rankscope.measure.results import Overhead, Phases, RankTimes, Share, Time
 from rankscope.measure.sampling import Sampling, load_average, setting_of
 from rankscope.measure.statistics import Float, Series, difference_of, replicates, share_of, time_of
 from rankscope.measure.traced import read_traced

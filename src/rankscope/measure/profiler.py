@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rankscope.measure.files import save
 from rankscope.measure.jobs import THREADS_NOTE, Outcome, Start, Target, Told, run, silent
-from rankscope.measure.results import ProfiledVariant, ProfilerCost, save
+from rankscope.measure.results import ProfiledVariant, ProfilerCost
 from rankscope.measure.sampling import Sampling, load_average, setting_of
 from rankscope.measure.statistics import simple_time
 from rankscope.measure.variants import compare_conditions

@@ -18,11 +18,12 @@ import numpy as np
 
 from rankscope.errors import ConfigError, LaunchError, RankscopeError
 from rankscope.measure import formulas
+from rankscope.measure.files import save
 from rankscope.measure.jobs import THREADS_NOTE, Outcome, Start, Target, Told, run, series, silent
 from rankscope.measure.losses import lost_at
 from rankscope.measure.overhead import NO_SYNC, SYNC, overhead_share, phases_of, plan_of
 from rankscope.measure.projection import project
-from rankscope.measure.results import Scaling, Size, Traced, save
+from rankscope.measure.results import Scaling, Size, Traced
 from rankscope.measure.sampling import Sampling, load_average, setting_of
 from rankscope.measure.statistics import Float, Series, replicates, share_of
 from rankscope.measure.traced import read_traced
@@ -58,6 +59,11 @@ class Study:
     def __post_init__(self) -> None:
         if not self.ranks or min(self.ranks) < 1 or not self.nodes or min(self.nodes) < 1:
             raise ConfigError("sizes are whole numbers from 1", hint="--nproc 1,2,4")
+        if max(self.nodes) > 1 and self.launcher is None:
+            raise ConfigError(
+                "several hosts need a launcher that starts ranks on all of them",
+                hint="--launcher 'srun -N {nodes} -n {ranks}', within an allocation, with -o on shared storage",
+            )
         if self.mode == formulas.STRONG and self.global_batch is not None:
             for size in self.sizes():
                 if self.global_batch % size.ranks:

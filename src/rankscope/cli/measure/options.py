@@ -20,8 +20,9 @@ from rankscope.cli.writing import show as show_text
 from rankscope.cli.writing import write
 from rankscope.errors import ConfigError
 from rankscope.launch.devices import accelerators
+from rankscope.measure.files import path_in
 from rankscope.measure.jobs import Start, Told
-from rankscope.measure.results import AnyResult, path_in
+from rankscope.measure.results import AnyResult
 from rankscope.measure.sampling import Sampling
 from rankscope.report.measurements import measured
 from rankscope.report.words import plain

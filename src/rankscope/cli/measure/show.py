@@ -9,7 +9,8 @@ import typer
 
 from rankscope.cli.measure import options as o
 from rankscope.errors import RankscopeError
-from rankscope.measure.results import Scaling, load_all
+from rankscope.measure.files import load_all
+from rankscope.measure.results import Scaling
 from rankscope.report import curve
 
 
