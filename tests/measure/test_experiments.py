@@ -91,6 +91,17 @@ def test_overhead_from_what_the_ranks_wrote(tmp_path):
     assert result.setting.load == 0.5
 
 
+def test_no_key_of_the_scripts_is_written_down(tmp_path, monkeypatch):
+    script = tmp_path / "train.py"
+    script.touch()
+    monkeypatch.setattr("sys.argv", ["rankscope", "measure", "overhead", str(script), "--api-key", "abc123"])
+    outcome = outcome_of(tmp_path, {"sync": 50, "no_sync": 40})
+    target = target_of([str(script), "--api-key", "abc123"])
+    setting = overhead_of([outcome], target, Sampling(blocks=6, traced_steps=0), tmp_path, None).setting
+    assert "abc123" not in f"{setting.target} {setting.command}"
+    assert setting.target.startswith(str(script))
+
+
 def test_a_round_that_one_rank_did_not_finish_is_left_out(tmp_path):
     whole = outcome_of(tmp_path, {"sync": 50, "no_sync": 40})
     short = replace(whole.ranks[1], blocks=whole.ranks[1].blocks[:-1])

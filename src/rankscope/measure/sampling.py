@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import random
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from rankscope.errors import ConfigError
 from rankscope.measure.jobs import Target
 from rankscope.measure.results import Setting
 from rankscope.measure.statistics import CONFIDENCE, LEAST_BLOCKS, METHOD
+from rankscope.rundir.manifest import redact
 from rankscope.rundir.measurement import EARLY, RankMeasurement
 
 
@@ -90,8 +92,8 @@ def setting_of(
     first = ranks[0] if ranks else None
     return Setting(
         created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        target=target.label,
-        command=list(command),
+        target=shlex.join(redact(shlex.split(target.label))),
+        command=redact(command),
         seed=sampling.seed,
         confidence=CONFIDENCE,
         method=METHOD,
