@@ -1,0 +1,162 @@
+"""How much of a rank's own time recurs: what it spends again, piece by piece, in another step.
+
+A host stumbles: now this operator takes ten times as long as usual, now that one. In a step of a few milliseconds one
+such hiccup is a tenth of it, and as much as a fault that deserves a word. But a hiccup does not come at the same place
+of the program twice, and a fault does. So two steps of a rank are laid beside each other, the own time of each is cut
+at the ends of the pieces of work (kernels and copies of the busiest stream; without a device top-level operators), and
+
+    recurring own time of two steps = Σ over pieces min(own time up to the piece in one step, in the other)
+
+where what lies before a piece counts as its own: the gap in which the device waited for its launch, and the piece. The
+minimum is lower than either, on every rank alike; ranks with the same program are compared in the same two steps. This
+is the idea of a repeated measurement's minimum, taken place by place.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+
+import numpy as np
+import polars as pl
+
+from rankscope.primitives.activity import computing_operators, gloo_ranges, with_category
+from rankscope.primitives.intervals import Int64
+from rankscope.primitives.kernels import COMMUNICATION
+
+ALIGNED = 400  # where more pieces in a row than that differ, they count as one
+COLUMNS = ("step", "other", "elapsed_ns", "other_elapsed_ns", "recurring_ns")
+NEIGHBOURS = 8  # a step is laid beside so many that follow it: all pairs of a short recording, a band of a long one
+
+
+def pieces(
+    device: pl.DataFrame, operators: pl.DataFrame, annotations: pl.DataFrame, extra: str | None
+) -> tuple[Int64, Int64]:
+    """Where a rank's time is cut: ends, ns, ascending, and a number for what each piece is.
+
+    Args:
+        device: device_events: start_ns, end_ns, name, kind, is_collective, stream.
+        operators: host_ops, read where there is no device.
+        annotations: likewise.
+        extra: a regular expression of further kernel names that are communication.
+    """
+    if device.height:
+        works = with_category(device, extra).filter(pl.col("category") != COMMUNICATION)
+        # Pieces of one stream end in the order of the program; those of several in any.
+        length = (pl.col("end_ns") - pl.col("start_ns")).sum()
+        busiest = works.group_by("stream").agg(length.alias("ns")).sort("ns", "stream")["stream"]
+        found = works.filter(pl.col("stream").eq_missing(busiest[-1])) if busiest.len() else works
+    else:
+        found = computing_operators(operators, gloo_ranges(operators, annotations))
+    found = found.sort("end_ns", "start_ns")
+    number = found.select(pl.col("name").rank("dense").fill_null(0).cast(pl.Int64)).to_series()
+    return found["end_ns"].to_numpy(), number.to_numpy()
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """From when to when each step is looked at, and a rank's own time by then, ns; arrays, by step ascending."""
+
+    step: Int64
+    begin: Int64
+    begin_own: Int64
+    end: Int64
+    end_own: Int64
+
+    @classmethod
+    def of(cls, collectives: pl.DataFrame) -> Bounds:
+        """From the last collective of one step to that of the next; else from the step's own first.
+
+        Args:
+            collectives: step (null where none is told), end_ns, own_ns (own time by the end).
+        """
+        before, after = pl.col("step").forward_fill(), pl.col("step").backward_fill()
+        # A step whose range was lost, or began before the file, lies beside its neighbours.
+        guess = pl.when(before.is_null()).then(after - 1).when(after.is_null() | (after == before + 2)).then(before + 1)
+        step = pl.coalesce("step", guess)
+        found = (
+            collectives.sort("end_ns")
+            .with_columns(step.alias("step"))
+            .drop_nulls("step")
+            .group_by("step")
+            .agg(pl.col("end_ns", "own_ns").first().name.suffix("_first"), pl.col("end_ns", "own_ns").last())
+            .sort("step")
+        )
+        follows = (pl.col("step") == pl.col("step").shift(1) + 1).fill_null(False)
+        begin = (pl.when(follows).then(pl.col(n).shift(1)).otherwise(f"{n}_first") for n in ("end_ns", "own_ns"))
+        frame = found.select(
+            "step", *(each.alias(n) for each, n in zip(begin, ("begin", "begin_own"), strict=True)), "end_ns", "own_ns"
+        )
+        return cls(*(frame[name].to_numpy() for name in frame.columns))
+
+
+def recurring(at: Int64, code: Int64, own: Int64, bounds: Bounds) -> pl.DataFrame:
+    """The recurring own time of each two steps of a file.
+
+    Args:
+        at: ends of pieces, ns, ascending.
+        code: what each is.
+        own: the rank's own time by then, ns.
+        bounds: of the steps.
+
+    Returns:
+        step, other (a later one), elapsed_ns and other_elapsed_ns (how long the two took), recurring_ns.
+    """
+    first = np.searchsorted(at, bounds.begin, side="right")
+    last = np.maximum(np.searchsorted(at, bounds.end, side="right"), first)
+    cuts = [
+        (
+            int(bounds.step[i]),
+            code[first[i] : last[i]],
+            np.diff(np.concatenate([bounds.begin_own[i : i + 1], own[first[i] : last[i]], bounds.end_own[i : i + 1]])),
+        )
+        for i in range(bounds.step.size)
+    ]
+    taken = dict(zip(bounds.step.tolist(), (bounds.end - bounds.begin).tolist(), strict=True))
+    rows = [
+        (one[0], other[0], taken[one[0]], taken[other[0]], _common(one[1], one[2], other[1], other[2]))
+        for one, other in _pairs(cuts)
+    ]
+    return pl.DataFrame(rows, schema=dict.fromkeys(COLUMNS, pl.Int64), orient="row")
+
+
+_Cut = tuple[int, Int64, Int64]
+
+
+def _pairs(cuts: list[_Cut]) -> Iterator[tuple[_Cut, _Cut]]:
+    for index, one in enumerate(cuts):
+        for other in itertools.islice(cuts, index + 1, index + 1 + NEIGHBOURS):
+            yield one, other
+
+
+def _common(code: Int64, own: Int64, other_code: Int64, other_own: Int64) -> int:
+    """Σ of the minima between the ends of pieces that both have."""
+    mine, theirs = _anchors(code, other_code)
+    return int(np.minimum(_between(own, mine), _between(other_own, theirs)).sum())
+
+
+def _between(own: Int64, anchors: Int64) -> Int64:
+    until = np.cumsum(own)
+    found: Int64 = np.diff(until[np.append(anchors, own.size - 1)], prepend=0)
+    return found
+
+
+def _anchors(code: Int64, other: Int64) -> tuple[Int64, Int64]:
+    """The pieces that two steps have in common, in order: their places in the one and in the other."""
+    least = min(code.size, other.size)
+    if code.size == other.size and (code == other).all():
+        return np.arange(least), np.arange(least)
+    differs = np.flatnonzero(code[:least] != other[:least])
+    head = int(differs[0]) if differs.size else least
+    differs = np.flatnonzero(code[code.size - least :] != other[other.size - least :])
+    tail = min(least - 1 - int(differs[-1]) if differs.size else least, least - head)
+    ends = code.size - tail, other.size - tail
+    blocks = [(0, 0, head)]
+    if max(ends) - head <= ALIGNED:
+        middle = SequenceMatcher(None, code[head : ends[0]].tolist(), other[head : ends[1]].tolist(), autojunk=False)
+        blocks += [(head + a, head + b, size) for a, b, size in middle.get_matching_blocks()]
+    blocks.append((*ends, tail))
+    found = [np.concatenate([np.arange(at[i], at[i] + at[2]) for at in blocks]) for i in (0, 1)]
+    return found[0], found[1]
