@@ -23,6 +23,7 @@ def made(steps: list[list[tuple[int, int]]]) -> tuple[np.ndarray, np.ndarray, Bo
 def common(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> int:
     at, code, bounds = made([one, other])
     (row,) = recurring(at, code, at, bounds).rows()
+    assert len(row) == len(COLUMNS)
     assert row[:4] == (0, 1, sum(ns for _, ns in one), sum(ns for _, ns in other))
     return int(row[4])
 
@@ -40,6 +41,15 @@ def test_hiccups_do_not_recur_and_faults_do() -> None:
     assert common(first, second) == 40
     assert common(slow, slow) == common(slow, first) == 90
     assert common(slow, second) == 40
+
+
+def test_the_most_at_one_place_and_the_greatest_hiccup() -> None:
+    steps = [[(1, 10), (2, 90)], [(1, 10), (2, 40)], [(1, 11), (2, 12)], [(1, 9), (2, 13)]]
+    at, code, bounds = made(steps)
+    found = {(row["step"], row["other"]): row for row in recurring(at, code, at, bounds).iter_rows(named=True)}
+    # Beyond the lesser of what the two other steps take there.
+    assert (found[0, 1]["most_ns"], found[0, 1]["hiccup_ns"]) == (40 - 12, 90 - 12)
+    assert (found[2, 3]["most_ns"], found[2, 3]["hiccup_ns"]) == (0, 11 - 10)  # nothing behind the last
 
 
 def test_a_lost_piece_counts_with_the_next() -> None:

@@ -51,7 +51,7 @@ from rankscope.primitives.lateness import Arrivals, arrivals, excess, pass_on, u
 from rankscope.primitives.mesh import Mesh, mesh_of
 from rankscope.primitives.owntime import WAITING, own_times, roles
 from rankscope.primitives.recurrence import COLUMNS as RECURRING
-from rankscope.primitives.recurrence import Bounds, pieces, recurring
+from rankscope.primitives.recurrence import Bounds, host_pieces, pieces, recurring
 from rankscope.primitives.slowlinks import SlowLink, slow_links
 from rankscope.primitives.stretches import PARTS, parts_until, previous, step_work
 from rankscope.results import Analysis, Column, Evidence, Finding, Inputs, Tables, by_window
@@ -74,6 +74,7 @@ _STARTED, _ENDED = tuple(f"{name}_by_start" for name in PARTS), tuple(f"{name}_b
 _MAPPED = {
     "rank": pl.Int64, "window": pl.Int64, "match": pl.Int64, "previous": pl.Int64, "step": pl.Int64,
     "start_ns": pl.Int64, "end_ns": pl.Int64, "count": pl.Int64, "on_host": pl.Boolean, "work": pl.Int64,
+    "of_host": pl.Boolean,
     **dict.fromkeys(RECURRING, pl.Int64), **dict.fromkeys((*_STARTED, *_ENDED, *_WORK), pl.Int64),
 }  # fmt: skip
 
@@ -115,13 +116,17 @@ def _of_window(window: Tables, own: pl.DataFrame, inputs: Inputs, number: int) -
     again = recurring(at, code, at - by_piece[WAITING], _bounds(own, end, end - by_end[WAITING])).with_columns(
         pl.lit(inputs.rank, pl.Int64).alias("rank"), pl.lit(number, pl.Int64).alias("window")
     )
-    # Three kinds of rows in one frame: collectives, what steps launched (without a match), pairs of steps (`other`).
+    hosts = recurring(*host_pieces(window["host_ops"], window["runtime_calls"], window["annotations"])).with_columns(
+        pl.lit(inputs.rank, pl.Int64).alias("rank"), pl.lit(number, pl.Int64).alias("window")
+    )
+    again, hosts = again.with_columns(of_host=pl.lit(False)), hosts.with_columns(of_host=pl.lit(True))
+    # Three kinds of rows in one frame: collectives, what steps launched (`work`), and pairs of steps (`other`).
     return pl.concat(
         [
             part.with_columns(
                 pl.lit(None, dtype).alias(n) for n, dtype in _MAPPED.items() if n not in part.columns
             ).select(pl.col(n).cast(dtype) for n, dtype in _MAPPED.items())
-            for part in (frame, launched, again)
+            for part in (frame, launched, again, hosts)
         ]
     )
 
@@ -159,7 +164,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     blamed = np.where(late[found.last] > 0, rank[behind], -1)
     table = _measure(ranks, rows, found, late, blamed, _communicators(rows, inputs))
     work = mapped.filter(pl.col("work").is_not_null()).select("rank", "step", "work", *_WORK)
-    again = mapped.filter(pl.col("other").is_not_null()).select("rank", *RECURRING)
+    again = mapped.filter(pl.col("other").is_not_null()).select("rank", "of_host", *RECURRING)
     mesh = _mesh(inputs)
     standing = _standing(stretches, work, again, mesh, inputs)
     verdicts = standing.blamed()

@@ -74,7 +74,7 @@ class Standing:
         Args:
             own: as `own_times` gives them.
             work: rank, step, work, pieces, work_ns, size: what each rank's steps launched.
-            again: rank and what `recurring` gives: the own time that recurs in each two steps.
+            again: rank, of_host, and what `recurring` gives: the own time that recurs in each two steps.
             role: which program each rank runs.
             on_host: the job computes on its hosts.
         """
@@ -104,7 +104,21 @@ class Standing:
         own_time: Int64 = np.sum([self._parts[part] for part in OWN], axis=0)
         self._own = own_time
         watched |= self._work(work)
-        self._pairs(again, frame)
+        taken = frame.select("rank", "step", "elapsed_ns")
+        # The rank itself may have lost what tells where its steps end.
+        sound = again.filter(~pl.col("of_host")).join(taken, on=["rank", "step", "elapsed_ns"], how="semi")
+        both = sound.join(
+            taken,
+            left_on=["rank", "other", "other_elapsed_ns"],
+            right_on=["rank", "step", "elapsed_ns"],
+            how="semi",
+        )
+        self.pairs = self._pairs(both)
+        self.host_pairs = self._pairs(
+            again.filter(pl.col("of_host") & pl.col("rank").is_in(self.ranks)).filter(
+                pl.col("step").is_in(self.steps) & pl.col("other").is_in(self.steps)
+            )
+        )
         self._launched = work
         looked_at = {name: value for name, value in watched.items() if value.any()}
         self.late: list[Laggard] = []
@@ -116,6 +130,7 @@ class Standing:
                 self.role,
                 self.step_ns,
                 pairs=self.pairs,
+                host_pairs=None if on_host else self.host_pairs,
                 steady=not on_host,
             )
         self.alone: Bool = np.bincount(self.role, minlength=1)[self.role] < 2
@@ -198,20 +213,20 @@ class Standing:
         found[self._row, self._column] = column.to_numpy()
         return found
 
-    def _pairs(self, again: pl.DataFrame, steps: pl.DataFrame) -> None:
+    def _pairs(self, each: pl.DataFrame) -> Pairs:
         """The recurring own times of each two steps in which a rank can be compared."""
-        taken = steps.select("rank", "step", "elapsed_ns")
-        # The rank itself may have lost what tells where its steps end.
-        each = again.join(taken, on=["rank", "step", "elapsed_ns"]).join(
-            taken, left_on=["rank", "other", "other_elapsed_ns"], right_on=["rank", "step", "elapsed_ns"]
-        )
         row = np.searchsorted(self.ranks, each["rank"].to_numpy())
         two = np.stack([np.searchsorted(self.steps, each[name].to_numpy()) for name in ("step", "other")], axis=1)
         pairs, column = np.unique(two, axis=0, return_inverse=True)
-        value: Int64 = np.zeros((self.ranks.size, len(pairs)), dtype=np.int64)
-        known: Bool = np.zeros(value.shape, dtype=np.bool_)
-        value[row, column.reshape(-1)], known[row, column.reshape(-1)] = each["recurring_ns"].to_numpy(), True
-        self.pairs = Pairs(value, known, pairs)
+        known: Bool = np.zeros((self.ranks.size, len(pairs)), dtype=np.bool_)
+        known[row, column.reshape(-1)] = True
+
+        def placed(name: str) -> Int64:
+            value: Int64 = np.zeros(known.shape, dtype=np.int64)
+            value[row, column.reshape(-1)] = each[name].to_numpy()
+            return value
+
+        return Pairs(placed("recurring_ns"), placed("most_ns"), placed("hiccup_ns"), known, pairs)
 
     def _work(self, work: pl.DataFrame) -> dict[str, Int64]:
         """What each step launched: as work, at the pace that is usual for each piece, and how much longer it took."""

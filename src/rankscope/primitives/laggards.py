@@ -53,7 +53,11 @@ CONSISTENT = 0.06  # of a step, in every step (on hosts that compute by as much 
 BEYOND, BEYOND_FEW = 1.5, 2.0  # times chance, in every one of three steps or more, or of two
 CANDIDATES = 3
 MANY = 6  # steps, with which a few odd ones need not count
-RECURS, RECURS_PASSING = 5.0, 6.0  # times chance
+RECURS, RECURS_PASSING = 5.0, 8.0  # times chance
+IDLE = ("host", "data_loading")
+OF_HOST = 0.4  # of what a device was idle longer must recur on its host, or
+OF_HOST_CHANCE = 2.5  # times what recurs on the others' by chance
+FEW_STEPS = 3
 RECURS_FEW = 4  # ranks to learn chance from
 RECURS_FLOOR = 0.004  # of a step
 OWN = "own"
@@ -66,13 +70,27 @@ class Pairs:
 
     Attributes:
         recurring: (ranks, pairs) ns.
-        known: where it is.
+        most: of it, the most at one place of the program beyond what is usual there.
+        hiccup: the same in either of the two steps.
+        known: where it is known.
         steps: (pairs, 2), which two.
     """
 
     recurring: Int64
+    most: Int64
+    hiccup: Int64
     known: Bool
     steps: Int64
+
+    def by_chance(self, out: Bool) -> float:
+        """What may come at one place of a rank in two steps by chance, ns: about the greatest hiccup of the others.
+
+        A hiccup of which there are k among all ranks, steps and places falls on one place twice about k² / (2 n p)
+        times, with n ranks and p places: of few ranks the greatest, of many a later one is what makes that unlikely.
+        """
+        greatest = np.where(self.known, self.hiccup, 0)[~out].max(axis=1, initial=0)
+        place = max(int(np.sqrt(greatest.size / 20)), 1)
+        return float(np.sort(greatest)[-place]) if greatest.size >= place else 0.0
 
 
 @dataclass(frozen=True)
@@ -136,6 +154,7 @@ def laggards(
     step_ns: float,
     *,
     pairs: Pairs | None = None,
+    host_pairs: Pairs | None = None,
     steady: bool = True,
     most: int = 64,
 ) -> list[Laggard]:
@@ -148,13 +167,16 @@ def laggards(
         role: of each rank, from 0.
         step_ns: how long a step takes.
         pairs: the own time that recurs, where it is known.
+        host_pairs: that of the hosts, which tells whether what a device waited for was a slow host's.
         steady: whether a device keeps the time; hosts that compute differ more by chance.
         most: no more than so many are looked for.
     """
     found: list[Laggard] = []
     without = np.zeros(known.shape[0], dtype=np.bool_)
     while len(found) < min(most, known.shape[0] - 1):
-        best = _best(parts, known, whole, role, without, step_ns, FLOOR_FEW if steady else FLOOR_HOSTS, pairs)
+        best = _best(
+            parts, known, whole, role, without, step_ns, FLOOR_FEW if steady else FLOOR_HOSTS, pairs, host_pairs
+        )
         if not best:
             break
         found += best
@@ -171,11 +193,11 @@ def _best(
     step_ns: float,
     few: float,
     pairs: Pairs | None,
+    host_pairs: Pairs | None,
 ) -> list[Laggard]:
     rows: dict[int, None] = {}
     looked_at = [(value, known) for value in parts.values()]
-    if pairs is not None and pairs.known.any():
-        looked_at.append((pairs.recurring, pairs.known))
+    looked_at += [(each.recurring, each.known) for each in (pairs, host_pairs) if each is not None and each.known.any()]
     for value, there in looked_at:
         excess = excesses(value, there, role, without)
         filled = np.where(np.isfinite(excess) & ~without[:, None], excess, -np.inf)
@@ -184,7 +206,7 @@ def _best(
         for order in (mean, ranked_steps[:, -1], ranked_steps[:, -min(2, filled.shape[1])]):
             ranked = [row for row in np.argsort(-order)[:CANDIDATES].tolist() if np.isfinite(filled[row]).any()]
             rows.update(dict.fromkeys(row for row in ranked if order[row] > 0))
-    tested = [_test(parts, known, whole, role, without, step_ns, row, few, pairs) for row in rows]
+    tested = [_test(parts, known, whole, role, without, step_ns, row, few, pairs, host_pairs) for row in rows]
     sure = [each for each in tested if each is not None]
     # Those of like weight together: a slow host has many.
     return [each for each in sure if each.weight >= SHARE * max(other.weight for other in sure)]
@@ -200,6 +222,7 @@ def _test(
     row: int,
     few: float,
     pairs: Pairs | None,
+    host_pairs: Pairs | None,
 ) -> Laggard | None:
     out = without.copy()
     out[row] = True
@@ -221,8 +244,11 @@ def _test(
         )
         if late.any():
             found.append(Laggard(row, name, late, lasting, own, score))
-    if pairs is not None and (again := _recurs(pairs, role, out, row, own, step_ns, few)) is not None:
-        found.append(again)
+    for each in (pairs, host_pairs):
+        if each is not None and (again := _recurs(each, role, out, row, own, step_ns, few)) is not None:
+            found.append(again)
+    if host_pairs is not None:
+        found = [each for each in found if _of_its_host(each, parts, known, role, out, host_pairs)]
     # What lasts explains more than what passes; of the same kind, what is surest.
     return max(found, key=lambda each: (each.lasting, each.score), default=None)
 
@@ -236,23 +262,53 @@ def _recurs(pairs: Pairs, role: Int64, out: Bool, row: int, own: Float, step_ns:
         return None
     # Chance is that of as many pairs.
     alike = others[np.isfinite(others[:, seen]).any(axis=1)][:, seen]
-    means = np.nanmean(alike, axis=1)
+    means = np.nanmedian(alike, axis=1)
     each = others[np.isfinite(others)]
     floor = RECURS_FLOOR
     if means.size < RECURS_FEW:
         left = mine[seen] - np.nanmean(mine)
         means, each, floor = np.concatenate([means, left]), np.concatenate([each, left]), max(floor, few)
     chance = max(float(np.sqrt(np.mean(means**2))), float(np.sqrt(np.mean(each**2))) / 2, floor * step_ns)
-    mean = float(np.nanmean(mine))
+    mean = float(np.nanmedian(mine))
     steps = np.zeros(own.size, dtype=np.bool_)
     steps[pairs.steps[seen].reshape(-1)] = True
+    late, some = _recurring_in(mine, pairs.steps, own.size)
     if mean > RECURS * chance and float(np.nanmin(mine)) > SHARE * mean:
-        return _again(row, steps, True, own, mean, mean / chance)
-    chance = max(float(np.sqrt(np.mean(each**2))), chance)
-    late, mean = _recurring_in(mine, pairs.steps, own.size)
-    if mean > max(RECURS_PASSING * chance, LEAST_PASSING * step_ns):
-        return _again(row, late, bool((late >= steps).all()), own, mean, mean / chance)
-    return None
+        late, lasting = steps, True
+    else:
+        mean, lasting = some, bool((late >= steps).all())
+        chance = max(float(np.sqrt(np.mean(each**2))), chance)
+        if mean <= max(RECURS_PASSING * chance, LEAST_PASSING * step_ns):
+            return None
+    inside = late[pairs.steps].all(axis=1) & seen
+    place = float(np.median(pairs.most[row, inside]))
+    # What lies at one place alone must be more than hiccups are: in few steps they may fall there twice.
+    if late.sum() <= FEW_STEPS and place > SHARE * mean and place < pairs.by_chance(out):
+        return None
+    return _again(row, late, lasting, own, mean, mean / chance)
+
+
+def _of_its_host(
+    late: Laggard, parts: Mapping[str, Int64], known: Bool, role: Int64, out: Bool, host_pairs: Pairs
+) -> bool:
+    """Whether the host takes longer, and again, where the device was idle longer; true where that is not known."""
+    idle = sum(
+        float(np.nanmean(excesses(parts[part], known, role, out)[late.row][late.late]))
+        for part in IDLE
+        if part in parts
+    )
+    own = float(np.nanmean(late.excess[late.late]))
+    inside = late.late[host_pairs.steps].all(axis=1) & host_pairs.known[late.row]
+    if idle < SHARE * own or not inside.any():
+        return True
+    host = excesses(host_pairs.recurring, host_pairs.known, role, out)[:, inside]
+    mine, others = host[late.row], host[~out]
+    others = others[np.isfinite(others).any(axis=1)]
+    if not np.isfinite(mine).any():
+        return True
+    chance = float(np.sqrt(np.mean(np.nanmedian(others, axis=1) ** 2))) if len(others) >= RECURS_FEW else 0.0
+    least = OF_HOST * min(idle, late.recurring_ns or idle)
+    return float(np.nanmedian(mine)) > (min(least, OF_HOST_CHANCE * chance) if chance > 0 else least)
 
 
 def _again(row: int, late: Bool, lasting: bool, own: Float, mean: float, score: float) -> Laggard | None:

@@ -15,7 +15,7 @@ is the idea of a repeated measurement's minimum, taken place by place.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
@@ -23,11 +23,12 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.activity import computing_operators, gloo_ranges, with_category
-from rankscope.primitives.intervals import Int64
+from rankscope.primitives.intervals import Int64, IntervalSet
 from rankscope.primitives.kernels import COMMUNICATION
+from rankscope.primitives.steps import host_steps
 
 ALIGNED = 400  # where more pieces in a row than that differ, they count as one
-COLUMNS = ("step", "other", "elapsed_ns", "other_elapsed_ns", "recurring_ns")
+COLUMNS = ("step", "other", "elapsed_ns", "other_elapsed_ns", "recurring_ns", "most_ns", "hiccup_ns")
 NEIGHBOURS = 8  # a step is laid beside so many that follow it: all pairs of a short recording, a band of a long one
 
 
@@ -92,6 +93,29 @@ class Bounds:
         return cls(*(frame[name].to_numpy() for name in frame.columns))
 
 
+def host_pieces(
+    operators: pl.DataFrame, runtime: pl.DataFrame, annotations: pl.DataFrame
+) -> tuple[Int64, Int64, Int64, Bounds]:
+    """The same of the host: ends of top-level operators, what each is, the host's own time by then, and its steps.
+
+    Its own time is that outside calls of the runtime, in which it may wait for the device. A host that runs ahead may
+    be slow at no cost, and one that fell behind by chance has its device wait for what the others' do not; only a host
+    that itself takes longer, and again, is a slow one.
+
+    Args:
+        operators: host_ops: end_ns, name, depth.
+        runtime: runtime_calls: start_ns, end_ns.
+        annotations: start_ns, end_ns, on_device, step.
+    """
+    steps = host_steps(annotations).unique("step", keep="first", maintain_order=True).sort("step")
+    top = operators.filter(pl.col("depth") == 0).sort("end_ns")
+    number = top.select(pl.col("name").rank("dense").fill_null(0).cast(pl.Int64)).to_series().to_numpy()
+    calls = IntervalSet.of(runtime["start_ns"].to_numpy(), runtime["end_ns"].to_numpy())
+    at, start, end = top["end_ns"].to_numpy(), steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
+    own, begun, ended = (each - calls.before(each) for each in (at, start, end))
+    return at, number, own, Bounds(steps["step"].to_numpy(), start, begun, end, ended)
+
+
 def recurring(at: Int64, code: Int64, own: Int64, bounds: Bounds) -> pl.DataFrame:
     """The recurring own time of each two steps of a file.
 
@@ -102,7 +126,8 @@ def recurring(at: Int64, code: Int64, own: Int64, bounds: Bounds) -> pl.DataFram
         bounds: of the steps.
 
     Returns:
-        step, other (a later one), elapsed_ns and other_elapsed_ns (how long the two took), recurring_ns.
+        step, other (a later one), elapsed_ns and other_elapsed_ns (how long the two took), recurring_ns, most_ns (of
+        it, the most at one place beyond what that place takes in the other steps), hiccup_ns (that of either step).
     """
     first = np.searchsorted(at, bounds.begin, side="right")
     last = np.maximum(np.searchsorted(at, bounds.end, side="right"), first)
@@ -115,8 +140,9 @@ def recurring(at: Int64, code: Int64, own: Int64, bounds: Bounds) -> pl.DataFram
         for i in range(bounds.step.size)
     ]
     taken = dict(zip(bounds.step.tolist(), (bounds.end - bounds.begin).tolist(), strict=True))
+    usual = _usual(cuts)
     rows = [
-        (one[0], other[0], taken[one[0]], taken[other[0]], _common(one[1], one[2], other[1], other[2]))
+        (one[0], other[0], taken[one[0]], taken[other[0]], *_common(one, other, usual(one, other)))
         for one, other in _pairs(cuts)
     ]
     return pl.DataFrame(rows, schema=dict.fromkeys(COLUMNS, pl.Int64), orient="row")
@@ -131,10 +157,33 @@ def _pairs(cuts: list[_Cut]) -> Iterator[tuple[_Cut, _Cut]]:
             yield one, other
 
 
-def _common(code: Int64, own: Int64, other_code: Int64, other_own: Int64) -> int:
-    """Σ of the minima between the ends of pieces that both have."""
-    mine, theirs = _anchors(code, other_code)
-    return int(np.minimum(_between(own, mine), _between(other_own, theirs)).sum())
+def _usual(cuts: list[_Cut]) -> Callable[[_Cut, _Cut], Int64]:
+    """What the places of the first of two steps take in the others: the median, of an even number the lower."""
+    alike: dict[bytes, list[_Cut]] = {}
+    for cut in cuts:
+        alike.setdefault(cut[1].tobytes(), []).append(cut)
+    by_code = np.concatenate([np.empty(0, dtype=np.int64), *(cut[1] for cut in cuts)])
+    by_own = np.concatenate([np.empty(0, dtype=np.int64), *(cut[2][:-1] for cut in cuts)])
+
+    def found(one: _Cut, other: _Cut) -> Int64:
+        rest = [cut[2] for cut in alike[one[1].tobytes()] if cut[0] not in (one[0], other[0])]
+        if rest:
+            middle: Int64 = np.sort(np.stack(rest), axis=0)[(len(rest) - 1) // 2]
+            return middle
+        # No other step does the same: what its like takes wherever it comes.
+        medians = {code: np.median(by_own[by_code == code]) for code in np.unique(one[1])}
+        return np.array([*(medians[code] for code in one[1]), one[2][-1]]).astype(np.int64)
+
+    return found
+
+
+def _common(one: _Cut, other: _Cut, usual: Int64) -> tuple[int, int, int]:
+    """Σ of the minima between the ends of pieces that both have; the most beyond the usual at one place, of the minima
+    and of either step."""
+    mine, theirs = _anchors(one[1], other[1])
+    first, second, third = _between(one[2], mine), _between(other[2], theirs), _between(usual, mine)
+    both = np.minimum(first, second)
+    return int(both.sum()), int((both - third).max()), int((np.maximum(first, second) - third).max())
 
 
 def _between(own: Int64, anchors: Int64) -> Int64:
