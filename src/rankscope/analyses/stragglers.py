@@ -47,7 +47,7 @@ from rankscope.primitives.causes import Cause
 from rankscope.primitives.clocks import base_times
 from rankscope.primitives.communicators import POINT_TO_POINT, ranks_of
 from rankscope.primitives.intervals import Int64
-from rankscope.primitives.lateness import Arrivals, arrivals, excess, pass_on, union_by
+from rankscope.primitives.lateness import arrivals, excess, measures, pass_on
 from rankscope.primitives.mesh import Mesh, mesh_of
 from rankscope.primitives.owntime import WAITING, own_times, roles
 from rankscope.primitives.recurrence import COLUMNS as RECURRING
@@ -162,7 +162,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     carried = np.where(carries, _began_by(rows)[found.last], -1)
     behind = pass_on(event, rank, rows["begin_ns"].to_numpy(), arrival, found, inherits, carried)
     blamed = np.where(late[found.last] > 0, rank[behind], -1)
-    table = _measure(ranks, rows, found, late, blamed, _communicators(rows, inputs))
+    table = measures(ranks, rows, found, late, blamed, _communicators(rows, inputs))
     work = mapped.filter(pl.col("work").is_not_null()).select("rank", "step", "work", *_WORK)
     again = mapped.filter(pl.col("other").is_not_null()).select("rank", "of_host", *RECURRING)
     mesh = _mesh(inputs)
@@ -278,51 +278,6 @@ def _quiet(ranks: Sequence[int]) -> pl.DataFrame:
     }
     return pl.DataFrame({"rank": pl.Series(ranks, dtype=pl.Int64)}).with_columns(
         pl.lit(None, dtype).alias(name) for name, dtype in schema.items()
-    )
-
-
-def _measure(
-    ranks: Sequence[int], rows: pl.DataFrame, found: Arrivals, late: Int64, blamed: Int64, group: Int64
-) -> pl.DataFrame:
-    """Lateness, waits and savings by rank."""
-    rank, step = rows["rank"].to_numpy(), rows["step_index"].to_numpy()
-    steps = int(step.max()) + 1
-    event_step = step[found.last]
-    known = np.array(ranks, dtype=np.int64)
-    place = np.searchsorted(known, rank)
-    size = known.size * steps
-    worst = np.zeros(size, dtype=np.int64)
-    np.maximum.at(worst, place * steps + step, late)
-    caused = blamed >= 0
-    code = np.searchsorted(known, np.where(caused, blamed, known[0])) * steps + event_step
-    waited = union_by(code[caused], found.first_ns[caused], found.last_ns[caused], size)
-    # Those who wait in one of its groups and those who wait in another wait for the same delay: the greater counts.
-    groups, cell = np.unique(np.stack([code[caused], group[caused]]), axis=1, return_inverse=True)
-    each = union_by(cell.reshape(-1), found.second_ns[caused], found.last_ns[caused], groups.shape[1])
-    saved = np.zeros(size, dtype=np.int64)
-    np.maximum.at(saved, groups[0], each)
-    seen = np.zeros(size, dtype=np.bool_)
-    seen[place * steps + step] = True
-    last = np.zeros(rank.size, dtype=np.bool_)
-    last[found.last[late[found.last] > 0]] = True
-    # A step counts as late for the rank that is to blame, not for the one that handed its lateness on.
-    late_step = (waited > 0).reshape(known.size, steps)
-    count = np.maximum(seen.reshape(known.size, steps).sum(axis=1), 1)
-    collectives = np.maximum(np.bincount(place, minlength=known.size), 1)
-    compared = np.bincount(place, minlength=known.size) > 0
-    return pl.DataFrame(
-        {
-            "rank": known,
-            "lateness_ns": worst.reshape(known.size, steps).sum(axis=1) // count,
-            "waited_ns": waited.reshape(known.size, steps).sum(axis=1),
-            "last_share": np.bincount(place, weights=last, minlength=known.size) / collectives,
-            "steps": seen.reshape(known.size, steps).sum(axis=1).astype(np.int64),
-            "late_steps": late_step.sum(axis=1).astype(np.int64),
-            "saving_ns": saved.reshape(known.size, steps).sum(axis=1) // steps,
-            "compared": compared,
-        }
-    ).with_columns(
-        pl.when("compared").then(name).alias(name) for name in ("lateness_ns", "waited_ns", "last_share", "saving_ns")
     )
 
 

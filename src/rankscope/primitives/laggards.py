@@ -268,7 +268,9 @@ def _recurs(pairs: Pairs, role: Int64, out: Bool, row: int, own: Float, step_ns:
     if means.size < RECURS_FEW:
         left = mine[seen] - np.nanmean(mine)
         means, each, floor = np.concatenate([means, left]), np.concatenate([each, left]), max(floor, few)
-    chance = max(float(np.sqrt(np.mean(means**2))), float(np.sqrt(np.mean(each**2))) / 2, floor * step_ns)
+    # Of n steps each is in n − 1 of the pairs: their mean varies as that of n / 2 of them would.
+    fewer = float(np.sqrt(2 / np.unique(pairs.steps[seen]).size))
+    chance = max(float(np.sqrt(np.mean(means**2))), float(np.sqrt(np.mean(each**2))) * fewer, floor * step_ns)
     mean = float(np.nanmedian(mine))
     steps = np.zeros(own.size, dtype=np.bool_)
     steps[pairs.steps[seen].reshape(-1)] = True
