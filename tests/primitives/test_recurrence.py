@@ -68,6 +68,8 @@ def test_each_step_beside_those_that_follow() -> None:
     ahead = (found["other"] - found["step"]).to_list()
     assert (min(ahead), max(ahead)) == (1, NEIGHBOURS)
     assert found["recurring_ns"].unique().to_list() == [5]
+    at, code, bounds = made([[(1, 5)]] * 1_000)
+    assert recurring(at, code, at, bounds).height == 999
 
 
 def test_where_steps_begin_and_end() -> None:

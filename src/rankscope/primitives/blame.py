@@ -79,8 +79,10 @@ class Standing:
             on_host: the job computes on its hosts.
         """
         placed = own.with_columns(pl.col("rank").replace_strict(role, default=-2, return_dtype=pl.Int64).alias("role"))
-        # Where something was lost the number of collectives differs: such a step cannot be compared.
-        alike = placed.filter(pl.col("count") == pl.col("count").mode().min().over("role", "step"))
+        # Where something was lost the number of collectives differs: such a step cannot be compared. On hosts several
+        # run at once, and which of them ends first is nobody's loss.
+        count = pl.col("collectives" if on_host else "count")
+        alike = placed.filter(count == count.mode().min().over("role", "step"))
         # A step that is cut at its beginning lacks the loading, among others.
         length = alike.filter(~pl.col("first"))["elapsed_ns"].median() or alike["elapsed_ns"].median()
         self.step_ns = float(length) if isinstance(length, int | float) else 0.0

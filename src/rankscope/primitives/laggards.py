@@ -140,9 +140,12 @@ def excesses(value: Int64, known: Bool, role: Int64, without: Bool) -> Float:
         alone = np.bincount(event)[event] < 2
         found[standard] = np.where(alone, np.nan, taken - median_of_others(event, taken))
     for row in np.flatnonzero(without):
-        peers = standard & (role == role[row])[:, None]
-        for step in np.flatnonzero(known[row] & peers.any(axis=0)):
-            found[row, step] = value[row, step] - np.median(value[peers[:, step], step])
+        alike = np.flatnonzero(role == role[row])
+        peers = standard[alike]
+        there = known[row] & peers.any(axis=0)
+        if there.any():
+            held = np.where(peers[:, there], value[alike][:, there].astype(np.float64), np.nan)
+            found[row, there] = value[row, there] - np.nanmedian(held, axis=0)
     return found
 
 

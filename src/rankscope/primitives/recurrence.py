@@ -27,9 +27,10 @@ from rankscope.primitives.intervals import Int64, IntervalSet
 from rankscope.primitives.kernels import COMMUNICATION
 from rankscope.primitives.steps import host_steps
 
+PAIRS = 128  # of a long recording fewer of those, so that there are about so many pairs
 ALIGNED = 400  # where more pieces in a row than that differ, they count as one
 COLUMNS = ("step", "other", "elapsed_ns", "other_elapsed_ns", "recurring_ns", "most_ns", "hiccup_ns")
-NEIGHBOURS = 8  # a step is laid beside so many that follow it: all pairs of a short recording, a band of a long one
+NEIGHBOURS = 8  # a step is laid beside so many that follow it at most
 
 
 def pieces(
@@ -152,8 +153,9 @@ _Cut = tuple[int, Int64, Int64]
 
 
 def _pairs(cuts: list[_Cut]) -> Iterator[tuple[_Cut, _Cut]]:
+    ahead = min(max(PAIRS // max(len(cuts), 1), 1), NEIGHBOURS)
     for index, one in enumerate(cuts):
-        for other in itertools.islice(cuts, index + 1, index + 1 + NEIGHBOURS):
+        for other in itertools.islice(cuts, index + 1, index + 1 + ahead):
             yield one, other
 
 
@@ -166,7 +168,8 @@ def _usual(cuts: list[_Cut]) -> Callable[[_Cut, _Cut], Int64]:
     by_own = np.concatenate([np.empty(0, dtype=np.int64), *(cut[2][:-1] for cut in cuts)])
 
     def found(one: _Cut, other: _Cut) -> Int64:
-        rest = [cut[2] for cut in alike[one[1].tobytes()] if cut[0] not in (one[0], other[0])]
+        others = (cut[2] for cut in alike[one[1].tobytes()] if cut[0] not in (one[0], other[0]))
+        rest = list(itertools.islice(others, NEIGHBOURS))
         if rest:
             middle: Int64 = np.sort(np.stack(rest), axis=0)[(len(rest) - 1) // 2]
             return middle
