@@ -54,7 +54,7 @@ from rankscope.primitives.recurrence import COLUMNS as RECURRING
 from rankscope.primitives.recurrence import Bounds, host_pieces, pieces, recurring
 from rankscope.primitives.slowlinks import SlowLink, slow_links
 from rankscope.primitives.stretches import PARTS, parts_until, previous, step_work
-from rankscope.results import Analysis, Column, Evidence, Finding, Inputs, Tables, by_window
+from rankscope.results import Analysis, Column, Evidence, Finding, Headline, Inputs, Tables, by_window, greatest
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -362,6 +362,22 @@ def _slow_networks(links: Sequence[SlowLink], steps: int) -> list[Finding]:
     return findings
 
 
+def headline(frame: pl.DataFrame) -> Headline | None:
+    """The answer in one sentence."""
+    if not frame.height:
+        return None
+    worst = greatest(frame.filter(pl.col("cause").is_not_null()), "waited_ns")
+    if worst is None:
+        return Headline.of("No rank holds the others up by more than chance.")
+    return Headline.of(
+        "Rank {rank} holds the others up: they waited {waited} for it over {steps} steps, and the cause is {cause}.",
+        rank=(worst["rank"], ""),
+        waited=(worst["waited_ns"], "ns"),
+        steps=(worst["steps"], "count"),
+        cause=(worst["cause"].replace("_", " "), ""),
+    )
+
+
 analysis = Analysis(
     name="stragglers",
     doc=__doc__,
@@ -375,4 +391,5 @@ analysis = Analysis(
         "annotations": ("start_ns", "end_ns", "name", "pid", "tid", "on_device", "step"),
     },
     requires=("collectives", "clock"),
+    headline=headline,
 )
