@@ -217,7 +217,7 @@ def _unmatched(rows: pl.DataFrame, found: Matching) -> list[Finding]:
     ]
     if not alone.height:
         title = "every collective was found on other ranks of its group as well"
-        return [Finding(id="collectives-matched", severity="info", title=title, evidence=tuple(evidence))]
+        return [Finding(id="collectives-matched", severity="info", title=title, evidence=tuple(evidence), well=True)]
     reasons = alone["reason"].value_counts().sort("count", "reason", descending=True)
     return [
         Finding(
