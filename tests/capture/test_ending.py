@@ -184,7 +184,7 @@ def test_ranks_that_the_script_starts_itself(tmp_path, method):
         env=hooked(clean_environ() | {f"RANKSCOPE_{name}": value for name, value in variables.items()}),
         capture_output=True,
         text=True,
-        timeout=TIMEOUT_S,
+        timeout=3 * TIMEOUT_S,  # three processes that load torch
     )
     assert done.returncode == 0, done.stderr
     assert check_files(tmp_path / "run") == [f"rank{rank}_iter3_4.trace.json.gz" for rank in (0, 1)]
