@@ -54,7 +54,8 @@ class Uninterrupted:
             and threading.current_thread() is threading.main_thread()
             and signal.getsignal(signal.SIGINT) is signal.default_int_handler
         ):
-            signal.signal(signal.SIGINT, _on_interrupt)
+            with suppress(ValueError):  # an interpreter within another sets no handlers
+                signal.signal(signal.SIGINT, _on_interrupt)
         _inside += 1
 
     def __exit__(self, *_exception: object) -> None:
