@@ -121,7 +121,7 @@ def test_ranks_that_findings_name_come_first_and_what_has_no_room_is_said(tmp_pa
     # Room for all but what comes last.
     last = f"python-{other}"
     least = everything.size + embedded_module.SENTENCES
-    assert embed_run(run, least).blocks == everything.blocks
+    assert embed_run(run, grid_of(run), least).blocks == everything.blocks
     without = embed_run(run, least - embedded_module.size_of(everything.blocks[last]) // 2)
     assert set(without.blocks) == set(everything.blocks) - {last}
     assert without.size <= least

@@ -14,10 +14,15 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from rankscope.capture.notices import warn
 from rankscope.capture.optimizers import Primary
+from rankscope.rundir.names import RUN_MANIFEST
+
+_loaded_at = time.time()
 
 NEVER_STEPPED = """\
 rankscope: no trace was written: this job loaded torch and made no optimizer step.
@@ -118,5 +123,16 @@ def _tell_if_never_stepped(pid: int) -> None:
     # torchrun itself loads torch and trains nothing; so do processes that multiprocessing spawned.
     launcher = "torch.distributed.elastic.agent.server.api" in sys.modules
     spawned = any("multiprocessing" in word for word in sys.orig_argv[1:])
-    if not launcher and not spawned and os.environ.get("RANK", "0") == "0":
+    if not launcher and not spawned and os.environ.get("RANK", "0") == "0" and not _others_wrote():
         sys.stderr.write(NEVER_STEPPED)
+
+
+def _others_wrote() -> bool:
+    """Whether the ranks that this process started (``torch.multiprocessing.spawn``) have begun a run meanwhile."""
+    wanted = os.environ.get("RANKSCOPE_RUN_DIR")
+    with suppress(OSError):
+        for folder in [Path(wanted)] if wanted else Path().glob("rankscope_run_*"):
+            manifest = folder / RUN_MANIFEST
+            if manifest.exists() and manifest.stat().st_mtime >= _loaded_at:
+                return True
+    return False
