@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.browser.page import Page
 
 CHROMIUM = os.environ.get("RANKSCOPE_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 PRINTED_S = 120
@@ -68,6 +69,87 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., st
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+@pytest.fixture
+def opened(browser: Any, serve: Callable[[Path], str]) -> Iterator[Callable[..., Page]]:
+    """Opens pages on served directories; all are closed when the test ends."""
+    pages: list[Page] = []
+
+    def start(folder: Path, **options: Any) -> Page:
+        pages.append(Page(browser, serve(folder), **options))
+        return pages[-1]
+
+    yield start
+    for page in pages:
+        page.close()
+
+
+@pytest.fixture
+def runs(request: pytest.FixtureRequest) -> Callable[[str], Path]:
+    """A run by the name of its fixture; what is not asked for is not made."""
+    return request.getfixturevalue
+
+
+@pytest.fixture(scope="session")
+def h100(shared_traces: Path) -> Path:
+    return shared_traces / "modded-nanogpt-h100-8ranks"
+
+
+@pytest.fixture(scope="session")
+def single(shared_traces: Path) -> Path:
+    return shared_traces / "hta" / "ns_resolution_trace"
+
+
+@pytest.fixture(scope="session")
+def cpu(shared_traces: Path) -> Path:
+    return shared_traces / "hta" / "cpu_only"
+
+
+@pytest.fixture(scope="session")
+def ranks256(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("simulated") / "run"
+    small = "--ranks 256 --steps 2 --layers 1 --kernels-per-layer 2 --microbatches 1 --fault slow_device:rank=77"
+    subprocess.run([sys.executable, "-m", "rankscope", "simulate", str(folder), *small.split()], check=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def gloo(shared_traces: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two ranks on CPU, one of which sleeps in its loader."""
+    folder = tmp_path_factory.mktemp("gloo") / "straggler"
+    folder.mkdir()
+    for rank in (0, 1):
+        name = f"ddp_gpt_straggler_rank1.rank{rank}.json.gz"
+        (folder / name).symlink_to(shared_traces / "gloo-2ranks" / name)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two ranks whose kernels, operators, modules, files, hosts and devices are named to do harm, and a broken file."""
+    from tests import kineto
+    from tests.analyses.reference import rank_events
+    from tests.report.test_html import HOSTILE
+
+    names = ["<img src=x onerror=alert(1)>", *HOSTILE]
+    folder = tmp_path_factory.mktemp("hostile") / "<b>run"
+    for rank in (0, 1):
+        events = rank_events(rank)
+        for number, name in enumerate(names):
+            at = 1500 + 20 * number
+            events.append(kineto.kernel(name, at, 10, stream=30 + number))
+            events.append(kineto.op(name, at, 10))
+            events.append(kineto.annotation(name, at, 5))
+            events.append(kineto.collective(1500, 10, kind=name, group=name, description=name, stream=60 + number))
+            for depth, of in enumerate((f"nn.Module: {name}", f"{name}/evil.py(7): {name}")):
+                events.append(kineto.frame(of, at + depth, 18 - 4 * depth, python_id=2 * number + depth + 1))
+        content = kineto.trace(
+            events, rank=rank, world_size=2, host_name=names[0], deviceProperties=[{"name": names[2]}]
+        )
+        kineto.write(folder / f"<img src=x onerror=alert({rank})>_rank{rank}.json", content)
+    (folder / "<script>alert(2)<\u2044script>_rank7.json").write_text('{"traceEvents": [{"ph": "X"')
+    return folder
 
 
 def _addresses(process: subprocess.Popen[str], said: queue.Queue[str]) -> None:

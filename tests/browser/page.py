@@ -31,6 +31,7 @@ class Page:
         width: int = 1280,
         height: int = 900,
         dark: bool = False,
+        offline: bool = False,
         touch: bool = False,
     ) -> None:
         self.said: list[str] = []
@@ -40,6 +41,7 @@ class Page:
             viewport={"width": width, "height": height},
             color_scheme="dark" if dark else "light",
             reduced_motion="reduce",
+            offline=offline,
             has_touch=touch,
         )
         self.tab = self.context.new_page()

@@ -23,6 +23,7 @@ ADDRESSES = [
     "/", "/api/runs", "/api/state", "/api/summary", "/api/table/clock", "/api/timeline", "/api/names?from=0",
     "/api/tiles?level=0&first=0&bins=10&lanes=0", "/api/events?lanes=0&from=0&to=10", "/api/event?lane=0&row=0",
     "/api/heat", "/api/search?q=gemm", "/api/range?from=0&to=10", "/api/counters?rank=0&from=0&to=10",
+    "/api/diff?ranks=0,1",
 ]  # fmt: skip
 
 
@@ -232,13 +233,14 @@ def test_no_question_names_a_path_or_an_address(server: Asking, tmp_path: Path) 
     """Only the run that it was started with, by a key of the server's own."""
     for run in (str(tmp_path), "/etc", "../run", "https://evil.example/run", "latest", "", "*"):
         assert server.ask(f"/api/state?run={quote(run, safe='')}").status == 404
+        assert server.ask(f"/api/diff?with={quote(run, safe='')}").status == 404
     source = "".join(file.read_text(encoding="utf-8") for file in Path(server_module.__file__).parent.glob("*.py"))
     asked = set(re.findall(r"query_params(?:\.get\(|\[)\"(\w+)\"", source)) | set(
         re.findall(r"number\(request, \"(\w+)\"", source)
     )
     assert asked == {
         "after", "bins", "direction", "first", "from", "lane", "lanes", "level", "limit", "points", "q", "rank",
-        "ranks", "row", "run", "to", "token",
+        "ranks", "row", "run", "to", "token", "with",
     }  # fmt: skip
 
 

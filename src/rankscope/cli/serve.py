@@ -9,6 +9,7 @@ import sys
 import threading
 import webbrowser
 from multiprocessing import util
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,7 +17,8 @@ from rich.console import Console
 from rich.text import Text
 
 from rankscope.cli.options import Communication, Engine, RunId, Source, Steps, Workers
-from rankscope.errors import ConfigError, RankscopeError
+from rankscope.errors import ConfigError, NoTracesError, RankscopeError
+from rankscope.ingest.watch import Watch
 from rankscope.pipeline import open_run
 from rankscope.report.errors import say_error
 from rankscope.report.words import plain
@@ -41,6 +43,13 @@ def serve(
         typer.Option("--allow-host", metavar="NAME", help="A name of a proxy under which the page is opened."),
     ] = None,
     show: Annotated[bool, typer.Option("--open/--no-open", help="Open it in the browser.")] = True,
+    follow: Annotated[
+        bool | None,
+        typer.Option(
+            "--follow/--no-follow",
+            help="Show traces that appear while it runs, and wait for the first. Without either, they are shown.",
+        ),
+    ] = None,
     steps: Steps = None,
     run: RunId = None,
     communication: Communication = None,
@@ -53,8 +62,15 @@ def serve(
     machine or through ssh; an address opens one browser, and the next is printed then. Ctrl-C ends it.
     """
     options = {"steps": steps, "communication": communication, "executor": executor, "workers": workers}
-    open_run(list(source), **options)  # type: ignore[arg-type]  # what cannot be meant, or is not there, is said at once
-    runs = Runs(list(source), run, **options)
+    if follow and not Watch.can(source):
+        raise ConfigError("a URL cannot be followed", hint="leave --follow out, or name a directory of this machine")
+    try:
+        open_run(list(source), **options)  # type: ignore[arg-type]  # what cannot be meant, or is not there, is said at once
+    except NoTracesError:
+        # A directory in which a job will write is there before its first trace.
+        if not follow or not all(Path(each).is_dir() for each in source):
+            raise
+    runs = Runs(list(source), run, follow=follow, **options)
     listener = _listen(host, port)
     bound = listener.getsockname()[1]
     gate = Gate.of(allow_host or [], [] if host in ("0.0.0.0", "::") else [host])

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rankscope.ingest.runs import LATEST, KnownRun, when_of
+from rankscope.ingest.watch import Watch
 from rankscope.pipeline import Progress, Run, open_run
 from rankscope.web.answers import RefusedError
 from rankscope.web.loading import LoadedRun
@@ -37,18 +38,22 @@ class Runs:
     Args:
         source: as for `open_run`.
         run_id: which run is shown first: the start of its id; None for the latest.
+        follow: whether files of it that appear are read too; None where they can be watched.
         options: further arguments of `open_run`.
     """
 
-    def __init__(self, source: list[str], run_id: str | None = None, **options: Any) -> None:
+    def __init__(
+        self, source: list[str], run_id: str | None = None, *, follow: bool | None = False, **options: Any
+    ) -> None:  # fmt: skip
         self._lock = threading.Lock()
 
         def shown(progress: Progress) -> Run:
             return open_run(source, run_id=run_id or LATEST, progress=progress, **options)
 
+        watch = Watch(source) if follow or (follow is None and Watch.can(source)) else None
         # Which run is the latest is not known yet: until it is, the key is of what was asked for, and stays good.
         self._asked_key = _key("asked", *map(_absolute, source), run_id or LATEST)
-        self.shown = ServedRun(self._asked_key, LoadedRun(shown))
+        self.shown = ServedRun(self._asked_key, LoadedRun(shown, watch, patient=bool(follow)))
         self._others: dict[str, tuple[KnownRun, ServedRun]] = {}
 
     def start(self) -> None:

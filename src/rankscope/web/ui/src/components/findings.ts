@@ -27,6 +27,11 @@ export function findingsList(context: ViewContext): HTMLElement {
   return h("div", {}, list, more);
 }
 
+/** Some findings, all at once. */
+export function findingItems(context: ViewContext, findings: readonly Finding[]): HTMLElement {
+  return h("ol", { class: "findings" }, findings.map((finding) => item(context, finding)));
+}
+
 function item(context: ViewContext, finding: Finding): HTMLElement {
   return h("li", { class: `finding ${finding.severity}`, "data-testid": "finding", "data-finding": finding.id, tabindex: "-1" },
     h("div", { class: "finding-head" },

@@ -29,9 +29,22 @@ export interface ServerState {
   readonly ready: readonly string[];
   readonly error: { readonly what?: string; readonly hint?: string; readonly path?: string } | null;
   readonly version: number;
+  /** Whether files of the run that appear are read too. */
+  readonly following?: boolean;
+  /** Grows when everything is to be fetched anew. */
+  readonly generation?: number;
 }
 
-export class Api {
+/** Answers questions about one run; what they are is in PROTOCOL.md. */
+export interface Api {
+  /** The run's key; null for the only one, or the one that is shown first. */
+  readonly run: string | null;
+  json<T>(name: string, params?: Params, signal?: AbortSignal): Promise<T>;
+  columns(name: string, params?: Params, signal?: AbortSignal): Promise<ColumnFile>;
+}
+
+/** Asks the server that the page came from. */
+export class ServerApi implements Api {
   readonly run: string | null;
   constructor(run: string | null) {
     this.run = run;

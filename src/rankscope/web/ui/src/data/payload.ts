@@ -15,9 +15,16 @@ export interface Truncation {
   readonly total: number;
 }
 
+/** An analysis' answer in a sentence: `{name}` in its text stands for a value. */
+export interface Headline {
+  readonly text: string;
+  readonly values: readonly Evidence[];
+}
+
 export interface AnalysisPayload {
   readonly title: string;
   readonly doc: string;
+  readonly headline?: Headline | null;
   readonly columns: Readonly<Record<string, Column>>;
   readonly data: Readonly<Record<string, readonly Cell[]>>;
   readonly truncated: Truncation | null;

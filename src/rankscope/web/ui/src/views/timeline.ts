@@ -1,14 +1,16 @@
-import { h } from "../components/dom.ts";
+import { h, named } from "../components/dom.ts";
 import { emptyState, errorState, workingState } from "../components/notes.ts";
 import { ApiError } from "../data/api.ts";
 import type { Finding } from "../data/payload.ts";
 import { readLayout } from "../timeline/layout.ts";
+import { moved, type RawLayout } from "../timeline/moved.ts";
 import { Timeline } from "../timeline/timeline.ts";
 import type { View, ViewContext } from "./view.ts";
 
 export const timeline: View = {
   id: "timeline",
   title: "Timeline",
+  group: "run",
   question: "",
   shows: [],
   render(context) {
@@ -17,6 +19,8 @@ export const timeline: View = {
     const place = h("div", { class: "tl-place" }, workingState("Fetching the timeline …", null));
     let shown: Timeline | null = null;
     let lanes = -1;
+    let generation = -1;
+    let before: RawLayout | null = null;
     let version = -1;
     let asking = false;
     let left = false;
@@ -28,11 +32,16 @@ export const timeline: View = {
       asking = true;
       try {
         version = served?.state.version ?? 0;
-        const layout = readLayout(await served?.api.json("timeline"));
-        if (left || layout.laneTrack.length === lanes) return;
-        lanes = layout.laneTrack.length;
+        const raw = await served!.api.json<RawLayout>("timeline");
+        const layout = readLayout(raw);
+        if (left || (layout.laneTrack.length === lanes && served!.generation === generation)) return;
         const focus = keptFocus(shown?.element ?? null);
         shown?.end();
+        // The run was read again, with more files: the view stays on what it showed.
+        if (before && served!.generation !== generation) context.router.note(moved(context.router.place().params, before, raw));
+        lanes = layout.laneTrack.length;
+        generation = served!.generation;
+        before = raw;
         shown = lanes === 0 ? null : new Timeline(contextNow(), served!.api, layout);
         findings = null;
         tellFindings();
@@ -61,7 +70,9 @@ export const timeline: View = {
       shown?.end();
     });
     void fetchLayout();
-    return [place];
+    const { leftOut } = served;
+    return leftOut.length === 0 ? [place] : [place, h("section", { class: "notes", "data-testid": "left-out" },
+      h("p", { class: "quiet-line" }, "Not in this file, and shown by ", h("code", {}, "rankscope serve"), ":"), h("ul", {}, leftOut.map((what) => h("li", {}, named(what, 300)))))];
   },
 };
 
