@@ -16,6 +16,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from importlib import import_module
 from importlib.metadata import EntryPoint
 from typing import Any, Literal, TypeVar
@@ -366,8 +367,11 @@ class Result:
         }
 
     def _repr_html_(self) -> str:
-        """The frame, in a notebook."""
-        return self.frame._repr_html_()
+        """The frame with the analysis's title, in a notebook."""
+        units = {column.name: column.unit for column in self.analysis.columns if column.unit}
+        told = ", ".join(f"{name} in {unit}" for name, unit in units.items() if not name.endswith(f"_{unit}"))
+        head = f"<p><b>{escape(self.analysis.title)}</b>{f' ({escape(told)})' if told else ''}</p>"
+        return head + self.frame._repr_html_()
 
 
 Named = TypeVar("Named", Analysis, Rule)

@@ -21,9 +21,19 @@ from rankscope.report.measured import measured
 from rankscope.results import Result
 from rankscope.timeline.details import details
 from rankscope.timeline.measure import measure
+from rankscope.timeline.places import place_of
 from rankscope.timeline.pyramid import MAX_LEVELS
 from rankscope.timeline.whole import Timeline
-from rankscope.web.answers import RefusedError, answer, answer_of, error_answer, json_answer, not_changed, tag_of
+from rankscope.web.answers import (
+    HEADERS,
+    RefusedError,
+    answer,
+    answer_of,
+    error_answer,
+    json_answer,
+    not_changed,
+    tag_of,
+)
 from rankscope.web.comparing import Comparisons
 from rankscope.web.page import served_page
 from rankscope.web.questions import MAX_NS, number, numbers, span
@@ -42,11 +52,14 @@ NAMES_BYTES = 4 << 20
 # Of a table, at once: what a browser sorts and filters without a pause.
 MAX_ROWS = 100_000
 
+STRANGER = "this browser has not come in by the address that rankscope serve printed, or that was used before"
+WAY_IN = "open the last address that its terminal shows: it ends in /?token=… and is good for one browser"
+
 Answer = Callable[[Request, ServedRun], Response]
 
 
 class Door:
-    """Nothing gets past without the right address and the cookie; but for `/`, which gives it."""
+    """Nothing gets past without the right address and the cookie; but for `/?token=…`, which gives it, once."""
 
     def __init__(self, app: ASGIApp, gate: Gate) -> None:
         self._app = app
@@ -64,13 +77,25 @@ class Door:
         if request.method not in ("GET", "HEAD"):
             await error_answer(405, "this server only shows", None, "ask with GET")(scope, receive, send)
             return
-        if not self._gate.knows(request.headers.getlist("cookie")):
-            way_in = request.query_params.get("token") if scope["path"] == "/" else None
-            if way_in is None or not self._gate.is_token(way_in):
-                what = "this browser has not come in by the address that rankscope serve printed"
-                await error_answer(401, what, None, "open that address: it ends in /?token=…")(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+        if self._gate.knows(request.headers.getlist("cookie")):
+            await self._app(scope, receive, send)
+            return
+        # Only GET: what looks ahead at a link before somebody opens it must not use up its token.
+        token = request.query_params.get("token") if scope["path"] == "/" and request.method == "GET" else None
+        if token is not None and self._gate.redeem(token):
+            answered = _without_token()
+            answered.headers["Set-Cookie"] = self._gate.set_cookie()
+        elif "text/html" in request.headers.get("accept", ""):
+            words = f"{STRANGER}.\n\n{WAY_IN}.\n"
+            answered = Response(words, 401, {**HEADERS, "Cache-Control": "no-store"}, "text/plain")
+        else:
+            answered = error_answer(401, STRANGER, None, WAY_IN)
+        await answered(scope, receive, send)
+
+
+def _without_token() -> Response:
+    """On to the page, with the token out of the address: it would stay in the history and be sent on as a referrer."""
+    return Response(status_code=303, headers={**HEADERS, "Location": "./", "Cache-Control": "no-store"})
 
 
 def make_app(runs: Runs, gate: Gate) -> ASGIApp:
@@ -85,11 +110,7 @@ def make_app(runs: Runs, gate: Gate) -> ASGIApp:
 
     def page(request: Request) -> Response:
         if "token" in request.query_params:
-            # Out of the address: it would stay in the history and be sent on as a referrer.
-            back = Response(status_code=303, headers={"Location": "./", "Cache-Control": "no-store"})
-            if gate.is_token(request.query_params["token"]):
-                back.headers["Set-Cookie"] = gate.set_cookie()
-            return back
+            return _without_token()  # this browser is in already: the token is left to another
         body, policy = served_page()
         tag = tag_of(once, "page", len(body), hash(body))
         return not_changed(request, tag) or answer(
@@ -135,10 +156,11 @@ def make_app(runs: Runs, gate: Gate) -> ASGIApp:
 
     def lanes(run: ServedRun) -> object:
         # Lanes keep what they hold; only how many there are changes.
-        return "lanes" if run.loaded.timeline is not None else None
+        return ("lanes", run.loaded.state.generation) if run.loaded.timeline is not None else None
 
     def drawn(run: ServedRun) -> object:
-        return run.loaded.timeline.version if run.loaded.timeline is not None else None
+        timeline = run.loaded.timeline
+        return (timeline.version, run.loaded.state.generation) if timeline is not None else None
 
     app = Starlette(
         routes=[
@@ -191,6 +213,8 @@ def _state(request: Request, run: ServedRun) -> Response:
             "ready": loaded.ready,
             "error": state.error,
             "version": state.version,
+            "following": state.following,
+            "generation": state.generation,
         },
     )
 
@@ -216,7 +240,10 @@ def _summary(request: Request, run: ServedRun) -> Response:
         "generated_by": f"rankscope {rankscope.__version__}",
         "generated_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "run": loaded.about,
-        "findings": [finding.to_json() for finding in loaded.findings],
+        "findings": [
+            finding.to_json() if loaded.heat is None else {**finding.to_json(), "place": place_of(finding, loaded.heat)}
+            for finding in loaded.findings
+        ],
         "analyses": analyses,
     }
     return json_answer(request, value, _tag(request))

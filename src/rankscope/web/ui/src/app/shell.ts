@@ -61,7 +61,7 @@ export function showPage(root: HTMLElement, opened: Payload, served: Served | nu
     top.replaceChildren(header(payloadNow(), runName(), served));
     if (served) root.dataset["phase"] = served.state.phase;
     const { generatedBy, generatedAt } = payloadNow();
-    foot.textContent = served ? `Served by ${shownName(generatedBy, 60)} from this machine alone; nothing is sent anywhere else.`
+    foot.textContent = served?.live ? `Served by ${shownName(generatedBy, 60)} from this machine alone; nothing is sent anywhere else.${served.state.following ? " Traces that appear in its directory are shown by themselves." : ""}`
       : `Written by ${shownName(generatedBy, 60)}${generatedAt ? `, ${shownName(generatedAt, 40).replace("T", " ").replace("+00:00", " UTC")}` : ""}. This page holds all of its data and sends nothing.`;
   }
 
@@ -131,7 +131,7 @@ export function showPage(root: HTMLElement, opened: Payload, served: Served | nu
   function fingerprint(view: View | undefined): string {
     if (!served || !view) return "";
     const states = [...view.shows, ...(view.wants ?? [])].map((name) => served.payload.analyses.get(name)?.away?.state ?? "here");
-    return [served.state.phase === "failed", ...states, ...(view.id === "timeline" ? [served.isReady("timeline")] : [served.payload.findings.length, served.isReady("heat")])].join();
+    return [served.state.phase === "failed", ...states, ...(view.id === "timeline" ? [served.isReady("timeline")] : [served.generation, served.payload.findings.length, served.isReady("heat")])].join();
   }
 
   served?.onChange(() => {

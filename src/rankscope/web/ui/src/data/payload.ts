@@ -63,6 +63,8 @@ export interface Finding {
   readonly evidence: readonly Evidence[];
   readonly saving_ns: number | null;
   readonly advice: string;
+  /** Where it is seen best, as the server says; null in a report, and while the ranks are still compared. */
+  readonly place: { readonly rank: number | null; readonly step: number | null } | null;
 }
 
 export interface Payload {

@@ -18,7 +18,11 @@ type Json = Record<string, unknown>;
 
 const REMAKE = "Write the report again with `rankscope report DIR -o report.html`.";
 
-export function parsePayload(text: string): Payload {
+/**
+ * @param text - the text of the data's block.
+ * @param tables - the rows of tables that stand elsewhere in the report, by analysis and column.
+ */
+export function parsePayload(text: string, tables: Readonly<Record<string, unknown>> = {}): Payload {
   if (text.trim() === "") throw new PayloadError("This report holds no data.", REMAKE);
   if (text.trimStart().startsWith("/*")) {
     throw new PayloadError("This is the empty template of a report, not a report.", REMAKE);
@@ -29,6 +33,11 @@ export function parsePayload(text: string): Payload {
   } catch (error) {
     const why = error instanceof Error ? error.message.slice(0, 200) : "unknown reason";
     throw new PayloadError(`The data of this report cannot be read: ${why}.`, `The file may have been cut short while it was copied. ${REMAKE}`);
+  }
+  const analyses = isObject(json) && isObject(json["analyses"]) ? json["analyses"] : {};
+  for (const [name, data] of Object.entries(tables)) {
+    const analysis = Object.hasOwn(analyses, name) ? analyses[name] : undefined;
+    if (isObject(analysis)) analysis["data"] = data;
   }
   return validatePayload(json);
 }
@@ -128,6 +137,7 @@ export function readFinding(raw: unknown): Finding | null {
     evidence: readEvidence(raw["evidence"]),
     saving_ns: asNumber(raw["saving_ns"]),
     advice: asText(raw["advice"]),
+    place: isObject(raw["place"]) ? { rank: asNumber(raw["place"]["rank"]), step: asNumber(raw["place"]["step"]) } : null,
   };
 }
 
