@@ -50,7 +50,7 @@ from rankscope.primitives.mesh import Mesh, mesh_of
 from rankscope.primitives.owntime import own_times, roles
 from rankscope.primitives.slowlinks import SlowLink, slow_links
 from rankscope.primitives.stretches import PARTS, parts_until, previous, step_work
-from rankscope.results import Analysis, Column, Evidence, Finding, Inputs, Tables, by_window
+from rankscope.results import Analysis, Column, Evidence, Finding, Headline, Inputs, Tables, by_window, greatest
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -382,6 +382,22 @@ def _slow_networks(links: Sequence[SlowLink], steps: int) -> list[Finding]:
     return findings
 
 
+def headline(frame: pl.DataFrame) -> Headline | None:
+    """The answer in one sentence."""
+    if not frame.height:
+        return None
+    worst = greatest(frame.filter(pl.col("cause").is_not_null()), "waited_ns")
+    if worst is None:
+        return Headline.of("No rank holds the others up by more than chance.")
+    return Headline.of(
+        "Rank {rank} holds the others up: they waited {waited} for it over {steps} steps, and the cause is {cause}.",
+        rank=(worst["rank"], ""),
+        waited=(worst["waited_ns"], "ns"),
+        steps=(worst["steps"], "count"),
+        cause=(worst["cause"].replace("_", " "), ""),
+    )
+
+
 analysis = Analysis(
     name="stragglers",
     doc=__doc__,
@@ -395,4 +411,5 @@ analysis = Analysis(
         "annotations": ("start_ns", "end_ns", "name", "pid", "tid", "on_device", "step"),
     },
     requires=("collectives", "clock"),
+    headline=headline,
 )

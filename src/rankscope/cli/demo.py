@@ -19,8 +19,8 @@ from rankscope.cli.report import save
 from rankscope.errors import LaunchError, RankscopeError
 from rankscope.launch.job import run_job
 from rankscope.pipeline import open_run
-from rankscope.report import terminal
 from rankscope.report.html import write_report
+from rankscope.report.summary import summary
 from rankscope.report.words import number_of
 
 WORKLOAD = "rankscope.workloads.resnet18"
@@ -82,7 +82,7 @@ def demo(
         console.print(Text(f"traces: {len(job.traces())} in {folder}"))
         status.update("reading the traces")
         run = open_run(folder)
-        shown = terminal.summary(run)
+        shown = summary(run)
         page = write_report(run)
     console.print()
     console.print(shown)
