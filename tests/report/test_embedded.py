@@ -26,7 +26,7 @@ from tests.web.conftest import events
 import rankscope
 from rankscope.pipeline import Run
 from rankscope.report import embedded as embedded_module
-from rankscope.report.embedded import embed_run
+from rankscope.report.embedded import embed_run, grid_of
 from rankscope.report.html import read_report, write_report
 from rankscope.report.planes import fold, inflated, planes, read_block, steps_of, unfold, unplanes
 from rankscope.timeline.clock import RunClock
@@ -114,7 +114,7 @@ def test_what_the_report_holds_of_the_longest_is_what_the_server_says(tmp_path: 
 def test_ranks_that_findings_name_come_first_and_what_has_no_room_is_said(tmp_path: Path) -> None:
     content = {0: events(0), 1: events(100)}
     run = rankscope.open(kineto.write_ranks(tmp_path / "run", content), executor="serial")
-    everything = embed_run(run, 1 << 40)
+    everything = embed_run(run, grid_of(run), 1 << 40)
     late = next(finding for finding in run.diagnose() if finding.ranks == (1,))
     assert embedded_module._priority([0, 1, 2], [late]) == [1, 0, 2]
     other = embedded_module._priority([0, 1], run.diagnose())[-1]
