@@ -126,8 +126,8 @@ def test_numbers_and_order_stay(run: Run) -> None:
     for name, table in named["analyses"].items():
         assert numbers(nameless["analyses"][name]["data"]) == numbers(table["data"]), name
         # Captions and columns are our own.
-        others = {"data": 0, "headline": 0}
-        assert {**nameless["analyses"][name], **others} == {**table, **others}
+        beside = {"data": 0, "headline": 0}
+        assert {**nameless["analyses"][name], **beside} == {**table, **beside}
         said, hidden = table["headline"], nameless["analyses"][name]["headline"]
         assert (said is None) == (hidden is None)
         if said is not None:
