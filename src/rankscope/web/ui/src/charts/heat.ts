@@ -87,7 +87,8 @@ export function heatMap(context: Pick<ViewContext, "onLeave">, spec: HeatSpec): 
     c.textAlign = "right";
     rows.forEach((label, index) => { if (index % everyRow === 0) c.fillText(fitted(c, label, left - 10), left - 8, TOP + index * row + Math.max(row, 12) / 2); });
     c.textAlign = "center";
-    const everyColumn = Math.ceil(LEAST_CELL / cell);
+    const widest = columns.reduce((most, label) => Math.max(most, c.measureText(label).width), 0);
+    const everyColumn = Math.ceil(Math.min(Math.max(LEAST_CELL, widest + 12), 120) / cell);
     columns.forEach((label, index) => { if (index % everyColumn === 0) c.fillText(fitted(c, label, Math.max(cell * everyColumn, LEAST_CELL)), Math.max(left + 20, left + (index + 0.5) * cell), 9); });
     if (spec.inside && row >= 22 && cell >= LEAST_CELL + 8) {
       c.fillStyle = text;
