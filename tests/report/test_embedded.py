@@ -121,8 +121,8 @@ def test_ranks_that_findings_name_come_first_and_what_has_no_room_is_said(tmp_pa
     # Room for all but what comes last.
     last = f"python-{other}"
     least = everything.size + embedded_module.SENTENCES
-    assert embed_run(run, least).blocks == everything.blocks
-    without = embed_run(run, least - embedded_module.size_of(everything.blocks[last]) // 2)
+    assert embed_run(run, grid_of(run), least).blocks == everything.blocks
+    without = embed_run(run, grid_of(run), least - embedded_module.size_of(everything.blocks[last]) // 2)
     assert set(without.blocks) == set(everything.blocks) - {last}
     assert without.size <= least
     tracks = head_of(everything.blocks)["layout"]["tracks"]
@@ -131,7 +131,7 @@ def test_ranks_that_findings_name_come_first_and_what_has_no_room_is_said(tmp_pa
     count = sum(lanes[lane] for track in frames for lane in range(track["lanes"][0], sum(track["lanes"])))
     assert without.left_out[0] == f"Python frames of rank {other} ({count:,} events)."
     assert without.left_out[1:] == everything.left_out
-    nothing = embed_run(run, 0)
+    nothing = embed_run(run, grid_of(run), 0)
     assert set(nothing.blocks) == {"timeline"}
     assert nothing.left_out[0].startswith("Nothing is drawn of ranks 0–1 (")
     layout = head_of(nothing.blocks)["layout"]

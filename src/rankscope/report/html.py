@@ -136,9 +136,7 @@ def _text_of(value: Any) -> str:
     return text.translate(_INERT)
 
 
-def payload(
-    run: Run, analyses: Sequence[str] | None = None, grid: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+def payload(run: Run, analyses: Sequence[str] | None = None, grid: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Everything that the page's tables show, as JSON values.
 
     Args:
