@@ -61,6 +61,7 @@ class Finding:
     Attributes:
         id: what kind of finding it is, stable, in kebab case.
         saving_ns: nanoseconds a step that mending it would save at most; None where that is not a matter of time.
+        well: whether it says that all is well: told with its own analysis, not among what is found in a run.
     """
 
     id: str
@@ -71,6 +72,7 @@ class Finding:
     evidence: tuple[Evidence, ...] = ()
     saving_ns: int | None = None
     advice: str = ""
+    well: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object."""

@@ -304,6 +304,16 @@ def test_hosts(tmp_path, monkeypatch):
     assert isinstance(parse_source("a:b"), LocalFolder)
 
 
+@pytest.mark.parametrize("way", ["copies", "rsync", "ssh+scp", "ssh+rsync"])
+def test_a_run_directory_that_looks_like_a_host(tmp_path, monkeypatch, programs, way):
+    if "rsync" in way:
+        with_rsync(programs)
+    folder = part(tmp_path / "disk", (0, 1, 2, 3))
+    monkeypatch.chdir(tmp_path)
+    gather(Path("node9:run"), [parse_source(f"node1:{folder}" if "ssh" in way else "disk")])
+    assert completeness(tmp_path / "node9:run").whole
+
+
 def test_a_listing_that_leads_out_is_refused(tmp_path):
     class Liar(LocalFolder):
         def listing(self):

@@ -32,6 +32,7 @@ from rankscope.capture.usernotes import UserNotes
 from rankscope.capture.way import THREAD
 from rankscope.capture.writer import Writer, exit_time_left
 from rankscope.rundir.config import CaptureConfig
+from rankscope.rundir.measurement import PLAN_VARIABLE
 from rankscope.rundir.metadata import METADATA_KEY
 from rankscope.rundir.ranks import RanksLike
 
@@ -143,9 +144,11 @@ class Profiler(TorchSurface):
             first_began_ns: nobody wrote this call: ``rankscope run`` or ``exec`` counts the optimizer's steps, and the
                 one before ``start_step`` began at this reading of ``time.perf_counter_ns``.
         """
-        if first_began_ns is None:
-            untouched.stand_aside()
         self.step_num = start_step
+        if first_began_ns is None:
+            if os.environ.get(PLAN_VARIABLE):
+                return  # `rankscope measure` times this job: a profiler of the script's would be measured with it
+            untouched.stand_aside()
         self._pid = os.getpid()
         self._guarded("start", lambda: self._start(start_step, first_began_ns))
 

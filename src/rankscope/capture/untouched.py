@@ -13,18 +13,14 @@ import functools
 import os
 import sys
 import time
-import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from rankscope.capture.notices import warn
+from rankscope.capture.optimizers import Primary
 from rankscope.rundir.names import RUN_MANIFEST
-
-_OTHERS_UNTIL_CHANGE = 16
-"""After so many steps of other optimizers alone, the next of these is the one that is counted: the first was of an
-earlier phase of the training."""
 
 _loaded_at = time.time()
 
@@ -38,8 +34,8 @@ class _Counter:
     def __init__(self) -> None:
         self.profiler: Any = None
         self.made_ns = time.perf_counter_ns()
-        self.primary: weakref.ref[Any] | None = None
-        self.depth = self.steps = self.others = 0
+        self.primary = Primary()
+        self.depth = self.steps = 0
         self.aside = False
 
     def stepped(self, optimizer: object) -> None:
@@ -47,13 +43,8 @@ class _Counter:
         self.steps += 1
         if self.aside:
             return
-        primary = self.primary() if self.primary is not None else None
-        if primary is not optimizer:
-            self.others += 1
-            if primary is not None and self.others < _OTHERS_UNTIL_CHANGE:
-                return
-            self.primary = weakref.ref(optimizer)
-        self.others = 0
+        if not self.primary.counts(optimizer):
+            return
         if self.profiler is None:
             self._start()
         else:

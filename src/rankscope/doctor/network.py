@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
-import os
 import socket
 from collections.abc import Collection, Iterator, Mapping
 
@@ -19,7 +19,7 @@ def checks(environ: Mapping[str, str], interfaces: Collection[str] | None = None
         environ: the environment.
         interfaces: the names of this host's; found out by default.
     """
-    yield _own_name()
+    yield _own_name(environ)
     there = _interfaces() if interfaces is None else interfaces
     for variable in _INTERFACES:
         said = environ.get(variable, "")
@@ -35,7 +35,7 @@ def _interfaces() -> list[str]:
         return []
 
 
-def _own_name() -> Check:
+def _own_name(environ: Mapping[str, str]) -> Check:
     name = socket.gethostname()
     addresses = _addresses(name)
     mend = "name the interface: GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME; or mend /etc/hosts"
@@ -45,13 +45,15 @@ def _own_name() -> Check:
         )
     if all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in addresses):
         what = f"{name} is {', '.join(addresses)}: ranks of other hosts cannot come here (on one host this is well)"
-        return Check("network", "host", "ok" if not _in_job() else "warn", what, mend if _in_job() else "")
+        several = _several_hosts(environ)
+        return Check("network", "host", "warn" if several else "ok", what, mend if several else "")
     return Check("network", "host", "ok", f"{name} is {', '.join(addresses)}")
 
 
-def _in_job() -> bool:
-    nodes = os.environ.get("SLURM_JOB_NUM_NODES", "1")
-    return (nodes.isdigit() and int(nodes) > 1) or "PBS_NODEFILE" in os.environ
+def _several_hosts(environ: Mapping[str, str]) -> bool:
+    """Whether this is a job that has, or may have, other hosts."""
+    nodes = environ.get("SLURM_JOB_NUM_NODES", "1")
+    return (nodes.isdigit() and int(nodes) > 1) or "PBS_NODEFILE" in environ
 
 
 def _addresses(name: str) -> list[str]:
@@ -110,7 +112,5 @@ def _taken(address: str, port: int) -> bool:
         try:
             probe.bind((address, port))
         except OSError as error:
-            import errno
-
             return error.errno == errno.EADDRINUSE
     return False

@@ -16,10 +16,11 @@ import rankscope
 from rankscope.errors import RankscopeError
 from rankscope.pipeline import Run
 from rankscope.report.anonymous import Anonymous
-from rankscope.report.embedded import embed_run, size_of
+from rankscope.report.embedded import embed_run, grid_of, size_of
 from rankscope.report.measured import measured
 from rankscope.report.planes import inflated, json_block
 from rankscope.results import Result
+from rankscope.timeline.places import place_of
 
 PAYLOAD_SCHEMA_VERSION = 1
 TEMPLATE = "report.html"
@@ -92,7 +93,8 @@ def write_report(
         limit: bytes that the file may have; its tables go in whatever they take.
         anonymize: put numbers in the place of names (`report.anonymous`).
     """
-    value = payload(run, analyses)
+    grid = grid_of(run)
+    value = payload(run, analyses, grid)
     names = Anonymous(run) if anonymize else None
     if names is not None:
         value = names.payload(value)
@@ -107,7 +109,7 @@ def write_report(
         packed = {name: {**table, "data": None} for name, table in value["analyses"].items()}
         text = _text_of({**value, "analyses": packed})
     room = limit - len((head + text + tail).encode("utf-8", "replace")) - sum(map(size_of, blocks.values()))
-    blocks |= embed_run(run, room, names).blocks
+    blocks |= embed_run(run, grid, room, names).blocks
     elements = "".join(f"</script>\n{BLOCK.format(name)}{b64encode(data).decode()}" for name, data in blocks.items())
     return (head + text + elements + tail).encode("utf-8", "replace")
 
@@ -134,8 +136,14 @@ def _text_of(value: Any) -> str:
     return text.translate(_INERT)
 
 
-def payload(run: Run, analyses: Sequence[str] | None = None) -> dict[str, Any]:
-    """Everything that the page shows, as JSON values."""
+def payload(run: Run, analyses: Sequence[str] | None = None, grid: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Everything that the page's tables show, as JSON values.
+
+    Args:
+        run: the run.
+        analyses: which results; None for all that the report shows and all that other packages add.
+        grid: waiting and lateness by rank and step, which tell where a finding is seen best; None for no places.
+    """
     results = run.attempt(*(analyses or (*ANALYSES, *MORE_ANALYSES)))
     if not analyses:
         results = {name: each for name, each in results.items() if name in ANALYSES or each.frame.height}
@@ -147,7 +155,10 @@ def payload(run: Run, analyses: Sequence[str] | None = None) -> dict[str, Any]:
         "generated_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "run": run.about(),
         "analyses": {name: table_of(result, origins) for name, result in results.items()},
-        "findings": [finding.to_json() for finding in run.diagnose()],
+        "findings": [
+            {**finding.to_json(), **({} if grid is None else {"place": place_of(finding, grid)})}
+            for finding in run.diagnose()
+        ],
     }
 
 

@@ -228,13 +228,13 @@ class RemoteFolder:
             (into / folder).mkdir(parents=True, exist_ok=True)
             for first in range(0, len(inside), _CHUNK):
                 remote = [f"{self.host}:{self._home()}/{path}" for path in inside[first : first + _CHUNK]]
-                _run(["scp", "-p", "-q", *program, *remote, f"{into / folder}/"], self.shown)
+                _run(["scp", "-p", "-q", *program, *remote, f"{into.absolute() / folder}/"], self.shown)
 
 
 def _rsync(origin: str, paths: Iterable[str], into: Path, options: Sequence[str]) -> None:
     names = b"".join(path.encode("utf-8", "surrogateescape") + b"\0" for path in paths)
-    # What was cut off stays and is gone on with.
-    line = ["rsync", "--times", "--partial", "--files-from=-", "--from0", *options, origin, f"{into}/"]
+    # What was cut off stays and is gone on with. A relative path might hold a colon, which would make it a host's.
+    line = ["rsync", "--times", "--partial", "--files-from=-", "--from0", *options, origin, f"{into.absolute()}/"]
     _run(line, origin, names)
 
 

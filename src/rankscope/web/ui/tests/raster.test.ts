@@ -13,13 +13,13 @@ function random(seed: number): () => number {
 interface Rectangle { x0: number; x1: number; share: number; category: number }
 
 /** The same picture the slow way: every pixel asks every rectangle how much of it that covers. */
-function naive(width: number, rectangles: Rectangle[]): number[][] {
+function naive(width: number, rectangles: Rectangle[], inks: readonly Ink[] = INKS): number[][] {
   return Array.from({ length: width }, (_, x) => {
     let share = 0;
     const sum = [0, 0, 0];
     for (const { x0, x1, share: part, category } of rectangles) {
       const covered = Math.max(0, Math.min(x + 1, x1) - Math.max(x, x0)) * part;
-      const ink = INKS[category]!;
+      const ink = inks[category]!;
       share += covered;
       [ink.r, ink.g, ink.b].forEach((value, i) => { sum[i]! += covered * value; });
     }
@@ -50,6 +50,22 @@ test.each([1, 2, 3, 4, 5, 6, 7, 8])("the pixels are those of a naive drawing (%i
     const wanted = naive(width, rectangles);
     for (let x = 0; x < width; x++) pixel(raster, x, row).forEach((value, i) => expect(Math.abs(value - wanted[x]![i]!), `row ${row}, pixel ${x}`).toBeLessThanOrEqual(1));
   }
+});
+
+test.each([[2, 60], [3, 60], [4, 60], [6, 60], [7, 60], [3, 20_000], [6, 20_000]])("with %i categories and %i rectangles too", (categories, count) => {
+  const next = random(categories * 31 + count);
+  const inks = Array.from({ length: categories }, () => ({ r: Math.floor(next() * 256), g: Math.floor(next() * 256), b: Math.floor(next() * 256) }));
+  const width = 80;
+  const rectangles = Array.from({ length: count }, () => {
+    const x0 = next() * 100 - 10;
+    return { x0, x1: x0 + next() ** 2 * 30, share: 1, category: Math.floor(next() * categories) };
+  });
+  const raster = new Raster(width, 1, inks, inks.map(() => "none" as const));
+  raster.cover.begin();
+  for (const { x0, x1, share, category } of rectangles) raster.cover.span(x0, x1, share, category, false);
+  raster.finish(0, 1, WHITE, NO_HATCH);
+  const wanted = naive(width, rectangles, inks);
+  for (let x = 0; x < width; x++) pixel(raster, x, 0).forEach((value, i) => expect(Math.abs(value - wanted[x]![i]!), `pixel ${x}`).toBeLessThanOrEqual(1));
 });
 
 test("what is there is seen, be it ever so short", () => {

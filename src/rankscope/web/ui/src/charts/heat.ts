@@ -1,6 +1,6 @@
 /** A field of colour, ranks by steps or ranks as they sit in mesh and hosts: the odd one stands out among a thousand. A cell leads to its place. */
 import { h, styled } from "../components/dom.ts";
-import { color, onThemeChange } from "../theme/theme.ts";
+import { color, isDark, onThemeChange } from "../theme/theme.ts";
 import { formatDuration } from "../format/units.ts";
 import type { ViewContext } from "../views/view.ts";
 import { FONT } from "./font.ts";
@@ -61,6 +61,7 @@ export function heatMap(context: Pick<ViewContext, "onLeave">, spec: HeatSpec): 
     c.font = `12px ${FONT}`;
     c.textBaseline = "middle";
     const cell = cellWidth();
+    const depth = !spec.inside ? 1 : isDark() ? 0.4 : 0.55; // words stand on it, and are to be read
     const gap = row >= 10 && cell >= 10 ? 1 : 0;
     for (let i = 0; i < rows.length; i++) {
       for (let j = 0; j < columns.length; j++) {
@@ -76,7 +77,7 @@ export function heatMap(context: Pick<ViewContext, "onLeave">, spec: HeatSpec): 
         }
         c.fillRect(x, y, cell - gap, row - gap);
         c.fillStyle = ink;
-        c.globalAlpha = most > 0 ? (spec.inside ? 0.75 : 1) * Math.max(0, amount) / most : 0; // words stand on it
+        c.globalAlpha = most > 0 ? (depth * Math.max(0, amount)) / most : 0;
         c.fillRect(x, y, cell - gap, row - gap);
       }
     }

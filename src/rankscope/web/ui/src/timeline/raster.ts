@@ -10,6 +10,8 @@ export const FAINTEST = 0.22;
 const HALF = ONE >> 1;
 const FAINT = Math.round(FAINTEST * ONE);
 const DIM = 0.66;
+/** As much over one pixel as whole numbers of 32 bits can weigh. */
+const MOST = 100 * ONE;
 const PATTERN_FROM_PX = 12;
 
 export interface Ink {
@@ -107,8 +109,10 @@ export class Raster {
     const line = from * width;
     pixels.fill(packed(background.r, background.g, background.b), line + first, line + beyond);
     const present = left ? this.cover.present.filter((category) => left[category] !== 1) : this.cover.present;
-    if (present.length > 3) this.#many(line, present, background);
-    else if (present.length > 0 && this.cover.high >= this.cover.low) this.#few(line, present, background);
+    if (present.length > 0 && this.cover.high >= this.cover.low) {
+      const drawn = present.length <= 3 ? this.#few(line, present, background) : present.length <= 6 && this.#some(line, present, background);
+      if (!drawn) this.#many(line, present, background);
+    }
     this.#mark(line, left);
     const hatched = height >= PATTERN_FROM_PX && hatch.a > 0 && this.cover.high >= this.cover.low && this.#patterns(present);
     if (!hatched) {
@@ -126,26 +130,27 @@ export class Raster {
     for (let y = from + 6; y < to; y++) pixels.copyWithin(y * width + first, (y - 6) * width + first, (y - 6) * width + beyond);
   }
 
-  /** The colours of a row of at most three categories, as nearly all are: all in whole numbers. */
-  #few(line: number, present: readonly number[], background: Ink): void {
+  /** The colours of a row of at most three categories, in whole numbers; false where too much lies over one pixel for that. */
+  #few(line: number, present: readonly number[], background: Ink): boolean {
     const pixels = this.pixels;
     const cover = this.cover.differences;
     const nothing = this.cover.place(this.#inks.length);
-    const [ink1, ink2, ink3] = [0, 1, 2].map((index) => this.#inks[present[index] ?? -1] ?? background) as [Ink, Ink, Ink];
+    const [ink1, ink2, ink3] = slots(3, (slot) => this.#inks[present[slot] ?? -1] ?? background);
+    const [place1, place2, place3] = slots(3, (slot) => (slot < present.length ? this.cover.place(present[slot]!) : nothing));
     // Each number is made whole once, out here: in the loop the engine would look at its kind again for every pixel.
-    const at1 = (present.length > 0 ? this.cover.place(present[0]!) : nothing) | 0;
-    const at2 = (present.length > 1 ? this.cover.place(present[1]!) : nothing) | 0;
-    const at3 = (present.length > 2 ? this.cover.place(present[2]!) : nothing) | 0;
+    const at1 = place1! | 0;
+    const at2 = place2! | 0;
+    const at3 = place3! | 0;
     // How much each part of a category moves the colour away from the background's, in 65,536ths.
-    const r1 = (ink1.r - background.r) | 0;
-    const g1 = (ink1.g - background.g) | 0;
-    const b1 = (ink1.b - background.b) | 0;
-    const r2 = (ink2.r - background.r) | 0;
-    const g2 = (ink2.g - background.g) | 0;
-    const b2 = (ink2.b - background.b) | 0;
-    const r3 = (ink3.r - background.r) | 0;
-    const g3 = (ink3.g - background.g) | 0;
-    const b3 = (ink3.b - background.b) | 0;
+    const r1 = (ink1!.r - background.r) | 0;
+    const g1 = (ink1!.g - background.g) | 0;
+    const b1 = (ink1!.b - background.b) | 0;
+    const r2 = (ink2!.r - background.r) | 0;
+    const g2 = (ink2!.g - background.g) | 0;
+    const b2 = (ink2!.b - background.b) | 0;
+    const r3 = (ink3!.r - background.r) | 0;
+    const g3 = (ink3!.g - background.g) | 0;
+    const b3 = (ink3!.b - background.b) | 0;
     const r0 = (background.r * ONE + HALF) | 0;
     const g0 = (background.g * ONE + HALF) | 0;
     const b0 = (background.b * ONE + HALF) | 0;
@@ -164,22 +169,84 @@ export class Raster {
         const b = (b0 + Math.imul(a, b1)) >> 16;
         pixels[line + x] = 0xff000000 | (b << 16) | (g << 8) | r;
       }
-      return;
+      return true;
     }
     for (let x = low; x <= high; x++) {
       sum1 = (sum1 + cover[at1 + x]!) | 0;
       sum2 = (sum2 + cover[at2 + x]!) | 0;
       sum3 = (sum3 + cover[at3 + x]!) | 0;
       const sum = (sum1 + sum2 + sum3) | 0;
+      if (sum > MOST) return false;
       const scale = shown(sum) / (sum | ((sum - 1) >>> 31)); // of nothing there is nothing to scale
       const r = (Math.imul(sum1, r1) + Math.imul(sum2, r2) + Math.imul(sum3, r3)) | 0;
       const g = (Math.imul(sum1, g1) + Math.imul(sum2, g2) + Math.imul(sum3, g3)) | 0;
       const b = (Math.imul(sum1, b1) + Math.imul(sum2, b2) + Math.imul(sum3, b3)) | 0;
       pixels[line + x] = 0xff000000 | (((b0 + b * scale) >> 16) << 16) | (((g0 + g * scale) >> 16) << 8) | ((r0 + r * scale) >> 16);
     }
+    return true;
   }
 
-  /** The same for any number of categories. */
+  /** The same for up to six: written out, for a loop over them would cost as much again. */
+  #some(line: number, present: readonly number[], background: Ink): boolean {
+    const pixels = this.pixels;
+    const cover = this.cover.differences;
+    const nothing = this.cover.place(this.#inks.length);
+    const [ink1, ink2, ink3, ink4, ink5, ink6] = slots(6, (slot) => this.#inks[present[slot] ?? -1] ?? background);
+    const [place1, place2, place3, place4, place5, place6] = slots(6, (slot) => (slot < present.length ? this.cover.place(present[slot]!) : nothing));
+    const at1 = place1! | 0;
+    const at2 = place2! | 0;
+    const at3 = place3! | 0;
+    const at4 = place4! | 0;
+    const at5 = place5! | 0;
+    const at6 = place6! | 0;
+    const r1 = (ink1!.r - background.r) | 0;
+    const g1 = (ink1!.g - background.g) | 0;
+    const b1 = (ink1!.b - background.b) | 0;
+    const r2 = (ink2!.r - background.r) | 0;
+    const g2 = (ink2!.g - background.g) | 0;
+    const b2 = (ink2!.b - background.b) | 0;
+    const r3 = (ink3!.r - background.r) | 0;
+    const g3 = (ink3!.g - background.g) | 0;
+    const b3 = (ink3!.b - background.b) | 0;
+    const r4 = (ink4!.r - background.r) | 0;
+    const g4 = (ink4!.g - background.g) | 0;
+    const b4 = (ink4!.b - background.b) | 0;
+    const r5 = (ink5!.r - background.r) | 0;
+    const g5 = (ink5!.g - background.g) | 0;
+    const b5 = (ink5!.b - background.b) | 0;
+    const r6 = (ink6!.r - background.r) | 0;
+    const g6 = (ink6!.g - background.g) | 0;
+    const b6 = (ink6!.b - background.b) | 0;
+    const r0 = (background.r * ONE + HALF) | 0;
+    const g0 = (background.g * ONE + HALF) | 0;
+    const b0 = (background.b * ONE + HALF) | 0;
+    const low = this.cover.low | 0;
+    const high = this.cover.high | 0;
+    let sum1 = this.cover.before(at1) | 0;
+    let sum2 = this.cover.before(at2) | 0;
+    let sum3 = this.cover.before(at3) | 0;
+    let sum4 = this.cover.before(at4) | 0;
+    let sum5 = this.cover.before(at5) | 0;
+    let sum6 = this.cover.before(at6) | 0;
+    for (let x = low; x <= high; x++) {
+      sum1 = (sum1 + cover[at1 + x]!) | 0;
+      sum2 = (sum2 + cover[at2 + x]!) | 0;
+      sum3 = (sum3 + cover[at3 + x]!) | 0;
+      sum4 = (sum4 + cover[at4 + x]!) | 0;
+      sum5 = (sum5 + cover[at5 + x]!) | 0;
+      sum6 = (sum6 + cover[at6 + x]!) | 0;
+      const sum = (sum1 + sum2 + sum3 + sum4 + sum5 + sum6) | 0;
+      if (sum > MOST) return false;
+      const scale = shown(sum) / (sum | ((sum - 1) >>> 31));
+      const r = (Math.imul(sum1, r1) + Math.imul(sum2, r2) + Math.imul(sum3, r3) + Math.imul(sum4, r4) + Math.imul(sum5, r5) + Math.imul(sum6, r6)) | 0;
+      const g = (Math.imul(sum1, g1) + Math.imul(sum2, g2) + Math.imul(sum3, g3) + Math.imul(sum4, g4) + Math.imul(sum5, g5) + Math.imul(sum6, g6)) | 0;
+      const b = (Math.imul(sum1, b1) + Math.imul(sum2, b2) + Math.imul(sum3, b3) + Math.imul(sum4, b4) + Math.imul(sum5, b5) + Math.imul(sum6, b6)) | 0;
+      pixels[line + x] = 0xff000000 | (((b0 + b * scale) >> 16) << 16) | (((g0 + g * scale) >> 16) << 8) | ((r0 + r * scale) >> 16);
+    }
+    return true;
+  }
+
+  /** The same for any number of categories, and for any number of them over one pixel. */
   #many(line: number, present: readonly number[], background: Ink): void {
     const pixels = this.pixels;
     const cover = this.cover.differences;
@@ -270,6 +337,10 @@ export class Raster {
       if (masks[(over[x]! - 1) * 36 + row * 6 + ((x + phase) % 6)] === 1) pixels[line + x] = dyed[i]!;
     }
   }
+}
+
+function slots<T>(count: number, of: (slot: number) => T): T[] {
+  return Array.from({ length: count }, (_, slot) => of(slot));
 }
 
 /** A cover as it is shown: not fainter than can be seen, not more than the whole pixel. */

@@ -58,7 +58,7 @@ export function hasTimeline(context: Pick<ViewContext, "served">): boolean {
 
 /** Whether a server stands behind the page that can be asked to compare; a report that answers for its own timeline is none. */
 export function isLive(served: Served | null): served is Served {
-  return served !== null && (served as { readonly live?: boolean }).live !== false;
+  return served?.live === true;
 }
 
 /** Where a rank, and a step of it, can be seen: in the timeline, else among its steps; null where there is neither. */
