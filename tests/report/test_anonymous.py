@@ -102,7 +102,7 @@ def test_no_name_is_left(run: Run) -> None:
     page = write_report(run, anonymize=True)
     text = everything(page)
     found = [
-        text[max(0, at.start() - 60) : at.end() + 60] for at in re.finditer(f"{SECRET}|alice", text, re.IGNORECASE)
+        text[max(0, at.start() - 60) : at.end() + 60] for at in re.finditer(rf"{SECRET}|alice\b", text, re.IGNORECASE)
     ]
     assert found == []
     for kept in ("gemm<4>", "aten::mm", "AddmmBackward0", "ProfilerStep#10", "torch/nn/functional.py(10): linear"):
