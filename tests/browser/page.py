@@ -32,6 +32,7 @@ class Page:
         height: int = 900,
         dark: bool = False,
         offline: bool = False,
+        touch: bool = False,
     ) -> None:
         self.said: list[str] = []
         self.left: list[str] = []
@@ -41,6 +42,7 @@ class Page:
             color_scheme="dark" if dark else "light",
             reduced_motion="reduce",
             offline=offline,
+            has_touch=touch,
         )
         self.tab = self.context.new_page()
         self.tab.on("console", lambda message: self.said.append(message.text))

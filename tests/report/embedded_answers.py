@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 
 from tests.web.asking import Asking, serving
 
-from rankscope.report.embedded import embed_run
+from rankscope.report.embedded import embed_run, grid_of
 from rankscope.timeline.pyramid import shift_of
 
 
@@ -24,7 +24,7 @@ def write_answers(source: Path, file: Path, count: int = 120, seed: int = 1, **o
     server = serving(source, **options)
     run = server.runs.shown.loaded.run
     assert run is not None
-    found = embed_run(run, 1 << 40)
+    found = embed_run(run, grid_of(run), 1 << 40)
     asked = [_answered(server, *question) for question in _questions(server, random.Random(seed), count)]
     value = {
         "blocks": {name: b64encode(data).decode() for name, data in found.blocks.items()},

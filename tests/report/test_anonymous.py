@@ -127,7 +127,14 @@ def test_numbers_and_order_stay(run: Run) -> None:
     assert set(named["analyses"]) == set(nameless["analyses"])
     for name, table in named["analyses"].items():
         assert numbers(nameless["analyses"][name]["data"]) == numbers(table["data"]), name
-        assert {**nameless["analyses"][name], "data": 0} == {**table, "data": 0}  # captions and columns are our own
+        # Captions and columns are our own.
+        beside = {"data": 0, "headline": 0}
+        assert {**nameless["analyses"][name], **beside} == {**table, **beside}
+        said, hidden = table["headline"], nameless["analyses"][name]["headline"]
+        assert (said is None) == (hidden is None)
+        if said is not None:
+            assert hidden["text"] == said["text"]
+            assert numbers(hidden["values"]) == numbers(said["values"])
     assert len(nameless["findings"]) == len(named["findings"])
 
 

@@ -26,7 +26,7 @@ from tests.web.conftest import events
 import rankscope
 from rankscope.pipeline import Run
 from rankscope.report import embedded as embedded_module
-from rankscope.report.embedded import embed_run
+from rankscope.report.embedded import embed_run, grid_of
 from rankscope.report.html import read_report, write_report
 from rankscope.report.planes import fold, inflated, planes, read_block, steps_of, unfold, unplanes
 from rankscope.timeline.clock import RunClock
@@ -119,15 +119,15 @@ def test_what_the_report_holds_of_the_longest_is_what_the_server_says(tmp_path: 
 def test_ranks_that_findings_name_come_first_and_what_has_no_room_is_said(tmp_path: Path) -> None:
     content = {0: events(0), 1: events(100)}
     run = rankscope.open(kineto.write_ranks(tmp_path / "run", content), executor="serial")
-    everything = embed_run(run, 1 << 40)
+    everything = embed_run(run, grid_of(run), 1 << 40)
     late = next(finding for finding in run.diagnose() if finding.ranks == (1,))
     assert embedded_module._priority([0, 1, 2], [late]) == [1, 0, 2]
     other = embedded_module._priority([0, 1], run.diagnose())[-1]
     # Room for all but what comes last.
     last = f"python-{other}"
     least = everything.size + embedded_module.SENTENCES
-    assert embed_run(run, least).blocks == everything.blocks
-    without = embed_run(run, least - embedded_module.size_of(everything.blocks[last]) // 2)
+    assert embed_run(run, grid_of(run), least).blocks == everything.blocks
+    without = embed_run(run, grid_of(run), least - embedded_module.size_of(everything.blocks[last]) // 2)
     assert set(without.blocks) == set(everything.blocks) - {last}
     assert without.size <= least
     tracks = head_of(everything.blocks)["layout"]["tracks"]
@@ -136,7 +136,7 @@ def test_ranks_that_findings_name_come_first_and_what_has_no_room_is_said(tmp_pa
     count = sum(lanes[lane] for track in frames for lane in range(track["lanes"][0], sum(track["lanes"])))
     assert without.left_out[0] == f"Python frames of rank {other} ({count:,} events)."
     assert without.left_out[1:] == everything.left_out
-    nothing = embed_run(run, 0)
+    nothing = embed_run(run, grid_of(run), 0)
     assert set(nothing.blocks) == {"timeline"}
     assert nothing.left_out[0].startswith("Nothing is drawn of ranks 0–1 (")
     layout = head_of(nothing.blocks)["layout"]

@@ -16,6 +16,7 @@ from tests.analyses.reference import rank_events, write_reference
 import rankscope
 from rankscope.errors import RankscopeError
 from rankscope.report import html
+from rankscope.report.embedded import grid_of
 from rankscope.report.html import payload, write_report
 
 HOSTILE = [
@@ -81,7 +82,7 @@ def test_the_page_around_the_data_is_the_template(tmp_path: Path) -> None:
 
 def test_long_tables_are_packed_and_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = hostile_run(tmp_path)
-    wanted = {**json.loads(json.dumps(payload(run))), "generated_at": ""}
+    wanted = {**json.loads(json.dumps(payload(run, grid=grid_of(run)))), "generated_at": ""}
     plain, _ = html.read_report(write_report(run))
     assert {**plain, "generated_at": ""} == wanted
     monkeypatch.setattr(html, "PACKED_FROM", 100)

@@ -87,10 +87,8 @@ _BESIDE = (
 )
 # Types of the columns that are no integers, for a result without any row.
 _TYPES: dict[str, pl.DataType] = {
-    **dict.fromkeys(
-        ("group", "collective", "dtype", "match_method", "peers", "source", "name"), pl.String()
-    ),
-    # A list of a thousand ranks is 5 kB of text in every row: as numbers, grouping by it costs no more than by any other.
+    **dict.fromkeys(("group", "collective", "dtype", "match_method", "peers", "source", "name"), pl.String()),
+    # A list of a thousand ranks is 5 kB of text in every row; as numbers, grouping by it costs as little as by any other.
     "group_ranks": pl.Categorical(),
     **dict.fromkeys(("algorithm_bandwidth", "bus_bandwidth"), pl.Float64()),
     "estimate": pl.Boolean(),
@@ -217,7 +215,7 @@ def _unmatched(rows: pl.DataFrame, found: Matching) -> list[Finding]:
     ]
     if not alone.height:
         title = "every collective was found on other ranks of its group as well"
-        return [Finding(id="collectives-matched", severity="info", title=title, evidence=tuple(evidence))]
+        return [Finding(id="collectives-matched", severity="info", title=title, evidence=tuple(evidence), well=True)]
     reasons = alone["reason"].value_counts().sort("count", "reason", descending=True)
     return [
         Finding(

@@ -59,7 +59,7 @@ def serve(
     """Show a run in the browser: the report's pages, and a timeline of all ranks.
 
     The page is there at once and fills while traces are read. It is for whoever has the printed address, on this
-    machine or through ssh. Ctrl-C ends it.
+    machine or through ssh; an address opens one browser, and the next is printed then. Ctrl-C ends it.
     """
     options = {"steps": steps, "communication": communication, "executor": executor, "workers": workers}
     if follow and not Watch.can(source):
@@ -74,7 +74,8 @@ def serve(
     listener = _listen(host, port)
     bound = listener.getsockname()[1]
     gate = Gate.of(allow_host or [], [] if host in ("0.0.0.0", "::") else [host])
-    address = token_address(f"http://{_shown(host)}:{bound}", gate)
+    base = f"http://{_shown(host)}:{bound}"
+    address = token_address(base, gate)
     loaded = runs.shown.loaded
     try:
         runs.start()
@@ -83,6 +84,7 @@ def serve(
             listener.close()
             raise loaded.error
         _say(address, host, bound)
+        gate.renewed = lambda: _say_next(token_address(base, gate))
         if not known:
             threading.Thread(target=_say_failure, args=(loaded,), daemon=True).start()
         if show and _has_browser():
@@ -136,6 +138,11 @@ def _say(address: str, host: str, port: int) -> None:
         console.print(Text("  whoever reaches this machine and knows the address sees the run; nothing is encrypted"))
     console.print(Text("  Ctrl-C ends it"))
     sys.stdout.flush()
+
+
+def _say_next(address: str) -> None:
+    """The first address has been opened, and opens nothing more."""
+    print(f"  opened; for another browser: {address}", flush=True)
 
 
 def _has_browser() -> bool:

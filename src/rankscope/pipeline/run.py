@@ -182,7 +182,7 @@ class Run:
         found = [*self.loaded.findings, *self._lost, *(self._diagnosed or ())]
         for result in self._results.values():
             # What kept a rank out of several analyses is told by each of them.
-            found += [finding for finding in result.findings if finding not in found]
+            found += [finding for finding in result.findings if not finding.well and finding not in found]
         return by_weight(found)
 
     def about(self) -> dict[str, Any]:

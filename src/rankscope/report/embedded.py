@@ -53,11 +53,18 @@ class Embedded:
         return sum(size_of(data) for data in self.blocks.values())
 
 
-def embed_run(run: Run, room: int, names: Anonymous | None = None) -> Embedded:
+def grid_of(run: Run) -> dict[str, Any] | None:
+    """Waiting and lateness by rank and step, as `timeline.heat` gives them; None where their analyses fail."""
+    frames = {name: result.frame for name, result in run.attempt("collectives", "step_time").items()}
+    return heat(frames["collectives"], frames["step_time"], clock_of(run)) if len(frames) > 1 else None
+
+
+def embed_run(run: Run, grid: Mapping[str, Any] | None, room: int, names: Anonymous | None = None) -> Embedded:
     """The timeline of a run as blocks.
 
     Args:
         run: the run.
+        grid: of `grid_of`.
         room: bytes that the blocks may take up.
         names: takes the names out of what is embedded.
     """
@@ -70,10 +77,9 @@ def embed_run(run: Run, room: int, names: Anonymous | None = None) -> Embedded:
     with run.kept():
         clock = clock_of(run)
         timeline = draw_run(run, clock, told)
-        results = run.attempt("collectives", "step_time")
-        frames = {name: result.frame for name, result in results.items()}
-        grid = heat(frames["collectives"], frames["step_time"], clock) if len(frames) > 1 else None
-        return embed(timeline, frames.get("collectives"), grid, run.diagnose(), room, lost, names)
+        collectives = run.attempt("collectives").get("collectives")
+        frame = None if collectives is None else collectives.frame
+        return embed(timeline, frame, grid, run.diagnose(), room, lost, names)
 
 
 def size_of(data: bytes) -> int:

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from rankscope.analyses import all_analyses
-from rankscope.errors import NoTracesError, RankscopeError
+from rankscope.errors import NoTracesError, RankscopeError, RunSelectionError
 from rankscope.ingest.discover import Found
 from rankscope.ingest.losses import said
+from rankscope.ingest.runs import KnownRun
 from rankscope.ingest.watch import Watch
 from rankscope.pipeline import Run
 from rankscope.report.html import ANALYSES
@@ -90,6 +91,7 @@ class LoadedRun:
         self._read = threading.Event()
         self._thread = threading.Thread(target=self._work, name="rankscope-load", daemon=True)
         self.error: Exception | None = None
+        self.known_runs: tuple[KnownRun, ...] = ()
         self.about: Mapping[str, Any] = {}
         self.run: Run | None = None
         self.findings: Sequence[Finding] = ()
@@ -157,6 +159,8 @@ class LoadedRun:
             return
         except RankscopeError as error:
             self.error = error
+            if isinstance(error, RunSelectionError):
+                self.known_runs = error.known  # no run of that name: the page offers those that there are
             self._fail(error.what, error.path, error.hint)
         except Exception as error:
             self.error = error
@@ -218,10 +222,12 @@ class LoadedRun:
         self.run, self.about, self.counters = fresh.run, fresh.about, fresh.counters
         self.failed, self.results, self.findings, self._lost = fresh.failed, fresh.results, fresh.findings, fresh._lost
         self.timeline, self.search, self.heat = fresh.timeline, fresh.search, fresh.heat
+        self.known_runs = fresh.known_runs
         self._tell(new=True, generation=self._state.generation + 1, phase="ready", what="")
 
     def _fill(self, run: Run) -> None:
         run.load()
+        self.known_runs = run.loaded.known_runs
         self.findings = by_weight([*run.findings, *self._lost])
         self.about = run.about()
         self._read.set()

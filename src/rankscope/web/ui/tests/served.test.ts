@@ -75,3 +75,12 @@ test("a link to a run that turns out not to be there fails, and the others are l
   expect(served.state.phase).toBe("failed");
   expect(served.runs.map(({ key }) => key)).toEqual(["a", "b"]);
 });
+
+test("a link to a run that is not there is an error with the others to choose from", async () => {
+  answering(() => ({ runs: { runs: [run("a", "first")], shown: "a" }, state: state(3, "ready"), summary }));
+  const served = new ServedRun("nope");
+  await served.load();
+  expect(served.state.phase).toBe("failed");
+  expect(served.state.error?.what).toContain("not in this directory");
+  expect(served.runs.map(({ key }) => key)).toEqual(["a"]);
+});

@@ -70,7 +70,7 @@ export class ServerApi implements Api {
     }
     if (response.ok) return response;
     if (response.status === 401 || response.status === 403) {
-      throw new ApiError(response.status, "The server does not know this browser.", "Open the link that `rankscope serve` printed when it started: it holds the token.");
+      throw new ApiError(response.status, "The server does not know this browser.", "Open the last link that the terminal of `rankscope serve` shows: it is good for one browser.");
     }
     const said = (await response.json().catch(() => null)) as { error?: { what?: string; hint?: string } } | null;
     throw new ApiError(response.status, said?.error?.what ?? `The server answered ${response.status}.`, said?.error?.hint ?? "Its terminal says more.");

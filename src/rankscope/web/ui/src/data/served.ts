@@ -2,7 +2,7 @@
 import { ApiError, ServerApi, type Api, type RunChoice, type ServerState } from "./api.ts";
 import { SCHEMA_VERSION, type AnalysisPayload, type Finding, type Payload } from "./payload.ts";
 import type { Source } from "./source.ts";
-import { PayloadError, readAnalysis, readFinding, readRun } from "./validate.ts";
+import { PayloadError, readAnalysis, readFinding, readHeadline, readRun } from "./validate.ts";
 
 const POLL_MS = 400;
 const SLOW_POLL_MS = 2000;
@@ -12,7 +12,7 @@ interface Summary {
   readonly generated_by?: unknown;
   readonly run?: unknown;
   readonly findings?: unknown;
-  readonly analyses?: Readonly<Record<string, { title?: unknown; doc?: unknown; columns?: unknown; rows?: unknown; state?: unknown }>>;
+  readonly analyses?: Readonly<Record<string, { title?: unknown; doc?: unknown; headline?: unknown; columns?: unknown; rows?: unknown; state?: unknown }>>;
 }
 
 export type { Source as Served } from "./source.ts";
@@ -55,7 +55,9 @@ export class ServedRun implements Source {
     await this.#list();
     const { runs, shown } = this;
     if (this.api.run !== null && runs.length > 0 && !runs.some(({ key }) => key === this.api.run)) {
-      throw new PayloadError("The link names a run that is not in this directory.", "Choose another run, or open the link without its `run` part.");
+      const error = { what: "The link names a run that is not in this directory.", hint: "Choose another run above, or open the link without its `run` part." };
+      this.state = { ...this.state, phase: "failed", error };
+      return;
     }
     if (runs.length > 1 && this.api.run === null && !shown) return;
     await this.#look();
@@ -135,7 +137,7 @@ export class ServedRun implements Source {
       const kept = this.#analyses.get(name);
       if (kept && !kept.away) continue; // rows do not change once they are there
       this.#analyses.set(name, {
-        title: typeof raw.title === "string" && raw.title !== "" ? raw.title : name, doc: typeof raw.doc === "string" ? raw.doc : "",
+        title: typeof raw.title === "string" && raw.title !== "" ? raw.title : name, doc: typeof raw.doc === "string" ? raw.doc : "", headline: readHeadline(raw.headline),
         columns: (raw.columns ?? {}) as AnalysisPayload["columns"], data: {}, truncated: null, away: { rows: Number(raw.rows ?? 0), state },
       });
     }
