@@ -31,6 +31,7 @@ import polars as pl
 from rankscope.primitives.activity import data_loading, time_of
 from rankscope.primitives.intervals import EMPTY, Int64, IntervalSet
 from rankscope.primitives.steps import step_windows
+from rankscope.primitives.synchronization import waits
 from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
 
 COLUMNS = (
@@ -47,7 +48,6 @@ COLUMNS = (
 )
 # HTA's default: shorter gaps are what it takes to go from one kernel to the next.
 KERNEL_WAIT_NS = 30_000
-_SYNCHRONISING = r"(?i)synchroni[sz]e|waitforevents|event_?wait$|queue_?(finish|wait)|hostsync"
 _KEYS = ("device", "stream", "cause", "detail")
 _SCHEMA: dict[str, pl.DataType] = {
     "device": pl.Int64(),
@@ -177,9 +177,7 @@ def _rows(
 def _host(window: Tables) -> list[tuple[str, IntervalSet]]:
     """What the host did when, in the order of precedence."""
     calls, frames = window["runtime_calls"], window["python_frames"]
-    names = calls["name"].unique()
-    waits = calls["name"].is_in(names.filter(names.str.contains(_SYNCHRONISING).fill_null(False)).implode())
-    waiting = waits.fill_null(False).to_numpy()
+    waiting = waits(calls["name"]).to_numpy()
     starts, ends = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
     return [
         ("data_loading", data_loading(window["annotations"])),

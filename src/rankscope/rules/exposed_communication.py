@@ -11,7 +11,7 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.results import Evidence, Finding, Inputs, Rule
-from rankscope.rules.measures import on_device, severity_of, step_ns, steps_of
+from rankscope.rules.measures import mean_of, on_device, severity_of, step_ns, steps_of
 
 _WORST_SHARE = 0.05
 
@@ -36,13 +36,13 @@ def find(inputs: Inputs) -> list[Finding]:
     means = means.with_columns(
         (pl.col("exposed_communication_ns") - pl.col("wait_ns")).clip(0).alias("transfer_ns")
     ).with_columns(pl.min_horizontal("transfer_ns", "compute_ns").alias("saving"))
-    saving = round(means["saving"].mean() or 0)  # type: ignore[arg-type]
+    saving = round(mean_of(means["saving"]))
     severity = severity_of(saving, step)
     if severity is None:
         return []
     # On the CPU compute and communication share the cores: hiding one behind the other gains little.
     severity = severity if on_device(inputs) else "info"
-    exposed, hidden = (round(means[name].mean() or 0) for name in ("exposed_communication_ns", "wait_ns"))  # type: ignore[arg-type]
+    exposed, hidden = (round(mean_of(means[name])) for name in ("exposed_communication_ns", "wait_ns"))
     evidence = [
         Evidence("exposed communication, per rank and step", exposed, "ns"),
         Evidence("of it waiting for later ranks, at most", min(exposed, hidden), "ns")

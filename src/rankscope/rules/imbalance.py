@@ -8,6 +8,7 @@ how far they are from even. On the CPU it is no more than a hint: it may be that
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 
 from rankscope.results import Evidence, Finding, Inputs, Rule
@@ -39,7 +40,7 @@ def find(inputs: Inputs) -> list[Finding]:
     own = steps.filter(pl.col("rank") == rank)
     if own.height < _LASTING * steps.height or not _apart(frame, rank):
         return []
-    most, mean = (float(own[name].median() or 0) for name in ("most", "mean"))  # type: ignore[arg-type]
+    most, mean = (float(np.median(own[name].to_numpy())) for name in ("most", "mean"))
     saving = round(most - mean)
     severity = severity_of(saving, step)
     if severity is None:

@@ -12,8 +12,6 @@ WARNING_SHARE = 0.05
 """Of a step: what costs more is worth a person's evening."""
 INFO_SHARE = 0.01
 """Of a step: what costs less is not worth a line."""
-
-
 MEMORY_WARNING = 0.95
 """Of a device's memory: with less left a longer sequence, or a fragment too many, ends the job."""
 MEMORY_INFO = 0.85
@@ -33,6 +31,12 @@ def severity_of(saving: int, step: int | None) -> Severity | None:
     if step is None or saving < INFO_SHARE * step:
         return None
     return "warning" if saving >= WARNING_SHARE * step else "info"
+
+
+def mean_of(values: pl.Series) -> float:
+    """The mean of the values that there are; 0 of none."""
+    known = values.drop_nulls()
+    return float(known.to_numpy().mean()) if known.len() else 0.0
 
 
 def mean_per_step(inputs: Inputs, column: str) -> dict[int, int]:

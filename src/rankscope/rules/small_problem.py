@@ -11,7 +11,7 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.results import Evidence, Finding, Inputs, Rule
-from rankscope.rules.measures import on_device, severity_of, step_ns, steps_of
+from rankscope.rules.measures import mean_of, on_device, severity_of, step_ns, steps_of
 
 _KNOWN = 0.9
 """Of the collectives: of the others nobody knows what is waiting."""
@@ -38,7 +38,7 @@ def find(inputs: Inputs) -> list[Finding]:
         .with_columns((pl.col("exposed") - pl.col("wait_ns").fill_null(0) / pl.col("steps")).clip(0).alias("transfer"))
         .with_columns((pl.col("transfer") - pl.col("compute")).clip(0).alias("saving"))
     )
-    saving = round(means["saving"].mean() or 0)  # type: ignore[arg-type]
+    saving = round(mean_of(means["saving"]))
     severity = severity_of(saving, step)
     if severity is None:
         return []
@@ -50,8 +50,8 @@ def find(inputs: Inputs) -> list[Finding]:
             ranks=tuple(means.filter(pl.col("saving") > 0)["rank"].sort().to_list()),
             steps=steps_of(inputs),
             evidence=(
-                Evidence("exposed transfer, per rank and step", round(means["transfer"].mean() or 0), "ns"),  # type: ignore[arg-type]
-                Evidence("compute, per rank and step", round(means["compute"].mean() or 0), "ns"),  # type: ignore[arg-type]
+                Evidence("exposed transfer, per rank and step", round(mean_of(means["transfer"])), "ns"),
+                Evidence("compute, per rank and step", round(mean_of(means["compute"])), "ns"),
                 Evidence("step time", step, "ns"),
             ),
             saving_ns=saving,
