@@ -73,7 +73,7 @@ DEVICE_EVENTS = Table(
         Column("kind", STR, "", "`kernel`, `memcpy` or `memset`"),
         Column("device", I64, "", "device index"),
         Column("context", STR, "", "driver context, as written"),
-        Column("stream", I64, "", "stream number, 0 is a stream; on XPU the SYCL queue; where none is written, the event's track"),
+        Column("stream", I64, "", "stream, 0 is one; on XPU the SYCL queue; else the event's track"),
         PID,
         TID,
         CORRELATION,
