@@ -93,8 +93,12 @@ def _blocks(columns: Sequence[Column], widths: Sequence[int], width: int) -> lis
     return [*blocks, block]
 
 
-def findings_list(findings: Sequence[Finding], *, with_evidence: bool = False) -> RenderableType:
-    """Findings with their advice, and the numbers that they rest on if wanted."""
+def findings_list(findings: Sequence[Finding], steps: Sequence[int], *, with_evidence: bool = False) -> RenderableType:
+    """Findings with their advice, and the numbers that they rest on if wanted.
+
+    Args:
+        steps: the run's; without any, savings are of the window.
+    """
     table = Table.grid(padding=(0, 1))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
@@ -104,7 +108,8 @@ def findings_list(findings: Sequence[Finding], *, with_evidence: bool = False) -
             which = "rank" if len(finding.ranks) == 1 else "ranks"
             line.append(f"  ({which} {plain(ranks_text(finding.ranks), limit=60)})", style="dim")
         if finding.saving_ns:
-            line.append(f"  (at most {number_of(finding.saving_ns, 'ns')} a step)", style="bold")
+            of = "a step" if steps else "of the window"
+            line.append(f"  (at most {number_of(finding.saving_ns, 'ns')} {of})", style="bold")
         table.add_row(Text(finding.severity, style=_COLOURS[finding.severity]), line)
         for each in finding.evidence if with_evidence else ():
             value = plain(each.value, limit=200) if isinstance(each.value, str) else number_of(each.value, each.unit)
@@ -141,7 +146,7 @@ def summary(run: Run, width: int = _WIDTH) -> RenderableType:
             for place, finding in enumerate(findings)
             if place < _FINDINGS_SHOWN or (finding.severity != "info" and finding.saving_ns is None)
         ]
-        parts += [Text(), Text("Findings", style="bold"), findings_list(told)]
+        parts += [Text(), Text("Findings", style="bold"), findings_list(told, about["steps"])]
         left = len(findings) - len(told)
         if left:
             parts.append(Text(f"… {left} more, and what they rest on: rankscope findings", style="dim"))

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from rankscope.results import Evidence, Finding, Inputs, Rule
-from rankscope.rules.measures import on_device, severity_of, step_ns, steps_of
+from rankscope.rules.measures import on_device, severity_of, spoken, step_ns, steps_of
 
 _LASTING = 0.75
 ENOUGH = 3
@@ -22,6 +22,7 @@ ENOUGH = 3
 def find(inputs: Inputs) -> list[Finding]:
     """At most one finding."""
     step, frame = step_ns(inputs), inputs.results.get("step_time")
+    unit = spoken(inputs)
     if frame is None or step is None or frame["rank"].n_unique() < 2:
         return []
     steps = (
@@ -54,7 +55,7 @@ def find(inputs: Inputs) -> list[Finding]:
             ranks=(int(rank),),
             steps=steps_of(inputs),
             evidence=(
-                Evidence("its compute, per step", round(most), "ns"),
+                Evidence(f"its compute, {unit.per}", round(most), "ns"),
                 Evidence("mean over ranks", round(mean), "ns"),
                 Evidence("steps in which it has most", own.height, "count"),
                 Evidence("steps", steps.height, "count"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import polars as pl
 
@@ -52,6 +53,27 @@ def steps_of(inputs: Inputs) -> tuple[int, ...]:
     """The steps that were looked at."""
     frame = inputs.results.get("step_time")
     return () if frame is None else tuple(frame["step"].drop_nulls().unique().sort().to_list())
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """How a rule speaks of what its figures are of: a step, or in files that mark none the window."""
+
+    noun: str
+    whole: str
+    each: str
+    per: str
+    rate: str
+    length: str
+
+
+_STEP = Spoken("step", "a step", "each step", "per step", "a step", "step time")
+_WINDOW = Spoken("window", "the window", "the window", "in the window", "in the window", "window")
+
+
+def spoken(inputs: Inputs) -> Spoken:
+    """The words for what figures are of."""
+    return _STEP if steps_of(inputs) else _WINDOW
 
 
 def on_device(inputs: Inputs) -> bool:
