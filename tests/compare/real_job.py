@@ -57,7 +57,7 @@ def alone(out: str, *, compiled: bool) -> None:
         import torch._inductor.config as inductor
 
         inductor.cpp.enable_kernel_profile = True
-        model.compile()
+        model = torch.compile(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with rankscope.Profiler(out, wait=2, warmup=1, active=STEPS, repeat=1, record_shapes=True) as profiler:
         for _ in range(3 + STEPS + 1):
