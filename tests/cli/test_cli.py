@@ -99,7 +99,9 @@ def test_the_table_and_its_limit(run: Path, tmp_path: Path, capfdbinary: Capture
     assert text.splitlines()[0].split()[:4] == ["rank", "name", "category", "calls"]
     assert "… 10 more rows: --limit 0 shows all" in text
     called(capfdbinary, monkeypatch, "analyze", "kernels", run, "--limit", "0", "-o", tmp_path / "table.txt")
-    assert len((tmp_path / "table.txt").read_text(encoding="utf-8").splitlines()) == 13
+    lines = (tmp_path / "table.txt").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 14
+    assert lines[-1] == "no value in any row: grid, block, registers, shared_memory"
 
 
 def test_findings_are_in_the_json(tmp_path: Path, capfdbinary: Capture, monkeypatch: Patch) -> None:

@@ -52,12 +52,10 @@ def _nowhere(run: Run, name: str, *, regex: bool) -> None:
     names = every.frame["name"].drop_nulls().unique().sort()
     if (names.str.contains(f"(?i){name}") if regex else names == name).any():
         return
-    hint = (
-        f"nearest: {', '.join(plain(each, limit=80) for each in near)}" if (near := near_names(name, names)) else None
-    )
-    said = "no event's name is found by" if regex else "no event is called"
+    near = ", ".join(plain(each, limit=80) for each in near_names(name, names))
     raise ConfigError(
-        f"{said} {name!r} in {run.path}", hint=hint or "rankscope analyze slices DIR --by name lists them"
+        f"{'nothing is found by' if regex else 'no event is called'} {name!r} in {run.path}",
+        hint=f"nearest: {near}" if near else "rankscope analyze slices DIR --by name lists all names",
     )
 
 

@@ -23,7 +23,9 @@ _BAR = (
     ("idle_ns", "idle", "bright_black", "·"),
 )
 _WIDTH, _BAR_WIDTH = 80, 28
-_INSTANTS = ("start_ns", "end_ns", "launch_ns")
+_INSTANTS = (
+    "start_ns", "end_ns", "launch_ns", "issued_ns", "used_ns", "peak_at_ns", "allocated_ns", "released_ns", "time_ns",
+)  # fmt: skip
 # Ranks whose own work differs by less than this share of a step are even.
 _EVEN = 0.05
 # One screen; the rest is `rankscope findings`.
@@ -35,16 +37,21 @@ def result_table(result: Result, limit: int | None = None, width: int = _WIDTH) 
     """A result as a table, times and sizes in human units; above `limit` rows it says how many are left out.
 
     A number that is cut reads as another number: columns that find no room go below, in further blocks that begin
-    with the same key columns.
+    with the same key columns. Columns that hold nothing in any row are named below the table.
     """
-    columns = [column for column in result.analysis.columns if column.name in result.frame.columns]
+    present = [column for column in result.analysis.columns if column.name in result.frame.columns]
+    if result.frame.is_empty():
+        return Text(f"nothing: these traces hold nothing that {result.name} would show", style="dim")
+    counts = result.frame.null_count().row(0, named=True)
+    columns = [column for column in present if counts[column.name] < result.frame.height]
     shown = result.frame if limit is None else result.frame.head(limit)
+    headings = _headings(columns)
     # Names leave room for what is said of them.
     longest = min(72, max(16, width // 3))
     cells = [[_cell(column, value, longest) for value in shown[column.name].to_list()] for column in columns]
     widths = [
-        max([cell_len(_heading(column)), *(cell_len(text) for text in texts)])
-        for column, texts in zip(columns, cells, strict=True)
+        max([cell_len(heading), *(cell_len(text) for text in texts)])
+        for heading, texts in zip(headings, cells, strict=True)
     ]
     parts: list[RenderableType] = []
     for block in _blocks(columns, widths, width):
@@ -53,18 +60,26 @@ def result_table(result: Result, limit: int | None = None, width: int = _WIDTH) 
         table = Table(header_style="bold", box=None, pad_edge=False)
         for place in block:
             numeric = result.frame.schema[columns[place].name].is_numeric()
-            table.add_column(_heading(columns[place]), justify="right" if numeric else "left", overflow="fold")
+            table.add_column(headings[place], justify="right" if numeric else "left", overflow="fold")
         for row in range(shown.height):
             table.add_row(*(Text(cells[place][row]) for place in block))
         parts.append(table)
     left = result.frame.height - shown.height
     if left > 0:
         parts.append(Text(f"… {left} more rows: --limit 0 shows all", style="dim"))
+    silent = [heading for heading, column in zip(_headings(present), present, strict=True) if column not in columns]
+    if silent:
+        parts.append(Text(f"no value in any row: {', '.join(silent)}", style="dim"))
     return Group(*parts)
 
 
-def _heading(column: Column) -> str:
-    return column.name.removesuffix("_ns")
+def _headings(columns: Sequence[Column]) -> list[str]:
+    """Names without the unit that the cells show, unless another column is called so."""
+    names = [column.name for column in columns]
+    short = [name.removesuffix("_ns") for name in names]
+    return [
+        f"{one}_time" if one != name and short.count(one) > 1 else one for one, name in zip(short, names, strict=True)
+    ]
 
 
 def _cell(column: Column, value: object, longest: int) -> str:
