@@ -301,10 +301,10 @@ def test_a_misspelt_name_of_a_slice_is_told_its_like(
     assert "nothing is found by 'zzz+'" in said
     # It is there, and only the chosen step has none of it.
     kineto.write(
-        tmp_path / "rank0.json",
+        tmp_path / "other" / "rank0.json",
         kineto.trace([kineto.step(1, 0, 9), kineto.step(2, 10, 9), kineto.op("aten::mm", 11, 2)], rank=0),
     )
-    out = called(capfdbinary, monkeypatch, "slices", "aten::mm", tmp_path, "--steps", "1", "-f", "csv")
+    out = called(capfdbinary, monkeypatch, "slices", "aten::mm", tmp_path / "other", "--steps", "1", "-f", "csv")
     assert len(out.splitlines()) == 1
 
 
