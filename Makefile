@@ -10,6 +10,8 @@ JOBS ?= 2
 PYTEST_ARGS ?=
 # Further arguments for demo, bench and docs.
 ARGS ?=
+# Which torch `make test-torch` installs.
+TORCH ?=
 
 BIN := $(VENV)/bin
 HAS_RUN := $(VENV)/.installed-run
@@ -28,7 +30,7 @@ NODE_OK := $(shell command -v npm >/dev/null 2>&1 && \
 WITH_NODE := $(if $(NODE_OK),,PATH="$(abspath $(BIN)):$$PATH")
 
 # With another Python asked for than .venv has, say so instead of using the wrong one.
-ifeq ($(origin PYTHON)$(filter help clean distclean,$(MAKECMDGOALS)),command line)
+ifeq ($(origin PYTHON)$(filter help clean distclean test-torch,$(MAKECMDGOALS)),command line)
 ifneq ($(wildcard $(BIN)/python),)
 VERSION_OF = $(shell $(1) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 ifneq ($(call VERSION_OF,$(PYTHON)),$(call VERSION_OF,$(BIN)/python))
@@ -39,7 +41,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-rest test-all lint lint-python lint-ui bench ui ui-check docs clean distclean
+.PHONY: help setup demo test test-rest test-all test-torch lint lint-python lint-ui bench ui ui-check docs clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -61,6 +63,14 @@ test-rest: $(HAS_DEV) ## the slow tests and the browser's
 	else exit $$code; fi
 
 test-all: test test-rest ## all tests
+
+# Without constraints.txt: an older torch wants older packages beside it. What another torch warns of is no fault here.
+test-torch: ## the fast tests of capture with another torch: TORCH=2.6.0, in an environment of its own
+	@test -n "$(TORCH)" || { echo "which torch? make TORCH=2.6.0 test-torch" >&2; exit 1; }
+	test -x .torch/$(TORCH)/bin/python || $(PYTHON) -m venv .torch/$(TORCH)
+	test -e .torch/$(TORCH)/.installed || { .torch/$(TORCH)/bin/python -m pip install -q --disable-pip-version-check \
+		torch==$(TORCH) -e . "pytest>=8" "hypothesis>=6.100" && touch .torch/$(TORCH)/.installed; }
+	.torch/$(TORCH)/bin/python -m pytest -m "not slow" -W default $(PYTEST_ARGS) tests/capture
 
 lint: lint-python lint-ui ## style, types for each platform, layers; the page's own checks where there is Node
 
@@ -103,8 +113,8 @@ clean: ## remove caches and build products
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests benchmarks docs -name __pycache__ -type d -not -path '*/node_modules/*' -prune -exec rm -rf {} +
 
-distclean: clean ## remove .venv and node_modules as well
-	rm -rf $(VENV) $(UI)/node_modules
+distclean: clean ## remove .venv, .torch and node_modules as well
+	rm -rf $(VENV) .torch $(UI)/node_modules
 
 # What the targets above stand on.
 

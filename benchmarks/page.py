@@ -18,6 +18,7 @@ import time
 import urllib.request
 from http.cookiejar import CookieJar
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ import psutil
 import zstandard
 
 from rankscope.store.beside import Beside
+from rankscope.store.info import TraceInfo
 from rankscope.timeline.clock import RankClock, RunClock
 from rankscope.timeline.pyramid import LaneEvents, build, levels_for, merge_lane, shift_of
 from rankscope.timeline.rank import RankLanes
@@ -36,10 +38,9 @@ TILES = 400
 SET = Path(__file__).resolve().parents[1] / ".." / "shared" / "traces" / "modded-nanogpt-h100-8ranks"
 
 
-def lanes_of_rank(seed: int) -> LaneEvents:
+def lanes_of_rank(seed: int, lanes: int, each: int) -> LaneEvents:
     """A rank's lanes: bursts of short events, gaps, and some long ones; from one to four categories in a lane."""
     random = np.random.default_rng(seed)
-    lanes, each = LANES // RANKS, EVENTS // LANES
     starts, ends, kinds = [], [], []
     for lane in range(lanes):
         gap = random.exponential(3_000, each) * random.choice([0.1, 1.0, 20.0], each, p=[0.6, 0.38, 0.02])
@@ -53,30 +54,36 @@ def lanes_of_rank(seed: int) -> LaneEvents:
     return LaneEvents(pointer, start, end, kind, merge_lane(start[:each], end[:each], kind[:each]))
 
 
-def simulated() -> tuple[Timeline, float]:
-    """The timeline of the simulated ranks, and the CPU seconds of their pyramids."""
-    ranks = {rank: lanes_of_rank(rank) for rank in range(RANKS)}
+def simulated(count: int = RANKS, lanes: int = LANES, total: int = EVENTS) -> tuple[Timeline, float]:
+    """The timeline of simulated ranks with some lanes and events in all, and the CPU seconds of their pyramids.
+
+    The first lane of a rank is its own, the others are streams.
+    """
+    ranks = {rank: lanes_of_rank(rank, lanes // count, total // lanes) for rank in range(count)}
     span = max(int(events.end.max()) for events in ranks.values())
     clock = RankClock((0,), 0.0, 0, 0, None)
-    timeline = Timeline(RunClock(0, span, True, None, dict.fromkeys(ranks, clock)), {})
+    traces: Any = {rank: [SimpleNamespace(info=TraceInfo(path=f"rank{rank}.json", rank=rank))] for rank in ranks}
+    timeline = Timeline(RunClock(0, span, True, None, dict.fromkeys(ranks, clock)), traces)
     seconds = 0.0
     for rank, events in ranks.items():
         begin = time.process_time()
         sums = build(events, levels_for(span))
         seconds += time.process_time() - begin
-        size, lanes = events.start.size, events.pointer.size - 1
+        size, own = events.start.size, events.pointer.size - 1
         arrays = {
             "pointer": events.pointer, "start": events.start, "end": events.end, "category": events.category,
             "merged_start": events.merged[0], "merged_end": events.merged[1], "merged_category": events.merged[2],
             "name": np.random.default_rng(rank).integers(0, 500, size).astype(np.uint32),
-            "lane_track": np.arange(lanes, dtype=np.int32), "lane_depth": np.zeros(lanes, dtype=np.int32),
-            "lane_overflow": np.zeros(lanes, dtype=np.uint8), "lane_first": events.start[events.pointer[:-1]],
+            "lane_track": np.arange(own, dtype=np.int32), "lane_depth": np.zeros(own, dtype=np.int32),
+            "lane_overflow": np.zeros(own, dtype=np.uint8), "lane_first": events.start[events.pointer[:-1]],
             "lane_last": events.end[events.pointer[1:] - 1],
             "name_text": np.frombuffer(b"".join(b"kernel_%04d" % i for i in range(500)), dtype=np.uint8),
             "name_ends": np.arange(1, 501, dtype=np.int64) * 11,
             **sums,
         }  # fmt: skip
-        facts = {"tracks": [["stream", f"stream {i}", False] for i in range(lanes)], "steps": [], "counters": []}
+        tracks = [["rank", "", False], *(["stream", f"stream {i}", False] for i in range(1, own))]
+        steps = [[step, span * step // 4, span * (step + 1) // 4] for step in range(4)]
+        facts = {"tracks": tracks, "steps": steps, "counters": []}
         timeline.add(RankLanes(rank, Beside("", facts, arrays)))
     return timeline, seconds
 

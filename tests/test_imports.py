@@ -76,6 +76,11 @@ def test_open_loads_no_torch() -> None:
     assert "torch" not in loaded
 
 
+def test_reading_files_loads_nothing_for_urls() -> None:
+    """Each worker starts with it; fsspec and what it brings were a sixth of that."""
+    assert "fsspec" not in loaded_after("import rankscope.ingest.task, rankscope.pipeline")
+
+
 def test_the_error_family_loads_nothing_else() -> None:
     loaded = loaded_after("from rankscope import RankscopeError")
     assert {name for name in loaded if name.startswith("rankscope")} == {"rankscope", "rankscope.errors"}

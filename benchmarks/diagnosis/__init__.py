@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.diagnosis.scoring import Case, misses, summary, table
+from benchmarks.diagnosis.scoring import Case, misses, summary, table, table_by_set
 
 TRACES = "RANKSCOPE_TRACES"
 
@@ -57,7 +57,10 @@ def main(arguments: Sequence[str] | None = ()) -> None:
             ]
             show("Simulated jobs", sorted(cases, key=lambda case: case.name))
         if "perturbed" in wanted and given.traces:
-            show("Perturbed real traces", [*run_sets(Path(given.traces), given.keep or Path(temporary))])
+            cases = [*run_sets(Path(given.traces), given.keep or Path(temporary), given.workers)]
+            show("Perturbed real traces", sorted(cases, key=lambda case: case.name))
+            print("\nBy set, where it costs 5% or more:\n")
+            print("\n".join(table_by_set(cases)))
         elif "perturbed" in wanted:
             print(f"perturbed: no traces; say where they are with {TRACES}")
         if "jobs" in wanted:

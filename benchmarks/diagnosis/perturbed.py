@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 
 import polars as pl
@@ -138,10 +140,15 @@ def case_of(recorded: Recorded, slower: Slower, kind: str, magnitude: float) -> 
     return Case(name, (done,), new, f"as recorded: {len(recorded.said)}", time.process_time() - begun)
 
 
-def run_sets(traces: Path, keep: Path) -> Iterator[Case]:
-    """All trials of all sets."""
+def cases_of(traces: Path, name: str, keep: Path) -> list[Case]:
+    """All trials of a set."""
     os.environ["RANKSCOPE_CACHE"] = str(keep / "cache")
-    for name in SETS:
-        recorded = load(traces, name)
-        for slower, kind, magnitude in trials(recorded):
-            yield case_of(recorded, slower, kind, magnitude)
+    recorded = load(traces, name)
+    return [case_of(recorded, slower, kind, magnitude) for slower, kind, magnitude in trials(recorded)]
+
+
+def run_sets(traces: Path, keep: Path, workers: int = 2, sets: Sequence[str] = SETS) -> Iterator[Case]:
+    """All trials of all sets, set by set as they come."""
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        for future in as_completed([pool.submit(cases_of, traces, name, keep) for name in sets]):
+            yield from future.result()

@@ -98,6 +98,18 @@ def table(cases: Sequence[Case], by: Callable[[Done], str] | None = None, least:
     return lines
 
 
+def table_by_set(cases: Sequence[Case], least: float = 0.05) -> list[str]:
+    """The same by what stands before the first blank of a case's name."""
+    rows: dict[str, list[Verdict]] = {}
+    for case in cases:
+        rows.setdefault(case.name.split()[0], []).extend(v for v in verdicts(case) if v.done.cost >= least)
+    return [
+        "| set | faults | rank right | cause right |",
+        "|---|---|---|---|",
+        *(f"| {n} | {len(each)} | {_share(each, 'rank')} | {_share(each, 'cause')} |" for n, each in rows.items()),
+    ]
+
+
 def summary(cases: Sequence[Case], least: float = 0.05) -> list[str]:
     """The figures that are held against the aims."""
     clean = [case for case in cases if not case.done]

@@ -7,6 +7,7 @@ these three and no traceback; from Python they are ordinary exceptions with a co
 from __future__ import annotations
 
 import os
+from typing import Any
 
 
 class RankscopeError(Exception):
@@ -58,7 +59,13 @@ class NoTracesError(RankscopeError):
 
 
 class RunSelectionError(RankscopeError):
-    """A directory that holds several runs, of which one must be chosen."""
+    """A directory that holds several runs, of which one must be chosen.
+
+    Attributes:
+        known: the runs there are (`rankscope.ingest.runs.KnownRun`), where the error tells.
+    """
+
+    known: tuple[Any, ...] = ()
 
 
 class AnalysisError(RankscopeError):

@@ -9,11 +9,14 @@ reduces those frames to the result. It reads and writes nothing else.
 from __future__ import annotations
 
 import inspect
+import logging
+import math
 import pkgutil
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from html import escape
 from importlib import import_module
 from importlib.metadata import EntryPoint
 from typing import Any, Literal, TypeVar
@@ -24,6 +27,8 @@ from rankscope.errors import ConfigError
 from rankscope.primitives.steps import host_steps, launched_in, started_in
 from rankscope.rundir.manifest import RankManifest
 from rankscope.store.info import TraceInfo
+
+logger = logging.getLogger(__name__)
 
 RESULT_SCHEMA_VERSION = 1
 
@@ -56,6 +61,7 @@ class Finding:
     Attributes:
         id: what kind of finding it is, stable, in kebab case.
         saving_ns: nanoseconds a step that mending it would save at most; None where that is not a matter of time.
+        well: whether it says that all is well: told with its own analysis, not among what is found in a run.
     """
 
     id: str
@@ -66,6 +72,7 @@ class Finding:
     evidence: tuple[Evidence, ...] = ()
     saving_ns: int | None = None
     advice: str = ""
+    well: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object."""
@@ -79,6 +86,39 @@ class Finding:
             "saving_ns": self.saving_ns,
             "advice": self.advice,
         }
+
+
+@dataclass(frozen=True)
+class Headline:
+    """An analysis's answer in one sentence, with its numbers apart, so that whoever shows it writes them its own way.
+
+    Attributes:
+        text: the sentence; ``{name}`` stands where a value does.
+        values: these, with their units. Names out of traces stand here, never in the text.
+    """
+
+    text: str
+    values: tuple[Evidence, ...] = ()
+
+    @classmethod
+    def of(cls, text: str, /, **values: tuple[int | float | str, str]) -> Headline:
+        """One from values by name, each with its unit."""
+        return cls(text, tuple(Evidence(name, value, unit) for name, (value, unit) in values.items()))
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object."""
+        return {"text": self.text, "values": [{"name": e.name, "value": e.value, "unit": e.unit} for e in self.values]}
+
+
+def greatest(frame: pl.DataFrame, column: str) -> dict[str, Any] | None:
+    """The row with the greatest value, the first of several; None where no value is above 0."""
+    rows = frame.filter(pl.col(column) > 0).sort(column, descending=True, maintain_order=True)
+    return rows.row(0, named=True) if rows.height else None
+
+
+def total_of(frame: pl.DataFrame, column: str) -> int:
+    """The sum of a column of whole numbers; 0 where nothing is known."""
+    return int(frame[column].sum())
 
 
 def by_weight(findings: Sequence[Finding]) -> list[Finding]:
@@ -183,7 +223,7 @@ class Inputs:
         rank: the rank at hand, in `per_rank`.
         world_size: ranks in the job, if any file says so.
         parameters: a value for each of the analysis's own parameters.
-        capture: what each rank said of its capture, for rules; empty where there are no manifests.
+        capture: what each rank said of its capture, in `across_ranks` and for rules; empty without manifests.
     """
 
     options: Options
@@ -216,6 +256,7 @@ class Analysis:
         parameters: what a user may choose of it; both functions find the values in `Inputs.parameters`. What another
             analysis requires is always made with the defaults.
         reads_more: what it wants of the tables beyond `reads` for these parameters, where that is much.
+        headline: its answer in one sentence, from the result's frame; None where that holds none.
     """
 
     name: str
@@ -227,6 +268,7 @@ class Analysis:
     requires: tuple[str, ...] = ()
     parameters: tuple[Parameter, ...] = ()
     reads_more: Callable[[Parameters], Mapping[str, tuple[str, ...]]] | None = None
+    headline: Callable[[pl.DataFrame], Headline | None] | None = None
 
     def wants(self, chosen: Parameters) -> dict[str, tuple[str, ...]]:
         """The tables and columns that it wants for a choice of parameters."""
@@ -289,25 +331,49 @@ class Result:
         """The analysis's name."""
         return self.analysis.name
 
+    @property
+    def headline(self) -> Headline | None:
+        """The answer in one sentence; None where the analysis has none to give."""
+        if self.analysis.headline is None:
+            return None
+        try:
+            found = self.analysis.headline(self.frame)
+        except Exception:
+            # Perhaps another package's: its table must not go with its sentence.
+            logger.exception("the headline of %s failed", self.name)
+            return None
+        if found is None or all(isinstance(e.value, str) or math.isfinite(e.value) for e in found.values):
+            return found
+        return None
+
     def finite(self) -> pl.DataFrame:
         """The frame as files carry it: what is no number (NaN, infinity: a trace may hold them) is null."""
         floats = [name for name, dtype in self.frame.schema.items() if dtype.is_float()]
         return self.frame.with_columns(pl.when(pl.col(name).is_finite()).then(pl.col(name)) for name in floats)
 
     def to_json(self, run: Mapping[str, Any]) -> dict[str, Any]:
-        """The JSON object that other programs read: rows as objects with the column names."""
+        """The JSON object that other programs read: rows as objects with the column names.
+
+        ``headline`` is there where the analysis answers in a sentence; null where this run gives it nothing to say.
+        """
+        headline = self.headline
+        said = {"headline": headline.to_json() if headline else None} if self.analysis.headline else {}
         return {
             "schema_version": RESULT_SCHEMA_VERSION,
             "analysis": self.name,
             "run": dict(run),
+            **said,
             "columns": {column.name: {"unit": column.unit, "doc": column.doc} for column in self.analysis.columns},
             "rows": self.finite().to_dicts(),
             "findings": [finding.to_json() for finding in self.findings],
         }
 
     def _repr_html_(self) -> str:
-        """The frame, in a notebook."""
-        return self.frame._repr_html_()
+        """The frame with the analysis's title, in a notebook."""
+        units = {column.name: column.unit for column in self.analysis.columns if column.unit}
+        told = ", ".join(f"{name} in {unit}" for name, unit in units.items() if not name.endswith(f"_{unit}"))
+        head = f"<p><b>{escape(self.analysis.title)}</b>{f' ({escape(told)})' if told else ''}</p>"
+        return head + self.frame._repr_html_()
 
 
 Named = TypeVar("Named", Analysis, Rule)

@@ -170,7 +170,9 @@ def test_simulated_faults(tmp_path: Path, kind: str, style: str) -> None:
     truth = simulate(tmp_path, Job(ranks=4, steps=3, seed=2, faults=(fault,), recording=recording))
     found = worst(rankscope.open(tmp_path, executor="serial").stragglers())
     assert (found["rank"], found["cause"]) == (2, kind)
-    assert found["saving_ns"] >= 0.9 * truth.fault_cost_ns[0]
+    # More work of one rank of four is shared out: a quarter of it stays.
+    assert found["saving_ns"] >= 0.9 * truth.fault_cost_ns[0] * (0.75 if kind == "more_work" else 1)
+    assert kind != "more_work" or found["saving_ns"] <= 0.85 * truth.fault_cost_ns[0]
 
 
 def test_one_group_is_slower_than_its_like(tmp_path: Path) -> None:
@@ -213,6 +215,19 @@ def test_a_rank_that_is_not_the_only_slow_one_saves_nothing_by_itself() -> None:
     assert set(CAUSES) == set(stragglers._ADVICE)  # every cause has its words
 
 
+@pytest.mark.parametrize("steps", [None, (11, 14)])
+def test_a_stage_of_one_rank_is_held_against_other_stages_and_its_own_steps(
+    tmp_path: Path, steps: tuple[int, ...] | None
+) -> None:
+    fault = Fault("slow_device", ranks=(2,), magnitude=0.3, steps=steps)
+    simulate(tmp_path, Job(ranks=4, mesh={"pp": 4}, steps=6, layers=1, seed=3, faults=(fault,)), costs=False)
+    run = rankscope.open(tmp_path, executor="serial")
+    found = run.stragglers()
+    assert dict(found.select("rank", "cause").drop_nulls().rows()) == {2: "slow_device"}
+    (finding,) = [each for each in run.findings if each.id == "straggler"]
+    assert finding.steps == (steps or ())
+
+
 def test_two_at_once(tmp_path: Path) -> None:
     faults = (Fault("slow_device", ranks=(1,), magnitude=0.3), Fault("memory", ranks=(6,), magnitude=0.2))
     simulate(tmp_path, Job(ranks=8, steps=4, seed=5, faults=faults), costs=False)
@@ -221,9 +236,9 @@ def test_two_at_once(tmp_path: Path) -> None:
     assert causes == {1: "slow_device", 6: "memory"}
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_clean_runs_accuse_nobody(tmp_path: Path, seed: int) -> None:
-    simulate(tmp_path, Job(ranks=8, mesh={"dp": 4, "pp": 2}, steps=3, seed=seed), costs=False)
+@pytest.mark.parametrize(("seed", "mesh"), [(0, {"dp": 4, "pp": 2}), (1, {"dp": 4, "pp": 2}), (2, {"pp": 8})])
+def test_clean_runs_accuse_nobody(tmp_path: Path, seed: int, mesh: dict[str, int]) -> None:
+    simulate(tmp_path, Job(ranks=8, mesh=mesh, steps=4, layers=2, seed=seed), costs=False)
     run = rankscope.open(tmp_path, executor="serial")
     assert run.stragglers()["cause"].null_count() == 8
     assert [each for each in run.findings if each.id in ("straggler", "slow-network")] == []

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+import queue
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.browser.page import Page
 
 CHROMIUM = os.environ.get("RANKSCOPE_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+PRINTED_S = 120
 HOW = "Debian: apt-get install chromium. Elsewhere name a Chromium or Chrome in RANKSCOPE_CHROMIUM"
 
 
@@ -29,14 +33,18 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Path], str]]:
-    """Starts a server of a directory, once a session; gives the address that it prints."""
-    cache = tmp_path_factory.mktemp("served-cache")
-    running: dict[Path, tuple[subprocess.Popen[str], str]] = {}
+def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
+    """Starts a server of a directory, once a session; gives the address that it prints, another one each time.
 
-    def start(folder: Path) -> str:
-        if folder not in running:
-            command = [sys.executable, "-m", "rankscope", "serve", str(folder), "--no-open", "--port", "0"]
+    An address opens one browser: the caller has to open it, for the next is printed then.
+    """
+    cache = tmp_path_factory.mktemp("served-cache")
+    running: dict[tuple[Path, tuple[str, ...]], tuple[subprocess.Popen[str], queue.Queue[str]]] = {}
+
+    def start(folder: Path, *options: str) -> str:
+        key = (folder, options)
+        if key not in running:
+            command = [sys.executable, "-m", "rankscope", "serve", str(folder), "--no-open", "--port", "0", *options]
             process = subprocess.Popen(
                 [*command, "--executor", "serial"],
                 stdout=subprocess.PIPE,
@@ -44,19 +52,111 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Path],
                 text=True,
                 env={**os.environ, "RANKSCOPE_CACHE": str(cache), "NO_COLOR": "1", "COLUMNS": "300"},
             )
-            address = next((word for line in process.stdout or [] for word in line.split() if "?token=" in word), None)
-            if address is None:
-                process.wait(30)
-                raise AssertionError(f"rankscope serve {folder} printed no address")
-            running[folder] = (process, address)
-        return running[folder][1]
+            said: queue.Queue[str] = queue.Queue()
+            threading.Thread(target=_addresses, args=(process, said), daemon=True).start()
+            running[key] = process, said
+        try:
+            return running[key][1].get(timeout=PRINTED_S)
+        except queue.Empty:
+            raise AssertionError(f"rankscope serve {folder} printed no further address") from None
 
     yield start
     for process, _ in running.values():
         process.send_signal(signal.SIGINT)
     for process, _ in running.values():
         try:
-            process.communicate(timeout=20)
+            process.wait(timeout=20)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.communicate()
+            process.wait()
+
+
+@pytest.fixture
+def opened(browser: Any, serve: Callable[[Path], str]) -> Iterator[Callable[..., Page]]:
+    """Opens pages on served directories; all are closed when the test ends."""
+    pages: list[Page] = []
+
+    def start(folder: Path, **options: Any) -> Page:
+        pages.append(Page(browser, serve(folder), **options))
+        return pages[-1]
+
+    yield start
+    for page in pages:
+        page.close()
+
+
+@pytest.fixture
+def runs(request: pytest.FixtureRequest) -> Callable[[str], Path]:
+    """A run by the name of its fixture; what is not asked for is not made."""
+    return request.getfixturevalue
+
+
+@pytest.fixture(scope="session")
+def h100(shared_traces: Path) -> Path:
+    return shared_traces / "modded-nanogpt-h100-8ranks"
+
+
+@pytest.fixture(scope="session")
+def single(shared_traces: Path) -> Path:
+    return shared_traces / "hta" / "ns_resolution_trace"
+
+
+@pytest.fixture(scope="session")
+def cpu(shared_traces: Path) -> Path:
+    return shared_traces / "hta" / "cpu_only"
+
+
+@pytest.fixture(scope="session")
+def ranks256(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("simulated") / "run"
+    small = "--ranks 256 --steps 2 --layers 1 --kernels-per-layer 2 --microbatches 1 --fault slow_device:rank=77"
+    subprocess.run([sys.executable, "-m", "rankscope", "simulate", str(folder), *small.split()], check=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def gloo(shared_traces: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two ranks on CPU, one of which sleeps in its loader."""
+    folder = tmp_path_factory.mktemp("gloo") / "straggler"
+    folder.mkdir()
+    for rank in (0, 1):
+        name = f"ddp_gpt_straggler_rank1.rank{rank}.json.gz"
+        (folder / name).symlink_to(shared_traces / "gloo-2ranks" / name)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two ranks whose kernels, operators, modules, files, hosts and devices are named to do harm, and a broken file."""
+    from tests import kineto
+    from tests.analyses.reference import rank_events
+    from tests.report.test_html import HOSTILE
+
+    names = ["<img src=x onerror=alert(1)>", *HOSTILE]
+    folder = tmp_path_factory.mktemp("hostile") / "<b>run"
+    for rank in (0, 1):
+        events = rank_events(rank)
+        for number, name in enumerate(names):
+            at = 1500 + 20 * number
+            events.append(kineto.kernel(name, at, 10, stream=30 + number))
+            events.append(kineto.op(name, at, 10))
+            events.append(kineto.annotation(name, at, 5))
+            events.append(kineto.collective(1500, 10, kind=name, group=name, description=name, stream=60 + number))
+            for depth, of in enumerate((f"nn.Module: {name}", f"{name}/evil.py(7): {name}")):
+                events.append(kineto.frame(of, at + depth, 18 - 4 * depth, python_id=2 * number + depth + 1))
+        content = kineto.trace(
+            events, rank=rank, world_size=2, host_name=names[0], deviceProperties=[{"name": names[2]}]
+        )
+        kineto.write(folder / f"<img src=x onerror=alert({rank})>_rank{rank}.json", content)
+    (folder / "<script>alert(2)<\u2044script>_rank7.json").write_text('{"traceEvents": [{"ph": "X"')
+    return folder
+
+
+def _addresses(process: subprocess.Popen[str], said: queue.Queue[str]) -> None:
+    """Hands on the addresses that a server prints, until it ends."""
+    assert process.stdout is not None
+    with process.stdout as out:
+        for line in out:
+            for word in line.split():
+                if "?token=" in word:
+                    said.put(word)

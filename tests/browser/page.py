@@ -23,7 +23,17 @@ CLIPPED = """() => ({
 class Page:
     """One tab. `check` fails on anything that it said or asked for and should not have."""
 
-    def __init__(self, browser: Any, address: str, *, width: int = 1280, height: int = 900, dark: bool = False) -> None:
+    def __init__(
+        self,
+        browser: Any,
+        address: str,
+        *,
+        width: int = 1280,
+        height: int = 900,
+        dark: bool = False,
+        offline: bool = False,
+        touch: bool = False,
+    ) -> None:
         self.said: list[str] = []
         self.left: list[str] = []
         self.home = urlsplit(address)
@@ -31,6 +41,8 @@ class Page:
             viewport={"width": width, "height": height},
             color_scheme="dark" if dark else "light",
             reduced_motion="reduce",
+            offline=offline,
+            has_touch=touch,
         )
         self.tab = self.context.new_page()
         self.tab.on("console", lambda message: self.said.append(message.text))

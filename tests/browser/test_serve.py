@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,62 +15,8 @@ pytestmark = pytest.mark.browser
 Opener = Callable[..., Page]
 
 
-@pytest.fixture
-def opened(browser: Any, serve: Callable[[Path], str]) -> Iterator[Opener]:
-    pages: list[Page] = []
-
-    def start(folder: Path, **options: Any) -> Page:
-        pages.append(Page(browser, serve(folder), **options))
-        return pages[-1]
-
-    yield start
-    for page in pages:
-        page.close()
-
-
-@pytest.fixture(scope="session")
-def h100(shared_traces: Path) -> Path:
-    return shared_traces / "modded-nanogpt-h100-8ranks"
-
-
-@pytest.fixture(scope="session")
-def ranks256(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("simulated") / "run"
-    small = "--ranks 256 --steps 2 --layers 1 --kernels-per-layer 2 --microbatches 1 --fault slow_device:rank=77"
-    subprocess.run([sys.executable, "-m", "rankscope", "simulate", str(folder), *small.split()], check=True)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def gloo(shared_traces: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two ranks on CPU, one of which sleeps in its loader."""
-    folder = tmp_path_factory.mktemp("gloo") / "straggler"
-    folder.mkdir()
-    for rank in (0, 1):
-        name = f"ddp_gpt_straggler_rank1.rank{rank}.json.gz"
-        (folder / name).symlink_to(shared_traces / "gloo-2ranks" / name)
-    return folder
-
-
 def api(page: Page, path: str) -> Any:
     return page.tab.evaluate("async (path) => (await fetch(`api/${path}`)).json()", path)
-
-
-@pytest.mark.parametrize(("width", "height", "dark"), [(1280, 900, False), (390, 844, True)])
-def test_every_view_of_the_eight_h100(opened: Opener, h100: Path, width: int, height: int, dark: bool) -> None:
-    page = opened(h100, width=width, height=height, dark=dark)
-    page.ready()
-    views = page.tab.evaluate(
-        "() => [...document.querySelectorAll('[data-testid^=nav-]')].map((link) => link.dataset.testid.slice(4))"
-    )
-    assert {"overview", "timeline", "ranks", "steps", "collectives", "kernels", "stragglers"} <= {*views}
-    for view in views:
-        page.go(view)
-        page.tab.wait_for_selector(f'[data-testid="nav-{view}"][aria-current=page]', state="attached")
-        page.tab.wait_for_selector("[data-testid=working]", state="detached", timeout=60_000)
-        if view == "timeline":
-            page.settled()
-        page.check(axe=True)
 
 
 def test_the_overview_leads_to_the_place(opened: Opener, h100: Path) -> None:
@@ -324,9 +268,10 @@ def test_hostile_names_are_text(opened: Opener, hostile: Path) -> None:
         page.check()
     page.timeline()
     page.id("open-all").click()
-    for text in ("onerror", "</script>", "gnp.exe", "nnnnnnnnnn"):
+    assert "onerror" in str(page.id("run-hosts").text_content())
+    for text in ("onerror", "</script>", "gnp.exe", "nnnnnnnnnn", "nn.Module: <img", "evil.py"):
         said = page.find(text)
-        assert said.endswith(" of 1") or " of " in said, (text, said)
+        assert " of " in said, (text, said)
         assert text in page.selected()["name"] or "\u202e" in page.selected()["name"]
         page.press("f")
         page.settled()
@@ -337,27 +282,6 @@ def test_hostile_names_are_text(opened: Opener, hostile: Path) -> None:
     assert page.tab.locator("img").count() == 0
     # What reorders the text around it is shown as its number.
     assert "\u202e" not in str(page.tab.evaluate("() => document.body.innerText"))
-
-
-@pytest.fixture(scope="session")
-def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two ranks whose kernels, operators, hosts and devices are named to do harm."""
-    from tests import kineto
-    from tests.analyses.reference import rank_events
-    from tests.report.test_html import HOSTILE
-
-    names = ["<img src=x onerror=alert(1)>", *HOSTILE]
-    folder = tmp_path_factory.mktemp("hostile") / "<b>run"
-    for rank in (0, 1):
-        events = rank_events(rank)
-        for number, name in enumerate(names):
-            events.append(kineto.kernel(name, 1500 + 20 * number, 10, stream=30 + number))
-            events.append(kineto.collective(1500, 10, kind=name, group=name, description=name, stream=60 + number))
-        content = kineto.trace(
-            events, rank=rank, world_size=2, host_name=names[0], deviceProperties=[{"name": names[2]}]
-        )
-        kineto.write(folder / f"rank{rank}.json", content)
-    return folder
 
 
 def test_what_a_report_says_is_still_what_it_says(opened: Opener, h100: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import inspect
 import json
 import os
 import re
@@ -15,6 +16,9 @@ LAUNCHER = re.compile(
     r"(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|NODE_RANK|MASTER_\w+)$"
     r"|(TORCHELASTIC|SLURM|PMIX?|PALS|OMPI|MV2|MVP|FLUX|PBS|MPI|RANKSCOPE)_"
 )
+
+HAS_TRACE_ID = "custom_trace_id_callback" in inspect.signature(torch.profiler.profile.__init__).parameters
+"""Whether this torch lets a trace's id be chosen; older ones write none, and ours is in the metadata alone."""
 
 
 def clean_environ() -> dict[str, str]:

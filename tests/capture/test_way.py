@@ -22,8 +22,10 @@ SHORT = {"wait": 1, "warmup": 1, "active": 2}
 
 @pytest.fixture
 def released(monkeypatch):
-    """A torch whose stop lets other threads run, as far as the probe can see."""
+    """A torch whose stop lets other threads run, as far as the probe can see, and that has all that this needs."""
     monkeypatch.setattr(way, "_releases", True)
+    monkeypatch.setattr(way, "all_threads", lambda: None)
+    monkeypatch.setattr(torch.profiler.profile, "toggle_collection_dynamic", lambda *_: None, raising=False)
 
 
 @pytest.mark.parametrize(
@@ -76,6 +78,8 @@ def test_the_probe_leaves_no_trace_of_itself():
 
 @pytest.mark.parametrize("stop_off_loop", ["always", "never"])
 def test_both_ways_give_the_same_trace(tmp_path, monkeypatch, stop_off_loop):
+    if way.choose_way(CaptureConfig(stop_off_loop=stop_off_loop), CPU)[1] != "asked for":
+        pytest.skip("this torch cannot stop off the loop")
     threads = []
     whole = recorder.Recording.save
 
@@ -98,3 +102,39 @@ def test_both_ways_give_the_same_trace(tmp_path, monkeypatch, stop_off_loop):
         ("thread" if stop_off_loop == "always" else "loop"),
     ) * 2
     assert all(trace.off_loop_ns > 0 for trace in manifest.written)
+
+
+@pytest.mark.parametrize("switches", [{"record_shapes": True, "with_flops": True}, {"profile_memory": True}])
+def test_leaving_out_what_no_trace_needs_changes_no_trace(tmp_path, monkeypatch, switches):
+    """Torch's own default against its `trace_only`: the same events with the same arguments."""
+    whole = way.settings
+
+    if whole(CaptureConfig(), off_loop=False) is None:
+        pytest.skip("this torch has no trace_only")
+
+    def default(config, *, off_loop):
+        return way.all_threads() if off_loop else None
+
+    found = []
+    for name, setting in (("less", whole), ("default", default)):
+        monkeypatch.setattr(recorder, "settings", setting)
+        with Profiler(tmp_path / name, **SHORT, **switches) as prof:
+            train(prof, 5)
+        events = read_trace(tmp_path / name / "rank0_iter2_3.trace.json.gz")["traceEvents"]
+        # Garbage is collected when it is.
+        found.append(sorted(
+            (e["ph"], e.get("cat", ""), e["name"], *sorted(e.get("args", {}))) for e in events
+            if e["ph"] != "M" and not e["name"].startswith(("gc:", "Iteration Start", "Record Window"))
+        ))  # fmt: skip
+    assert found[0] == found[1]
+    assert any(name == ("[memory]" if "profile_memory" in switches else "aten::mm") for _, _, name, *_ in found[0])
+
+
+def test_an_older_torch_has_not_all_settings(monkeypatch):
+    class Older:
+        def __init__(self, profile_all_threads=False):
+            self.profile_all_threads = profile_all_threads
+
+    monkeypatch.setattr(torch._C._profiler, "_ExperimentalConfig", Older)
+    assert way.settings(CaptureConfig(), off_loop=False) is None
+    assert way.settings(CaptureConfig(), off_loop=True).profile_all_threads

@@ -61,4 +61,13 @@ def test_nothing_launched() -> None:
     ],
 )
 def test_which_cause(more: dict[str, int], work: Work | None, on_host: bool, cause: str) -> None:
-    assert cause_of(100, more, work, on_host=on_host).cause == cause
+    assert cause_of(100, more, {}, work, on_host=on_host).cause == cause
+
+
+def test_a_slow_host_allocates_slowly_too() -> None:
+    # Twice as long for all that it does, allocating among it; the second allocates four times as long, the rest alike.
+    usual = {"operators": 30, "runtime": 20, "allocation": 50}
+    assert cause_of(100, {"operators": 30, "runtime": 20, "allocation": 50}, usual, None, on_host=False).cause == (
+        "slow_host"
+    )
+    assert cause_of(150, {"allocation": 150}, usual, None, on_host=False).cause == "memory"

@@ -1,19 +1,18 @@
-"""Results in terminals of several widths, and the summary of runs of several sizes."""
+"""Results in terminals of several widths."""
 
 from __future__ import annotations
 
 import io
-import re
 from pathlib import Path
 
 import polars as pl
 import pytest
 from rich.console import Console, RenderableType
 from tests import kineto
-from tests.analyses.reference import rank_events, write_reference
+from tests.analyses.reference import write_reference
 
 import rankscope
-from rankscope.report.terminal import findings_list, result_table, summary
+from rankscope.report.terminal import findings_list, result_table
 from rankscope.report.words import cell
 from rankscope.results import Evidence, Finding
 
@@ -60,65 +59,6 @@ def test_instants_can_be_told_apart(tmp_path: Path) -> None:
     kineto.write(tmp_path / "rank0.json", kineto.trace(events, rank=0, world_size=1))
     result = rankscope.open(tmp_path, executor="serial").analyze("collectives")["collectives"]
     assert "6,322,354,295.054 ms" in shown(result_table(result, width=400), 400)
-
-
-def summary_of(folder: Path, by_rank: dict[int, list[kineto.Event]], width: int = 80, **metadata: object) -> str:
-    return shown(
-        summary(rankscope.open(kineto.write_ranks(folder, by_rank, **metadata), executor="serial"), width), width
-    )
-
-
-def test_summary_of_one_rank(tmp_path: Path) -> None:
-    text = summary_of(tmp_path, {0: rank_events(0)})
-    assert "rank 0 of 1 · steps 10–11" in text
-    assert "965 µs  median over steps" in text
-    assert "slowest rank" not in text
-
-
-def test_summary_names_the_slowest_rank(tmp_path: Path) -> None:
-    text = summary_of(tmp_path, {0: rank_events(0), 1: rank_events(1), 2: rank_events(0)})
-    line = next(line for line in text.splitlines() if line.startswith("slowest rank"))
-    assert line.split()[2] == "1"
-    assert "works 150 µs a step more than the others" in line
-
-
-def test_summary_names_none_where_ranks_are_even(tmp_path: Path) -> None:
-    text = summary_of(tmp_path, {0: rank_events(0), 1: rank_events(0)})
-    assert "slowest rank              none  they are even: rank 0 by 0 a step" in text
-
-
-def test_summary_of_many_ranks_shows_those_that_wait_least(tmp_path: Path) -> None:
-    text = summary_of(tmp_path, {rank: rank_events(int(rank == 37)) for rank in range(64) if rank not in (17, 18)})
-    assert "ranks 0–16, 19–63 of 64" in text
-    assert "rank 37 " in text
-    assert "… the 8 ranks that wait least, of 62" in text
-    assert len([line for line in text.splitlines() if line.startswith("rank ")]) == 9  # and the kernels' heading
-    assert "2 of 64 ranks have no trace here  (ranks 17–18)" in text
-    assert len(text.splitlines()) < 58
-
-
-def test_summary_without_communication(tmp_path: Path) -> None:
-    text = summary_of(tmp_path, {0: [kineto.kernel("gemm", 0, 50)]})
-    assert re.search(r"communication +none +in these traces", text)
-    assert "the whole file: no ProfilerStep# in it" in text
-    assert "exposed communication  " not in text.split("Device by rank")[0]
-
-
-def test_summary_of_a_host_trace_says_so(tmp_path: Path) -> None:
-    text = summary_of(
-        tmp_path, {0: [kineto.op("aten::mm", 0, 50), kineto.annotation("gloo:all_reduce", 40, 20, tid=9)]}
-    )
-    assert "Host by rank" in text
-    assert "· CPU" in text
-
-
-def test_summary_shows_groups_where_there_are_several(tmp_path: Path) -> None:
-    events = [
-        kineto.collective(0, 5, group="1", description="tp"),
-        kineto.collective(9, 5, group="2", description="dp"),
-    ]
-    text = summary_of(tmp_path, {0: events})
-    assert "1 tp" in text and "2 dp" in text
 
 
 def test_findings_keep_their_indent() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import quote
 
@@ -22,6 +23,7 @@ ADDRESSES = [
     "/", "/api/runs", "/api/state", "/api/summary", "/api/table/clock", "/api/timeline", "/api/names?from=0",
     "/api/tiles?level=0&first=0&bins=10&lanes=0", "/api/events?lanes=0&from=0&to=10", "/api/event?lane=0&row=0",
     "/api/heat", "/api/search?q=gemm", "/api/range?from=0&to=10", "/api/counters?rank=0&from=0&to=10",
+    "/api/diff?ranks=0,1",
 ]  # fmt: skip
 
 
@@ -49,14 +51,61 @@ def test_every_address_is_among_those_that_are_tried() -> None:
 
 
 def test_the_token_becomes_a_cookie(server: Asking) -> None:
-    answer = server.ask(f"/?token={server.gate.token}", cookie="")
+    token = server.gate.token
+    answer = server.ask(f"/?token={token}", cookie="")
     assert answer.status == 303
     assert answer.headers["location"] == "./"  # where the page stands, behind a proxy too
     cookie, *attributes = answer.headers["set-cookie"].split("; ")
     assert cookie == f"{server.gate.cookie}={server.gate.session}"
     assert set(attributes) == {"HttpOnly", "SameSite=Strict"}
-    assert server.gate.token not in cookie
+    assert token not in cookie
     assert server.ask("/", cookie=cookie).status == 200
+
+
+def test_a_token_is_good_once(server: Asking) -> None:
+    """Whoever finds it later, in a history or a list of processes, does not come in by it."""
+    told: list[str] = []
+    gate = Gate()
+    gate.renewed = lambda: told.append(gate.token)
+    app, host, first = make_app(server.runs, gate), ("host", "127.0.0.1:8000"), gate.token
+    # What looks ahead at the link, or asks for it from another site, does not use it up.
+    assert call(app, f"/?token={first}", [host], "HEAD").status == 401
+    assert call(app, f"/?token={first}", [host, ("origin", "https://evil.example")]).status == 403
+    assert call(app, f"/?token={first}x", [host]).status == 401
+    assert told == []
+    opened = call(app, f"/?token={first}", [host])
+    cookie = ("cookie", opened.headers["set-cookie"].partition(";")[0])
+    assert opened.status == 303
+    assert told == [gate.token]
+    assert gate.token != first
+    again = call(app, f"/?token={first}", [host])
+    assert again.status == 401
+    assert "set-cookie" not in again.headers
+    assert "its terminal shows" in again.error["hint"]
+    # The browser that is in stays in, at the same address too, and leaves the next token to another.
+    back = call(app, f"/?token={first}", [host, cookie])
+    assert (back.status, "set-cookie" in back.headers) == (303, False)
+    assert call(app, f"/?token={gate.token}", [host, cookie]).status == 303
+    assert call(app, "/api/runs", [host, cookie]).status == 200
+    assert told == [gate.token]
+    other = call(app, f"/?token={gate.token}", [host])
+    assert other.status == 303
+    assert len(told) == 2
+
+
+def test_one_of_many_at_once_comes_in(server: Asking) -> None:
+    gate = Gate()
+    token = gate.token
+    with ThreadPoolExecutor(8) as pool:
+        came = list(pool.map(lambda _: gate.redeem(token), range(64)))
+    assert came.count(True) == 1
+
+
+def test_a_stranger_s_browser_is_told_in_words(server: Asking) -> None:
+    answer = server.ask("/", cookie="", accept="text/html,*/*")
+    assert (answer.status, answer.headers["content-type"]) == (401, "text/plain; charset=utf-8")
+    assert b"last address that its terminal shows" in answer.body
+    assert answer.headers["x-content-type-options"] == "nosniff"
 
 
 @pytest.mark.parametrize("token", ["", "wrong", "x" * 10_000, "%00", "é"])
@@ -184,13 +233,14 @@ def test_no_question_names_a_path_or_an_address(server: Asking, tmp_path: Path) 
     """Only the run that it was started with, by a key of the server's own."""
     for run in (str(tmp_path), "/etc", "../run", "https://evil.example/run", "latest", "", "*"):
         assert server.ask(f"/api/state?run={quote(run, safe='')}").status == 404
+        assert server.ask(f"/api/diff?with={quote(run, safe='')}").status == 404
     source = "".join(file.read_text(encoding="utf-8") for file in Path(server_module.__file__).parent.glob("*.py"))
     asked = set(re.findall(r"query_params(?:\.get\(|\[)\"(\w+)\"", source)) | set(
         re.findall(r"number\(request, \"(\w+)\"", source)
     )
     assert asked == {
         "after", "bins", "direction", "first", "from", "lane", "lanes", "level", "limit", "points", "q", "rank",
-        "ranks", "row", "run", "to", "token",
+        "ranks", "row", "run", "to", "token", "with",
     }  # fmt: skip
 
 

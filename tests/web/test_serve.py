@@ -89,6 +89,14 @@ def test_the_printed_address_shows_the_run_and_ctrl_c_ends_it(run: Path) -> None
         assert [each["rank"] for each in get(opener, f"{page.url}api/timeline")["ranks"]] == [0, 1]
         with pytest.raises(urllib.error.HTTPError, match="401"):
             get(browser(), f"{page.url}api/timeline")
+        # The address has been used: it opens nothing more, and the next one is printed.
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            browser().open(address, timeout=WAIT_S)
+        assert server.stdout is not None
+        following = re.search(rb"for another browser: (http://\S+)", server.stdout.readline())
+        assert following is not None
+        with browser().open(following[1].decode(), timeout=WAIT_S) as another:
+            assert another.status == 200
         # On this machine alone.
         listening = [c for c in psutil.Process(server.pid).net_connections("inet") if c.status == psutil.CONN_LISTEN]
         assert {(c.laddr.ip, c.laddr.port) for c in listening} == {("127.0.0.1", port)}

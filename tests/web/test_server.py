@@ -14,6 +14,7 @@ from tests.kineto import collective, kernel, small_step, trace, write
 from tests.web.asking import Asking, serving
 
 from rankscope.pipeline import Run
+from rankscope.report.embedded import grid_of
 from rankscope.report.html import payload
 from rankscope.timeline import drawing as drawing_module
 from rankscope.timeline.columns import read_column_file
@@ -58,10 +59,11 @@ def test_what_is_ready(server: Asking) -> None:
 def test_the_run_and_its_tables_are_as_in_the_report(server: Asking) -> None:
     run = server.runs.shown.loaded.run
     assert run is not None
-    report = json.loads(json.dumps(payload(run)))
+    report = json.loads(json.dumps(payload(run, grid=grid_of(run))))
     summary = server.ask("/api/summary").json()
     assert summary["run"] == report["run"]
     assert summary["findings"] == report["findings"]
+    assert all(each["place"] is not None for each in summary["findings"] if each["ranks"] or each["steps"])
     assert set(summary["analyses"]) >= set(report["analyses"])
     for name, expected in report["analyses"].items():
         table = server.ask(f"/api/table/{name}").json()
@@ -330,6 +332,25 @@ def test_several_runs_under_keys_that_say_nothing(tmp_path: Path, private_cache:
     assert server.ask("/api/runs").json()["shown"] == shown
     one = serving(tmp_path / "runs", run_id="first")
     assert one.ask("/api/summary").json()["run"]["id"] == "first-id"
+
+
+def test_where_the_chosen_run_is_not_there_the_others_are_offered(tmp_path: Path, private_cache: Path) -> None:
+    for number, name in enumerate(("first", "second")):
+        events = [{**each, "ts": each["ts"] + 5e6 * number} for each in small_step(number=number)]
+        content = trace(events, rank=0, rankscope={"schema_version": 1, "run_id": f"{name}-id"})
+        write(tmp_path / "runs" / name / "rank0.json", content)
+    server = serving(tmp_path / "runs", run_id="nope")
+    state = server.ask("/api/state").json()
+    assert (state["phase"], "no run here has an id" in state["error"]["what"]) == ("failed", True)
+    listed = server.ask("/api/runs").json()
+    assert [each["name"] for each in listed["runs"]] == ["runs: first-id", "runs: second-id"]
+    assert listed["shown"] not in {each["key"] for each in listed["runs"]}
+    keys = [each["key"] for each in listed["runs"]]
+    assert keys == [each["key"] for each in serving(tmp_path / "runs").ask("/api/runs").json()["runs"]]
+    assert server.ask(f"/api/state?run={keys[1]}").status == 200
+    assert server.runs.get(keys[1]).loaded.wait(60)
+    assert server.ask(f"/api/summary?run={keys[1]}").json()["run"]["id"] == "second-id"
+    assert server.ask("/api/state?run=" + "0" * 12).status == 404
 
 
 @pytest.mark.parametrize("ids", [True, False])

@@ -23,7 +23,7 @@ import polars as pl
 
 from rankscope.primitives.clocks import align_clocks, base_times
 from rankscope.primitives.communicators import ONE_SIDED, POINT_TO_POINT, UNEVEN
-from rankscope.results import Analysis, Column, Evidence, Finding, Inputs, Tables
+from rankscope.results import Analysis, Column, Evidence, Finding, Headline, Inputs, Tables
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -123,11 +123,21 @@ def _findings(frame: pl.DataFrame) -> list[Finding]:
     return findings
 
 
+def headline(frame: pl.DataFrame) -> Headline | None:
+    """The answer in one sentence."""
+    known, offsets = frame["residual_ns"].drop_nulls().to_list(), frame["offset_ns"].drop_nulls().to_list()
+    if not known or not offsets:
+        return None
+    text = "The ranks’ clocks are known to within {residual} of one another; the greatest offset is {offset}."
+    return Headline.of(text, residual=(max(known), "ns"), offset=(max(map(abs, offsets)), "ns"))
+
+
 analysis = Analysis(
     name="clock",
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
     across_ranks=across_ranks,
+    headline=headline,
     requires=("collectives",),
 )

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from rankscope.primitives.communicators import ranks_of
-from rankscope.results import Analysis, Column, Finding, Inputs, Tables
+from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, greatest, total_of
 
 _SAME = ("collective", "dtype", "bytes")
 _KEY = ("group", "group_size", *_SAME, "placement", "hosts")
@@ -109,6 +109,24 @@ def _placed(collectives: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
     return groups.select("group", "group_ranks").with_columns(number, within.alias("placement"))
 
 
+def headline(frame: pl.DataFrame) -> Headline | None:
+    """The answer in one sentence."""
+    most, total = greatest(frame, "total_ns"), total_of(frame, "total_ns")
+    if most is None:
+        return None
+    values = {
+        "collective": (most["collective"], ""),
+        "total": (most["total_ns"], "ns"),
+        "share": (most["total_ns"] / total, "ratio"),
+    }
+    text = "{collective} takes the most time: {total} over all ranks, {share} of all collectives’"
+    if most["bytes"] is not None:
+        text, values["bytes"] = text.replace("{collective}", "{collective} of {bytes}"), (most["bytes"], "bytes")
+    if most["wait_ns"] is None:
+        return Headline.of(f"{text}.", **values)
+    return Headline.of(f"{text}; {{wait}} of that is waiting for later ranks.", wait=(most["wait_ns"], "ns"), **values)
+
+
 analysis = Analysis(
     name="collective_summary",
     doc=__doc__,
@@ -116,4 +134,5 @@ analysis = Analysis(
     per_rank=per_rank,
     across_ranks=across_ranks,
     requires=("collectives",),
+    headline=headline,
 )

@@ -15,7 +15,18 @@ import polars as pl
 
 from rankscope.primitives.activity import time_of
 from rankscope.primitives.steps import host_steps, launched_in
-from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
+from rankscope.results import (
+    Analysis,
+    Column,
+    Finding,
+    Headline,
+    Inputs,
+    Tables,
+    by_window,
+    concat_ranks,
+    greatest,
+    total_of,
+)
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -112,12 +123,26 @@ def _of_window(window: Tables, inputs: Inputs) -> tuple[pl.DataFrame, int]:
     )
 
 
+def headline(frame: pl.DataFrame) -> Headline | None:
+    """The answer in one sentence."""
+    most = greatest(frame, "total_ns")
+    if most is None:
+        return None
+    return Headline.of(
+        "Copies between host and device take {total} over all ranks, of which nothing hides {exposed}; most by {name}.",
+        total=(total_of(frame, "total_ns"), "ns"),
+        exposed=(total_of(frame, "exposed_ns"), "ns"),
+        name=(most["name"], ""),
+    )
+
+
 analysis = Analysis(
     name="copies",
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
     across_ranks=across_ranks,
+    headline=headline,
     reads={
         "device_events": ("start_ns", "end_ns", "name", "kind", "bytes", "launch_row", "launch_ns"),
         "runtime_calls": ("start_ns", "end_ns"),

@@ -24,7 +24,18 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.activity import loading_ranges, time_of
-from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
+from rankscope.results import (
+    Analysis,
+    Column,
+    Finding,
+    Headline,
+    Inputs,
+    Tables,
+    by_window,
+    concat_ranks,
+    greatest,
+    total_of,
+)
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -83,12 +94,29 @@ def _loading_of(window: Tables, steps: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def headline(frame: pl.DataFrame) -> Headline | None:
+    """The answer in one sentence."""
+    window = total_of(frame, "window_ns")
+    if not window:
+        return None
+    worst = greatest(frame, "exposed_ns")
+    if worst is None:
+        return Headline.of("No step waits for its data.")
+    return Headline.of(
+        "Waiting for data takes {share} of the steps’ time; at worst {worst} in one step, on rank {rank}.",
+        share=(total_of(frame, "exposed_ns") / window, "ratio"),
+        worst=(worst["exposed_ns"], "ns"),
+        rank=(worst["rank"], ""),
+    )
+
+
 analysis = Analysis(
     name="data_loading",
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
     across_ranks=across_ranks,
+    headline=headline,
     reads={"annotations": ("start_ns", "end_ns", "name", "on_device")},
     requires=("step_time",),
 )

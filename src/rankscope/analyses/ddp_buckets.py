@@ -30,7 +30,17 @@ from rankscope.primitives.kernels import COMMUNICATION
 from rankscope.primitives.owning import with_ancestors
 from rankscope.primitives.phases import BACKWARD, phase_sets
 from rankscope.primitives.steps import host_steps
-from rankscope.results import Analysis, Column, Finding, Inputs, Tables, concat_ranks, steps_by_window
+from rankscope.results import (
+    Analysis,
+    Column,
+    Finding,
+    Headline,
+    Inputs,
+    Tables,
+    concat_ranks,
+    steps_by_window,
+    total_of,
+)
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -143,11 +153,27 @@ def _autograd(operators: pl.DataFrame) -> pl.DataFrame:
 
 
 _OPERATORS = (*READS["host_ops"], "sequence", "forward_thread", "module_hierarchy")
+
+
+def headline(frame: pl.DataFrame) -> Headline | None:
+    """The answer in one sentence."""
+    total, hidden = total_of(frame, "duration_ns"), total_of(frame, "hidden_ns")
+    if not total:
+        return None
+    return Headline.of(
+        "The backward hides {hidden} of the gradients’ all-reduces, {buckets} a step; {exposed} are left.",
+        hidden=(hidden / total, "ratio"),
+        buckets=(max(frame["buckets"].drop_nulls().to_list(), default=0), "count"),
+        exposed=(total_of(frame, "exposed_ns"), "ns"),
+    )
+
+
 analysis = Analysis(
     name="ddp_buckets",
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
     across_ranks=across_ranks,
+    headline=headline,
     reads={**READS, "host_ops": _OPERATORS, "python_frames": ("start_ns", "end_ns", "name")},
 )

@@ -26,7 +26,18 @@ import polars as pl
 from rankscope.primitives.activity import Activity, activity, gloo_ranges, time_of
 from rankscope.primitives.intervals import EMPTY
 from rankscope.primitives.steps import host_steps, launched_in
-from rankscope.results import Analysis, Column, Evidence, Finding, Inputs, Tables, by_window, concat_ranks
+from rankscope.results import (
+    Analysis,
+    Column,
+    Evidence,
+    Finding,
+    Headline,
+    Inputs,
+    Tables,
+    by_window,
+    concat_ranks,
+    total_of,
+)
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -137,6 +148,21 @@ def _measure(sets: Activity) -> dict[str, int]:
     }
 
 
+def headline(frame: pl.DataFrame) -> Headline | None:
+    """The answer in one sentence."""
+    span = total_of(frame, "span_ns")
+    if not span:
+        return None
+    parts = {
+        name: (total_of(frame, f"{name}_ns") / span, "ratio") for name in ("compute", "exposed_communication", "idle")
+    }
+    text = (
+        "Of their spans the devices compute {compute}, "
+        "communicate with nothing beside it {exposed_communication}, and idle {idle}."
+    )
+    return Headline.of(text, **parts)
+
+
 analysis = Analysis(
     name="device_time",
     doc=__doc__,
@@ -148,4 +174,5 @@ analysis = Analysis(
         "host_ops": ("start_ns", "end_ns", "name", "pid", "tid", "depth"),
         "annotations": ("start_ns", "end_ns", "name", "pid", "tid", "on_device", "step"),
     },
+    headline=headline,
 )

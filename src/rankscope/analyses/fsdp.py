@@ -31,7 +31,17 @@ from rankscope.primitives.issued import READS, exposed, issued
 from rankscope.primitives.kernels import COMPUTE
 from rankscope.primitives.owning import with_ancestors
 from rankscope.primitives.steps import host_steps
-from rankscope.results import Analysis, Column, Finding, Inputs, Tables, concat_ranks, steps_by_window
+from rankscope.results import (
+    Analysis,
+    Column,
+    Finding,
+    Headline,
+    Inputs,
+    Tables,
+    concat_ranks,
+    steps_by_window,
+    total_of,
+)
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -214,11 +224,21 @@ def _between(calls: pl.DataFrame, compute: IntervalSet) -> pl.Series:
     return told
 
 
+def headline(frame: pl.DataFrame) -> Headline | None:
+    """The answer in one sentence."""
+    total, exposed = total_of(frame, "duration_ns"), total_of(frame, "exposed_ns")
+    if not total:
+        return None
+    text = "FSDP’s collectives take {total} over all ranks, of which nothing hides {exposed}."
+    return Headline.of(text, total=(total, "ns"), exposed=(exposed / total, "ratio"))
+
+
 analysis = Analysis(
     name="fsdp",
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
     across_ranks=across_ranks,
+    headline=headline,
     reads=READS,
 )

@@ -32,7 +32,18 @@ from rankscope.primitives.activity import data_loading, time_of
 from rankscope.primitives.intervals import EMPTY, Int64, IntervalSet
 from rankscope.primitives.steps import step_windows
 from rankscope.primitives.synchronization import waits
-from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
+from rankscope.results import (
+    Analysis,
+    Column,
+    Finding,
+    Headline,
+    Inputs,
+    Tables,
+    by_window,
+    concat_ranks,
+    greatest,
+    total_of,
+)
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -48,6 +59,14 @@ COLUMNS = (
 )
 # HTA's default: shorter gaps are what it takes to go from one kernel to the next.
 KERNEL_WAIT_NS = 30_000
+DOING = {
+    "data_loading": "loads data",
+    "synchronisation": "waits for the device",
+    "runtime": "is in another runtime call",
+    "operator": "is in an operator",
+    "python": "is in Python",
+    "nothing": "records nothing",
+}
 _KEYS = ("device", "stream", "cause", "detail")
 _SCHEMA: dict[str, pl.DataType] = {
     "device": pl.Int64(),
@@ -249,12 +268,28 @@ def _named(device: object, gaps: IntervalSet, operators: pl.DataFrame) -> pl.Dat
     )  # fmt: skip
 
 
+def headline(frame: pl.DataFrame) -> Headline | None:
+    """The answer in one sentence."""
+    whole = frame.filter(pl.col("stream").is_null())
+    total = total_of(whole, "idle_ns")
+    most = greatest(whole.group_by("cause", maintain_order=True).agg(pl.col("idle_ns").sum()), "idle_ns")
+    if most is None:
+        return None
+    return Headline.of(
+        "The devices idle {total} in all; {share} of that while the host {doing}.",
+        total=(total, "ns"),
+        share=(most["idle_ns"] / total, "ratio"),
+        doing=(DOING.get(most["cause"], most["cause"]), ""),
+    )
+
+
 analysis = Analysis(
     name="idle",
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
     across_ranks=across_ranks,
+    headline=headline,
     reads={
         "device_events": ("start_ns", "end_ns", "device", "stream", "launch_ns"),
         "host_ops": ("start_ns", "end_ns", "name", "depth"),

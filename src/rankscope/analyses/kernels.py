@@ -24,12 +24,15 @@ from rankscope.results import (
     Analysis,
     Column,
     Finding,
+    Headline,
     Inputs,
     Parameter,
     Tables,
     by_window,
     chosen_launches,
     concat_ranks,
+    greatest,
+    total_of,
 )
 
 COLUMNS = (
@@ -116,6 +119,21 @@ def _weighted(name: str) -> pl.Expr:
     return pl.when(weight.sum() > 0).then(mean).otherwise(None).alias(name)
 
 
+def headline(frame: pl.DataFrame) -> Headline | None:
+    """The answer in one sentence."""
+    total = total_of(frame, "total_ns")
+    most = greatest(frame.group_by("name", maintain_order=True).agg(pl.col("total_ns", "calls").sum()), "total_ns")
+    if most is None:
+        return None
+    return Headline.of(
+        "{name} takes {share} of the time in kernels, copies and fills: {total} in {calls} calls over all ranks.",
+        name=(most["name"], ""),
+        share=(most["total_ns"] / total, "ratio"),
+        total=(most["total_ns"], "ns"),
+        calls=(most["calls"], "count"),
+    )
+
+
 analysis = Analysis(
     name="kernels",
     doc=__doc__,
@@ -147,4 +165,5 @@ analysis = Analysis(
         Parameter("match", "only kernels whose name this finds, case aside", kind="regex"),
         Parameter("by", "what tells rows apart", default="name", choices=("name", "shape", "operator")),
     ),
+    headline=headline,
 )

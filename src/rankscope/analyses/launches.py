@@ -31,12 +31,14 @@ from rankscope.results import (
     Column,
     Evidence,
     Finding,
+    Headline,
     Inputs,
     Parameter,
     Tables,
     by_window,
     chosen_launches,
     concat_ranks,
+    greatest,
 )
 
 COLUMNS = (
@@ -202,12 +204,27 @@ def _queue_of(parts: Sequence[pl.DataFrame]) -> tuple[float | None, int | None, 
     return area / weight if weight else None, deepest, bound, bound / span if span else None, longest
 
 
+def headline(frame: pl.DataFrame) -> Headline | None:
+    """The answer in one sentence."""
+    worst, latency = greatest(frame, "launch_bound_share"), frame["median_latency_ns"].median()
+    if not isinstance(latency, float):
+        return None
+    middle = {"latency": (round(latency), "ns")}
+    if worst is None:
+        return Headline.of("A launch takes {latency} to begin on the device (median).", **middle)
+    text = (
+        "A launch takes {latency} to begin on the device (median); rank {rank} waits for launches {share} of its span."
+    )
+    return Headline.of(text, rank=(worst["rank"], ""), share=(worst["launch_bound_share"], "ratio"), **middle)
+
+
 analysis = Analysis(
     name="launches",
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
     across_ranks=across_ranks,
+    headline=headline,
     reads={
         "device_events": ("start_ns", "end_ns", "name", "device", "stream", "launch_row", "launch_ns"),
         "runtime_calls": ("start_ns", "end_ns", "name"),

@@ -25,7 +25,17 @@ from collections.abc import Sequence
 import polars as pl
 
 from rankscope.primitives.allocations import HOST, MEMORY_COLUMNS, end_of_steps, samples
-from rankscope.results import Analysis, Column, Finding, Inputs, Tables, concat_ranks, rows_by_window
+from rankscope.results import (
+    Analysis,
+    Column,
+    Finding,
+    Headline,
+    Inputs,
+    Tables,
+    concat_ranks,
+    greatest,
+    rows_by_window,
+)
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -128,12 +138,28 @@ def _capacity(inputs: Inputs) -> pl.Expr:
     return number.replace_strict(known, default=None, return_dtype=pl.Int64)
 
 
+def headline(frame: pl.DataFrame) -> Headline | None:
+    """The answer in one sentence."""
+    peak = greatest(frame, "peak_allocated") or greatest(frame, "change_peak")
+    if peak is None:
+        return None
+    amount = peak["peak_allocated"] if peak["peak_allocated"] is not None else peak["change_peak"]
+    values = {"rank": (peak["rank"], ""), "device": (peak["device"], ""), "peak": (amount, "bytes")}
+    text = "Rank {rank} needs the most memory: {peak} on {device}"
+    if peak["total_memory"] and peak["peak_allocated"] is not None:
+        text, values["share"] = text + ", {share} of what it has", (amount / peak["total_memory"], "ratio")
+    if peak["peak_step"] is not None:
+        text, values["step"] = text + ", in step {step}", (peak["peak_step"], "")
+    return Headline.of(f"{text}.", **values)
+
+
 analysis = Analysis(
     name="memory",
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
     across_ranks=across_ranks,
+    headline=headline,
     reads={
         "memory_events": MEMORY_COLUMNS,
         "host_ops": ("start_ns", "end_ns", "name", "pid", "tid"),

@@ -23,7 +23,7 @@ import polars as pl
 from rankscope.primitives.allocations import MEMORY_COLUMNS, blocks, samples
 from rankscope.primitives.ancestry import parents
 from rankscope.primitives.owning import with_ancestors
-from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
+from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, by_window, concat_ranks, greatest
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -125,12 +125,23 @@ def _live_at_peak(found: pl.DataFrame) -> pl.Series:
     return pl.Series("live", values)
 
 
+def headline(frame: pl.DataFrame) -> Headline | None:
+    """The answer in one sentence."""
+    named = frame.filter(pl.col("name").is_not_null())
+    most = greatest(named.group_by("name", maintain_order=True).agg(pl.col("self_increase").sum()), "self_increase")
+    if most is None:
+        return None
+    text = "{name} allocates the most beyond what it releases itself: {increase} over all ranks."
+    return Headline.of(text, name=(most["name"], ""), increase=(most["self_increase"], "bytes"))
+
+
 analysis = Analysis(
     name="memory_operators",
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
     across_ranks=across_ranks,
+    headline=headline,
     reads={
         "memory_events": MEMORY_COLUMNS,
         "host_ops": ("start_ns", "end_ns", "name", "pid", "tid", "parent_row"),

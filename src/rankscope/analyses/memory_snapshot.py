@@ -25,7 +25,17 @@ from collections.abc import Sequence
 import polars as pl
 
 from rankscope.primitives.snapshots import USED, lives, peaks
-from rankscope.results import Analysis, Column, Finding, Inputs, Tables, concat_ranks, rows_by_window
+from rankscope.results import (
+    Analysis,
+    Column,
+    Finding,
+    Headline,
+    Inputs,
+    Tables,
+    concat_ranks,
+    greatest,
+    rows_by_window,
+)
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -104,12 +114,29 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     )
 
 
+def headline(frame: pl.DataFrame) -> Headline | None:
+    """The answer in one sentence."""
+    most = greatest(frame, "reserved")
+    if most is None:
+        return None
+    values = {
+        "rank": (most["rank"], ""),
+        "reserved": (most["reserved"], "bytes"),
+        "allocated": (most["allocated"], "bytes"),
+    }
+    if most["fragmentation"] is None:
+        return Headline.of("Rank {rank}’s allocator holds {reserved}, of which {allocated} is in use.", **values)
+    text = "Rank {rank}’s allocator holds {reserved}: {allocated} in use, {fragmentation} of the rest scattered."
+    return Headline.of(text, fragmentation=(most["fragmentation"], "ratio"), **values)
+
+
 analysis = Analysis(
     name="memory_snapshot",
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
     across_ranks=across_ranks,
+    headline=headline,
     reads={
         "snapshot_segments": ("device", "bytes", "pool", "expandable"),
         "snapshot_blocks": ("segment_row", "device", "address", "bytes", "requested", "state"),

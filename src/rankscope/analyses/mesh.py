@@ -22,7 +22,7 @@ import polars as pl
 
 from rankscope.primitives.communicators import ranks_of
 from rankscope.primitives.mesh import HOST, Mesh, mesh_of
-from rankscope.results import Analysis, Column, Evidence, Finding, Inputs, Tables
+from rankscope.results import Analysis, Column, Evidence, Finding, Headline, Inputs, Tables, greatest
 
 COLUMNS = (
     Column("dimension", "", "the dimension: `dp`, `tp`, `pp`, …, `host`"),
@@ -155,11 +155,27 @@ def _findings(frame: pl.DataFrame, rows: pl.DataFrame) -> list[Finding]:
     ]
 
 
+def headline(frame: pl.DataFrame) -> Headline | None:
+    """The answer in one sentence."""
+    worst = greatest(frame, "imbalance")
+    if worst is None:
+        return None
+    rows = frame.filter((pl.col("dimension") == worst["dimension"]) & (pl.col("level") == worst["level"]))
+    most = greatest(rows, "compute_ns")
+    if most is None:
+        return None
+    text = "Compute differs most along {dimension}: {label} has {imbalance} more than the mean."
+    return Headline.of(
+        text, dimension=(worst["dimension"], ""), label=(most["label"], ""), imbalance=(worst["imbalance"], "ratio")
+    )
+
+
 analysis = Analysis(
     name="mesh",
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
     across_ranks=across_ranks,
+    headline=headline,
     requires=("collectives", "step_time", "stragglers"),
 )

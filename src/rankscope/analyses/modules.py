@@ -25,7 +25,18 @@ from rankscope.primitives.ancestry import inside
 from rankscope.primitives.modules import TOP, launched_by_modules, module_calls
 from rankscope.primitives.steps import host_steps
 from rankscope.primitives.unions import covered_by
-from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
+from rankscope.results import (
+    Analysis,
+    Column,
+    Finding,
+    Headline,
+    Inputs,
+    Tables,
+    by_window,
+    concat_ranks,
+    greatest,
+    total_of,
+)
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -128,12 +139,29 @@ def _with_device(host: pl.DataFrame, launched: pl.DataFrame, has_device: bool) -
     return joined.with_columns(pl.when(known).then(pl.col(name).fill_null(0)).alias(name) for name in names)
 
 
+def headline(frame: pl.DataFrame) -> Headline | None:
+    """The answer in one sentence."""
+    column = "device_self_ns" if total_of(frame, "device_self_ns") else "host_self_ns"
+    total = total_of(frame, column)
+    most = greatest(frame.group_by("module", maintain_order=True).agg(pl.col(column).sum()), column)
+    if most is None:
+        return None
+    return Headline.of(
+        "{module} takes the most {where} time of its own: {time}, {share} of all modules’ over all ranks.",
+        module=(most["module"], ""),
+        where=("device" if column.startswith("device") else "host", ""),
+        time=(most[column], "ns"),
+        share=(most[column] / total, "ratio"),
+    )
+
+
 analysis = Analysis(
     name="modules",
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
     across_ranks=across_ranks,
+    headline=headline,
     reads={
         "python_frames": ("start_ns", "end_ns", "name", "pid", "tid", "python_module_id"),
         "host_ops": ("start_ns", "self_ns", "module_hierarchy"),

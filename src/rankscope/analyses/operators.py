@@ -45,6 +45,7 @@ from rankscope.results import (
     Analysis,
     Column,
     Finding,
+    Headline,
     Inputs,
     Parameter,
     Parameters,
@@ -52,6 +53,8 @@ from rankscope.results import (
     by_window,
     chosen_starts,
     concat_ranks,
+    greatest,
+    total_of,
 )
 
 COLUMNS = (
@@ -250,12 +253,30 @@ def reads_more(parameters: Parameters) -> dict[str, tuple[str, ...]]:
     }
 
 
+def headline(frame: pl.DataFrame) -> Headline | None:
+    """The answer in one sentence."""
+    column = "device_self_ns" if total_of(frame, "device_self_ns") else "host_self_ns"
+    total = total_of(frame, column)
+    most = greatest(frame.group_by("name", maintain_order=True).agg(pl.col(column, "calls").sum()), column)
+    if most is None:
+        return None
+    return Headline.of(
+        "{name} takes {share} of the {where} time of all operators: {total} in {calls} calls.",
+        name=(most["name"], ""),
+        share=(most[column] / total, "ratio"),
+        where=("device" if column.startswith("device") else "host", ""),
+        total=(most[column], "ns"),
+        calls=(most["calls"], "count"),
+    )
+
+
 analysis = Analysis(
     name="operators",
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
     across_ranks=across_ranks,
+    headline=headline,
     reads={
         "host_ops": (
             "start_ns", "end_ns", "name", "pid", "tid", "depth", "parent_row", "self_ns", "input_dims", "input_types",

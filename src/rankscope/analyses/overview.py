@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from rankscope.results import Analysis, Column, Finding, Inputs, Tables
+from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables
 
 COLUMNS = (
     Column("world_size", "ranks", "ranks in the job, as the traces say; null where none does"),
@@ -93,6 +93,26 @@ def _whole(value: object) -> int | None:
     return round(value) if isinstance(value, int | float) else None
 
 
+def headline(frame: pl.DataFrame) -> Headline | None:
+    """The answer in one sentence."""
+    row = frame.row(0, named=True)
+    if row["step_ns"] is None:
+        return None
+    step = (row["step_ns"], "ns")
+    if row["exposed_share"] is not None and row["communication_ns"]:
+        share = (row["exposed_share"], "ratio")
+        return Headline.of(
+            "A step takes {step}; {share} of it is communication that nothing hides.", step=step, share=share
+        )
+    if row["busy_share"] is not None:
+        return Headline.of(
+            "A step takes {step}; the devices are busy {busy} of their time.",
+            step=step,
+            busy=(row["busy_share"], "ratio"),
+        )
+    return Headline.of("A step takes {step}.", step=step)
+
+
 analysis = Analysis(
     name="overview",
     doc=__doc__,
@@ -100,4 +120,5 @@ analysis = Analysis(
     per_rank=per_rank,
     across_ranks=across_ranks,
     requires=("device_time", "step_time"),
+    headline=headline,
 )

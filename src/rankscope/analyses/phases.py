@@ -40,7 +40,17 @@ from rankscope.primitives.phases import (
 )
 from rankscope.primitives.steps import host_steps, one_window, owners
 from rankscope.primitives.synchronization import waiting_calls
-from rankscope.results import Analysis, Column, Finding, Inputs, Tables, concat_ranks, steps_by_window
+from rankscope.results import (
+    Analysis,
+    Column,
+    Finding,
+    Headline,
+    Inputs,
+    Tables,
+    concat_ranks,
+    steps_by_window,
+    total_of,
+)
 
 _OTHER = "other"
 COLUMNS = (
@@ -139,12 +149,23 @@ def _device(
     return {f"{name}_ns": value for name, value in found.items()}
 
 
+def headline(frame: pl.DataFrame) -> Headline | None:
+    """The answer in one sentence."""
+    wall = total_of(frame, "wall_ns")
+    if not wall:
+        return None
+    parts = {name: (total_of(frame, f"{name}_ns") / wall, "ratio") for name in ("forward", "backward", "optimizer")}
+    text = "Of a step on the host the forward takes {forward}, the backward {backward} and the optimizer {optimizer}."
+    return Headline.of(text, **parts)
+
+
 analysis = Analysis(
     name="phases",
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
     across_ranks=across_ranks,
+    headline=headline,
     reads={
         "device_events": ("start_ns", "end_ns", "name", "kind", "is_collective", "launch_ns"),
         "host_ops": (

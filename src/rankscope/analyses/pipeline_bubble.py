@@ -29,7 +29,18 @@ import polars as pl
 from rankscope.primitives.activity import time_of
 from rankscope.primitives.communicators import ranks_of
 from rankscope.primitives.mesh import mesh_of
-from rankscope.results import Analysis, Column, Evidence, Finding, Inputs, Tables, by_window, concat_ranks
+from rankscope.results import (
+    Analysis,
+    Column,
+    Evidence,
+    Finding,
+    Headline,
+    Inputs,
+    Tables,
+    by_window,
+    concat_ranks,
+    greatest,
+)
 
 COLUMNS = (
     Column("stage", "", "the pipeline stage, from 0; null where no mesh is known"),
@@ -170,12 +181,23 @@ def _findings(frame: pl.DataFrame, rows: pl.DataFrame, stages: int | None) -> li
     ]
 
 
+def headline(frame: pl.DataFrame) -> Headline | None:
+    """The answer in one sentence."""
+    worst = greatest(frame, "bubble_ratio")
+    if worst is None or worst["stage"] is None:
+        return None
+    text = "Stage {stage} waits the most for its neighbours: {bubble} of step {step}."
+    step = worst["step"] if worst["step"] is not None else "–"
+    return Headline.of(text, stage=(worst["stage"], ""), bubble=(worst["bubble_ratio"], "ratio"), step=(step, ""))
+
+
 analysis = Analysis(
     name="pipeline_bubble",
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
     across_ranks=across_ranks,
+    headline=headline,
     reads={"device_events": ("start_ns", "end_ns", "stream")},
     requires=("collectives", "step_time"),
 )

@@ -27,7 +27,18 @@ from rankscope.primitives.owning import with_ancestors
 from rankscope.primitives.phases import BACKWARD, phase_at, phase_sets
 from rankscope.primitives.steps import Bool, host_steps
 from rankscope.primitives.unions import covered_by
-from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
+from rankscope.results import (
+    Analysis,
+    Column,
+    Finding,
+    Headline,
+    Inputs,
+    Tables,
+    by_window,
+    concat_ranks,
+    greatest,
+    total_of,
+)
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -143,12 +154,22 @@ def _run_again(operators: pl.DataFrame, annotations: pl.DataFrame) -> tuple[Bool
     return again & ~inner, forward
 
 
+def headline(frame: pl.DataFrame) -> Headline | None:
+    """The answer in one sentence."""
+    most = greatest(frame, "host_ns")
+    if most is None:
+        return None
+    text = "The backward runs operators of the forward again for {host} of host time over all ranks; most of it {name}."
+    return Headline.of(text, host=(total_of(frame, "host_ns"), "ns"), name=(most["name"], ""))
+
+
 analysis = Analysis(
     name="recompute",
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
     across_ranks=across_ranks,
+    headline=headline,
     reads={
         "host_ops": (
             "start_ns", "end_ns", "name", "pid", "tid", "depth", "parent_row", "sequence", "forward_thread",

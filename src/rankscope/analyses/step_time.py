@@ -23,7 +23,7 @@ import polars as pl
 from rankscope.primitives.activity import Activity, activity, data_loading, time_of
 from rankscope.primitives.intervals import EMPTY, Int64, IntervalSet
 from rankscope.primitives.steps import one_window, step_windows
-from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
+from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, by_window, concat_ranks, greatest
 
 CATEGORIES = (
     Column("compute_ns", "ns", "the device computed"),
@@ -106,6 +106,18 @@ def _breakdown(sets: Activity, window: Tables, begin: Int64, end: Int64) -> dict
     return parts
 
 
+def headline(frame: pl.DataFrame) -> Headline | None:
+    """The answer in one sentence."""
+    longest, median = greatest(frame, "window_ns"), frame["window_ns"].median()
+    if longest is None or not isinstance(median, float):
+        return None
+    values = {"rank": (longest["rank"], ""), "window": (longest["window_ns"], "ns")}
+    if longest["step"] is None or frame.height == 1:
+        return Headline.of("The longest window is rank {rank}’s, of {window}.", **values)
+    text = "The longest step is step {step} on rank {rank}: {window}, where the median is {median}."
+    return Headline.of(text, step=(longest["step"], ""), median=(round(median), "ns"), **values)
+
+
 analysis = Analysis(
     name="step_time",
     doc=__doc__,
@@ -118,4 +130,5 @@ analysis = Analysis(
         "runtime_calls": ("start_ns", "end_ns"),
         "annotations": ("start_ns", "end_ns", "name", "pid", "tid", "on_device", "step"),
     },
+    headline=headline,
 )

@@ -14,8 +14,10 @@ Peers are the other ranks with the same program (one pipeline stage). Ranks tied
 a step, but whoever waits has its device in a communication kernel and nothing else to do; so a victim, near or far,
 has no excess. A rank is named if its excess, or that of a part of its time, exceeds what the others show by chance:
 lastingly (its mean, in standard errors) or in some steps (so often as chance would not have it); its findings say so.
-`saving_ns` is what a step would gain at most if it took no longer than the slowest of the others. Ranks that fill a
-slice of the mesh or a host alike are one finding. A rank without peers is not judged.
+Hosts stumble, now here, now there: what a rank spends at the same place of its program in two steps is also held
+against its peers by itself (Σ over places of the lesser of the two). `saving_ns` is what a step gains at most if it
+took no longer than the slowest of the others; more work is shared out evenly, so of n ranks it gains (n − 1) / n. Ranks
+that fill a slice of the mesh or a host alike are one finding. A rank without peers is not judged.
 
 The cause is the part of its late steps that exceeds the peers':
 
@@ -45,12 +47,14 @@ from rankscope.primitives.causes import Cause
 from rankscope.primitives.clocks import base_times
 from rankscope.primitives.communicators import POINT_TO_POINT, ranks_of
 from rankscope.primitives.intervals import Int64
-from rankscope.primitives.lateness import Arrivals, arrivals, excess, pass_on, union_by
+from rankscope.primitives.lateness import arrivals, excess, measures, pass_on
 from rankscope.primitives.mesh import Mesh, mesh_of
-from rankscope.primitives.owntime import own_times, roles
+from rankscope.primitives.owntime import WAITING, own_times, roles
+from rankscope.primitives.recurrence import COLUMNS as RECURRING
+from rankscope.primitives.recurrence import Bounds, host_pieces, pieces, recurring
 from rankscope.primitives.slowlinks import SlowLink, slow_links
 from rankscope.primitives.stretches import PARTS, parts_until, previous, step_work
-from rankscope.results import Analysis, Column, Evidence, Finding, Inputs, Tables, by_window
+from rankscope.results import Analysis, Column, Evidence, Finding, Headline, Inputs, Tables, by_window, greatest
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -70,7 +74,8 @@ _STARTED, _ENDED = tuple(f"{name}_by_start" for name in PARTS), tuple(f"{name}_b
 _MAPPED = {
     "rank": pl.Int64, "window": pl.Int64, "match": pl.Int64, "previous": pl.Int64, "step": pl.Int64,
     "start_ns": pl.Int64, "end_ns": pl.Int64, "count": pl.Int64, "on_host": pl.Boolean, "work": pl.Int64,
-    **dict.fromkeys((*_STARTED, *_ENDED, *_WORK), pl.Int64),
+    "of_host": pl.Boolean,
+    **dict.fromkeys(RECURRING, pl.Int64), **dict.fromkeys((*_STARTED, *_ENDED, *_WORK), pl.Int64),
 }  # fmt: skip
 
 
@@ -92,7 +97,12 @@ def _of_window(window: Tables, own: pl.DataFrame, inputs: Inputs, number: int) -
     before = previous(own["group"].to_list(), _members(own), start, end)
     match = own["match"].to_numpy()
     extra = inputs.options.communication
-    by_start, by_end = parts_until(window, start, extra), parts_until(window, end, extra)
+    at, code = pieces(window["device_events"], window["host_ops"], window["annotations"], extra)
+    until = parts_until(window, np.concatenate([start, end, at]), extra)
+    by_start, by_end, by_piece = (
+        {part: each[n] for part, each in until.items()}
+        for n in (slice(0, start.size), slice(start.size, 2 * start.size), slice(2 * start.size, None))
+    )
     frame = own.select("rank", "window", "match", "step", "start_ns", "end_ns").with_columns(
         pl.Series("previous", np.where(before >= 0, match[before], -1) if match.size else match, pl.Int64),
         pl.Series("count", np.searchsorted(ended, end, side="right"), pl.Int64),
@@ -103,15 +113,29 @@ def _of_window(window: Tables, own: pl.DataFrame, inputs: Inputs, number: int) -
     launched = step_work(window, extra).with_columns(
         pl.lit(inputs.rank, pl.Int64).alias("rank"), pl.lit(number, pl.Int64).alias("window")
     )
-    # Two kinds of rows in one frame: collectives, and what steps launched (without a match).
+    again = recurring(at, code, at - by_piece[WAITING], _bounds(own, end, end - by_end[WAITING])).with_columns(
+        pl.lit(inputs.rank, pl.Int64).alias("rank"), pl.lit(number, pl.Int64).alias("window")
+    )
+    hosts = recurring(*host_pieces(window["host_ops"], window["runtime_calls"], window["annotations"])).with_columns(
+        pl.lit(inputs.rank, pl.Int64).alias("rank"), pl.lit(number, pl.Int64).alias("window")
+    )
+    again, hosts = again.with_columns(of_host=pl.lit(False)), hosts.with_columns(of_host=pl.lit(True))
+    # Three kinds of rows in one frame: collectives, what steps launched (`work`), and pairs of steps (`other`).
     return pl.concat(
         [
             part.with_columns(
                 pl.lit(None, dtype).alias(n) for n, dtype in _MAPPED.items() if n not in part.columns
             ).select(pl.col(n).cast(dtype) for n, dtype in _MAPPED.items())
-            for part in (frame, launched)
+            for part in (frame, launched, again, hosts)
         ]
     )
+
+
+def _bounds(own: pl.DataFrame, end: Int64, end_own: Int64) -> Bounds:
+    """Steps are told by the collectives that all recorded ranks of their group have."""
+    whole = pl.col("matched_ranks") == pl.col("matched_ranks").max().over("group", "group_ranks")
+    rows = own.select("step", whole.alias("whole"), pl.Series("end_ns", end), pl.Series("own_ns", end_own))
+    return Bounds.of(rows.filter("whole"))
 
 
 def _members(own: pl.DataFrame) -> dict[str, frozenset[int]]:
@@ -138,10 +162,11 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     carried = np.where(carries, _began_by(rows)[found.last], -1)
     behind = pass_on(event, rank, rows["begin_ns"].to_numpy(), arrival, found, inherits, carried)
     blamed = np.where(late[found.last] > 0, rank[behind], -1)
-    table = _measure(ranks, rows, found, late, blamed, _communicators(rows, inputs))
-    work = mapped.filter(pl.col("match").is_null()).select("rank", "step", "work", *_WORK)
+    table = measures(ranks, rows, found, late, blamed, _communicators(rows, inputs))
+    work = mapped.filter(pl.col("work").is_not_null()).select("rank", "step", "work", *_WORK)
+    again = mapped.filter(pl.col("other").is_not_null()).select("rank", "of_host", *RECURRING)
     mesh = _mesh(inputs)
-    standing = _standing(stretches, work, mesh, inputs)
+    standing = _standing(stretches, work, again, mesh, inputs)
     verdicts = standing.blamed()
     links = slow_links(inputs.results["collectives"], standing.step_ns)
     table = _with_causes(table, verdicts)
@@ -152,7 +177,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     )
 
 
-def _standing(stretches: pl.DataFrame, work: pl.DataFrame, mesh: Mesh, inputs: Inputs) -> Standing:
+def _standing(stretches: pl.DataFrame, work: pl.DataFrame, again: pl.DataFrame, mesh: Mesh, inputs: Inputs) -> Standing:
     """The ranks' own times, step by step."""
     collectives = inputs.results["collectives"]
     groups = collectives.select("match", "group", "group_ranks").drop_nulls("match").unique("match")
@@ -165,7 +190,7 @@ def _standing(stretches: pl.DataFrame, work: pl.DataFrame, mesh: Mesh, inputs: I
     ended = rows.with_columns(pl.col(name).alias(part) for part, name in zip(PARTS, _ENDED, strict=True))
     stage = mesh.frame.filter(pl.col("dimension") == mesh.pipeline) if mesh.pipeline else mesh.frame.clear()
     stages = dict(stage.select("rank", "coordinate").iter_rows())
-    return Standing(own_times(ended), work, roles(collectives, stages), on_host=bool(stretches["on_host"].all()))
+    return Standing(own_times(ended), work, again, roles(collectives, stages), on_host=bool(stretches["on_host"].all()))
 
 
 def _mesh(inputs: Inputs) -> Mesh:
@@ -256,51 +281,6 @@ def _quiet(ranks: Sequence[int]) -> pl.DataFrame:
     )
 
 
-def _measure(
-    ranks: Sequence[int], rows: pl.DataFrame, found: Arrivals, late: Int64, blamed: Int64, group: Int64
-) -> pl.DataFrame:
-    """Lateness, waits and savings by rank."""
-    rank, step = rows["rank"].to_numpy(), rows["step_index"].to_numpy()
-    steps = int(step.max()) + 1
-    event_step = step[found.last]
-    known = np.array(ranks, dtype=np.int64)
-    place = np.searchsorted(known, rank)
-    size = known.size * steps
-    worst = np.zeros(size, dtype=np.int64)
-    np.maximum.at(worst, place * steps + step, late)
-    caused = blamed >= 0
-    code = np.searchsorted(known, np.where(caused, blamed, known[0])) * steps + event_step
-    waited = union_by(code[caused], found.first_ns[caused], found.last_ns[caused], size)
-    # Those who wait in one of its groups and those who wait in another wait for the same delay: the greater counts.
-    groups, cell = np.unique(np.stack([code[caused], group[caused]]), axis=1, return_inverse=True)
-    each = union_by(cell.reshape(-1), found.second_ns[caused], found.last_ns[caused], groups.shape[1])
-    saved = np.zeros(size, dtype=np.int64)
-    np.maximum.at(saved, groups[0], each)
-    seen = np.zeros(size, dtype=np.bool_)
-    seen[place * steps + step] = True
-    last = np.zeros(rank.size, dtype=np.bool_)
-    last[found.last[late[found.last] > 0]] = True
-    # A step counts as late for the rank that is to blame, not for the one that handed its lateness on.
-    late_step = (waited > 0).reshape(known.size, steps)
-    count = np.maximum(seen.reshape(known.size, steps).sum(axis=1), 1)
-    collectives = np.maximum(np.bincount(place, minlength=known.size), 1)
-    compared = np.bincount(place, minlength=known.size) > 0
-    return pl.DataFrame(
-        {
-            "rank": known,
-            "lateness_ns": worst.reshape(known.size, steps).sum(axis=1) // count,
-            "waited_ns": waited.reshape(known.size, steps).sum(axis=1),
-            "last_share": np.bincount(place, weights=last, minlength=known.size) / collectives,
-            "steps": seen.reshape(known.size, steps).sum(axis=1).astype(np.int64),
-            "late_steps": late_step.sum(axis=1).astype(np.int64),
-            "saving_ns": saved.reshape(known.size, steps).sum(axis=1) // steps,
-            "compared": compared,
-        }
-    ).with_columns(
-        pl.when("compared").then(name).alias(name) for name in ("lateness_ns", "waited_ns", "last_share", "saving_ns")
-    )
-
-
 def _with_causes(table: pl.DataFrame, verdicts: Sequence[Blamed]) -> pl.DataFrame:
     """The causes beside the measures."""
     causes: dict[int, Cause] = {each.ranks[0]: each.cause for each in verdicts}
@@ -382,6 +362,22 @@ def _slow_networks(links: Sequence[SlowLink], steps: int) -> list[Finding]:
     return findings
 
 
+def headline(frame: pl.DataFrame) -> Headline | None:
+    """The answer in one sentence."""
+    if not frame.height:
+        return None
+    worst = greatest(frame.filter(pl.col("cause").is_not_null()), "waited_ns")
+    if worst is None:
+        return Headline.of("No rank holds the others up by more than chance.")
+    return Headline.of(
+        "Rank {rank} holds the others up: they waited {waited} for it over {steps} steps, and the cause is {cause}.",
+        rank=(worst["rank"], ""),
+        waited=(worst["waited_ns"], "ns"),
+        steps=(worst["steps"], "count"),
+        cause=(worst["cause"].replace("_", " "), ""),
+    )
+
+
 analysis = Analysis(
     name="stragglers",
     doc=__doc__,
@@ -389,10 +385,11 @@ analysis = Analysis(
     per_rank=per_rank,
     across_ranks=across_ranks,
     reads={
-        "device_events": ("start_ns", "end_ns", "name", "kind", "is_collective", "launch_ns", "grid"),
+        "device_events": ("start_ns", "end_ns", "name", "kind", "is_collective", "stream", "launch_ns", "grid"),
         "host_ops": ("start_ns", "end_ns", "name", "pid", "tid", "depth", "input_dims"),
         "runtime_calls": ("start_ns", "end_ns", "name"),
         "annotations": ("start_ns", "end_ns", "name", "pid", "tid", "on_device", "step"),
     },
     requires=("collectives", "clock"),
+    headline=headline,
 )

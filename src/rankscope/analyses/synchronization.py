@@ -24,7 +24,18 @@ from rankscope.primitives.enclosing import innermost
 from rankscope.primitives.intervals import Int64, IntervalSet
 from rankscope.primitives.steps import host_steps, owners
 from rankscope.primitives.synchronization import waiting_calls
-from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
+from rankscope.results import (
+    Analysis,
+    Column,
+    Finding,
+    Headline,
+    Inputs,
+    Tables,
+    by_window,
+    concat_ranks,
+    greatest,
+    total_of,
+)
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -134,12 +145,27 @@ def _idle_after(calls: pl.DataFrame, busy: IntervalSet) -> Int64:
     return idle
 
 
+def headline(frame: pl.DataFrame) -> Headline | None:
+    """The answer in one sentence."""
+    total = total_of(frame, "idle_ns")
+    most = greatest(frame, "idle_ns")
+    if most is None:
+        return None
+    return Headline.of(
+        "The host waits for the device in {calls} calls, which leave it idle {idle}; most by {call}.",
+        calls=(total_of(frame, "calls"), "count"),
+        idle=(total, "ns"),
+        call=(most["call"], ""),
+    )
+
+
 analysis = Analysis(
     name="synchronization",
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
     across_ranks=across_ranks,
+    headline=headline,
     reads={
         "runtime_calls": ("start_ns", "end_ns", "name", "pid", "tid"),
         "host_ops": ("start_ns", "end_ns", "name", "pid", "tid", "parent_row"),

@@ -27,7 +27,7 @@ from rankscope.primitives.activity import time_of, with_category
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.kernels import COMMUNICATION
 from rankscope.primitives.steps import step_windows
-from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
+from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, by_window, concat_ranks, total_of
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -145,12 +145,28 @@ def _efficient(start: Int64, end: Int64, blocks: np.ndarray) -> float:
     return float((running * np.diff(instants)).sum())
 
 
+def headline(frame: pl.DataFrame) -> Headline | None:
+    """The answer in one sentence."""
+    known = frame.filter(pl.col("utilization").is_not_null()).sort("utilization", maintain_order=True)
+    if not known.height:
+        return None
+    least = known.row(0, named=True)
+    mean = total_of(known, "kernel_ns") / total_of(known, "span_ns") if total_of(known, "span_ns") else 0.0
+    return Headline.of(
+        "Kernels run {mean} of the devices’ time; least on rank {rank}: {least}.",
+        mean=(mean, "ratio"),
+        rank=(least["rank"], ""),
+        least=(least["utilization"], "ratio"),
+    )
+
+
 analysis = Analysis(
     name="utilization",
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
     across_ranks=across_ranks,
+    headline=headline,
     reads={
         "device_events": (
             "start_ns", "end_ns", "name", "kind", "is_collective", "device", "stream", "launch_ns", "blocks_per_sm",

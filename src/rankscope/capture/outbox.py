@@ -33,7 +33,7 @@ LOOP_LIMIT_S = 1.0
 
 BUSY = "the trace before was still being written"
 
-Failed = Callable[[int | None, int | None, Exception, str], None]
+Failed = Callable[[int | None, int | None, BaseException, str], None]
 
 
 @dataclass(frozen=True)
@@ -92,11 +92,11 @@ class Outbox:
             saved = room.staged(self._place(), target.name)
             if not self._off_loop:
                 self._save(ended.recording, saved)
+            ended = replace(ended, stall_ns=ended.stall_ns + time.perf_counter_ns() - began)
+            self._writer.submit(lambda: self._finish(ended, saved, target))
         except BaseException:
             self.busy = False
             raise
-        ended = replace(ended, stall_ns=ended.stall_ns + time.perf_counter_ns() - began)
-        self._writer.submit(lambda: self._finish(ended, saved, target))
 
     def _finish(self, ended: Ended, saved: Path, target: Path) -> None:
         began = time.perf_counter_ns()

@@ -1,4 +1,5 @@
-"""SIGTERM while a trace is in the making: what was recorded is written, and the process ends as it would have.
+"""SIGTERM while a trace is in the making: what was recorded is written, and the process ends as it would have. Ctrl-C
+waits until torch's profiler is in a state that it can be left in.
 
 A handler of the job's own is left alone: whoever set one leaves the loop by it. Ours is set only from a warm-up until
 the trace is written, because Python runs a handler between two of its own instructions: a process that hangs inside a
@@ -18,6 +19,7 @@ _save: Callable[[], None] | None = None
 _pid = 0
 _inside = 0
 _due = False
+_interrupted = False
 
 
 def arm(save: Callable[[], None]) -> None:
@@ -41,17 +43,43 @@ def disarm() -> None:
 
 
 class Uninterrupted:
-    """Around work that ``save`` could not be called within: a SIGTERM waits for its end."""
+    """Around work that must not be left in its middle: a SIGTERM and a Ctrl-C wait for its end, unless the job has a
+    handler of its own for them."""
 
     def __enter__(self) -> None:
         global _inside
+        # In this order: a Ctrl-C between any two instructions must leave the count right.
+        if (
+            not _inside
+            and threading.current_thread() is threading.main_thread()
+            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        ):
+            with suppress(ValueError):  # an interpreter within another sets no handlers
+                signal.signal(signal.SIGINT, _on_interrupt)
         _inside += 1
 
     def __exit__(self, *_exception: object) -> None:
-        global _inside
+        global _inside, _interrupted
         _inside -= 1
-        if _due and not _inside:
+        if _inside:
+            return
+        if threading.current_thread() is threading.main_thread():
+            if signal.getsignal(signal.SIGINT) is _on_interrupt:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+            interrupted, _interrupted = _interrupted, False
+            if interrupted:
+                raise KeyboardInterrupt
+        if _due:
             _end()
+
+
+def _on_interrupt(_number: int, _frame: FrameType | None) -> None:
+    global _interrupted
+    if _inside:
+        _interrupted = True
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    raise KeyboardInterrupt
 
 
 def _on_term(_number: int, _frame: FrameType | None) -> None:

@@ -228,7 +228,7 @@ def device_of() -> Device:
             pci := _pci(properties),
             numa_node_of(pci),
         )
-    return Device("cpu", _cpu_name(), None, None)
+    return Device("cpu", cpu_name(), None, None)
 
 
 def versions() -> dict[str, str]:
@@ -305,7 +305,8 @@ def _pci(properties: object) -> str | None:
     return "{:04x}:{:02x}:{:02x}.0".format(*numbers) if len(numbers) == len(parts) else None
 
 
-def _cpu_name() -> str | None:
+def cpu_name() -> str | None:
+    """The CPU's name, as Linux or Python say."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
             for line in file:

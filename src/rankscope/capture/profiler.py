@@ -7,7 +7,6 @@ wrong is warned of once, and is in the rank's manifest.
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
 import time
@@ -19,6 +18,7 @@ import torch
 
 from rankscope.capture import preemption, rivals, untouched
 from rankscope.capture.anchors import Anchors
+from rankscope.capture.ending import at_end, forget
 from rankscope.capture.entry import Entry, enter
 from rankscope.capture.notices import warn
 from rankscope.capture.outbox import BUSY, Ended, Outbox
@@ -30,8 +30,9 @@ from rankscope.capture.surface import TorchSurface
 from rankscope.capture.told import Told
 from rankscope.capture.usernotes import UserNotes
 from rankscope.capture.way import THREAD
-from rankscope.capture.writer import EXIT_LIMIT_S, Writer
+from rankscope.capture.writer import Writer, exit_time_left
 from rankscope.rundir.config import CaptureConfig
+from rankscope.rundir.measurement import PLAN_VARIABLE
 from rankscope.rundir.metadata import METADATA_KEY
 from rankscope.rundir.ranks import RanksLike
 
@@ -119,12 +120,9 @@ class Profiler(TorchSurface):
         self._times: StepTimes | None = None
         self._notes = UserNotes()
         self._anchors = Anchors()
-        self._window_stall_ns = 0
-        self._earlier_stall_ns = 0
-        self._recorded = 0
+        self._window_stall_ns = self._earlier_stall_ns = 0
+        self._start_step = self._recorded = self._pid = 0
         self._told = False
-        self._start_step = 0
-        self._pid = 0
 
     # --- what a loop calls ----------------------------------------------------------------------------------
 
@@ -146,14 +144,13 @@ class Profiler(TorchSurface):
             first_began_ns: nobody wrote this call: ``rankscope run`` or ``exec`` counts the optimizer's steps, and the
                 one before ``start_step`` began at this reading of ``time.perf_counter_ns``.
         """
-        if first_began_ns is None:
-            untouched.stand_aside()
         self.step_num = start_step
+        if first_began_ns is None:
+            if os.environ.get(PLAN_VARIABLE):
+                return  # `rankscope measure` times this job: a profiler of the script's would be measured with it
+            untouched.stand_aside()
         self._pid = os.getpid()
-        try:
-            self._start(start_step, first_began_ns)
-        except Exception as error:
-            self._give_up("start", error)
+        self._guarded("start", lambda: self._start(start_step, first_began_ns))
 
     def step(self) -> None:
         """Say that a step is over and the next one begins."""
@@ -174,7 +171,7 @@ class Profiler(TorchSurface):
         self._guarded("stop", self._stop)
         log, times, self._log, self._times, self._next = self._log, self._times, None, None, _NEVER
         try:
-            atexit.unregister(self._at_exit)
+            forget(self._at_exit)
             # After the last trace, which brings an older diary.
             steps, told = self.step_num - self._start_step, Told(self.step_num, times, self._anchors, {})
             self._writer.submit(lambda: log.update(state="finished", steps=steps, **told.diary()))
@@ -225,7 +222,7 @@ class Profiler(TorchSurface):
         self._windows = windows(self.config, start_step)
         self._window = next(self._windows, None)
         # Exit or an exception after a start without a stop would otherwise end in a crash inside torch.
-        atexit.register(self._at_exit)
+        at_end(self._at_exit)
         self._times = StepTimes(start_step)
         if first_began_ns is not None:
             self._times = StepTimes(start_step - 1, first_began_ns)
@@ -286,10 +283,10 @@ class Profiler(TorchSurface):
             off_loop=entry.rank.way["stop"] == THREAD,
             given_up=self._displaced,
         )
+        self._recording = recording
         recording.prepare()
         if self._times is not None:
             self._times.recorded(window)
-        self._recording = recording
         return window
 
     def _advance(self) -> Window | None:
@@ -313,8 +310,11 @@ class Profiler(TorchSurface):
             told = Told(self.step_num, self._times, self._anchors, self._cost())
             stall_ns = self._window_stall_ns + time.perf_counter_ns() - began
             outbox.take(Ended(recording, first, last, partial_step, stall_ns, told))
-        except Exception as error:
-            recording.abandon()
+        except BaseException as error:
+            with suppress(Exception):
+                recording.abandon()
+            if not isinstance(error, Exception):
+                raise
             self._fail(first, last, error, "save")
             if self._log is not None:
                 self._writer.submit(self._log.save)
@@ -366,10 +366,12 @@ class Profiler(TorchSurface):
         with preemption.Uninterrupted():
             try:
                 action()
-            except Exception as error:
+            except BaseException as error:
                 self._give_up(what, error)
+                if not isinstance(error, Exception):
+                    raise  # Ctrl-C is the job's to answer
 
-    def _give_up(self, what: str, error: Exception) -> None:
+    def _give_up(self, what: str, error: BaseException) -> None:
         """Capture failed where it should not: leave torch's profiler stopped, and the job alone."""
         self._next = _NEVER
         recording, self._recording, window = self._recording, None, self._window
@@ -378,7 +380,7 @@ class Profiler(TorchSurface):
                 recording.abandon()
         self._fail(window.first if window else None, window.last if window else None, error, what)
 
-    def _fail(self, first: int | None, last: int | None, error: Exception, what: str) -> None:
+    def _fail(self, first: int | None, last: int | None, error: BaseException, what: str) -> None:
         # Also in the writer's thread, after the end of the capture.
         log = self._log or self._last_log
         reason = f"{type(error).__name__}: {error}"
@@ -397,4 +399,5 @@ class Profiler(TorchSurface):
             self._log.warn_once(reason, f"steps {window.first} to {window.last} were not recorded: {reason}")
 
     def _at_exit(self) -> None:
-        self.stop(EXIT_LIMIT_S)
+        self.stop(exit_time_left())
+        self._writer.drain_at_exit()  # SIGTERM may have come while a stop was waiting already

@@ -21,7 +21,7 @@ import torch
 from rankscope.capture import rivals
 from rankscope.capture.collectives import CollectiveCalls
 from rankscope.capture.garbage import GarbageRanges
-from rankscope.capture.way import all_threads
+from rankscope.capture.way import settings
 from rankscope.rundir.config import CaptureConfig
 
 STEP_NAME = "ProfilerStep#"
@@ -61,9 +61,10 @@ class Recording:
         options: dict[str, Any] = {}
         if "custom_trace_id_callback" in inspect.signature(torch.profiler.profile.__init__).parameters:
             options["custom_trace_id_callback"] = lambda: trace_id
-        if off_loop:
-            # A recording of one thread can be stopped by that thread alone.
-            options["experimental_config"] = all_threads()
+        # A recording of one thread can be stopped by that thread alone.
+        experimental = settings(config, off_loop=off_loop)
+        if experimental is not None:
+            options["experimental_config"] = experimental
         self._activities = list(activities)
         self._off_loop = off_loop
         self._given_up = given_up
@@ -93,8 +94,8 @@ class Recording:
 
     def start(self) -> None:
         """Begin to record."""
-        self.started = True
         self._profile.start_trace()
+        self.started = True
         self._garbage.begin()
         self.calls.begin()
 
@@ -155,11 +156,22 @@ class Recording:
             return
         try:
             if not self.started:
-                self.start()
+                self._start_to_stop()
             self.calls.end()
             self.end_step()
         finally:
             self.stop()
+
+    def _start_to_stop(self) -> None:
+        """A warm-up ends by a stop, and a stop of what has not started crashes."""
+        try:
+            self.start()
+        except BaseException:
+            enabled = getattr(torch.autograd, "_profiler_enabled", None)
+            if enabled is None or not enabled():
+                self.stopped = True
+                rivals.release(self)
+            raise
 
     def make_way(self) -> None:
         """Another profiler starts: stop before it does. What has ended already keeps its trace."""

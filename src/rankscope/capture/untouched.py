@@ -13,15 +13,16 @@ import functools
 import os
 import sys
 import time
-import weakref
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from rankscope.capture.notices import warn
+from rankscope.capture.optimizers import Primary
+from rankscope.rundir.names import RUN_MANIFEST
 
-_OTHERS_UNTIL_CHANGE = 16
-"""After so many steps of other optimizers alone, the next of these is the one that is counted: the first was of an
-earlier phase of the training."""
+_loaded_at = time.time()
 
 NEVER_STEPPED = """\
 rankscope: no trace was written: this job loaded torch and made no optimizer step.
@@ -33,8 +34,8 @@ class _Counter:
     def __init__(self) -> None:
         self.profiler: Any = None
         self.made_ns = time.perf_counter_ns()
-        self.primary: weakref.ref[Any] | None = None
-        self.depth = self.steps = self.others = 0
+        self.primary = Primary()
+        self.depth = self.steps = 0
         self.aside = False
 
     def stepped(self, optimizer: object) -> None:
@@ -42,13 +43,8 @@ class _Counter:
         self.steps += 1
         if self.aside:
             return
-        primary = self.primary() if self.primary is not None else None
-        if primary is not optimizer:
-            self.others += 1
-            if primary is not None and self.others < _OTHERS_UNTIL_CHANGE:
-                return
-            self.primary = weakref.ref(optimizer)
-        self.others = 0
+        if not self.primary.counts(optimizer):
+            return
         if self.profiler is None:
             self._start()
         else:
@@ -127,5 +123,16 @@ def _tell_if_never_stepped(pid: int) -> None:
     # torchrun itself loads torch and trains nothing; so do processes that multiprocessing spawned.
     launcher = "torch.distributed.elastic.agent.server.api" in sys.modules
     spawned = any("multiprocessing" in word for word in sys.orig_argv[1:])
-    if not launcher and not spawned and os.environ.get("RANK", "0") == "0":
+    if not launcher and not spawned and os.environ.get("RANK", "0") == "0" and not _others_wrote():
         sys.stderr.write(NEVER_STEPPED)
+
+
+def _others_wrote() -> bool:
+    """Whether the ranks that this process started (``torch.multiprocessing.spawn``) have begun a run meanwhile."""
+    wanted = os.environ.get("RANKSCOPE_RUN_DIR")
+    with suppress(OSError):
+        for folder in [Path(wanted)] if wanted else Path().glob("rankscope_run_*"):
+            manifest = folder / RUN_MANIFEST
+            if manifest.exists() and manifest.stat().st_mtime >= _loaded_at:
+                return True
+    return False

@@ -6,31 +6,45 @@ wait without one, for a file system that never answers too.
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
+from rankscope.capture.ending import at_end
 from rankscope.capture.notices import logger
 
 _LAST_INSTRUCTIONS_S = 5.0
 EXIT_LIMIT_S = 120.0
 """How long a process stays after its end for what is still being written."""
+_exit_until: float | None = None
+
+
+def exit_time_left() -> float:
+    """Seconds that are left of ``EXIT_LIMIT_S``, which begins with the first call."""
+    global _exit_until
+    if _exit_until is None:
+        _exit_until = time.monotonic() + EXIT_LIMIT_S
+    return max(_exit_until - time.monotonic(), 0.0)
 
 
 class Writer:
     """A queue of work and the thread that does it."""
 
     def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
         self._waiting: deque[Callable[[], None]] = deque()
         # A signal handler may come while the thread that it interrupts holds it.
         self._lock = threading.RLock()
         self._idle = threading.Condition(self._lock)
         self._thread: threading.Thread | None = None
         self._last: threading.Thread | None = None
+        self._pid = os.getpid()
 
     @property
     def busy(self) -> bool:
@@ -39,14 +53,15 @@ class Writer:
 
     def submit(self, work: Callable[[], None]) -> None:
         """Do ``work`` in the writer's thread; here and now where the interpreter no longer starts threads."""
+        if self._pid != os.getpid():
+            self._begin()  # made before a fork, and used by the child alone
         with self._lock:
             self._waiting.append(work)
             if self._thread is not None:
                 return
             thread = threading.Thread(target=self._run, name="rankscope-writer", daemon=True)
             self._thread = self._last = thread
-        atexit.unregister(self._at_exit)
-        atexit.register(self._at_exit)
+        at_end(self.drain_at_exit)
         try:
             thread.start()
         except RuntimeError:
@@ -54,6 +69,8 @@ class Writer:
 
     def drain(self, timeout_s: float | None) -> bool:
         """Wait until nothing is left to do; false if that took longer than ``timeout_s``."""
+        if self._pid != os.getpid():
+            return True  # a forked child has neither the thread nor, maybe, a lock that anyone would give back
         with self._idle:
             if not self._idle.wait_for(lambda: self._thread is None, timeout_s):
                 return False
@@ -63,8 +80,9 @@ class Writer:
             last.join(_LAST_INSTRUCTIONS_S)
         return True
 
-    def _at_exit(self) -> None:
-        if not self.drain(EXIT_LIMIT_S):
+    def drain_at_exit(self) -> None:
+        """Wait for what is still being written, within the limit of this process's end."""
+        if not self.drain(exit_time_left()):
             logger.warning("a trace was still being written %.0f s after the end of the job; it is lost", EXIT_LIMIT_S)
 
     def _run(self) -> None:

@@ -1,7 +1,8 @@
 """The command line: one file a subcommand, discovered.
 
-A module here with a function of its own name is a subcommand; the function's docstring is its help. A name that
-Python keeps for itself, or that a module of the standard library has, takes a trailing underscore.
+A module here with a function of its own name is a subcommand; the function's docstring is its help. One with a
+``typer.Typer`` of its own name is a group of subcommands. A name that Python keeps for itself, or that a module of the
+standard library has, takes a trailing underscore.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from rankscope import __version__
 from rankscope.errors import RankscopeError
 from rankscope.report.errors import say_error
 
-_ORDER = ("demo", "run", "summary", "findings", "report", "diff", "analyze", "analyses")
+_ORDER = ("demo", "run", "summary", "findings", "report", "diff", "measure", "analyze", "analyses")
 
 
 def _version(wanted: bool) -> None:
@@ -43,7 +44,9 @@ def make_app() -> typer.Typer:
     for name in sorted(names, key=lambda n: (_ORDER.index(n) if n in _ORDER else len(_ORDER), n)):
         module = import_module(f"{__name__}.{name}")
         command: Any = getattr(module, name, None)
-        if callable(command):
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name)
+        elif callable(command):
             settings = getattr(module, "CONTEXT_SETTINGS", None)
             app.command(name.rstrip("_").replace("_", "-"), context_settings=settings)(command)
     return app

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Annotated
@@ -17,15 +14,14 @@ from rich.text import Text
 
 from rankscope.cli.report import save
 from rankscope.errors import LaunchError, RankscopeError
+from rankscope.launch.devices import accelerators
 from rankscope.launch.job import run_job
 from rankscope.pipeline import open_run
-from rankscope.report import terminal
 from rankscope.report.html import write_report
+from rankscope.report.summary import summary
 from rankscope.report.words import number_of
 
 WORKLOAD = "rankscope.workloads.resnet18"
-_COUNT = "import torch; a = torch.cuda if torch.cuda.is_available() else getattr(torch, 'xpu', None); \
-print(a.device_count() if a is not None and a.is_available() else 0)"
 # On a CPU the network is the same and the pictures are smaller: a step takes a tenth of a second, not a whole one.
 _CPU = (
     "--device",
@@ -57,7 +53,7 @@ def demo(
         raise RankscopeError("the demo trains with PyTorch, which is not installed", hint="pip install torch")
     folder = output or Path("rankscope_demo") / time.strftime("%Y%m%d-%H%M%S")
     with Status("looking for devices", console=Console(stderr=True)) as status:
-        devices = _accelerators()
+        devices = accelerators()
         count = ranks or (devices if devices > 1 else 2)
         on_gpu = devices >= count and devices > 1
         where = f"{count} devices" if on_gpu else f"{count} CPU processes"
@@ -82,7 +78,7 @@ def demo(
         console.print(Text(f"traces: {len(job.traces())} in {folder}"))
         status.update("reading the traces")
         run = open_run(folder)
-        shown = terminal.summary(run)
+        shown = summary(run)
         page = write_report(run)
     console.print()
     console.print(shown)
@@ -90,15 +86,3 @@ def demo(
     save(page, folder / "report.html")
     where_to = (folder / "report.html").resolve()
     console.print(Text(f"report: {where_to} ({number_of(len(page), 'bytes')}): open it in a browser", style="bold"))
-
-
-def _accelerators() -> int:
-    """How many devices torch sees. A process of its own asks: this one never loads torch."""
-    likely = ("/dev/nvidiactl", "/dev/kfd", "/dev/dri")
-    if not any(Path(path).exists() for path in likely) or os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
-        return 0
-    try:
-        asked = subprocess.run([sys.executable, "-c", _COUNT], capture_output=True, text=True, timeout=120, check=False)
-        return int(asked.stdout.strip() or 0)
-    except (OSError, ValueError, subprocess.TimeoutExpired):
-        return 0

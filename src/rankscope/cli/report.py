@@ -11,22 +11,30 @@ from rich.text import Text
 
 from rankscope.cli.options import Communication, Engine, RunId, Source, Steps, Workers, opened
 from rankscope.errors import RankscopeError
-from rankscope.report.html import write_report
+from rankscope.report.html import MAX_BYTES, write_report
 from rankscope.report.words import number_of, plain
 
 
 def report(
     source: Source,
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("report.html"),
+    max_mb: Annotated[
+        float,
+        typer.Option("--max-mb", min=0.1, help="Megabytes; what of the timeline has no room is left out and said."),
+    ] = MAX_BYTES / 1e6,
+    anonymize: Annotated[
+        bool,
+        typer.Option("--anonymize", help="Numbers for names of hosts, users, paths, runs, groups, modules and ranges."),
+    ] = False,
     steps: Steps = None,
     run: RunId = None,
     communication: Communication = None,
     executor: Engine = "processes",
     workers: Workers = None,
 ) -> None:
-    """Write one HTML file with everything in it: opens offline, can be attached to a ticket."""
+    """Write one HTML file with everything in it, the timeline too: opens offline, can be attached to a ticket."""
     with opened(source, steps, run, communication, executor, workers) as opened_run:
-        page = write_report(opened_run)
+        page = write_report(opened_run, limit=round(max_mb * 1e6), anonymize=anonymize)
     save(page, output)
     told = f"report: {plain(output, limit=4096)} ({number_of(len(page), 'bytes')})"
     Console(highlight=False, soft_wrap=True).print(Text(told))

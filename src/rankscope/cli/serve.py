@@ -9,6 +9,7 @@ import sys
 import threading
 import webbrowser
 from multiprocessing import util
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,7 +17,8 @@ from rich.console import Console
 from rich.text import Text
 
 from rankscope.cli.options import Communication, Engine, RunId, Source, Steps, Workers
-from rankscope.errors import ConfigError, RankscopeError
+from rankscope.errors import ConfigError, NoTracesError, RankscopeError
+from rankscope.ingest.watch import Watch
 from rankscope.pipeline import open_run
 from rankscope.report.errors import say_error
 from rankscope.report.words import plain
@@ -41,6 +43,13 @@ def serve(
         typer.Option("--allow-host", metavar="NAME", help="A name of a proxy under which the page is opened."),
     ] = None,
     show: Annotated[bool, typer.Option("--open/--no-open", help="Open it in the browser.")] = True,
+    follow: Annotated[
+        bool | None,
+        typer.Option(
+            "--follow/--no-follow",
+            help="Show traces that appear while it runs, and wait for the first. Without either, they are shown.",
+        ),
+    ] = None,
     steps: Steps = None,
     run: RunId = None,
     communication: Communication = None,
@@ -50,15 +59,23 @@ def serve(
     """Show a run in the browser: the report's pages, and a timeline of all ranks.
 
     The page is there at once and fills while traces are read. It is for whoever has the printed address, on this
-    machine or through ssh. Ctrl-C ends it.
+    machine or through ssh; an address opens one browser, and the next is printed then. Ctrl-C ends it.
     """
     options = {"steps": steps, "communication": communication, "executor": executor, "workers": workers}
-    open_run(list(source), **options)  # type: ignore[arg-type]  # what cannot be meant, or is not there, is said at once
-    runs = Runs(list(source), run, **options)
+    if follow and not Watch.can(source):
+        raise ConfigError("a URL cannot be followed", hint="leave --follow out, or name a directory of this machine")
+    try:
+        open_run(list(source), **options)  # type: ignore[arg-type]  # what cannot be meant, or is not there, is said at once
+    except NoTracesError:
+        # A directory in which a job will write is there before its first trace.
+        if not follow or not all(Path(each).is_dir() for each in source):
+            raise
+    runs = Runs(list(source), run, follow=follow, **options)
     listener = _listen(host, port)
     bound = listener.getsockname()[1]
     gate = Gate.of(allow_host or [], [] if host in ("0.0.0.0", "::") else [host])
-    address = token_address(f"http://{_shown(host)}:{bound}", gate)
+    base = f"http://{_shown(host)}:{bound}"
+    address = token_address(base, gate)
     loaded = runs.shown.loaded
     try:
         runs.start()
@@ -67,6 +84,7 @@ def serve(
             listener.close()
             raise loaded.error
         _say(address, host, bound)
+        gate.renewed = lambda: _say_next(token_address(base, gate))
         if not known:
             threading.Thread(target=_say_failure, args=(loaded,), daemon=True).start()
         if show and _has_browser():
@@ -120,6 +138,11 @@ def _say(address: str, host: str, port: int) -> None:
         console.print(Text("  whoever reaches this machine and knows the address sees the run; nothing is encrypted"))
     console.print(Text("  Ctrl-C ends it"))
     sys.stdout.flush()
+
+
+def _say_next(address: str) -> None:
+    """The first address has been opened, and opens nothing more."""
+    print(f"  opened; for another browser: {address}", flush=True)
 
 
 def _has_browser() -> bool:

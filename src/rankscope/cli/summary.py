@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 
 from rankscope.cli.options import Communication, Engine, RunId, Source, Steps, Workers, opened
-from rankscope.report import terminal
+from rankscope.report import summary as verdict
 
 
 def summary(
@@ -16,8 +16,8 @@ def summary(
     executor: Engine = "processes",
     workers: Workers = None,
 ) -> None:
-    """What a run spent its time on, on one screen: step time, overlap, exposed communication, slowest rank."""
+    """A run's verdict on one screen: step time, where it goes, who holds it up, memory, what was lost, what to do."""
     with opened(source, steps, run, communication, executor, workers) as opened_run:
         console = Console(highlight=False)
-        shown = terminal.summary(opened_run, console.width)
+        shown = verdict.summary(opened_run, console.width)
     console.print(shown)

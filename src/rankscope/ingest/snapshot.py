@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import fsspec
 import polars as pl
 
 from rankscope.errors import NotATraceError, TraceError
+from rankscope.ingest.source import open_raw
 from rankscope.ingest.unpickle import UnpickleError, unpickle
 from rankscope.rundir.names import parse_trace_name
 from rankscope.store.info import TraceInfo
@@ -67,7 +67,7 @@ def read_snapshot(path: str) -> tuple[dict[str, pl.DataFrame], TraceInfo]:
 
 def _content(path: str) -> bytes:
     try:
-        with fsspec.open(path, "rb") as handle:
+        with open_raw(path) as handle:
             parts, size = [], 0
             # A read of so many bytes at once would reserve them all.
             while size <= MAX_BYTES and (part := handle.read(_BLOCK_BYTES)):

@@ -54,7 +54,7 @@ def open_trace(path: str) -> Iterator[Reader]:
     """
     with ExitStack() as stack:
         try:
-            raw: BinaryIO = stack.enter_context(_open_url(path) if is_url(path) else io.FileIO(path, "rb"))
+            raw = stack.enter_context(open_raw(path))
         except FileNotFoundError as error:
             raise TraceError("there is no such file", path=path) from error
         except Exception as error:
@@ -66,11 +66,18 @@ def open_trace(path: str) -> Iterator[Reader]:
         yield reader
 
 
-def _open_url(url: str) -> AbstractContextManager[BinaryIO]:
+def open_raw(path: str) -> AbstractContextManager[BinaryIO]:
+    """The bytes of a file as they lie there, on this machine or behind a URL.
+
+    Raises:
+        OSError, ImportError, ValueError: it cannot be opened.
+    """
+    if not is_url(path):
+        return io.FileIO(path, "rb")
     # Only where it is needed: its import is a third of a worker's start.
     import fsspec
 
-    opened: AbstractContextManager[BinaryIO] = fsspec.open(url, "rb")
+    opened: AbstractContextManager[BinaryIO] = fsspec.open(path, "rb")
     return opened
 
 

@@ -23,7 +23,8 @@ _FOLDER = Path(__file__).resolve().parents[1] / "capture" / "hook"
 _OPTION_OF = {"save_dir": "--run-dir"}
 OPTIONS = {_OPTION_OF.get(f.name, "--" + f.name.replace("_", "-")): f.name for f in fields(CaptureConfig)}
 """The options of a capture on the command line, and the field of :class:`CaptureConfig` that each sets."""
-_SWITCHES = {option for option, name in OPTIONS.items() if isinstance(getattr(CaptureConfig, name, None), bool)}
+SWITCHES = {option for option, name in OPTIONS.items() if isinstance(getattr(CaptureConfig, name, None), bool)}
+"""Those of them that need no value."""
 
 
 def take_options(arguments: Sequence[str], flags: Collection[str] = ()) -> tuple[dict[str, str], list[str]]:
@@ -45,7 +46,7 @@ def take_options(arguments: Sequence[str], flags: Collection[str] = ()) -> tuple
         option, equals, value = word.partition("=")
         option = "--" + option.removeprefix("--").replace("_", "-") if option.startswith("--") else option
         if option in OPTIONS:
-            if not equals and option in _SWITCHES:
+            if not equals and option in SWITCHES:
                 value = "1"
             elif not equals:
                 if not rest:

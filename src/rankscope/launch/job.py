@@ -124,9 +124,31 @@ def run_job(
     environ = {**os.environ, **(env or {})}
     refuse_to_nest(environ)
     line = command(options, script, environ)
+    return run_command(line, environ, run_dir=run_dir, run_id=run_id, output=output, timeout_s=timeout_s)
+
+
+def run_command(
+    line: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    run_dir: str | os.PathLike[str] | None = None,
+    run_id: str | None = None,
+    output: Callable[[str], object] | None = None,
+    timeout_s: float | None = None,
+) -> JobResult:
+    """Run a command that starts a job, whatever it is, as :func:`run_job` runs torchrun.
+
+    Args:
+        line: the command and its arguments.
+        environ: all variables of the job; the run directory and the run's id are added.
+        run_dir, run_id, output, timeout_s: as of :func:`run_job`.
+
+    Raises:
+        LaunchError: it could not be started, or took too long.
+    """
     folder = make_run_dir(run_dir or environ.get(RUN_DIR_VARIABLE) or None)
     name = run_id or environ.get(RUN_ID_VARIABLE) or f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
-    environ |= {RUN_DIR_VARIABLE: str(folder), RUN_ID_VARIABLE: name}
+    environ = {**environ, RUN_DIR_VARIABLE: str(folder), RUN_ID_VARIABLE: name}
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
     try:
         job = subprocess.Popen(
@@ -141,7 +163,7 @@ def run_job(
             start_new_session=True,
         )
     except OSError as error:
-        raise LaunchError(f"torchrun could not be started: {error}") from error
+        raise LaunchError(f"{line[0]} could not be started: {error.strerror}") from error
     reader = None
     if job.stdout is not None and output is not None:
         reader = threading.Thread(target=_read, args=(job.stdout, tail, output), daemon=True)

@@ -48,7 +48,7 @@ def run_level(
     results = {name: known[asked(name)].frame for name in required}
     mapped = [each for each in wanted if get_analysis(each[0]).reads]
     parts, lost = _map(mapped, loaded, options, results, tasks) if mapped else ({}, {})
-    inputs = Inputs(options, tuple(loaded.infos), results, world_size=loaded.world_size)
+    inputs = Inputs(options, tuple(loaded.infos), results, world_size=loaded.world_size, capture=loaded.rank_manifests)
     made = {}
     for each in wanted:
         analysis = get_analysis(each[0])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from rankscope.errors import NotATraceError, NoTracesError, RankscopeError
+from rankscope.errors import NotATraceError, NoTracesError, RankscopeError, RunSelectionError
 from rankscope.ingest.discover import Found
 from rankscope.ingest.identify import assign_ranks
 from rankscope.ingest.losses import losses_of, missing_ranks, unreadable
@@ -91,7 +91,11 @@ def load_run(found: Found, wanted: str | None, options: Options, tasks: Tasks) -
     for trace in traces:
         if trace.info.run_id is not None:
             runs.setdefault(trace.info.run_id, []).append(trace.info)
-    label = choose_run(runs, wanted, where, how_apart(nameless))
+    try:
+        label = choose_run(runs, wanted, where, how_apart(nameless))
+    except RunSelectionError as error:
+        error.known = known_runs(runs)
+        raise
     members_paths = {info.path for info in runs[label]}
     traces = [trace for trace in traces if trace.info.path in members_paths]
     run_id = traces[0].info.run_id

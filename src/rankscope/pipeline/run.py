@@ -183,7 +183,7 @@ class Run:
         found = [*self.loaded.findings, *self._lost, *(self._diagnosed or ())]
         for result in self._results.values():
             # What kept a rank out of several analyses is told by each of them.
-            found += [finding for finding in result.findings if finding not in found]
+            found += [finding for finding in result.findings if not finding.well and finding not in found]
         return by_weight(found)
 
     def about(self) -> dict[str, Any]:
@@ -293,6 +293,17 @@ class Run:
         options = replace(self._options, steps=None)
         return Run(self._found, options, self._wanted_run, tasks.executor, tasks.workers, tasks.progress)
 
+    def again(self, found: Found, progress: Progress | None = None) -> Run:
+        """The same run of files as they are now: those of its id, if it has one, else the latest.
+
+        Args:
+            found: the files.
+            progress: is told how far the work is.
+        """
+        tasks = self._tasks
+        wanted = self.run_id or self._wanted_run
+        return Run(found, self._options, wanted, tasks.executor, tasks.workers, progress)
+
     def kept(self) -> AbstractContextManager[None]:
         """Within this, workers stay from one call to the next."""
         return self._tasks.kept()
@@ -336,6 +347,12 @@ class Run:
 
     def __dir__(self) -> Iterable[str]:
         return [*super().__dir__(), *all_analyses()]
+
+    def _repr_html_(self) -> str:
+        """The run's overview, in a notebook: reads it, if that has not been done."""
+        from rankscope.report.notebook import run_html  # .importlinter says why
+
+        return run_html(self)
 
     def __repr__(self) -> str:
         return f"<rankscope.Run {self.path}: {len(self._found.traces)} traces>"

@@ -11,7 +11,7 @@ import polars as pl
 from rankscope.primitives.causes import Cause, cause_of, work_beside
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.laggards import OWN as WHOLE
-from rankscope.primitives.laggards import Bool, Float, Laggard, excesses, laggards
+from rankscope.primitives.laggards import Bool, Float, Laggard, Pairs, excesses, laggards
 from rankscope.primitives.mesh import Mesh
 from rankscope.primitives.owntime import OWN
 from rankscope.primitives.stretches import PARTS
@@ -25,7 +25,9 @@ WATCHED = {
     "host": ("runtime", "operators", "nothing"),
     "nothing": ("nothing",),
 }
+SHARED = "more_work"
 HALF = 0.5  # of a step: of one cut at its beginning there must be so much
+SHARED_BY = 3  # ranks that launch a piece of work, to tell its usual pace
 OUTSIDE = 0.5  # a slice of the mesh larger than this is no exception
 
 
@@ -38,7 +40,8 @@ class Blamed:
         label: how to call them.
         cause: why.
         excess_ns: own time beyond that of their peers, mean over all steps.
-        saving_ns: what a step would gain if they took no longer than the slowest of the others, mean over all steps.
+        saving_ns: what a step would gain if they took no longer than the slowest of the others, mean over all steps; of
+            more work, if it were shared out evenly.
         steps: in which they are late.
         compared: steps in which they could be compared.
         lasting: whether it is all the time.
@@ -57,18 +60,29 @@ class Blamed:
 class Standing:
     """The own times of ranks by step, as matrices, and who stands out of them."""
 
-    def __init__(self, own: pl.DataFrame, work: pl.DataFrame, role: Mapping[int, int], *, on_host: bool) -> None:
+    def __init__(
+        self,
+        own: pl.DataFrame,
+        work: pl.DataFrame,
+        again: pl.DataFrame,
+        role: Mapping[int, int],
+        *,
+        on_host: bool,
+    ) -> None:
         """Sort them out.
 
         Args:
             own: as `own_times` gives them.
             work: rank, step, work, pieces, work_ns, size: what each rank's steps launched.
+            again: rank, of_host, and what `recurring` gives: the own time that recurs in each two steps.
             role: which program each rank runs.
             on_host: the job computes on its hosts.
         """
         placed = own.with_columns(pl.col("rank").replace_strict(role, default=-2, return_dtype=pl.Int64).alias("role"))
-        # Where something was lost the number of collectives differs: such a step cannot be compared.
-        alike = placed.filter(pl.col("count") == pl.col("count").mode().min().over("role", "step"))
+        # Where something was lost the number of collectives differs: such a step cannot be compared. On hosts several
+        # run at once, and which of them ends first is nobody's loss.
+        count = pl.col("collectives" if on_host else "count")
+        alike = placed.filter(count == count.mode().min().over("role", "step"))
         # A step that is cut at its beginning lacks the loading, among others.
         length = alike.filter(~pl.col("first"))["elapsed_ns"].median() or alike["elapsed_ns"].median()
         self.step_ns = float(length) if isinstance(length, int | float) else 0.0
@@ -92,21 +106,129 @@ class Standing:
         own_time: Int64 = np.sum([self._parts[part] for part in OWN], axis=0)
         self._own = own_time
         watched |= self._work(work)
+        taken = frame.select("rank", "step", "elapsed_ns")
+        # The rank itself may have lost what tells where its steps end.
+        sound = again.filter(~pl.col("of_host")).join(taken, on=["rank", "step", "elapsed_ns"], how="semi")
+        both = sound.join(
+            taken,
+            left_on=["rank", "other", "other_elapsed_ns"],
+            right_on=["rank", "step", "elapsed_ns"],
+            how="semi",
+        )
+        self.pairs = self._pairs(both)
+        self.host_pairs = self._pairs(
+            again.filter(pl.col("of_host") & pl.col("rank").is_in(self.ranks)).filter(
+                pl.col("step").is_in(self.steps) & pl.col("other").is_in(self.steps)
+            )
+        )
         self._launched = work
         looked_at = {name: value for name, value in watched.items() if value.any()}
         self.late: list[Laggard] = []
         if self.ranks.size > 1 and self.step_ns > 0:
             self.late = laggards(
-                {WHOLE: own_time, **looked_at}, self.known, whole, self.role, self.step_ns, steady=not on_host
+                {WHOLE: own_time, **looked_at},
+                self.known,
+                whole,
+                self.role,
+                self.step_ns,
+                pairs=self.pairs,
+                host_pairs=None if on_host else self.host_pairs,
+                steady=not on_host,
             )
+        self.alone: Bool = np.bincount(self.role, minlength=1)[self.role] < 2
+        self._slow: dict[int, float] = {}
+        if self.alone.sum() > 1 and self.step_ns > 0:
+            self.late = sorted([*self.late, *self._without_peers(whole)], key=lambda each: -each.weight)
         self.out: Bool = np.zeros(self.ranks.size, dtype=np.bool_)
         self.out[[each.row for each in self.late]] = True
-        self.excess: Float = excesses(own_time, self.known, self.role, self.out)
+        self.excess: Float = self._excess(own_time)
+        for each in self.late:
+            if each.row in self._slow:
+                self.excess[each.row] = each.excess
+
+    def _without_peers(self, whole: Bool) -> list[Laggard]:
+        """Ranks alone in their program: late beside their own other steps, or slow at what other ranks do too."""
+        rows = np.flatnonzero(self.alone)
+        alike = np.zeros(rows.size, dtype=np.int64)
+        beside = np.where(self.known, self._own - self._usual(self._own), 0)
+        pace, ratio = self._pace()
+        found: list[Laggard] = []
+        for value, lasting in ((beside, False), (pace, True)):
+            late = laggards(
+                {WHOLE: value[rows]}, self.known[rows], whole[rows], alike, self.step_ns, steady=not self.on_host
+            )
+            found += [
+                replace(each, row=int(rows[each.row]))
+                for each in late
+                if each.lasting == lasting and rows[each.row] not in {other.row for other in found}
+            ]
+        self._slow = {each.row: float(np.median(ratio[each.row])) for each in found if each.lasting}
+        return found
+
+    def _usual(self, value: Int64) -> Int64:
+        """By rank, the median over its steps; of an even number the lower."""
+        held = np.sort(np.where(self.known, value, np.iinfo(np.int64).max), axis=1)
+        middle = np.maximum(self.known.sum(axis=1) - 1, 0) // 2
+        return np.where(self.known.any(axis=1), held[np.arange(middle.size), middle], 0)[:, None]
+
+    def _pace(self) -> tuple[Int64, Float]:
+        """How much longer each step's work took than where other ranks do the same, and that as a ratio.
+
+        The weighted median over pieces that three ranks and more launch: of a device that is slow all are slower, while
+        one piece may be another size under the same name.
+        """
+        each = self._launched.filter(
+            pl.col("rank").is_in(self.ranks) & pl.col("step").is_in(self.steps) & (pl.col("work_ns") > 0)
+        ).with_columns((pl.col("work_ns") / pl.col("pieces")).alias("unit_ns"))
+        usual = (
+            each.group_by("work", "rank")
+            .agg(pl.col("unit_ns").median())
+            .group_by("work")
+            .agg(pl.col("unit_ns").median().alias("usual_ns"), pl.len().alias("ranks"))
+        )
+        ratio: Float = np.ones(self.known.shape)
+        taken = np.zeros(self.known.shape)
+        weight = pl.col("usual_ns") * pl.col("pieces")
+        middle = (
+            each.join(usual.filter(pl.col("ranks") >= SHARED_BY), on="work")
+            .with_columns((pl.col("unit_ns") / pl.col("usual_ns")).alias("ratio"), weight.alias("weight"))
+            .sort("rank", "step", "ratio")
+            .with_columns(pl.col("weight").cum_sum().over("rank", "step").alias("until"))
+            .with_columns(pl.col("weight").sum().over("rank", "step").alias("all"))
+            .filter(2 * pl.col("until") >= pl.col("all"))
+            .group_by("rank", "step")
+            .agg(pl.col("ratio").min(), pl.col("all").first())
+        )
+        row = np.searchsorted(self.ranks, middle["rank"].to_numpy())
+        column = np.searchsorted(self.steps, middle["step"].to_numpy())
+        ratio[row, column], taken[row, column] = middle["ratio"].to_numpy(), middle["all"].to_numpy()
+        return np.round((ratio - 1) * taken).astype(np.int64), ratio
+
+    def _excess(self, value: Int64) -> Float:
+        """Beside the peers' median; where a rank has none, beside its own usual step."""
+        found = excesses(value, self.known, self.role, self.out)
+        own = np.where(self.known, value - self._usual(value), np.nan)
+        return np.where(self.alone[:, None], own, found)
 
     def _matrix(self, column: pl.Series) -> Int64:
         found: Int64 = np.zeros(self.known.shape, dtype=np.int64)
         found[self._row, self._column] = column.to_numpy()
         return found
+
+    def _pairs(self, each: pl.DataFrame) -> Pairs:
+        """The recurring own times of each two steps in which a rank can be compared."""
+        row = np.searchsorted(self.ranks, each["rank"].to_numpy())
+        two = np.stack([np.searchsorted(self.steps, each[name].to_numpy()) for name in ("step", "other")], axis=1)
+        pairs, column = np.unique(two, axis=0, return_inverse=True)
+        known: Bool = np.zeros((self.ranks.size, len(pairs)), dtype=np.bool_)
+        known[row, column.reshape(-1)] = True
+
+        def placed(name: str) -> Int64:
+            value: Int64 = np.zeros(known.shape, dtype=np.int64)
+            value[row, column.reshape(-1)] = each[name].to_numpy()
+            return value
+
+        return Pairs(placed("recurring_ns"), placed("most_ns"), placed("hiccup_ns"), known, pairs)
 
     def _work(self, work: pl.DataFrame) -> dict[str, Int64]:
         """What each step launched: as work, at the pace that is usual for each piece, and how much longer it took."""
@@ -132,14 +254,22 @@ class Standing:
         found["pace"][row, column] = (sums["work_ns"] - sums["usual"]).to_numpy()
         return found
 
-    def saving(self, rows: Sequence[int]) -> int:
-        """What a step would gain if these ranks took no longer than the slowest of the others, ns."""
+    def saving(self, rows: Sequence[int], cause: str) -> int:
+        """What a step would gain if these ranks took no longer than the slowest of the others, ns.
+
+        Work does not vanish: where there is more of it, and it is shared out evenly, these ranks keep their part of the
+        surplus as the others do. So of n ranks k that have more gain (n − k) / n.
+        """
         filled = np.where(np.isfinite(self.excess), self.excess, 0.0)
         inside = np.zeros(self.ranks.size, dtype=np.bool_)
         inside[list(rows)] = True
         theirs = filled[inside].max(axis=0)
         rest = np.maximum(filled[~inside].max(axis=0), 0.0) if not inside.all() else np.zeros(theirs.size)
-        return int(np.maximum(theirs - rest, 0.0).sum()) // max(self.steps.size, 1)
+        gain = int(np.maximum(theirs - rest, 0.0).sum()) // max(self.steps.size, 1)
+        if cause == SHARED:
+            alike = int(np.isin(self.role, self.role[inside]).sum())
+            gain = gain * (alike - int(inside.sum())) // alike
+        return gain
 
     def blamed(self) -> list[Blamed]:
         """Who holds the others up, the weightiest first."""
@@ -149,22 +279,43 @@ class Standing:
         rank = int(self.ranks[late.row])
         steps = tuple(int(step) for step in self.steps[late.late])
         more = {
-            part: int(np.nansum(excesses(value, self.known, self.role, self.out)[late.row][late.late]))
+            part: int(np.nansum(self._excess(value)[late.row][late.late]))
             for part, value in self._parts.items()
             if part in OWN
         }
+        mine = {part: int(value[late.row][late.late].sum()) for part, value in self._parts.items()}
+        usual = {part: mine[part] - each for part, each in more.items()}
         peers = self.ranks[(self.role == self.role[late.row]) & ~self.out].tolist()
-        cause = cause_of(int(late.weight), more, work_beside(self._launched, rank, peers, steps), on_host=self.on_host)
+        launched = self._launched
+        if self.alone[late.row]:
+            launched, peers = self._other_steps(rank, steps)
+        beside = work_beside(launched, rank, peers, steps)
+        if late.row in self._slow:
+            words = f"the kernels that other stages launch too take {self._slow[late.row] - 1:.1%} longer on it"
+            cause = Cause("slow_device", 1.0, words)
+        else:
+            cause = cause_of(int(late.weight), more, usual, beside, on_host=self.on_host)
         return Blamed(
             (rank,),
             f"rank {rank}",
             cause,
             int(late.weight) // max(self.steps.size, 1),
-            self.saving([late.row]),
+            self.saving([late.row], cause.cause),
             steps,
             int(np.isfinite(late.excess).sum()),
             late.lasting,
         )
+
+    def _other_steps(self, rank: int, late: Sequence[int]) -> tuple[pl.DataFrame, list[int]]:
+        """What a rank launched, with its other steps in place of the peers that it has not."""
+        mine = self._launched.filter(pl.col("rank") == rank)
+        others = mine.filter(pl.col("step").is_in(self.steps) & ~pl.col("step").is_in(list(late)))
+        stand_ins = (
+            others.with_columns((-1 - pl.col("step")).alias("rank"))
+            .drop("step")
+            .join(pl.DataFrame({"step": list(late)}, schema={"step": pl.Int64}), how="cross")
+        )
+        return pl.concat([mine, stand_ins.select(mine.columns)]), stand_ins["rank"].unique().to_list()
 
     def by_slice(self, blamed: Sequence[Blamed], slices: Sequence[tuple[str, frozenset[int]]]) -> list[Blamed]:
         """Ranks of one slice of the mesh (a replica, a tensor-parallel group, a host), all late alike, as one.
@@ -185,7 +336,8 @@ class Standing:
                 continue
             first = max((left[rank] for rank in here), key=lambda each: each.excess_ns)
             rows = np.searchsorted(self.ranks, sorted(here)).tolist()
-            found.append(replace(first, ranks=tuple(sorted(here)), label=label, saving_ns=self.saving(rows)))
+            saving = self.saving(rows, first.cause.cause)
+            found.append(replace(first, ranks=tuple(sorted(here)), label=label, saving_ns=saving))
             left = {rank: each for rank, each in left.items() if rank not in here}
         return sorted([*found, *left.values()], key=lambda each: -each.excess_ns)
 

@@ -140,18 +140,21 @@ def work_beside(work: pl.DataFrame, rank: int, peers: Sequence[int], steps: Sequ
     )
 
 
-def cause_of(late: int, more: Mapping[str, int], work: Work | None, *, on_host: bool) -> Cause:
+def cause_of(
+    late: int, more: Mapping[str, int], usual: Mapping[str, int], work: Work | None, *, on_host: bool
+) -> Cause:
     """The cause that explains a rank's lateness.
 
     Args:
         late: its own time beyond its peers' in its late steps, ns.
         more: by part, what it held more of in them, ns.
+        usual: by part, what its peers hold of it in them, ns.
         work: what they launched beside the peers'.
         on_host: the job computes on the host: slow operators are a slow host.
     """
     if late <= 0:
         return Cause("unclear", 0.0, "it never came last by its own doing")
-    found = [*_by_work(late, more, work, on_host=on_host), *_by_parts(late, more)]
+    found = [*_by_work(late, more, work, on_host=on_host), *_by_parts(late, _of_host(more, usual))]
     peculiar = [each for each in found if each.cause != "slow_host" and each.share >= PECULIAR]
     chosen = max(peculiar or found, key=lambda each: each.share, default=None)
     if chosen is None:
@@ -159,6 +162,15 @@ def cause_of(late: int, more: Mapping[str, int], work: Work | None, *, on_host: 
     if not peculiar and chosen.share < EXPLAINS:
         return Cause("unclear", chosen.share, f"at most {chosen.share:.0%} is explained: {chosen.evidence}")
     return chosen
+
+
+def _of_host(more: Mapping[str, int], usual: Mapping[str, int]) -> dict[str, int]:
+    """What a host takes longer for everything it takes longer for allocations too: that is no trouble with memory."""
+    host = ("runtime", "operators")
+    taken = sum(usual.get(part, 0) for part in host)
+    slower = max(sum(more.get(part, 0) for part in host), 0) / taken if taken > 0 else 0.0
+    moved = round(min(max(more.get("allocation", 0), 0), slower * usual.get("allocation", 0)))
+    return {**more, "allocation": more.get("allocation", 0) - moved, "runtime": more.get("runtime", 0) + moved}
 
 
 def _by_parts(late: int, more: Mapping[str, int]) -> list[Cause]:

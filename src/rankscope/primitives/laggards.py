@@ -53,7 +53,44 @@ CONSISTENT = 0.06  # of a step, in every step (on hosts that compute by as much 
 BEYOND, BEYOND_FEW = 1.5, 2.0  # times chance, in every one of three steps or more, or of two
 CANDIDATES = 3
 MANY = 6  # steps, with which a few odd ones need not count
+RECURS, RECURS_PASSING = 5.0, 8.0  # times chance
+IDLE = ("host", "data_loading")
+OF_HOST = 0.4  # of what a device was idle longer must recur on its host, or
+OF_HOST_CHANCE = 2.5  # times what recurs on the others' by chance
+FEW_STEPS = 3
+RECURS_FEW = 4  # ranks to learn chance from
+RECURS_FLOOR = 0.004  # of a step
 OWN = "own"
+RECURRING = "recurring"
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The own time that recurs in each two steps (`recurrence`).
+
+    Attributes:
+        recurring: (ranks, pairs) ns.
+        most: of it, the most at one place of the program beyond what is usual there.
+        hiccup: the same in either of the two steps.
+        known: where it is known.
+        steps: (pairs, 2), which two.
+    """
+
+    recurring: Int64
+    most: Int64
+    hiccup: Int64
+    known: Bool
+    steps: Int64
+
+    def by_chance(self, out: Bool) -> float:
+        """What may come at one place of a rank in two steps by chance, ns: about the greatest hiccup of the others.
+
+        A hiccup of which there are k among all ranks, steps and places falls on one place twice about k² / (2 n p)
+        times, with n ranks and p places: of few ranks the greatest, of many a later one is what makes that unlikely.
+        """
+        greatest = np.where(self.known, self.hiccup, 0)[~out].max(axis=1, initial=0)
+        place = max(int(np.sqrt(greatest.size / 20)), 1)
+        return float(np.sort(greatest)[-place]) if greatest.size >= place else 0.0
 
 
 @dataclass(frozen=True)
@@ -67,6 +104,7 @@ class Laggard:
         lasting: whether it does all the time.
         excess: by step, its own time less its peers' median, ns; nan where not compared.
         score: how many times chance, or standard errors, it stands out by.
+        recurring_ns: what recurs of it in a step, where that told; its hiccups and the others' are not in it.
     """
 
     row: int
@@ -75,11 +113,13 @@ class Laggard:
     lasting: bool
     excess: Float
     score: float
+    recurring_ns: float = 0.0
 
     @property
     def weight(self) -> float:
         """What it takes in its late steps, ns in all."""
-        return float(np.nansum(np.where(self.late, self.excess, 0.0)))
+        taken = float(np.nansum(np.where(self.late, self.excess, 0.0)))
+        return max(taken, self.recurring_ns * int(self.late.sum()))
 
 
 def excesses(value: Int64, known: Bool, role: Int64, without: Bool) -> Float:
@@ -100,9 +140,12 @@ def excesses(value: Int64, known: Bool, role: Int64, without: Bool) -> Float:
         alone = np.bincount(event)[event] < 2
         found[standard] = np.where(alone, np.nan, taken - median_of_others(event, taken))
     for row in np.flatnonzero(without):
-        peers = standard & (role == role[row])[:, None]
-        for step in np.flatnonzero(known[row] & peers.any(axis=0)):
-            found[row, step] = value[row, step] - np.median(value[peers[:, step], step])
+        alike = np.flatnonzero(role == role[row])
+        peers = standard[alike]
+        there = known[row] & peers.any(axis=0)
+        if there.any():
+            held = np.where(peers[:, there], value[alike][:, there].astype(np.float64), np.nan)
+            found[row, there] = value[row, there] - np.nanmedian(held, axis=0)
     return found
 
 
@@ -113,6 +156,8 @@ def laggards(
     role: Int64,
     step_ns: float,
     *,
+    pairs: Pairs | None = None,
+    host_pairs: Pairs | None = None,
     steady: bool = True,
     most: int = 64,
 ) -> list[Laggard]:
@@ -124,13 +169,17 @@ def laggards(
         whole: where it was measured from the step's beginning; what lasts is judged by these.
         role: of each rank, from 0.
         step_ns: how long a step takes.
+        pairs: the own time that recurs, where it is known.
+        host_pairs: that of the hosts, which tells whether what a device waited for was a slow host's.
         steady: whether a device keeps the time; hosts that compute differ more by chance.
         most: no more than so many are looked for.
     """
     found: list[Laggard] = []
     without = np.zeros(known.shape[0], dtype=np.bool_)
     while len(found) < min(most, known.shape[0] - 1):
-        best = _best(parts, known, whole, role, without, step_ns, FLOOR_FEW if steady else FLOOR_HOSTS)
+        best = _best(
+            parts, known, whole, role, without, step_ns, FLOOR_FEW if steady else FLOOR_HOSTS, pairs, host_pairs
+        )
         if not best:
             break
         found += best
@@ -139,18 +188,28 @@ def laggards(
 
 
 def _best(
-    parts: Mapping[str, Int64], known: Bool, whole: Bool, role: Int64, without: Bool, step_ns: float, few: float
+    parts: Mapping[str, Int64],
+    known: Bool,
+    whole: Bool,
+    role: Int64,
+    without: Bool,
+    step_ns: float,
+    few: float,
+    pairs: Pairs | None,
+    host_pairs: Pairs | None,
 ) -> list[Laggard]:
     rows: dict[int, None] = {}
-    for value in parts.values():
-        excess = excesses(value, known, role, without)
+    looked_at = [(value, known) for value in parts.values()]
+    looked_at += [(each.recurring, each.known) for each in (pairs, host_pairs) if each is not None and each.known.any()]
+    for value, there in looked_at:
+        excess = excesses(value, there, role, without)
         filled = np.where(np.isfinite(excess) & ~without[:, None], excess, -np.inf)
         mean = np.where(np.isfinite(filled), filled, 0.0).mean(axis=1)
         ranked_steps = np.sort(filled, axis=1)
         for order in (mean, ranked_steps[:, -1], ranked_steps[:, -min(2, filled.shape[1])]):
             ranked = [row for row in np.argsort(-order)[:CANDIDATES].tolist() if np.isfinite(filled[row]).any()]
             rows.update(dict.fromkeys(row for row in ranked if order[row] > 0))
-    tested = [_test(parts, known, whole, role, without, step_ns, row, few) for row in rows]
+    tested = [_test(parts, known, whole, role, without, step_ns, row, few, pairs, host_pairs) for row in rows]
     sure = [each for each in tested if each is not None]
     # Those of like weight together: a slow host has many.
     return [each for each in sure if each.weight >= SHARE * max(other.weight for other in sure)]
@@ -165,6 +224,8 @@ def _test(
     step_ns: float,
     row: int,
     few: float,
+    pairs: Pairs | None,
+    host_pairs: Pairs | None,
 ) -> Laggard | None:
     out = without.copy()
     out[row] = True
@@ -186,8 +247,99 @@ def _test(
         )
         if late.any():
             found.append(Laggard(row, name, late, lasting, own, score))
+    for each in (pairs, host_pairs):
+        if each is not None and (again := _recurs(each, role, out, row, own, step_ns, few)) is not None:
+            found.append(again)
+    if host_pairs is not None:
+        found = [each for each in found if _of_its_host(each, parts, known, role, out, host_pairs)]
     # What lasts explains more than what passes; of the same kind, what is surest.
     return max(found, key=lambda each: (each.lasting, each.score), default=None)
+
+
+def _recurs(pairs: Pairs, role: Int64, out: Bool, row: int, own: Float, step_ns: float, few: float) -> Laggard | None:
+    """Whether, and in which steps, more of a rank's own time recurs than of its peers'."""
+    excess = excesses(pairs.recurring, pairs.known, role, out)
+    mine, others = excess[row], excess[~out]
+    seen = np.isfinite(mine)
+    if not seen.any():
+        return None
+    # Chance is that of as many pairs.
+    alike = others[np.isfinite(others[:, seen]).any(axis=1)][:, seen]
+    means = np.nanmedian(alike, axis=1)
+    each = others[np.isfinite(others)]
+    floor = RECURS_FLOOR
+    if means.size < RECURS_FEW:
+        left = mine[seen] - np.nanmean(mine)
+        means, each, floor = np.concatenate([means, left]), np.concatenate([each, left]), max(floor, few)
+    # Of n steps each is in n − 1 of the pairs: their mean varies as that of n / 2 of them would.
+    fewer = float(np.sqrt(2 / np.unique(pairs.steps[seen]).size))
+    chance = max(float(np.sqrt(np.mean(means**2))), float(np.sqrt(np.mean(each**2))) * fewer, floor * step_ns)
+    mean = float(np.nanmedian(mine))
+    steps = np.zeros(own.size, dtype=np.bool_)
+    steps[pairs.steps[seen].reshape(-1)] = True
+    late, some = _recurring_in(mine, pairs.steps, own.size)
+    if mean > RECURS * chance and float(np.nanmin(mine)) > SHARE * mean:
+        late, lasting = steps, True
+    else:
+        mean, lasting = some, bool((late >= steps).all())
+        chance = max(float(np.sqrt(np.mean(each**2))), chance)
+        if mean <= max(RECURS_PASSING * chance, LEAST_PASSING * step_ns):
+            return None
+    inside = late[pairs.steps].all(axis=1) & seen
+    place = float(np.median(pairs.most[row, inside]))
+    # What lies at one place alone must be more than hiccups are: in few steps they may fall there twice.
+    if late.sum() <= FEW_STEPS and place > SHARE * mean and place < pairs.by_chance(out):
+        return None
+    return _again(row, late, lasting, own, mean, mean / chance)
+
+
+def _of_its_host(
+    late: Laggard, parts: Mapping[str, Int64], known: Bool, role: Int64, out: Bool, host_pairs: Pairs
+) -> bool:
+    """Whether the host takes longer, and again, where the device was idle longer; true where that is not known."""
+    idle = sum(
+        float(np.nanmean(excesses(parts[part], known, role, out)[late.row][late.late]))
+        for part in IDLE
+        if part in parts
+    )
+    own = float(np.nanmean(late.excess[late.late]))
+    inside = late.late[host_pairs.steps].all(axis=1) & host_pairs.known[late.row]
+    if idle < SHARE * own or not inside.any():
+        return True
+    host = excesses(host_pairs.recurring, host_pairs.known, role, out)[:, inside]
+    mine, others = host[late.row], host[~out]
+    others = others[np.isfinite(others).any(axis=1)]
+    if not np.isfinite(mine).any():
+        return True
+    chance = float(np.sqrt(np.mean(np.nanmedian(others, axis=1) ** 2))) if len(others) >= RECURS_FEW else 0.0
+    least = OF_HOST * min(idle, late.recurring_ns or idle)
+    return float(np.nanmedian(mine)) > (min(least, OF_HOST_CHANCE * chance) if chance > 0 else least)
+
+
+def _again(row: int, late: Bool, lasting: bool, own: Float, mean: float, score: float) -> Laggard | None:
+    total = own[late & np.isfinite(own)]
+    if not total.size:
+        return None
+    # What recurs must be left of the whole, as far as hiccups let that be told.
+    usual, unsure = _centre_and_spread(total)
+    if usual + 2 * unsure / np.sqrt(total.size) < SHARE * mean:
+        return None
+    return Laggard(row, RECURRING, late, lasting, own, score, mean)
+
+
+def _recurring_in(mine: Float, steps: Int64, count: int) -> tuple[Bool, float]:
+    """The steps that have something in common: the best pair, and those which share half as much with all of them."""
+    table = np.full((count, count), np.nan)
+    table[steps[:, 0], steps[:, 1]] = table[steps[:, 1], steps[:, 0]] = mine
+    best = steps[int(np.nanargmax(mine))]
+    least = SHARE * float(np.nanmax(mine))
+    late = np.zeros(count, dtype=np.bool_)
+    late[best] = True
+    shared = np.where(np.isfinite(table), table, -np.inf)
+    for step in np.argsort(-shared[best].min(axis=0)):
+        if not late[step] and (shared[step, late] > least).all():
+            late[step] = True
+    return late, float(np.nanmean(table[np.ix_(late, late)]))
 
 
 def _stands_out(

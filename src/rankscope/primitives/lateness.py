@@ -5,11 +5,12 @@ All arrays hold one row per rank and collective; ``event`` says which collective
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
 from rankscope.primitives.intervals import Int64, IntervalSet
 
@@ -143,3 +144,60 @@ def union_by(code: Int64, start: Int64, end: Int64, size: int) -> Int64:
     together = IntervalSet.of(start - base + cuts[code], end - base + cuts[code])
     result[:] = together.within(cuts, cuts + width)
     return result
+
+
+def measures(
+    ranks: Sequence[int], rows: pl.DataFrame, found: Arrivals, late: Int64, blamed: Int64, group: Int64
+) -> pl.DataFrame:
+    """Lateness, waits and savings by rank.
+
+    Args:
+        ranks: all of them, ascending.
+        rows: by row: rank, step_index (steps from 0).
+        found: of the same rows.
+        late: by row, ns; 0 below the clocks' residual.
+        blamed: by event, the rank that is behind it; -1 for none.
+        group: by event, a number for its group.
+
+    Returns:
+        rank, lateness_ns, waited_ns, last_share, steps, late_steps, saving_ns, compared.
+    """
+    rank, step = rows["rank"].to_numpy(), rows["step_index"].to_numpy()
+    steps = int(step.max()) + 1
+    event_step = step[found.last]
+    known = np.array(ranks, dtype=np.int64)
+    place = np.searchsorted(known, rank)
+    size = known.size * steps
+    worst = np.zeros(size, dtype=np.int64)
+    np.maximum.at(worst, place * steps + step, late)
+    caused = blamed >= 0
+    code = np.searchsorted(known, np.where(caused, blamed, known[0])) * steps + event_step
+    waited = union_by(code[caused], found.first_ns[caused], found.last_ns[caused], size)
+    # Those who wait in one of its groups and those who wait in another wait for the same delay: the greater counts.
+    groups, cell = np.unique(np.stack([code[caused], group[caused]]), axis=1, return_inverse=True)
+    each = union_by(cell.reshape(-1), found.second_ns[caused], found.last_ns[caused], groups.shape[1])
+    saved = np.zeros(size, dtype=np.int64)
+    np.maximum.at(saved, groups[0], each)
+    seen = np.zeros(size, dtype=np.bool_)
+    seen[place * steps + step] = True
+    last = np.zeros(rank.size, dtype=np.bool_)
+    last[found.last[late[found.last] > 0]] = True
+    # A step counts as late for the rank that is to blame, not for the one that handed its lateness on.
+    late_step = (waited > 0).reshape(known.size, steps)
+    count = np.maximum(seen.reshape(known.size, steps).sum(axis=1), 1)
+    collectives = np.maximum(np.bincount(place, minlength=known.size), 1)
+    compared = np.bincount(place, minlength=known.size) > 0
+    return pl.DataFrame(
+        {
+            "rank": known,
+            "lateness_ns": worst.reshape(known.size, steps).sum(axis=1) // count,
+            "waited_ns": waited.reshape(known.size, steps).sum(axis=1),
+            "last_share": np.bincount(place, weights=last, minlength=known.size) / collectives,
+            "steps": seen.reshape(known.size, steps).sum(axis=1).astype(np.int64),
+            "late_steps": late_step.sum(axis=1).astype(np.int64),
+            "saving_ns": saved.reshape(known.size, steps).sum(axis=1) // steps,
+            "compared": compared,
+        }
+    ).with_columns(
+        pl.when("compared").then(name).alias(name) for name in ("lateness_ns", "waited_ns", "last_share", "saving_ns")
+    )

@@ -203,7 +203,9 @@ def _by_ends(state: _State, group: Int64) -> None:
     ranks, counts = np.unique(state.rank[group], return_counts=True)
     if ranks.size < 2:
         return
-    by_rank = {int(rank): group[state.rank[group] == rank] for rank in ranks}
+    ordered = group[np.argsort(state.rank[group], kind="stable")]
+    parts = np.split(ordered, np.cumsum(counts)[:-1])
+    by_rank = {int(rank): rows for rank, rows in zip(ranks, parts, strict=True)}
     reference = int(ranks[np.argmax(counts)])
     mine = by_rank.pop(reference)
     line = state.timeline(mine)

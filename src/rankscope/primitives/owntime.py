@@ -34,7 +34,8 @@ def own_times(rows: pl.DataFrame) -> pl.DataFrame:
             by then, ns.
 
     Returns:
-        rank, step, elapsed_ns, count, own_ns, first (whether the step is cut at its beginning), and each of `PARTS`.
+        rank, step, elapsed_ns, count (of the collectives that ended in it), collectives (of the step itself, that all
+        have), own_ns, first (whether the step is cut at its beginning), and each of `PARTS`.
     """
     whole = rows.filter(pl.col("whole") & pl.col("step").is_not_null())
     by = ["rank", "window", "step"]
@@ -60,6 +61,7 @@ def own_times(rows: pl.DataFrame) -> pl.DataFrame:
         "step",
         "elapsed_ns",
         pl.col("between").alias("count"),
+        "collectives",
         pl.sum_horizontal(f"{part}_ns" for part in OWN).alias("own_ns"),
         "first",
         *(pl.col(f"{part}_ns").alias(part) for part in PARTS),

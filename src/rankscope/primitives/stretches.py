@@ -95,8 +95,8 @@ def step_work(tables: Mapping[str, pl.DataFrame], extra: str | None) -> pl.DataF
     """What each step launched, by piece of work: step, work, pieces (how many), work_ns (their summed durations), size.
 
     A piece is a compute kernel with its launch grid, and the size the blocks of that; without a device a top-level
-    operator with its inputs' shapes, and the size those. `work` is a number that is the same for the same piece on
-    every rank. Work of no step counts for none.
+    operator with its inputs' shapes (or those of the first operator inside that has any), and the size those. `work`
+    is a number that is the same for the same piece on every rank. Work of no step counts for none.
     """
     device, annotations = tables["device_events"], tables["annotations"]
     steps = host_steps(annotations)
@@ -105,6 +105,7 @@ def step_work(tables: Mapping[str, pl.DataFrame], extra: str | None) -> pl.DataF
         at, text = done["launch_ns"], done["grid"]
     else:
         done = computing_operators(tables["host_ops"], gloo_ranges(tables["host_ops"], annotations))
+        done = with_shapes(done, tables["host_ops"])
         at, text = done["start_ns"], done["input_dims"]
     owner = owners(
         steps["start_ns"].to_numpy(),
@@ -133,6 +134,26 @@ def step_work(tables: Mapping[str, pl.DataFrame], extra: str | None) -> pl.DataF
         "work_ns",
         (pl.col("pieces") * pl.Series(size, dtype=pl.Int64)).alias("size"),
     )
+
+
+def with_shapes(top: pl.DataFrame, operators: pl.DataFrame) -> pl.DataFrame:
+    """Top-level operators, those without shapes of their own (a backward node) with those of the first one inside.
+
+    Args:
+        top: start_ns, end_ns, pid, tid, input_dims.
+        operators: all, with the same columns.
+    """
+    told = pl.col("input_dims").is_not_null() & pl.col("input_dims").str.contains(r"\d")
+    inside = operators.filter(told).select(
+        "pid", "tid", "start_ns", pl.col("end_ns").alias("inner_end"), pl.col("input_dims").alias("inner")
+    )
+    joined = top.sort("start_ns").join_asof(
+        inside.sort("start_ns"), on="start_ns", by=["pid", "tid"], strategy="forward", check_sortedness=False
+    )
+    # Of one that is not inside, the join finds what comes after.
+    within = (pl.col("inner_end") <= pl.col("end_ns")).fill_null(False)
+    shapes = pl.when(told.fill_null(False)).then("input_dims").when(within).then("inner")
+    return joined.with_columns(shapes.otherwise("input_dims").alias("input_dims")).drop("inner", "inner_end")
 
 
 def _code(name: str | None, text: str | None) -> int:

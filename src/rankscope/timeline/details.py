@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,11 @@ _OWN = {
     "start_ns", "end_ns", "name", "launch_row", "op_row", "launch_ns", "parent_row", "depth", "self_ns",
     "is_collective",
 }  # fmt: skip
-_SHAPES = ("input_dims", "input_types", "input_strides", "concrete_inputs")
+SHAPES = ("input_dims", "input_types", "input_strides", "concrete_inputs")
+# Tables whose events may have rows in `collectives`.
+RECORDED = ("device_events", "host_ops")
+# Tables of the host: Python frames of the same thread can lie around their events.
+FRAMED = ("host_ops", "runtime_calls", "annotations", "python_frames")
 _MAX_TEXT = 20_000
 _MAX_STEPS = 2_000
 
@@ -63,7 +67,7 @@ def details(
         "step": _step_at(placed, start),
         "args": _arguments(trace, table, source_row, values),
         "shapes": _shapes(values, trace, operator, placed),
-        "stack": _stack(values) or _python_stack(trace, table, values),
+        "stack": stack_of(values) or _python_stack(trace, table, values),
         "launch": launch,
         "operator": operator,
         "collective": _collective(timeline, rank, window, values, collectives),
@@ -73,18 +77,34 @@ def details(
 
 def _row(trace: CachedTrace, table: str, row: int) -> dict[str, Any]:
     found = trace.scan(table).slice(row, 1).collect()
-    values = found.row(0, named=True) if found.height else {}
-    short = [name for name, dtype in found.schema.items() if dtype == pl.Float32 and values.get(name) is not None]
-    # As it was written: 0.06, and not the 0.05999999865889549 that four bytes make of it.
-    return values | {name: float(str(np.float32(values[name]))) for name in short}
+    return as_written(found.row(0, named=True), found.schema) if found.height else {}
+
+
+def as_written(values: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A row's numbers as they were written: 0.06, and not the 0.05999999865889549 that four bytes make of it."""
+    short = [name for name, dtype in schema.items() if dtype == pl.Float32 and values.get(name) is not None]
+    return {**values, **{name: float(str(np.float32(values[name]))) for name in short}}
 
 
 def _arguments(trace: CachedTrace, table: str, row: int, values: Mapping[str, Any]) -> dict[str, Any]:
+    if table not in RECORDED:
+        return arguments_of(values)
+    recorded = trace.load("collectives").filter((pl.col("source") == table) & (pl.col("row") == row))
+    return arguments_of(values, recorded.iter_rows(named=True))
+
+
+def arguments_of(values: Mapping[str, Any], recorded: Iterable[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    """What a row of a table says of its event, as texts and numbers that JavaScript holds.
+
+    Args:
+        values: the row.
+        recorded: the rows of the table `collectives` that are of this event.
+    """
     found: dict[str, Any] = {}
     for name, value in values.items():
-        if name in _OWN or name in _SHAPES or name in ("call_stack", "args") or value is None:
+        if name in _OWN or name in SHAPES or name in ("call_stack", "args") or value is None:
             continue
-        found[name] = value if isinstance(value, bool | int | float) else _cut(str(value))
+        found[name] = value if isinstance(value, bool | int | float) else cut(str(value))
     text = values.get("args")
     if isinstance(text, str):
         try:
@@ -92,15 +112,13 @@ def _arguments(trace: CachedTrace, table: str, row: int, values: Mapping[str, An
         except (ValueError, RecursionError):
             said = text
         for name, value in said.items() if isinstance(said, dict) else [("args", said)]:
-            found[str(name)] = value if isinstance(value, int | float) else _cut(json.dumps(value, ensure_ascii=False))
-    if table in ("device_events", "host_ops"):
-        recorded = trace.load("collectives").filter((pl.col("source") == table) & (pl.col("row") == row))
-        for each in recorded.iter_rows(named=True):
-            found |= {
-                name: value if isinstance(value, int | float) else _cut(str(value))
-                for name, value in each.items()
-                if name not in ("source", "row", "external_id") and value is not None
-            }
+            found[str(name)] = value if isinstance(value, int | float) else cut(json.dumps(value, ensure_ascii=False))
+    for each in recorded:
+        found |= {
+            name: value if isinstance(value, int | float) else cut(str(value))
+            for name, value in each.items()
+            if name not in ("source", "row", "external_id") and value is not None
+        }
     # JavaScript's numbers end at 2**53: beyond, the digits are the point.
     return {
         name: str(value) if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 1 << 53 else
@@ -109,7 +127,8 @@ def _arguments(trace: CachedTrace, table: str, row: int, values: Mapping[str, An
     }  # fmt: skip
 
 
-def _cut(text: str) -> str:
+def cut(text: str) -> str:
+    """A text that is no novel."""
     return text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT] + "…"
 
 
@@ -118,28 +137,39 @@ def _shapes(
 ) -> str | None:  # fmt: skip
     """Shapes and types of the inputs: its own, else those of the operator that launched it."""
     said = values
-    if not any(values.get(name) for name in _SHAPES) and operator is not None:
+    if not has_shapes(values) and operator is not None:
         at = int(placed.lanes.events.pointer[operator["lane"] - placed.first_lane]) + operator["row"]
         if TABLES[int(placed.lanes.arrays["table"][at])] == "host_ops":
             said = _row(trace, "host_ops", int(placed.lanes.arrays["row"][at]))
-    lines = [f"{name.replace('_', ' ')}: {said[name]}" for name in _SHAPES if said.get(name)]
-    return _cut("\n".join(lines)) if lines else None
+    return shapes_of(said)
 
 
-def _stack(values: Mapping[str, Any]) -> list[str]:
+def has_shapes(values: Mapping[str, Any]) -> bool:
+    """Whether a row tells shapes or types of inputs."""
+    return any(values.get(name) for name in SHAPES)
+
+
+def shapes_of(values: Mapping[str, Any]) -> str | None:
+    """Shapes and types of the inputs that a row tells."""
+    lines = [f"{name.replace('_', ' ')}: {values[name]}" for name in SHAPES if values.get(name)]
+    return cut("\n".join(lines)) if lines else None
+
+
+def stack_of(values: Mapping[str, Any]) -> list[str]:
+    """The stack that a row tells, innermost first."""
     text = values.get("call_stack")
-    return [_cut(line) for line in text.split(";")] if isinstance(text, str) and text else []
+    return [cut(line) for line in text.split(";")] if isinstance(text, str) and text else []
 
 
 def _python_stack(trace: CachedTrace, table: str, values: Mapping[str, Any]) -> list[str]:
     """The Python frames around an event of the host, innermost first."""
-    if table not in ("host_ops", "runtime_calls", "annotations", "python_frames") or "tid" not in values:
+    if table not in FRAMED or "tid" not in values:
         return []
     same = pl.all_horizontal(pl.col(name).eq_missing(values[name]) for name in ("pid", "tid"))
     around = (pl.col("start_ns") <= values["start_ns"]) & (pl.col("end_ns") >= values["end_ns"])
     frames = trace.scan("python_frames").select("start_ns", "end_ns", "name", "pid", "tid").filter(same & around)
     found = frames.sort("start_ns", -pl.col("end_ns"), descending=True).collect()
-    return [_cut(name) for name in found["name"].fill_null("").to_list()]
+    return [cut(name) for name in found["name"].fill_null("").to_list()]
 
 
 def _origin(

@@ -1,4 +1,5 @@
-"""Runs being read, analysed and drawn behind the page, while what is there already is shown.
+"""Runs being read, analysed and drawn behind the page, while what is there already is shown; and read again, where more
+of their files appear.
 
 One thread a run. What it has goes from it to whoever answers in whole values that are put in place at once, each with
 a greater `version`; nothing is read while it is being made.
@@ -8,14 +9,18 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
 from rankscope.analyses import all_analyses
-from rankscope.errors import RankscopeError
+from rankscope.errors import NoTracesError, RankscopeError, RunSelectionError
+from rankscope.ingest.discover import Found
 from rankscope.ingest.losses import said
+from rankscope.ingest.runs import KnownRun
+from rankscope.ingest.watch import Watch
 from rankscope.pipeline import Run
 from rankscope.report.html import ANALYSES
 from rankscope.results import Analysis, Finding, Result, by_weight
@@ -29,6 +34,11 @@ from rankscope.timeline.whole import Timeline
 logger = logging.getLogger(__name__)
 
 NEWS_EVERY = 16
+# How often files are looked for, and how long nothing is done after reading again: as long as that took.
+FOLLOW_S = 2.0
+
+
+Make = Callable[[Callable[[str, int, int, int], None]], Run]
 
 
 class StoppedError(BaseException):
@@ -47,6 +57,8 @@ class State:
         bytes: bytes of JSON read so far.
         error: what made it fail.
         version: grows when something new can be fetched.
+        following: whether files that appear are read too.
+        generation: grows when everything is to be fetched anew, for it is of other files.
     """
 
     phase: str = "reading"
@@ -56,6 +68,8 @@ class State:
     bytes: int = 0
     error: Mapping[str, Any] | None = None
     version: int = 0
+    following: bool = False
+    generation: int = 0
 
 
 class LoadedRun:
@@ -63,16 +77,21 @@ class LoadedRun:
 
     Args:
         make: opens the run, given what is to be told of the progress; called in this one's thread.
+        watch: looks for further files of the run; None if what there is at first is all.
+        patient: wait for the first file, if there is none.
     """
 
-    def __init__(self, make: Callable[[Callable[[str, int, int, int], None]], Run]) -> None:
+    def __init__(self, make: Make, watch: Watch | None = None, *, patient: bool = False) -> None:
         self._make = make
+        self._watch = watch
+        self._patient = patient and watch is not None
         self._lock = threading.Lock()
-        self._state = State()
+        self._state = State(following=watch is not None)
         self._stopping = threading.Event()
         self._read = threading.Event()
         self._thread = threading.Thread(target=self._work, name="rankscope-load", daemon=True)
         self.error: Exception | None = None
+        self.known_runs: tuple[KnownRun, ...] = ()
         self.about: Mapping[str, Any] = {}
         self.run: Run | None = None
         self.findings: Sequence[Finding] = ()
@@ -134,11 +153,14 @@ class LoadedRun:
 
     def _work(self) -> None:
         try:
-            self._load()
+            self._begin()
+            self._follow()
         except StoppedError:
             return
         except RankscopeError as error:
             self.error = error
+            if isinstance(error, RunSelectionError):
+                self.known_runs = error.known  # no run of that name: the page offers those that there are
             self._fail(error.what, error.path, error.hint)
         except Exception as error:
             self.error = error
@@ -156,8 +178,56 @@ class LoadedRun:
         with run.kept():
             self._fill(run)
 
+    def _begin(self) -> None:
+        """Load the run, as soon as one of its files can be read."""
+        while True:
+            try:
+                self._load()
+                return
+            except NoTracesError:
+                if not self._patient or self._watch is None:
+                    raise
+            self.run = None
+            self._tell(what="waiting for the first trace")
+            while self._watch.look() is None:
+                self._pause(FOLLOW_S)
+
+    def _follow(self) -> None:
+        """Read the run again whenever more of its files are whole; until then what there is stays."""
+        pause = FOLLOW_S
+        while self._watch is not None and self.run is not None:
+            self._pause(pause)
+            found = self._watch.look()
+            if found is None:
+                continue
+            began = time.monotonic()
+            run = self.run
+            fresh = LoadedRun(_again(run, found))
+            fresh._stopping = self._stopping
+            try:
+                fresh._load()
+            except RankscopeError as error:
+                # The files may be those of a moment; the next ones are tried again.
+                logger.warning("what appeared in %s could not be read: %s", run.path, error)
+                continue
+            self._become(fresh)
+            pause = max(FOLLOW_S, time.monotonic() - began)
+
+    def _pause(self, seconds: float) -> None:
+        if self._stopping.wait(seconds):
+            raise StoppedError
+
+    def _become(self, fresh: LoadedRun) -> None:
+        """Show another reading of the run from now on."""
+        self.run, self.about, self.counters = fresh.run, fresh.about, fresh.counters
+        self.failed, self.results, self.findings, self._lost = fresh.failed, fresh.results, fresh.findings, fresh._lost
+        self.timeline, self.search, self.heat = fresh.timeline, fresh.search, fresh.heat
+        self.known_runs = fresh.known_runs
+        self._tell(new=True, generation=self._state.generation + 1, phase="ready", what="")
+
     def _fill(self, run: Run) -> None:
         run.load()
+        self.known_runs = run.loaded.known_runs
         self.findings = by_weight([*run.findings, *self._lost])
         self.about = run.about()
         self._read.set()
@@ -221,3 +291,7 @@ class LoadedRun:
         )
         self._lost = (*self._lost, finding)
         self.findings = by_weight([*self.findings, finding])
+
+
+def _again(run: Run, found: Found) -> Make:
+    return lambda progress: run.again(found, progress)

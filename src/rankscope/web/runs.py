@@ -2,7 +2,8 @@
 
 A key is a hash of what tells the run: its id; without one its place, when it began and its ranks. So a link to a run
 holds when the server is started again. Until the first run is read nobody knows which keys there are: whatever looks
-like one is taken for the run that is being read, and is looked up when that is done.
+like one is taken for the run that is being read, and is looked up when that is done. Where the run that was asked for
+on the command line is not among the files, the page says so and the others are listed all the same.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rankscope.ingest.runs import LATEST, KnownRun, when_of
+from rankscope.ingest.watch import Watch
 from rankscope.pipeline import Progress, Run, open_run
 from rankscope.web.answers import RefusedError
 from rankscope.web.loading import LoadedRun
@@ -36,18 +38,22 @@ class Runs:
     Args:
         source: as for `open_run`.
         run_id: which run is shown first: the start of its id; None for the latest.
+        follow: whether files of it that appear are read too; None where they can be watched.
         options: further arguments of `open_run`.
     """
 
-    def __init__(self, source: list[str], run_id: str | None = None, **options: Any) -> None:
+    def __init__(
+        self, source: list[str], run_id: str | None = None, *, follow: bool | None = False, **options: Any
+    ) -> None:  # fmt: skip
         self._lock = threading.Lock()
 
         def shown(progress: Progress) -> Run:
             return open_run(source, run_id=run_id or LATEST, progress=progress, **options)
 
+        watch = Watch(source) if follow or (follow is None and Watch.can(source)) else None
         # Which run is the latest is not known yet: until it is, the key is of what was asked for, and stays good.
         self._asked_key = _key("asked", *map(_absolute, source), run_id or LATEST)
-        self.shown = ServedRun(self._asked_key, LoadedRun(shown))
+        self.shown = ServedRun(self._asked_key, LoadedRun(shown, watch, patient=bool(follow)))
         self._others: dict[str, tuple[KnownRun, ServedRun]] = {}
 
     def start(self) -> None:
@@ -85,18 +91,20 @@ class Runs:
         self._find_others()
         if asked is not None and self._may_be(asked):
             return {"runs": [self._row(asked, None)], "shown": asked}
-        own = self._own() if self._known() else None
         others = [(served.key, known) for known, served in self._others.values()]
+        if self._missed():
+            return {"runs": [self._row(*row) for row in sorted(others, key=_began)], "shown": self.shown.key}
+        own = self._own() if self._known() else None
         # The page finds its address's own key in the list, be it the one of before anything was read.
         shown = self._asked_key if asked == self._asked_key else self.shown.key
-        rows = sorted([*others, (shown, own)], key=lambda row: row[1].began_ns if row[1] else 0)
+        rows = sorted([*others, (shown, own)], key=_began)
         return {"runs": [self._row(key, known) for key, known in rows], "shown": shown}
 
     def _row(self, key: str, known: KnownRun | None) -> dict[str, Any]:
         run = self.shown.loaded.run
         if known is None or run is None:
             return {"key": key, "name": "", "ranks": None, "started": None}
-        place = run.name.removesuffix(f": {run.loaded.label}")
+        place = Path(run.path).name if self._missed() else run.name.removesuffix(f": {run.loaded.label}")
         name = f"{place}: {known.name or 'without an id'}" if self._others else place
         return {"key": key, "name": name, "ranks": known.ranks, "started": when_of(known.began_ns).rstrip(", ") or None}
 
@@ -108,24 +116,33 @@ class Runs:
     def _known(self) -> bool:
         return self.shown.loaded.run is not None and bool(self.shown.loaded.about)
 
+    def _missed(self) -> bool:
+        """Whether the files were read and the run that was asked for is not among them."""
+        return self.shown.loaded.error is not None and bool(self.shown.loaded.known_runs)
+
     def _may_be(self, key: str) -> bool:
         """Whether it could be a run's key, as long as nothing is known of the runs."""
-        return not self._known() and _KEY.fullmatch(key) is not None
+        return not (self._known() or self._missed()) and _KEY.fullmatch(key) is not None
 
     def _find_others(self) -> None:
         run = self.shown.loaded.run
-        if run is None or not self._known():
+        if run is None or not (self._known() or self._missed()):
             return
         place = _absolute(run.path)
         with self._lock:
-            own = self._own()
+            own = None if self._missed() else self._own()
+            chosen = set() if self._missed() else {run.loaded.chosen}
             if own is not None and self.shown.key == self._asked_key:
                 self.shown = replace(self.shown, key=_key_of(own, place))
             there = {known.name for known, _ in self._others.values()}
-            for known in run.loaded.known_runs:
-                if known.name != run.loaded.chosen and known.name not in there:
+            for known in self.shown.loaded.known_runs:
+                if known.name not in chosen and known.name not in there:
                     key = _key_of(known, place)
                     self._others[key] = known, ServedRun(key, LoadedRun(_other(run, known)))
+
+
+def _began(row: tuple[str, KnownRun | None]) -> int:
+    return row[1].began_ns if row[1] is not None else 0
 
 
 def _key(*parts: object) -> str:

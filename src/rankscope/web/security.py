@@ -4,7 +4,9 @@ The server shows one person's traces on a machine that others may share, so:
 
 - it listens on 127.0.0.1 unless told otherwise;
 - its address has a token, which the first visit turns into a cookie that scripts cannot read (`HttpOnly`) and other
-  sites cannot have sent (`SameSite=Strict`); the cookie's value is another secret than the token;
+  sites cannot have sent (`SameSite=Strict`); the cookie's value is another secret than the token. A token is good once:
+  whoever finds it later, in a history, a list of processes or a chat, does not come in by it. The next one is told to
+  whoever started the server;
 - `Host` must be a name of this machine: a name that an attacker's DNS moves to 127.0.0.1 is none (DNS rebinding);
 - `Origin`, and `Sec-Fetch-Site` where the browser tells, must be the page's own;
 - nothing is changed by any request, and none names a path or a URL.
@@ -16,7 +18,8 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -35,21 +38,28 @@ class Refusal:
     hint: str
 
 
-@dataclass(frozen=True)
+def _new_token() -> str:
+    return secrets.token_urlsafe(24)
+
+
+@dataclass
 class Gate:
     """The server's secrets, and the names under which it may be addressed.
 
     Attributes:
         names: host names beside this machine's own that were allowed on purpose: a proxy's.
         here: the address that is listened on, where it is no local one.
-        token: what the printed address holds.
+        token: what the address to open holds now; good once.
         session: the cookie's value.
+        renewed: called after a token was used, when there is the next.
     """
 
     names: frozenset[str] = frozenset()
     here: frozenset[str] = frozenset()
-    token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+    token: str = field(default_factory=_new_token)
     session: str = field(default_factory=lambda: secrets.token_urlsafe(32))
+    renewed: Callable[[], None] = lambda: None
+    _turn: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @classmethod
     def of(cls, names: Iterable[str], here: Iterable[str] = ()) -> Gate:
@@ -65,9 +75,14 @@ class Gate:
         """The header that sets it. Without a path it holds for where the page stands, `/proxy/PORT/` too."""
         return f"{self.cookie}={self.session}; HttpOnly; SameSite=Strict"
 
-    def is_token(self, given: str) -> bool:
-        """Whether it is the token, in a time that does not tell how much of it is right."""
-        return hmac.compare_digest(given.encode("utf-8", "replace"), self.token.encode())
+    def redeem(self, given: str) -> bool:
+        """Whether it is the token; if so, it is used up. The time this takes does not tell how much of it is right."""
+        with self._turn:
+            if not hmac.compare_digest(given.encode("utf-8", "replace"), self.token.encode()):
+                return False
+            self.token = _new_token()
+        self.renewed()
+        return True
 
     def refuse_address(self, headers: Headers) -> Refusal | None:
         """Why this request does not come from the page itself; None if it may."""

@@ -17,11 +17,24 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 import rankscope
 from rankscope.report.html import PAYLOAD_SCHEMA_VERSION, origins_of, table_of
+from rankscope.report.measured import measured
+from rankscope.results import Result
 from rankscope.timeline.details import details
 from rankscope.timeline.measure import measure
+from rankscope.timeline.places import place_of
 from rankscope.timeline.pyramid import MAX_LEVELS
 from rankscope.timeline.whole import Timeline
-from rankscope.web.answers import RefusedError, answer, answer_of, error_answer, json_answer, not_changed, tag_of
+from rankscope.web.answers import (
+    HEADERS,
+    RefusedError,
+    answer,
+    answer_of,
+    error_answer,
+    json_answer,
+    not_changed,
+    tag_of,
+)
+from rankscope.web.comparing import Comparisons
 from rankscope.web.page import served_page
 from rankscope.web.questions import MAX_NS, number, numbers, span
 from rankscope.web.runs import Runs, ServedRun
@@ -36,12 +49,17 @@ MAX_EVENTS = 500_000
 MAX_POINTS = 20_000
 MAX_QUERY = 1_000
 NAMES_BYTES = 4 << 20
+# Of a table, at once: what a browser sorts and filters without a pause.
+MAX_ROWS = 100_000
+
+STRANGER = "this browser has not come in by the address that rankscope serve printed, or that was used before"
+WAY_IN = "open the last address that its terminal shows: it ends in /?token=… and is good for one browser"
 
 Answer = Callable[[Request, ServedRun], Response]
 
 
 class Door:
-    """Nothing gets past without the right address and the cookie; but for `/`, which gives it."""
+    """Nothing gets past without the right address and the cookie; but for `/?token=…`, which gives it, once."""
 
     def __init__(self, app: ASGIApp, gate: Gate) -> None:
         self._app = app
@@ -59,13 +77,25 @@ class Door:
         if request.method not in ("GET", "HEAD"):
             await error_answer(405, "this server only shows", None, "ask with GET")(scope, receive, send)
             return
-        if not self._gate.knows(request.headers.getlist("cookie")):
-            way_in = request.query_params.get("token") if scope["path"] == "/" else None
-            if way_in is None or not self._gate.is_token(way_in):
-                what = "this browser has not come in by the address that rankscope serve printed"
-                await error_answer(401, what, None, "open that address: it ends in /?token=…")(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+        if self._gate.knows(request.headers.getlist("cookie")):
+            await self._app(scope, receive, send)
+            return
+        # Only GET: what looks ahead at a link before somebody opens it must not use up its token.
+        token = request.query_params.get("token") if scope["path"] == "/" and request.method == "GET" else None
+        if token is not None and self._gate.redeem(token):
+            answered = _without_token()
+            answered.headers["Set-Cookie"] = self._gate.set_cookie()
+        elif "text/html" in request.headers.get("accept", ""):
+            words = f"{STRANGER}.\n\n{WAY_IN}.\n"
+            answered = Response(words, 401, {**HEADERS, "Cache-Control": "no-store"}, "text/plain")
+        else:
+            answered = error_answer(401, STRANGER, None, WAY_IN)
+        await answered(scope, receive, send)
+
+
+def _without_token() -> Response:
+    """On to the page, with the token out of the address: it would stay in the history and be sent on as a referrer."""
+    return Response(status_code=303, headers={**HEADERS, "Location": "./", "Cache-Control": "no-store"})
 
 
 def make_app(runs: Runs, gate: Gate) -> ASGIApp:
@@ -76,14 +106,11 @@ def make_app(runs: Runs, gate: Gate) -> ASGIApp:
         gate: who may see it.
     """
     once = secrets.token_hex(8)
+    comparisons = Comparisons()
 
     def page(request: Request) -> Response:
         if "token" in request.query_params:
-            # Out of the address: it would stay in the history and be sent on as a referrer.
-            back = Response(status_code=303, headers={"Location": "./", "Cache-Control": "no-store"})
-            if gate.is_token(request.query_params["token"]):
-                back.headers["Set-Cookie"] = gate.set_cookie()
-            return back
+            return _without_token()  # this browser is in already: the token is left to another
         body, policy = served_page()
         tag = tag_of(once, "page", len(body), hash(body))
         return not_changed(request, tag) or answer(
@@ -92,6 +119,14 @@ def make_app(runs: Runs, gate: Gate) -> ASGIApp:
 
     def listed(request: Request) -> Response:
         return json_answer(request, runs.listed(request.query_params.get("run")))
+
+    def diff(request: Request) -> Response:
+        run, other = runs.get(request.query_params.get("run")), request.query_params.get("with")
+        text = request.query_params.get("ranks")
+        ranks = numbers(text, "ranks", 1 << 30) if text else []
+        if other is None and len(ranks) != 2:
+            raise RefusedError(400, "two runs are compared, or two ranks", "say with=KEY, or ranks=0,1")
+        return json_answer(request, comparisons.ask(run, None if other is None else runs.get(other), ranks))
 
     def about_run(respond: Answer, version: Callable[[ServedRun], object] | None = None) -> Any:
         """A question about one run. With a version, the answer to the same question is the same until that changes."""
@@ -121,10 +156,11 @@ def make_app(runs: Runs, gate: Gate) -> ASGIApp:
 
     def lanes(run: ServedRun) -> object:
         # Lanes keep what they hold; only how many there are changes.
-        return "lanes" if run.loaded.timeline is not None else None
+        return ("lanes", run.loaded.state.generation) if run.loaded.timeline is not None else None
 
     def drawn(run: ServedRun) -> object:
-        return run.loaded.timeline.version if run.loaded.timeline is not None else None
+        timeline = run.loaded.timeline
+        return (timeline.version, run.loaded.state.generation) if timeline is not None else None
 
     app = Starlette(
         routes=[
@@ -133,6 +169,7 @@ def make_app(runs: Runs, gate: Gate) -> ASGIApp:
             route("/api/state", about_run(_state)),
             route("/api/summary", about_run(_summary, changes)),
             route("/api/table/{name}", about_run(_table, changes)),
+            route("/api/diff", diff),
             route("/api/timeline", about_run(_layout, drawn)),
             route("/api/names", about_run(_names, drawn)),
             route("/api/tiles", about_run(_tiles, lanes)),
@@ -176,6 +213,8 @@ def _state(request: Request, run: ServedRun) -> Response:
             "ready": loaded.ready,
             "error": state.error,
             "version": state.version,
+            "following": state.following,
+            "generation": state.generation,
         },
     )
 
@@ -183,11 +222,15 @@ def _state(request: Request, run: ServedRun) -> Response:
 def _summary(request: Request, run: ServedRun) -> Response:
     loaded = run.loaded
     analyses = {}
-    for name, analysis in loaded.analyses().items():
-        result = loaded.results.get(name)
+    results = _results(run)
+    beside = {name: result.analysis for name, result in results.items() if name not in loaded.results}
+    for name, analysis in {**loaded.analyses(), **beside}.items():
+        result = results.get(name)
+        headline = result.headline if result is not None else None
         analyses[name] = {
             "title": analysis.title,
             "doc": analysis.doc.strip(),
+            "headline": headline.to_json() if headline else None,
             "columns": {column.name: {"unit": column.unit, "doc": column.doc} for column in analysis.columns},
             "rows": result.frame.height if result is not None else 0,
             "state": "ready" if result is not None else ("failed" if name in loaded.failed else "pending"),
@@ -197,17 +240,26 @@ def _summary(request: Request, run: ServedRun) -> Response:
         "generated_by": f"rankscope {rankscope.__version__}",
         "generated_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "run": loaded.about,
-        "findings": [finding.to_json() for finding in loaded.findings],
+        "findings": [
+            finding.to_json() if loaded.heat is None else {**finding.to_json(), "place": place_of(finding, loaded.heat)}
+            for finding in loaded.findings
+        ],
         "analyses": analyses,
     }
     return json_answer(request, value, _tag(request))
 
 
 def _table(request: Request, run: ServedRun) -> Response:
-    result = run.loaded.results.get(request.path_params["name"])
+    result = _results(run).get(request.path_params["name"])
     if result is None or run.loaded.run is None:
         raise RefusedError(404, "there is no such table, or it is not there yet", "api/summary names them")
-    return json_answer(request, table_of(result, origins_of(run.loaded.run)), _tag(request))
+    return json_answer(request, table_of(result, origins_of(run.loaded.run), MAX_ROWS), _tag(request))
+
+
+def _results(run: ServedRun) -> dict[str, Result]:
+    """What was found by analyses, and what experiments left beside the traces."""
+    loaded = run.loaded
+    return {**loaded.results, **(measured(loaded.run.path) if loaded.run is not None else {})}
 
 
 def _layout(request: Request, run: ServedRun) -> Response:

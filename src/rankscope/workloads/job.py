@@ -42,6 +42,8 @@ class Settings:
     """Seed of the model, equal on all ranks, and of the data, its own on each."""
     device: str = "auto"
     """cuda (also ROCm), xpu, cpu; auto is the accelerator that is there."""
+    wrap_alone: bool = False
+    """Wrap the model in DDP in a job of one rank, too."""
     profile: bool = True
     """Profile the loop."""
     save_dir: str | None = None
@@ -170,7 +172,7 @@ def joined(settings: Settings, *, always: bool = False) -> Iterator[Place]:
     else:
         getattr(torch, device.type).set_device(device)
     torch.manual_seed(settings.seed)
-    mine = (world_size > 1 or always) and not dist.is_initialized()
+    mine = (world_size > 1 or always or settings.wrap_alone) and not dist.is_initialized()
     if mine:
         backend, bound = _BACKENDS[device.type], None if device.type == "cpu" else device
         if world_size == 1:
@@ -194,7 +196,7 @@ def joined(settings: Settings, *, always: bool = False) -> Iterator[Place]:
 def distribute(model: nn.Module, place: Place, settings: Settings) -> nn.Module:
     """Put a model on its device, under DDP where there are other ranks, compiled if asked."""
     model = model.to(place.device)
-    if place.distributed:
+    if place.distributed or settings.wrap_alone:
         ids = None if place.device.type == "cpu" else [place.device]
         model = nn.parallel.DistributedDataParallel(model, device_ids=ids)
     if settings.compile:

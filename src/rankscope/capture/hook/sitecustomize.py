@@ -45,9 +45,12 @@ def _after_loading(loader: Any) -> None:
         del loader.exec_module
         run(module)
         try:
-            from rankscope.capture import untouched
+            if os.environ.get("RANKSCOPE_EXPERIMENT"):
+                from rankscope.capture.experiments import install
+            else:
+                from rankscope.capture.untouched import install
 
-            untouched.install(module)
+            install(module)
         except Exception as error:
             print(f"rankscope: this job is not profiled: {type(error).__name__}: {error}", file=sys.stderr)
 
@@ -70,6 +73,18 @@ def _run_the_one_that_was_there() -> None:
             sys.modules["sitecustomize"] = ours
 
 
+def _bind() -> None:
+    """An experiment binds a rank to CPUs before any thread is started and any library has counted them."""
+    try:
+        from rankscope.rundir.cpus import bind_as_planned
+
+        bind_as_planned(os.environ)
+    except Exception as error:
+        print(f"rankscope: this process is not bound: {type(error).__name__}: {error}", file=sys.stderr)
+
+
 if os.environ.get("RANKSCOPE_HOOK"):
     sys.meta_path.insert(0, _Finder)
+    if os.environ.get("RANKSCOPE_EXPERIMENT"):
+        _bind()
 _run_the_one_that_was_there()

@@ -60,11 +60,17 @@ def look(folder: Path, runs: list[Path]) -> None:
             command = [sys.executable, "-m", "rankscope", "serve", str(run), "--no-open"]
             server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "300"})
             try:
-                address = next(word for line in server.stdout or [] for word in line.split() if "?token=" in word)
                 for size, (width, height) in SIZES.items():
                     for scheme in ("light", "dark"):
                         context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
                         page = context.new_page()
+                        # An address opens one browser; the next is printed then.
+                        address = next(
+                            word
+                            for line in iter(server.stdout.readline, "")
+                            for word in line.split()
+                            if "?token=" in word
+                        )
                         page.goto(address)
                         pictures(page, folder, f"{run.name}_{size}_{scheme}")
                         context.close()

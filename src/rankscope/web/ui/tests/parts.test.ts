@@ -32,7 +32,7 @@ function written(fill: (cache: TileCache) => void): { text: string; x: number; y
   const names = new Names();
   Object.assign(names, { get: (name: number) => ["first_kernel", "second_kernel", "all_reduce"][name] });
   const layout = { ...layoutOf(3), span: SPAN };
-  const model = new Model(api, layout, cache, names, new Counters(api, SPAN, () => undefined, () => undefined), new Map());
+  const model = new Model(api, layout, cache, names, new Counters(api, SPAN, () => undefined, () => undefined));
   [model.width, model.height] = [1024, 150];
   model.refold();
   model.window = { from: 0, to: SPAN };
@@ -42,7 +42,7 @@ function written(fill: (cache: TileCache) => void): { text: string; x: number; y
       : what === "measureText" ? (text: string) => ({ width: 6 * text.length }) : () => undefined),
     set: () => true,
   });
-  const scene = { cache, window: model.window, width: 1024, level: 0, levels: 1, columns: cache.columnsOf(0, 0, SPAN) };
+  const scene = { cache, window: model.window, width: 1024, level: 0, levels: 1, columns: cache.columnsOf(0, 0, SPAN), part: model.window };
   new Labels(model, { getContext: () => context } as unknown as HTMLCanvasElement).draw({ scene, scroll: 0, first: 0, last: 1 }, inks, 1);
   return words.filter(({ text }) => /kernel|reduce/.test(text));
 }
@@ -76,7 +76,7 @@ test("a point in one part hits an event of that part or nothing", async () => {
   for (const fill of [asEvents, asBins]) {
     const cache = new TileCache(WIDE, 4);
     fill(cache);
-    const scene = { cache, window: { from: 0, to: SPAN }, width: 1024, level: 0, levels: 1, columns: cache.columnsOf(0, 0, SPAN) };
+    const scene = { cache, window: { from: 0, to: SPAN }, width: 1024, level: 0, levels: 1, columns: cache.columnsOf(0, 0, SPAN), part: { from: 0, to: SPAN } };
     const exact = fill === asEvents;
     for (let bin = 0; bin < 1000; bin++) {
       const here = events.map((each, row) => ({ ...each, row })).filter(({ start, end }) => start < at(bin + 1) && end > at(bin));

@@ -1,6 +1,8 @@
 import { describe, expect, test } from "vitest";
 import { parsePayload, PayloadError, validatePayload } from "../src/data/validate.ts";
-import { viewsOf } from "../src/views/registry.ts";
+import { shortTitle } from "../src/format/text.ts";
+import { homeOf, viewOf, viewsOf } from "../src/views/registry.ts";
+import type { View } from "../src/views/view.ts";
 
 const analysis = { title: "T", doc: "D", columns: { a: { unit: "ns", doc: "x" } }, data: { a: [1, null] }, truncated: null };
 const good = { schema_version: 1, generated_by: "rankscope 0.1.0", run: { id: "r", path: "p", ranks: [0] }, analyses: { t: analysis }, findings: [] };
@@ -42,8 +44,37 @@ test("findings: an unknown severity is a warning, one without a title is named",
   expect(payload.problems).toHaveLength(1);
 });
 
-test("an analysis that no view knows gets one", () => {
-  const { own, more } = viewsOf(validatePayload({ ...good, analyses: { t: analysis, kernels: analysis } }), false);
-  expect(own.map((view) => view.id)).toContain("kernels");
-  expect(more.map((view) => view.id)).toEqual(["t"]);
+describe("which views there are", () => {
+  const payload = validatePayload({ ...good, analyses: { t: analysis, kernels: analysis, memory_blocks: analysis } });
+  const views = viewsOf(payload, false);
+
+  test("an analysis that no view knows gets one, and no other does", () => {
+    expect(views.filter((view) => view.group === "tables").map((view) => view.id)).toEqual(["t"]);
+    expect(views.map((view) => view.id)).toContain("kernels");
+    expect(views.map((view) => view.id)).not.toContain("timeline");
+    expect(viewsOf(payload, true).map((view) => view.id)).toContain("timeline");
+  });
+  test("a link leads to any analysis, also to one that a view shows among its tables", () => {
+    expect(viewOf(payload, views, "memory_blocks")?.title).toBe("Memory blocks");
+    expect(viewOf(payload, views, "nothing")).toBeUndefined();
+    expect(homeOf("memory_blocks")).toBe("memory");
+    expect(homeOf("step_time")).toBe("steps");
+    expect(homeOf("t")).toBe("t");
+  });
+  test("no two views have one name or one title", () => {
+    for (const of of [(view: View): string => view.id, (view: View): string => view.title]) expect(new Set(views.map(of)).size).toBe(views.length);
+  });
+});
+
+describe("headlines", () => {
+  const said = { text: "Rank {rank} waits {waited}; {unknown} stays.", values: [{ name: "rank", value: 3, unit: "" }, { name: "waited", value: 1_500_000, unit: "ns" }, 7] };
+  test("come with their values; what is none is null", () => {
+    const payload = validatePayload({ ...good, analyses: { t: { ...analysis, headline: said }, u: { ...analysis, headline: "x" } } });
+    expect(payload.analyses.get("t")?.headline?.values.map(({ name }) => name)).toEqual(["rank", "waited"]);
+    expect(payload.analyses.get("u")?.headline).toBeNull();
+  });
+});
+
+test.each([["ddp_buckets", "DDP buckets"], ["memory_steps", "Memory steps"], ["", ""], ["<b>", "<b>"]])("short title of %s", (name, title) => {
+  expect(shortTitle(name)).toBe(title);
 });

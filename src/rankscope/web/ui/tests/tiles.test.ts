@@ -16,13 +16,13 @@ function someEvents(seed: number, count: number, span: number): Event[] {
 const SPAN = TILE_BINS * 256;
 const lanes = [someEvents(1, 300, SPAN), [], someEvents(2, 40, SPAN)];
 const scene = (cache: TileCache, window: { from: number; to: number }, level = 0, width = 200): Scene =>
-  ({ cache, window, width, level, levels: 3, columns: cache.columnsOf(level, Math.max(0, window.from), window.to) });
+  ({ cache, window, width, level, levels: 3, columns: cache.columnsOf(level, Math.max(0, window.from), window.to), part: window });
 
 function drawn(cache: TileCache, lane: number, window: { from: number; to: number }, level = 0): { line: number[]; complete: boolean } {
   const raster = new Raster(200, 1, [{ r: 255, g: 0, b: 0 }, { r: 0, g: 0, b: 255 }], ["none", "none"]);
-  raster.clear({ r: 0, g: 0, b: 0 });
-  raster.begin();
-  const complete = drawLane(raster, scene(cache, window, level), lane);
+  raster.ground(0, 1, { r: 0, g: 0, b: 0 });
+  raster.cover.begin();
+  const complete = drawLane(raster.cover, scene(cache, window, level), lane);
   raster.finish(0, 1, { r: 0, g: 0, b: 0 }, { r: 0, g: 0, b: 0, a: 0 });
   return { line: [...raster.bytes], complete };
 }
@@ -61,6 +61,45 @@ test("until its tiles come a lane is drawn from coarser ones, and says so", () =
   const { line, complete } = drawn(cache, 0, { from: 0, to: SPAN });
   expect(complete).toBe(false);
   expect(line.some((value, i) => i % 4 !== 3 && value > 0)).toBe(true);
+});
+
+test.each([7, 40, -7, -40, 199, -199])("a picture that is moved by %i pixels, and its new columns drawn, is the picture drawn anew", (by) => {
+  const perPixel = 512;
+  const inks = [{ r: 255, g: 0, b: 0 }, { r: 0, g: 0, b: 255 }];
+  const hatch = { r: 255, g: 255, b: 255, a: 0.5 };
+  const [width, height] = [200, 24];
+  for (const exact of [true, false]) {
+    const cache = new TileCache(256, 4);
+    if (exact) cache.addEvents(cache.column(0, 0), [0, 1, 2], eventsOf(lanes, 0, SPAN));
+    else cache.addBins(cache.column(0, 0), [0, 1, 2], binsOf(lanes, 256, 0));
+    const draw = (raster: Raster, from: number, first: number, beyond: number): void => {
+      const window = { from, to: from + width * perPixel };
+      raster.restart(first, beyond);
+      raster.phase = (((Math.round(from / perPixel)) % 6) + 6) % 6;
+      const part = { from: from + first * perPixel, to: from + beyond * perPixel };
+      let free = 0;
+      for (const [lane, top, size] of [[0, 2, 3], [2, 7, 14]] as const) {
+        raster.ground(free, top, { r: 9, g: 9, b: 9 });
+        free = top + size;
+        raster.cover.begin();
+        drawLane(raster.cover, { cache, window, width, level: 0, levels: 3, columns: cache.columnsOf(0, Math.max(0, from), window.to), part }, lane);
+        raster.finish(top, size, { r: 40, g: 40, b: 40 }, hatch);
+        raster.upright(Math.round((100_000 - from) / perPixel), 1, top, top + size, { r: 1, g: 2, b: 3 });
+      }
+      raster.ground(free, height, { r: 9, g: 9, b: 9 });
+    };
+    for (const from of [60_000, 61_234.5]) {
+      const moved = new Raster(width, height, inks, ["none", "rising"]);
+      draw(moved, from, 0, width);
+      const before = [...moved.pixels];
+      moved.shift(by);
+      draw(moved, from + by * perPixel, by > 0 ? width - by : 0, by > 0 ? width : -by);
+      const anew = new Raster(width, height, inks, ["none", "rising"]);
+      draw(anew, from + by * perPixel, 0, width);
+      expect([...anew.pixels]).not.toEqual(before);
+      expect([...moved.pixels]).toEqual([...anew.pixels]);
+    }
+  }
 });
 
 test("the least lately used goes first, the newest never, and the sum stays within its bounds", () => {

@@ -1,12 +1,13 @@
 /** The frame around every view: the run's facts above, the views to choose from beside, one view in the middle. */
+import { answer } from "../components/answer.ts";
 import { button } from "../components/controls.ts";
 import { append, h, named, type Child } from "../components/dom.ts";
 import { emptyState, errorState, workingState } from "../components/notes.ts";
 import type { Payload } from "../data/payload.ts";
 import type { Served } from "../data/served.ts";
 import { baseName, shownName } from "../format/text.ts";
-import { viewsOf } from "../views/registry.ts";
-import { tablesOf, type View } from "../views/view.ts";
+import { GROUPS, viewOf, viewsOf } from "../views/registry.ts";
+import { tablesOf, type Group, type View } from "../views/view.ts";
 import { header } from "./header.ts";
 import { Router, type Place } from "./router.ts";
 
@@ -46,20 +47,21 @@ export function showPage(root: HTMLElement, opened: Payload, served: Served | nu
   });
 
   function listViews(): void {
-    const { own, more } = viewsOf(payloadNow(), served !== null);
-    const next = [...own, ...more];
+    const next = viewsOf(payloadNow(), served !== null);
     if (next.map(({ id }) => id).join() === views.map(({ id }) => id).join()) return;
     views = next;
     links = new Map(views.map((view) => [view.id, h("a", { href: router.href(view.id), "data-testid": `nav-${view.id}` }, named(view.title, 60))]));
-    const group = (members: readonly View[]): HTMLElement => h("ul", {}, members.map((view) => h("li", {}, links.get(view.id))));
-    list.replaceChildren(group(own), ...(more.length > 0 ? [h("div", { class: "more" }, h("h2", { class: "nav-title" }, "More tables"), group(more))] : []));
+    list.replaceChildren(...(Object.entries(GROUPS) as [Group, string][]).flatMap(([group, title]) => {
+      const members = views.filter((view) => view.group === group);
+      return members.length === 0 ? [] : [h("div", {}, h("h2", { class: "nav-title", id: `group-${group}` }, title), h("ul", { "aria-labelledby": `group-${group}` }, members.map((view) => h("li", {}, links.get(view.id)))))];
+    }));
   }
 
   function frame(): void {
     top.replaceChildren(header(payloadNow(), runName(), served));
     if (served) root.dataset["phase"] = served.state.phase;
     const { generatedBy, generatedAt } = payloadNow();
-    foot.textContent = served ? `Served by ${shownName(generatedBy, 60)} from this machine alone; nothing is sent anywhere else.`
+    foot.textContent = served?.live ? `Served by ${shownName(generatedBy, 60)} from this machine alone; nothing is sent anywhere else.${served.state.following ? " Traces that appear in its directory are shown by themselves." : ""}`
       : `Written by ${shownName(generatedBy, 60)}${generatedAt ? `, ${shownName(generatedAt, 40).replace("T", " ").replace("+00:00", " UTC")}` : ""}. This page holds all of its data and sends nothing.`;
   }
 
@@ -88,7 +90,7 @@ export function showPage(root: HTMLElement, opened: Payload, served: Served | nu
     for (const done of leaving) done();
     leaving = [];
     moving = null;
-    const view = views.find((each) => each.id === (place.view || "overview"));
+    const view = viewOf(payloadNow(), views, place.view || "overview");
     const id = view?.id ?? "?";
     const focused = document.activeElement?.id ?? "";
     const title = h("h2", { id: "view-title", tabindex: "-1" }, view ? named(view.title, 120) : "No such view");
@@ -98,7 +100,7 @@ export function showPage(root: HTMLElement, opened: Payload, served: Served | nu
       ? view.render({ payload: payloadNow(), place, router, table, served, onLeave: (done) => leaving.push(done), onPlace: (move) => { moving = move; } })
       : emptyState("The link names a view that this report does not have.", "Choose one from the list; the report may hold fewer analyses than the one the link was made for."));
     const body = h("article", { "aria-labelledby": "view-title", class: `view-${view?.id === "timeline" ? "timeline" : "page"}` },
-      h("div", { class: "view-head" }, title, view && view.question !== "" && h("p", { class: "question" }, view.question)));
+      h("div", { class: "view-head" }, title, view && view.question !== "" && h("p", { class: "question" }, view.question)), view && answerOf(view));
     append(body, [content]);
     main.replaceChildren(...problems(payloadNow()), body);
     for (const [name, link] of links) {
@@ -116,17 +118,26 @@ export function showPage(root: HTMLElement, opened: Payload, served: Served | nu
     current = id;
   }
 
+  /** The view's first line: what its analyses answer, of the first that has an answer. */
+  function answerOf(view: View): HTMLElement | null {
+    for (const name of view.answers ?? []) {
+      const headline = payloadNow().analyses.get(name)?.headline;
+      if (headline) return answer(name, headline);
+    }
+    return null;
+  }
+
   /** Changes where the view would be drawn from other data than it was. */
   function fingerprint(view: View | undefined): string {
     if (!served || !view) return "";
     const states = [...view.shows, ...(view.wants ?? [])].map((name) => served.payload.analyses.get(name)?.away?.state ?? "here");
-    return [served.state.phase === "failed", ...states, ...(view.id === "timeline" ? [served.isReady("timeline")] : [served.payload.findings.length, served.isReady("heat")])].join();
+    return [served.state.phase === "failed", ...states, ...(view.id === "timeline" ? [served.isReady("timeline")] : [served.generation, served.payload.findings.length, served.isReady("heat")])].join();
   }
 
   served?.onChange(() => {
     listViews();
     frame();
-    const view = views.find((each) => each.id === (router.place().view || "overview"));
+    const view = viewOf(payloadNow(), views, router.place().view || "overview");
     const progress = main.querySelector("[data-testid=working]");
     if (fingerprint(view) !== drawnFrom) show(router.place());
     else if (progress && served.working) progress.replaceWith(workingState(phaseText(served), served.state));

@@ -1,6 +1,6 @@
-/** Rank by step as a field of colour: who waits and who is late stands out among a thousand ranks. A cell leads to its place. */
+/** A field of colour, ranks by steps or ranks as they sit in mesh and hosts: the odd one stands out among a thousand. A cell leads to its place. */
 import { h, styled } from "../components/dom.ts";
-import { color, onThemeChange } from "../theme/theme.ts";
+import { color, isDark, onThemeChange } from "../theme/theme.ts";
 import { formatDuration } from "../format/units.ts";
 import type { ViewContext } from "../views/view.ts";
 import { FONT } from "./font.ts";
@@ -8,35 +8,46 @@ import { FONT } from "./font.ts";
 export interface HeatSpec {
   readonly label: string;
   readonly testId: string;
-  readonly ranks: readonly number[];
-  readonly steps: readonly (number | null)[];
-  /** By rank, then step; null where not known. */
+  /** What stands beside each row. */
+  readonly rows: readonly string[];
+  /** What stands above each column. */
+  readonly columns: readonly string[];
+  /** By row, then column; null where not known. */
   readonly values: readonly (number | null)[];
   readonly ink: string;
-  onPick(rank: number, step: number | null): void;
+  /** What a cell is, in words; null where there is none. */
+  what(row: number, column: number): string | null;
+  /** What stands in a cell that is large enough. */
+  readonly inside?: (row: number, column: number) => string;
+  /** How amounts are written; durations where absent. */
+  readonly format?: (value: number) => string;
+  onPick(row: number, column: number): void;
 }
 
 const TOP = 20;
 const TALL = 420;
 const LEAST_ROW = 2;
+const LEAST_CELL = 46;
+const LABEL = 150;
 
 export function heatMap(context: Pick<ViewContext, "onLeave">, spec: HeatSpec): HTMLElement {
-  const { ranks, steps, values } = spec;
+  const { rows, columns, values } = spec;
+  const format = spec.format ?? formatDuration;
   const canvas = h("canvas", { "aria-hidden": "true" });
   const said = h("p", { class: "heat-said", role: "status", "data-testid": `${spec.testId}-said` });
   const box = h("div", {
-    class: "heat", tabindex: "0", role: "application", "data-testid": spec.testId, "data-rows": ranks.length, "data-columns": steps.length,
-    "aria-label": `${spec.label}, ${ranks.length} ranks by ${steps.length} steps. Arrow keys move, Enter leads to the timeline.`,
+    class: "heat", tabindex: "0", role: "application", "data-testid": spec.testId, "data-rows": rows.length, "data-columns": columns.length,
+    "aria-label": `${spec.label}, ${rows.length} rows by ${columns.length} columns. Arrow keys move, Enter leads to the place.`,
   }, canvas);
-  const left = 48 + 8 * String(Math.max(...ranks)).length;
+  const left = 14 + Math.min(LABEL, 7.4 * rows.reduce((longest, label) => Math.max(longest, label.length), 0));
   const most = values.reduce<number>((peak, value) => Math.max(peak, value ?? 0), 0);
-  const row = Math.max(LEAST_ROW, Math.min(26, Math.floor(TALL / Math.max(1, ranks.length))));
-  const height = TOP + row * ranks.length;
+  const row = Math.max(LEAST_ROW, Math.min(spec.inside ? 44 : 26, Math.floor(TALL / Math.max(1, rows.length))));
+  const height = TOP + row * rows.length;
   let width = 0;
-  let at: { rank: number; step: number } | null = null;
+  let at: { row: number; column: number } | null = null;
 
-  const cellWidth = (): number => (width - left) / Math.max(1, steps.length);
-  const value = (rank: number, step: number): number | null => values[rank * steps.length + step] ?? null;
+  const cellWidth = (): number => Math.min(spec.inside ? 190 : Infinity, (width - left) / Math.max(1, columns.length));
+  const value = (i: number, j: number): number | null => values[i * columns.length + j] ?? null;
 
   function draw(): void {
     const c = canvas.getContext("2d");
@@ -50,9 +61,11 @@ export function heatMap(context: Pick<ViewContext, "onLeave">, spec: HeatSpec): 
     c.font = `12px ${FONT}`;
     c.textBaseline = "middle";
     const cell = cellWidth();
+    const depth = !spec.inside ? 1 : isDark() ? 0.4 : 0.55; // words stand on it, and are to be read
     const gap = row >= 10 && cell >= 10 ? 1 : 0;
-    for (let i = 0; i < ranks.length; i++) {
-      for (let j = 0; j < steps.length; j++) {
+    for (let i = 0; i < rows.length; i++) {
+      for (let j = 0; j < columns.length; j++) {
+        if (spec.what(i, j) === null) continue;
         const amount = value(i, j);
         const [x, y] = [left + j * cell, TOP + i * row];
         c.globalAlpha = 1;
@@ -64,41 +77,46 @@ export function heatMap(context: Pick<ViewContext, "onLeave">, spec: HeatSpec): 
         }
         c.fillRect(x, y, cell - gap, row - gap);
         c.fillStyle = ink;
-        c.globalAlpha = most > 0 ? amount / most : 0;
+        c.globalAlpha = most > 0 ? (depth * Math.max(0, amount)) / most : 0;
         c.fillRect(x, y, cell - gap, row - gap);
       }
     }
     c.globalAlpha = 1;
     c.fillStyle = muted;
-    const everyRank = Math.ceil(15 / row);
+    const everyRow = Math.ceil(15 / row);
     c.textAlign = "right";
-    ranks.forEach((rank, index) => { if (index % everyRank === 0) c.fillText(`Rank ${rank}`, left - 8, TOP + index * row + Math.max(row, 12) / 2); });
+    rows.forEach((label, index) => { if (index % everyRow === 0) c.fillText(fitted(c, label, left - 10), left - 8, TOP + index * row + Math.max(row, 12) / 2); });
     c.textAlign = "center";
-    const everyStep = Math.ceil(46 / cell);
-    steps.forEach((step, index) => { if (index % everyStep === 0) c.fillText(step === null ? "–" : index === 0 ? `Step ${step}` : String(step), Math.max(left + 20, left + (index + 0.5) * cell), 9); });
+    const everyColumn = Math.ceil(LEAST_CELL / cell);
+    columns.forEach((label, index) => { if (index % everyColumn === 0) c.fillText(fitted(c, label, Math.max(cell * everyColumn, LEAST_CELL)), Math.max(left + 20, left + (index + 0.5) * cell), 9); });
+    if (spec.inside && row >= 22 && cell >= LEAST_CELL + 8) {
+      c.fillStyle = text;
+      for (let i = 0; i < rows.length; i++) for (let j = 0; j < columns.length; j++) if (spec.what(i, j) !== null) c.fillText(fitted(c, spec.inside(i, j), cell - 8), left + (j + 0.5) * cell, TOP + (i + 0.5) * row);
+    }
     if (at) {
       c.strokeStyle = text;
       c.lineWidth = 2;
-      c.strokeRect(left + at.step * cell, TOP + at.rank * row, Math.max(3, cell - gap), Math.max(3, row - gap));
+      c.strokeRect(left + at.column * cell, TOP + at.row * row, Math.max(3, cell - gap), Math.max(3, row - gap));
     }
   }
 
-  function move(to: { rank: number; step: number } | null): void {
-    at = to && { rank: Math.min(ranks.length - 1, Math.max(0, to.rank)), step: Math.min(steps.length - 1, Math.max(0, to.step)) };
-    if (at) {
-      const amount = value(at.rank, at.step);
-      said.textContent = `Rank ${ranks[at.rank]}, ${steps[at.step] === null ? "whole file" : `step ${steps[at.step]}`}: ${amount === null ? "not known" : formatDuration(amount)}`;
-    } else said.textContent = most > 0 ? `Most: ${formatDuration(most)}` : "";
+  function move(to: { row: number; column: number } | null): void {
+    at = to && { row: Math.min(rows.length - 1, Math.max(0, to.row)), column: Math.min(columns.length - 1, Math.max(0, to.column)) };
+    const what = at && spec.what(at.row, at.column);
+    if (at && what) {
+      const amount = value(at.row, at.column);
+      said.textContent = `${what}: ${amount === null ? "not known" : format(amount)}`;
+    } else said.textContent = most > 0 ? `Most: ${format(most)}` : "";
     draw();
   }
 
-  function under(event: MouseEvent): { rank: number; step: number } | null {
+  function under(event: MouseEvent): { row: number; column: number } | null {
     const corner = canvas.getBoundingClientRect();
-    const [step, rank] = [Math.floor((event.clientX - corner.left - left) / cellWidth()), Math.floor((event.clientY - corner.top - TOP) / row)];
-    return step >= 0 && step < steps.length && rank >= 0 && rank < ranks.length ? { rank, step } : null;
+    const [column, line] = [Math.floor((event.clientX - corner.left - left) / cellWidth()), Math.floor((event.clientY - corner.top - TOP) / row)];
+    return column >= 0 && column < columns.length && line >= 0 && line < rows.length && spec.what(line, column) !== null ? { row: line, column } : null;
   }
 
-  const pick = (cell: { rank: number; step: number } | null): void => { if (cell) spec.onPick(ranks[cell.rank] ?? 0, steps[cell.step] ?? null); };
+  const pick = (cell: { row: number; column: number } | null): void => { if (cell && spec.what(cell.row, cell.column) !== null) spec.onPick(cell.row, cell.column); };
   canvas.addEventListener("pointermove", (event) => move(under(event)));
   canvas.addEventListener("pointerleave", () => move(null));
   canvas.addEventListener("click", (event) => pick(under(event)));
@@ -106,7 +124,7 @@ export function heatMap(context: Pick<ViewContext, "onLeave">, spec: HeatSpec): 
     const by: Record<string, [number, number]> = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
     const step = by[event.key];
     if (event.key === "Enter") pick(at);
-    else if (step) move(at ? { rank: at.rank + step[0], step: at.step + step[1] } : { rank: 0, step: 0 });
+    else if (step) move(at ? { row: at.row + step[0], column: at.column + step[1] } : { row: 0, column: 0 });
     else return;
     event.preventDefault();
   });
@@ -123,4 +141,12 @@ export function heatMap(context: Pick<ViewContext, "onLeave">, spec: HeatSpec): 
   });
   move(null);
   return h("div", {}, box, said);
+}
+
+/** A label cut to a width, its end marked. */
+function fitted(c: CanvasRenderingContext2D, label: string, width: number): string {
+  if (c.measureText(label).width <= width) return label;
+  let kept = label;
+  while (kept.length > 1 && c.measureText(`${kept}…`).width > width) kept = kept.slice(0, -1);
+  return `${kept}…`;
 }

@@ -1,8 +1,8 @@
-/** Each collective as a dot: its size against its duration, both in powers of ten. What lies above its column was slow or waited. */
+/** Dots over sizes, both in powers of ten: each collective against its duration, each kind against its bandwidth. What lies above its column was slow or waited. */
 import { h, named } from "../components/dom.ts";
 import type { Table } from "../data/table.ts";
 import { shownName } from "../format/text.ts";
-import { formatBytes, formatDuration, formatTick, grouped } from "../format/units.ts";
+import { formatBytes, formatCell, formatDuration, formatTick, grouped } from "../format/units.ts";
 import { color } from "../theme/theme.ts";
 import type { ViewContext } from "../views/view.ts";
 import { chart } from "./chart.ts";
@@ -14,8 +14,16 @@ const SHAPES = ["circle", "triangle", "rect", "diamond", "emptyCircle", "arrow"]
 const GLYPHS = ["●", "▲", "■", "◆", "○", "➤"] as const;
 const INKS = ["--cat-communication", "--cat-compute", "--cat-memory", "--cat-data-loading", "--cat-runtime", "--cat-other"] as const;
 
-export function scatterChart(context: ViewContext, table: Table, height: number): HTMLElement | null {
-  const drawable = table.rows().filter((row) => (table.number(row, "bytes") ?? 0) > 0 && (table.number(row, "duration_ns") ?? 0) > 0);
+export interface ScatterSpec {
+  /** What stands upright: a duration or a rate of the table, against its `bytes`. */
+  readonly y: "duration_ns" | "bus_bandwidth";
+  readonly title: string;
+  readonly testId: string;
+  readonly height: number;
+}
+
+export function scatterChart(context: ViewContext, table: Table, spec: ScatterSpec): HTMLElement | null {
+  const drawable = table.rows().filter((row) => (table.number(row, "bytes") ?? 0) > 0 && (table.number(row, spec.y) ?? 0) > 0);
   if (drawable.length === 0) return null;
   const stride = Math.ceil(drawable.length / DOTS);
   const rows = drawable.filter((_, index) => index % stride === 0);
@@ -24,19 +32,19 @@ export function scatterChart(context: ViewContext, table: Table, height: number)
   const rest = new Set(kinds.slice(SHAPES.length - 1));
   if (rest.size > 0) groups.push({ label: "others", rows: rows.filter((row) => rest.has(String(table.cell(row, "collective") ?? "unnamed"))) });
   const drawing = chart(context, {
-    label: "Duration of collectives against their size, one dot for each; the table below holds the numbers.",
-    testId: "chart-collectives",
-    height: () => height,
-    option: (width) => option(table, groups.map((group) => group.rows), width),
+    label: `${spec.title} of collectives, one dot for each; the table below holds the numbers.`,
+    testId: spec.testId,
+    height: () => spec.height,
+    option: (width) => option(table, spec, groups.map((group) => group.rows), width),
   });
-  const title = stride === 1 ? "Duration against size" : `Duration against size (${grouped(rows.length)} of ${grouped(drawable.length)} drawn)`;
+  const title = stride === 1 ? spec.title : `${spec.title} (${grouped(rows.length)} of ${grouped(drawable.length)} drawn)`;
   return h("figure", { class: "figure" }, h("figcaption", {}, title),
     h("ul", { class: "legend" }, groups.map((group, index) => h("li", { class: "legend-item" },
       h("span", { class: `glyph ink-${index}`, "aria-hidden": "true" }, GLYPHS[index] ?? "●"), named(shownName(group.label, 40))))),
     drawing.element);
 }
 
-function option(table: Table, groups: readonly (readonly number[])[], width: number): EChartsOption {
+function option(table: Table, spec: ScatterSpec, groups: readonly (readonly number[])[], width: number): EChartsOption {
   const [text, muted, line, surface] = [color("--text"), color("--muted"), color("--line"), color("--surface")];
   const axis = (name: string, format: (value: number) => string): object => ({
     type: "log", name, nameLocation: "middle", nameTextStyle: { color: muted }, minorTick: { show: false },
@@ -45,27 +53,31 @@ function option(table: Table, groups: readonly (readonly number[])[], width: num
   return {
     animation: false,
     textStyle: { fontFamily: FONT },
-    grid: { left: 24, right: 18, top: 12, bottom: 34, containLabel: true },
+    grid: { left: spec.y === "duration_ns" ? 24 : 30, right: 18, top: 12, bottom: 34, containLabel: true },
     tooltip: {
       trigger: "item", confine: true, backgroundColor: surface, borderColor: line, textStyle: { color: text },
-      formatter: (params: unknown) => tip(table, ((params as { data?: number[] }).data ?? [])[2] ?? 0),
+      formatter: (params: unknown) => tip(table, spec, ((params as { data?: number[] }).data ?? [])[2] ?? 0),
     },
     xAxis: { ...axis("Size", formatBytes), nameGap: 30, splitNumber: width < 520 ? 3 : 6 },
-    yAxis: { ...axis("Duration", formatDuration), nameGap: 58 },
+    yAxis: { ...(spec.y === "duration_ns" ? axis("Duration", formatDuration) : axis("Bus bandwidth", formatRate)), nameGap: spec.y === "duration_ns" ? 58 : 82 },
     series: groups.map((rows, index) => ({
       type: "scatter", symbol: SHAPES[index] ?? "circle", symbolSize: 8, emphasis: { disabled: true },
       itemStyle: { color: color(INKS[index] ?? "--cat-other"), opacity: 0.75, borderColor: surface, borderWidth: 0.5 },
-      data: rows.map((row) => [table.number(row, "bytes"), table.number(row, "duration_ns"), row]),
+      data: rows.map((row) => [table.number(row, "bytes"), table.number(row, spec.y), row]),
     })),
   } as EChartsOption;
 }
 
-function tip(table: Table, row: number): HTMLElement {
+function formatRate(value: number): string {
+  return formatCell(value, "GB/s");
+}
+
+function tip(table: Table, spec: ScatterSpec, row: number): HTMLElement {
   const line = (label: string, value: Node | string): HTMLElement => h("tr", {}, h("th", { scope: "row" }, label), h("td", {}, value));
   return h("div", { class: "tip" }, h("strong", {}, named(String(table.cell(row, "collective") ?? "unnamed"), 60)), h("table", {},
-    line("Rank", String(table.cell(row, "rank") ?? "–")),
+    table.has("rank") ? line("Rank", String(table.cell(row, "rank") ?? "–")) : null,
     line("Group", named(String(table.cell(row, "group") ?? "–"), 40)),
-    line("Number in its group", String(table.cell(row, "sequence") ?? "–")),
+    table.has("sequence") ? line("Number in its group", String(table.cell(row, "sequence") ?? "–")) : null,
     line("Size", formatBytes(table.number(row, "bytes") ?? 0)),
-    line("Duration", formatDuration(table.number(row, "duration_ns") ?? 0))));
+    spec.y === "duration_ns" ? line("Duration", formatDuration(table.number(row, spec.y) ?? 0)) : line("Bus bandwidth", formatRate(table.number(row, spec.y) ?? 0))));
 }

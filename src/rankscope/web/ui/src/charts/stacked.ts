@@ -24,12 +24,16 @@ export interface Segment {
 export interface StackedSpec {
   readonly label: string;
   readonly testId: string;
+  /** What stands above it, where more than one picture is in sight. */
+  readonly title?: string;
+  /** How amounts are written; durations where absent. */
+  readonly format?: (value: number) => string;
   /** What one bar is: "Rank", "Step". */
   readonly axis: string;
   readonly bars: readonly string[];
   readonly segments: readonly Segment[];
   /** The whole that a bar's segments sum to, as the analysis gives it. */
-  readonly totals: { readonly label: string; readonly values: readonly (number | null)[] };
+  readonly totals?: { readonly label: string; readonly values: readonly (number | null)[] };
   /** Bars that stand for moments in order always stand upright. */
   readonly upright?: boolean;
   onPick?(index: number): void;
@@ -50,7 +54,7 @@ export function stackedChart(context: ViewContext, spec: StackedSpec): HTMLEleme
     zoomed: zoomable(spec, lying),
     ...(spec.onPick ? { pick: { axis: lying ? "y" as const : "x" as const, on: spec.onPick } } : {}),
   });
-  return h("figure", { class: "figure" }, legend(present, hidden, () => drawing.redraw()), drawing.element);
+  return h("figure", { class: "figure" }, spec.title === undefined ? null : h("figcaption", {}, spec.title), present.length < 2 ? null : legend(present, hidden, () => drawing.redraw()), drawing.element);
 }
 
 /** The words beside the colours; each turns its segments off and on. */
@@ -84,7 +88,7 @@ function option(spec: StackedSpec, segments: readonly Segment[], lying: boolean,
   const amounts = {
     type: "value" as const,
     splitNumber: narrow ? 3 : 5,
-    axisLabel: { color: muted, hideOverlap: true, formatter: (value: number) => formatTick(value, formatDuration) },
+    axisLabel: { color: muted, hideOverlap: true, formatter: (value: number) => formatTick(value, spec.format ?? formatDuration) },
     splitLine: { lineStyle: { color: line } },
   };
   return {
@@ -142,10 +146,10 @@ function zoom(line: string, muted: string, text: string): object[] {
 function tip(spec: StackedSpec, segments: readonly Segment[], params: unknown): HTMLElement {
   const index = (Array.isArray(params) ? (params[0] as { dataIndex?: number } | undefined)?.dataIndex : undefined) ?? 0;
   const line = (mark: Child, label: string, value: number | null | undefined): HTMLElement =>
-    h("tr", {}, h("td", {}, mark), h("th", { scope: "row" }, label), h("td", {}, value === null || value === undefined ? "–" : formatDuration(value)));
+    h("tr", {}, h("td", {}, mark), h("th", { scope: "row" }, label), h("td", {}, value === null || value === undefined ? "–" : (spec.format ?? formatDuration)(value)));
   return h("div", { class: "tip" },
     h("strong", {}, `${spec.axis} ${spec.bars[index] ?? ""}`),
     h("table", {},
       segments.map((segment) => line(swatch(segment.category), segment.label, segment.values[index])),
-      line("", spec.totals.label, spec.totals.values[index])));
+      spec.totals ? line("", spec.totals.label, spec.totals.values[index]) : null));
 }

@@ -1,6 +1,7 @@
 /** What was found, the worst first as the analyses order it: severity in words, numbers, what it would save, what to do. */
 import type { Finding } from "../data/payload.ts";
 import { formatRanks } from "../format/ranks.ts";
+import { placeOf } from "../timeline/layout.ts";
 import { columnLabel, shownName } from "../format/text.ts";
 import { exactCell, formatCell, formatDuration } from "../format/units.ts";
 import type { ViewContext } from "../views/view.ts";
@@ -26,6 +27,11 @@ export function findingsList(context: ViewContext): HTMLElement {
   return h("div", {}, list, more);
 }
 
+/** Some findings, all at once. */
+export function findingItems(context: ViewContext, findings: readonly Finding[]): HTMLElement {
+  return h("ol", { class: "findings" }, findings.map((finding) => item(context, finding)));
+}
+
 function item(context: ViewContext, finding: Finding): HTMLElement {
   return h("li", { class: `finding ${finding.severity}`, "data-testid": "finding", "data-finding": finding.id, tabindex: "-1" },
     h("div", { class: "finding-head" },
@@ -40,10 +46,10 @@ function item(context: ViewContext, finding: Finding): HTMLElement {
 
 /** Where a finding can be seen. */
 function shown(context: ViewContext, finding: Finding): HTMLElement | null {
-  const [rank, step] = [finding.ranks[0], finding.steps[0]];
-  if (!context.served || (rank === undefined && step === undefined)) return null;
-  return h("p", { class: "advice" }, h("a", { href: context.router.href("timeline", { ...(rank === undefined ? {} : { rank }), ...(step === undefined ? {} : { step }) }), "data-testid": "finding-place" },
-    "Show it in the timeline", rank === undefined ? "" : `: rank ${rank}`, step === undefined ? "" : `${rank === undefined ? ":" : ","} step ${step}`));
+  const { rank, step } = placeOf(finding);
+  if (!context.served || (rank === null && step === null)) return null;
+  return h("p", { class: "advice" }, h("a", { href: context.router.href("timeline", { ...(rank === null ? {} : { rank }), ...(step === null ? {} : { step }) }), "data-testid": "finding-place" },
+    "Show it in the timeline", rank === null ? "" : `: rank ${rank}`, step === null ? "" : `${rank === null ? ":" : ","} step ${step}`));
 }
 
 function facts(context: ViewContext, finding: Finding): HTMLElement | null {

@@ -19,6 +19,8 @@ export interface TableOptions {
   readonly rows?: readonly number[];
   readonly sort?: Sort;
   readonly caption: string;
+  /** The unit of a cell, where a column holds several. */
+  readonly unitOf?: (row: number, column: string) => string | null;
 }
 
 const ROW_HEIGHT = 30;
@@ -89,7 +91,7 @@ export function tableView(context: ViewContext, options: TableOptions): HTMLElem
   function line(row: number, place: number, peak: number | null): HTMLElement {
     return h("tr", { "data-row": row, "aria-rowindex": place + 2 }, table.columns.map((column) => {
       const value = table.cell(row, column);
-      const cell = tableCell(table, column, value);
+      const cell = tableCell(table, column, value, options.unitOf?.(row, column) ?? table.meta(column).unit);
       if (peak !== null && peak > 0 && sort?.column === column && typeof value === "number" && value > 0) {
         cell.classList.add("barred");
         styled(cell, { "--share": `${Math.min(100, (100 * value) / peak).toFixed(2)}%` });
@@ -120,8 +122,7 @@ export function tableView(context: ViewContext, options: TableOptions): HTMLElem
     box, empty, columnNotes(table));
 }
 
-function tableCell(table: Table, column: string, value: Cell): HTMLElement {
-  const { unit } = table.meta(column);
+function tableCell(table: Table, column: string, value: Cell, unit: string): HTMLElement {
   const raw = value === null ? "" : typeof value === "object" ? value.join(" ") : String(value);
   const attributes = { "data-column": column, "data-value": raw.slice(0, 2000) };
   if (value === null) return h("td", { ...attributes, class: table.isNumeric(column) ? "number missing" : "missing", title: "The trace does not tell." }, formatCell(null, unit));

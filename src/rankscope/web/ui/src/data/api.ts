@@ -29,9 +29,22 @@ export interface ServerState {
   readonly ready: readonly string[];
   readonly error: { readonly what?: string; readonly hint?: string; readonly path?: string } | null;
   readonly version: number;
+  /** Whether files of the run that appear are read too. */
+  readonly following?: boolean;
+  /** Grows when everything is to be fetched anew. */
+  readonly generation?: number;
 }
 
-export class Api {
+/** Answers questions about one run; what they are is in PROTOCOL.md. */
+export interface Api {
+  /** The run's key; null for the only one, or the one that is shown first. */
+  readonly run: string | null;
+  json<T>(name: string, params?: Params, signal?: AbortSignal): Promise<T>;
+  columns(name: string, params?: Params, signal?: AbortSignal): Promise<ColumnFile>;
+}
+
+/** Asks the server that the page came from. */
+export class ServerApi implements Api {
   readonly run: string | null;
   constructor(run: string | null) {
     this.run = run;
@@ -57,7 +70,7 @@ export class Api {
     }
     if (response.ok) return response;
     if (response.status === 401 || response.status === 403) {
-      throw new ApiError(response.status, "The server does not know this browser.", "Open the link that `rankscope serve` printed when it started: it holds the token.");
+      throw new ApiError(response.status, "The server does not know this browser.", "Open the last link that the terminal of `rankscope serve` shows: it is good for one browser.");
     }
     const said = (await response.json().catch(() => null)) as { error?: { what?: string; hint?: string } } | null;
     throw new ApiError(response.status, said?.error?.what ?? `The server answered ${response.status}.`, said?.error?.hint ?? "Its terminal says more.");

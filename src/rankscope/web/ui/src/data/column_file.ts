@@ -4,6 +4,8 @@ export type Column = Uint8Array | Uint16Array | Uint32Array | Int32Array | Float
 const MAGIC = 0x31435352; // "RSC1", read as little-endian
 const TYPES = { u8: Uint8Array, u16: Uint16Array, u32: Uint32Array, i32: Int32Array, f64: Float64Array } as const;
 
+export interface Made { readonly meta: Readonly<Record<string, unknown>>; readonly columns: Readonly<Record<string, Column>> }
+
 export class ColumnFileError extends Error {}
 
 export class ColumnFile {
@@ -11,7 +13,15 @@ export class ColumnFile {
   readonly bytes: number;
   readonly #columns: ReadonlyMap<string, Column>;
 
-  constructor(buffer: ArrayBuffer) {
+  /** @param source - the bytes of a file, or columns that were made here. */
+  constructor(source: ArrayBuffer | Made) {
+    if (!(source instanceof ArrayBuffer)) {
+      this.meta = source.meta;
+      this.#columns = new Map(Object.entries(source.columns));
+      this.bytes = Object.values(source.columns).reduce((sum, column) => sum + column.byteLength, 0);
+      return;
+    }
+    const buffer = source;
     this.bytes = buffer.byteLength;
     const view = new DataView(buffer);
     if (buffer.byteLength < 8 || view.getUint32(0, true) !== MAGIC) throw new ColumnFileError("it does not begin with RSC1");

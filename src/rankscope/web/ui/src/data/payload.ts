@@ -15,9 +15,16 @@ export interface Truncation {
   readonly total: number;
 }
 
+/** An analysis' answer in a sentence: `{name}` in its text stands for a value. */
+export interface Headline {
+  readonly text: string;
+  readonly values: readonly Evidence[];
+}
+
 export interface AnalysisPayload {
   readonly title: string;
   readonly doc: string;
+  readonly headline?: Headline | null;
   readonly columns: Readonly<Record<string, Column>>;
   readonly data: Readonly<Record<string, readonly Cell[]>>;
   readonly truncated: Truncation | null;
@@ -56,6 +63,8 @@ export interface Finding {
   readonly evidence: readonly Evidence[];
   readonly saving_ns: number | null;
   readonly advice: string;
+  /** Where it is seen best, as the server says; null in a report, and while the ranks are still compared. */
+  readonly place: { readonly rank: number | null; readonly step: number | null } | null;
 }
 
 export interface Payload {

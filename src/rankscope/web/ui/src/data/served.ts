@@ -1,7 +1,8 @@
 /** A run that `rankscope serve` holds: its facts at once, its tables when a view asks for them, its progress until it is ready. */
-import { Api, ApiError, type RunChoice, type ServerState } from "./api.ts";
+import { ApiError, ServerApi, type Api, type RunChoice, type ServerState } from "./api.ts";
 import { SCHEMA_VERSION, type AnalysisPayload, type Finding, type Payload } from "./payload.ts";
-import { PayloadError, readAnalysis, readFinding, readRun } from "./validate.ts";
+import type { Source } from "./source.ts";
+import { PayloadError, readAnalysis, readFinding, readHeadline, readRun } from "./validate.ts";
 
 const POLL_MS = 400;
 const SLOW_POLL_MS = 2000;
@@ -11,23 +12,28 @@ interface Summary {
   readonly generated_by?: unknown;
   readonly run?: unknown;
   readonly findings?: unknown;
-  readonly analyses?: Readonly<Record<string, { title?: unknown; doc?: unknown; columns?: unknown; rows?: unknown; state?: unknown }>>;
+  readonly analyses?: Readonly<Record<string, { title?: unknown; doc?: unknown; headline?: unknown; columns?: unknown; rows?: unknown; state?: unknown }>>;
 }
 
-export class Served {
+export type { Source as Served } from "./source.ts";
+
+export class ServedRun implements Source {
   readonly api: Api;
+  readonly live = true;
+  readonly leftOut: readonly string[] = [];
   runs: readonly RunChoice[] = [];
   /** The key of the run that is served where the address names none. */
   shown = "";
   state: ServerState = { phase: "reading", what: "", done: 0, total: 0, ready: [], error: null, version: -1 };
   payload: Payload;
+  generation = 0;
   readonly #analyses = new Map<string, AnalysisPayload>();
   readonly #asked = new Map<string, Promise<void>>();
   readonly #tell = new Set<() => void>();
   #summarised = -1;
 
   constructor(run: string | null) {
-    this.api = new Api(run);
+    this.api = new ServerApi(run);
     this.payload = { generatedBy: "rankscope", generatedAt: "", run: readRun({}), analyses: this.#analyses, findings: [], problems: [] };
   }
 
@@ -49,7 +55,9 @@ export class Served {
     await this.#list();
     const { runs, shown } = this;
     if (this.api.run !== null && runs.length > 0 && !runs.some(({ key }) => key === this.api.run)) {
-      throw new PayloadError("The link names a run that is not in this directory.", "Choose another run, or open the link without its `run` part.");
+      const error = { what: "The link names a run that is not in this directory.", hint: "Choose another run above, or open the link without its `run` part." };
+      this.state = { ...this.state, phase: "failed", error };
+      return;
     }
     if (runs.length > 1 && this.api.run === null && !shown) return;
     await this.#look();
@@ -72,7 +80,7 @@ export class Served {
   async #poll(): Promise<void> {
     for (;;) {
       await new Promise((later) => setTimeout(later, this.working && !document.hidden ? POLL_MS : SLOW_POLL_MS));
-      if (!this.working) return;
+      if (!this.working && !this.state.following) return;
       try {
         await this.#look();
       } catch (error) {
@@ -95,7 +103,8 @@ export class Served {
 
   async #look(): Promise<void> {
     const state = await this.api.json<ServerState>("state");
-    const news = state.version !== this.state.version || state.phase !== this.state.phase || state.done !== this.state.done || state.what !== this.state.what;
+    const renewed = (state.generation ?? 0) !== this.generation && state.phase === "ready";
+    const news = renewed || state.version !== this.state.version || state.phase !== this.state.phase || state.done !== this.state.done || state.what !== this.state.what;
     // The other runs of a directory are only known once the first has been read: asked after the state, so that what it says is in the list.
     if (state.version !== this.state.version || state.phase !== this.state.phase) await this.#list();
     this.state = state;
@@ -103,12 +112,20 @@ export class Served {
       try {
         this.#take(await this.api.json<Summary>("summary"));
         this.#summarised = state.version;
+        if (renewed) await this.#renew();
       } catch (error) {
         // While the first files are read there may be nothing to sum up yet.
         if (!(error instanceof ApiError) || !this.working || error.status === 0 || error.status === 401 || error.status === 403) throw error;
       }
     }
+    if (renewed) this.generation = state.generation ?? 0;
     if (news) for (const tell of this.#tell) tell();
+  }
+
+  /** Fetches anew what was fetched of former files; it stays in sight until then. */
+  async #renew(): Promise<void> {
+    const { analyses } = this.payload;
+    await Promise.all([...analyses].filter(([, analysis]) => !analysis.away).map(([name]) => this.table(name).catch(() => undefined)));
   }
 
   #take(summary: Summary): void {
@@ -120,7 +137,7 @@ export class Served {
       const kept = this.#analyses.get(name);
       if (kept && !kept.away) continue; // rows do not change once they are there
       this.#analyses.set(name, {
-        title: typeof raw.title === "string" && raw.title !== "" ? raw.title : name, doc: typeof raw.doc === "string" ? raw.doc : "",
+        title: typeof raw.title === "string" && raw.title !== "" ? raw.title : name, doc: typeof raw.doc === "string" ? raw.doc : "", headline: readHeadline(raw.headline),
         columns: (raw.columns ?? {}) as AnalysisPayload["columns"], data: {}, truncated: null, away: { rows: Number(raw.rows ?? 0), state },
       });
     }

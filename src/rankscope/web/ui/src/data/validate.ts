@@ -1,6 +1,6 @@
 /** Turns the embedded text into a payload, or says why it is none. A bad analysis is left out and named; the rest shows. */
 import {
-  SCHEMA_VERSION, type AnalysisPayload, type Cell, type Column, type Evidence, type Finding, type Payload, type RunInfo,
+  SCHEMA_VERSION, type AnalysisPayload, type Cell, type Column, type Evidence, type Finding, type Headline, type Payload, type RunInfo,
   type Severity, type Truncation,
 } from "./payload.ts";
 
@@ -18,7 +18,11 @@ type Json = Record<string, unknown>;
 
 const REMAKE = "Write the report again with `rankscope report DIR -o report.html`.";
 
-export function parsePayload(text: string): Payload {
+/**
+ * @param text - the text of the data's block.
+ * @param tables - the rows of tables that stand elsewhere in the report, by analysis and column.
+ */
+export function parsePayload(text: string, tables: Readonly<Record<string, unknown>> = {}): Payload {
   if (text.trim() === "") throw new PayloadError("This report holds no data.", REMAKE);
   if (text.trimStart().startsWith("/*")) {
     throw new PayloadError("This is the empty template of a report, not a report.", REMAKE);
@@ -29,6 +33,11 @@ export function parsePayload(text: string): Payload {
   } catch (error) {
     const why = error instanceof Error ? error.message.slice(0, 200) : "unknown reason";
     throw new PayloadError(`The data of this report cannot be read: ${why}.`, `The file may have been cut short while it was copied. ${REMAKE}`);
+  }
+  const analyses = isObject(json) && isObject(json["analyses"]) ? json["analyses"] : {};
+  for (const [name, data] of Object.entries(tables)) {
+    const analysis = Object.hasOwn(analyses, name) ? analyses[name] : undefined;
+    if (isObject(analysis)) analysis["data"] = data;
   }
   return validatePayload(json);
 }
@@ -94,6 +103,7 @@ export function readAnalysis(name: string, raw: unknown): AnalysisPayload | stri
   return {
     title: asText(raw["title"]) || name,
     doc: asText(raw["doc"]),
+    headline: readHeadline(raw["headline"]),
     columns: Object.fromEntries(columns),
     data: Object.fromEntries(data),
     truncated: readTruncation(raw["truncated"]),
@@ -106,20 +116,28 @@ function readTruncation(raw: unknown): Truncation | null {
   return shown === null || total === null ? null : { shown, total };
 }
 
+export function readHeadline(raw: unknown): Headline | null {
+  if (!isObject(raw) || asText(raw["text"]) === "") return null;
+  return { text: asText(raw["text"]), values: readEvidence(raw["values"]) };
+}
+
+function readEvidence(raw: unknown): Evidence[] {
+  return asList(raw).filter(isObject).map((item) => ({ name: asText(item["name"]), value: asCell(item["value"]), unit: asText(item["unit"]) }));
+}
+
 export function readFinding(raw: unknown): Finding | null {
   if (!isObject(raw) || typeof raw["title"] !== "string" || raw["title"] === "") return null;
   const severity: Severity = raw["severity"] === "error" || raw["severity"] === "info" ? raw["severity"] : "warning";
-  const evidence: Evidence[] = asList(raw["evidence"]).filter(isObject)
-    .map((item) => ({ name: asText(item["name"]), value: asCell(item["value"]), unit: asText(item["unit"]) }));
   return {
     id: asText(raw["id"]),
     severity,
     title: raw["title"],
     ranks: asNumbers(raw["ranks"]),
     steps: asNumbers(raw["steps"]),
-    evidence,
+    evidence: readEvidence(raw["evidence"]),
     saving_ns: asNumber(raw["saving_ns"]),
     advice: asText(raw["advice"]),
+    place: isObject(raw["place"]) ? { rank: asNumber(raw["place"]["rank"]), step: asNumber(raw["place"]["step"]) } : null,
   };
 }
 

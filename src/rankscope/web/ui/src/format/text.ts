@@ -40,6 +40,14 @@ export function columnLabel(column: string): string {
   return words === "" ? column : words.charAt(0).toUpperCase() + words.slice(1);
 }
 
+const ACRONYMS: ReadonlySet<string> = new Set(["ddp", "fsdp", "gpu", "nccl"]);
+
+/** What to call a table where room is short: its analysis' name in words. */
+export function shortTitle(name: string): string {
+  const words = name.replaceAll("_", " ").trim().split(" ").map((word) => (ACRONYMS.has(word) ? word.toUpperCase() : word)).join(" ");
+  return words === "" ? name : words.charAt(0).toUpperCase() + words.slice(1);
+}
+
 export function baseName(path: string): string {
   return path.split(/[\\/]/).filter(Boolean).at(-1) ?? path;
 }

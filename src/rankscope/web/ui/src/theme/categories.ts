@@ -5,7 +5,8 @@
  * The colours themselves stand in theme.css (`--cat-…`), once for light and once for dark.
  */
 export type Category =
-  | "compute" | "communication" | "memory" | "memset" | "runtime" | "data_loading" | "host_op" | "python" | "annotation" | "other" | "idle";
+  | "compute" | "communication" | "memory" | "memset" | "runtime" | "data_loading" | "host_op" | "python" | "annotation" | "other" | "idle"
+  | "overlap" | "transfer" | "waiting" | "forward" | "backward" | "optimizer";
 
 export type Pattern = "none" | "rising" | "falling" | "dots" | "grid" | "level" | "upright";
 
@@ -26,6 +27,12 @@ export const CATEGORIES: Readonly<Record<Category, Look>> = {
   annotation: { label: "Annotations", pattern: "none" },
   other: { label: "Other", pattern: "none" },
   idle: { label: "Idle", pattern: "none" },
+  overlap: { label: "Both at once", pattern: "grid" },
+  transfer: { label: "Transfer", pattern: "level" },
+  waiting: { label: "Waiting", pattern: "falling" },
+  forward: { label: "Forward", pattern: "none" },
+  backward: { label: "Backward", pattern: "rising" },
+  optimizer: { label: "Optimizer", pattern: "dots" },
 };
 
 /** The category of a kernel or row as analyses name it; what is not known is `other`. */

@@ -23,6 +23,8 @@ export interface EventDetail extends EventPlace {
   readonly args: Readonly<Record<string, unknown>>;
   readonly shapes: string | null;
   readonly stack: readonly string[];
+  /** Why arguments and stack are not all there, where that is so. */
+  readonly note?: string;
   readonly launch: EventPlace | null;
   readonly operator: EventPlace | null;
   readonly collective: {

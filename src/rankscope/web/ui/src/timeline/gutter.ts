@@ -14,12 +14,15 @@ export class Gutter {
   readonly element: HTMLElement;
   readonly #model: Model;
   readonly #box: () => HTMLElement;
+  readonly #folded: () => void;
   #drawn = "";
   #version = 0;
 
-  constructor(model: Model, box: () => HTMLElement) {
+  /** `folded` is called when the reader has opened or folded something. */
+  constructor(model: Model, box: () => HTMLElement, folded: () => void) {
     this.#model = model;
     this.#box = box;
+    this.#folded = folded;
     this.element = h("div", { class: "tl-gutter", role: "group", "aria-label": "Ranks and their lanes" });
     model.onFold(() => { this.#version++; this.draw(); });
   }
@@ -74,7 +77,7 @@ export class Gutter {
     return button({
       class: "tl-name rank", "aria-expanded": String(open), "data-row": `r${rank.rank}`, "data-testid": `rank-${rank.rank}`,
       title: `Rank ${rank.rank}${about === "" ? "" : ` · ${about.slice(0, 300)}`}${mark ? ` · ${SEVERITY[mark]}` : ""}`,
-    }, () => this.#model.toggleRank(rank.rank),
+    }, () => { this.#model.toggleRank(rank.rank); this.#folded(); },
     h("span", { class: "twist", "aria-hidden": "true" }, open ? "▾" : "▸"), h("span", { class: "which" }, `Rank ${rank.rank}`),
     mark ? h("span", { class: `mark ${mark}` }, h("span", { "aria-hidden": "true" }, "●"), h("span", { class: "unseen" }, ` (${SEVERITY[mark]})`)) : null,
     rank.mesh === "" && rank.host === "" ? null : h("small", {}, named(rank.mesh || rank.host, 24)));
@@ -87,6 +90,6 @@ export class Gutter {
     return button({
       class: "tl-name part", "aria-expanded": String(!folded), "data-row": `t${track.index}`, "data-testid": `track-${track.index}`, "data-kind": track.kind,
       title: `${track.title.slice(0, 400)} · ${counted(track.lanes, "lane")}`,
-    }, () => this.#model.toggleTrack(track.index), h("span", { class: "twist", "aria-hidden": "true" }, folded ? "▸" : "▾"), name);
+    }, () => { this.#model.toggleTrack(track.index); this.#folded(); }, h("span", { class: "twist", "aria-hidden": "true" }, folded ? "▸" : "▾"), name);
   }
 }

@@ -23,6 +23,8 @@ export class Input {
   readonly #acts: Acts;
   readonly #pointers = new Map<number, { x: number; y: number }>();
   #dragging: { x: number; y: number; moved: boolean; measure: number | null } | null = null;
+  /** What the last move was less than it should have been, in pixels. */
+  #rest = 0;
   /** Set by a button: the next drag measures, for fingers have no shift key. */
   measuring = false;
 
@@ -48,9 +50,13 @@ export class Input {
     this.#acts.moved();
   }
 
+  /** By whole pixels of the picture, so that it can be moved instead of drawn anew; what is less is kept for the next move. */
   pan(share: number): void {
-    const { window, layout } = this.#model;
-    this.#model.show(panned(window, share * (window.to - window.from), layout.span));
+    const { window, layout, pixels } = this.#model;
+    const wanted = share * pixels + this.#rest;
+    const whole = Math.round(wanted);
+    this.#rest = wanted - whole;
+    this.#model.show(panned(window, (whole * (window.to - window.from)) / pixels, layout.span));
     this.#acts.moved();
   }
 

@@ -9,7 +9,7 @@ import type { Model } from "./model.ts";
 import type { Ink } from "./raster.ts";
 import { RowKind, standIn, upperPart } from "./rows.ts";
 import { MOVING, RULER, type Frame } from "./stage.ts";
-import { lowerBound, type BinTile, type EventTile } from "./tiles.ts";
+import { coveredRuns, lowerBound, type BinTile, type EventTile } from "./tiles.ts";
 import { ticks } from "./window.ts";
 
 export interface Palette {
@@ -24,6 +24,7 @@ export interface Palette {
   readonly muted: string;
   readonly line: string;
   readonly strong: string;
+  readonly strongInk: Ink;
   readonly accent: string;
   readonly surface: string;
   readonly warning: string;
@@ -34,11 +35,18 @@ export interface Palette {
 const NARROWEST = 26;
 const CHARACTER = 6.1;
 const MOST = 320;
+const LONGEST_NAME = 256;
+/** Widths that are kept. */
+const MEASURED = 20_000;
+
+interface Words { readonly text: string; readonly width: number }
 
 export class Labels {
   readonly #model: Model;
   readonly #context: CanvasRenderingContext2D | null;
   readonly #texts = new Map<number, string>();
+  readonly #measured = new Map<number, Words>();
+  #colour = "";
   #left = 0;
   /** The middle of the row's upper part and of its lower; one and the same where it is not split. */
   #upper = 0;
@@ -71,7 +79,7 @@ export class Labels {
     c.rect(0, RULER, width, height);
     c.clip();
     c.translate(0, RULER - frame.scroll);
-    this.#steps(c, frame, palette);
+    this.#colour = "";
     this.#names(c, frame);
     this.#counters(c, frame, palette);
     this.#selection(c, frame, palette);
@@ -97,7 +105,7 @@ export class Labels {
     for (const { text, x } of labels) c.fillText(text, x, RULER - 9);
     const shown = this.#stepsOf(frame);
     const steps = shown?.steps ?? [];
-    const note = shown && layout.ranks.length > 1 ? `of rank ${shown.rank}` : "";
+    const note = shown && layout.ranks.length > 1 ? `steps of rank ${shown.rank}` : "";
     const most = note === "" ? width : width - c.measureText(note).width - 12;
     let free = -Infinity;
     for (const each of steps) {
@@ -167,29 +175,6 @@ export class Labels {
     return layout.ranks.find((each) => each.rank === rank) ?? null;
   }
 
-  /** Where each rank's steps begin, over its own rows: on aligned clocks a rank that is behind is seen to be. */
-  #steps(c: CanvasRenderingContext2D, frame: Frame, palette: Palette): void {
-    const { rows, layout, width } = this.#model;
-    c.fillStyle = palette.strong;
-    const many = frame.last - frame.first > 400;
-    for (let row = frame.first; row < frame.last; row++) {
-      const kind = rows.kind[row];
-      if (kind === RowKind.Lane || (many && row % 4 !== 0)) continue;
-      const rank = kind === RowKind.Track ? layout.ranks.find((each) => each.rank === layout.tracks[rows.of[row]!]?.rank) : layout.ranks[rows.of[row]!];
-      if (!rank) continue;
-      const [top, size] = [rows.top[row]! - 1, rows.size[row]! + 3];
-      for (const each of rank.steps) {
-        const x = this.#x(each.start);
-        if (x >= 0 && x <= width) c.fillRect(Math.round(x), top, 1, size);
-      }
-      const last = rank.steps.at(-1);
-      if (last) {
-        const x = this.#x(last.end);
-        if (x >= 0 && x <= width) c.fillRect(Math.round(x), top, 1, size);
-      }
-    }
-  }
-
   #names(c: CanvasRenderingContext2D, frame: Frame): void {
     const { rows } = this.#model;
     for (let row = frame.first; row < frame.last && this.#left > 0; row++) {
@@ -229,28 +214,19 @@ export class Labels {
 
   /** Bins in a row that one event covers are that event, to the bin. */
   #binNames(c: CanvasRenderingContext2D, scene: Scene, binWidth: number, tile: BinTile): void {
-    const { bins, rows, names, busyBins, busyCategories } = tile.batch;
+    const { bins, names } = tile.batch;
     const { from, to } = scene.window;
     const scale = this.#model.width / (to - from);
     const shortest = NARROWEST / scale / binWidth;
-    const last = Math.ceil(to / binWidth);
-    for (let i = lowerBound(bins, Math.floor(Math.max(0, from) / binWidth), tile.from, tile.to); i < tile.to && bins[i]! < last; ) {
-      let j = i;
-      while (j + 1 < tile.to && rows[j + 1] === rows[i] && bins[j + 1] === bins[j]! + 1) j++;
-      if (bins[j]! - bins[i]! + 1 >= shortest) {
-        const name = (category: number): void => this.#name(c, (bins[i]! * binWidth - from) * scale, ((bins[j]! + 1) * binWidth - from) * scale, names[i]!, category);
-        if (this.#split) {
-          const category = categoryOf(tile, i, j, binWidth, this.#model.names.known);
-          if (category >= 0) name(category); // else it could stand in the wrong part
-          i = j + 1;
-          continue;
-        }
-        const middle = (bins[i]! + bins[j]!) >> 1;
-        let busy = lowerBound(busyBins, middle, tile.busyFrom, tile.busyTo);
-        while (busy + 1 < tile.busyTo && busyBins[busy + 1] === busyBins[busy] && tile.batch.busy[busy + 1]! > tile.batch.busy[busy]!) busy++; // the event's own: it covers most
-        name(busy < tile.busyTo ? busyCategories[busy]! : 0);
-      }
-      i = j + 1;
+    const runs = coveredRuns(tile);
+    for (let run = 0; run < runs.length && this.#left > 0; run += 2) {
+      const [i, j] = [runs[run]!, runs[run + 1]!];
+      const start = bins[i]! * binWidth;
+      const end = (bins[j]! + 1) * binWidth;
+      if (start >= to) return;
+      if (end <= from || bins[j]! - bins[i]! + 1 < shortest) continue;
+      const category = this.#split ? categoryOf(tile, i, j, binWidth, this.#model.names.known) : mostBusy(tile, (bins[i]! + bins[j]!) >> 1);
+      if (category >= 0) this.#name(c, (start - from) * scale, (end - from) * scale, names[i]!, category); // else it could stand in the wrong part
     }
   }
 
@@ -260,17 +236,32 @@ export class Labels {
     if (room < NARROWEST - 10 || this.#left <= 0) return;
     const low = this.#split && MOVING.has(this.#model.layout.categories[category]?.category ?? "other");
     const y = low ? this.#lower : this.#upper;
-    if (left < (low ? this.#lowerFree : this.#upperFree)) return;
-    const text = this.#text(name);
-    if (text === "" || Number.isNaN(y)) return;
+    if (left < (low ? this.#lowerFree : this.#upperFree) || Number.isNaN(y)) return;
+    const words = this.#words(c, name, Math.floor(room / CHARACTER));
+    if (!words) return;
     this.#left--;
-    const most = Math.floor(room / CHARACTER);
-    c.fillStyle = this.#palette?.onInk[category] ?? "#000000";
-    const words = text.length > most ? `${text.slice(0, Math.max(1, most - 1))}…` : text;
-    c.fillText(words, left, y, room);
-    const free = left + Math.min(room, c.measureText(words).width) + 6;
+    const colour = this.#palette?.onInk[category] ?? "#000000";
+    if (colour !== this.#colour) c.fillStyle = this.#colour = colour;
+    c.fillText(words.text, left, y, room);
+    const free = left + Math.min(room, words.width) + 6;
     if (low) this.#lowerFree = free;
     else this.#upperFree = free;
+  }
+
+  /** A name in at most so many characters, and how wide that is; measured once, for measuring costs more than drawing. */
+  #words(c: CanvasRenderingContext2D, name: number, most: number): Words | null {
+    const text = this.#text(name);
+    if (text === "") return null;
+    const length = Math.min(text.length, Math.max(2, most));
+    const key = name * LONGEST_NAME + length;
+    let words = this.#measured.get(key);
+    if (!words) {
+      const shown = text.length > most ? `${text.slice(0, Math.max(1, most - 1))}…` : text;
+      words = { text: shown, width: c.measureText(shown).width };
+      if (this.#measured.size >= MEASURED) this.#measured.clear();
+      this.#measured.set(key, words);
+    }
+    return words;
   }
 
   #text(name: number): string {
@@ -369,4 +360,12 @@ export class Labels {
     c.fillStyle = palette.surface;
     c.fillText(text, middle + 5, 33);
   }
+}
+
+/** The category that is busy longest in a bin: that of the event that covers most of it. */
+function mostBusy(tile: BinTile, bin: number): number {
+  const { busyBins, busyCategories, busy } = tile.batch;
+  let at = lowerBound(busyBins, bin, tile.busyFrom, tile.busyTo);
+  while (at + 1 < tile.busyTo && busyBins[at + 1] === busyBins[at] && busy[at + 1]! > busy[at]!) at++;
+  return at < tile.busyTo ? busyCategories[at]! : 0;
 }

@@ -1,4 +1,5 @@
 /** The lanes of a run as `api/timeline` gives them, checked, in typed arrays. */
+import type { Finding } from "../data/payload.ts";
 import { categoryOf, type Category } from "../theme/categories.ts";
 import { around, type Window } from "./window.ts";
 
@@ -110,4 +111,9 @@ export function stepWindow(layout: Layout, step: number, rank: number | null): W
   const found = ranks.flatMap((each) => each.steps.filter((one) => one.step === step));
   if (found.length === 0) return null;
   return around(Math.min(...found.map((one) => one.start)), Math.max(...found.map((one) => one.end)), layout.span, 0.03);
+}
+
+/** Where a finding is seen best: the server's word, else the first rank and step that it names. */
+export function placeOf(finding: Finding): { readonly rank: number | null; readonly step: number | null } {
+  return finding.place ?? { rank: finding.ranks[0] ?? null, step: finding.steps[0] ?? null };
 }

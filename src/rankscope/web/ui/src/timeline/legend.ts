@@ -19,7 +19,7 @@ export function corner(layout: Layout): HTMLElement {
 export function legend(layout: Layout): HTMLElement {
   return h("div", { class: "tl-legend" },
     h("ul", { class: "legend" }, layout.categories.filter(({ category }) => category !== "idle").map(({ category, title }) => h("li", { class: "legend-item" }, swatch(category), title))),
-    h("p", { id: "tl-help", class: "quiet-line" }, "A rank’s row: computing above, moving data below. Ctrl and the wheel zoom, a drag moves, a click selects, Shift and a drag measure. Keys: W A S D, E to select, F to zoom to it."),
+    h("p", { id: "tl-help", class: "quiet-line" }, "A rank’s row: computing above, moving data below; upright lines: its steps; ●: a finding names it. Ctrl and the wheel zoom, a drag moves, a click selects, Shift and a drag measure. Keys: W A S D, E to select, F to zoom to it."),
     h("details", { class: "notes" }, h("summary", {}, "All keys"), h("dl", { class: "tl-keys" }, KEYS.map(([keys, does]) => h("div", {}, h("dt", {}, keys), h("dd", {}, does))))));
 }
 

@@ -2,6 +2,7 @@
 import { isAbort, type Api } from "../data/api.ts";
 import type { Scene } from "./draw.ts";
 import type { Layout } from "./layout.ts";
+import type { Rows } from "./rows.ts";
 import { TILE_BINS, type TileCache, type TileColumn } from "./tiles.ts";
 
 /**
@@ -30,6 +31,9 @@ export class Loader {
   rested: () => void = () => undefined;
   #scene: Scene | null = null;
   #lanes: readonly number[] = [];
+  #rows: Rows | null = null;
+  #first = 0;
+  #last = 0;
   #timer = 0;
   #pausedUntil = 0;
   #ended = false;
@@ -45,9 +49,13 @@ export class Loader {
     this.#overview = level;
   }
 
-  want(scene: Scene, lanes: readonly number[]): void {
+  /** What is in sight: rows from `first` to before `last`. */
+  want(scene: Scene, rows: Rows, first: number, last: number): void {
     this.#scene = scene;
-    this.#lanes = lanes;
+    if (rows !== this.#rows || first !== this.#first || last !== this.#last) {
+      this.#lanes = Array.from(rows.lane.subarray(first, last)).filter((lane) => lane >= 0).sort((a, b) => a - b);
+      [this.#rows, this.#first, this.#last] = [rows, first, last];
+    }
     if (this.#timer === 0 && !this.#ended) this.#timer = window.setTimeout(() => this.#plan(), PAUSE_MS);
   }
 

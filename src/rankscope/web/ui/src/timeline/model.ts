@@ -24,7 +24,7 @@ export class Model {
   readonly names: Names;
   readonly counters: Counters;
   /** The worst that is said of a rank, marked beside its row. */
-  readonly marks: ReadonlyMap<number, Severity>;
+  marks: ReadonlyMap<number, Severity> = new Map();
   readonly openAtFirst: ReadonlySet<number>;
   window: Window;
   rows: Rows;
@@ -35,6 +35,8 @@ export class Model {
   showCounters = true;
   height = 400;
   width = 800;
+  /** The picture's own pixels across: more than `width` where the screen is fine. */
+  pixels = 800;
   selected: Place | null = null;
   detail: EventDetail | null = null;
   measured: Window | null = null;
@@ -44,13 +46,12 @@ export class Model {
   readonly #draw = new Set<Listener>();
   readonly #folded = new Set<Listener>();
 
-  constructor(api: Api, layout: Layout, cache: TileCache, names: Names, counters: Counters, marks: ReadonlyMap<number, Severity>) {
+  constructor(api: Api, layout: Layout, cache: TileCache, names: Names, counters: Counters) {
     this.api = api;
     this.layout = layout;
     this.cache = cache;
     this.names = names;
     this.counters = counters;
-    this.marks = marks;
     this.window = whole(layout.span);
     this.openAtFirst = new Set(layout.ranks.length <= 2 ? layout.ranks.map((rank) => rank.rank) : []);
     this.open = new Set(this.openAtFirst);

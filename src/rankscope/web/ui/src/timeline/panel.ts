@@ -22,6 +22,8 @@ export interface PanelActs {
 const ARGUMENTS = 40;
 const MEMBERS = 64;
 const LONGEST = 4000;
+/** Steps or ranks of one name; where there are more, those that take most. */
+const BARS = 64;
 
 export function detailPanel(model: Model, detail: EventDetail, acts: PanelActs): HTMLElement {
   const duration = detail.end_ns - detail.start_ns;
@@ -45,7 +47,7 @@ export function detailPanel(model: Model, detail: EventDetail, acts: PanelActs):
     collective(detail, acts),
     h("dl", { class: "tl-facts" }, place("Launched by", detail.launch), place("Operator", detail.operator),
       detail.shapes === null || detail.shapes === "" ? null : fact("Shapes", h("code", {}, named(detail.shapes, 400)))),
-    statistics(detail, acts), stack(detail), args(detail), laneList(model, detail.lane, acts.select));
+    statistics(detail, acts), stack(detail), args(detail), detail.note === undefined ? null : h("p", { class: "quiet-line", "data-testid": "note" }, detail.note), laneList(model, detail.lane, acts.select));
 }
 
 function link(at: EventPlace, acts: PanelActs): HTMLElement {
@@ -77,8 +79,12 @@ function statistics(detail: EventDetail, acts: PanelActs): HTMLElement | null {
   const category = categoryOf(detail.category);
   const bar = (label: string, part: { count: number; total_ns: number }): { label: Child; value: number; unit: string; category: typeof category; note: string } =>
     ({ label, value: part.total_ns, unit: "ns", category, note: `in ${grouped(part.count)}` });
-  const bars = (title: string, list: { count: number; total_ns: number; label: string }[]): Child => list.length > 1 && list.length <= 64
-    && h("details", { class: "notes", open: list.length <= 16 }, h("summary", {}, title), barList(list.map((part) => bar(part.label, part)), title, ""));
+  const bars = (title: string, list: { count: number; total_ns: number; label: string }[]): Child => {
+    if (list.length < 2) return null;
+    const shown = list.length <= BARS ? list : [...list].sort((a, b) => b.total_ns - a.total_ns).slice(0, BARS);
+    const name = shown === list ? title : `${title}: the ${BARS} of ${grouped(list.length)} that take most`;
+    return h("details", { class: "notes", open: list.length <= 16 }, h("summary", {}, name), barList(shown.map((part) => bar(part.label, part)), name, ""));
+  };
   return h("section", {}, h("h4", {}, "All of this name"),
     h("p", { class: "quiet-line" }, `${grouped(about.count)} in the run, ${formatDuration(about.total_ns)} in all; ${formatDuration(about.mean_ns)} on average, from ${formatDuration(about.min_ns)} to ${formatDuration(about.max_ns)}. `,
       button({ class: "link" }, () => acts.find(detail.name), "Find the others")),

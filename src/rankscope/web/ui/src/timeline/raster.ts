@@ -1,17 +1,18 @@
 /**
  * Draws rows of time into the pixels of an ImageData. Each pixel's colour is the mean over the time it covers: a share
- * of each category, the rest background. No object is made per event; all state is typed arrays of one row's width.
+ * of each category, the rest background.
  */
 import type { Pattern } from "../theme/categories.ts";
+import { Cover, ONE } from "./cover.ts";
 
 /** What there is at all must be seen: a pixel with anything in it is at least this much inked. */
 export const FAINTEST = 0.22;
-/** Events this wide get an edge on their left, so that neighbours of one colour stay apart. */
-const EDGE_PX = 4;
+const HALF = ONE >> 1;
+const FAINT = Math.round(FAINTEST * ONE);
+const DIM = 0.66;
+/** As much over one pixel as whole numbers of 32 bits can weigh. */
+const MOST = 100 * ONE;
 const PATTERN_FROM_PX = 12;
-/** Steps of a share for which the colours are worked out beforehand. */
-const TINTS = 500;
-const FAINT = Math.round(FAINTEST * TINTS);
 
 export interface Ink {
   readonly r: number;
@@ -35,191 +36,68 @@ export class Raster {
   readonly height: number;
   readonly pixels: Uint32Array;
   readonly bytes: Uint8ClampedArray<ArrayBuffer>;
-  /** How many rectangles the last frame was made of. */
-  rectangles = 0;
-  /** Share of each pixel by category: category × width + x. */
-  readonly #shares: Float32Array;
-  /** Categories that the row holds, and which of them were met already. */
-  readonly #present: number[] = [];
-  readonly #met: Uint8Array;
-  /** Where an event begins that is wide enough for an edge: a bit for its category. */
-  readonly #edge: Uint32Array;
-  #edged = false;
-  readonly #r: Float32Array;
-  readonly #g: Float32Array;
-  readonly #b: Float32Array;
+  /** How far the patterns are moved to the left, so that they go along with what they are of. */
+  phase = 0;
+  readonly cover: Cover;
+  readonly #inks: readonly Ink[];
+  readonly #patterned: Uint8Array;
   readonly #masks: Uint8Array;
-  readonly #tinted = new Map<number, Uint32Array>();
-  #low = 0;
-  #high = -1;
+  /** Per pixel the category, plus 1, whose pattern lies over it; those pixels in order, and their colours under it. */
+  readonly #over: Uint8Array;
+  readonly #places: Uint32Array;
+  readonly #dyed: Uint32Array;
+  #dyes = 0;
 
   constructor(width: number, height: number, inks: readonly Ink[], patterns: readonly Pattern[]) {
     this.width = width;
     this.height = height;
     this.bytes = new Uint8ClampedArray(width * height * 4);
     this.pixels = new Uint32Array(this.bytes.buffer);
-    this.#shares = new Float32Array(width * (inks.length + 1)); // the last stays empty
-    this.#met = new Uint8Array(inks.length);
-    this.#edge = new Uint32Array(width);
-    this.#r = Float32Array.from(inks, (ink) => ink.r);
-    this.#g = Float32Array.from(inks, (ink) => ink.g);
-    this.#b = Float32Array.from(inks, (ink) => ink.b);
+    this.cover = new Cover(width, inks.length);
+    this.#inks = inks;
+    this.#over = new Uint8Array(width);
+    this.#places = new Uint32Array(width);
+    this.#dyed = new Uint32Array(width);
     this.#masks = new Uint8Array(inks.length * 36);
     patterns.forEach((pattern, category) => {
       for (let i = 0; i < 36; i++) this.#masks[category * 36 + i] = MASKS[pattern](i % 6, Math.floor(i / 6)) ? 1 : 0;
     });
+    this.#patterned = Uint8Array.from(patterns, (pattern) => (pattern === "none" ? 0 : 1));
   }
 
-  clear(background: Ink): void {
-    this.pixels.fill(packed(background.r, background.g, background.b));
-    this.rectangles = 0;
+  /** Begins a picture, or the columns from `first` to before `beyond` of one: what lies beside them is left as it is. */
+  restart(first = 0, beyond = this.width): void {
+    this.cover.restart(first, beyond);
   }
 
-  /** Begins a row; spans of the last one are forgotten. */
-  begin(): void {
-    if (this.#high >= this.#low) {
-      for (const category of this.#present) this.#shares.fill(0, category * this.width + this.#low, category * this.width + this.#high + 1);
-      this.#edge.fill(0, this.#low, this.#high + 1);
-    }
-    this.#edged = false;
-    this.#met.fill(0);
-    this.#present.length = 0;
-    this.#low = this.width;
-    this.#high = -1;
+  /** Moves the whole picture to the left (or right, where below 0): the columns that come in have to be drawn. */
+  shift(by: number): void {
+    if (by > 0) this.pixels.copyWithin(0, by);
+    else this.pixels.copyWithin(-by, 0);
   }
 
-  /** From x0 to x1 (pixels, fractions count), a category holds this share of the time. */
-  span(x0: number, x1: number, share: number, category: number, edged: boolean): void {
-    const width = this.width;
-    if (x1 <= 0 || x0 >= width || !(share > 0) || category >= this.#met.length) return;
-    this.rectangles++;
-    const left = x0 < 0 ? 0 : x0;
-    const right = x1 > width ? width : x1;
-    const first = left | 0;
-    const last = Math.min(width - 1, Math.max(first, Math.ceil(right) - 1));
-    if (first < this.#low) this.#low = first;
-    if (last > this.#high) this.#high = last;
-    if (edged && x0 >= 0 && x1 - x0 >= EDGE_PX) this.#mark(first, category);
-    this.#meet(category);
-    const shares = this.#shares;
-    const base = category * width;
-    if (first === last) {
-      shares[base + first]! += (right - left) * share;
-      return;
-    }
-    shares[base + first]! += (first + 1 - left) * share;
-    for (let x = first + 1; x < last; x++) shares[base + x]! += share;
-    shares[base + last]! += (right - last) * share;
+  /** Fills lines, to before `bottom`. */
+  ground(top: number, bottom: number, ink: Ink): void {
+    const colour = packed(ink.r, ink.g, ink.b);
+    const from = Math.max(0, top);
+    const to = Math.min(this.height, bottom);
+    if (this.cover.first === 0 && this.cover.beyond === this.width) {
+      if (from < to) this.pixels.fill(colour, from * this.width, to * this.width);
+    } else for (let y = from; y < to; y++) this.pixels.fill(colour, y * this.width + this.cover.first, y * this.width + this.cover.beyond);
   }
 
-  /** Many bins of one width at once: bin b lies from b × step + offset (pixels) on, busy for its part of `whole`. */
-  bins(bins: Uint32Array, categories: Uint8Array, busy: Float64Array, from: number, to: number, offset: number, step: number, whole: number): void {
+  /** An upright line over what is drawn, as far as it lies in the columns that are. */
+  upright(x: number, thick: number, top: number, bottom: number, ink: Ink): void {
+    const colour = packed(ink.r, ink.g, ink.b);
+    const from = Math.max(this.cover.first, x);
+    const to = Math.min(this.cover.beyond, x + thick);
     if (from >= to) return;
-    if (step > 1) {
-      for (let i = from; i < to; i++) this.span(bins[i]! * step + offset, (bins[i]! + 1) * step + offset, busy[i]! / whole, categories[i]!, false);
-      return;
-    }
-    // At most a pixel wide: a bin lies in one pixel or in two. This is where the time of a frame goes, so nothing is called.
-    const width = this.width;
-    const shares = this.#shares;
-    const met = this.#met;
-    const part = step / whole;
-    for (let i = from; i < to; i++) {
-      const x = bins[i]! * step + offset;
-      const category = categories[i]!;
-      if (met[category] !== 1) this.#meet(category);
-      const first = Math.floor(x);
-      const beyond = x + step - first - 1;
-      const at = category * width + first;
-      const amount = busy[i]! * part;
-      if (beyond <= 0) {
-        if (first >= 0 && first < width) shares[at]! += amount;
-      } else {
-        const second = (amount * beyond) / step;
-        if (first >= 0 && first < width) shares[at]! += amount - second;
-        if (first >= -1 && first + 1 < width) shares[at + 1]! += second;
-      }
-    }
-    this.rectangles += to - from;
-    this.#low = Math.max(0, Math.min(this.#low, Math.floor(bins[from]! * step + offset)));
-    this.#high = Math.min(width - 1, Math.max(this.#high, Math.floor((bins[to - 1]! + 1) * step + offset)));
-  }
-
-  /** Many events at once, sorted by start; each is cut to [low, high). An instant `at` lies at (at - origin) × scale pixels. */
-  events(starts: Float64Array, ends: Float64Array, categories: Uint8Array, from: number, to: number, origin: number, scale: number, low: number, high: number): void {
-    const width = this.width;
-    const shares = this.#shares;
-    const met = this.#met;
-    let drawn = 0;
-    let least = this.#low;
-    let most = this.#high;
-    for (let i = from; i < to; i++) {
-      const start = starts[i]!;
-      if (start >= high) break;
-      const end = ends[i]!;
-      if (end < low) continue;
-      const category = categories[i]!;
-      if (met[category] !== 1) this.#meet(category);
-      let x0 = ((start > low ? start : low) - origin) * scale;
-      let x1 = ((end < high ? end : high) - origin) * scale;
-      if (x1 <= x0) x1 = x0 + 1e-3; // no length, yet something happened
-      if (x1 <= 0 || x0 >= width) continue;
-      const edged = start >= low && x0 >= 0 && x1 - x0 >= EDGE_PX;
-      if (x0 < 0) x0 = 0;
-      if (x1 > width) x1 = width;
-      drawn++;
-      const first = x0 | 0;
-      const base = category * width;
-      if (first < least) least = first;
-      if (x1 <= first + 1) {
-        shares[base + first]! += x1 - x0;
-        if (first > most) most = first;
-        continue;
-      }
-      let last = x1 | 0;
-      if (last === x1) last--;
-      if (last > most) most = last;
-      if (edged) this.#mark(first, category);
-      shares[base + first]! += first + 1 - x0;
-      for (let x = first + 1; x < last; x++) shares[base + x]! += 1;
-      shares[base + last]! += x1 - last;
-    }
-    this.rectangles += drawn;
-    this.#low = least;
-    this.#high = most;
-  }
-
-  /** The colour of every category at every share of a pixel, over a background. */
-  #tints(background: Ink): Uint32Array {
-    const key = packed(background.r, background.g, background.b);
-    let tints = this.#tinted.get(key);
-    if (!tints) {
-      tints = new Uint32Array(this.#r.length << 9);
-      for (let category = 0; category < this.#r.length; category++) {
-        for (let level = 0; level <= TINTS; level++) {
-          const ink = level / TINTS;
-          tints[(category << 9) + level] = packed(this.#r[category]! * ink + background.r * (1 - ink), this.#g[category]! * ink + background.g * (1 - ink), this.#b[category]! * ink + background.b * (1 - ink));
-        }
-      }
-      this.#tinted.set(key, tints);
-    }
-    return tints;
-  }
-
-  #mark(x: number, category: number): void {
-    this.#edge[x]! |= 1 << category;
-    this.#edged = true;
-  }
-
-  #meet(category: number): void {
-    if (this.#met[category] !== 0) return;
-    this.#met[category] = 1;
-    this.#present.push(category);
+    for (let y = Math.max(0, top); y < Math.min(this.height, bottom); y++) this.pixels.fill(colour, y * this.width + from, y * this.width + to);
   }
 
   /**
-   * Writes the row's spans over `height` lines from `top` on, over a background. Lines outside of the picture are cut.
-   * Categories with a 1 in `left` are left out: a row in two parts is met once and written twice.
+   * Writes the row over `height` lines from `top` on, over a background. Lines outside of the picture are cut.
+   * Categories with a 1 in `left` are left out: a row in two parts is met once and written twice, each category once.
    */
   finish(top: number, height: number, background: Ink, hatch: Ink & { readonly a: number }, left: Uint8Array | null = null): void {
     const from = Math.max(0, top);
@@ -227,104 +105,250 @@ export class Raster {
     if (from >= to) return;
     const width = this.width;
     const pixels = this.pixels;
+    const [first, beyond] = [this.cover.first, this.cover.beyond];
     const line = from * width;
-    const plain = packed(background.r, background.g, background.b);
-    pixels.fill(plain, line, line + width);
-    const present = left ? this.#present.filter((category) => left[category] !== 1) : this.#present;
-    let bits = 0;
-    for (const category of present) bits |= 1 << category;
-    const shares = this.#shares;
-    const [inkR, inkG, inkB, edge] = [this.#r, this.#g, this.#b, this.#edge];
-    const alone = this.#tints(background);
-    // Nearly every pixel holds one of at most three categories: its colour at that share is known beforehand.
-    const few = present.length <= 3;
-    const nothing = inkR.length * width;
-    const [first, second, third] = [present[0] ?? 0, present[1] ?? 0, present[2] ?? 0];
-    const [base1, base2, base3] = [present.length > 0 ? first * width : nothing, present.length > 1 ? second * width : nothing, present.length > 2 ? third * width : nothing];
-    const edged = this.#edged;
-    if (present.length === 1 && !edged) {
-      // Most rows hold one category: nothing is asked but how much of it there is.
-      const row = first << 9;
-      for (let x = this.#low; x <= this.#high; x++) {
-        const a = shares[base1 + x]!;
-        if (a > 0) pixels[line + x] = alone[row + (a >= 1 ? TINTS : a <= FAINTEST ? FAINT : (a * TINTS + 0.5) | 0)]!;
-      }
-    } else for (let x = this.#low; x <= this.#high; x++) {
-      if (few && !(edged && (edge[x]! & bits) !== 0)) {
-        const a = shares[base1 + x]!;
-        const b = shares[base2 + x]!;
-        const c = shares[base3 + x]!;
-        if (b === 0 && c === 0) {
-          if (a > 0) pixels[line + x] = alone[(first << 9) + level(a)]!;
-          continue;
-        }
-        if (a === 0 && c === 0) {
-          pixels[line + x] = alone[(second << 9) + level(b)]!;
-          continue;
-        }
-        if (a === 0 && b === 0) {
-          pixels[line + x] = alone[(third << 9) + level(c)]!;
-          continue;
-        }
-      }
-      let share = 0;
-      let r = 0;
-      let g = 0;
-      let b = 0;
-      for (let k = 0; k < present.length; k++) {
-        const category = present[k]!;
-        const part = shares[category * width + x]!;
-        if (part === 0) continue;
-        share += part;
-        r += part * inkR[category]!;
-        g += part * inkG[category]!;
-        b += part * inkB[category]!;
-      }
-      if (share <= 0) continue;
-      const ink = share >= 1 ? 1 : share < FAINTEST ? FAINTEST : share;
-      const scale = ink / share;
-      const rest = 1 - ink;
-      const dim = (edge[x]! & bits) !== 0 ? 0.66 : 1;
-      pixels[line + x] = packed((r * scale + background.r * rest) * dim, (g * scale + background.g * rest) * dim, (b * scale + background.b * rest) * dim);
+    pixels.fill(packed(background.r, background.g, background.b), line + first, line + beyond);
+    const present = left ? this.cover.present.filter((category) => left[category] !== 1) : this.cover.present;
+    if (present.length > 0 && this.cover.high >= this.cover.low) {
+      const drawn = present.length <= 3 ? this.#few(line, present, background) : present.length <= 6 && this.#some(line, present, background);
+      if (!drawn) this.#many(line, present, background);
     }
-    if (height < PATTERN_FROM_PX || this.#high < this.#low) {
-      for (let y = from + 1; y < to; y++) pixels.copyWithin(y * width, line, line + width);
+    this.#mark(line, left);
+    const hatched = height >= PATTERN_FROM_PX && hatch.a > 0 && this.cover.high >= this.cover.low && this.#patterns(present);
+    if (!hatched) {
+      for (let y = from + 1; y < to; y++) pixels.copyWithin(y * width + first, line + first, line + beyond);
       return;
     }
+    this.#dye(line, hatch);
     // Six lines hold every phase of every pattern; the others are copies of those.
     const lines = Math.min(6, to - from);
     for (let y = lines - 1; y >= 0; y--) {
       const target = (from + y) * width;
-      if (y > 0) pixels.copyWithin(target, line, line + width);
-      this.#hatch(target, (from + y - top) % 6, hatch, present);
+      if (y > 0) pixels.copyWithin(target + first, line + first, line + beyond);
+      this.#hatch(target, (from + y - top) % 6);
     }
-    for (let y = from + 6; y < to; y++) pixels.copyWithin(y * width, (y - 6) * width, (y - 5) * width);
+    for (let y = from + 6; y < to; y++) pixels.copyWithin(y * width + first, (y - 6) * width + first, (y - 6) * width + beyond);
   }
 
-  /** Over pixels that a patterned category holds for the most part. */
-  #hatch(line: number, phase: number, hatch: Ink & { readonly a: number }, present: readonly number[]): void {
+  /** The colours of a row of at most three categories, in whole numbers; false where too much lies over one pixel for that. */
+  #few(line: number, present: readonly number[], background: Ink): boolean {
+    const pixels = this.pixels;
+    const cover = this.cover.differences;
+    const nothing = this.cover.place(this.#inks.length);
+    const [ink1, ink2, ink3] = slots(3, (slot) => this.#inks[present[slot] ?? -1] ?? background);
+    const [place1, place2, place3] = slots(3, (slot) => (slot < present.length ? this.cover.place(present[slot]!) : nothing));
+    // Each number is made whole once, out here: in the loop the engine would look at its kind again for every pixel.
+    const at1 = place1! | 0;
+    const at2 = place2! | 0;
+    const at3 = place3! | 0;
+    // How much each part of a category moves the colour away from the background's, in 65,536ths.
+    const r1 = (ink1!.r - background.r) | 0;
+    const g1 = (ink1!.g - background.g) | 0;
+    const b1 = (ink1!.b - background.b) | 0;
+    const r2 = (ink2!.r - background.r) | 0;
+    const g2 = (ink2!.g - background.g) | 0;
+    const b2 = (ink2!.b - background.b) | 0;
+    const r3 = (ink3!.r - background.r) | 0;
+    const g3 = (ink3!.g - background.g) | 0;
+    const b3 = (ink3!.b - background.b) | 0;
+    const r0 = (background.r * ONE + HALF) | 0;
+    const g0 = (background.g * ONE + HALF) | 0;
+    const b0 = (background.b * ONE + HALF) | 0;
+    const low = this.cover.low | 0;
+    const high = this.cover.high | 0;
+    let sum1 = this.cover.before(at1) | 0;
+    let sum2 = this.cover.before(at2) | 0;
+    let sum3 = this.cover.before(at3) | 0;
+    // Without a branch: what is empty, faint, full or more than full comes in no order that a processor could foresee.
+    if (present.length === 1) {
+      for (let x = low; x <= high; x++) {
+        sum1 = (sum1 + cover[at1 + x]!) | 0;
+        const a = shown(sum1) & (-sum1 >> 31);
+        const r = (r0 + Math.imul(a, r1)) >> 16;
+        const g = (g0 + Math.imul(a, g1)) >> 16;
+        const b = (b0 + Math.imul(a, b1)) >> 16;
+        pixels[line + x] = 0xff000000 | (b << 16) | (g << 8) | r;
+      }
+      return true;
+    }
+    for (let x = low; x <= high; x++) {
+      sum1 = (sum1 + cover[at1 + x]!) | 0;
+      sum2 = (sum2 + cover[at2 + x]!) | 0;
+      sum3 = (sum3 + cover[at3 + x]!) | 0;
+      const sum = (sum1 + sum2 + sum3) | 0;
+      if (sum > MOST) return false;
+      const scale = shown(sum) / (sum | ((sum - 1) >>> 31)); // of nothing there is nothing to scale
+      const r = (Math.imul(sum1, r1) + Math.imul(sum2, r2) + Math.imul(sum3, r3)) | 0;
+      const g = (Math.imul(sum1, g1) + Math.imul(sum2, g2) + Math.imul(sum3, g3)) | 0;
+      const b = (Math.imul(sum1, b1) + Math.imul(sum2, b2) + Math.imul(sum3, b3)) | 0;
+      pixels[line + x] = 0xff000000 | (((b0 + b * scale) >> 16) << 16) | (((g0 + g * scale) >> 16) << 8) | ((r0 + r * scale) >> 16);
+    }
+    return true;
+  }
+
+  /** The same for up to six: written out, for a loop over them would cost as much again. */
+  #some(line: number, present: readonly number[], background: Ink): boolean {
+    const pixels = this.pixels;
+    const cover = this.cover.differences;
+    const nothing = this.cover.place(this.#inks.length);
+    const [ink1, ink2, ink3, ink4, ink5, ink6] = slots(6, (slot) => this.#inks[present[slot] ?? -1] ?? background);
+    const [place1, place2, place3, place4, place5, place6] = slots(6, (slot) => (slot < present.length ? this.cover.place(present[slot]!) : nothing));
+    const at1 = place1! | 0;
+    const at2 = place2! | 0;
+    const at3 = place3! | 0;
+    const at4 = place4! | 0;
+    const at5 = place5! | 0;
+    const at6 = place6! | 0;
+    const r1 = (ink1!.r - background.r) | 0;
+    const g1 = (ink1!.g - background.g) | 0;
+    const b1 = (ink1!.b - background.b) | 0;
+    const r2 = (ink2!.r - background.r) | 0;
+    const g2 = (ink2!.g - background.g) | 0;
+    const b2 = (ink2!.b - background.b) | 0;
+    const r3 = (ink3!.r - background.r) | 0;
+    const g3 = (ink3!.g - background.g) | 0;
+    const b3 = (ink3!.b - background.b) | 0;
+    const r4 = (ink4!.r - background.r) | 0;
+    const g4 = (ink4!.g - background.g) | 0;
+    const b4 = (ink4!.b - background.b) | 0;
+    const r5 = (ink5!.r - background.r) | 0;
+    const g5 = (ink5!.g - background.g) | 0;
+    const b5 = (ink5!.b - background.b) | 0;
+    const r6 = (ink6!.r - background.r) | 0;
+    const g6 = (ink6!.g - background.g) | 0;
+    const b6 = (ink6!.b - background.b) | 0;
+    const r0 = (background.r * ONE + HALF) | 0;
+    const g0 = (background.g * ONE + HALF) | 0;
+    const b0 = (background.b * ONE + HALF) | 0;
+    const low = this.cover.low | 0;
+    const high = this.cover.high | 0;
+    let sum1 = this.cover.before(at1) | 0;
+    let sum2 = this.cover.before(at2) | 0;
+    let sum3 = this.cover.before(at3) | 0;
+    let sum4 = this.cover.before(at4) | 0;
+    let sum5 = this.cover.before(at5) | 0;
+    let sum6 = this.cover.before(at6) | 0;
+    for (let x = low; x <= high; x++) {
+      sum1 = (sum1 + cover[at1 + x]!) | 0;
+      sum2 = (sum2 + cover[at2 + x]!) | 0;
+      sum3 = (sum3 + cover[at3 + x]!) | 0;
+      sum4 = (sum4 + cover[at4 + x]!) | 0;
+      sum5 = (sum5 + cover[at5 + x]!) | 0;
+      sum6 = (sum6 + cover[at6 + x]!) | 0;
+      const sum = (sum1 + sum2 + sum3 + sum4 + sum5 + sum6) | 0;
+      if (sum > MOST) return false;
+      const scale = shown(sum) / (sum | ((sum - 1) >>> 31));
+      const r = (Math.imul(sum1, r1) + Math.imul(sum2, r2) + Math.imul(sum3, r3) + Math.imul(sum4, r4) + Math.imul(sum5, r5) + Math.imul(sum6, r6)) | 0;
+      const g = (Math.imul(sum1, g1) + Math.imul(sum2, g2) + Math.imul(sum3, g3) + Math.imul(sum4, g4) + Math.imul(sum5, g5) + Math.imul(sum6, g6)) | 0;
+      const b = (Math.imul(sum1, b1) + Math.imul(sum2, b2) + Math.imul(sum3, b3) + Math.imul(sum4, b4) + Math.imul(sum5, b5) + Math.imul(sum6, b6)) | 0;
+      pixels[line + x] = 0xff000000 | (((b0 + b * scale) >> 16) << 16) | (((g0 + g * scale) >> 16) << 8) | ((r0 + r * scale) >> 16);
+    }
+    return true;
+  }
+
+  /** The same for any number of categories, and for any number of them over one pixel. */
+  #many(line: number, present: readonly number[], background: Ink): void {
+    const pixels = this.pixels;
+    const cover = this.cover.differences;
+    const places = present.map((category) => this.cover.place(category));
+    const inks = present.map((category) => this.#inks[category]!);
+    const sums = places.map((at) => this.cover.before(at));
+    for (let x = this.cover.low; x <= this.cover.high; x++) {
+      let sum = 0;
+      let r = 0;
+      let g = 0;
+      let b = 0;
+      for (let k = 0; k < places.length; k++) {
+        const part = sums[k]! += cover[places[k]! + x]!;
+        if (part === 0) continue;
+        const ink = inks[k]!;
+        sum += part;
+        r += part * ink.r;
+        g += part * ink.g;
+        b += part * ink.b;
+      }
+      if (sum === 0) continue;
+      const inked = Math.min(ONE, Math.max(FAINT, sum)) / ONE;
+      const scale = inked / sum;
+      const rest = 1 - inked;
+      pixels[line + x] = packed(r * scale + background.r * rest, g * scale + background.g * rest, b * scale + background.b * rest);
+    }
+  }
+
+  /** Dims the pixels at the left of wide events. */
+  #mark(line: number, left: Uint8Array | null): void {
+    for (let i = 0; i < this.cover.edged; i++) {
+      const edge = this.cover.edges[i]!;
+      if (left?.[edge & 255] === 1) continue;
+      const at = line + (edge >> 8);
+      const pixel = this.pixels[at]!;
+      if ((pixel >>> 24) !== 0xff) continue; // dimmed already: several events begin here
+      this.pixels[at] = (packed((pixel & 255) * DIM, ((pixel >>> 8) & 255) * DIM, ((pixel >>> 16) & 255) * DIM) & 0xffffff) | 0xfe000000;
+    }
+    for (let i = 0; i < this.cover.edged; i++) this.pixels[line + (this.cover.edges[i]! >> 8)]! |= 0xff000000;
+  }
+
+  /** Notes which pixels a patterned category holds for the most part; whether there is any. */
+  #patterns(present: readonly number[]): boolean {
+    const cover = this.cover.differences;
+    let any = false;
+    for (const category of present) {
+      if (this.#patterned[category] !== 1) continue;
+      if (!any) this.#over.fill(0, this.cover.low, this.cover.high + 1);
+      any = true;
+      const at = this.cover.place(category);
+      let sum = this.cover.before(at);
+      for (let x = this.cover.low; x <= this.cover.high; x++) {
+        sum += cover[at + x]!;
+        if (sum >= HALF) this.#over[x] = category + 1;
+      }
+    }
+    return any;
+  }
+
+  /** The colours of the pixels that have a pattern, where it lies over them. */
+  #dye(line: number, hatch: Ink & { readonly a: number }): void {
+    const pixels = this.pixels;
+    const over = this.#over;
+    const places = this.#places;
+    const dyed = this.#dyed;
+    const keep = Math.round((1 - hatch.a) * 256);
+    const [r, g, b] = [hatch.r, hatch.g, hatch.b].map((each) => Math.round(each * hatch.a * 256) + 128) as [number, number, number];
+    const high = this.cover.high;
+    let count = 0;
+    for (let x = this.cover.low; x <= high; x++) {
+      if (over[x] === 0) continue;
+      const pixel = pixels[line + x]!;
+      dyed[count] = 0xff000000 | (((Math.imul((pixel >>> 16) & 255, keep) + b) >> 8) << 16) | (((Math.imul((pixel >>> 8) & 255, keep) + g) >> 8) << 8) | ((Math.imul(pixel & 255, keep) + r) >> 8);
+      places[count++] = x;
+    }
+    this.#dyes = count;
+  }
+
+  #hatch(line: number, row: number): void {
     const pixels = this.pixels;
     const masks = this.#masks;
-    const shares = this.#shares;
-    const keep = 1 - hatch.a;
-    const [r, g, b] = [hatch.r * hatch.a, hatch.g * hatch.a, hatch.b * hatch.a];
-    for (const category of present) {
-      const row = category * 36 + phase * 6;
-      const base = category * this.width;
-      if (!masks.subarray(row, row + 6).includes(1)) continue;
-      for (let x = this.#low; x <= this.#high; x++) {
-        if (shares[base + x]! < 0.5 || masks[row + (x % 6)] === 0) continue;
-        const at = line + x;
-        const pixel = pixels[at]!;
-        pixels[at] = packed((pixel & 255) * keep + r, ((pixel >>> 8) & 255) * keep + g, ((pixel >>> 16) & 255) * keep + b);
-      }
+    const over = this.#over;
+    const places = this.#places;
+    const dyed = this.#dyed;
+    const phase = this.phase;
+    for (let i = 0; i < this.#dyes; i++) {
+      const x = places[i]!;
+      if (masks[(over[x]! - 1) * 36 + row * 6 + ((x + phase) % 6)] === 1) pixels[line + x] = dyed[i]!;
     }
   }
 }
 
-/** The step of a share for which the colour is known; never below what can be seen. */
-function level(share: number): number {
-  return share >= 1 ? TINTS : share <= FAINTEST ? FAINT : (share * TINTS + 0.5) | 0;
+function slots<T>(count: number, of: (slot: number) => T): T[] {
+  return Array.from({ length: count }, (_, slot) => of(slot));
+}
+
+/** A cover as it is shown: not fainter than can be seen, not more than the whole pixel. */
+function shown(sum: number): number {
+  const over = (sum - ONE) | 0;
+  const most = (sum - (over & ~(over >> 31))) | 0;
+  const less = (FAINT - most) | 0;
+  return (most + (less & ~(less >> 31))) | 0;
 }
 
 function packed(r: number, g: number, b: number): number {

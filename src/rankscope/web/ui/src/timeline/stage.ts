@@ -4,12 +4,12 @@ import { CATEGORIES, categoryVariable, type Category } from "../theme/categories
 import { color } from "../theme/theme.ts";
 import { drawLane, type Scene } from "./draw.ts";
 import { Labels, type Palette } from "./labels.ts";
-import { rankIndex } from "./layout.ts";
+import { rankIndex, type RankRow } from "./layout.ts";
 import type { Loader } from "./loader.ts";
 import type { Model } from "./model.ts";
 import { Raster, type Ink } from "./raster.ts";
-import { firstRowAt, RowKind, upperPart } from "./rows.ts";
-import { levelFor } from "./window.ts";
+import { firstRowAt, RowKind, upperPart, type Rows } from "./rows.ts";
+import { levelFor, type Window } from "./window.ts";
 
 /** The ruler above the rows. */
 export const RULER = 44;
@@ -23,6 +23,17 @@ export interface Frame {
   readonly first: number;
   readonly last: number;
 }
+
+/** What a picture was made from: if only the window has moved by whole pixels, it is moved instead of being drawn anew. */
+interface Shown {
+  readonly window: Window;
+  readonly rows: Rows;
+  readonly scroll: number;
+  readonly version: number;
+}
+
+/** Moves to a whole number of pixels are told from others up to this part of one. */
+const WHOLE_PIXEL = 1e-4;
 
 export class Stage {
   /** Takes the keyboard and the pointer. */
@@ -46,6 +57,12 @@ export class Stage {
   readonly #moving: Uint8Array;
   readonly #computing: Uint8Array;
   #complete = false;
+  /** What the pixels show now, where that is all that belongs there. */
+  #shown: Shown | null = null;
+  /** It was moved, not drawn, so that a share that lies between two colours may have become the other one. */
+  #carried = false;
+  #visible = 0;
+  readonly #rankOf: ReadonlyMap<number, RankRow>;
   #ended = false;
   readonly #after = new Set<() => void>();
 
@@ -54,6 +71,7 @@ export class Stage {
     this.#loader = loader;
     this.#moving = Uint8Array.from(model.layout.categories, ({ category }) => (MOVING.has(category) ? 1 : 0));
     this.#computing = this.#moving.map((is) => 1 - is);
+    this.#rankOf = new Map(model.layout.ranks.map((rank) => [rank.rank, rank]));
     this.element = h("div", {
       class: "tl-stage", tabindex: "0", role: "application", "aria-label": `Timeline of ${model.layout.ranks.length} ranks`, "aria-describedby": describedBy, "data-testid": "timeline-stage",
     }, this.#pixels, this.#words);
@@ -85,6 +103,7 @@ export class Stage {
       canvas.height = Math.max(1, Math.round(tall * ratio));
       styled(canvas, { width: `${width}px`, height: `${tall}px` });
     }
+    model.pixels = Math.max(1, this.#pixels.width);
     this.recolour();
     model.refold();
   }
@@ -96,6 +115,18 @@ export class Stage {
     this.#palette = palette;
     this.#raster = new Raster(Math.max(1, this.#pixels.width), Math.max(1, this.#pixels.height), palette.inks, model.layout.categories.map(({ category }) => (MOVING.has(category) ? CATEGORIES[category].pattern : "none")));
     this.#image = new ImageData(this.#raster.bytes, this.#raster.width, this.#raster.height);
+    this.#shown = null;
+    this.request();
+  }
+
+  /** What was moved is drawn anew, exactly as its link would draw it: to the last bit of the last pixel. */
+  rest(): void {
+    const shown = this.#shown?.window;
+    const { window } = this.#model;
+    // A frame that is on its way would carry the last one on; a window that was rounded is not quite the one that is shown.
+    if (!this.#carried && this.#asked === 0 && shown?.from === window.from && shown.to === window.to) return;
+    this.#shown = null;
+    this.#settle(false);
     this.request();
   }
 
@@ -146,36 +177,89 @@ export class Stage {
     const began = performance.now();
     const { rows, layout, cache, window } = model;
     const ratio = raster.width / model.width;
-    const level = levelFor((window.to - window.from) / raster.width, layout.baseBin, layout.factor, layout.levels);
-    const columns = cache.columnsOf(Math.max(level, -6), Math.max(0, window.from), Math.min(window.to, layout.span));
-    const scene: Scene = { cache, window, width: raster.width, level: Math.max(level, -6), levels: layout.levels, columns };
+    const perPixel = (window.to - window.from) / raster.width;
+    const level = Math.max(levelFor(perPixel, layout.baseBin, layout.factor, layout.levels), -6);
+    const columns = cache.columnsOf(level, Math.max(0, window.from), Math.min(window.to, layout.span));
+    const moved = this.#moved(scroll, perPixel, raster.width);
+    const [from, beyond] = moved === null ? [0, raster.width] : moved > 0 ? [raster.width - moved, raster.width] : [0, -moved];
+    const part = { from: window.from + from * perPixel, to: moved === null || moved > 0 ? window.to : window.from + beyond * perPixel };
+    const scene: Scene = { cache, window, width: raster.width, level, levels: layout.levels, columns, part };
     const first = firstRowAt(rows, scroll);
-    const lanes: number[] = [];
-    raster.clear(palette.page);
     let last = first;
+    while (last < rows.length && rows.top[last]! < scroll + model.height) last++;
     let complete = true;
-    for (; last < rows.length && rows.top[last]! < scroll + model.height; last++) {
-      const lane = rows.lane[last]!;
-      if (lane < 0) continue;
-      lanes.push(lane);
-      const top = Math.round((rows.top[last]! - scroll) * ratio);
-      const bottom = Math.round((rows.top[last]! + rows.size[last]! - scroll) * ratio);
-      const ground = rows.kind[last] === RowKind.Rank ? palette.rankRow : palette.lane;
-      const upper = Math.round(upperPart(rows, last) * ratio);
-      raster.begin();
-      if (!drawLane(raster, scene, lane)) complete = false;
-      raster.finish(top, upper > 0 ? upper : Math.max(1, bottom - top), ground, palette.hatch, upper > 0 ? this.#moving : null);
-      if (upper > 0) raster.finish(top + upper, bottom - top - upper, ground, palette.hatch, this.#computing);
+    if (moved !== 0) {
+      if (moved !== null) raster.shift(moved);
+      this.#carried = moved !== null;
+      raster.restart(from, beyond);
+      raster.phase = ((Math.round(window.from / perPixel) % 6) + 6) % 6;
+      complete = this.#rows(raster, scene, palette, scroll, ratio, first, last);
+      if (moved === null) this.#visible = raster.cover.rectangles;
+      this.#pixels.getContext("2d")?.putImageData(image, 0, 0);
     }
+    this.#shown = complete ? { window, rows, scroll, version: cache.version } : null;
     for (const column of columns) cache.touch(column);
-    this.#pixels.getContext("2d")?.putImageData(image, 0, 0);
     this.frame = { scene, scroll, first, last };
     this.#labels.draw(this.frame, palette, ratio);
     this.#times[this.#frames++ % this.#times.length] = performance.now() - began;
-    this.#loader.want(scene, lanes.sort((a, b) => a - b));
+    this.#loader.want(scene, rows, first, last);
     for (const tell of this.#after) tell();
     this.#complete = complete;
     if (!complete) this.#settle(false);
+  }
+
+  /** By how many pixels the picture has to be moved to the left to show the window; null where it has to be drawn anew. */
+  #moved(scroll: number, perPixel: number, width: number): number | null {
+    const { window, rows, cache } = this.#model;
+    const shown = this.#shown;
+    if (!shown || shown.rows !== rows || shown.scroll !== scroll || shown.version !== cache.version) return null;
+    if (Math.abs((shown.window.to - shown.window.from) / perPixel - width) > WHOLE_PIXEL) return null;
+    const by = (window.from - shown.window.from) / perPixel;
+    const pixels = Math.round(by);
+    return Math.abs(by - pixels) < WHOLE_PIXEL && Math.abs(pixels) < width ? pixels : null;
+  }
+
+  /** Draws the rows in sight; whether all that belongs in them was at hand. */
+  #rows(raster: Raster, scene: Scene, palette: Palette, scroll: number, ratio: number, first: number, last: number): boolean {
+    const { rows } = this.#model;
+    const thick = Math.max(1, Math.round(ratio));
+    let complete = true;
+    let free = 0;
+    for (let row = first; row < last; row++) {
+      const lane = rows.lane[row]!;
+      const top = Math.round((rows.top[row]! - scroll) * ratio);
+      const bottom = Math.max(top + 1, Math.round((rows.top[row]! + rows.size[row]! - scroll) * ratio));
+      raster.ground(free, lane < 0 ? bottom : top, palette.page);
+      free = bottom;
+      if (lane >= 0) {
+        const ground = rows.kind[row] === RowKind.Rank ? palette.rankRow : palette.lane;
+        const upper = Math.round(upperPart(rows, row) * ratio);
+        raster.cover.begin();
+        if (!drawLane(raster.cover, scene, lane)) complete = false;
+        raster.finish(top, upper > 0 ? upper : bottom - top, ground, palette.hatch, upper > 0 ? this.#moving : null);
+        if (upper > 0) raster.finish(top + upper, bottom - top - upper, ground, palette.hatch, this.#computing);
+      }
+    }
+    raster.ground(free, raster.height, palette.page);
+    for (let row = first; row < last; row++) this.#steps(raster, scene, palette, row, scroll, ratio, thick);
+    return complete;
+  }
+
+  /** Where a rank's steps begin, over its own rows: on aligned clocks a rank that is behind is seen to be. */
+  #steps(raster: Raster, scene: Scene, palette: Palette, row: number, scroll: number, ratio: number, thick: number): void {
+    const { rows, layout } = this.#model;
+    const kind = rows.kind[row];
+    if (kind === RowKind.Lane) return;
+    const of = rows.of[row]!;
+    const rank = kind === RowKind.Track ? this.#rankOf.get(layout.tracks[of]?.rank ?? -1) : layout.ranks[of];
+    if (!rank) return;
+    const top = Math.round((rows.top[row]! - 1 - scroll) * ratio);
+    const bottom = Math.round((rows.top[row]! + rows.size[row]! + 2 - scroll) * ratio);
+    const scale = scene.width / (scene.window.to - scene.window.from);
+    const line = (at: number): void => raster.upright(Math.round((at - scene.window.from) * scale), thick, top, bottom, palette.strongInk);
+    for (const { start } of rank.steps) line(start);
+    const end = rank.steps.at(-1);
+    if (end) line(end.end);
   }
 
   /** Says to tests and to assistive technology whether all that is in sight is drawn as it is. */
@@ -187,7 +271,7 @@ export class Stage {
   stats(): { frames: number; median_ms: number; p95_ms: number; rectangles: number; tile_bytes: number } {
     const times = [...this.#times.subarray(0, Math.min(this.#frames, this.#times.length))].sort((a, b) => a - b);
     const at = (share: number): number => times[Math.min(times.length - 1, Math.floor(times.length * share))] ?? 0;
-    return { frames: this.#frames, median_ms: at(0.5), p95_ms: at(0.95), rectangles: this.#raster?.rectangles ?? 0, tile_bytes: this.#model.cache.bytes };
+    return { frames: this.#frames, median_ms: at(0.5), p95_ms: at(0.95), rectangles: this.#visible, tile_bytes: this.#model.cache.bytes };
   }
 }
 
@@ -203,10 +287,11 @@ function paletteOf(model: Model): Palette {
   };
   const inks = model.layout.categories.map(({ category }) => ink(color(categoryVariable(category))));
   const hatch = ink(color("--hatch"));
+  const strong = color("--line-strong");
   return {
     inks, hatch, page: ink(color("--page")), lane: ink(color("--surface")), rankRow: ink(color("--raised")),
     onInk: inks.map(({ r, g, b }) => (0.299 * r + 0.587 * g + 0.114 * b > 140 ? "#10151c" : "#ffffff")),
-    text: color("--text"), muted: color("--muted"), line: color("--line"), strong: color("--line-strong"), accent: color("--accent"), surface: color("--surface"),
+    text: color("--text"), muted: color("--muted"), line: color("--line"), strong, strongInk: ink(strong), accent: color("--accent"), surface: color("--surface"),
     warning: color("--warning"), error: color("--error"), select: color("--select"),
   };
 }

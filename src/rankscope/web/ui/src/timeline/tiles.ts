@@ -26,12 +26,13 @@ export interface EventBatch {
   readonly categories: Uint8Array;
 }
 
-export interface BinTile { readonly batch: BinBatch; readonly from: number; readonly to: number; readonly busyFrom: number; readonly busyTo: number; readonly count: number }
+/** `covered`: its runs of bins that one event covers, found when they are first asked for. */
+export interface BinTile { readonly batch: BinBatch; readonly from: number; readonly to: number; readonly busyFrom: number; readonly busyTo: number; readonly count: number; covered: Uint32Array | null }
 /** `longest`: of its events, to find those that began before an instant; in a rank's own lane they overlap. */
 export interface EventTile { readonly batch: EventBatch; readonly from: number; readonly to: number; readonly longest: number }
 
 const NONE = new Uint32Array(0);
-const EMPTY_BINS: BinTile = { batch: { bins: NONE, counts: NONE, names: NONE, rows: NONE, busyBins: NONE, busyCategories: new Uint8Array(0), busy: new Float64Array(0) }, from: 0, to: 0, busyFrom: 0, busyTo: 0, count: 0 };
+const EMPTY_BINS: BinTile = { batch: { bins: NONE, counts: NONE, names: NONE, rows: NONE, busyBins: NONE, busyCategories: new Uint8Array(0), busy: new Float64Array(0) }, from: 0, to: 0, busyFrom: 0, busyTo: 0, count: 0, covered: NONE };
 const EMPTY_EVENTS: EventTile = { batch: { rows: NONE, starts: new Float64Array(0), ends: new Float64Array(0), names: NONE, categories: new Uint8Array(0) }, from: 0, to: 0, longest: 0 };
 
 interface Held { readonly bytes: number; used: number; readonly column: TileColumn; readonly lanes: readonly number[]; readonly exact: boolean }
@@ -69,6 +70,8 @@ export class TileCache {
   readonly #held = new Set<Held>();
   #bytes = 0;
   #clock = 0;
+  /** Grows with whatever comes or goes: a picture of the same window and the same version is the same. */
+  version = 0;
 
   constructor(baseBin: number, factor: number, budget = 120e6) {
     this.#baseBin = baseBin;
@@ -122,13 +125,14 @@ export class TileCache {
       let count = 0;
       while (at < owners.length && owners[at] === index) count += batch.counts[at++] ?? 0;
       while (busyAt < busyOwners.length && busyOwners[busyAt] === index) busyAt++;
-      column.bins.set(lane, { batch, from, to: at, busyFrom, busyTo: busyAt, count });
+      column.bins.set(lane, { batch, from, to: at, busyFrom, busyTo: busyAt, count, covered: null });
     });
     this.#hold({ bytes: file.bytes + lanes.length * 120, used: ++this.#clock, column, lanes, exact: false });
   }
 
   /** What the layout already tells: nothing happens on this lane in this stretch. */
   addEmpty(column: TileColumn, lane: number): void {
+    this.version++;
     column.bins.set(lane, EMPTY_BINS);
     column.events.set(lane, EMPTY_EVENTS);
   }
@@ -147,6 +151,7 @@ export class TileCache {
   }
 
   #hold(held: Held): void {
+    this.version++;
     this.#held.add(held);
     held.column.held.add(held);
     this.#bytes += held.bytes;
@@ -159,6 +164,23 @@ export class TileCache {
       for (const lane of old.lanes) (old.exact ? old.column.events : old.column.bins).delete(lane);
     }
   }
+}
+
+/** A run that is shorter than this has no room for a word, for a bin is at most a pixel wide. */
+const SHORTEST_RUN = 16;
+
+/** Bins side by side that one event covers, as pairs of the first and the last place in the tile's batch. */
+export function coveredRuns(tile: BinTile): Uint32Array {
+  if (tile.covered) return tile.covered;
+  const { bins, rows } = tile.batch;
+  const found: number[] = [];
+  for (let i = tile.from; i < tile.to; ) {
+    let j = i;
+    while (j + 1 < tile.to && rows[j + 1] === rows[i] && bins[j + 1] === bins[j]! + 1) j++;
+    if (j - i + 1 >= SHORTEST_RUN) found.push(i, j);
+    i = j + 1;
+  }
+  return tile.covered = Uint32Array.from(found);
 }
 
 /** First index in [from, to) whose value is not below `value`; the values rise. */

@@ -22,15 +22,15 @@ export interface Toolbar {
   readonly element: HTMLElement;
   readonly search: HTMLInputElement;
   readonly filter: HTMLInputElement;
+  /** The findings to jump to: more come while the server is at work. */
+  findings(all: readonly Finding[]): void;
   /** What the search found, said aloud too. */
   found(text: string): void;
-  /** Says so where no rank or lane has the filter's words. */
-  filtered(): void;
 }
 
 const FILTER_PAUSE_MS = 150;
 
-export function toolbar(model: Model, findings: readonly Finding[], acts: BarActs): Toolbar {
+export function toolbar(model: Model, acts: BarActs): Toolbar {
   const { layout } = model;
   const count = h("span", { class: "count", role: "status", "data-testid": "search-count" });
   const none = h("span", { class: "count", role: "status", "data-testid": "filter-count" });
@@ -60,7 +60,20 @@ export function toolbar(model: Model, findings: readonly Finding[], acts: BarAct
     });
     return field;
   };
-  const places = findings.filter((finding) => finding.ranks.length > 0 || finding.steps.length > 0);
+  const jumps = h("div", { class: "tl-group" },
+    jump("tl-step", "Step", steps.map((step) => ({ value: String(step), label: String(step) })), (value) => acts.step(Number(value))),
+    layout.ranks.length > 1 ? jump("tl-rank", "Rank", layout.ranks.map(({ rank }) => ({ value: String(rank), label: String(rank) })), (value) => acts.rank(Number(value))) : null);
+  let finding: HTMLElement | null = null;
+  const findings = (all: readonly Finding[]): void => {
+    const places = all.filter((each) => each.ranks.length > 0 || each.steps.length > 0);
+    finding?.remove();
+    finding = jump("tl-finding", "Finding", places.map((each, index) => ({ value: String(index), label: shownName(each.title, 70) })), (value) => {
+      const chosen = places[Number(value)];
+      if (chosen) acts.finding(chosen);
+    });
+    if (finding) jumps.append(finding);
+  };
+  const counters = button({ class: "quiet", "aria-pressed": String(model.showCounters), "data-testid": "counters" }, () => acts.counters(!model.showCounters), "Counters");
   const element = h("div", { class: "tl-bar" },
     h("div", { class: "tl-group" }, search,
       button({ class: "quiet", "aria-label": "Previous hit", title: "Shift+Enter in the field, or key Shift+N" }, () => acts.search(search.value, "previous"), "◂"),
@@ -70,18 +83,18 @@ export function toolbar(model: Model, findings: readonly Finding[], acts: BarAct
       button({ class: "quiet", "aria-label": "Zoom in", title: "Key W, or Ctrl and the wheel" }, () => acts.zoom(0.5), "+"),
       button({ class: "quiet", title: "Key 0", "data-testid": "whole" }, acts.whole, "Whole run"),
       button({ class: "quiet", title: "Or drag with Shift; key M measures what is in sight", "data-testid": "measure-drag" }, acts.measure, "Measure")),
-    h("div", { class: "tl-group" },
-      jump("tl-step", "Step", steps.map((step) => ({ value: String(step), label: String(step) })), (value) => acts.step(Number(value))),
-      layout.ranks.length > 1 ? jump("tl-rank", "Rank", layout.ranks.map(({ rank }) => ({ value: String(rank), label: String(rank) })), (value) => acts.rank(Number(value))) : null,
-      jump("tl-finding", "Finding", places.map((finding, index) => ({ value: String(index), label: shownName(finding.title, 70) })), (value) => {
-        const finding = places[Number(value)];
-        if (finding) acts.finding(finding);
-      })),
+    jumps,
     h("div", { class: "tl-group" }, filter, none,
       button({ class: "quiet", "data-testid": "open-all" }, () => acts.openAll(true), "Open all"),
       button({ class: "quiet", "data-testid": "fold-all" }, () => acts.openAll(false), "Fold all"),
-      layout.ranks.some((rank) => rank.counters.length > 0) ? button({ class: "quiet", "aria-pressed": String(model.showCounters) }, function toggle(this: void) { acts.counters(!model.showCounters); }, "Counters") : null));
-  return { element, search, filter, found: (text) => { count.textContent = text; }, filtered: () => { none.textContent = model.filter.trim() !== "" && model.rows.length === 0 ? "none" : ""; } };
+      layout.ranks.some((rank) => rank.counters.length > 0) ? counters : null));
+  const refolded = (): void => {
+    counters.setAttribute("aria-pressed", String(model.showCounters));
+    none.textContent = model.filter.trim() !== "" && model.rows.length === 0 ? "none" : "";
+    if (document.activeElement !== filter) filter.value = model.filter; // a selection may have opened what it hid
+  };
+  model.onFold(refolded);
+  return { element, search, filter, findings, found: (text) => { count.textContent = text; } };
 }
 
 export const KEYS: readonly (readonly [string, string])[] = [

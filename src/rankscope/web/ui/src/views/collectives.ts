@@ -1,54 +1,56 @@
 import { scatterChart } from "../charts/scatter.ts";
 import { barList } from "../components/bar_list.ts";
 import { h, named } from "../components/dom.ts";
-import { analysisCaption, emptyState, truncationNote } from "../components/notes.ts";
-import { tableView } from "../components/table_view.ts";
+import { emptyState } from "../components/notes.ts";
+import { swatch } from "../components/swatch.ts";
+import { tables } from "../components/tables.ts";
 import type { Table } from "../data/table.ts";
 import { formatBytes, grouped } from "../format/units.ts";
-import type { View, ViewContext } from "./view.ts";
+import { order } from "./stragglers.ts";
+import { present, type View } from "./view.ts";
 
 const TOP = 12;
 
 export const collectives: View = {
   id: "collectives",
   title: "Collectives",
-  question: "Which collectives take the time, and at which sizes?",
+  group: "ranks",
+  question: "Which collectives take the time, at which sizes, and is it transfer or waiting?",
+  answers: ["collective_summary"],
   shows: ["collectives", "collective_summary"],
+  wants: ["arrivals"],
+  tables: ["arrivals"],
   render(context) {
     const [each, kinds] = [context.table("collectives"), context.table("collective_summary")];
     if (!each && !kinds) {
       return [emptyState("These traces hold no collective.", "A job on one rank has none. On several, record the device’s activity (nccl, rccl, oneccl) or, on CPU, gloo’s ranges, and let the recorded steps include the backward pass.")];
     }
-    return [
-      h("div", { class: "pair" }, kinds && byKind(kinds), each && scatterChart(context, each, Math.max(320, 42 * Math.min(TOP, kinds?.length ?? 0) - 40))),
-      ...section(context, "collective_summary", "-total_ns"),
-      ...section(context, "collectives", null),
-    ];
+    const height = Math.max(320, 42 * Math.min(TOP, kinds?.length ?? 0) - 40);
+    return present([
+      h("div", { class: "pair" }, kinds && byKind(kinds), each && scatterChart(context, each, { y: "duration_ns", title: "Duration against size", testId: "chart-collectives", height })),
+      h("div", { class: "pair" }, kinds && scatterChart(context, kinds, { y: "bus_bandwidth", title: "Bus bandwidth against size", testId: "chart-bandwidth", height: 320 }), order(context)),
+      tables(context, [{ name: "collective_summary", open: true, sort: { column: "total_ns", descending: true } }, { name: "collectives", open: true }, { name: "arrivals" }]),
+    ]);
   },
 };
 
 function byKind(kinds: Table): HTMLElement {
+  const groups = kinds.distinct("group").length > 1;
   const rows = kinds.sorted(kinds.rows(), { column: "total_ns", descending: true }).slice(0, TOP);
   const bars = rows.map((row) => {
     const bytes = kinds.number(row, "bytes");
-    const size = kinds.number(row, "group_size");
-    const what = [kinds.cell(row, "dtype"), bytes === null ? null : formatBytes(bytes), size === null ? null : `${size} ranks`].filter((part) => part !== null);
+    const [size, wait] = [kinds.number(row, "group_size"), kinds.number(row, "wait_ns")];
+    const what = [kinds.cell(row, "dtype"), bytes === null ? null : formatBytes(bytes), size === null ? null : `${size} ranks`, groups ? kinds.cell(row, "group") : null].filter((part) => part !== null);
     const count = kinds.number(row, "count");
     return {
       label: [named(String(kinds.cell(row, "collective") ?? "unnamed"), 60), h("small", {}, what.map((part) => [" · ", named(String(part), 40)]))],
-      value: kinds.number(row, "total_ns") ?? 0, unit: "ns", category: "communication" as const,
+      value: kinds.number(row, "total_ns") ?? 0, unit: "ns", category: "transfer" as const,
+      ...(wait === null ? {} : { pieces: [{ value: wait, category: "waiting" as const }] }),
       ...(count === null ? {} : { note: `in ${grouped(count)} ${count === 1 ? "call" : "calls"}` }),
     };
   });
   const title = rows.length < kinds.length ? `Total time by kind and size: the ${rows.length} greatest of ${kinds.length}` : "Total time by kind and size";
-  return h("figure", { class: "figure" }, h("figcaption", {}, title), barList(bars, title, "bars-collectives"));
-}
-
-function section(context: ViewContext, name: string, order: string | null): HTMLElement[] {
-  const table = context.table(name);
-  const analysis = context.payload.analyses.get(name);
-  if (!table || !analysis) return [];
-  const column = order?.replace(/^-/, "") ?? "";
-  return [h("section", { "aria-label": analysis.title }, h("h3", {}, analysis.title), analysisCaption(analysis), truncationNote(name, analysis),
-    tableView(context, { name, table, caption: analysis.title, ...(order && table.has(column) ? { sort: { column, descending: order.startsWith("-") } } : {}) }))];
+  return h("figure", { class: "figure" }, h("figcaption", {}, title),
+    h("ul", { class: "legend" }, h("li", { class: "legend-item" }, swatch("waiting"), "Waiting for later ranks"), h("li", { class: "legend-item" }, swatch("transfer"), "Transfer, or not known")),
+    barList(bars, title, "bars-collectives"));
 }

@@ -9,7 +9,7 @@ import { ApiError } from "../data/api.ts";
 import { Table } from "../data/table.ts";
 import type { AnalysisPayload, Cell } from "../data/payload.ts";
 import type { Served } from "../data/served.ts";
-import type { ViewContext } from "./view.ts";
+import { leadTo, type ViewContext } from "./view.ts";
 
 interface Heat {
   readonly ranks: readonly number[];
@@ -26,7 +26,8 @@ const KINDS = [
   { value: "step_ns", label: "how long its step took", ink: "--cat-compute", doc: "how long the rank's step took" },
 ] as const;
 
-export function heatSections(context: ViewContext, served: Served): HTMLElement {
+/** Both pictures, or the first alone. */
+export function heatSections(context: ViewContext, served: Served, both = true): HTMLElement {
   const place = h("div", { class: "heat-place" });
   if (!served.isReady("heat")) {
     if (served.working) place.append(workingState("Comparing the ranks step by step …", null));
@@ -35,27 +36,32 @@ export function heatSections(context: ViewContext, served: Served): HTMLElement 
   place.append(workingState("Fetching ranks and steps …", null));
   let left = false;
   context.onLeave(() => { left = true; });
-  served.api.json<Heat>("heat").then((heat) => { if (!left) place.replaceChildren(...sections(context, heat)); })
+  served.api.json<Heat>("heat").then((heat) => { if (!left) place.replaceChildren(...sections(context, heat, both)); })
     .catch((error: unknown) => { if (!left) place.replaceChildren(emptyState(error instanceof ApiError ? error.message : "Ranks and steps cannot be drawn.", error instanceof ApiError ? error.hint : "Load the page again.")); });
   return place;
 }
 
-function sections(context: ViewContext, heat: Heat): HTMLElement[] {
+function sections(context: ViewContext, heat: Heat, both: boolean): HTMLElement[] {
   if (heat.ranks.length === 0 || heat.steps.length === 0) return [];
   const known = KINDS.filter(({ value }) => heat[value].some((amount) => amount !== null));
   const asked = context.place.params.get("heat");
   // The one that tells something is shown first: a run in which no rank is late has its waits or its steps.
   const kind = known.find(({ value }) => value === asked) ?? known.find(({ value }) => heat[value].some((amount) => (amount ?? 0) > 0)) ?? known[0];
-  const go = (rank: number, step: number | null): void => { location.hash = context.router.href("timeline", { rank, ...(step === null ? {} : { step }) }); };
+  const go = (rank: number, step: number | null): void => { location.hash = leadTo(context, rank, step) ?? location.hash; };
   const parts: HTMLElement[] = [];
   if (kind && heat.ranks.length > 1) {
     parts.push(h("section", { "aria-labelledby": "heat-title" },
       h("div", { class: "section-head" }, h("h3", { id: "heat-title" }, "Every rank in every step"),
         selector("heat-kind", "Shown:", known.map(({ value, label }) => ({ value, label })), kind.value, (value) => context.router.update({ heat: value }))),
-      h("div", { class: "figure" }, heatMap(context, { label: `Each rank and step: ${kind.label}`, testId: "heat", ranks: heat.ranks, steps: heat.steps, values: heat[kind.value], ink: kind.ink, onPick: go }),
+      h("div", { class: "figure" }, heatMap(context, {
+        label: `Each rank and step: ${kind.label}`, testId: "heat", values: heat[kind.value], ink: kind.ink,
+        rows: heat.ranks.map((rank) => `Rank ${rank}`), columns: heat.steps.map((step, index) => (step === null ? "–" : index === 0 ? `Step ${step}` : String(step))),
+        what: (row, column) => `Rank ${heat.ranks[row]}, ${(heat.steps[column] ?? null) === null ? "whole file" : `step ${heat.steps[column]}`}`,
+        onPick: (row, column) => go(heat.ranks[row] ?? 0, heat.steps[column] ?? null),
+      }),
         table(context, heat))));
   }
-  if (heat.step_ns.some((amount) => amount !== null)) {
+  if (both && heat.step_ns.some((amount) => amount !== null)) {
     const slowest = context.table("overview")?.number(0, "slowest_rank") ?? null;
     parts.push(h("section", { "aria-labelledby": "step-times-title" }, h("h3", { id: "step-times-title" }, "Step time over steps"),
       h("div", { class: "figure" }, stepDots(context, heat.ranks, heat.steps, heat.step_ns, slowest, go))));

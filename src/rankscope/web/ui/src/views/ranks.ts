@@ -1,10 +1,14 @@
+import { heatMap } from "../charts/heat.ts";
 import { stackedChart } from "../charts/stacked.ts";
+import { selector } from "../components/controls.ts";
 import { h } from "../components/dom.ts";
-import { analysisCaption, emptyState, truncationNote } from "../components/notes.ts";
-import { tableView } from "../components/table_view.ts";
+import { emptyState } from "../components/notes.ts";
+import { tables } from "../components/tables.ts";
 import type { Table } from "../data/table.ts";
+import { shownName } from "../format/text.ts";
+import { formatDuration, formatRatio } from "../format/units.ts";
 import type { Category } from "../theme/categories.ts";
-import type { View, ViewContext } from "./view.ts";
+import { leadTo, present, type View, type ViewContext } from "./view.ts";
 
 /** Disjoint by definition: compute, what of communication and memory no compute hides, and idle sum to the span. */
 const PARTS: readonly (readonly [string, Category, string])[] = [
@@ -13,28 +17,111 @@ const PARTS: readonly (readonly [string, Category, string])[] = [
   ["exposed_memory_ns", "memory", "Exposed memory"],
   ["idle_ns", "idle", "Idle"],
 ];
+/** What a cell of the field can show: analysis, column, words, ink. */
+const AMOUNTS = [
+  ["stragglers", "waited_ns", "how long others waited for it", "--error"],
+  ["stragglers", "lateness_ns", "how late it comes", "--error"],
+  ["device_time", "compute_ns", "compute", "--cat-compute"],
+  ["device_time", "exposed_communication_ns", "exposed communication", "--cat-communication"],
+  ["device_time", "idle_ns", "idle", "--cat-other"],
+  ["utilization", "utilization", "utilisation", "--cat-memory"],
+] as const;
 
 export const ranks: View = {
   id: "ranks",
   title: "Ranks",
-  question: "Does every rank spend its device’s time alike?",
+  group: "ranks",
+  question: "Does every rank spend its device’s time alike, and where does the odd one sit?",
+  answers: ["device_time"],
   shows: ["device_time"],
+  wants: ["placement", "stragglers", "utilization", "step_time"],
+  tables: ["placement", "mesh", "utilization"],
   render(context) {
-    const table = context.table("device_time");
-    const analysis = context.payload.analyses.get("device_time");
-    if (!table || !analysis) {
-      return [emptyState("No rank’s device time is known.", "No trace in this run holds device events, or none could be read. Record with the device’s activity on: `rankscope.Profiler` does so by itself.")];
+    if (!context.table("device_time")) {
+      return present([emptyState("No rank’s device time is known.", "No trace in this run holds device events, or none could be read. Record with the device’s activity on: `rankscope.Profiler` does so by itself."), field(context), tables(context, [{ name: "placement" }, { name: "mesh" }])]);
     }
-    return [h("div", {}, stackedDeviceTime(context), analysisCaption(analysis), truncationNote("device_time", analysis)),
-      tableView(context, { name: "device_time", table, caption: analysis.title })];
+    return present([field(context), stackedDeviceTime(context), tables(context, [{ name: "device_time", open: true }, { name: "utilization" }, { name: "mesh" }, { name: "placement" }])]);
   },
 };
+
+/** Every rank where it sits, in the mesh or on its host, as dark as its amount is great. */
+function field(context: ViewContext): HTMLElement | null {
+  const place = context.table("placement");
+  if (!place || place.length < 2) return null;
+  const known = AMOUNTS.filter(([name, column]) => context.table(name)?.values(column).some((value) => value !== null));
+  const { params } = context.place;
+  const shown = known.find(([, column]) => column === params.get("show")) ?? known.find(([name, column]) => context.table(name)?.values(column).some((value) => typeof value === "number" && value > 0)) ?? known[0];
+  if (!shown) return null;
+  const layouts = [{ value: "mesh", label: "the mesh", rows: "mesh_row" }, { value: "host", label: "hosts", rows: "host_row" }].filter(({ rows }) => place.values(rows).some((value) => value !== null));
+  const layout = layouts.find(({ value }) => value === params.get("by")) ?? layouts[0] ?? null;
+  const [name, column, words, ink] = shown;
+  const amounts = new Map(tableRows(context.table(name)).map((row) => [context.table(name)?.cell(row, "rank"), context.table(name)?.number(row, column) ?? null]));
+  const grid = layout === null ? inOrder(place) : laid(place, layout.value);
+  const format = column === "utilization" ? formatRatio : formatDuration;
+  const amountAt = (row: number, at: number): number | null => amounts.get(grid.rank(row, at)) ?? null;
+  return h("section", { "aria-labelledby": "field-title" },
+    h("div", { class: "section-head" }, h("h3", { id: "field-title" }, "Every rank in its place"),
+      h("div", { class: "controls" }, selector("field-show", "Shown:", known.map(([, value, label]) => ({ value, label })), column, (value) => context.router.update({ show: value })),
+        layouts.length > 1 && selector("field-by", "Arranged by", layouts, layout?.value ?? "", (value) => context.router.update({ by: value })))),
+    h("div", { class: "figure" }, heatMap(context, {
+      label: `Each rank in its place: ${words}`, testId: "rank-field", ink, format, rows: grid.rows, columns: grid.columns,
+      values: grid.rows.flatMap((_, row) => grid.columns.map((__, at) => amountAt(row, at))),
+      what: (row, at) => { const rank = grid.rank(row, at); return rank === null ? null : `Rank ${rank}${grid.of(row, at)}`; },
+      inside: (row, at) => { const amount = amountAt(row, at); return `${grid.rank(row, at)}: ${amount === null ? "–" : format(amount)}`; },
+      onPick: (row, at) => { const to = leadTo(context, grid.rank(row, at)); if (to !== null) location.hash = to; },
+    })));
+}
+
+interface Grid {
+  readonly rows: readonly string[];
+  readonly columns: readonly string[];
+  rank(row: number, column: number): number | null;
+  /** What else there is to say of a cell. */
+  of(row: number, column: number): string;
+}
+
+/** As `placement` lays the ranks out; where several share a cell, as damaged metadata may have it, the last one shows. */
+function laid(place: Table, by: string): Grid {
+  const cells = new Map<string, number>();
+  const [rowNames, columnNames] = [new Map<number, string>(), new Map<number, string>()];
+  for (const row of tableRows(place)) {
+    const [line, column] = [place.number(row, `${by}_row`), place.number(row, `${by}_column`)];
+    if (line === null || column === null) continue;
+    cells.set(`${line},${column}`, row);
+    rowNames.set(line, shownName(String(place.cell(row, by === "mesh" ? "mesh_row_label" : "host") ?? ""), 40));
+    columnNames.set(column, by === "mesh" ? `${shownName(String(place.cell(row, "mesh_column_dimension") ?? ""), 12)}=${column}` : String(column));
+  }
+  const [lines, columns] = [[...rowNames.keys()].sort((a, b) => a - b), [...columnNames.keys()].sort((a, b) => a - b)];
+  const at = (row: number, column: number): number | undefined => cells.get(`${lines[row]},${columns[column]}`);
+  const cell = (row: number, column: number, name: string): string => { const found = at(row, column); return String((found === undefined ? null : place.cell(found, name)) ?? ""); };
+  return {
+    rows: lines.map((line) => rowNames.get(line) ?? ""), columns: columns.map((column) => columnNames.get(column) ?? ""),
+    rank: (row, column) => { const found = at(row, column); return found === undefined ? null : place.number(found, "rank"); },
+    of: (row, column) => [cell(row, column, "host"), cell(row, column, "mesh")].filter(Boolean).map((text) => `, ${shownName(text, 60)}`).join(""),
+  };
+}
+
+/** Where nobody says where ranks sit: eight to a row. */
+function inOrder(place: Table): Grid {
+  const all = place.distinct("rank") as number[];
+  const wide = Math.min(8, all.length);
+  const lines = Array.from({ length: Math.ceil(all.length / wide) }, (_, row) => row);
+  return {
+    rows: lines.map((row) => `Rank ${all[row * wide] ?? ""} …`), columns: Array.from({ length: wide }, (_, column) => (column === 0 ? "" : `+${column}`)),
+    rank: (row, column) => all[row * wide + column] ?? null, of: () => "",
+  };
+}
+
+function tableRows(table: Table | null): number[] {
+  return table?.rows() ?? [];
+}
 
 export function stackedDeviceTime(context: ViewContext): HTMLElement | null {
   const table = context.table("device_time");
   if (!table) return null;
   const rows = table.sorted(table.rows(), { column: "rank", descending: false });
   const pick = (column: string): (number | null)[] => rows.map((row) => table.number(row, column));
+  const leads = leadTo(context, 0) !== null;
   return stackedChart(context, {
     label: "Device time by rank.",
     testId: "chart-device-time",
@@ -42,13 +129,6 @@ export function stackedDeviceTime(context: ViewContext): HTMLElement | null {
     bars: rows.map((row) => String(table.cell(row, "rank"))),
     segments: PARTS.filter(([column]) => table.has(column)).map(([column, category, label]) => ({ category, label, values: pick(column) })),
     totals: { label: "Span", values: pick("span_ns") },
-    ...stepsOf(context, rows, table),
+    ...(leads ? { onPick: (index: number) => { location.hash = leadTo(context, table.number(rows[index] ?? 0, "rank")) ?? location.hash; } } : {}),
   });
-}
-
-/** A click on a rank leads to its place in the timeline, or in a report to its steps, where there are any. */
-function stepsOf(context: ViewContext, rows: readonly number[], table: Table): { onPick?: (index: number) => void } {
-  if (context.served) return { onPick: (index) => { location.hash = context.router.href("timeline", { rank: String(table.cell(rows[index] ?? 0, "rank")) }); } };
-  if (!context.table("step_time")) return {};
-  return { onPick: (index) => { location.hash = context.router.href("steps", { rank: String(table.cell(rows[index] ?? 0, "rank")) }); } };
 }

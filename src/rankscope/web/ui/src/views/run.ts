@@ -1,14 +1,26 @@
+import { answer } from "../components/answer.ts";
+import { inline } from "../components/doc_text.ts";
 import { h, named, type Child } from "../components/dom.ts";
+import { findingItems } from "../components/findings.ts";
+import { tables } from "../components/tables.ts";
 import { counted, formatRanks } from "../format/ranks.ts";
-import type { View, ViewContext } from "./view.ts";
+import { homeOf } from "./registry.ts";
+import { present, type View, type ViewContext } from "./view.ts";
+
+/** Findings that say what of the files is lost, doubtful or missing. */
+const LOSSES = /^(trace|rank|ranks|run|runs|window|missing|clock|clocks|capture|not|traces|profiler|unmatched|incomplete|ambiguous)-/;
 
 export const run: View = {
   id: "run",
   title: "Run",
-  question: "What was read, and what is missing?",
+  group: "run",
+  question: "What was read, what is missing, and what did recording it cost?",
+  answers: ["recording", "clock", "placement"],
   shows: [],
+  wants: ["recording", "clock"],
+  tables: ["recording", "clock", "devices"],
   render(context) {
-    const { run: about, generatedBy, analyses } = context.payload;
+    const { run: about, generatedBy, analyses, findings } = context.payload;
     const list = (names: readonly string[]): Child => (names.length === 0 ? "not recorded" : h("ul", { class: "plain" }, [...new Set(names)].map((name) => h("li", {}, named(name)))));
     const lines: [string, Child][] = [
       ["Run id", about.id === null ? "not recorded" : named(about.id)],
@@ -21,16 +33,22 @@ export const run: View = {
       ["Hosts", list(about.hosts)],
       ["Devices", list(about.devices)],
       ["Written by", named(generatedBy)],
-      ["Analyses", h("ul", { class: "plain" }, [...analyses].map(([name, analysis]) => h("li", {}, h("a", { href: context.router.href(viewOf(context, name)) }, named(analysis.title)))))],
     ];
-    return [h("dl", { class: "run-facts" }, lines.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))))];
+    const lost = findings.filter(({ id }) => LOSSES.test(id));
+    return present([
+      h("dl", { class: "run-facts" }, lines.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
+      h("section", { "aria-labelledby": "lost-title" }, h("h3", { id: "lost-title" }, "What was lost, or is doubtful"),
+        lost.length > 0 ? findingItems(context, lost) : h("p", { class: "quiet-box" }, "Nothing: every file was read whole, and no rank that the files speak of is missing.")),
+      part(context, "recording", "Recording, and its cost", "No rank’s manifest lies beside the traces, so nobody says what recording cost. `rankscope.Profiler` and `rankscope run` write them."),
+      part(context, "clock", "Clocks", "One rank alone, or no collective that ranks share: there is nothing to hold clocks against."),
+      tables(context, [{ name: "recording" }, { name: "clock" }, { name: "devices" }]),
+      h("section", { "aria-labelledby": "analyses-title" }, h("h3", { id: "analyses-title" }, "Every analysis"),
+        h("ul", { class: "plain columns" }, [...analyses].map(([name, analysis]) => h("li", {}, h("a", { href: context.router.href(homeOf(name)) }, named(name.replaceAll("_", " "), 40)), h("small", {}, " ", named(analysis.title, 120)))))),
+    ]);
   },
 };
 
-const OWN_VIEWS: Readonly<Record<string, string>> = {
-  overview: "overview", device_time: "ranks", step_time: "steps", collectives: "collectives", collective_summary: "collectives", kernels: "kernels",
-};
-
-function viewOf(_context: ViewContext, name: string): string {
-  return Object.hasOwn(OWN_VIEWS, name) ? OWN_VIEWS[name] ?? name : name;
+function part(context: ViewContext, name: string, title: string, none: string): HTMLElement {
+  const headline = context.payload.analyses.get(name)?.headline;
+  return h("section", { "aria-labelledby": `about-${name}` }, h("h3", { id: `about-${name}` }, title), headline ? answer(`part-${name}`, headline) : h("p", { class: "quiet-box" }, inline(none)));
 }

@@ -1,13 +1,16 @@
-import { h } from "../components/dom.ts";
+import { h, named } from "../components/dom.ts";
 import { emptyState, errorState, workingState } from "../components/notes.ts";
 import { ApiError } from "../data/api.ts";
+import type { Finding } from "../data/payload.ts";
 import { readLayout } from "../timeline/layout.ts";
+import { moved, type RawLayout } from "../timeline/moved.ts";
 import { Timeline } from "../timeline/timeline.ts";
 import type { View, ViewContext } from "./view.ts";
 
 export const timeline: View = {
   id: "timeline",
   title: "Timeline",
+  group: "run",
   question: "",
   shows: [],
   render(context) {
@@ -16,9 +19,12 @@ export const timeline: View = {
     const place = h("div", { class: "tl-place" }, workingState("Fetching the timeline …", null));
     let shown: Timeline | null = null;
     let lanes = -1;
+    let generation = -1;
+    let before: RawLayout | null = null;
     let version = -1;
     let asking = false;
     let left = false;
+    let findings: readonly Finding[] | null = null;
 
     /** Ranks come one by one while the server is at work: with every new one the picture is made anew, in the same place. */
     async function fetchLayout(): Promise<void> {
@@ -26,27 +32,59 @@ export const timeline: View = {
       asking = true;
       try {
         version = served?.state.version ?? 0;
-        const layout = readLayout(await served?.api.json("timeline"));
-        if (left || layout.laneTrack.length === lanes) return;
-        lanes = layout.laneTrack.length;
+        const raw = await served!.api.json<RawLayout>("timeline");
+        const layout = readLayout(raw);
+        if (left || (layout.laneTrack.length === lanes && served!.generation === generation)) return;
+        const focus = keptFocus(shown?.element ?? null);
         shown?.end();
-        shown = lanes === 0 ? null : new Timeline(contextNow(), served!.api, layout, served!.payload.findings);
+        // The run was read again, with more files: the view stays on what it showed.
+        if (before && served!.generation !== generation) context.router.note(moved(context.router.place().params, before, raw));
+        lanes = layout.laneTrack.length;
+        generation = served!.generation;
+        before = raw;
+        shown = lanes === 0 ? null : new Timeline(contextNow(), served!.api, layout);
+        findings = null;
+        tellFindings();
         place.replaceChildren(shown?.element ?? (served?.working ? workingState("Making the timeline …", null)
           : emptyState("No event could be read.", "The findings say what is wrong with the files; record at least one active step.")));
+        focus(shown?.element ?? null);
       } catch (error) {
         if (!left && !shown) place.replaceChildren(errorState(error instanceof ApiError ? error.message : "The timeline cannot be drawn.", error instanceof ApiError ? error.hint : String(error instanceof Error ? error.message : error).slice(0, 300)));
       } finally {
         asking = false;
       }
     }
+    function tellFindings(): void {
+      if (!shown || !served || findings === served.payload.findings) return;
+      findings = served.payload.findings;
+      shown.findings(findings);
+    }
     const contextNow = (): ViewContext => ({ ...context, place: context.router.place() });
-    const stop = served.onChange(() => void fetchLayout());
+    const stop = served.onChange(() => {
+      tellFindings();
+      void fetchLayout();
+    });
     context.onLeave(() => {
       left = true;
       stop();
       shown?.end();
     });
     void fetchLayout();
-    return [place];
+    const { leftOut } = served;
+    return leftOut.length === 0 ? [place] : [place, h("section", { class: "notes", "data-testid": "left-out" },
+      h("p", { class: "quiet-line" }, "Not in this file, and shown by ", h("code", {}, "rankscope serve"), ":"), h("ul", {}, leftOut.map((what) => h("li", {}, named(what, 300)))))];
   },
 };
+
+/** The picture is made anew under the reader's hands: what had the keyboard gets it again, with what was typed. */
+function keptFocus(before: HTMLElement | null): (after: HTMLElement | null) => void {
+  const active = document.activeElement;
+  if (!(active instanceof HTMLElement) || !before?.contains(active)) return () => undefined;
+  const name = active.dataset["testid"] ?? "timeline-stage";
+  const typed = active instanceof HTMLInputElement ? active.value : null;
+  return (after) => {
+    const next = after?.querySelector<HTMLElement>(`[data-testid="${CSS.escape(name)}"]`);
+    if (next instanceof HTMLInputElement && typed !== null) next.value = typed;
+    next?.focus({ preventScroll: true });
+  };
+}

@@ -18,15 +18,23 @@ export interface ViewContext {
   onPlace(move: (place: Place) => void): void;
 }
 
+/** Where a view stands in the list: what its reader is after. */
+export type Group = "run" | "ranks" | "step" | "work" | "between" | "tables";
+
 export interface View {
   readonly id: string;
   readonly title: string;
-  /** The question that the view answers: its first line. */
+  readonly group: Group;
+  /** The question that the view answers. */
   readonly question: string;
-  /** Analyses that it shows, so that they do not appear a second time as bare tables. */
+  /** Analyses whose sentence is the answer, its first line: of the first that has one. */
+  readonly answers?: readonly string[];
+  /** Analyses that it needs, and waits for. */
   readonly shows: readonly string[];
   /** Further analyses that it uses where they are there, and does not wait for. */
   readonly wants?: readonly string[];
+  /** Analyses whose tables it offers, fetched when they are opened. None of all these appears a second time as a bare table. */
+  readonly tables?: readonly string[];
   render(context: ViewContext): Node[];
 }
 
@@ -41,4 +49,26 @@ export function tablesOf(payload: Payload): (name: string) => Table | null {
     made.set(name, { analysis, table });
     return table.length > 0 ? table : null;
   };
+}
+
+/** Whether there is a timeline to lead to. */
+export function hasTimeline(context: Pick<ViewContext, "served">): boolean {
+  return context.served !== null;
+}
+
+/** Whether a server stands behind the page that can be asked to compare; a report that answers for its own timeline is none. */
+export function isLive(served: Served | null): served is Served {
+  return served?.live === true;
+}
+
+/** Where a rank, and a step of it, can be seen: in the timeline, else among its steps; null where there is neither. */
+export function leadTo(context: ViewContext, rank: number | null, step: number | null = null): string | null {
+  const place = { ...(rank === null ? {} : { rank }), ...(step === null ? {} : { step }) };
+  if (hasTimeline(context)) return context.router.href("timeline", place);
+  return context.table("step_time") === null ? null : context.router.href("steps", place);
+}
+
+/** The parts of a view that there are. */
+export function present(parts: readonly (Node | null | undefined | false)[]): Node[] {
+  return parts.filter((part): part is Node => part instanceof Node);
 }

@@ -1,0 +1,135 @@
+"""In which order the ranks come to their collectives.
+
+One row per process group and rank, over the collectives that were matched on two ranks and more, those with single
+peers left out. Arrivals are the collectives' starts on aligned clocks (`clock`). A rank is `first` if it came before
+the median of the others by more than the clocks' residual and nobody came before it, `last` if likewise after them and
+nobody after it; what lies within the residual is neither, so the two need not sum to the collectives.
+
+    place     = 0 for the rank that came first, 1 for the last, by rank among the arrivals of one collective
+    lateness  = arrival less the median of the *other* ranks' arrivals, below zero for early ranks
+
+How to read it: a rank that is last in most collectives of every group is slow itself (`stragglers` says why); one that
+is last in one group alone is held up by, or placed far from, that group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from rankscope.primitives.clocks import base_times
+from rankscope.primitives.communicators import POINT_TO_POINT
+from rankscope.primitives.lateness import median_of_others
+from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, greatest
+
+COLUMNS = (
+    Column("group", "", "the process group"),
+    Column("rank", "", "the rank"),
+    Column("collectives", "count", "collectives in which its arrival can be compared"),
+    Column("first", "count", "of these, how often it came first by more than the residual"),
+    Column("last", "count", "how often it came last by more than the residual"),
+    Column("between", "count", "how often neither"),
+    Column("last_share", "ratio", "last of the collectives"),
+    Column("mean_place", "ratio", "its place among the arrivals, mean: 0 first, 1 last"),
+    Column("median_lateness_ns", "ns", "lateness, median; below zero where it is early"),
+    Column("max_lateness_ns", "ns", "lateness, greatest"),
+)
+_SCHEMA: dict[str, pl.DataType] = {
+    **{column.name: pl.Int64() for column in COLUMNS},
+    "group": pl.String(),
+    "last_share": pl.Float64(),
+    "mean_place": pl.Float64(),
+}
+
+
+def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
+    """Nothing: it reads other results alone."""
+    return pl.DataFrame()
+
+
+def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
+    """Order the arrivals of each collective, and count by group and rank."""
+    rows = _arrivals(inputs)
+    if not rows.height:
+        return pl.DataFrame(schema=_SCHEMA), []
+    event = (rows["match"].rank("dense").cast(pl.Int64) - 1).to_numpy()
+    arrival = rows["arrival_ns"].to_numpy()
+    others = pl.len().over("match") - 1
+    late = pl.Series("late", arrival - median_of_others(event, arrival))
+    rows = rows.with_columns(
+        late,
+        ((pl.col("arrival_ns").rank("average").over("match") - 1) / others).alias("place"),
+        (pl.col("arrival_ns") == pl.col("arrival_ns").min().over("match")).alias("earliest"),
+        (pl.col("arrival_ns") == pl.col("arrival_ns").max().over("match")).alias("latest"),
+    )
+    first = pl.col("earliest") & (pl.col("late") < -pl.col("residual_ns"))
+    last = pl.col("latest") & (pl.col("late") > pl.col("residual_ns"))
+    frame = (
+        rows.group_by("group", "rank")
+        .agg(
+            pl.len().cast(pl.Int64).alias("collectives"),
+            first.sum().cast(pl.Int64).alias("first"),
+            last.sum().cast(pl.Int64).alias("last"),
+            pl.col("place").mean().alias("mean_place"),
+            pl.col("late").median().round().cast(pl.Int64).alias("median_lateness_ns"),
+            pl.col("late").max().alias("max_lateness_ns"),
+        )
+        .with_columns(
+            (pl.col("collectives") - pl.col("first") - pl.col("last")).alias("between"),
+            (pl.col("last") / pl.col("collectives")).alias("last_share"),
+        )
+        .sort("group", "rank")
+    )
+    return frame.select(column.name for column in COLUMNS), []
+
+
+def _arrivals(inputs: Inputs) -> pl.DataFrame:
+    """Matched collectives with their arrivals on the common clock: group, rank, match, arrival_ns, residual_ns."""
+    clock = inputs.results["clock"].select("rank", "offset_ns", "drift_ppm", "at_ns", "residual_ns")
+    wall = pl.col("start_ns") + pl.col("base_ns").fill_null(0)
+    drift = ((wall - pl.col("at_ns")) * pl.col("drift_ppm").fill_null(0.0) * 1e-6).round().cast(pl.Int64)
+    return (
+        inputs.results["collectives"]
+        .drop("base_ns", strict=False)
+        .filter(
+            pl.col("match").is_not_null()
+            & pl.col("start_ns").is_not_null()
+            & ~pl.col("collective").is_in(POINT_TO_POINT)
+        )
+        .join(base_times(inputs.traces), on=["rank", "window"], how="left")
+        .join(clock, on="rank", how="inner")
+        .filter(pl.col("residual_ns").is_not_null())
+        .with_columns((wall + pl.col("offset_ns") + drift).alias("arrival_ns"))
+        # Who has two parts in one collective, or is alone in it, cannot be compared.
+        .filter(
+            (pl.col("rank").n_unique().over("match") > 1)
+            & (pl.col("rank").n_unique().over("match") == pl.len().over("match"))
+        )
+        .select("group", "rank", "match", "arrival_ns", "residual_ns")
+    )
+
+
+def headline(frame: pl.DataFrame) -> Headline | None:
+    """The answer in one sentence."""
+    ranks = frame.group_by("rank", maintain_order=True).agg(pl.col("last", "collectives").sum())
+    worst = greatest(ranks.with_columns((pl.col("last") / pl.col("collectives")).alias("share")), "share")
+    if worst is None:
+        return Headline.of("No rank comes later than the clocks can tell.") if frame.height else None
+    return Headline.of(
+        "Rank {rank} comes last the most often: to {share} of its {collectives} collectives.",
+        rank=(worst["rank"], ""),
+        share=(worst["share"], "ratio"),
+        collectives=(worst["collectives"], "count"),
+    )
+
+
+analysis = Analysis(
+    name="arrivals",
+    doc=__doc__,
+    columns=COLUMNS,
+    per_rank=per_rank,
+    across_ranks=across_ranks,
+    headline=headline,
+    requires=("collectives", "clock"),
+)

@@ -1,0 +1,87 @@
+"""What each rank's communication operations come to: calls, sizes, time, and how much of it is transfer.
+
+One row per rank and kind of collective, the greatest total first. Sizes are the full sizes of the operations, as in
+`collectives`; calls without a size count in `calls` alone. `transfer_ns` and `wait_ns` are sums over the calls of which
+all ranks are known (`measured`), null where there is none; `mean_transfer_ns` is over these alone.
+
+It is the table of operations of the old TensorBoard plugin's Distributed view, whose data-transfer time this is.
+`collective_summary` has the same over all ranks, by group and size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, greatest
+
+COLUMNS = (
+    Column("rank", "", "the rank"),
+    Column("collective", "", "which collective"),
+    Column("calls", "count", "how often"),
+    Column("bytes", "bytes", "full sizes, summed; null where no size is known"),
+    Column("mean_bytes", "bytes", "mean size of a call"),
+    Column("total_ns", "ns", "durations, summed: waiting for others and transfer"),
+    Column("mean_ns", "ns", "mean duration"),
+    Column("measured", "count", "calls of which all ranks are known"),
+    Column("transfer_ns", "ns", "transfer in these, summed"),
+    Column("mean_transfer_ns", "ns", "mean transfer"),
+    Column("wait_ns", "ns", "waiting for later ranks in these, summed"),
+    Column("estimate", "", "whether transfer and waiting are only a hint"),
+)
+
+
+def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
+    """Nothing: it reads the collectives' result alone."""
+    return pl.DataFrame()
+
+
+def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
+    """Group each rank's collectives by kind."""
+    size, duration, transfer = pl.col("bytes"), pl.col("duration_ns"), pl.col("transfer_ns")
+    known = transfer.is_not_null()
+    frame = (
+        inputs.results["collectives"]
+        .group_by("rank", "collective")
+        .agg(
+            pl.len().cast(pl.Int64).alias("calls"),
+            pl.when(size.is_not_null().any()).then(size.sum()).alias("bytes"),
+            size.mean().round().cast(pl.Int64).alias("mean_bytes"),
+            duration.sum().alias("total_ns"),
+            duration.mean().round().cast(pl.Int64).alias("mean_ns"),
+            known.sum().cast(pl.Int64).alias("measured"),
+            pl.when(known.any()).then(transfer.sum()).alias("transfer_ns"),
+            transfer.mean().round().cast(pl.Int64).alias("mean_transfer_ns"),
+            pl.when(known.any()).then(pl.col("wait_ns").sum()).alias("wait_ns"),
+            pl.when(known.any()).then(pl.col("estimate").filter(known).any()).alias("estimate"),
+        )
+        .sort("rank", "total_ns", "collective", descending=[False, True, False])
+    )
+    return frame.select(column.name for column in COLUMNS), []
+
+
+def headline(frame: pl.DataFrame) -> Headline | None:
+    """The answer in one sentence."""
+    most = greatest(
+        frame.group_by("collective", maintain_order=True).agg(pl.col("calls", "total_ns").sum()), "total_ns"
+    )
+    if most is None:
+        return None
+    return Headline.of(
+        "{collective} takes the most: {total} in {calls} calls, over all ranks.",
+        collective=(most["collective"], ""),
+        total=(most["total_ns"], "ns"),
+        calls=(most["calls"], "count"),
+    )
+
+
+analysis = Analysis(
+    name="communication_operations",
+    doc=__doc__,
+    columns=COLUMNS,
+    per_rank=per_rank,
+    across_ranks=across_ranks,
+    headline=headline,
+    requires=("collectives",),
+)

@@ -1,0 +1,120 @@
+"""How far each rank's communication hides behind its compute, and how much of it is waiting, step by step.
+
+One row per rank and step, over the windows of `step_time`. Two divisions, each of which adds up exactly:
+
+    window        = computation + overlap + communication + other
+    overlap + communication = transfer + synchronizing + unmatched
+
+`computation` is compute with no communication beside it, `overlap` both at once, `communication` communication with no
+compute beside it, `other` neither. Of all communication, `transfer` is the union of the collectives' last `transfer_ns`
+(`collectives`: the least duration over a group's ranks), `synchronizing` what else of matched collectives there is: a
+rank in it waits for later ones; `unmatched` is communication of which not all ranks are known, so that nobody can tell.
+Where collectives overlap, an instant in which any of them transfers counts as transfer.
+
+These are the two overviews of the old TensorBoard plugin's Distributed view, which took NCCL kernels for computation
+and matched collectives by their place over all groups. How to read it: much `synchronizing` on all ranks but one points
+at that one (`stragglers`); much `transfer` in `communication` is bandwidth, or buckets that start too late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from rankscope.primitives.activity import activity
+from rankscope.primitives.intervals import IntervalSet
+from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, by_window, concat_ranks, total_of
+
+COLUMNS = (
+    Column("rank", "", "the rank"),
+    Column("window", "", "which of the rank's files, from 0"),
+    Column("step", "", "N of `ProfilerStep#N`; null for the whole of a file without steps"),
+    Column("window_ns", "ns", "how long the step's window lasts"),
+    Column("computation_ns", "ns", "compute, with no communication beside it"),
+    Column("overlap_ns", "ns", "compute and communication at once"),
+    Column("communication_ns", "ns", "communication, with no compute beside it"),
+    Column("other_ns", "ns", "neither"),
+    Column("transfer_ns", "ns", "communication that moves data"),
+    Column("synchronizing_ns", "ns", "communication that waits for later ranks"),
+    Column("unmatched_ns", "ns", "communication of which not all ranks are known"),
+)
+
+
+def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
+    """The steps of a rank, window by window."""
+    calls = inputs.results["collectives"]
+    starts = inputs.results["step_time"]
+    parts = [
+        _of_window(tables_, calls.filter(pl.col("window") == number), starts.filter(pl.col("window") == number), inputs)
+        for number, tables_ in enumerate(by_window(tables, inputs))
+    ]
+    return concat_ranks(parts, COLUMNS)
+
+
+def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
+    """One row a rank and step."""
+    return concat_ranks(parts, COLUMNS), []
+
+
+def _of_window(window: Tables, calls: pl.DataFrame, steps: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
+    sets = activity(window["device_events"], window["host_ops"], window["annotations"], inputs.options.communication)
+    begin = steps["start_ns"].to_numpy()
+    end = begin + steps["window_ns"].to_numpy()
+    known = calls.filter(pl.col("transfer_ns").is_not_null())
+    ends, transfer = known["end_ns"].to_numpy(), known["transfer_ns"].to_numpy()
+    both = sets.compute & sets.communication
+    # Of a collective its last part is transfer: before that it waits for the last rank to come.
+    moving = IntervalSet.of(ends - transfer, ends) & sets.communication
+    matched = IntervalSet.of(known["start_ns"].to_numpy(), ends) & sets.communication
+    compute, communication = sets.compute.within(begin, end), sets.communication.within(begin, end)
+    overlap, moved, told = (each.within(begin, end) for each in (both, moving, matched))
+    return steps.select(
+        "rank",
+        "window",
+        "step",
+        "window_ns",
+        pl.Series("computation_ns", compute - overlap),
+        pl.Series("overlap_ns", overlap),
+        pl.Series("communication_ns", communication - overlap),
+        pl.Series("other_ns", (end - begin) - (compute + communication - overlap)),
+        pl.Series("transfer_ns", moved),
+        pl.Series("synchronizing_ns", told - moved),
+        pl.Series("unmatched_ns", communication - told),
+    )
+
+
+def headline(frame: pl.DataFrame) -> Headline | None:
+    """The answer in one sentence."""
+    window = total_of(frame, "window_ns")
+    communication = total_of(frame, "communication_ns") + total_of(frame, "overlap_ns")
+    if not window:
+        return None
+    if not communication:
+        return Headline.of("These steps hold no communication.")
+    values = {
+        "share": (communication / window, "ratio"),
+        "overlap": (total_of(frame, "overlap_ns") / communication, "ratio"),
+        "waiting": (total_of(frame, "synchronizing_ns") / communication, "ratio"),
+    }
+    text = "Communication takes {share} of the steps: compute hides {overlap} of it, and {waiting} of it is waiting"
+    unmatched = total_of(frame, "unmatched_ns")
+    if not unmatched:
+        return Headline.of(f"{text}.", **values)
+    return Headline.of(f"{text}; {{unknown}} cannot be told.", unknown=(unmatched / communication, "ratio"), **values)
+
+
+analysis = Analysis(
+    name="distributed",
+    doc=__doc__,
+    columns=COLUMNS,
+    per_rank=per_rank,
+    across_ranks=across_ranks,
+    headline=headline,
+    requires=("collectives", "step_time"),
+    reads={
+        "device_events": ("start_ns", "end_ns", "name", "kind", "is_collective"),
+        "host_ops": ("start_ns", "end_ns", "name", "pid", "tid", "depth"),
+        "annotations": ("start_ns", "end_ns", "name", "pid", "tid", "on_device"),
+    },
+)

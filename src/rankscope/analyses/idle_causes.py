@@ -1,0 +1,81 @@
+"""What the host did while each device had nothing to do, one row a device.
+
+The rows of `idle` that are of whole devices, side by side: each cause a column, operators of all names together. The
+causes exclude one another and sum to `idle_ns` exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, greatest
+
+CAUSES = ("data_loading", "synchronisation", "runtime", "operator", "python", "nothing")
+COLUMNS = (
+    Column("rank", "", "the rank"),
+    Column("device", "", "the device's index"),
+    Column("data_loading_ns", "ns", "the host loaded data"),
+    Column("synchronisation_ns", "ns", "the host was in a call that waits for the device"),
+    Column("runtime_ns", "ns", "the host was in another runtime call"),
+    Column("operator_ns", "ns", "the host was in an operator"),
+    Column("python_ns", "ns", "the host was in Python, as far as stacks were recorded"),
+    Column("nothing_ns", "ns", "the host recorded nothing"),
+    Column("idle_ns", "ns", "all of them"),
+)
+
+
+_WORDS = {
+    "data_loading": "data loading",
+    "synchronisation": "waits for the device",
+    "runtime": "other runtime calls",
+    "operator": "operators",
+    "python": "Python",
+    "nothing": "time of which the host recorded nothing",
+}
+
+
+def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
+    """Nothing: it reads `idle` alone."""
+    return pl.DataFrame()
+
+
+def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
+    """Put the causes of each device side by side."""
+    frame = (
+        inputs.results["idle"]
+        .filter(pl.col("stream").is_null())
+        .group_by("rank", "device")
+        .agg(
+            *(pl.col("idle_ns").filter(pl.col("cause") == cause).sum().alias(f"{cause}_ns") for cause in CAUSES),
+            pl.col("idle_ns").sum(),
+        )
+        .sort("rank", "device")
+    )
+    return frame.select(pl.col(column.name).cast(pl.Int64) for column in COLUMNS), []
+
+
+def headline(frame: pl.DataFrame) -> Headline | None:
+    """The answer in one sentence."""
+    worst = greatest(frame, "idle_ns")
+    if worst is None:
+        return None
+    cause = max(CAUSES, key=lambda cause: int(worst[f"{cause}_ns"]))
+    return Headline.of(
+        "Rank {rank}’s device idles the most: {idle}, most of it in {cause}.",
+        rank=(worst["rank"], ""),
+        idle=(worst["idle_ns"], "ns"),
+        cause=(_WORDS[cause], ""),
+    )
+
+
+analysis = Analysis(
+    name="idle_causes",
+    doc=__doc__,
+    columns=COLUMNS,
+    per_rank=per_rank,
+    across_ranks=across_ranks,
+    headline=headline,
+    requires=("idle",),
+)

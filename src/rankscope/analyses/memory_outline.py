@@ -1,0 +1,93 @@
+"""Memory over time on each rank and device, in few enough pieces to draw.
+
+The time between a file's first and last memory event is cut into equal pieces, 240 on each device; one row for every
+piece with an event in it. `allocated` and `reserved` are the most that the allocator said in the piece, `change` the
+most allocated less released since the file's first event (for older files, which write no totals), so no peak is lost
+by the cutting. `memory_curve` has every event.
+
+    piece = ⌊240 · (time − first) / (last − first + 1)⌋        at_ns = the piece's begin, from the file's first event
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from rankscope.primitives.allocations import MEMORY_COLUMNS, samples
+from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, by_window, concat_ranks
+
+COLUMNS = (
+    Column("rank", "", "the rank"),
+    Column("window", "", "which of the rank's files, from 0"),
+    Column("device", "", "`cpu`, or kind and number: `cuda:0`, `hip:0`, `xpu:0`"),
+    Column("at_ns", "ns", "when the piece begins, counted from the file's first memory event"),
+    Column("allocated", "bytes", "the most allocated in it; null where the file writes no totals"),
+    Column("reserved", "bytes", "the most held by the allocator in it; null likewise, and for the host"),
+    Column("change", "bytes", "the most allocated less released since the file's first event"),
+)
+PIECES = 240
+
+
+def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
+    """A rank's pieces."""
+    parts = []
+    for number, window in enumerate(by_window(tables, inputs)):
+        found = samples(window["memory_events"], window["host_ops"].clear(), window["annotations"])
+        if inputs.options.steps is not None:
+            found = found.filter(inputs.options.keeps(pl.col("step")))
+        parts.append(_pieces(found, number, inputs.rank))
+    return concat_ranks(parts, COLUMNS)
+
+
+def _pieces(found: pl.DataFrame, number: int, rank: int) -> pl.DataFrame:
+    first = pl.col("time_ns").min()
+    span = pl.col("time_ns").max() - first + 1
+    return (
+        found.with_columns((PIECES * (pl.col("time_ns") - first) // span).alias("piece"), span.alias("span"))
+        .group_by("memory", "piece")
+        .agg(pl.col("span").first(), pl.col("allocated", "reserved", "change").max())
+        .sort("memory", "piece")
+        .select(
+            pl.lit(rank, pl.Int64).alias("rank"),
+            pl.lit(number, pl.Int64).alias("window"),
+            pl.col("memory").alias("device"),
+            (pl.col("piece") * pl.col("span") // PIECES).alias("at_ns"),
+            "allocated",
+            "reserved",
+            "change",
+        )
+    )
+
+
+def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
+    """The ranks below one another."""
+    return concat_ranks(parts, COLUMNS), []
+
+
+def headline(frame: pl.DataFrame) -> Headline | None:
+    """The answer in one sentence."""
+    of_device = frame.group_by("device", maintain_order=True).agg(
+        pl.max_horizontal(pl.col("allocated").max(), pl.col("change").max()).alias("peak")
+    )
+    top = of_device.sort("peak", descending=True, nulls_last=True, maintain_order=True)
+    if not top.height or top["peak"][0] is None:
+        return None
+    return Headline.of(
+        "At most {peak} at once, on {device}.", peak=(top["peak"][0], "bytes"), device=(top["device"][0], "")
+    )
+
+
+analysis = Analysis(
+    name="memory_outline",
+    doc=__doc__,
+    columns=COLUMNS,
+    per_rank=per_rank,
+    across_ranks=across_ranks,
+    headline=headline,
+    reads={
+        "memory_events": MEMORY_COLUMNS,
+        "host_ops": ("start_ns", "end_ns", "pid", "tid"),
+        "annotations": ("start_ns", "end_ns", "on_device", "step"),
+    },
+)

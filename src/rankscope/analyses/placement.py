@@ -1,0 +1,112 @@
+"""Where each rank sits: host, place on it, coordinate in the mesh.
+
+One row per rank that was read, and two ways to lay them out as a grid. `host_row` and `host_column` put a host in each
+row: hosts in the order of their lowest rank, on each the ranks by local rank. `mesh_row` and `mesh_column` put the
+fastest dimension of the mesh along a row (mostly tensor parallel: neighbours that talk the most) and all slower ones
+down the rows. The mesh is that of the job's metadata, else of its process groups, as in `mesh`; columns are null where
+the host, or the mesh, is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from rankscope.primitives.communicators import ranks_of
+from rankscope.primitives.mesh import Mesh, mesh_of
+from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables
+
+COLUMNS = (
+    Column("rank", "", "the rank"),
+    Column("host", "", "its host"),
+    Column("local_rank", "", "its number on the host"),
+    Column("host_row", "", "the host's place among the hosts, from 0"),
+    Column("host_column", "", "its place on the host, from 0"),
+    Column("mesh", "", "its coordinates in the mesh, slowest dimension first: `pp=0 dp=1 tp=3`"),
+    Column("mesh_row", "", "the place of its coordinates in all dimensions but the fastest, from 0"),
+    Column("mesh_row_label", "", "these coordinates; the dimension alone where there is but one"),
+    Column("mesh_column", "", "its coordinate in the fastest dimension"),
+    Column("mesh_column_dimension", "", "that dimension"),
+)
+_TEXT = ("host", "mesh", "mesh_row_label", "mesh_column_dimension")
+
+
+def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
+    """Nothing: the files say it."""
+    return pl.DataFrame()
+
+
+def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
+    """Each rank's host and mesh, laid out."""
+    seen = {info.rank: info for info in inputs.traces if info.rank is not None}
+    hosts = {rank: info.host for rank, info in seen.items()}
+    for info in inputs.traces:
+        # Of several windows one may not say where it was made.
+        if info.rank is not None and info.host:
+            hosts[info.rank] = info.host
+    schema = {column.name: pl.String() if column.name in _TEXT else pl.Int64() for column in COLUMNS}
+    rows = [(rank, hosts[rank], seen[rank].local_rank) for rank in sorted(seen)]
+    frame = pl.DataFrame(rows, schema={"rank": pl.Int64, "host": pl.String, "local_rank": pl.Int64}, orient="row")
+    laid = frame.with_columns(_on_hosts()).join(_in_mesh(_mesh(inputs)), on="rank", how="left").sort("rank")
+    return laid.select(pl.col(name).cast(kind) for name, kind in schema.items()), []
+
+
+def _on_hosts() -> list[pl.Expr]:
+    known = pl.col("host").is_not_null()
+    lowest = pl.col("rank").min().over("host")
+    by_place = pl.struct(pl.col("local_rank").fill_null(0), "rank").rank("ordinal").over("host") - 1
+    return [
+        pl.when(known).then(pl.when(known).then(lowest).rank("dense") - 1).alias("host_row"),
+        pl.when(known).then(by_place).alias("host_column"),
+    ]
+
+
+def _mesh(inputs: Inputs) -> Mesh:
+    groups = inputs.results["collectives"].select("group", "group_ranks").drop_nulls().unique().sort("group")
+    named = [(name, found) for name, text in groups.iter_rows() if (found := ranks_of(text)) is not None]
+    return mesh_of(inputs.traces, named)
+
+
+def _in_mesh(mesh: Mesh) -> pl.DataFrame:
+    """rank, mesh, mesh_row, mesh_row_label, mesh_column, mesh_column_dimension."""
+    if not mesh.dims:
+        empty = {"rank": pl.Int64, "mesh": pl.String, "mesh_row": pl.Int64, "mesh_row_label": pl.String}
+        return pl.DataFrame(schema={**empty, "mesh_column": pl.Int64, "mesh_column_dimension": pl.String})
+    fastest, slower = mesh.dims[-1], mesh.dims[:-1]
+    wide = mesh.frame.filter(pl.col("dimension").is_in(mesh.dims)).pivot(
+        on="dimension", index="rank", values="coordinate"
+    )
+    labels = pl.DataFrame(list(mesh.labels().items()), schema={"rank": pl.Int64, "mesh": pl.String}, orient="row")
+    words = pl.concat_str([pl.format(f"{dim}={{}}", pl.col(dim)) for dim in slower], separator=" ") if slower else None
+    order = pl.struct(slower).rank("dense") - 1 if slower else pl.lit(0)
+    return wide.join(labels, on="rank").select(
+        "rank",
+        "mesh",
+        order.alias("mesh_row"),
+        (pl.lit(fastest) if words is None else words).alias("mesh_row_label"),
+        pl.col(fastest).alias("mesh_column"),
+        pl.lit(fastest).alias("mesh_column_dimension"),
+    )
+
+
+def headline(frame: pl.DataFrame) -> Headline | None:
+    """The answer in one sentence."""
+    if not frame.height:
+        return None
+    hosts = frame["host"].drop_nulls().n_unique()
+    values = {"ranks": (frame.height, "count")}
+    if not hosts:
+        return Headline.of("Ranks read: {ranks}; their files name no host.", **values)
+    return Headline.of("Ranks read: {ranks}, on hosts: {hosts}.", hosts=(hosts, "count"), **values)
+
+
+analysis = Analysis(
+    name="placement",
+    doc=__doc__,
+    columns=COLUMNS,
+    per_rank=per_rank,
+    across_ranks=across_ranks,
+    headline=headline,
+    requires=("collectives",),
+)

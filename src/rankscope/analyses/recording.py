@@ -1,0 +1,127 @@
+"""What recording itself was: what each rank wrote, what it left out and why, and what the profiler cost the loop.
+
+One row per rank whose manifest (`ranks/rank3.json`, written by `rankscope.Profiler` and `rankscope run`) is in the run
+directory; none for traces of other tools, which do not say.
+
+    stall      = Σ over windows of the time that the training loop stood still for the profiler
+    off_loop   = Σ of what was done beside the loop: verify, compress, sync, rename
+    step_cost  = median of recorded steps − median of steps that were not recorded
+
+`step_cost` is what makes the steps in the traces longer than the job's own. Skipped windows were not recorded, failed
+ones were and could not be written; `reasons` says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, greatest, total_of
+from rankscope.rundir.manifest import RankManifest
+
+COLUMNS = (
+    Column("rank", "", "the rank"),
+    Column("host", "", "where it ran"),
+    Column("state", "", "`finished` once all was written, else `running`"),
+    Column("restarts", "count", "how often the job had been restarted"),
+    Column("steps", "count", "steps that the loop had taken under the profiler"),
+    Column("traces", "count", "traces written"),
+    Column("bytes", "bytes", "their size on disk"),
+    Column("json_bytes", "bytes", "their size before compression"),
+    Column("stall_ns", "ns", "time that the loop stood still for the profiler"),
+    Column("off_loop_ns", "ns", "time of its work beside the loop"),
+    Column("plain_step_ns", "ns", "a step that was not recorded, median; null where there was none"),
+    Column("recorded_step_ns", "ns", "a recorded step, median; null likewise"),
+    Column("step_cost_ns", "ns", "recorded less plain"),
+    Column("step_cost", "ratio", "that, of a plain step"),
+    Column("skipped", "count", "windows that were not recorded"),
+    Column("failed", "count", "windows that could not be written"),
+    Column("removed", "count", "traces removed again to keep within bounds"),
+    Column("reasons", "", "why windows were skipped or failed"),
+    Column("warnings", "", "what the profiler warned of"),
+    Column("stopping", "", "where stopping was done: `thread`, off the loop, or `loop`"),
+    Column("compressor", "", "what compressed the traces"),
+)
+_TEXT = ("host", "state", "reasons", "warnings", "stopping", "compressor")
+_SCHEMA: dict[str, pl.DataType] = {
+    column.name: pl.String() if column.name in _TEXT else pl.Float64() if column.unit == "ratio" else pl.Int64()
+    for column in COLUMNS
+}
+
+
+def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
+    """Nothing: the manifests say it."""
+    return pl.DataFrame()
+
+
+def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
+    """A row for each manifest."""
+    rows = [_row(manifest) for manifest in inputs.capture if manifest.rank is not None]
+    return pl.DataFrame(rows, schema=_SCHEMA, strict=False).sort("rank", "restarts"), []
+
+
+def _row(manifest: RankManifest) -> dict[str, object]:
+    plain, recorded = manifest.step_median_ns.get("wait"), manifest.step_median_ns.get("active")
+    cost = recorded - plain if plain is not None and recorded is not None else None
+    return {
+        "rank": manifest.rank,
+        "host": manifest.host,
+        "state": manifest.state,
+        "restarts": manifest.restart_count,
+        "steps": manifest.steps,
+        "traces": len(manifest.written),
+        "bytes": _sum([each.bytes for each in manifest.written]),
+        "json_bytes": _sum([each.json_bytes for each in manifest.written]),
+        "stall_ns": _sum([each.stall_ns for each in manifest.written]),
+        "off_loop_ns": _sum([each.off_loop_ns for each in manifest.written]),
+        "plain_step_ns": plain,
+        "recorded_step_ns": recorded,
+        "step_cost_ns": cost,
+        "step_cost": cost / plain if cost is not None and plain else None,
+        "skipped": len(manifest.skipped),
+        "failed": len(manifest.failed),
+        "removed": manifest.rotated,
+        "reasons": _said([each.reason for each in (*manifest.skipped, *manifest.failed)]),
+        "warnings": _said(manifest.warnings),
+        "stopping": manifest.capture.get("stop"),
+        "compressor": manifest.capture.get("compressor"),
+    }
+
+
+def _sum(values: Sequence[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _said(texts: Sequence[str]) -> str | None:
+    return "; ".join(dict.fromkeys(text for text in texts if text)) or None
+
+
+def headline(frame: pl.DataFrame) -> Headline | None:
+    """The answer in one sentence."""
+    if not frame.height:
+        return None
+    values = {
+        "traces": (total_of(frame, "traces"), "count"),
+        "lost": (total_of(frame, "skipped") + total_of(frame, "failed"), "count"),
+    }
+    worst = greatest(frame, "step_cost")
+    if worst is None:
+        return Headline.of("The ranks wrote {traces} traces; windows lost: {lost}.", **values)
+    return Headline.of(
+        "The ranks wrote {traces} traces; windows lost: {lost}. Recording adds up to {cost} to a step (rank {rank}).",
+        cost=(worst["step_cost"], "ratio"),
+        rank=(worst["rank"], ""),
+        **values,
+    )
+
+
+analysis = Analysis(
+    name="recording",
+    doc=__doc__,
+    columns=COLUMNS,
+    per_rank=per_rank,
+    across_ranks=across_ranks,
+    headline=headline,
+)

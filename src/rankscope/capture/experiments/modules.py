@@ -1,0 +1,86 @@
+"""The model that an unmodified script trains: its wrappers, roots and device, found among all objects."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from typing import Any
+
+import torch
+from torch import nn
+
+DDP, FSDP1, FSDP2 = "ddp", "fsdp1", "fsdp2"
+_KINDS = (
+    (DDP, "torch.nn.parallel.distributed", "DistributedDataParallel"),
+    (FSDP1, "torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel"),
+    (FSDP2, "torch.distributed.fsdp._fully_shard._fully_shard", "FSDPModule"),
+    (FSDP2, "torch.distributed._composable.fsdp.fully_shard", "FSDPModule"),
+)
+
+
+class Model:
+    """What an optimizer steps.
+
+    Args:
+        parameters: the optimizer's.
+    """
+
+    def __init__(self, parameters: list[torch.Tensor]) -> None:
+        modules: list[Any] = [item for item in gc.get_objects() if _is_module(item)]
+        inner = {id(child) for module in modules for child in module.children()}
+        wanted = {id(parameter) for parameter in parameters}
+        kinds: list[tuple[str, Any]] = [
+            (name, getattr(sys.modules.get(where), kind, None)) for name, where, kind in _KINDS
+        ]
+        wrapped: dict[str, list[nn.Module]] = {}
+        for name, kind in kinds:
+            if isinstance(kind, type):
+                wrapped.setdefault(name, []).extend(m for m in modules if kind in type(m).__mro__)
+        wrapped = {name: _outermost(found) for name, found in wrapped.items() if found}
+        self.wrapper = next(iter(wrapped), None)
+        """The kind of wrapper, if there is one."""
+        self.wrappers: list[Any] = wrapped.get(self.wrapper, []) if self.wrapper else []
+        """The outermost modules of that kind."""
+        roots = [m for m in modules if id(m) not in inner]
+        held = [m for m in roots if any(id(p) in wanted for p in m.parameters())]
+        seen = parameters or [p for module in self.wrappers or roots for p in module.parameters()]
+        self.device = seen[0].device if seen else torch.device("cpu")
+        compiled = [m for m in held if type(m).__name__ == "OptimizedModule"]
+        # What is compiled is timed from outside: a hook within would be compiled too.
+        self.called: list[Any] = compiled or self.wrappers or held
+        """The modules whose calls are the forward."""
+
+    def bucket_bytes(self) -> list[int]:
+        """DDP's buckets in the order in which they are reduced."""
+        if self.wrapper != DDP:
+            return []
+        from rankscope.capture.parallelism import Wrappers
+
+        wrappers = Wrappers()
+        wrappers.look()
+        said = [each for each in wrappers.describe() if each.get("kind") == DDP]
+        buckets: Any = [bucket for each in said for bucket in each["buckets"]]  # type: ignore[attr-defined]
+        return [int(bucket["bytes"]) for bucket in buckets]
+
+
+def _is_module(item: object) -> bool:
+    # `isinstance` on strange objects runs strange code; the type's own bases do not.
+    return nn.Module in type(item).__mro__
+
+
+def _outermost(found: list[Any]) -> list[Any]:
+    within = {id(inner) for module in found for inner in module.modules() if inner is not module}
+    return [module for module in found if id(module) not in within]
+
+
+def first_size(arguments: tuple[Any, ...], options: dict[str, Any]) -> int | None:
+    """The first dimension of the first tensor among a call's arguments: the batch, as nearly all models have it."""
+    for value in (*arguments, *options.values()):
+        if isinstance(value, torch.Tensor) and value.dim() > 0:
+            return int(value.shape[0])
+        if isinstance(value, list | tuple | dict) and value:
+            inner = tuple(value.values()) if isinstance(value, dict) else tuple(value)
+            found = first_size(inner[:8], {})
+            if found is not None:
+                return found
+    return None

@@ -1,0 +1,99 @@
+"""What torch sees on this machine, as lines of JSON; run as a file, in a process of its own.
+
+Importing torch, or waking a device, can hang: each line is printed as soon as it is known, so that whoever started this
+process and gave up on it knows how far it came.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+
+
+def main() -> None:
+    """Ask, part by part; what fails is said and the next is asked."""
+    say({"stage": "import torch"})
+    began = time.perf_counter()
+    import torch
+
+    say({"import_s": time.perf_counter() - began, "torch": str(torch.__version__), "file": str(torch.__file__)})
+    version = torch.version
+    say({"cuda_build": version.cuda, "hip_build": getattr(version, "hip", None), "xpu_build": hasattr(torch, "xpu")})
+    for name, ask in (("backends", _backends), ("profiler", _profiler), ("cuda", _cuda), ("xpu", _xpu)):
+        say({"stage": name})
+        try:
+            say({name: ask()})
+        except Exception as error:
+            say({name: None, f"{name}_error": f"{type(error).__name__}: {error}"})
+    say({"stage": "done"})
+
+
+def say(found: dict[str, object]) -> None:
+    """Print a line of what was found."""
+    sys.stdout.write(json.dumps(found) + "\n")
+    sys.stdout.flush()
+
+
+def _backends() -> dict[str, object]:
+    import torch
+    import torch.distributed as dist
+
+    if not dist.is_available():
+        return {}
+    asked: dict[str, Callable[[], bool]] = {
+        name: getattr(dist, f"is_{name}_available", lambda: False) for name in ("gloo", "nccl", "xccl", "ucc", "mpi")
+    }
+    found: dict[str, object] = {name: bool(ask()) for name, ask in asked.items()}
+    if found["nccl"]:
+        found["nccl_version"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+    return found
+
+
+def _profiler() -> dict[str, object]:
+    import torch
+
+    return {
+        "kineto": bool(torch.autograd.profiler.kineto_available()),  # type: ignore[attr-defined]
+        "activities": sorted(a.name for a in torch.profiler.supported_activities()),  # type: ignore[no-untyped-call]
+    }
+
+
+def _cuda() -> dict[str, object]:
+    import torch
+
+    if torch.version.cuda is None and getattr(torch.version, "hip", None) is None:
+        return {"count": 0}
+    # What is_available() keeps to itself, init() says.
+    why = None
+    if not torch.cuda.is_available():
+        try:
+            torch.cuda.init()  # type: ignore[no-untyped-call]
+        except Exception as error:
+            why = str(error)
+    devices = [_memory(torch.cuda, index) for index in range(torch.cuda.device_count() if why is None else 0)]
+    return {"count": len(devices), "devices": devices, "why": why}
+
+
+def _xpu() -> dict[str, object]:
+    import torch
+
+    xpu = getattr(torch, "xpu", None)
+    if xpu is None or not xpu.is_available():
+        return {"count": 0}
+    return {"count": xpu.device_count(), "devices": [_memory(xpu, index) for index in range(xpu.device_count())]}
+
+
+def _memory(module: object, index: int) -> dict[str, object]:
+    properties = module.get_device_properties(index)  # type: ignore[attr-defined]
+    found: dict[str, object] = {"name": str(properties.name), "total_bytes": int(properties.total_memory)}
+    try:
+        found["free_bytes"] = int(module.mem_get_info(index)[0])  # type: ignore[attr-defined]
+    except Exception as error:  # a device that is in use exclusively, or an older torch
+        found["error"] = str(error)
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+"""``rankscope measure``: a subcommand for each experiment."""
+
+from __future__ import annotations
+
+import typer
+
+from rankscope.cli.measure.binding import binding
+from rankscope.cli.measure.buckets import buckets
+from rankscope.cli.measure.overhead import overhead
+from rankscope.cli.measure.profiler import profiler
+from rankscope.cli.measure.scaling import scaling
+from rankscope.cli.measure.show import show
+
+_OWN = {"allow_interspersed_args": False}  # everything after the script is the script's own
+
+measure = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    help="Run a job several times, or change it while it runs, to see what something costs.",
+)
+for command in (overhead, scaling, buckets, binding, profiler):
+    measure.command(context_settings=_OWN)(command)
+measure.command()(show)

@@ -1,0 +1,56 @@
+"""``rankscope measure binding``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rankscope.cli.measure import options as o
+from rankscope.errors import ConfigError
+from rankscope.measure.affinities import COMPACT, LIST, NAMES, NUMA, SPREAD
+from rankscope.measure.binding import measure_binding
+from rankscope.measure.jobs import target_of
+
+
+def binding(
+    words: o.Words,
+    affinities: Annotated[
+        str, typer.Option(metavar="NAME,…", help=f"Which to try: {', '.join(NAMES)}; none always is.")
+    ] = f"{COMPACT},{SPREAD},{NUMA}",
+    cpus: Annotated[
+        str | None, typer.Option("--list", metavar="CPUS", help="One of your own: 0-3:4-7, a list of CPUs a rank.")
+    ] = None,
+    cores: Annotated[int | None, typer.Option(min=1, help="Cores of a rank. Default: all are shared out.")] = None,
+    output: o.Output = None,
+    nproc: o.Nproc = None,
+    blocks: o.Blocks = 8,
+    block_steps: o.BlockSteps = 5,
+    settle: o.Settle = 1,
+    warmup: o.Warmup = 8,
+    repeats: o.Repeats = 3,
+    seed: o.Seed = 0,
+    limit: o.Limit = 120,
+    timeout: o.Timeout = 3600,
+    launcher: o.Launcher = None,
+    torchrun: o.Torchrun = "",
+    oversubscribe: o.Oversubscribe = False,
+    form: o.Form = o.Format.table,
+) -> None:
+    """Which CPUs the ranks of this host are best bound to: step time and launch latency under each affinity.
+
+    Prints what to write for each: for srun and mpiexec, taskset, numactl, and oneAPI's variables where they apply.
+    """
+    target = target_of(words)
+    names = [name.strip() for name in affinities.split(",") if name.strip()]
+    strange = [name for name in names if name not in NAMES]
+    if strange:
+        raise ConfigError(f"{strange[0]!r} is no binding", hint=", ".join(NAMES))
+    if LIST in names and cpus is None:
+        raise ConfigError("the binding `list` needs one", hint="--list 0-3:4-7")
+    folder = o.folder_of(output, "binding")
+    sampling = o.sampling_of(blocks, block_steps, settle, warmup, repeats, 0, seed, limit, timeout)
+    start = o.start_of(nproc, launcher, torchrun, oversubscribe)
+    with o.progress("binding") as told:
+        result = measure_binding(target, folder, start, names, given=cpus, cores=cores, sampling=sampling, told=told)
+    o.finish(result, folder, form)

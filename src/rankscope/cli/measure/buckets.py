@@ -1,0 +1,63 @@
+"""``rankscope measure buckets``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rankscope.cli.measure import options as o
+from rankscope.errors import ConfigError
+from rankscope.measure.buckets import Factors, measure_buckets
+from rankscope.measure.jobs import target_of
+
+
+def buckets(
+    words: o.Words,
+    bucket_cap_mb: Annotated[
+        str, typer.Option(metavar="N,N,…", help="DDP: limits of a bucket in MiB; empty for none.")
+    ] = "1,5,25,50,100",
+    first_bucket_mb: Annotated[
+        str, typer.Option(metavar="N,N,…", help="DDP: limits of the bucket that is reduced first, in MiB.")
+    ] = "",
+    switches: Annotated[bool, typer.Option(help="DDP: try gradient_as_bucket_view and static_graph, too.")] = True,
+    output: o.Output = None,
+    nproc: o.Nproc = None,
+    blocks: o.Blocks = 8,
+    block_steps: o.BlockSteps = 5,
+    settle: o.Settle = 1,
+    warmup: o.Warmup = 8,
+    repeats: o.Repeats = 3,
+    trace_steps: o.TraceSteps = 4,
+    seed: o.Seed = 0,
+    limit: o.Limit = 120,
+    timeout: o.Timeout = 3600,
+    launcher: o.Launcher = None,
+    torchrun: o.Torchrun = "",
+    oversubscribe: o.Oversubscribe = False,
+    form: o.Form = o.Format.table,
+) -> None:
+    """How DDP's buckets are best set, one factor at a time; for FSDP, resharding and prefetching.
+
+    The script needs no change: what is tried is set over its own arguments where the wrapper is made (DDP, FSDP1) or
+    while the job runs (FSDP2). A recommendation is made only of a difference that is more than chance.
+    """
+    target = target_of(words)
+    factors = Factors(
+        bucket_cap_mb=_sizes(bucket_cap_mb, "--bucket-cap-mb"),
+        first_bucket_mb=_sizes(first_bucket_mb, "--first-bucket-mb"),
+        switches=Factors().switches if switches else (),
+    )
+    folder = o.folder_of(output, "buckets")
+    sampling = o.sampling_of(blocks, block_steps, settle, warmup, repeats, trace_steps, seed, limit, timeout)
+    start = o.start_of(nproc, launcher, torchrun, oversubscribe)
+    with o.progress("buckets") as told:
+        result = measure_buckets(target, folder, start, factors, sampling, told)
+    o.finish(result, folder, form)
+
+
+def _sizes(text: str, option: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(each) for each in text.split(",") if each.strip())
+    except ValueError:
+        raise ConfigError(f"{option} {text!r} is no list of sizes", hint=f"write {option} 1,5,25") from None

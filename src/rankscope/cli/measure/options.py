@@ -1,0 +1,158 @@
+"""Options that the experiments share, and how they say how far they are."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.status import Status
+
+from rankscope.cli.writing import show as show_text
+from rankscope.cli.writing import write
+from rankscope.errors import ConfigError
+from rankscope.launch.devices import accelerators
+from rankscope.measure.files import path_in
+from rankscope.measure.jobs import Start, Told
+from rankscope.measure.results import AnyResult
+from rankscope.measure.sampling import Sampling
+from rankscope.report.measurements import measured
+from rankscope.report.words import plain
+
+
+class Format(str, Enum):
+    """How a result is written to the terminal; the directory gets JSON in any case."""
+
+    table = "table"
+    json = "json"
+
+
+Words = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="SCRIPT|FILE.py:FUNCTION|WORKLOAD [ARGS]…",
+        help="A training script as it is; a function that makes one step; or resnet18, transformer, fsdp.",
+    ),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="DIR", help="Where results go. Default: rankscope_measure/NAME_<time>."),
+]
+Nproc = Annotated[int | None, typer.Option("--nproc", min=1, help="Ranks. Default: one a device, or 2 on the CPU.")]
+Blocks = Annotated[int, typer.Option(help="Blocks of each condition in each job.", min=1)]
+BlockSteps = Annotated[int, typer.Option(help="Steps of a block that count.", min=1)]
+Settle = Annotated[int, typer.Option(help="Steps of a block before those.", min=0)]
+Warmup = Annotated[int, typer.Option(help="Steps of a job before its first block.", min=1)]
+Repeats = Annotated[int, typer.Option(help="Jobs of each kind, interleaved.", min=1)]
+TraceSteps = Annotated[int, typer.Option(help="Steps to record behind the blocks; 0 for none.", min=0)]
+Seed = Annotated[int, typer.Option(help="Of the order of blocks and jobs, and of the intervals.", min=0)]
+Limit = Annotated[float, typer.Option(help="A job begins no new round of blocks after so many seconds.", min=1)]
+Timeout = Annotated[float, typer.Option(help="A job that has not ended after so many seconds is ended.", min=1)]
+Launcher = Annotated[
+    str | None,
+    typer.Option(metavar="COMMAND", help="Instead of torchrun, e.g. 'srun -n {ranks}'; also {nodes}, {per_node}."),
+]
+Torchrun = Annotated[str, typer.Option(metavar="OPTIONS", help="Further options of torchrun, as one word.")]
+Oversubscribe = Annotated[bool, typer.Option("--oversubscribe", help="Run more ranks than there are devices.")]
+Form = Annotated[Format, typer.Option("--format", "-f", help="What is printed; DIR gets JSON in any case.")]
+
+
+def folder_of(output: Path | None, name: str) -> Path:
+    """The output directory."""
+    return output if output is not None else Path("rankscope_measure") / f"{name}_{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def start_of(nproc: int | None, launcher: str | None, torchrun: str, oversubscribe: bool) -> Start:
+    """How the ranks of an experiment on one host are started.
+
+    Raises:
+        ConfigError: more ranks than there are devices.
+    """
+    devices = accelerators()
+    ranks = nproc if nproc is not None else (devices or 2)
+    if devices and ranks > devices and launcher is None and not oversubscribe:
+        raise ConfigError(
+            f"{ranks} ranks are more than the {devices} devices here",
+            hint="choose a smaller --nproc, or give --oversubscribe if the script shares devices or runs on the CPU",
+        )
+    return Start(ranks=ranks, launcher=launcher, torchrun=words_of(torchrun))
+
+
+def words_of(text: str) -> tuple[str, ...]:
+    """Options given as one word.
+
+    Raises:
+        ConfigError: quotes that do not close.
+    """
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise ConfigError(f"{text!r}: {error}") from None
+
+
+def numbers_of(text: str, option: str) -> list[int]:
+    """``1,2,4``.
+
+    Raises:
+        ConfigError: it is no such list.
+    """
+    try:
+        found = [int(each) for each in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"{option} {text!r} is no list of whole numbers", hint=f"write {option} 1,2,4") from None
+    if min(found) < 1:
+        raise ConfigError(f"{option} counts from 1", hint=f"write {option} 1,2,4")
+    return found
+
+
+def sampling_of(
+    blocks: int,
+    block_steps: int,
+    settle: int,
+    warmup: int,
+    repeats: int,
+    trace_steps: int,
+    seed: int,
+    limit: float,
+    timeout: float,
+) -> Sampling:
+    """What was chosen."""
+    return Sampling(blocks, block_steps, settle, warmup, repeats, trace_steps, seed, limit, timeout)
+
+
+@contextmanager
+def progress(name: str) -> Iterator[Told]:
+    """Says how far an experiment is: in one line of a terminal, or a line a job."""
+    console = Console(stderr=True, highlight=False)
+    if console.is_terminal:
+        with Status(name, console=console) as status:
+
+            def told(job: str, done: int, total: int, within: str) -> None:
+                of = f"{done} of {total} jobs done; " if total else ""
+                status.update(plain(f"{name}: {of}{job} {within}"))
+
+            yield told
+        return
+
+    def said(job: str, done: int, total: int, within: str) -> None:
+        if job and not within.startswith("round"):
+            sys.stderr.write(plain(f"{name}: {job} ({done + 1} of {max(total, done + 1)})") + "\n")
+
+    yield said
+
+
+def finish(result: AnyResult, folder: Path, form: Format) -> None:
+    """Print a result, and say where it is."""
+    if form is Format.json:
+        write(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n", None)
+        return
+    show_text(measured(result), None)
+    sys.stderr.write(plain(f"written: {path_in(folder, result.measurement)}", limit=1000) + "\n")

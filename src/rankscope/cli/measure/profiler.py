@@ -1,0 +1,38 @@
+"""``rankscope measure profiler``."""
+
+from __future__ import annotations
+
+from rankscope.cli.measure import options as o
+from rankscope.measure.jobs import target_of
+from rankscope.measure.profiler import measure_profiler
+
+
+def profiler(
+    words: o.Words,
+    output: o.Output = None,
+    nproc: o.Nproc = None,
+    blocks: o.Blocks = 10,
+    block_steps: o.BlockSteps = 3,
+    settle: o.Settle = 1,
+    warmup: o.Warmup = 8,
+    repeats: o.Repeats = 1,
+    seed: o.Seed = 0,
+    limit: o.Limit = 600,
+    timeout: o.Timeout = 3600,
+    launcher: o.Launcher = None,
+    torchrun: o.Torchrun = "",
+    oversubscribe: o.Oversubscribe = False,
+    form: o.Form = o.Format.table,
+) -> None:
+    """What profiling costs on this job: while it waits, while it records, and for each switch.
+
+    Blocks of steps without a profiler, with one that waits, with one that records, and with each of record_shapes,
+    with_stack, profile_memory, with_flops and with_modules, in random order in one job.
+    """
+    target = target_of(words)
+    folder = o.folder_of(output, "profiler")
+    sampling = o.sampling_of(blocks, block_steps, settle, warmup, repeats, 0, seed, limit, timeout)
+    start = o.start_of(nproc, launcher, torchrun, oversubscribe)
+    with o.progress("profiler") as told:
+        result = measure_profiler(target, folder, start, sampling, told)
+    o.finish(result, folder, form)

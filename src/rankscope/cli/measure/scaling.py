@@ -1,0 +1,91 @@
+"""``rankscope measure scaling``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rankscope.cli.measure import options as o
+from rankscope.errors import ConfigError
+from rankscope.launch.devices import accelerators
+from rankscope.measure.formulas import STRONG, WEAK
+from rankscope.measure.jobs import WORKLOADS, target_of
+from rankscope.measure.scaling import BATCH, Study, measure_scaling
+from rankscope.report import curve
+from rankscope.rundir.cpus import usable_cpus
+
+
+def scaling(
+    words: o.Words,
+    nproc: Annotated[str, typer.Option("--nproc", metavar="N,N,…", help="Ranks of each host.")] = "1,2",
+    nnodes: Annotated[str, typer.Option("--nnodes", metavar="N,N,…", help="Hosts.")] = "1",
+    strong: Annotated[
+        bool, typer.Option("--strong/--weak", help="Keep the global batch, or (default) that of each rank.")
+    ] = False,
+    global_batch: Annotated[
+        int | None,
+        typer.Option(min=1, help="Strong: divided among the ranks, and put for {batch} in the script's arguments."),
+    ] = None,
+    plain: Annotated[bool, typer.Option(help="Run the script as a plain process, too.")] = True,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw the curve: .png, .svg or .pdf; needs the extra `plot`.")
+    ] = None,
+    output: o.Output = None,
+    blocks: o.Blocks = 8,
+    block_steps: o.BlockSteps = 5,
+    settle: o.Settle = 1,
+    warmup: o.Warmup = 8,
+    repeats: o.Repeats = 3,
+    trace_steps: o.TraceSteps = 4,
+    seed: o.Seed = 0,
+    limit: o.Limit = 120,
+    timeout: o.Timeout = 3600,
+    launcher: o.Launcher = None,
+    torchrun: o.Torchrun = "",
+    oversubscribe: o.Oversubscribe = False,
+    form: o.Form = o.Format.table,
+) -> None:
+    """How the job scales: step time, speed-up, efficiency and overheads for each number of ranks.
+
+    A plain process, the job of one rank and those of more, each repeated, all interleaved. Results are kept: with the
+    same `-o` and arguments it goes on where it was ended. A size that fails is reported, and the others go on.
+    """
+    target = target_of(words)
+    if strong and global_batch is not None and not any(BATCH in word for word in target.words):
+        if words[0] not in WORKLOADS:
+            raise ConfigError(
+                "nothing in the script's arguments says where its batch goes",
+                hint=f"write {BATCH} for it: … --strong --global-batch 64 train.py --batch {BATCH}",
+            )
+        target = target.with_arguments("--batch-size", BATCH)
+    if strong and global_batch is None and words[0] in WORKLOADS:
+        raise ConfigError("strong scaling of a workload needs a batch to divide", hint="--global-batch 32")
+    if global_batch is not None and not strong:
+        raise ConfigError("--global-batch is what strong scaling divides", hint="add --strong")
+    if plot is not None:
+        curve.check(plot)
+    devices = accelerators() if launcher is None else 0
+    study = Study(
+        ranks=tuple(sorted(set(o.numbers_of(nproc, "--nproc")))),
+        nodes=tuple(sorted(set(o.numbers_of(nnodes, "--nnodes")))),
+        mode=STRONG if strong else WEAK,
+        global_batch=global_batch,
+        plain=plain,
+        # What another host has is not known here.
+        devices=None if launcher is not None else devices or len(usable_cpus()),
+        accelerators=devices > 0,
+        oversubscribe=oversubscribe,
+        launcher=launcher,
+        torchrun=o.words_of(torchrun),
+    )
+    folder = o.folder_of(output, "scaling")
+    sampling = o.sampling_of(blocks, block_steps, settle, warmup, repeats, trace_steps, seed, limit, timeout)
+    with o.progress("scaling") as told:
+        result = measure_scaling(target, folder, study, sampling, told)
+    o.finish(result, folder, form)
+    if plot is not None:
+        curve.draw(result, plot)
+        typer.echo(f"curve: {os.fspath(plot)}", err=True)

@@ -1,0 +1,72 @@
+"""``python -m rankscope.doctor``: ``rankscope doctor`` with the standard library alone."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from pathlib import Path
+
+from rankscope.doctor import Check, examine, worst
+
+SCHEMA_VERSION = 1
+
+
+def printable(text: str) -> str:
+    """Text of others, without what a terminal would obey."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def report(
+    checks: Iterable[Check], *, as_json: bool = False, only_wrong: bool = False, clean: Callable[[str], str] = printable
+) -> int:
+    """Print checks as they come.
+
+    Args:
+        checks: what was looked at.
+        as_json: as one JSON object in the end.
+        only_wrong: leave out what is well.
+        clean: what makes text safe for a terminal.
+
+    Returns:
+        The exit code: 1 where something failed, else 0.
+    """
+    done: list[Check] = []
+    subject = None
+    for check in checks:
+        done.append(check)
+        if as_json or (only_wrong and check.status == "ok"):
+            continue
+        if check.subject != subject:
+            subject = check.subject
+            print(subject)
+        print(f"  {check.status:<4}  {clean(check.what)}", flush=True)
+        if check.mend and check.status != "ok":
+            print(f"        → {clean(check.mend)}", flush=True)
+    status = worst(done)
+    counts = {state: sum(check.status == state for check in done) for state in ("ok", "warn", "fail")}
+    if as_json:
+        shown = {"schema_version": SCHEMA_VERSION, "status": status, **counts, "checks": [asdict(c) for c in done]}
+        print(json.dumps(shown, indent=1))
+    else:
+        print(f"{counts['ok']} ok, {counts['warn']} warnings, {counts['fail']} failures")
+    return 1 if status == "fail" else 0
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m rankscope.doctor", description=__doc__)
+    parser.add_argument("run", nargs="?", type=Path, metavar="RUN")
+    parser.add_argument("--log", action="append", default=[], type=Path, metavar="FILE")
+    parser.add_argument("--json", action="store_true", dest="as_json")
+    parser.add_argument("--only-wrong", action="store_true")
+    parser.add_argument("--timeout", type=float, default=120.0, metavar="SECONDS")
+    given = parser.parse_args()
+    checks = examine(given.run, more_logs=given.log, timeout_s=given.timeout)
+    return report(checks, as_json=given.as_json, only_wrong=given.only_wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

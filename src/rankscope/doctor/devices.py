@@ -1,0 +1,219 @@
+"""Devices, communication backends and torch's profiler, as torch itself sees them in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rankscope.doctor.check import Check
+from rankscope.doctor.software import numbers
+from rankscope.rundir import fields
+
+_PROBE = Path(__file__).resolve().parents[1] / "capture" / "probe.py"
+_RUN = "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')"
+_OLDEST = (2, 4)
+_GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What torch said.
+
+    Attributes:
+        said: everything it printed, joined.
+        stage: what it was at when it last said something; ``done`` at the end.
+        error: why it said no more; None where it came to its end.
+        timed_out: whether it was given up on.
+    """
+
+    said: Mapping[str, object] = field(default_factory=dict)
+    stage: str = "start"
+    error: str | None = None
+    timed_out: bool = False
+
+
+def ask_torch(environ: Mapping[str, str], timeout_s: float) -> Answer:
+    """Ask torch, in a process that is ended where it does not answer."""
+    line = [sys.executable, "-c", _RUN, str(_PROBE)]
+    # The job's own variables would make it a rank of a job that is not there.
+    env = {name: value for name, value in environ.items() if name not in ("RANKSCOPE_HOOK",)}
+    try:
+        done = subprocess.run(
+            line, env=env, capture_output=True, timeout=timeout_s, check=False, stdin=subprocess.DEVNULL
+        )
+    except subprocess.TimeoutExpired as late:
+        said, stage = _joined(late.stdout or b"")
+        return Answer(said, stage, f"no answer within {timeout_s:.0f} s", timed_out=True)
+    except OSError as error:
+        return Answer(error=f"{sys.executable} cannot be started: {error.strerror}")
+    said, stage = _joined(done.stdout)
+    if stage == "done":
+        return Answer(said, stage)
+    lines = [text for text in done.stderr.decode("utf-8", "replace").splitlines() if text.strip()]
+    ended = f"ended by signal {-done.returncode}" if done.returncode < 0 else f"ended with {done.returncode}"
+    return Answer(said, stage, lines[-1].strip() if lines else ended)
+
+
+def _joined(out: bytes) -> tuple[dict[str, object], str]:
+    said: dict[str, object] = {}
+    stage = "start"
+    for line in out.splitlines():
+        try:
+            found = fields.mapping(json.loads(line))
+        except ValueError:
+            continue  # what a library prints when it is loaded
+        stage = fields.text(found.pop("stage", None)) or stage
+        said |= found
+    return said, stage
+
+
+def checks(answer: Answer, environ: Mapping[str, str], root: Path = Path("/")) -> Iterator[Check]:
+    """What torch's answer means for profiling here.
+
+    Args:
+        answer: of :func:`ask_torch`.
+        environ: the environment that it was asked in.
+        root: where ``/dev`` is looked for.
+    """
+    said = answer.said
+    version = fields.text(said.get("torch"))
+    if version is None:
+        yield _no_torch(answer)
+        return
+    took = fields.number(said.get("import_s")) or 0.0
+    what = f"torch {version}, imported in {took:.1f} s from {fields.text(said.get('file'))}"
+    if numbers(version) < _OLDEST:
+        yield Check("torch", "torch", "warn", what, "capture is meant for torch 2.4 and newer")
+    elif took > 30:
+        mend = "an environment on a slow file system: put it into a container image, or on a local disk"
+        yield Check("torch", "torch", "warn", what, mend)
+    else:
+        yield Check("torch", "torch", "ok", what)
+    if answer.error is not None:
+        what = f"torch did not come through {answer.stage}: {answer.error}"
+        yield Check("torch", "answer", "fail", what, _mend_of(answer.stage))
+    kinds = list(_devices(said, environ, root))
+    yield from kinds
+    count = {kind: fields.count(fields.mapping(said.get(kind)).get("count")) or 0 for kind in ("cuda", "xpu")}
+    yield from _backends(said, count)
+    yield from _profiler(said, count)
+
+
+def _no_torch(answer: Answer) -> Check:
+    if answer.timed_out:
+        mend = "try `python -X importtime -c 'import torch'`; a slow or hanging file system, or a device's driver"
+        return Check("torch", "torch", "fail", f"importing torch: {answer.error}", mend)
+    if answer.error and "No module named 'torch'" in answer.error:
+        mend = "pip install torch, or activate the environment that the job runs in; reading traces needs none"
+        return Check("torch", "torch", "warn", "torch is not installed: nothing can be captured here", mend)
+    mend = "does `python -c 'import torch'` work? Modules and library paths of another build are the usual cause"
+    return Check("torch", "torch", "fail", f"torch cannot be imported: {answer.error}", mend)
+
+
+def _mend_of(stage: str) -> str:
+    return {
+        "cuda": "does nvidia-smi (rocm-smi) answer? A device that hangs wants a reset by the administrators",
+        "xpu": "does xpu-smi discovery answer?",
+    }.get(stage, "does `python -c 'import torch.distributed'` work?")
+
+
+def _devices(said: Mapping[str, object], environ: Mapping[str, str], root: Path) -> Iterator[Check]:
+    build = "rocm" if said.get("hip_build") else "cuda" if said.get("cuda_build") else "cpu"
+    found = False
+    for kind, shown in (("cuda", "ROCm" if build == "rocm" else "CUDA"), ("xpu", "XPU")):
+        about = fields.mapping(said.get(kind))
+        devices = [fields.mapping(item) for item in fields.items(about.get("devices"), lambda item: item)]
+        if devices:
+            found = True
+            yield from _of_kind(kind, shown, devices)
+    nvidia = sorted((root / "dev").glob("nvidia[0-9]*"))
+    amd = root / "dev" / "kfd"
+    hidden = next((n for n in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES") if environ.get(n) in ("", "-1")), None)
+    if found:
+        return
+    if hidden and (nvidia or amd.exists()):
+        yield Check("devices", "hidden", "warn", f"{hidden}={environ[hidden]!r} hides the devices", f"unset {hidden}")
+    elif nvidia or amd.exists():
+        yield _unseen(fields.mapping(said.get("cuda")), build, "NVIDIA" if nvidia else "AMD", nvidia or [amd])
+    elif build != "cpu":
+        what = "no device here, although torch is built for one: a login node?"
+        yield Check("devices", "devices", "warn", what, "ask again within a job")
+    else:
+        yield Check("devices", "devices", "ok", "no accelerator: ranks compute on the CPU")
+
+
+def _of_kind(kind: str, shown: str, devices: list[dict[str, object]]) -> Iterator[Check]:
+    names: dict[str, int] = {}
+    for device in devices:
+        name = fields.text(device.get("name")) or "?"
+        names[name] = names.get(name, 0) + 1
+    total = fields.count(devices[0].get("total_bytes")) or 0
+    what = ", ".join(f"{n} x {name}" for name, n in names.items()) + f" ({shown}), {total / _GIB:.0f} GiB each"
+    yield Check("devices", kind, "ok", what)
+    taken = []
+    for index, device in enumerate(devices):
+        free, total = fields.count(device.get("free_bytes")), fields.count(device.get("total_bytes")) or 0
+        if device.get("error"):
+            mend = "another process may hold it exclusively: nvidia-smi says"
+            yield Check("devices", f"{kind}-use", "fail", f"device {index}: {device['error']}", mend)
+        elif free is not None and free < total // 2:
+            taken.append(f"{index} ({free / _GIB:.0f} GiB free)")
+    if taken:
+        what = f"less than half of the memory is free on device {', '.join(taken)}"
+        yield Check("devices", f"{kind}-memory", "warn", what, "somebody else computes there: figures will vary")
+
+
+def _unseen(cuda: Mapping[str, object], build: str, maker: str, files: list[Path]) -> Check:
+    if build == "cpu":
+        mend = "install the build of torch for this device (PyTorch's site has the command)"
+        return Check("devices", "build", "fail", f"{maker} devices are here, but this torch is built for the CPU", mend)
+    closed = [str(path) for path in files if not os.access(path, os.R_OK | os.W_OK)]
+    if closed:
+        mend = "join the group that owns it (`ls -l` says which; render or video, usually), or ask within a job"
+        return Check("devices", "permission", "fail", f"{closed[0]} may not be opened by this user", mend)
+    why = fields.text(cuda.get("why")) or "it does not say why"
+    mend = "the driver must be as new as torch's build wants; in a container, --nv or --rocm brings it in"
+    return Check("devices", "unseen", "fail", f"{maker} devices are here, but torch does not see them: {why}", mend)
+
+
+def _backends(said: Mapping[str, object], count: Mapping[str, int]) -> Iterator[Check]:
+    found = fields.mapping(said.get("backends"))
+    if not found:
+        if "backends" in said:
+            mend = "this torch was built without torch.distributed: install another build"
+            yield Check("backends", "distributed", "fail", "torch.distributed is not available", mend)
+        return
+    there = [name for name, is_there in found.items() if is_there is True]
+    nccl = fields.text(found.get("nccl_version"))
+    what = ", ".join(f"{name} {nccl}" if name == "nccl" and nccl else name for name in there) or "none"
+    lacking = [
+        (kind, name)
+        for kind, name in (("cuda", "nccl"), ("xpu", "xccl"))
+        if count[kind] and found.get(name) is not True
+    ]
+    for kind, name in lacking:
+        mend = f"install a build of torch with {name}; oneccl_bindings_for_pytorch brings ccl to older ones on XPU"
+        yield Check("backends", name, "fail", f"{kind} devices are here, but no {name} to communicate with", mend)
+    if not lacking:
+        yield Check("backends", "backends", "ok" if there else "fail", what)
+
+
+def _profiler(said: Mapping[str, object], count: Mapping[str, int]) -> Iterator[Check]:
+    found = fields.mapping(said.get("profiler"))
+    if not found:
+        return
+    activities = fields.items(found.get("activities"), fields.text)
+    lacking = [kind for kind, name in (("cuda", "CUDA"), ("xpu", "XPU")) if count[kind] and name not in activities]
+    if found.get("kineto") is not True:
+        mend = "install a build of torch with Kineto (USE_KINETO=1): without it there are no traces"
+        yield Check("profiler", "kineto", "fail", "torch was built without Kineto", mend)
+    elif lacking:
+        mend = "CUPTI (roctracer, PTI) is missing or is another version than torch's: see LD_LIBRARY_PATH"
+        yield Check("profiler", "activities", "fail", f"the profiler records no {lacking[0]} activity here", mend)
+    else:
+        yield Check("profiler", "activities", "ok", f"records {', '.join(activities)}")

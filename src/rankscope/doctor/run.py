@@ -1,0 +1,126 @@
+"""A run directory: whether all is there, and what its ranks say of themselves and of each other."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from rankscope.doctor.check import Check
+from rankscope.errors import ConfigError
+from rankscope.launch.gather.complete import completeness, ranges
+from rankscope.launch.gather.merge import STAGE, rank_manifests
+from rankscope.rundir import fields
+from rankscope.rundir.manifest import LostWindow, RankManifest
+from rankscope.rundir.names import TEMPORARY_PREFIX, TEMPORARY_SUFFIX
+
+# Each rank has its own of these.
+_OWN = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "NCCL_DEBUG_FILE")
+_JUMP_NS = 1_000_000
+_SLEW = 500e-6
+"""As fast as a clock is set right without a jump: NTP's limit, 500 ppm."""
+_MOST = 8
+
+
+def checks(folder: Path) -> Iterator[Check]:
+    """What is missing, what was lost, and where ranks differ that should not."""
+    try:
+        found = completeness(folder)
+    except ConfigError as error:
+        yield Check("run", "directory", "fail", f"{error.path}: {error.what}", error.hint or "")
+        return
+    summary, *rest = found.said()
+    yield Check("run", "ranks", "ok" if found.whole and not found.running else "warn", summary, "; ".join(rest))
+    if found.missing:
+        what = f"{ranges(found.missing)} of {found.world_size} are not here"
+        yield Check("run", "missing", "fail", what, f"rankscope gather {folder} HOST:DIR of the hosts they ran on")
+    if found.absent_traces:
+        rank, file = found.absent_traces[0]
+        what = f"{len(found.absent_traces)} traces that were written are not here or not whole: {file} of rank {rank} …"
+        yield Check("run", "traces", "fail", what, f"rankscope gather {folder} HOST:DIR brings them again")
+    manifests = rank_manifests(folder)
+    yield from _lost(manifests)
+    yield from _warned(manifests)
+    yield from _settings(manifests)
+    yield from _shared_cores(manifests)
+    yield from _clocks(manifests)
+    left = [p for p in folder.rglob(f"{TEMPORARY_PREFIX}*{TEMPORARY_SUFFIX}") if STAGE not in p.parts]
+    if left:
+        what = f"{len(left)} unfinished files: {left[0].name} …"
+        yield Check("run", "unfinished", "warn", what, "a process was killed while it wrote; they can be removed")
+
+
+def _lost(manifests: Sequence[RankManifest]) -> Iterator[Check]:
+    for status, name, mend in (
+        ("fail", "failed", "make room where traces are written, or record fewer steps; what was recorded is gone"),
+        ("warn", "skipped", "let more steps pass between windows, or record fewer"),
+    ):
+        lost: dict[str, list[int]] = {}
+        for manifest in manifests:
+            windows: Iterable[LostWindow] = getattr(manifest, name)
+            for window in windows:
+                lost.setdefault(window.reason or "no reason is given", []).append(manifest.rank or 0)
+        for reason, ranks in list(lost.items())[:_MOST]:
+            what = f"{len(ranks)} windows {name} on {ranges(tuple(sorted(set(ranks))))}: {reason}"
+            yield Check("run", name, "fail" if status == "fail" else "warn", what, mend)
+
+
+def _warned(manifests: Sequence[RankManifest]) -> Iterator[Check]:
+    said: dict[str, list[int]] = {}
+    for manifest in manifests:
+        for text in manifest.warnings:
+            said.setdefault(text, []).append(manifest.rank or 0)
+    for text, ranks in list(said.items())[:_MOST]:
+        yield Check("run", "warned", "warn", f"{ranges(tuple(sorted(set(ranks))))}: {text}")
+
+
+def _settings(manifests: Sequence[RankManifest]) -> Iterator[Check]:
+    """Variables of communication that differ between ranks: NCCL wants them equal."""
+    told = {m.rank or 0: fields.strings(m.environment.get("settings")) for m in manifests}
+    told = {rank: settings for rank, settings in told.items() if settings}
+    names = sorted({name for settings in told.values() for name in settings} - set(_OWN))
+    shown = 0
+    for name in names:
+        values: dict[str | None, list[int]] = {}
+        for rank, settings in told.items():
+            values.setdefault(settings.get(name), []).append(rank)
+        if len(values) > 1 and shown < _MOST:
+            shown += 1
+            parts = [
+                f"{'not set' if value is None else repr(value)} on {ranges(tuple(ranks))}"
+                for value, ranks in list(values.items())[:3]
+            ]
+            what = f"{name} differs: {', '.join(parts)}"
+            yield Check(
+                "run", "settings", "warn", what, "set it alike for all ranks, where the launcher takes it along"
+            )
+
+
+def _shared_cores(manifests: Sequence[RankManifest]) -> Iterator[Check]:
+    """Ranks of one host that were all given the same single core."""
+    places: dict[tuple[str, str], list[int]] = {}
+    for manifest in manifests:
+        cores = fields.text(manifest.environment.get("cpu_affinity"))
+        if cores and cores.isdigit():
+            places.setdefault((manifest.host or "?", cores), []).append(manifest.rank or 0)
+    for (host, core), ranks in list(places.items())[:_MOST]:
+        if len(ranks) > 1:
+            what = f"{ranges(tuple(ranks))} share core {core} of {host}"
+            yield Check(
+                "run", "cores", "warn", what, "--cpus-per-task and --cpu-bind; rankscope measure binding compares"
+            )
+
+
+def _clocks(manifests: Sequence[RankManifest]) -> Iterator[Check]:
+    """A clock that was set while the job ran: wall and monotonic time went different ways."""
+    for manifest in manifests:
+        anchors = sorted(manifest.clock_anchors, key=lambda anchor: anchor.monotonic_ns)
+        for one, other in itertools.pairwise(anchors):
+            passed = other.monotonic_ns - one.monotonic_ns
+            jump = (other.wall_ns - one.wall_ns) - passed
+            if abs(jump) > _JUMP_NS + passed * _SLEW:
+                what = f"the clock of {manifest.host} jumped by {jump / 1e6:.1f} ms while rank {manifest.rank} ran"
+                yield Check(
+                    "run", "clock", "warn", what, "ranks are aligned by their collectives; have chronyd slew, not step"
+                )
+                return

@@ -1,0 +1,51 @@
+"""Versions: Python, rankscope, and the packages that it needs."""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Iterator
+from importlib import metadata
+
+from rankscope import __version__
+from rankscope.doctor.check import Check
+
+_REQUIREMENT = re.compile(r"([A-Za-z0-9_.-]+)(?:\[[^\]]*\])?\s*(?:>=\s*([0-9.]+))?")
+
+
+def checks() -> Iterator[Check]:
+    """Whether what rankscope says that it needs is here, and new enough."""
+    python = platform.python_version()
+    yield Check("software", "rankscope", "ok", f"rankscope {__version__}, Python {python}, {platform.platform()}")
+    try:
+        required = metadata.requires("rankscope") or []
+    except metadata.PackageNotFoundError:
+        required = []
+    # Those of extras, and of other Pythons, have a condition behind them.
+    wanted = [match for line in required if ";" not in line and (match := _REQUIREMENT.match(line))]
+    absent, old, there = [], [], []
+    for match in wanted:
+        name, least = match[1], match[2]
+        try:
+            found = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            absent.append(name)
+            continue
+        there.append(f"{name} {found}")
+        if least and numbers(found) < numbers(least):
+            old.append(f"{name} {found} is older than {least}")
+    if old:
+        yield Check("software", "packages", "fail", "; ".join(old), "pip install --upgrade rankscope")
+    if absent and there:
+        what = f"not installed: {', '.join(absent)}: traces cannot be analysed here, only captured"
+        yield Check("software", "packages", "warn", what, "pip install rankscope, without --no-deps")
+    elif absent:
+        yield Check("software", "packages", "ok", "capture alone is installed here (pip install --no-deps)")
+    elif not old:
+        yield Check("software", "packages", "ok", ", ".join(there))
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """A version's leading numbers, to compare: ``2.13.0+cpu`` gives (2, 13, 0)."""
+    match = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(int(part) for part in match[0].split(".")) if match else ()

@@ -1,0 +1,82 @@
+"""How text of a user, or of a site's file, gets into a script: quoted, or refused."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+
+from rankscope.errors import ConfigError
+
+# What sbatch, qsub and flux all take in a comment line without quotes of their own, whose rules differ between them.
+_DIRECTIVE = re.compile(r"[A-Za-z0-9_.,:;@%+/=&|!*()\[\]{}~^-]+")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+"""What a shell variable can be called."""
+
+
+def quoted(text: str) -> str:
+    """A word of the shell that stands for exactly this text.
+
+    Raises:
+        ConfigError: it holds a NUL, which no argument of any program can.
+    """
+    if "\0" in text:
+        raise ConfigError(f"{text!r} holds a NUL character, which no argument can")
+    return shlex.quote(text)
+
+
+def words(texts: Iterable[str]) -> str:
+    """Several words, quoted, with blanks between."""
+    return " ".join(quoted(text) for text in texts)
+
+
+def expanded(text: str, variables: Mapping[str, str]) -> str:
+    """A word of the shell in which ``{name}`` stands for one of the script's own variables, and the rest for itself.
+
+    Args:
+        text: what may hold placeholders.
+        variables: the shell variable of each placeholder.
+    """
+    parts = re.split(r"(\{" + r"\}|\{".join(map(re.escape, variables)) + r"\})", text) if variables else [text]
+    pieces = []
+    for part in parts:
+        if part.startswith("{") and part[1:-1] in variables:
+            pieces.append(f'"${{{variables[part[1:-1]]}}}"')
+        elif part:
+            pieces.append(quoted(part))
+    return "".join(pieces) or "''"
+
+
+def directive_value(what: str, text: str, *, blanks: bool = False) -> str:
+    """A value for a line that the scheduler reads.
+
+    Args:
+        what: whose value it is, for the message.
+        text: the value.
+        blanks: several words may stand there.
+
+    Raises:
+        ConfigError: it holds what the scheduler, or the shell in the next line, would take for something else.
+    """
+    if not all(_DIRECTIVE.fullmatch(word) for word in (text.split(" ") if blanks else [text])):
+        raise ConfigError(
+            f"{what} {text!r} cannot stand in a scheduler's line",
+            hint="letters, digits and _ . , : ; @ % + / = & | ! * ( ) [ ] { } ~ ^ - can",
+        )
+    return text
+
+
+def variable_name(text: str) -> str:
+    """A name that a shell variable can have.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    if not VARIABLE.fullmatch(text):
+        raise ConfigError(f"{text!r} cannot be the name of a variable", hint="--env NAME=VALUE")
+    return text
+
+
+def comment(text: str) -> str:
+    """Text that stays within one comment."""
+    return "".join(c if c.isprintable() else " " for c in text).strip()

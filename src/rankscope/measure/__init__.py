@@ -1,0 +1,6 @@
+"""Experiments that run a job several times, or change it while it runs, and say what they found with its uncertainty.
+
+``results`` is what each writes (``overhead.json``, ``scaling.json``, ``buckets.json``, ``binding.json``,
+``profiler.json``), ``files`` how, ``statistics`` the arithmetic, ``formulas`` what is computed of times, ``jobs`` how
+one is run, and there is a module for each experiment. What runs inside the job is in ``rankscope.capture.experiments``.
+"""

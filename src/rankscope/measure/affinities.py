@@ -1,0 +1,123 @@
+"""Ways to bind the ranks of a host to its CPUs, and what to write for each.
+
+==========  ===========================================================================================================
+``compact``  neighbouring cores to neighbouring ranks: the first ranks fill the first socket
+``spread``   ranks in turn to the NUMA nodes, and within a node as far apart as there is room
+``numa``     each rank on cores of the NUMA node that its device hangs on; without devices, nodes are shared out evenly
+``list``     as given: ``0-3:4-7``, one list a rank
+==========  ===========================================================================================================
+
+A rank gets whole cores with all their hardware threads; where ranks are more than cores, cores are shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rankscope.errors import ConfigError
+from rankscope.measure.topology import Core, Host
+from rankscope.rundir.cpus import parse_cpus, write_cpus
+
+NONE, COMPACT, SPREAD, NUMA, LIST = "none", "compact", "spread", "numa", "list"
+NAMES = (NONE, COMPACT, SPREAD, NUMA, LIST)
+
+
+def bind(name: str, host: Host, ranks: int, cores: int | None = None, given: str | None = None) -> list[str]:
+    """The CPUs of each local rank, as ``0-3,8``; none for ``none``.
+
+    Args:
+        name: one of :data:`NAMES`.
+        host: the host.
+        ranks: how many ranks it runs.
+        cores: cores of a rank; by default all are shared out.
+        given: the list of ``list``.
+
+    Raises:
+        ConfigError: a list that cannot be meant, or a name that is none.
+    """
+    if name == NONE:
+        return []
+    if name == LIST:
+        return _given(given, host, ranks)
+    if name == COMPACT:
+        each = _share(len(host.cores), ranks, cores)
+        return [_of(host.cores, rank * each, each) for rank in range(ranks)]
+    if name == SPREAD:
+        return _by_node(host, [host.nodes[rank % len(host.nodes)] for rank in range(ranks)], cores, apart=True)
+    if name == NUMA:
+        return _by_node(host, [_node_of(host, rank, ranks) for rank in range(ranks)], cores, apart=False)
+    raise ConfigError(f"{name!r} is no binding", hint=", ".join(NAMES))
+
+
+def flags(cpus: Sequence[str], host: Host) -> dict[str, str]:
+    """What to write for a binding: for Slurm, PALS and MPICH, any launcher, and oneAPI, as they apply.
+
+    Args:
+        cpus: of each local rank; empty for none.
+        host: the host.
+    """
+    if not cpus:
+        return {"srun": "--cpu-bind=none", "mpiexec": "--cpu-bind=none"}
+    joined = ":".join(cpus)
+    numbers = [parse_cpus(text) for text in cpus]
+    masks = ",".join(hex(sum(1 << cpu for cpu in each)) for each in numbers)
+    # A launcher names the local rank in a way of its own; torchrun's and rankscope's is LOCAL_RANK.
+    per_rank = f"$(echo {joined} | cut -d: -f$((LOCAL_RANK+1)))"
+    found = {
+        "srun": f"--cpu-bind=mask_cpu:{masks}",
+        "mpiexec": f"--cpu-bind=list:{joined}",
+        "taskset": f"taskset -c {per_rank} python train.py",
+    }
+    nodes = [{core.node for core in host.cores if set(core.cpus) & set(each)} for each in numbers]
+    if all(len(each) == 1 for each in nodes):
+        own = ":".join(str(next(iter(each))) for each in nodes)
+        memory = f"$(echo {own} | cut -d: -f$((LOCAL_RANK+1)))"
+        found["numactl"] = f"numactl --physcpubind={per_rank} --membind={memory} python train.py"
+    if host.vendor == "Intel":
+        found["ZE_FLAT_DEVICE_HIERARCHY"] = "FLAT"
+        found["ZE_AFFINITY_MASK"] = "$LOCAL_RANK"
+        # oneCCL's worker polls: it gets a core of its rank's, the last, so that it does not sit on the training's.
+        found["CCL_WORKER_AFFINITY"] = ",".join(str(each[-1]) for each in numbers)
+    return found
+
+
+def _given(given: str | None, host: Host, ranks: int) -> list[str]:
+    lists = [write_cpus(parse_cpus(part)) for part in (given or "").split(":") if part.strip()]
+    if len(lists) != ranks:
+        raise ConfigError(f"{len(lists)} lists of CPUs for {ranks} ranks of a host", hint="write --list 0-3:4-7")
+    known = {cpu for core in host.cores for cpu in core.cpus}
+    strange = sorted({cpu for text in lists for cpu in parse_cpus(text)} - known)
+    if strange:
+        raise ConfigError(
+            f"CPUs {write_cpus(strange)} may not be used here", hint=f"those that may: {write_cpus(known)}"
+        )
+    return lists
+
+
+def _by_node(host: Host, wanted: Sequence[int], cores: int | None, *, apart: bool) -> list[str]:
+    found = []
+    for rank, node in enumerate(wanted):
+        own = [core for core in host.cores if core.node == node]
+        place, fellows = wanted[:rank].count(node), wanted.count(node)
+        each = _share(len(own), fellows, cores)
+        step = max(each, len(own) // fellows) if apart else each
+        found.append(_of(own, place * step, each))
+    return found
+
+
+def _node_of(host: Host, rank: int, ranks: int) -> int:
+    nodes = host.nodes
+    if host.devices:
+        node = host.devices[rank % len(host.devices)].numa_node
+        if node in nodes and node is not None:
+            return node
+    return nodes[rank * len(nodes) // ranks]
+
+
+def _share(cores: int, ranks: int, wanted: int | None) -> int:
+    return max(1, min(wanted or cores, cores // ranks if wanted is None else cores))
+
+
+def _of(cores: Sequence[Core], first: int, count: int) -> str:
+    picked = [cores[(first + k) % len(cores)] for k in range(min(count, len(cores)))]
+    return write_cpus(cpu for core in picked for cpu in core.cpus)

@@ -1,0 +1,146 @@
+"""Which CPUs the ranks of a host are best bound to: the same job under each affinity, repeated and interleaved."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rankscope.errors import ConfigError, LaunchError, RankscopeError
+from rankscope.measure.affinities import LIST, NONE, bind, flags
+from rankscope.measure.files import save
+from rankscope.measure.jobs import THREADS_NOTE, Outcome, Start, Target, Told, run, silent
+from rankscope.measure.results import Binding, BoundVariant
+from rankscope.measure.sampling import Sampling, load_average, setting_of
+from rankscope.measure.statistics import simple_time
+from rankscope.measure.topology import Host, read_host
+from rankscope.measure.variants import compare_jobs, recommend
+from rankscope.rundir.measurement import Plan
+
+_CONDITION = "step"
+
+
+def measure_binding(
+    target: Target,
+    out: Path,
+    start: Start,
+    names: Sequence[str],
+    *,
+    given: str | None = None,
+    cores: int | None = None,
+    sampling: Sampling = Sampling(blocks=8, repeats=3, traced_steps=0),  # noqa: B008  # frozen
+    told: Told = silent,
+    host: Host | None = None,
+) -> Binding:
+    """Measure it, and write ``binding.json`` and the jobs' folders into ``out``.
+
+    Args:
+        target: what is run.
+        out: the output directory.
+        start: how; all its ranks are on this host.
+        names: the affinities; ``none`` is always among them.
+        given: the list of ``list``.
+        cores: cores of a rank; by default all are shared out.
+        sampling: how often.
+        told: is told how far it is.
+        host: the host; read by default.
+
+    Raises:
+        LaunchError: no job went through.
+        ConfigError: an affinity that this host cannot give.
+    """
+    if start.nodes != 1:
+        raise ConfigError("bindings are measured on one host", hint="leave out --nnodes; one node's best is another's")
+    found_host = host if host is not None else read_host()
+    wanted = [NONE, *(name for name in names if name != NONE)]
+    if given is not None and LIST not in wanted:
+        wanted.append(LIST)
+    cpus: dict[str, list[str]] = {}
+    notes: list[str] = []
+    for name in wanted:
+        lists = bind(name, found_host, start.ranks, cores, given)
+        same = next((other for other, theirs in cpus.items() if theirs == lists), None)
+        if same is not None:
+            notes.append(f"{name} is the same as {same} on this host")
+            continue
+        cpus[name] = lists
+    if start.ranks > len(found_host.cores):
+        notes.append(f"{start.ranks} ranks share {len(found_host.cores)} cores")
+    load = load_average()
+    jobs: dict[str, list[Outcome]] = {name: [] for name in cpus}
+    errors: dict[str, str] = {}
+    order = sampling.job_order(list(cpus))
+    for number, (repeat, name) in enumerate(order):
+        if name in errors:
+            continue
+        where = f"{name}, repeat {repeat + 1}"
+        told(where, number, len(order), "starting")
+
+        def within(text: str, where: str = where, number: int = number) -> None:
+            told(where, number, len(order), f"round {text}")
+
+        folder = out / "jobs" / f"{name}-{repeat}"
+        plan = Plan(
+            out=str(folder.resolve()),
+            rounds=sampling.rounds([_CONDITION], repeat),
+            conditions={_CONDITION: {"kind": "none"}},
+            warmup=sampling.warmup_steps,
+            settle=sampling.settle_steps,
+            steps=sampling.block_steps,
+            limit_s=sampling.limit_s,
+            cpus=tuple(cpus[name]),
+            latency=True,
+        )
+        try:
+            outcome = run(target, start, plan, timeout_s=sampling.timeout_s, within=within)
+            _check(outcome, cpus[name])
+            jobs[name].append(outcome)
+        except RankscopeError as error:
+            errors[name], jobs[name] = str(error), []
+    told("", len(order), len(order), "")
+    if not any(jobs.values()):
+        raise LaunchError(
+            "no job went through:\n" + "\n".join(f"{name}: {why}" for name, why in errors.items()), path=out
+        )
+    compared = compare_jobs(jobs, _CONDITION, NONE, sampling.seed)
+    variants = []
+    for name, lists in cpus.items():
+        each = compared.get(name)
+        latencies = [ns for outcome in jobs[name] for rank in outcome.ranks for ns in rank.latency_ns]
+        variants.append(
+            BoundVariant(
+                name=name,
+                base=name == NONE,
+                cpus=lists,
+                state="failed" if each is None else "done",
+                error=errors.get(name),
+                step=each.step if each else None,
+                difference=each.difference if each else None,
+                beyond_chance=each.beyond_chance if each else None,
+                launch_latency=simple_time(latencies),
+                flags=flags(lists, found_host),
+            )
+        )
+    ranks = [rank for outcomes in jobs.values() for outcome in outcomes for rank in outcome.ranks]
+    if ranks[0].clock == "host":
+        notes.append(THREADS_NOTE)
+    result = Binding(
+        setting=setting_of(sampling, target, sys.argv, ranks, load, notes),
+        world_size=start.ranks,
+        topology=found_host.topology(),
+        variants=variants,
+        recommendation=recommend(compared, NONE, {name: f"bind {name}" for name in cpus}),
+    )
+    save(result, out)
+    return result
+
+
+def _check(outcome: Outcome, lists: Sequence[str]) -> None:
+    """A launcher that binds by itself, or a container that forbids it, would measure something else."""
+    for rank in outcome.ranks:
+        if lists and rank.cpus != lists[rank.local_rank]:
+            raise LaunchError(
+                f"rank {rank.rank} ran on CPUs {rank.cpus}, not on {lists[rank.local_rank]}",
+                path=outcome.folder,
+                hint="does the script bind itself, or the launcher?",
+            )

@@ -1,0 +1,79 @@
+"""Results of experiments as files in an output directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from rankscope.errors import RankscopeError
+from rankscope.measure.results import SCHEMA, AnyResult, Binding, Buckets, Overhead, ProfilerCost, Scaling
+
+KINDS: dict[str, type[AnyResult]] = {
+    "overhead": Overhead,
+    "scaling": Scaling,
+    "buckets": Buckets,
+    "binding": Binding,
+    "profiler": ProfilerCost,
+}
+R = TypeVar("R", Overhead, Scaling, Buckets, Binding, ProfilerCost)
+
+
+def path_in(folder: Path, measurement: str) -> Path:
+    """Where a result lies: ``FOLDER/overhead.json``."""
+    return folder / f"{measurement}.json"
+
+
+def save(result: AnyResult, folder: Path) -> Path:
+    """Write a result into its output directory, whole or not at all.
+
+    Raises:
+        RankscopeError: the file cannot be written.
+    """
+    path = path_in(folder, result.measurement)
+    aside = path.with_name(f".{path.name}.tmp")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        aside.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
+        aside.replace(path)
+    except OSError as error:
+        raise RankscopeError(f"cannot be written: {error.strerror}", path=path, hint="choose another -o") from error
+    return path
+
+
+def load(kind: type[R], folder: Path) -> R:
+    """Read a result of that kind.
+
+    Raises:
+        RankscopeError: there is none, it is not one, or it is of another schema.
+    """
+    name = next(name for name, each in KINDS.items() if each is kind)
+    path = path_in(folder, name)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise RankscopeError(
+            f"cannot be read: {error.strerror}", path=path, hint=f"`rankscope measure {name}` writes it"
+        ) from error
+    try:
+        found = msgspec.json.decode(content, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise RankscopeError(
+            f"no result of `rankscope measure {name}`: {error}", path=path, hint="measure again into a new directory"
+        ) from error
+    if found.schema != SCHEMA or found.measurement != name:
+        raise RankscopeError(
+            f"{found.measurement}, schema {found.schema}; this version reads {name}, schema {SCHEMA}", path=path
+        )
+    return found
+
+
+def load_all(folder: Path) -> list[AnyResult]:
+    """Every result that lies in a directory.
+
+    Raises:
+        RankscopeError: one of them cannot be read.
+    """
+    kinds: list[type[AnyResult]] = [KINDS[name] for name in KINDS if path_in(folder, name).is_file()]
+    return [load(kind, folder) for kind in kinds]  # type: ignore[type-var]  # each of them is one of R

@@ -1,0 +1,37 @@
+"""Where a larger job loses time against one that would scale perfectly."""
+
+from __future__ import annotations
+
+from rankscope.measure.formulas import STRONG
+from rankscope.measure.results import Lost, Traced
+
+
+def lost_at(at: Traced, base: Traced, step_ns: float, base_step_ns: float, ranks: int, mode: str) -> Lost:
+    """The parts of Tn less those of the perfect step, which is T1 / n in strong scaling and T1 in weak.
+
+    The recorded windows say what share of a step each part is; the steps without a profiler say how long a step is.
+
+    Args:
+        at: the traces of this size.
+        base: those that T1 is of.
+        step_ns: Tn.
+        base_step_ns: T1.
+        ranks: n.
+        mode: ``strong`` or ``weak``.
+    """
+    divisor = ranks if mode == STRONG else 1
+    scale_n, scale_1 = step_ns / at.window_ns, base_step_ns / base.window_ns / divisor
+
+    def change(name: str) -> float:
+        return float((getattr(at, name) or 0) * scale_n - (getattr(base, name) or 0) * scale_1)
+
+    # Waiting lies in communication, hidden or not: of what is exposed it can be all at most.
+    wait = None if at.wait_ns is None else min(at.wait_ns, at.exposed_communication_ns) * scale_n
+    return Lost(
+        total_ns=round(step_ns - base_step_ns / divisor),
+        compute_ns=round(change("compute_ns")),
+        exposed_communication_ns=round(change("exposed_communication_ns")),
+        wait_ns=None if wait is None else round(wait),
+        data_loading_ns=round(change("data_loading_ns")),
+        other_ns=round(change("other_ns")),
+    )

@@ -1,0 +1,156 @@
+"""What gradient synchronisation costs: the same job with it and without, block by block in random order."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rankscope.errors import LaunchError
+from rankscope.measure import formulas
+from rankscope.measure.files import save
+from rankscope.measure.jobs import THREADS_NOTE, Outcome, Start, Target, Told, run, series, silent
+from rankscope.measure.results import Overhead, Phases, RankTimes, Share, Time
+from rankscope.measure.sampling import Sampling, load_average, setting_of
+from rankscope.measure.statistics import Float, Series, difference_of, replicates, share_of, time_of
+from rankscope.measure.traced import read_traced
+from rankscope.rundir.measurement import Plan
+
+SYNC, NO_SYNC = "sync", "no_sync"
+CONDITIONS: dict[str, dict[str, Any]] = {
+    SYNC: {"kind": "gradient_sync", "on": True},
+    NO_SYNC: {"kind": "gradient_sync", "on": False},
+}
+_PARTS = ("forward", "backward", "optimizer")
+FSDP_NOTE = (
+    "FSDP: switched off is the reduction of gradients alone; parameters are gathered in both conditions. The traced "
+    "overhead has both"
+)
+
+
+def plan_of(
+    sampling: Sampling, out: Path, repeat: int, *, traced: bool, wrapped: bool = True, optional: bool = False
+) -> Plan:
+    """The plan of a job whose steps are measured with and without synchronisation.
+
+    Args:
+        sampling: what was chosen.
+        out: the job's directory.
+        repeat: which repetition.
+        traced: whether a window is recorded at the end.
+        wrapped: whether there is anybody to synchronise with; else there is one condition.
+        optional: whether a job without a wrapper is measured all the same.
+    """
+    conditions = CONDITIONS if wrapped else {SYNC: CONDITIONS[SYNC]}
+    if optional:
+        conditions = {name: {**each, "optional": True} for name, each in conditions.items()}
+    return Plan(
+        out=str(out.resolve()),
+        rounds=sampling.rounds(list(conditions), repeat),
+        conditions=conditions,
+        warmup=sampling.warmup_steps,
+        settle=sampling.settle_steps,
+        steps=sampling.block_steps,
+        limit_s=sampling.limit_s,
+        traced_steps=sampling.traced_steps if traced else 0,
+        traced_condition=SYNC,
+    )
+
+
+def measure_overhead(
+    target: Target,
+    out: Path,
+    start: Start,
+    sampling: Sampling = Sampling(),  # noqa: B008  # frozen
+    told: Told = silent,
+) -> Overhead:
+    """Measure it, and write ``overhead.json`` and the job's folders into ``out``.
+
+    Raises:
+        LaunchError: the job failed, or there is nothing to synchronise in it.
+    """
+    load = load_average()
+    outcomes: list[Outcome] = []
+    for repeat in range(sampling.repeats):
+        plan = plan_of(sampling, out / f"job{repeat}", repeat, traced=repeat == 0)
+        where = f"job {repeat + 1}"
+        told(where, repeat, sampling.repeats, "starting")
+
+        def within(text: str, where: str = where, repeat: int = repeat) -> None:
+            told(where, repeat, sampling.repeats, f"round {text}")
+
+        outcomes.append(run(target, start, plan, timeout_s=sampling.timeout_s, within=within))
+    told("", sampling.repeats, sampling.repeats, "")
+    result = overhead_of(outcomes, target, sampling, out, load)
+    save(result, out)
+    return result
+
+
+def overhead_of(
+    outcomes: Sequence[Outcome], target: Target, sampling: Sampling, out: Path, load: float | None
+) -> Overhead:
+    """What the jobs measured.
+
+    Raises:
+        LaunchError: a condition is missing.
+    """
+    on, off = series(outcomes, SYNC), series(outcomes, NO_SYNC)
+    if on is None or off is None:
+        raise LaunchError("one of the conditions was never measured", path=outcomes[0].folder)
+    first = outcomes[0].ranks[0]
+    notes = []
+    if first.wrapper != "ddp":
+        notes.append(FSDP_NOTE)
+    if first.world_size == 1:
+        notes.append("one rank: there is nobody to synchronise with, and the difference is the wrapper's own work")
+    if first.clock == "host":
+        notes.append(THREADS_NOTE)
+    drawn = replicates({SYNC: on, NO_SYNC: off}, sampling.seed)
+    traced, why = (None, None) if not sampling.traced_steps else read_traced(outcomes[0].folder, out)
+    if why is not None:
+        notes.append(why)
+    ranks = [each for outcome in outcomes for each in outcome.ranks]
+    return Overhead(
+        setting=setting_of(sampling, target, sys.argv, ranks, load, notes),
+        wrapper=first.wrapper or "",
+        world_size=first.world_size,
+        sync=phases_of(outcomes, SYNC, drawn[SYNC], sampling.seed),
+        no_sync=phases_of(outcomes, NO_SYNC, drawn[NO_SYNC], sampling.seed),
+        sync_cost=difference_of(on, off, drawn[SYNC], drawn[NO_SYNC]),
+        measured_overhead=overhead_share(on, off, drawn[SYNC], drawn[NO_SYNC]),
+        traced=traced,
+        ranks=[
+            RankTimes(each.rank, each.host, round(float(a)), round(float(b)))
+            for each, a, b in zip(outcomes[0].ranks, on.by_rank(), off.by_rank(), strict=True)
+        ],
+    )
+
+
+def overhead_share(on: Series, off: Series, drawn_on: Float, drawn_off: Float) -> Share:
+    """(T_sync - T_no_sync) / T_sync with its interval."""
+    return share_of(
+        formulas.measured_overhead(on.median(), off.median()), formulas.measured_overhead(drawn_on, drawn_off)
+    )
+
+
+def phases_of(outcomes: Sequence[Outcome], condition: str, drawn: Float, seed: int) -> Phases:
+    """A step and its parts.
+
+    Raises:
+        LaunchError: the condition was never measured.
+    """
+    whole = series(outcomes, condition)
+    if whole is None:
+        raise LaunchError(f"{condition} was never measured", path=outcomes[0].folder)
+    parts = {name: found for name in _PARTS if (found := series(outcomes, condition, name)) is not None}
+    rest = None
+    if len(parts) == len(_PARTS):
+        rest = Series(
+            tuple(step - sum(parts[name].jobs[number] for name in _PARTS) for number, step in enumerate(whole.jobs))
+        )
+    times: dict[str, Time] = {}
+    for name, each in {**parts, **({"rest": rest} if rest is not None else {})}.items():
+        times[name] = time_of(each, replicates({name: each}, seed)[name])
+    return replace(Phases(step=time_of(whole, drawn)), **times)

@@ -1,0 +1,103 @@
+"""What profiling costs on this job: per switch of the profiler, and while it waits."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rankscope.measure.files import save
+from rankscope.measure.jobs import THREADS_NOTE, Outcome, Start, Target, Told, run, silent
+from rankscope.measure.results import ProfiledVariant, ProfilerCost
+from rankscope.measure.sampling import Sampling, load_average, setting_of
+from rankscope.measure.statistics import simple_time
+from rankscope.measure.variants import compare_conditions
+from rankscope.rundir.measurement import Block, Plan
+
+NONE, WAITING, RECORDING, ALL = "none", "waiting", "recording", "all"
+SWITCHES = ("record_shapes", "with_stack", "profile_memory", "with_flops", "with_modules")
+
+
+def conditions_of(switches: tuple[str, ...] = SWITCHES) -> dict[str, dict[str, Any]]:
+    """By name: no profiler, one that waits, one that records, each switch alone, and all of them."""
+    return {
+        NONE: {"kind": "none"},
+        WAITING: {"kind": "waiting"},
+        RECORDING: {"kind": "profile", "switches": []},
+        **{switch: {"kind": "profile", "switches": [switch]} for switch in switches},
+        ALL: {"kind": "profile", "switches": list(switches)},
+    }
+
+
+def measure_profiler(
+    target: Target,
+    out: Path,
+    start: Start,
+    sampling: Sampling = Sampling(blocks=10, block_steps=3),  # noqa: B008  # frozen
+    told: Told = silent,
+) -> ProfilerCost:
+    """Measure it, and write ``profiler.json`` and the jobs' folders into ``out``.
+
+    Raises:
+        LaunchError: the job failed.
+    """
+    load = load_average()
+    conditions = conditions_of()
+    sampling = replace(sampling, settle_steps=max(1, sampling.settle_steps))  # the profiler's warm-up
+    outcomes: list[Outcome] = []
+    for repeat in range(sampling.repeats):
+        plan = Plan(
+            out=str((out / f"job{repeat}").resolve()),
+            rounds=sampling.rounds(list(conditions), repeat),
+            conditions=conditions,
+            warmup=sampling.warmup_steps,
+            settle=sampling.settle_steps,
+            steps=sampling.block_steps,
+            limit_s=sampling.limit_s,
+        )
+        where = f"job {repeat + 1}"
+        told(where, repeat, sampling.repeats, "starting")
+
+        def within(text: str, where: str = where, repeat: int = repeat) -> None:
+            told(where, repeat, sampling.repeats, f"round {text}")
+
+        outcomes.append(run(target, start, plan, timeout_s=sampling.timeout_s, within=within))
+    told("", sampling.repeats, sampling.repeats, "")
+    compared = compare_conditions(outcomes, list(conditions), NONE, sampling.seed)
+    first = outcomes[0].ranks[0]
+    variants = []
+    for name, each in compared.items():
+        blocks = [b for o in outcomes for rank in o.ranks for b in rank.blocks if b.condition == name]
+        variants.append(
+            ProfiledVariant(
+                name=name,
+                base=name == NONE,
+                switches=list(conditions[name].get("switches", [])),
+                step=each.step,
+                cost=each.difference,
+                beyond_chance=each.beyond_chance,
+                stop=simple_time([b.stop_ns for b in blocks if b.stop_ns is not None]),
+                save=simple_time([b.save_ns for b in blocks if b.save_ns is not None]),
+                bytes_per_step=_bytes(blocks),
+            )
+        )
+    result = ProfilerCost(
+        setting=setting_of(
+            sampling,
+            target,
+            sys.argv,
+            [each for outcome in outcomes for each in outcome.ranks],
+            load,
+            [THREADS_NOTE] if first.clock == "host" else [],
+        ),
+        world_size=first.world_size,
+        variants=variants,
+    )
+    save(result, out)
+    return result
+
+
+def _bytes(blocks: list[Block]) -> int | None:
+    sizes = [block.trace_bytes / len(block.step_ns) for block in blocks if block.trace_bytes]
+    return round(sum(sizes) / len(sizes)) if sizes else None

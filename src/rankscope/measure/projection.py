@@ -1,0 +1,61 @@
+"""What larger sizes would do if a law that fits the measured ones held on: a projection, not a measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from rankscope.measure.formulas import STRONG, fit_law, speed_up
+from rankscope.measure.results import Projected, Projection, Size
+from rankscope.measure.statistics import Float, Series, share_of
+
+_DOUBLINGS = 3
+"""Further than this many doublings of the largest measured size, nothing is said."""
+_DRAWN = 300
+_FORMULA = "S(n) = n / (1 + sigma (n - 1) + kappa n (n - 1))"
+_ASSUMPTIONS = (
+    "contention and coherence stay what they are at the sizes that were measured",
+    "further ranks are like these: the same devices, the same network between any two of them",
+    "sizes within one host say nothing of a network between hosts",
+    "intervals hold the noise of the measurement, not the error of the law",
+)
+
+
+def project(
+    sizes: Sequence[Size], t1: float, drawn1: Float, times: Mapping[str, tuple[Series, Float]], mode: str
+) -> Projection | None:
+    """Fit the law to the sizes above 1 that were measured, and say what it gives for up to eight times the largest.
+
+    Args:
+        sizes: those of the study; oversubscribed ones are left out.
+        t1, drawn1: the base's step and its replicates.
+        times: series and replicates by name of the size.
+        mode: ``strong`` or ``weak``.
+    """
+    used = [size for size in sizes if size.name in times and size.ranks > 1 and not size.oversubscribed]
+    if not used or t1 <= 0:
+        return None
+    ranks = [size.ranks for size in used]
+    law = fit_law(ranks, [float(speed_up(t1, times[s.name][0].median(), s.ranks, mode)) for s in used])
+    some = min(_DRAWN, len(drawn1), *(len(times[size.name][1]) for size in used))
+    laws = [
+        fit_law(ranks, [float(speed_up(drawn1[at], times[s.name][1][at], s.ranks, mode)) for s in used])
+        for at in range(some)
+    ]
+    points = []
+    for n in sorted({*ranks, *(max(ranks) * 2**k for k in range(1, _DOUBLINGS + 1))}):
+        value, drawn = law.speed_up(n), np.asarray([each.speed_up(n) for each in laws])
+        step = t1 / value if mode == STRONG else n * t1 / value
+        points.append(Projected(n, share_of(value, drawn), share_of(value / n, drawn / n), round(step)))
+    one = len(set(ranks)) == 1
+    kept = "of the global batch's work" if mode == STRONG else "of the work, which grows with the ranks"
+    return Projection(
+        model="amdahl" if one else "usl",
+        formula=_FORMULA + (", kappa = 0: one size above 1 cannot tell the two apart" if one else ""),
+        contention=law.contention,
+        coherence=law.coherence,
+        fitted_ranks=sorted(set(ranks)),
+        assumptions=[*_ASSUMPTIONS, f"n is the number of ranks, S the speed-up {kept}"],
+        points=points,
+    )

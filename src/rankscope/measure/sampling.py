@@ -1,0 +1,121 @@
+"""How an experiment samples: blocks of steps in random order, repeated jobs, and what is said of it."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import random
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rankscope.errors import ConfigError
+from rankscope.measure.jobs import Target
+from rankscope.measure.results import Setting
+from rankscope.measure.statistics import CONFIDENCE, LEAST_BLOCKS, METHOD
+from rankscope.rundir.manifest import redact
+from rankscope.rundir.measurement import EARLY, RankMeasurement
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """What can be chosen of every experiment."""
+
+    blocks: int = 20
+    """Blocks of each condition in each job."""
+    block_steps: int = 5
+    """Steps of a block that count."""
+    settle_steps: int = 1
+    """Steps of a block before those."""
+    warmup_steps: int = 8
+    """Steps of a job before its first block: compiling, caches, DDP's rebuilding of its buckets."""
+    repeats: int = 1
+    """Jobs of each configuration."""
+    traced_steps: int = 4
+    """Steps of the profiled window behind the blocks; 0 for none."""
+    seed: int = 0
+    limit_s: float | None = 300.0
+    """A job begins no new round of blocks after so many seconds, once it has :data:`LEAST_BLOCKS`."""
+    timeout_s: float = 3600.0
+    """A job that has not ended by then is."""
+
+    def __post_init__(self) -> None:
+        for name in ("blocks", "block_steps", "repeats"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name.replace('_', '-')} must be at least 1, not {getattr(self, name)}")
+        if self.warmup_steps < 1 or self.settle_steps < 0 or self.traced_steps < 0:
+            raise ConfigError("a job needs at least one step of warm-up, and no number of steps is below 0")
+
+    def rounds(self, conditions: Sequence[str], repeat: int) -> tuple[tuple[str, ...], ...]:
+        """The order of the blocks of one job: each round has every condition once, in an order of its own."""
+        rng = random.Random(f"{self.seed} {repeat}")
+        return tuple(tuple(rng.sample(list(conditions), len(conditions))) for _ in range(self.blocks))
+
+    def job_order(self, names: Sequence[str]) -> list[tuple[int, str]]:
+        """Repeat and name of each job: the names interleaved, each repeat in an order of its own."""
+        order: list[tuple[int, str]] = []
+        for repeat in range(self.repeats):
+            rng = random.Random(f"{self.seed} jobs {repeat}")
+            order += [(repeat, name) for name in rng.sample(list(names), len(names))]
+        return order
+
+
+def setting_of(
+    sampling: Sampling,
+    target: Target,
+    command: Sequence[str],
+    ranks: Sequence[RankMeasurement],
+    load: float | None,
+    notes: Sequence[str] = (),
+) -> Setting:
+    """What every result says of how it was measured.
+
+    Args:
+        sampling: what was chosen.
+        target: what was run.
+        command: the command line.
+        ranks: what was measured, of all jobs.
+        load: the machine's before it.
+        notes: further ones.
+    """
+    from rankscope import __version__
+
+    said = list(dict.fromkeys([*notes, *(note for each in ranks for note in each.notes)]))
+    if any(each.ended == EARLY for each in ranks):
+        said.append(
+            f"the script ended before the plan was done, after {max(each.steps for each in ranks)} steps: what was "
+            "complete is used; let it make more steps, or choose fewer --blocks"
+        )
+    fewest = min((len({b.round for b in each.blocks}) for each in ranks), default=0)
+    if 0 < fewest < LEAST_BLOCKS and fewest * sampling.repeats < LEAST_BLOCKS:
+        said.append(f"{fewest} blocks are too few for an interval: it takes {LEAST_BLOCKS}")
+    first = ranks[0] if ranks else None
+    return Setting(
+        created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        target=shlex.join(redact(shlex.split(target.label))),
+        command=redact(command),
+        seed=sampling.seed,
+        confidence=CONFIDENCE,
+        method=METHOD,
+        warmup_steps=sampling.warmup_steps,
+        settle_steps=sampling.settle_steps,
+        block_steps=sampling.block_steps,
+        blocks=sampling.blocks,
+        repeats=sampling.repeats,
+        rankscope=__version__,
+        torch=first.torch if first else None,
+        hosts=sorted({each.host for each in ranks}),
+        device=first.device if first else None,
+        clock=first.clock if first else None,
+        load=load,
+        notes=said,
+    )
+
+
+def load_average() -> float | None:
+    """Over one minute; None where the system does not say."""
+    ask = getattr(os, "getloadavg", None)  # not on Windows
+    try:
+        return round(float(ask()[0]), 2) if ask is not None else None
+    except OSError:
+        return None

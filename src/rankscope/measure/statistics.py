@@ -1,0 +1,174 @@
+"""Medians of step times and their uncertainty.
+
+A time is the median over steps of the slowest rank. Steps that follow one another are alike (a neighbour on the
+machine, a clock that steps down), so the interval does not take them for independent: it resamples whole blocks, and
+where a job was repeated, jobs first and blocks within them (a percentile bootstrap of clusters: B. Efron and
+R. Tibshirani, An Introduction to the Bootstrap, 1993, chapters 8 and 13). Conditions that were measured in one job are
+resampled together, round by round, so that what both suffered cancels in their difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from rankscope.measure.results import Share, Time
+
+Float = npt.NDArray[np.float64]
+CONFIDENCE = 0.99
+"""A second measurement, as noisy as the first, falls into a 99 % interval in 93 % of cases, into a 95 % one in 83."""
+REPLICATES = 2000
+LEAST_BLOCKS = 5
+"""Of fewer blocks, nothing is said."""
+
+METHOD = (
+    "median over steps of the slowest rank; percentile bootstrap over blocks of consecutive steps, and over jobs where "
+    f"they were repeated; conditions of one job resampled together; {REPLICATES} replicates"
+)
+
+
+@dataclass(frozen=True)
+class Series:
+    """Times of one condition.
+
+    Args:
+        jobs: of each job an array of (rounds, ranks, steps), in nanoseconds.
+    """
+
+    jobs: tuple[Float, ...]
+
+    @property
+    def blocks(self) -> int:
+        """Blocks in all."""
+        return sum(len(job) for job in self.jobs)
+
+    def by_rank(self) -> Float:
+        """Each rank's median over all steps."""
+        medians: Float = np.median(np.concatenate([_flat(job) for job in self.jobs], axis=1), axis=1)
+        return medians
+
+    def median(self) -> float:
+        """The slowest rank's."""
+        return float(self.by_rank().max())
+
+    def quartiles(self) -> tuple[float, float]:
+        """Of the slowest rank's steps."""
+        steps = np.concatenate([_flat(job) for job in self.jobs], axis=1)[int(self.by_rank().argmax())]
+        low, high = np.quantile(steps, [0.25, 0.75])
+        return float(low), float(high)
+
+
+def replicates(series: Mapping[str, Series], seed: int, salt: int = 0, count: int = REPLICATES) -> dict[str, Float]:
+    """Medians of resampled blocks, ``count`` of each series; empty where there is too little.
+
+    Args:
+        series: conditions that were measured in the same jobs, with the same rounds.
+        seed: of the choice of jobs. What has the same seed and as many jobs chooses the same: repetitions that were
+            run side by side are resampled side by side.
+        salt: of the choice of rounds, beside the seed.
+        count: how many.
+    """
+    first = next(iter(series.values()), None)
+    if first is None or first.blocks < LEAST_BLOCKS:
+        return {name: np.empty(0) for name in series}
+    jobs = len(first.jobs)
+    chosen = np.random.default_rng(seed).integers(jobs, size=(count, jobs))
+    rng = np.random.default_rng([seed, 1 + salt])
+    rounds = [[rng.integers(len(first.jobs[j]), size=len(first.jobs[j])) for j in row] for row in chosen]
+    found = {}
+    for name, each in series.items():
+        medians = np.empty(count)
+        for at in range(count):
+            picked = [_flat(each.jobs[j][which]) for j, which in zip(chosen[at], rounds[at], strict=True)]
+            medians[at] = np.median(np.concatenate(picked, axis=1), axis=1).max()
+        found[name] = medians
+    return found
+
+
+def time_of(series: Series, resampled: Float) -> Time:
+    """A median with its interval and spread."""
+    low, high = _bounds(resampled)
+    p25, p75 = series.quartiles()
+    return Time(
+        median_ns=round(series.median()),
+        low_ns=None if low is None else round(low),
+        high_ns=None if high is None else round(high),
+        p25_ns=round(p25),
+        p75_ns=round(p75),
+        samples=sum(job.shape[0] * job.shape[2] for job in series.jobs),
+        blocks=series.blocks,
+    )
+
+
+def difference_of(a: Series, b: Series, resampled_a: Float, resampled_b: Float) -> Time:
+    """a - b, of conditions that were resampled together."""
+    low, high = _bounds(resampled_a - resampled_b)
+    return Time(
+        median_ns=round(a.median() - b.median()),
+        low_ns=None if low is None else round(low),
+        high_ns=None if high is None else round(high),
+        samples=sum(job.shape[0] * job.shape[2] for job in a.jobs),
+        blocks=a.blocks,
+    )
+
+
+def share_of(value: float, resampled: Float) -> Share:
+    """A ratio with the interval of its replicates."""
+    return Share(float(value), *_bounds(resampled))
+
+
+def beyond_chance(share: Share) -> bool | None:
+    """Whether the interval excludes 0; None where there is none."""
+    if share.low is None or share.high is None:
+        return None
+    return share.low > 0 or share.high < 0
+
+
+def simple_time(values: Sequence[int]) -> Time | None:
+    """The median of single measurements, with its interval by order statistics: the ranks between which the median lies
+    are binomial, whatever the distribution (H. A. David and H. N. Nagaraja, Order Statistics, 2003, section 7.1)."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    n = len(ordered)
+    low, high = _median_ranks(n)
+    return Time(
+        median_ns=round(float(np.median(ordered))),
+        low_ns=None if low is None else ordered[low],
+        high_ns=None if high is None else ordered[high],
+        p25_ns=round(float(np.quantile(ordered, 0.25))),
+        p75_ns=round(float(np.quantile(ordered, 0.75))),
+        samples=n,
+        blocks=n,
+    )
+
+
+def _median_ranks(n: int) -> tuple[int | None, int | None]:
+    """The places, from 0, of the order statistics that hold the median between them with the confidence."""
+    tail, total, weight = 0.0, (1 - CONFIDENCE) / 2, 0.5**n if n < 1000 else 0.0
+    if weight == 0.0:
+        half = 2.576 * n**0.5 / 2
+        return max(0, int(n / 2 - half)), min(n - 1, int(n / 2 + half))
+    for k in range(n):
+        tail += weight
+        if tail > total:
+            return (None, None) if k == 0 else (k - 1, n - k)
+        weight = weight * (n - k) / (k + 1)
+    return None, None
+
+
+def _bounds(resampled: Float) -> tuple[float | None, float | None]:
+    if len(resampled) == 0:
+        return None, None
+    outside = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(resampled, [outside, 1 - outside])
+    return float(low), float(high)
+
+
+def _flat(job: Float) -> Float:
+    """(rounds, ranks, steps) as (ranks, rounds x steps)."""
+    flat: Float = job.transpose(1, 0, 2).reshape(job.shape[1], -1)
+    return flat

@@ -1,0 +1,91 @@
+"""Several ways to run one job, held against one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rankscope.measure.jobs import Outcome, series
+from rankscope.measure.results import Recommendation, Share, Time
+from rankscope.measure.statistics import Float, Series, beyond_chance, replicates, share_of, time_of
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A variant's step, beside the base's."""
+
+    step: Time
+    difference: Share | None
+    """(T - T_base) / T_base; None for the base."""
+    beyond_chance: bool | None
+
+
+def compare_jobs(jobs: Mapping[str, Sequence[Outcome]], condition: str, base: str, seed: int) -> dict[str, Compared]:
+    """Variants that were jobs of their own; those that were repeated side by side are resampled side by side.
+
+    Args:
+        jobs: by variant.
+        condition: what their steps are called.
+        base: the variant that the others are held against.
+        seed: of the bootstrap.
+    """
+    found = {name: each for name, outcomes in jobs.items() if outcomes and (each := series(outcomes, condition))}
+    drawn = {name: replicates({name: each}, seed, salt)[name] for salt, (name, each) in enumerate(found.items())}
+    return _compared(found, drawn, base)
+
+
+def compare_conditions(outcomes: Sequence[Outcome], names: Sequence[str], base: str, seed: int) -> dict[str, Compared]:
+    """Variants that were conditions of the same jobs."""
+    found = {name: each for name in names if (each := series(outcomes, name)) is not None}
+    return _compared(found, replicates(found, seed), base)
+
+
+def _compared(found: Mapping[str, Series], drawn: Mapping[str, Float], base: str) -> dict[str, Compared]:
+    compared = {}
+    for name, each in found.items():
+        difference = None
+        if name != base and base in found:
+            t0, spread = found[base].median(), np.empty(0)
+            if len(drawn[name]) == len(drawn[base]):
+                spread = drawn[name] / drawn[base] - 1
+            difference = share_of(each.median() / t0 - 1, spread)
+        beyond = beyond_chance(difference) if difference is not None else None
+        compared[name] = Compared(time_of(each, drawn[name]), difference, beyond)
+    return compared
+
+
+def recommend(compared: Mapping[str, Compared], base: str, how: Mapping[str, str]) -> Recommendation:
+    """The fastest variant that is faster than the base by more than chance; none otherwise.
+
+    Args:
+        compared: all variants.
+        base: the one that is there now.
+        how: what to write for a variant.
+    """
+    if base not in compared:
+        return Recommendation(None, None, "nothing to compare with: the base failed")
+    better = [
+        name
+        for name, each in compared.items()
+        if each.beyond_chance and each.difference is not None and each.difference.value < 0
+    ]
+    t0 = compared[base].step.median_ns
+    if not better:
+        unsaid = all(each.beyond_chance is None for name, each in compared.items() if name != base)
+        text = (
+            "too few blocks to tell the variants apart"
+            if unsaid
+            else "keep what is there: no variant is faster by more than chance"
+        )
+        return Recommendation(None, None, text)
+    best = min(better, key=lambda name: compared[name].step.median_ns)
+    difference = compared[best].difference
+    if difference is None or difference.high is None or difference.low is None:
+        return Recommendation(None, None, "too few blocks to tell the variants apart")
+    text = (
+        f"{how.get(best, best)}: {-100 * difference.value:.1f} % faster "
+        f"({-100 * difference.high:.1f} to {-100 * difference.low:.1f} %)"
+    )
+    return Recommendation(best, t0 - compared[best].step.median_ns, text)

@@ -1,0 +1,269 @@
+"""What an experiment found, for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from rankscope.measure.results import (
+    AnyResult,
+    Binding,
+    Buckets,
+    Lost,
+    Overhead,
+    ProfilerCost,
+    Recommendation,
+    Scaling,
+    Setting,
+    Share,
+    Size,
+    Time,
+    Traced,
+)
+from rankscope.report.words import NOTHING, number_of, plain
+
+
+def measured(result: AnyResult) -> RenderableType:
+    """The result as tables, with how it was measured and what the reader has to know."""
+    if isinstance(result, Overhead):
+        parts = _overhead(result)
+    elif isinstance(result, Scaling):
+        parts = _scaling(result)
+    elif isinstance(result, Buckets):
+        parts = _buckets(result)
+    elif isinstance(result, Binding):
+        parts = _binding(result)
+    else:
+        parts = _profiler(result)
+    return Group(*parts, *_setting(result.setting))
+
+
+def _overhead(result: Overhead) -> list[RenderableType]:
+    table = _table("", "sync", "no sync", "difference")
+    for name in ("step", "forward", "backward", "optimizer", "rest"):
+        on, off = getattr(result.sync, name), getattr(result.no_sync, name)
+        if on is None or off is None:
+            continue
+        difference = _time(result.sync_cost) if name == "step" else _signed(on.median_ns - off.median_ns)
+        table.add_row(name, _time(on), _time(off), difference)
+    share = result.measured_overhead
+    lines = [
+        _line(f"Gradient synchronisation: {_share(share)} of the step, measured", bold=True),
+        *([_line(_exposed(result.traced))] if result.traced is not None else []),
+    ]
+    head = f"{result.wrapper.upper()} on {result.world_size} ranks, {result.setting.device or 'device unknown'}"
+    return [_line(head), table, Text(), *lines]
+
+
+def _exposed(traced: Traced) -> str:
+    hidden = "" if traced.overlap_ratio is None else f", {_percent(traced.overlap_ratio)} of it hidden by compute"
+    return (
+        f"Exposed communication: {_percent(traced.exposed_share)} of the step, traced "
+        f"({number_of(traced.communication_ns, 'ns')} a step{hidden})"
+    )
+
+
+def _scaling(result: Scaling) -> list[RenderableType]:
+    table = _table("ranks", "step", "speed-up", "efficiency", "1 − efficiency", "measured", "exposed", "")
+    for size in result.sizes:
+        table.add_row(
+            size.name,
+            _time(size.step),
+            _ratio(size.speed_up),
+            _share(size.efficiency),
+            _share(size.derived_overhead),
+            _share(size.measured_overhead),
+            NOTHING if size.traced is None else _percent(size.traced.exposed_share),
+            _remark(size),
+        )
+    parts: list[RenderableType] = [
+        _line(f"{result.mode} scaling; T1 is {_base(result.base)}; overheads: derived, measured, traced"),
+        table,
+    ]
+    errors = [size for size in result.sizes if size.error]
+    parts += [_line(f"{size.name} failed: {plain(size.error, limit=600)}") for size in errors]
+    lost = [(size, size.lost) for size in result.sizes if size.lost is not None and not size.oversubscribed]
+    if lost:
+        parts += [Text(), _line("What a step is longer by than the perfect one, from the traces"), _lost(lost)]
+    if result.projection is not None:
+        projected = _table("ranks", "speed-up", "efficiency", "step")
+        for point in result.projection.points:
+            projected.add_row(
+                str(point.ranks), _ratio(point.speed_up), _share(point.efficiency), number_of(point.step_ns, "ns")
+            )
+        law = result.projection
+        parts += [
+            Text(),
+            _line(
+                f"Projection, not measured ({law.model}: {law.formula}; sigma {law.contention:.4f}, "
+                f"kappa {law.coherence:.6f}), if {'; '.join(law.assumptions)}"
+            ),
+            projected,
+        ]
+    return parts
+
+
+def _base(base: str | None) -> str:
+    return {"plain": "the plain process", "1": "the job of one rank", None: "unknown"}.get(base, str(base))
+
+
+def _remark(size: Size) -> str:
+    said = [] if size.state == "done" else [size.state]
+    return ", ".join(said + (["oversubscribed"] if size.oversubscribed else []))
+
+
+def _lost(lost: Sequence[tuple[Size, Lost]]) -> RenderableType:
+    table = _table("ranks", "in all", "compute", "exposed communication", "of it waiting", "data loading", "other")
+    for size, each in lost:
+        table.add_row(
+            size.name,
+            _signed(each.total_ns),
+            _signed(each.compute_ns),
+            _signed(each.exposed_communication_ns),
+            NOTHING if each.wait_ns is None else number_of(each.wait_ns, "ns"),
+            _signed(each.data_loading_ns),
+            _signed(each.other_ns),
+        )
+    return table
+
+
+def _buckets(result: Buckets) -> list[RenderableType]:
+    table = _table("", "step", "difference", "all-reduces", "buckets", "first", "hidden", "exposed")
+    for variant in result.variants:
+        sizes, traced = variant.bucket_bytes or [], variant.traced
+        reduces = traced.all_reduces if traced is not None else None
+        hidden = traced.overlap_ratio if traced is not None else None
+        table.add_row(
+            variant.name,
+            _time(variant.step) if variant.state == "done" else "failed",
+            _difference(variant.difference, variant.beyond_chance),
+            NOTHING if reduces is None else f"{reduces:.4g}",
+            str(len(sizes)) if sizes else NOTHING,
+            number_of(sizes[0], "bytes") if sizes else NOTHING,
+            NOTHING if hidden is None else _percent(hidden),
+            NOTHING if traced is None else number_of(traced.exposed_communication_ns, "ns"),
+        )
+    failed = [_line(f"{each.name} failed: {plain(each.error, limit=600)}") for each in result.variants if each.error]
+    return [
+        _line(f"{result.wrapper.upper()} on {result.world_size} ranks"),
+        table,
+        *failed,
+        Text(),
+        _advice(result.recommendation),
+    ]
+
+
+def _binding(result: Binding) -> list[RenderableType]:
+    host = result.topology
+    table = _table("", "step", "difference", "launch", "CPUs of each rank")
+    for variant in result.variants:
+        table.add_row(
+            variant.name,
+            _time(variant.step) if variant.state == "done" else "failed",
+            _difference(variant.difference, variant.beyond_chance),
+            _time(variant.launch_latency),
+            plain(" : ".join(variant.cpus) or "any"),
+        )
+    failed = [_line(f"{each.name} failed: {plain(each.error, limit=600)}") for each in result.variants if each.error]
+    parts: list[RenderableType] = [
+        _line(
+            f"{result.world_size} ranks on {host.cores} cores (CPUs {host.cpus}), {host.sockets} sockets, "
+            f"{len(host.nodes)} NUMA nodes, {len(host.devices)} devices"
+        ),
+        table,
+        *failed,
+        Text(),
+        _advice(result.recommendation),
+    ]
+    for variant in result.variants:
+        if variant.cpus and variant.state == "done":
+            parts += [Text(), _line(f"{variant.name}:", bold=True)]
+            parts += [_line(f"  {name}: {text}") for name, text in variant.flags.items()]
+    return parts
+
+
+def _profiler(result: ProfilerCost) -> list[RenderableType]:
+    table = _table("", "step", "cost", "stop", "save", "trace a step")
+    for variant in result.variants:
+        size = variant.bytes_per_step
+        table.add_row(
+            variant.name,
+            _time(variant.step),
+            _difference(variant.cost, variant.beyond_chance),
+            NOTHING if variant.stop is None else number_of(variant.stop.median_ns, "ns"),
+            NOTHING if variant.save is None else number_of(variant.save.median_ns, "ns"),
+            NOTHING if size is None else number_of(size, "bytes"),
+        )
+    return [_line(f"{result.world_size} ranks"), table]
+
+
+def _advice(advice: Recommendation) -> RenderableType:
+    return _line(advice.text[:1].upper() + advice.text[1:], bold=True)
+
+
+def _setting(setting: Setting) -> list[RenderableType]:
+    load = "" if setting.load is None else f"; load average before {setting.load:g}"
+    lines = [
+        f"± is the {100 * setting.confidence:.0f} % interval: {setting.method}.",
+        f"{setting.repeats} jobs of each kind, {setting.blocks} blocks of {setting.block_steps} steps, "
+        f"{setting.settle_steps} to settle, {setting.warmup_steps} of warm-up; seed {setting.seed}; "
+        f"clock: {setting.clock}{load}.",
+        *setting.notes,
+    ]
+    return [Text(), *(_line(line, style="dim") for line in lines)]
+
+
+def _table(*columns: str) -> Table:
+    table = Table(header_style="bold", box=None, pad_edge=False)
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number == 0 or number == len(columns) - 1 else "right")
+    return table
+
+
+def _line(text: str, *, bold: bool = False, style: str = "") -> Text:
+    return Text(plain(text, limit=2000), style="bold" if bold else style)
+
+
+def half_width(low: float | None, high: float | None) -> float | None:
+    """Half of an interval."""
+    return None if low is None or high is None else (high - low) / 2
+
+
+def _time(time: Time | None) -> str:
+    if time is None:
+        return NOTHING
+    half = half_width(time.low_ns, time.high_ns)
+    return number_of(time.median_ns, "ns") + ("" if half is None else f" ± {number_of(half, 'ns')}")
+
+
+def _signed(ns: float) -> str:
+    return ("+" if ns > 0 else "−" if ns < 0 else "") + number_of(abs(ns), "ns")
+
+
+def _share(share: Share | None) -> str:
+    if share is None:
+        return NOTHING
+    half = half_width(share.low, share.high)
+    return _percent(share.value) + ("" if half is None else f" ± {100 * half:.1f}")
+
+
+def _ratio(share: Share | None) -> str:
+    if share is None:
+        return NOTHING
+    half = half_width(share.low, share.high)
+    return f"{share.value:.2f}" + ("" if half is None else f" ± {half:.2f}")
+
+
+def _difference(share: Share | None, beyond: bool | None) -> str:
+    if share is None:
+        return NOTHING
+    half = half_width(share.low, share.high)
+    told = f"{100 * share.value:+.1f} %" + ("" if half is None else f" ± {100 * half:.1f}")
+    return told + (" chance" if beyond is False else "")
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f} %"

@@ -1,0 +1,186 @@
+"""What an experiment tells a job to do, and what each rank writes of it.
+
+The plan is one JSON file that all ranks read; its path is in :data:`PLAN_VARIABLE`. Each rank writes its own
+``measured/rank3.json`` into the plan's directory, atomically, and nobody else's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rankscope.errors import RankscopeError
+
+PLAN_VARIABLE = "RANKSCOPE_EXPERIMENT"
+SCHEMA = 1
+COMPLETE, EARLY, FAILED = "complete", "early", "failed"
+"""How a rank's measurement ended: as planned, with the script before its time, by an error."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is done in one job, step by step, the same on all ranks."""
+
+    out: str
+    """Where results and traces go, absolute."""
+    rounds: tuple[tuple[str, ...], ...]
+    """Names of conditions in the order in which they are run: one block of steps each. Each round has all of them."""
+    conditions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By name, ``{"kind": …}`` and what that kind needs; see ``rankscope.capture.experiments.conditions``."""
+    warmup: int = 5
+    """Steps before the first block."""
+    settle: int = 1
+    """Steps of each block that do not count."""
+    steps: int = 5
+    """Steps of each block that count."""
+    limit_s: float | None = None
+    """No new round begins after so many seconds since the first block, once there are ``least_rounds``."""
+    least_rounds: int = 5
+    traced_steps: int = 0
+    """Steps to record after the last block."""
+    traced_condition: str | None = None
+    """In which condition."""
+    wrapper: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments that DistributedDataParallel or FullyShardedDataParallel get, over the script's own."""
+    cpus: tuple[str, ...] = ()
+    """CPUs of each local rank, as ``0-3,8``: the process binds itself to them before anything is loaded."""
+    latency: bool = False
+    """Measure how long a kernel takes from its launch to its start."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Consecutive steps of one condition on one rank; nanoseconds by step."""
+
+    condition: str
+    round: int
+    step_ns: tuple[int, ...]
+    forward_ns: tuple[int, ...] = ()
+    """Empty where no forward was seen; the same for the others."""
+    backward_ns: tuple[int, ...] = ()
+    optimizer_ns: tuple[int, ...] = ()
+    stop_ns: int | None = None
+    """How long a recording's stop took."""
+    save_ns: int | None = None
+    """How long it took to write it."""
+    trace_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class RankMeasurement:
+    """What one rank measured."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    host: str
+    ended: str
+    steps: int
+    """Steps that the job made, all of them."""
+    clock: str
+    device: str
+    torch: str
+    error: str | None = None
+    wrapper: str | None = None
+    batch: int | None = None
+    buckets: tuple[int, ...] = ()
+    """Bytes of DDP's buckets in their order."""
+    cpus: str = ""
+    """CPUs that this process may use."""
+    blocks: tuple[Block, ...] = ()
+    latency_ns: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
+    schema: int = SCHEMA
+
+
+def plan_path(folder: Path) -> Path:
+    """Where the plan of a job lies."""
+    return folder / "plan.json"
+
+
+def measured_path(folder: Path, rank: int) -> Path:
+    """Where a rank's measurement lies."""
+    return folder / "measured" / f"rank{rank}.json"
+
+
+def progress_path(folder: Path) -> Path:
+    """Where rank 0 says which block it has come to."""
+    return folder / "measured" / "progress"
+
+
+def write_plan(plan: Plan) -> Path:
+    """Write it into its directory."""
+    path = plan_path(Path(plan.out))
+    _write(path, asdict(plan))
+    return path
+
+
+def read_plan(path: str | os.PathLike[str]) -> Plan:
+    """Read a plan.
+
+    Raises:
+        RankscopeError: it cannot be read, or is none.
+    """
+    raw = _read(Path(path))
+    try:
+        raw["rounds"] = tuple(tuple(each) for each in raw["rounds"])
+        raw["cpus"] = tuple(raw.get("cpus", ()))
+        return Plan(**raw)
+    except (KeyError, TypeError) as error:
+        raise RankscopeError(f"no plan of an experiment: {error}", path=path) from None
+
+
+def write_measurement(folder: Path, measured: RankMeasurement) -> Path:
+    """Write a rank's measurement, whole or not at all."""
+    path = measured_path(folder, measured.rank)
+    _write(path, asdict(measured))
+    return path
+
+
+def read_measurements(folder: Path) -> list[RankMeasurement]:
+    """What the ranks of a job measured, in their order; none where no rank wrote anything.
+
+    Raises:
+        RankscopeError: a file that is none.
+    """
+    found = [_measurement(path) for path in (folder / "measured").glob("rank*.json")]
+    return sorted(found, key=lambda each: each.rank)
+
+
+def _measurement(path: Path) -> RankMeasurement:
+    raw = _read(path)
+    try:
+        if raw["schema"] != SCHEMA:
+            raise RankscopeError(f"a measurement of schema {raw['schema']}, not {SCHEMA}", path=path)
+        raw["blocks"] = tuple(_block(each) for each in raw["blocks"])
+        for name in ("buckets", "latency_ns", "notes"):
+            raw[name] = tuple(raw[name])
+        return RankMeasurement(**raw)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise RankscopeError(f"no measurement of a rank: {error}", path=path) from None
+
+
+def _block(raw: dict[str, Any]) -> Block:
+    given: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()}
+    return Block(**given)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RankscopeError(f"cannot be read: {error}", path=path) from None
+    if not isinstance(raw, dict):
+        raise RankscopeError("holds no JSON object", path=path)
+    return raw
+
+
+def _write(path: Path, value: Mapping[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    aside.write_text(json.dumps(value), encoding="utf-8")
+    aside.replace(path)

@@ -1,0 +1,45 @@
+"""Where a finding is seen best: one rank and one step, for the page to lead to.
+
+A finding about many ranks or all steps has no one place. Of the ranks and steps that it names (all, where it names
+none) this takes the place where most is to be seen: for a straggler the step in which it came latest to a collective,
+for everything else the longest step. The values are those of `heat`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rankscope.results import Finding
+
+_BY_LATENESS = frozenset(("straggler",))
+
+
+def place_of(finding: Finding, heat: Mapping[str, Any]) -> dict[str, int | None] | None:
+    """The rank and the step of a finding; None where it names neither.
+
+    Args:
+        finding: what is said of the run.
+        heat: ranks, steps and their values, row-major by rank, as `heat.heat` gives them.
+    """
+    if not finding.ranks and not finding.steps:
+        return None
+    kinds = ("lateness_ns", "step_ns") if finding.id in _BY_LATENESS else ("step_ns",)
+    for kind in kinds:
+        best = _greatest(finding, heat, heat[kind])
+        if best is not None:
+            return {"rank": best[0], "step": best[1]}
+    return {"rank": next(iter(finding.ranks), None), "step": next(iter(finding.steps), None)}
+
+
+def _greatest(finding: Finding, heat: Mapping[str, Any], values: Sequence[int | None]) -> tuple[int, int] | None:
+    """Where the greatest value above 0 stands, the earliest of several; None where there is none."""
+    best, most = None, 0
+    for row, rank in enumerate(heat["ranks"]):
+        if finding.ranks and rank not in finding.ranks:
+            continue
+        for column, step in enumerate(heat["steps"]):
+            value = values[row * len(heat["steps"]) + column]
+            if value is not None and value > most and (not finding.steps or step in finding.steps):
+                best, most = (rank, step), value
+    return best

@@ -1,0 +1,75 @@
+/** The tables behind a view's pictures: each one click away, and fetched only then where a server holds it. */
+import type { Sort, Table } from "../data/table.ts";
+import { shortTitle } from "../format/text.ts";
+import { grouped } from "../format/units.ts";
+import type { ViewContext } from "../views/view.ts";
+import { sentence } from "./answer.ts";
+import { h, named } from "./dom.ts";
+import { analysisCaption, emptyState, errorState, truncationNote, workingState } from "./notes.ts";
+import { tableView } from "./table_view.ts";
+
+export interface Fold {
+  readonly name: string;
+  /** Shown at once. */
+  readonly open?: boolean;
+  readonly sort?: Sort;
+  /** Rows to choose from; all where absent. */
+  readonly rows?: (table: Table) => readonly number[];
+}
+
+export function tables(context: ViewContext, folds: readonly Fold[]): HTMLElement | null {
+  const known = folds.filter(({ name }) => context.payload.analyses.has(name));
+  if (known.length === 0) return null;
+  return h("section", { class: "folds", "aria-label": "Tables" }, known.map((each) => fold(context, each)));
+}
+
+function fold(context: ViewContext, about: Fold): HTMLElement {
+  const { name } = about;
+  const analysis = context.payload.analyses.get(name);
+  const rows = analysis?.away?.rows ?? context.table(name)?.length ?? 0;
+  const state = analysis?.away?.state ?? "ready";
+  const place = h("div", { class: "fold-body" });
+  const said = state === "pending" ? "not there yet" : state === "failed" ? "could not be made" : `${grouped(rows)} ${rows === 1 ? "row" : "rows"}`;
+  const details = h("details", { class: "fold", "data-testid": `fold-${name}` },
+    h("summary", {}, h("span", { class: "fold-title" }, named(shortTitle(name), 60)), " ", h("small", {}, said)), place);
+  let filled = false;
+  const fill = (): void => {
+    if (filled || !details.open) return;
+    filled = true;
+    if (state === "pending" || state === "failed") {
+      filled = false;
+      place.replaceChildren(state === "pending" ? workingState("This analysis is still at work …", null) : notMade());
+      return;
+    }
+    if (!analysis?.away || !context.served) {
+      place.replaceChildren(...body(context, about));
+      return;
+    }
+    place.replaceChildren(workingState("Fetching the numbers …", null));
+    context.served.table(name).then(() => place.replaceChildren(...body(context, about)),
+      (error: unknown) => place.replaceChildren(errorState(error instanceof Error ? error.message : "The table could not be fetched.", "Load the page again.")));
+  };
+  details.addEventListener("toggle", fill);
+  if (about.open) {
+    details.open = true;
+    fill();
+  }
+  return details;
+}
+
+function body(context: ViewContext, about: Fold): Node[] {
+  const { name } = about;
+  const analysis = context.payload.analyses.get(name);
+  const table = context.table(name);
+  if (!analysis) return [notMade()];
+  const words = h("div", {}, h("p", { class: "fold-says" }, named(analysis.title, 200)), analysis.headline && !about.open ? h("p", { class: "caption" }, sentence(analysis.headline)) : null,
+    analysisCaption(analysis), truncationNote(name, analysis));
+  if (!table) return [words, emptyState("This analysis gave no rows.", "The traces hold nothing for it; its description says what it reads.")];
+  const sort = about.sort && table.has(about.sort.column) ? about.sort : undefined;
+  return [words, tableView(context, { name, table, caption: analysis.title, ...(about.rows ? { rows: about.rows(table) } : {}), ...(sort ? { sort } : {}) })];
+}
+
+/** What stands in for an analysis that went wrong. */
+export function notMade(): HTMLElement {
+  return emptyState("This analysis could not be made of these traces.", "The findings on the overview say why.");
+}

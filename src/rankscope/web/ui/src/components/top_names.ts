@@ -1,0 +1,34 @@
+/** The greatest rows of a table with a name each, as bars. */
+import type { Table } from "../data/table.ts";
+import { grouped } from "../format/units.ts";
+import type { Category } from "../theme/categories.ts";
+import { barList } from "./bar_list.ts";
+import { h, named } from "./dom.ts";
+import type { RankChoice } from "./rank_choice.ts";
+
+export interface TopNames {
+  readonly testId: string;
+  readonly name: string;
+  readonly column: string;
+  /** What the rows are, and what they are sorted by: "kernels by time". */
+  readonly title: string;
+  readonly category: (row: number) => Category;
+}
+
+const TOP = 15;
+
+export function topNames(table: Table, choice: Pick<RankChoice, "rows" | "mixed">, spec: TopNames): HTMLElement | null {
+  const unit = table.meta(spec.column).unit;
+  const rows = table.sorted(choice.rows, { column: spec.column, descending: true }).filter((row) => (table.number(row, spec.column) ?? 0) > 0);
+  if (rows.length === 0) return null;
+  const bars = rows.slice(0, TOP).map((row) => {
+    const calls = table.number(row, "calls");
+    return {
+      label: [choice.mixed ? `rank ${String(table.cell(row, "rank"))} · ` : null, named(String(table.cell(row, spec.name) ?? "unnamed"), 110)],
+      value: table.number(row, spec.column) ?? 0, unit, category: spec.category(row),
+      ...(calls === null ? {} : { note: `in ${grouped(calls)} ${calls === 1 ? "call" : "calls"}` }),
+    };
+  });
+  const title = rows.length > TOP ? `${spec.title}: the ${TOP} greatest of ${grouped(rows.length)}` : spec.title;
+  return h("figure", { class: "figure" }, h("figcaption", {}, title), barList(bars, title, spec.testId));
+}

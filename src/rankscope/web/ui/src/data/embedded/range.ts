@@ -1,0 +1,55 @@
+/** A window measured: time per rank and category, and the names that took most (`api/range`). */
+import { ColumnFile } from "../column_file.ts";
+import type { EmbeddedApi } from "./embedded.ts";
+import { touching } from "./rank_events.ts";
+
+const TOP = 40;
+
+export async function rangeOf(api: EmbeddedApi, from: number, to: number, ranks: ReadonlySet<number> | null): Promise<ColumnFile> {
+  const rows: [rank: number, category: number, ns: number, count: number][] = [];
+  const names = new Map<number, { count: number; ns: number }>();
+  for (const plan of api.plans) {
+    if (ranks && !ranks.has(plan.rank)) continue;
+    const events = await api.rank(plan);
+    const spans = new Map<number, [number, number][]>();
+    events.lanes.forEach((lane, index) => {
+      if (plan.kinds[index] === "rank") return; // it repeats others
+      const { low, high } = touching(lane, from, to);
+      for (let i = low; i < high; i++) {
+        const code = lane.code[i]!;
+        const [start, end] = [Math.max(lane.start[i]!, from), Math.min(lane.end[i]!, to)];
+        const category = api.codes.category[code]!;
+        const mine = spans.get(category);
+        if (mine) mine.push([start, end]);
+        else spans.set(category, [[start, end]]);
+        const key = api.codes.name[code]! * 256 + category;
+        const sum = names.get(key) ?? { count: 0, ns: 0 };
+        sum.count++;
+        sum.ns += end - start;
+        names.set(key, sum);
+      }
+    });
+    for (const [category, mine] of spans) rows.push([plan.rank, category, union(mine), mine.length]);
+  }
+  rows.sort((a, b) => a[0] - b[0] || a[1] - b[1]);
+  const top = [...names].sort(([a, x], [b, y]) => y.ns - x.ns || a - b).slice(0, TOP);
+  return new ColumnFile({
+    meta: { from_ns: from, to_ns: to },
+    columns: {
+      busy_rank: Uint32Array.from(rows, (row) => row[0]), busy_category: Uint8Array.from(rows, (row) => row[1]), busy_ns: Float64Array.from(rows, (row) => row[2]), busy_count: Uint32Array.from(rows, (row) => row[3]),
+      top_name: Uint32Array.from(top, ([key]) => Math.floor(key / 256)), top_category: Uint8Array.from(top, ([key]) => key % 256), top_count: Uint32Array.from(top, ([, sum]) => sum.count), top_ns: Float64Array.from(top, ([, sum]) => sum.ns),
+    },
+  });
+}
+
+/** How much time spans cover together. */
+function union(spans: [number, number][]): number {
+  spans.sort((a, b) => a[0] - b[0]);
+  let total = 0;
+  let reach = -Infinity;
+  for (const [start, end] of spans) {
+    if (end > reach) total += end - Math.max(start, reach);
+    reach = Math.max(reach, end);
+  }
+  return total;
+}

@@ -1,0 +1,40 @@
+/** What the timeline says in words: a line above the picture, and a line for those who do not see it. */
+import { h, named } from "../components/dom.ts";
+import { ApiError } from "../data/api.ts";
+
+export class Notice {
+  readonly element = h("div", { class: "tl-notice", role: "status", hidden: true });
+  readonly live = h("p", { class: "unseen", role: "status", "data-testid": "live" });
+  /** It is of the place that was asked for, and not over once the server answers. */
+  #stays = false;
+
+  announce(text: string): void {
+    this.live.textContent = text;
+  }
+
+  /** Something about the place that was asked for: stands until the reader goes to another. */
+  tell(what: string, hint: string): void {
+    this.#show(what, hint);
+    this.#stays = true;
+  }
+
+  /** Something went wrong with the server: stands until it answers again. */
+  say(error: unknown): void {
+    const [what, hint] = error instanceof ApiError ? [error.message, error.hint] : ["The timeline could not use what the server sent.", error instanceof Error ? error.message : ""];
+    this.#show(what, hint);
+    this.#stays = false;
+  }
+
+  answered(): void {
+    this.element.hidden ||= !this.#stays;
+  }
+
+  left(): void {
+    if (this.#stays) this.element.hidden = true;
+  }
+
+  #show(what: string, hint: string): void {
+    this.element.replaceChildren(h("strong", {}, named(what, 300)), " ", named(hint, 400));
+    this.element.hidden = false;
+  }
+}

@@ -1,0 +1,163 @@
+/** The selected event: found under a point or beside the last one, brought into sight, told in the panel. */
+import { h } from "../components/dom.ts";
+import { ApiError } from "../data/api.ts";
+import type { EventDetail } from "./detail.ts";
+import { askedHit, hitAt, type Hit, type Part } from "./hit.ts";
+import { rowUnder } from "./input.ts";
+import type { Model, Place } from "./model.ts";
+import type { Notice } from "./notice.ts";
+import { detailPanel, spoken } from "./panel.ts";
+import type { Permalink } from "./permalink.ts";
+import { standIn } from "./rows.ts";
+import { RULER, type Stage } from "./stage.ts";
+import { around, panned, type Window } from "./window.ts";
+
+const REACH_PX = 5;
+
+export interface SelectionActs {
+  find(name: string): void;
+  measure(window: Window): void;
+  /** The panel beside the picture comes or goes. */
+  panel(shown: boolean): void;
+}
+
+export class Selection {
+  readonly element = h("div", { class: "tl-side" });
+  readonly #model: Model;
+  readonly #stage: Stage;
+  readonly #permalink: Permalink;
+  readonly #notice: Notice;
+  readonly #acts: SelectionActs;
+  #asked = 0;
+
+  constructor(model: Model, stage: Stage, permalink: Permalink, notice: Notice, acts: SelectionActs) {
+    this.#model = model;
+    this.#stage = stage;
+    this.#permalink = permalink;
+    this.#notice = notice;
+    this.#acts = acts;
+  }
+
+  async pick(x: number, y: number): Promise<void> {
+    const asked = ++this.#asked;
+    const hit = await this.#exactly(x, y).catch((error: unknown) => { this.#notice.say(error); return null; });
+    if (asked !== this.#asked) return;
+    if (hit) void this.select(hit);
+    else if (y >= RULER) this.clear({ history: true });
+  }
+
+  /** What is drawn under a point, as far as the tiles at hand tell. */
+  under(x: number, y: number): Hit | null {
+    const frame = this.#stage.frame;
+    const point = this.#point(x, y);
+    return frame && point ? hitAt(frame.scene, point.lane, point.at, REACH_PX * point.perPixel, point.part) : null;
+  }
+
+  async select(place: Place, { history = true, show = false }: { history?: boolean; show?: boolean } = {}): Promise<void> {
+    const asked = ++this.#asked;
+    const model = this.#model;
+    let detail: EventDetail;
+    try {
+      detail = await model.api.json<EventDetail>("event", { lane: place.lane, row: place.row });
+    } catch (error) {
+      if (error instanceof ApiError && error.status === 404) {
+        if (history) this.#notice.announce("There is no further event on this lane.");
+        else this.#notice.tell("The event that the link names is not there.", "The link may be of another run; the view is as it says.");
+      }
+      else this.#notice.say(error);
+      return;
+    }
+    if (asked !== this.#asked) return;
+    model.selected = { lane: place.lane, row: place.row };
+    model.detail = detail;
+    model.reveal(detail.lane);
+    this.#bring(detail, show);
+    const had = this.element.contains(document.activeElement);
+    this.element.replaceChildren(detailPanel(model, detail, {
+      select: (to) => void this.select(to), zoomTo: () => this.zoomTo(), close: () => { this.clear({ history: true }); this.#stage.element.focus({ preventScroll: true }); },
+      find: this.#acts.find, measure: () => this.#acts.measure({ from: detail.start_ns, to: Math.max(detail.end_ns, detail.start_ns + 1) }),
+    }));
+    this.#acts.panel(true);
+    if (had) this.enter();
+    this.#notice.announce(spoken(model, detail));
+    model.changed();
+    if (history) this.#permalink.push();
+  }
+
+  clear({ history }: { history: boolean }): void {
+    this.#asked++;
+    const had = this.#model.selected !== null;
+    this.#model.selected = null;
+    this.#model.detail = null;
+    this.element.replaceChildren();
+    this.#acts.panel(false);
+    this.#model.changed();
+    if (had && history) this.#permalink.push();
+  }
+
+  /** The keyboard goes into the panel. */
+  enter(): void {
+    this.element.querySelector<HTMLElement>("button")?.focus({ preventScroll: true });
+  }
+
+  zoomTo(): void {
+    const { detail, layout } = this.#model;
+    if (detail) this.#permalink.go(around(detail.start_ns, detail.end_ns, layout.span, 0.6));
+  }
+
+  /** The event before or after on its lane; where none is selected, one in the middle of the view. */
+  along(by: number): void {
+    const { selected } = this.#model;
+    if (selected) void this.select({ lane: selected.lane, row: selected.row + by });
+    else void this.across(0);
+  }
+
+  /** Selects on another lane what runs when the selected event does; with 0, in the middle of the first lane in sight. */
+  async across(by: number): Promise<void> {
+    const { rows, selected, detail, window, layout, api } = this.#model;
+    const at = detail ? (detail.start_ns + detail.end_ns) / 2 : (window.from + window.to) / 2;
+    let row = selected ? standIn(layout, rows, selected.lane) + by : this.#stage.frame?.first ?? 0;
+    for (; row >= 0 && row < rows.length; row += by < 0 ? -1 : 1) {
+      const lane = rows.lane[row] ?? -1;
+      if (lane < 0) continue;
+      // The server takes whole nanoseconds; what touches the instant comes first, else what follows it.
+      const file = await api.columns("events", { lanes: lane, from: Math.max(0, Math.floor(at)), to: Math.ceil(window.to), limit: 1 }).catch((error: unknown) => { this.#notice.say(error); return null; });
+      const next = file?.u32("row")[0];
+      if (next !== undefined) return this.select({ lane, row: next });
+      if (!file) return;
+    }
+    this.#notice.announce("There is no further lane with an event here.");
+  }
+
+  /** As `under`; where the bin there names an event of the row's other part, or one that may be, the server is asked for the events. */
+  async #exactly(x: number, y: number): Promise<Hit | null> {
+    const hit = this.under(x, y);
+    const point = this.#point(x, y);
+    if (hit || !point?.part) return hit;
+    const { lane, at, perPixel, part } = point;
+    return await askedHit(this.#model.api, lane, at, 0.5 * perPixel, part.left) ?? askedHit(this.#model.api, lane, at, REACH_PX * perPixel, part.left);
+  }
+
+  #point(x: number, y: number): { lane: number; at: number; perPixel: number; part: Part | null } | null {
+    const { window, width, rows, names } = this.#model;
+    const row = rowUnder(this.#model, y, this.#stage.box.scrollTop);
+    const lane = row < 0 ? -1 : rows.lane[row] ?? -1;
+    if (lane < 0) return null;
+    const perPixel = (window.to - window.from) / width;
+    const left = this.#stage.leftOut(row, y - RULER + this.#stage.box.scrollTop - (rows.top[row] ?? 0));
+    return { lane, at: window.from + x * perPixel, perPixel, part: left && { left, known: names.known } };
+  }
+
+  /** Moves the view no more than is needed to see an event. */
+  #bring(detail: EventDetail, zoom: boolean): void {
+    const model = this.#model;
+    const { window, layout, width } = model;
+    const perPixel = (window.to - window.from) / width;
+    if (zoom && (detail.end_ns - detail.start_ns) / perPixel < 8) model.window = around(detail.start_ns, detail.end_ns, layout.span, 6);
+    else if (detail.end_ns < window.from + 10 * perPixel || detail.start_ns > window.to - 10 * perPixel) {
+      model.window = panned(window, (detail.start_ns + detail.end_ns) / 2 - (window.from + window.to) / 2, layout.span);
+    }
+    const row = standIn(layout, model.rows, detail.lane);
+    if (row >= 0) this.#stage.scrollToRow(row);
+  }
+}

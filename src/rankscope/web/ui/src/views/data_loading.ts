@@ -1,0 +1,30 @@
+import { byStep } from "../components/by_step.ts";
+import { inline } from "../components/doc_text.ts";
+import { h } from "../components/dom.ts";
+import { emptyState } from "../components/notes.ts";
+import { tables } from "../components/tables.ts";
+import { present, type View } from "./view.ts";
+
+export const dataLoading: View = {
+  id: "data_loading",
+  title: "Data loading",
+  group: "step",
+  question: "How long does each step wait for its data?",
+  answers: ["data_loading"],
+  shows: ["data_loading"],
+  wants: ["overview"],
+  render(context) {
+    const table = context.table("data_loading");
+    if (!table) {
+      return [emptyState("No step’s loading is known.", "It is told by the ranges of a `DataLoader` and by ranges of your own that say so (`record_function(\"load_data\")`), in steps marked by `.step()`.")];
+    }
+    const loads = table.values("loading_ns").some((value) => typeof value === "number" && value > 0);
+    return present([
+      loads ? byStep(context, "loading", table, [
+        { testId: "chart-loading", title: "Time in the loader", about: "Time in ranges that load data.", parts: [["loading_ns", "data_loading", "Loading"]], whole: { column: "window_ns", label: "Window" } },
+        { testId: "chart-loading-exposed", title: "Of it, what nothing hides", about: "Time in which the device has nothing to do but wait for data.", parts: [["exposed_ns", "waiting", "Exposed"]], whole: { column: "window_ns", label: "Window" } },
+      ]) : h("p", { class: "quiet-box" }, inline("No range in these traces says that it loads data: it took no time, or it is not marked. A loop over a `DataLoader` marks it by itself; around your own loader write `with torch.profiler.record_function(\"load_data\")`.")),
+      tables(context, [{ name: "data_loading", open: true, sort: { column: "exposed_ns", descending: true } }]),
+    ]);
+  },
+};

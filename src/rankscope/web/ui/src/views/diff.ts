@@ -1,0 +1,166 @@
+/** Two runs, or two ranks of this one, side by side: the server's `rankscope diff`, a section at a time. */
+import { barList } from "../components/bar_list.ts";
+import { selector } from "../components/controls.ts";
+import { h, named } from "../components/dom.ts";
+import { findingItems } from "../components/findings.ts";
+import { emptyState, workingState } from "../components/notes.ts";
+import { tableView } from "../components/table_view.ts";
+import { ApiError, type ServerState } from "../data/api.ts";
+import type { Finding, RunInfo } from "../data/payload.ts";
+import type { Served } from "../data/served.ts";
+import { Table } from "../data/table.ts";
+import { readAnalysis, readFinding, readRun } from "../data/validate.ts";
+import { counted } from "../format/ranks.ts";
+import { columnLabel, shownName } from "../format/text.ts";
+import { formatCell, formatRatio, MISSING } from "../format/units.ts";
+import { isLive, type View, type ViewContext } from "./view.ts";
+
+interface Answer {
+  readonly a: unknown;
+  readonly b: unknown;
+  readonly table: unknown;
+  readonly gained: readonly unknown[];
+  readonly lost: readonly unknown[];
+}
+
+const AGAIN_MS = 700;
+const TOP = 12;
+/** Columns whose unit stands in their row. */
+const IN_UNIT: ReadonlySet<string> = new Set(["a", "b", "change", "a_spread", "b_spread"]);
+const ABSENT: readonly [string, string] = ["Two runs are needed to compare.", "Serve a directory that holds both (`rankscope serve DIR`), or compare in the terminal: `rankscope diff A B`, and `rankscope diff A --ranks 0,1` for two ranks of one run."];
+
+export const diff: View = {
+  id: "diff",
+  title: "Diff",
+  group: "between",
+  question: "What changed between two runs, or differs between two ranks, and is it more than chance?",
+  shows: [],
+  render(context) {
+    const { served } = context;
+    const ranks = context.payload.run.ranks;
+    if (!isLive(served) || (served.runs.length < 2 && ranks.length < 2)) return [emptyState(...ABSENT)];
+    const place = h("div", { class: "diff-place" });
+    const query = asked(context, served);
+    if (query) compare(context, served, query, place);
+    else place.append(emptyState("Choose what to compare with.", "Another run of this directory, or two of this run’s ranks."));
+    return [choosers(context, served), place];
+  },
+};
+
+type Query = Readonly<Record<"with" | "ranks", string | undefined>>;
+
+/** What the address asks for; without a word the run before or after this one, else the slowest rank against its neighbour. */
+function asked(context: ViewContext, served: Served): Query | null {
+  const { params } = context.place;
+  const others = otherRuns(served);
+  const other = params.get("with");
+  if (other !== undefined && other !== "ranks" && others.some(({ key }) => key === other)) return { with: other, ranks: undefined };
+  if (other !== "ranks" && others.length > 0) return { with: others[0]?.key, ranks: undefined };
+  const [a, b] = twoRanks(context);
+  return a === undefined || b === undefined ? null : { with: undefined, ranks: `${Math.min(a, b)},${Math.max(a, b)}` };
+}
+
+function otherRuns(served: Served): typeof served.runs {
+  const shown = served.api.run ?? served.shown;
+  return served.runs.filter(({ key }) => key !== shown);
+}
+
+function twoRanks(context: ViewContext): [number | undefined, number | undefined] {
+  const { ranks } = context.payload.run;
+  const of = (name: string): number | undefined => ranks.find((rank) => String(rank) === context.place.params.get(name));
+  const slowest = context.table("overview")?.number(0, "slowest_rank") ?? null;
+  const b = of("b") ?? ranks.find((rank) => rank === slowest) ?? ranks[1];
+  return [of("a") ?? ranks.find((rank) => rank !== b), b];
+}
+
+function choosers(context: ViewContext, served: Served): HTMLElement {
+  const others = otherRuns(served);
+  const { ranks } = context.payload.run;
+  const query = asked(context, served);
+  const withRanks = query?.ranks !== undefined;
+  const [a, b] = twoRanks(context);
+  const choose = (name: string, label: string, chosen: number | undefined, not: number | undefined): HTMLElement =>
+    selector(`diff-${name}`, label, ranks.filter((rank) => rank !== not).map((rank) => ({ value: String(rank), label: String(rank) })), String(chosen ?? ""), (value) => context.router.update({ with: "ranks", [name]: value }));
+  return h("div", { class: "controls" },
+    selector("diff-with", "This run against", [...others.map(({ key, name, ranks: count }) => ({ value: key, label: `${shownName(name, 50)}${count === null ? "" : ` (${counted(count, "rank")})`}` })),
+      ...(ranks.length > 1 ? [{ value: "ranks", label: "itself: rank against rank" }] : [])], withRanks ? "ranks" : query?.with ?? "", (value) => context.router.update({ with: value })),
+    withRanks && choose("a", "Rank", a, b), withRanks && choose("b", "against rank", b, a));
+}
+
+function compare(context: ViewContext, served: Served, query: Query, place: HTMLElement): void {
+  let left = false;
+  context.onLeave(() => { left = true; });
+  const failed = (error: unknown): void => {
+    if (!left) place.replaceChildren(emptyState(error instanceof ApiError ? error.message : "The two could not be compared.", error instanceof ApiError ? error.hint : "Load the page again."));
+  };
+  /** Both runs have to be read first; asking after one begins it. */
+  const ask = async (): Promise<void> => {
+    for (const run of [served.api.run, ...(query.with === undefined ? [] : [query.with])]) {
+      for (;;) {
+        const state = await served.api.json<ServerState>("state", { run });
+        if (left) return;
+        if (state.phase === "ready" || state.phase === "failed") break;
+        place.replaceChildren(workingState("One of the two is still being read …", state));
+        await new Promise((later) => setTimeout(later, AGAIN_MS));
+      }
+    }
+    place.replaceChildren(workingState("Comparing …", null));
+    const answer = await served.api.json<Answer>("diff", query);
+    if (!left) place.replaceChildren(...shown(context, answer));
+  };
+  place.replaceChildren(workingState("Comparing …", null));
+  ask().catch(failed);
+}
+
+function shown(context: ViewContext, answer: Answer): HTMLElement[] {
+  const analysis = readAnalysis("diff", answer.table);
+  if (typeof analysis === "string") return [emptyState("The comparison cannot be shown.", analysis)];
+  const table = new Table(analysis);
+  const findings = (raw: readonly unknown[]): Finding[] => raw.map(readFinding).filter((finding): finding is Finding => finding !== null);
+  const [gained, lost] = [findings(answer.gained), findings(answer.lost)];
+  const [a, b] = [readRun(answer.a), readRun(answer.b)];
+  const within = a.path === b.path && a.id === b.id && a.ranks.length === 1 && b.ranks.length === 1;
+  const name = (run: RunInfo): string => (within ? `rank ${run.ranks[0]}` : run.name ?? "unnamed");
+  const sections = table.distinct("section").map(String);
+  const section = sections.find((each) => each === context.place.params.get("section")) ?? sections[0] ?? "";
+  const rows = table.where("section", section);
+  return [
+    verdict(table, name(a), name(b)),
+    h("div", { class: "controls" }, selector("diff-section", "Compared:", sections.map((value) => ({ value, label: columnLabel(value) })), section, (value) => context.router.update({ section: value }))),
+    ...[greatest(table, rows)].filter((part): part is HTMLElement => part !== null),
+    tableView(context, { name: "diff", table, rows, unitOf: (row, column) => (IN_UNIT.has(column) ? String(table.cell(row, "unit") ?? "") : null), caption: `What differs: ${section}` }),
+    ...([["Only in the second", gained], ["Only in the first", lost]] as const).filter(([, list]) => list.length > 0)
+      .map(([title, list]) => h("section", {}, h("h3", {}, `Findings: ${title.toLowerCase()}`), findingItems(context, list))),
+  ];
+}
+
+/** The first row of the steps: what became of the step's time. */
+function verdict(table: Table, a: string, b: string): HTMLElement {
+  const row = table.where("section", "steps")[0];
+  const value = (column: string): number | null => (row === undefined ? null : table.number(row, column));
+  const [before, after, ratio] = [value("a"), value("b"), value("change_ratio")];
+  const unit = row === undefined ? "" : String(table.cell(row, "unit") ?? "");
+  const certain = row === undefined ? null : table.cell(row, "significant");
+  return h("p", { class: "answer", "data-testid": "answer-diff" }, "From ", named(a, 60), " to ", named(b, 60), ": ",
+    before === null || after === null ? "no step is known in both." : [row === undefined ? "" : `${columnLabel(String(table.cell(row, "name") ?? "step")).toLowerCase()} `,
+      h("strong", { "data-value": before }, formatCell(before, unit)), " → ", h("strong", { "data-value": after }, formatCell(after, unit)),
+      ratio === null ? "" : [", ", h("strong", { "data-value": ratio }, `${ratio > 0 ? "+" : ""}${formatRatio(ratio)}`)],
+      certain === true ? ", more than chance." : certain === false ? ", within the spread." : ": too few steps to tell it from chance."]);
+}
+
+/** What changed most in a section, longer and shorter. */
+function greatest(table: Table, rows: readonly number[]): HTMLElement | null {
+  const size = (row: number): number => Math.abs(table.number(row, "change") ?? 0);
+  const top = [...rows].filter((row) => size(row) > 0).sort((x, y) => size(y) - size(x)).slice(0, TOP);
+  if (top.length === 0) return null;
+  const bars = top.map((row) => {
+    const [change, ratio, unit] = [table.number(row, "change") ?? 0, table.number(row, "change_ratio"), String(table.cell(row, "unit") ?? "")];
+    const more = change > 0;
+    return {
+      label: [named(String(table.cell(row, "name") ?? "unnamed"), 90), h("small", {}, more ? " · more" : " · less")], value: Math.abs(change), unit, category: more ? "waiting" as const : "memory" as const,
+      note: `${ratio === null ? MISSING : `${more ? "+" : ""}${formatRatio(ratio)}`}${table.cell(row, "significant") === true ? ", more than chance" : ""}`,
+    };
+  });
+  const title = "What changed most, per rank and step";
+  return h("figure", { class: "figure" }, h("figcaption", {}, title), barList(bars, title, "bars-diff"));
+}

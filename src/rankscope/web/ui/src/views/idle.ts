@@ -1,0 +1,62 @@
+import { stackedChart } from "../charts/stacked.ts";
+import { h } from "../components/dom.ts";
+import { emptyState } from "../components/notes.ts";
+import { tables } from "../components/tables.ts";
+import type { Table } from "../data/table.ts";
+import { formatRatio } from "../format/units.ts";
+import type { Category } from "../theme/categories.ts";
+import { leadTo, present, type View, type ViewContext } from "./view.ts";
+
+/** The columns of `idle_causes`; they sum to the idle time exactly. */
+const CAUSES: readonly (readonly [string, Category, string])[] = [
+  ["data_loading_ns", "data_loading", "Data loading"], ["synchronisation_ns", "waiting", "Synchronisation"], ["runtime_ns", "runtime", "Other runtime calls"],
+  ["operator_ns", "host_op", "Operators"], ["python_ns", "python", "Python"], ["nothing_ns", "idle", "Nothing recorded"],
+];
+
+export const idle: View = {
+  id: "idle",
+  title: "Idle and launches",
+  group: "step",
+  question: "Why does the device do nothing, and is the host ahead of it?",
+  answers: ["idle", "launches"],
+  shows: ["idle_causes", "launches"],
+  tables: ["idle", "launch_gaps", "synchronization"],
+  render(context) {
+    const [gaps, launches] = [context.table("idle_causes"), context.table("launches")];
+    if (!gaps && !launches) {
+      return present([emptyState("No trace in this run holds device events.", "On the CPU alone no device can idle. On an accelerator, record its activity: `rankscope.Profiler` does so by itself where one is there."), tables(context, [{ name: "launch_gaps" }])]);
+    }
+    return present([
+      gaps && causes(context, gaps),
+      launches && bound(context, launches),
+      tables(context, [{ name: "idle_causes", open: true }, { name: "idle", sort: { column: "idle_ns", descending: true } }, { name: "launches", open: true }, { name: "launch_gaps" }, { name: "synchronization" }]),
+    ]);
+  },
+};
+
+/** By rank, one bar for each device: its idle time by what the host did. */
+function causes(context: ViewContext, table: Table): HTMLElement {
+  const rows = table.sorted(table.rows(), { column: "rank", descending: false });
+  const pick = (column: string): (number | null)[] => rows.map((row) => table.number(row, column));
+  const devices = rows.length > table.distinct("rank").length;
+  return stackedChart(context, {
+    label: "Idle time of each device by what the host did.", title: "Idle time by what the host did meanwhile", testId: "chart-idle", axis: "Rank",
+    bars: rows.map((row) => `${String(table.cell(row, "rank"))}${devices ? ` (device ${String(table.cell(row, "device"))})` : ""}`),
+    segments: CAUSES.map(([column, category, label]) => ({ category, label, values: pick(column) })),
+    totals: { label: "Idle", values: pick("idle_ns") },
+    onPick: (index) => { location.hash = leadTo(context, table.number(rows[index] ?? 0, "rank")) ?? location.hash; },
+  });
+}
+
+/** By rank, the share of its span in which the device waits for the host to launch. */
+function bound(context: ViewContext, table: Table): HTMLElement | null {
+  const rows = table.sorted(table.rows(), { column: "rank", descending: false });
+  const values = rows.map((row) => table.number(row, "launch_bound_share"));
+  if (values.every((value) => value === null)) return null;
+  return h("div", {}, stackedChart(context, {
+    label: "Share of its span in which each device waits for launches.", title: "Waiting for the host to launch: share of the device’s span", testId: "chart-launch-bound", axis: "Rank",
+    bars: rows.map((row) => String(table.cell(row, "rank"))), format: formatRatio,
+    segments: [{ category: "runtime", label: "Launch-bound", values }],
+    onPick: (index) => { location.hash = leadTo(context, table.number(rows[index] ?? 0, "rank")) ?? location.hash; },
+  }));
+}

@@ -1,0 +1,111 @@
+import { lineChart, type Line } from "../charts/lines.ts";
+import { stackedChart } from "../charts/stacked.ts";
+import { selector } from "../components/controls.ts";
+import { h } from "../components/dom.ts";
+import { emptyState } from "../components/notes.ts";
+import { rankChoice } from "../components/rank_choice.ts";
+import { tables } from "../components/tables.ts";
+import { topNames } from "../components/top_names.ts";
+import type { Table } from "../data/table.ts";
+import { formatBytes } from "../format/units.ts";
+import { leadTo, present, type View, type ViewContext } from "./view.ts";
+
+const FOLDS = ["memory_steps", "memory_operators", "memory_outline", "memory_curve", "memory_blocks", "memory_stacks"] as const;
+
+export const memory: View = {
+  id: "memory",
+  title: "Memory",
+  group: "work",
+  question: "How much memory does each rank need, when, by what, and does it grow?",
+  answers: ["memory", "memory_snapshot"],
+  shows: ["memory", "memory_outline", "memory_operators", "memory_snapshot"],
+  wants: ["overview"],
+  tables: FOLDS,
+  render(context) {
+    const [ranks, curves, operators, snapshot] = ["memory", "memory_outline", "memory_operators", "memory_snapshot"].map((name) => context.table(name));
+    if (!ranks && !snapshot) {
+      return present([emptyState("Nothing was recorded of memory.", "Record it: `rankscope.Profiler(profile_memory=True)`, or `rankscope run --profile-memory …`; for who holds what, a memory snapshot beside the traces (`memory_snapshot=True`)."), tables(context, FOLDS.map((name) => ({ name })))]);
+    }
+    const device = chosenDevice(context, ranks ?? null);
+    return present([
+      ranks && h("div", {}, device.control, h("div", { class: "pair" }, curves && curvesOf(context, curves, device.chosen), peaks(context, ranks, device.chosen))),
+      operators && growth(context, operators, device.chosen),
+      snapshot && inUse(context, snapshot),
+      tables(context, [{ name: "memory", open: true }, { name: "memory_snapshot", open: ranks === null }, ...FOLDS.map((name) => ({ name, ...(name === "memory_operators" ? { sort: { column: "self_increase", descending: true } } : {}) }))]),
+    ]);
+  },
+};
+
+/** Devices of one kind on all ranks: rank 3's `cuda:3` belongs beside rank 0's `cuda:0`. */
+function kindOf(device: unknown): string {
+  return String(device ?? "").replace(/:\d+$/, "");
+}
+
+function chosenDevice(context: ViewContext, table: Table | null): { chosen: string; control: HTMLElement | null } {
+  const kinds = [...new Set((table?.distinct("device") ?? []).map(kindOf))].sort((a, b) => Number(a === "cpu") - Number(b === "cpu"));
+  const chosen = kinds.find((kind) => kind === context.place.params.get("device")) ?? kinds[0] ?? "";
+  const control = kinds.length < 2 ? null : h("div", { class: "controls" }, selector("memory-device", "Memory of", kinds.map((kind) => ({ value: kind, label: kind === "cpu" ? "the host" : `${kind} devices` })), chosen, (value) => context.router.update({ device: value })));
+  return { chosen, control };
+}
+
+function ofKind(table: Table, kind: string): number[] {
+  return table.rows().filter((row) => kindOf(table.cell(row, "device")) === kind);
+}
+
+/** All ranks' curves: what was allocated; where older files write no totals, the change since the file began. */
+function curvesOf(context: ViewContext, table: Table, kind: string): HTMLElement | null {
+  const rows = ofKind(table, kind);
+  if (rows.length === 0) return null;
+  const column = rows.some((row) => table.number(row, "allocated") !== null) ? "allocated" : "change";
+  const lines = new Map<string, { name: string; top: number; points: [number, number][] }>();
+  const several = new Set(rows.map((row) => table.cell(row, "window"))).size > 1;
+  for (const row of rows) {
+    const amount = table.number(row, column);
+    if (amount === null) continue;
+    const name = `Rank ${String(table.cell(row, "rank"))}${several ? `, window ${String(table.cell(row, "window"))}` : ""}`;
+    const key = `${name}|${String(table.cell(row, "device"))}`;
+    const line = lines.get(key) ?? { name, top: -Infinity, points: [] };
+    lines.set(key, line);
+    line.top = Math.max(line.top, amount);
+    line.points.push([table.number(row, "at_ns") ?? 0, amount]);
+  }
+  const all = [...lines.values()];
+  const highest = all.reduce<(typeof all)[number] | null>((best, line) => (best === null || line.top > best.top ? line : best), null);
+  const drawn: Line[] = all.map((line) => ({ name: line.name, marked: line === highest, points: line.points }));
+  const what = column === "allocated" ? "Allocated over time" : "Allocated over time, from what there was when recording began";
+  return lineChart(context, { label: `${what}, a line for each rank.`, title: what, testId: "chart-memory", lines: drawn });
+}
+
+/** By rank the most that was allocated at once. */
+function peaks(context: ViewContext, table: Table, kind: string): HTMLElement | null {
+  const rows = table.sorted(ofKind(table, kind), { column: "rank", descending: false });
+  const column = rows.some((row) => table.number(row, "peak_allocated") !== null) ? "peak_allocated" : "change_peak";
+  if (rows.length === 0) return null;
+  const several = new Set(rows.map((row) => table.cell(row, "window"))).size > 1;
+  return h("div", {}, stackedChart(context, {
+    label: "The most memory that each rank had allocated at once.", title: column === "peak_allocated" ? "Peak" : "Peak beyond what there was when recording began", testId: "chart-memory-peak", axis: "Rank",
+    bars: rows.map((row) => `${String(table.cell(row, "rank"))}${several ? ` (window ${String(table.cell(row, "window"))})` : ""}`), format: formatBytes,
+    segments: [{ category: "memory", label: "Peak", values: rows.map((row) => table.number(row, column)) }],
+    onPick: (index) => { location.hash = leadTo(context, table.number(rows[index] ?? 0, "rank"), table.number(rows[index] ?? 0, "peak_step")) ?? location.hash; },
+  }));
+}
+
+/** Which operators left most behind. */
+function growth(context: ViewContext, table: Table, kind: string): HTMLElement | null {
+  const choice = rankChoice(context, "memory", table);
+  const rows = choice.rows.filter((row) => kindOf(table.cell(row, "device")) === kind);
+  const bars = topNames(table, { rows, mixed: choice.mixed }, { testId: "bars-memory", name: "name", column: "self_increase", title: "By operator: allocated, less what it released itself", category: () => "memory" });
+  return bars && h("div", {}, choice.control, bars);
+}
+
+/** A snapshot's devices: in use, pending, free. */
+function inUse(context: ViewContext, table: Table): HTMLElement {
+  const rows = table.sorted(table.rows(), { column: "rank", descending: false });
+  const pick = (column: string): (number | null)[] => rows.map((row) => table.number(row, column));
+  return h("div", {}, stackedChart(context, {
+    label: "What the allocator of each device held when the snapshot was taken.", title: "The memory snapshot: what the allocator holds", testId: "chart-snapshot", axis: "Rank", format: formatBytes,
+    bars: rows.map((row) => `${String(table.cell(row, "rank") ?? "?")} (device ${String(table.cell(row, "device") ?? "?")})`),
+    segments: [{ category: "memory", label: "In use", values: pick("allocated") }, { category: "waiting", label: "Freed, still needed by a stream", values: pick("pending") }, { category: "idle", label: "Free", values: pick("free") }],
+    totals: { label: "Held", values: pick("reserved") },
+  }));
+}

@@ -1,0 +1,66 @@
+"""A training step as a function, for ``rankscope measure``: ``python -m rankscope.workloads.function FILE.py:NAME``.
+
+The file is loaded, which sets up the model, the optimizer and the process group; then the function is called, without
+arguments, until the measurement is done. Everything behind the name is the file's: ``sys.argv`` is as if it had been
+started itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch.distributed as dist
+
+from rankscope.capture.experiments import measure
+from rankscope.errors import ConfigError
+
+NAME = "__rankscope__"
+"""The ``__name__`` of the file while it is loaded: what it does under ``if __name__ == "__main__"`` is not done."""
+
+
+def load(target: str) -> Callable[[], object]:
+    """The function that ``FILE.py:NAME`` or ``package.module:NAME`` means.
+
+    Raises:
+        ConfigError: there is no such file or module, or no such function in it.
+    """
+    where, _, name = target.rpartition(":")
+    if not where or not name.isidentifier():
+        raise ConfigError(
+            f"{target!r} names no function", hint="write train.py:train_step or package.module:train_step"
+        )
+    if where.endswith(".py"):
+        if not Path(where).is_file():
+            raise ConfigError("no such script", path=where)
+        sys.path.insert(0, str(Path(where).resolve().parent))
+        found = runpy.run_path(where, run_name=NAME).get(name)
+    else:
+        sys.path.insert(0, "")
+        found = getattr(importlib.import_module(where), name, None)
+    if not callable(found):
+        raise ConfigError(f"there is no function {name!r}", path=where)
+    made: Callable[[], object] = found
+    return made
+
+
+def main() -> None:
+    """Load it, and call it until the measurement is done."""
+    if len(sys.argv) < 2:
+        sys.exit("python -m rankscope.workloads.function FILE.py:train_step [arguments]")
+    target = sys.argv.pop(1)
+    try:
+        step = load(target)
+    except ConfigError as error:
+        sys.exit(f"error: {error}")
+    if not measure(step):
+        sys.exit("error: nothing is measured here: start it by `rankscope measure`")
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

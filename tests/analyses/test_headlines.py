@@ -1,0 +1,82 @@
+"""Headlines: every sentence has a value for each of its places, on a run that has all, and on runs that lack most."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import polars as pl
+import pytest
+from tests import kineto
+from tests.analyses.reference import write_reference
+
+import rankscope
+from rankscope.analyses import all_analyses
+from rankscope.export.formats import to_json
+from rankscope.results import Analysis, Column, Headline, Result
+
+SPEAKING = sorted(name for name, analysis in all_analyses().items() if analysis.headline is not None)
+
+
+def whole(headline: Headline) -> None:
+    """Every place has a value, every value a place, and no value is empty."""
+    assert re.findall(r"\{(\w+)\}", headline.text) and headline.text.endswith(".")
+    assert sorted(re.findall(r"\{(\w+)\}", headline.text)) == sorted(each.name for each in headline.values)
+    assert all(each.value not in (None, "") for each in headline.values)
+
+
+def silent(headline: Headline) -> bool:
+    return "{" not in headline.text
+
+
+def test_on_the_reference_run(tmp_path: Path) -> None:
+    run = rankscope.open(write_reference(tmp_path), executor="serial")
+    spoke = set()
+    for name in SPEAKING:
+        result = run.analyze(name)[name]
+        if result.headline is not None and not silent(result.headline):
+            whole(result.headline)
+            spoke.add(name)
+        content = json.loads(to_json(result, run.about()))
+        assert content["headline"] == (result.headline.to_json() if result.headline else None)
+    # What the reference run has nothing of: no FSDP, no modules, no snapshot, no pipeline, no manifests …
+    assert len(spoke) >= 17, sorted(spoke)
+    said = run.analyze("overview")["overview"].headline
+    assert said is not None
+    assert said.values[0].value == run.overview()["step_ns"][0]
+
+
+@pytest.mark.parametrize("events", [[], [kineto.op("aten::mm", 0, 10)], [kineto.kernel("k", 0, 10)]])
+def test_on_runs_that_lack_most(tmp_path: Path, events: list[kineto.Event]) -> None:
+    path = kineto.write(tmp_path / "r.json", kineto.trace([kineto.annotation("x", 0, 20), *events], rank=0))
+    run = rankscope.open(path, executor="serial")
+    for name, result in run.attempt(*SPEAKING).items():
+        if result.headline is not None and not silent(result.headline):
+            whole(result.headline)
+        assert name in SPEAKING
+
+
+@pytest.mark.parametrize("name", SPEAKING)
+def test_no_row_no_sentence(name: str) -> None:
+    analysis = all_analyses()[name]
+    numbers = {"ns": pl.Int64, "count": pl.Int64, "bytes": pl.Int64, "ratio": pl.Float64, "ranks": pl.Int64}
+    texts = ("name", "cause", "group", "collective", "module", "call", "device", "host", "dimension", "level", "label")
+    schema = {c.name: numbers.get(c.unit, pl.String if c.name in texts else pl.Int64) for c in analysis.columns}
+    if name == "overview":
+        return  # it has one row always
+    said = Result(analysis, pl.DataFrame(schema=schema)).headline
+    assert said is None or silent(said)
+
+
+def test_one_that_fails_leaves_its_table(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(frame: pl.DataFrame) -> Headline | None:
+        raise ZeroDivisionError
+
+    analysis = Analysis(
+        "mine", "Mine.", (Column("a", "", ""),), lambda *_: pl.DataFrame(), lambda *_: (pl.DataFrame(), [])
+    )
+    result = Result(Analysis(**{**analysis.__dict__, "headline": broken}), pl.DataFrame({"a": [1]}))
+    assert result.headline is None
+    assert result.to_json({})["headline"] is None
+    assert "mine" in caplog.text

@@ -1,0 +1,250 @@
+"""The timeline's gestures in a browser: pinch, wheel and drag; folding; jumps; what a link says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.browser.page import Page
+from tests.kineto import (
+    annotation,
+    collective,
+    frame,
+    kernel,
+    launch,
+    memory,
+    op,
+    small_step,
+    step,
+    trace,
+    write,
+    write_ranks,
+)  # fmt: skip
+
+pytestmark = pytest.mark.browser
+
+Opener = Callable[..., Page]
+
+
+@pytest.fixture
+def opened(browser: Any, serve: Callable[..., str]) -> Iterator[Opener]:
+    pages: list[Page] = []
+
+    def start(folder: Path, *options: str, **more: Any) -> Page:
+        pages.append(Page(browser, serve(folder, *options), **more))
+        return pages[-1]
+
+    yield start
+    for page in pages:
+        page.close()
+
+
+def late_events(rank: int) -> list[dict[str, Any]]:
+    """Eight steps of 1 ms, with stacks and memory; rank 1 is late to each collective, most in step 14."""
+    found: list[dict[str, Any]] = []
+    for number in range(8):
+        at = 1000.0 * number
+        behind = 0 if rank == 0 else (350 if number == 4 else 250)
+        found += [
+            step(10 + number, at, 990),
+            op("aten::mm", at + 10, 100, external=10 * number + 1, **{"Input Dims": [[2, 3], [3, 4]]}),
+            launch(at + 30, 5, correlation=10 * number + 1, external=10 * number + 1),
+            frame("train.py(7): step", at + 5, 900, python_id=2 * number + 1),
+            frame("nn.Module: Linear_0", at + 8, 300, python_id=2 * number + 2, parent=2 * number + 1),
+            kernel("gemm<4>", at + 100, 80 + behind, correlation=10 * number + 1, external=10 * number + 1),
+            launch(at + 130, 5, correlation=10 * number + 2),
+            collective(at + 200 + behind, 500 - behind, sequence=number, correlation=10 * number + 2),
+            annotation("forward", at + 600, 100),
+            memory(at + 15, 1024, allocated=1024 * (number + 1), reserved=1 << 20),
+        ]
+    return found
+
+
+@pytest.fixture(scope="session")
+def late(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_ranks(tmp_path_factory.mktemp("late") / "run", {rank: late_events(rank) for rank in (0, 1)})
+
+
+SIGHT = "new URLSearchParams(location.hash.split('?')[1] ?? '').get('t')"
+
+
+def window(page: Page, before: tuple[float, float] | None = None) -> tuple[float, float]:
+    """What is in sight, by the address, once that is another than before and has come to rest; ns."""
+    old = None if before is None else f"{before[0]:.0f}_{before[1]:.0f}"
+    page.tab.wait_for_function(f"(old) => {SIGHT} !== null && {SIGHT} !== old", arg=old, timeout=30_000)
+    page.tab.wait_for_timeout(500)
+    low, high = (float(part) for part in page.tab.evaluate(f"() => {SIGHT}").split("_"))
+    return low, high
+
+
+def at_point(page: Page, share: float) -> tuple[float, float]:
+    box = page.id("timeline-stage").bounding_box()
+    return box["x"] + share * box["width"], box["y"] + 90
+
+
+def test_a_pinch_zooms_where_the_fingers_are(opened: Opener, late: Path) -> None:
+    page = opened(late, width=390, height=844, touch=True)
+    page.ready()
+    page.timeline("?t=0_8000000")
+    session = page.tab.context.new_cdp_session(page.tab)
+    middle, y = at_point(page, 0.25)
+
+    def touch(kind: str, apart: float | None) -> None:
+        at = [] if apart is None else [middle - apart, middle + apart]
+        points = [{"x": x, "y": y, "id": finger} for finger, x in enumerate(at)]
+        session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+
+    touch("touchStart", 20)
+    for apart in (25, 30, 35, 40):
+        touch("touchMove", apart)
+    touch("touchEnd", None)
+    low, high = window(page, (0, 8_000_000))
+    # Twice as far apart: half as much in sight, and the instant between the fingers stays there.
+    assert high - low == pytest.approx(4_000_000, rel=0.03)
+    assert low + 0.25 * (high - low) == pytest.approx(2_000_000, abs=60_000)
+    assert page.tab.evaluate("() => visualViewport.scale") == 1  # the page itself was not zoomed
+    touch("touchStart", 60)
+    for apart in (50, 40, 30):
+        touch("touchMove", apart)
+    touch("touchEnd", None)
+    before = window(page, (low, high))
+    assert before[1] - before[0] == pytest.approx(8_000_000, rel=0.06)
+    # One finger moves.
+    for kind, x in (("touchStart", middle), ("touchMove", middle + 30), ("touchMove", middle + 60), ("touchEnd", None)):
+        points = [] if x is None else [{"x": x, "y": y}]
+        session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+    assert window(page, before)[0] < before[0]
+    page.check(axe=True)
+
+
+def test_the_wheel_zooms_with_control_and_moves_with_shift(opened: Opener, late: Path) -> None:
+    page = opened(late)
+    page.ready()
+    page.timeline("?t=0_8000000")
+    x, y = at_point(page, 0.5)
+    page.tab.mouse.move(x, y)
+    page.tab.keyboard.down("Control")  # as a touchpad's pinch arrives, too
+    page.tab.mouse.wheel(0, -200)
+    page.tab.keyboard.up("Control")
+    low, high = window(page, (0, 8_000_000))
+    assert high - low == pytest.approx(8_000_000 * 2.718281828 ** (-0.8), rel=0.01)
+    assert (low + high) / 2 == pytest.approx(4_000_000, abs=20_000)
+    page.tab.keyboard.down("Shift")
+    page.tab.mouse.wheel(0, 100)
+    page.tab.keyboard.up("Shift")
+    moved = window(page, (low, high))
+    assert moved[0] > low
+    assert moved[1] - moved[0] == pytest.approx(high - low, abs=2)
+    # A drag of a quarter of the picture moves by a quarter of what is in sight; the picture is the one a link draws.
+    page.tab.mouse.down()
+    page.tab.mouse.move(x + 150, y, steps=5)
+    page.tab.mouse.up()
+    dragged = window(page, moved)
+    page.settled()
+    width = page.id("timeline-stage").bounding_box()["width"]
+    assert moved[0] - dragged[0] == pytest.approx(150 / width * (high - low), rel=0.02)
+    picture = "() => document.querySelector('.tl-pixels').toDataURL()"
+    drawn = page.tab.evaluate(picture)
+    page.tab.reload()
+    page.tab.wait_for_selector("#app[data-phase=ready]")
+    page.settled()
+    assert page.tab.evaluate(picture) == drawn
+    page.check()
+
+
+def test_a_finding_leads_to_its_rank_and_step(opened: Opener, late: Path) -> None:
+    page = opened(late)
+    page.ready()
+    page.go("overview")
+    summary = page.tab.evaluate("async () => (await fetch('api/summary')).json()")
+    straggler = next(each for each in summary["findings"] if each["id"] == "straggler")
+    assert straggler["steps"] == []  # it lasts: no step of its own
+    assert straggler["place"] == {"rank": 1, "step": 14}
+    shown = page.tab.locator('[data-finding=straggler] [data-testid="finding-place"]')
+    assert str(shown.text_content()).endswith("rank 1, step 14")
+    shown.click()
+    page.settled()
+    assert page.id("rank-1").get_attribute("aria-expanded") == "true"
+    page.press("m")
+    page.id("measure").wait_for()
+    low, high = (float(page.id("measure").get_attribute(f"data-{end}") or "nan") for end in ("from", "to"))
+    assert low <= 4_000_000 < 4_990_000 <= high < 5_200_000
+    # The same from the timeline's own list.
+    page.timeline()
+    page.tab.locator("#tl-finding").select_option(label=straggler["title"][:70])
+    assert window(page) == pytest.approx((low, high), abs=2)
+    page.check(axe=True)
+
+
+def test_python_frames_are_folded_until_they_are_opened(opened: Opener, late: Path) -> None:
+    page = opened(late)
+    page.ready()
+    page.timeline()
+    python = page.tab.locator(".tl-name[data-kind=python]").first
+    assert python.get_attribute("aria-expanded") == "false"
+    python.click()
+    assert page.tab.locator(".tl-name[data-kind=python]").first.get_attribute("aria-expanded") == "true"
+    page.tab.wait_for_function("() => location.hash.includes('tracks=')")
+    page.tab.reload()
+    page.tab.wait_for_selector("#app[data-phase=ready]")
+    page.settled()
+    assert page.tab.locator(".tl-name[data-kind=python]").first.get_attribute("aria-expanded") == "true"
+    # Searching for a frame that is folded away opens what hides it.
+    page.timeline()
+    page.find("Linear_0")
+    assert page.tab.locator(".tl-name[data-kind=python]").first.get_attribute("aria-expanded") == "true"
+    page.check(axe=True)
+
+
+def test_counters_and_filter_and_search_back_and_forth(opened: Opener, late: Path) -> None:
+    page = opened(late)
+    page.ready()
+    page.timeline()
+    rows = page.tab.locator(".tl-name.counter")
+    assert rows.count() >= 2
+    toggle = page.id("counters")
+    assert toggle.get_attribute("aria-pressed") == "true"
+    toggle.click()
+    page.tab.wait_for_function("() => document.querySelectorAll('.tl-name.counter').length === 0")
+    assert toggle.get_attribute("aria-pressed") == "false"
+    page.id("lane-filter").fill("stream")
+    page.tab.wait_for_function("() => document.querySelectorAll('.tl-name[data-kind=python]').length === 0")
+    page.id("lane-filter").fill("no such lane")
+    page.tab.wait_for_function("() => document.querySelector('[data-testid=filter-count]').textContent === 'none'")
+    page.id("lane-filter").fill("")
+    page.tab.wait_for_function("() => document.querySelectorAll('.tl-name[data-kind=python]').length > 0")
+    assert page.find("gemm") == "1 of 16"
+    page.id("search").focus()
+    page.tab.keyboard.press("Enter")
+    page.tab.wait_for_function("() => document.querySelector('[data-testid=search-count]').textContent === '2 of 16'")
+    for said in ("1 of 16", "16 of 16"):  # around the end
+        page.tab.keyboard.press("Shift+Enter")
+        page.tab.wait_for_function(
+            "(said) => document.querySelector('[data-testid=search-count]').textContent === said", arg=said
+        )
+    page.check()
+
+
+def test_a_run_that_is_not_there_leaves_the_chooser(opened: Opener, tmp_path: Path) -> None:
+    for number, name in enumerate(("first", "second")):
+        events = [{**each, "ts": each["ts"] + 5e6 * number} for each in small_step(number=number)]
+        content = trace(events, rank=0, rankscope={"schema_version": 1, "run_id": f"{name}-id"})
+        write(tmp_path / "runs" / name / "rank0.json", content)
+    page = opened(tmp_path / "runs")
+    page.ready()
+    page.tab.goto(page.tab.url.split("#")[0] + "#/overview?run=000000000000")
+    page.id("error-state").wait_for()
+    assert "not in this directory" in str(page.id("error-state").text_content())
+    chooser = page.tab.locator("[data-testid=run]")
+    assert chooser.evaluate("(e) => e.selectedOptions[0].label") == "Choose a run …"
+    page.said.clear()  # the browser notes the 404, and the page says it
+    page.check(axe=True)
+    chooser.select_option(index=1)
+    page.tab.wait_for_selector("[data-testid=error-state]", state="detached")
+    page.ready()
+    page.tab.wait_for_function(
+        "() => document.querySelector('[data-testid=run]').selectedOptions[0].label.includes('first')"
+    )
+    page.check(axe=True)

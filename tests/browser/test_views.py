@@ -1,0 +1,206 @@
+"""Every view in a browser, one page a run: what it says is what the analyses say, and nothing of it is broken."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.browser.page import Page
+from tests.kineto import small_step, trace, write
+
+import rankscope
+from rankscope.export.formats import to_json
+from rankscope.pipeline import Run
+from rankscope.report.html import INSTANTS
+
+pytestmark = pytest.mark.browser
+
+VIEWS = {
+    "overview", "timeline", "run", "ranks", "stragglers", "distributed", "collectives", "steps", "phases",
+    "data_loading", "idle", "operators", "kernels", "modules", "memory", "scaling", "diff",
+}  # fmt: skip
+SAID = """() => Object.fromEntries([...document.querySelectorAll('[data-testid^="answer-"]')].map((line) => [
+    line.dataset.testid.slice(7),
+    [...line.querySelectorAll('strong')].map((value) => [value.dataset.name, value.dataset.value]),
+]))"""
+SHOWN = """() => Object.fromEntries([...document.querySelectorAll('table[data-testid^="table-"]')].map((table) => [
+    table.dataset.testid.slice(6),
+    [...table.querySelectorAll('tr[data-row]')].map((row) => [Number(row.dataset.row), Object.fromEntries(
+        [...row.querySelectorAll('td[data-column]')].map((td) => [td.dataset.column, td.dataset.value]))]),
+]))"""
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def visit(page: Page, view: str) -> None:
+    """Go to a view, and wait until it has its numbers."""
+    page.go(view)
+    page.tab.wait_for_selector(f'[data-testid="nav-{view}"][aria-current=page]', state="attached")
+    settle(page)
+    if view == "timeline":
+        page.settled()
+
+
+def settle(page: Page) -> None:
+    page.tab.wait_for_selector("main [data-testid=working]", state="detached", timeout=120_000)
+
+
+def unfold(page: Page) -> None:
+    """Open every table of the view."""
+    page.tab.evaluate("() => { for (const fold of document.querySelectorAll('details.fold')) fold.open = true; }")
+    settle(page)
+
+
+def views_of(page: Page) -> list[str]:
+    found: list[str] = page.tab.evaluate(
+        "() => [...document.querySelectorAll('[data-testid^=nav-]')].map((link) => link.dataset.testid.slice(4))"
+    )
+    return found
+
+
+def same(shown: str, value: object) -> bool:
+    """Whether a value of the page is that of the analysis."""
+    if value is None:
+        return shown == ""
+    if isinstance(value, bool):
+        return shown == str(value).lower()
+    if isinstance(value, int | float):
+        return shown != "" and math.isclose(float(shown), value, rel_tol=1e-12)
+    text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return shown == text[:2000]
+
+
+class Truth:
+    """What `rankscope analyze` writes, an analysis at a time."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._made: dict[str, dict[str, Any]] = {}
+
+    def of(self, name: str) -> dict[str, Any]:
+        if name not in self._made:
+            self._made[name] = json.loads(to_json(self._run.analyze(name)[name], self._run.about()))
+        return self._made[name]
+
+    def row(self, name: str, number: int) -> dict[str, Any]:
+        """A row as the page shows it: instants counted from the first event of its file."""
+        row: dict[str, Any] = dict(self.of(name)["rows"][number])
+        if row.get("rank") is not None and row.get("window") is not None:
+            began = self._run.loaded.ranks[row["rank"]][row["window"]].info.start_ns or 0
+            row |= {column: row[column] - began for column in INSTANTS if row.get(column) is not None}
+        return row
+
+
+def every_view(page: Page, truth: Truth | None, *, axe: bool = True) -> None:
+    """All views at 1280 px with all tables open, then at 390 px in the other colours."""
+    page.ready()
+    views = views_of(page)
+    assert set(views) >= VIEWS
+    told, tables = set(), set()
+    for view in views:
+        visit(page, view)
+        assert page.tab.locator("#view-title").text_content()
+        unfold(page)
+        page.check(axe=axe)
+        if truth is not None and view != "diff":
+            for name, values in page.tab.evaluate(SAID).items():
+                headline = truth.of(name.removeprefix("part-"))["headline"]
+                wanted = {each["name"]: each["value"] for each in headline["values"]}
+                assert {key for key, _ in values} == set(wanted)
+                assert all(same(text, wanted[key]) for key, text in values), (name, values, wanted)
+                told.add(name)
+            for name, rows in page.tab.evaluate(SHOWN).items():
+                for number, shown in rows:
+                    wanted = truth.row(name, number)
+                    assert list(shown) == list(wanted)
+                    assert all(same(text, wanted[column]) for column, text in shown.items()), (name, shown, wanted)
+                tables.add(name)
+    if truth is not None:
+        assert {"overview", "device_time", "distributed", "operators"} <= told
+        assert {"step_time", "distributed", "communication_operations", "placement", "operators", "clock"} <= tables
+    page.tab.set_viewport_size({"width": 390, "height": 844})
+    page.tab.emulate_media(color_scheme="dark")
+    for view in views:
+        visit(page, view)
+        page.check(axe=axe and truth is not None)
+
+
+@pytest.mark.usefixtures("shared_cache")
+@pytest.mark.parametrize("name", ["h100", "gloo"])
+def test_every_view_says_what_analyze_says(opened: Callable[..., Page], runs: Callable[[str], Path], name: str) -> None:
+    folder = runs(name)
+    every_view(opened(folder), Truth(rankscope.open(folder, executor="serial")))
+
+
+@pytest.mark.parametrize("name", ["single", "cpu", "ranks256", "hostile"])
+def test_every_view(opened: Callable[..., Page], runs: Callable[[str], Path], name: str) -> None:
+    page = opened(runs(name))
+    every_view(page, None)
+    if name == "hostile":
+        assert page.tab.locator("script").count() == 2
+        assert page.tab.locator("img").count() == 0
+        assert "\u202e" not in str(page.tab.evaluate("() => document.body.innerText"))
+        assert_csv_is_inert(page)
+
+
+def assert_csv_is_inert(page: Page) -> None:
+    """What a spreadsheet would run as a formula begins with a quote in the file that is downloaded."""
+    page.tab.set_viewport_size({"width": 1280, "height": 900})
+    visit(page, "kernels")
+    with page.tab.expect_download() as downloading:
+        page.id("csv-kernels").click()
+    text = Path(downloading.value.path()).read_text(encoding="utf-8")
+    rows = list(csv.DictReader(io.StringIO(text, newline="")))
+    assert any(row["name"].startswith("'-->") for row in rows)
+    assert not [row["name"] for row in rows if row["name"].startswith(FORMULA)]
+
+
+def test_the_field_leads_to_its_rank(opened: Callable[..., Page], runs: Callable[[str], Path]) -> None:
+    page = opened(runs("h100"))
+    page.ready()
+    visit(page, "ranks")
+    field = page.id("rank-field")
+    assert (field.get_attribute("data-rows"), field.get_attribute("data-columns")) == ("1", "8")
+    field.focus()
+    for key in ("ArrowRight", "ArrowRight"):  # the first one enters it
+        page.tab.keyboard.press(key)
+    waited = page.tab.evaluate("async () => (await (await fetch('api/table/stragglers')).json()).data")
+    assert waited["rank"][1] == 1
+    assert str(page.id("rank-field-said").text_content()).startswith("Rank 1: 34.")
+    page.tab.keyboard.press("Enter")
+    page.settled()
+    assert page.id("rank-1").get_attribute("aria-expanded") == "true"
+    page.check()
+
+
+def test_two_runs_side_by_side(tmp_path: Path, opened: Callable[..., Page], shared_cache: Path) -> None:
+    for number, name in enumerate(("first", "second")):
+        events = [{**each, "ts": each["ts"] + 5e6 * number} for each in small_step(number=number, waiting=9 * number)]
+        content = trace(events, rank=0, rankscope={"schema_version": 1, "run_id": f"{name}-id"})
+        write(tmp_path / "runs" / name / "rank0.json", content)
+    page = opened(tmp_path / "runs")
+    page.tab.wait_for_function(
+        "() => document.querySelector('[data-testid=run]')?.options.length === 2", timeout=60_000
+    )
+    page.ready()
+    visit(page, "diff")
+    page.id("answer-diff").wait_for(timeout=60_000)
+    one, two = (rankscope.open(tmp_path / "runs" / name, executor="serial") for name in ("second", "first"))
+    wanted = rankscope.diff(one, two).to_json()["rows"]
+    said = page.tab.evaluate(SAID)["diff"]
+    step = next(row for row in wanted if row["section"] == "steps")
+    assert [float(value) for _, value in said[:2]] == [step["a"], step["b"]]
+    for section in {row["section"] for row in wanted}:
+        page.id("diff-section").select_option(section)
+        first = "[data-testid=table-diff] tr[data-row] td[data-column=section]"
+        page.tab.wait_for_function(f"(s) => document.querySelector('{first}')?.dataset.value === s", arg=section)
+        rows = page.tab.evaluate(SHOWN)["diff"]
+        assert rows and {shown["section"] for _, shown in rows} == {section}
+        for number, shown in rows:
+            assert all(same(text, wanted[number][column]) for column, text in shown.items()), (shown, wanted[number])
+    page.check(axe=True)

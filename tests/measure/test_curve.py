@@ -1,0 +1,46 @@
+"""The curve of a study as a picture."""
+
+from __future__ import annotations
+
+import pytest
+
+from rankscope.errors import ConfigError, RankscopeError
+from rankscope.measure.results import Projected, Projection, Scaling, Share, Size, Time
+from rankscope.report import curve
+
+from .test_results import SETTING
+
+pytest.importorskip("matplotlib")
+SIZES = [
+    Size("1", 1, 1, "done", step=Time(100), speed_up=Share(1.0), efficiency=Share(1.0)),
+    Size("2", 2, 1, "done", step=Time(55), speed_up=Share(1.8, 1.7, 1.9), efficiency=Share(0.9, 0.85, 0.95)),
+    Size("4", 4, 1, "done", oversubscribed=True, step=Time(60), speed_up=Share(1.6), efficiency=Share(0.4)),
+]
+LAW = Projection("usl", "S", 0.1, 0.0, [2], ["as ever"], [Projected(8, Share(4.0), Share(0.5), 25)])
+
+
+@pytest.mark.parametrize(("ending", "begins"), [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF")])
+def test_it_is_drawn(tmp_path, ending, begins):
+    path = tmp_path / "new" / f"curve{ending}"
+    curve.check(path)
+    curve.draw(Scaling(SETTING, "strong", "1", SIZES, LAW), path)
+    assert path.read_bytes().startswith(begins)
+    if ending == ".svg":
+        assert b"http" not in path.read_bytes().replace(b"http://www.w3.org", b"").replace(
+            b"http://purl.org", b""
+        ).replace(b"http://creativecommons.org", b"").replace(b"https://matplotlib.org", b"")
+
+
+def test_what_cannot_be_drawn(tmp_path):
+    with pytest.raises(ConfigError, match=r"\.png, \.svg or \.pdf"):
+        curve.check(tmp_path / "curve.gif")
+    with pytest.raises(RankscopeError, match="no speed-up to draw"):
+        curve.draw(Scaling(SETTING, "strong", None, []), tmp_path / "curve.png")
+
+
+def test_without_matplotlib(tmp_path, monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(RankscopeError, match=r"pip install 'rankscope\[plot\]'"):
+        curve.check(tmp_path / "curve.png")

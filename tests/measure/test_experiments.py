@@ -1,0 +1,238 @@
+"""Parts of the experiments, without a job: what they sample, compare, and make of what ranks wrote."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from rankscope.errors import ConfigError, LaunchError, RankscopeError
+from rankscope.measure.jobs import Outcome, series, target_of
+from rankscope.measure.losses import lost_at
+from rankscope.measure.overhead import CONDITIONS, overhead_of
+from rankscope.measure.results import Traced
+from rankscope.measure.sampling import Sampling
+from rankscope.measure.scaling import Study, name_of
+from rankscope.measure.variants import compare_conditions, compare_jobs, recommend
+from rankscope.rundir.measurement import (
+    Block,
+    Plan,
+    RankMeasurement,
+    read_measurements,
+    read_plan,
+    write_measurement,
+    write_plan,
+)
+
+MS = 1_000_000
+
+
+def rank_of(rank, blocks, **fields):
+    return RankMeasurement(
+        rank, 2, rank, "host", "complete", 100, "host", "CPU", "2.13", wrapper="ddp", blocks=blocks, **fields
+    )
+
+
+def steps(base, round_number, rank):
+    # Each block a little different; rank 1 the slower by 1 ms.
+    return tuple(base * MS + rank * MS + round_number * 1000 + k * 100 for k in range(5))
+
+
+def outcome_of(tmp_path, times, rounds=6):
+    """A job whose conditions take these milliseconds."""
+    ranks = tuple(
+        rank_of(
+            rank,
+            tuple(Block(name, r, steps(base, r, rank)) for r in range(rounds) for name, base in times.items()),
+        )
+        for rank in range(2)
+    )
+    return Outcome(tmp_path, ranks)
+
+
+def test_each_round_has_every_condition_once_in_an_order_of_its_own():
+    rounds = Sampling(blocks=50).rounds(["a", "b"], 0)
+    assert len(rounds) == 50
+    assert all(sorted(each) == ["a", "b"] for each in rounds)
+    first = [each[0] for each in rounds]
+    assert 10 < first.count("a") < 40
+    assert rounds == Sampling(blocks=50).rounds(["a", "b"], 0)
+    assert rounds != Sampling(blocks=50).rounds(["a", "b"], 1)
+    assert rounds != Sampling(blocks=50, seed=1).rounds(["a", "b"], 0)
+
+
+def test_jobs_are_interleaved():
+    order = Sampling(repeats=3).job_order(["plain", "1", "2", "4"])
+    assert [sorted(name for r, name in order if r == repeat) for repeat in range(3)] == [["1", "2", "4", "plain"]] * 3
+    assert [repeat for repeat, _ in order] == sorted(repeat for repeat, _ in order)
+
+
+@pytest.mark.parametrize("wrong", [{"blocks": 0}, {"warmup_steps": 0}, {"repeats": 0}, {"settle_steps": -1}])
+def test_numbers_that_cannot_be_meant(wrong):
+    with pytest.raises(ConfigError):
+        Sampling(**wrong)
+
+
+def test_overhead_from_what_the_ranks_wrote(tmp_path):
+    outcome = outcome_of(tmp_path, {"sync": 50, "no_sync": 40})
+    result = overhead_of([outcome], target_of(["resnet18"]), Sampling(blocks=6, traced_steps=0), tmp_path, 0.5)
+    # The slowest rank's: 51 ms and 41 ms, by the median of blocks 0 to 5 and of steps 0 to 4.
+    middle = sorted(r * 1000 + k * 100 for r in range(6) for k in range(5))
+    exact = (middle[14] + middle[15]) / 2
+    assert result.sync.step.median_ns == 51 * MS + exact
+    assert result.measured_overhead.value == pytest.approx(10 * MS / (51 * MS + exact))
+    assert result.sync_cost.median_ns == 10 * MS
+    assert [(each.rank, each.sync_ns, each.no_sync_ns) for each in result.ranks] == [
+        (0, 50 * MS + exact, 40 * MS + exact),
+        (1, 51 * MS + exact, 41 * MS + exact),
+    ]
+    assert result.sync.backward is None
+    assert result.setting.load == 0.5
+
+
+def test_no_key_of_the_scripts_is_written_down(tmp_path, monkeypatch):
+    script = tmp_path / "train.py"
+    script.touch()
+    monkeypatch.setattr("sys.argv", ["rankscope", "measure", "overhead", str(script), "--api-key", "abc123"])
+    outcome = outcome_of(tmp_path, {"sync": 50, "no_sync": 40})
+    target = target_of([str(script), "--api-key", "abc123"])
+    setting = overhead_of([outcome], target, Sampling(blocks=6, traced_steps=0), tmp_path, None).setting
+    assert "abc123" not in f"{setting.target} {setting.command}"
+    assert setting.target.startswith(str(script))
+
+
+def test_a_round_that_one_rank_did_not_finish_is_left_out(tmp_path):
+    whole = outcome_of(tmp_path, {"sync": 50, "no_sync": 40})
+    short = replace(whole.ranks[1], blocks=whole.ranks[1].blocks[:-1])
+    outcome = Outcome(tmp_path, (whole.ranks[0], short))
+    assert outcome.rounds == [0, 1, 2, 3, 4]
+    assert series([outcome], "sync").jobs[0].shape == (5, 2, 5)
+
+
+def test_variants_of_jobs_and_what_is_recommended(tmp_path):
+    jobs = {
+        "base": [outcome_of(tmp_path, {"x": 50})] * 3,
+        "faster": [outcome_of(tmp_path, {"x": 45})] * 3,
+        "fastest": [outcome_of(tmp_path, {"x": 40})] * 3,
+        "slower": [outcome_of(tmp_path, {"x": 60})] * 3,
+        "failed": [],
+    }
+    compared = compare_jobs(jobs, "x", "base", 0)
+    assert set(compared) == {"base", "faster", "fastest", "slower"}
+    assert compared["base"].difference is None
+    assert compared["faster"].difference.value == pytest.approx(-5 / 51, rel=1e-3)
+    assert compared["slower"].beyond_chance is True
+    advice = recommend(compared, "base", {"fastest": "fastest=1"})
+    assert (advice.variant, advice.saving_ns) == ("fastest", 10 * MS)
+    assert advice.text.startswith("fastest=1: 19.6 % faster")
+
+
+def test_nothing_is_recommended_that_chance_explains(tmp_path):
+    def noisy(base, seed):
+        import random
+
+        rng = random.Random(seed)
+        ranks = tuple(
+            rank_of(
+                k,
+                tuple(Block("x", r, tuple(int(base * MS * rng.uniform(0.8, 1.2)) for _ in range(5))) for r in range(6)),
+            )
+            for k in range(2)
+        )
+        return Outcome(tmp_path, ranks)
+
+    jobs = {"base": [noisy(50, 1)], "other": [noisy(49.5, 2)]}
+    advice = recommend(compare_jobs(jobs, "x", "base", 0), "base", {})
+    assert (advice.variant, advice.text) == (None, "keep what is there: no variant is faster by more than chance")
+
+
+def test_too_few_blocks_and_a_base_that_failed(tmp_path):
+    few = {"base": [outcome_of(tmp_path, {"x": 50}, 2)], "other": [outcome_of(tmp_path, {"x": 40}, 2)]}
+    assert "too few blocks" in recommend(compare_jobs(few, "x", "base", 0), "base", {}).text
+    assert "the base failed" in recommend(compare_jobs({"base": []}, "x", "base", 0), "base", {}).text
+
+
+def test_conditions_of_one_job(tmp_path):
+    outcome = outcome_of(tmp_path, {"none": 50, "recording": 55})
+    found = compare_conditions([outcome], ["none", "recording", "never"], "none", 0)
+    assert set(found) == {"none", "recording"}
+    assert found["recording"].difference.value == pytest.approx(5 / 51, rel=1e-3)
+
+
+def test_lost_time_adds_up():
+    base = Traced("a", 4, 100 * MS, 90 * MS, 0, 0, None, 0.0, None, 6 * MS, 4 * MS)
+    at = Traced("b", 4, 60 * MS, 47 * MS, 20 * MS, 8 * MS, 0.6, 0.13, 3 * MS, 3 * MS, 2 * MS)
+    # Unprofiled: 100 and 55 ms; strong on 2, so that perfect is 50. The window of 60 ms stands for 55.
+    lost = lost_at(at, base, 55 * MS, 100 * MS, 2, "strong")
+    assert lost.total_ns == 5 * MS
+    assert lost.compute_ns == round(47 * MS * 55 / 60 - 45 * MS)
+    assert lost.exposed_communication_ns == round(8 * MS * 55 / 60)
+    assert lost.wait_ns == round(3 * MS * 55 / 60)
+    parts = lost.compute_ns + lost.exposed_communication_ns + lost.data_loading_ns + lost.other_ns
+    assert parts == pytest.approx(lost.total_ns, abs=3)
+
+
+def test_sizes_of_a_study():
+    study = Study(ranks=(2, 4), nodes=(1, 2), launcher="srun -N {nodes} -n {ranks}")
+    assert [(name_of(s), s.ranks, s.nodes) for s in study.sizes()] == [
+        ("plain", 1, 1),
+        ("2", 2, 1),
+        ("4", 4, 1),
+        ("8", 8, 2),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"ranks": ()}, "from 1"),
+        ({"ranks": (0,)}, "from 1"),
+        ({"ranks": (2,), "nodes": (1, 2)}, "launcher that starts ranks on all"),
+        ({"ranks": (3,), "mode": "strong", "global_batch": 64}, "evenly"),
+    ],
+)
+def test_studies_that_cannot_be_meant(given, message):
+    with pytest.raises(ConfigError, match=message):
+        Study(**given)
+
+
+def test_what_can_be_measured(tmp_path):
+    script = tmp_path / "train.py"
+    script.touch()
+    assert target_of([str(script), "--x"]).words == (str(script), "--x")
+    assert target_of([f"{script}:step", "1"]).words == ("rankscope.workloads.function", f"{script}:step", "1")
+    assert target_of(["fsdp", "--fsdp1"]).words[:2] == ("rankscope.workloads.fsdp", "--no-profile")
+    assert target_of(["-m", "pkg.train"]).words == ("pkg.train",)
+    with pytest.raises(LaunchError, match=re.escape("no.py: no such script")):
+        target_of(["no.py"])
+    with pytest.raises(ConfigError, match="no script to measure"):
+        target_of([])
+
+
+def test_plans_and_measurements_go_there_and_back(tmp_path):
+    plan = Plan(
+        str(tmp_path), (("sync", "no_sync"),), CONDITIONS, wrapper={"bucket_cap_mb": 1}, cpus=("0-1",), limit_s=3.0
+    )
+    assert read_plan(write_plan(plan)) == plan
+    measured = rank_of(1, (Block("sync", 0, (1, 2), stop_ns=3),), buckets=(8,), notes=("n",))
+    write_measurement(tmp_path, measured)
+    assert read_measurements(tmp_path) == [measured]
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"schema": 1, "blocks": 3}', '{"schema": 1, "blocks": [1]}', '{"schema": 7}']
+)
+def test_a_measurement_that_is_none(tmp_path, content):
+    (tmp_path / "measured").mkdir()
+    (tmp_path / "measured" / "rank0.json").write_text(content)
+    with pytest.raises(RankscopeError, match=r"rank0\.json"):
+        read_measurements(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"out": "x", "rounds": 3}', '{"out": "x", "rounds": [], "strange": 1}'])
+def test_a_plan_that_is_none(tmp_path, content):
+    path = tmp_path / "plan.json"
+    path.write_text(content)
+    with pytest.raises(RankscopeError, match=r"plan\.json"):
+        read_plan(path)

@@ -1,0 +1,84 @@
+"""Jobs with a known cost give the overhead, overlap and efficiency that arithmetic says.
+
+The sleeps are long because a busy machine wakes a process some milliseconds late.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rankscope.measure.files import load
+from rankscope.measure.jobs import Start, target_of
+from rankscope.measure.overhead import measure_overhead
+from rankscope.measure.results import Overhead, Scaling
+from rankscope.measure.sampling import Sampling
+from rankscope.measure.scaling import Study, measure_scaling
+
+JOB = str(Path(__file__).with_name("known_job.py"))
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_launcher")]
+
+
+FEW = Sampling(blocks=5, block_steps=3, warmup_steps=3, traced_steps=0)
+
+
+def test_a_hook_that_sleeps(tmp_path):
+    # 400 ms of compute; with synchronisation 100 ms more: 100 / 500.
+    target = target_of([JOB, "0.4", "0", "0.1"])
+    result = measure_overhead(target, tmp_path, Start(ranks=2), FEW)
+    assert result.wrapper == "ddp"
+    assert result.sync_cost.median_ns == pytest.approx(100e6, rel=0.05)
+    assert result.measured_overhead.value == pytest.approx(100 / 500, rel=0.05)
+    assert result.measured_overhead.low <= result.measured_overhead.value <= result.measured_overhead.high
+    # It lies in the backward, and nowhere else.
+    assert result.sync.backward.median_ns - result.no_sync.backward.median_ns == pytest.approx(100e6, rel=0.05)
+    assert result.sync.forward.median_ns == pytest.approx(400e6, rel=0.05)
+    assert load(Overhead, tmp_path) == result
+
+
+def test_an_all_reduce_that_is_partly_hidden(tmp_path):
+    # Rank 1 comes 400 ms late to each all-reduce, and has 160 ms of backward left behind it: rank 0, which has those
+    # 160 ms too, begins the next step as much earlier. So its all-reduce takes 400 + 160 ms, and compute hides 160.
+    forward, backward, late = 200, 160, 400
+    target = target_of([JOB, str(forward / 1e3), str(backward / 1e3), "0", str(late / 1e3)])
+    result = measure_overhead(target, tmp_path, Start(ranks=2), replace(FEW, block_steps=2, traced_steps=4))
+    step = forward + late + backward
+    assert result.sync.step.median_ns == pytest.approx(step * 1e6, rel=0.05)
+    assert result.measured_overhead.value == pytest.approx(late / step, rel=0.05)
+    assert result.traced is not None
+    assert result.traced.overlap_ratio == pytest.approx(backward / (late + backward), rel=0.05)
+    assert result.traced.exposed_share == pytest.approx(late / step, rel=0.05)
+    assert result.traced.all_reduces == 1
+
+
+def test_efficiency_and_resuming(tmp_path):
+    target = target_of([JOB, "0.4", "0", "0.1"])
+    study = Study(ranks=(1, 2), devices=2)
+    jobs = []
+
+    def told(job, done, total, within):
+        if within == "starting":
+            jobs.append(job)
+
+    result = measure_scaling(target, tmp_path, study, replace(FEW, block_steps=2, traced_steps=2), told)
+    sizes = {size.name: size for size in result.sizes}
+    assert result.base == "plain"
+    assert sizes["plain"].step.median_ns == pytest.approx(400e6, rel=0.05)
+    # Weak: 400 ms alone, 500 with the hook, 400 / 500; DDP calls the hook on one rank as well.
+    for name in ("1", "2"):
+        assert sizes[name].efficiency.value == pytest.approx(0.8, rel=0.05)
+        assert sizes[name].derived_overhead.value == pytest.approx(1 - sizes[name].efficiency.value)
+        assert sizes[name].wrapper == "ddp"
+    assert sizes["2"].measured_overhead.value == pytest.approx(0.2, rel=0.05)
+    assert sizes["2"].speed_up.value == pytest.approx(1.6, rel=0.05)
+    assert sizes["2"].batch_per_rank == 4
+    assert sizes["2"].lost.total_ns == pytest.approx(100e6, rel=0.15)
+    assert len(jobs) == 3
+    # What is finished is not run again; the numbers are the same.
+    again = measure_scaling(target, tmp_path, study, replace(FEW, block_steps=2, traced_steps=2), told)
+    assert len(jobs) == 3
+    assert [size.step for size in again.sizes] == [size.step for size in result.sizes]
+    assert load(Scaling, tmp_path) == again

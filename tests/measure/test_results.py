@@ -1,0 +1,109 @@
+"""What the experiments write, and what a reader is told of a file that is none."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from rankscope.errors import RankscopeError
+from rankscope.measure.files import load, load_all, path_in, save
+from rankscope.measure.results import SCHEMA, Overhead, Phases, Scaling, Setting, Share, Size, Time
+from rankscope.report.measurements import measured
+
+SETTING = Setting(
+    "2026-01-01T00:00:00+00:00",
+    "train.py",
+    ["rankscope"],
+    0,
+    0.99,
+    "a method",
+    8,
+    1,
+    5,
+    20,
+    1,
+    "0.1.0",
+    notes=["a \x1b[31mnote"],
+)
+OVERHEAD = Overhead(
+    SETTING,
+    "ddp",
+    2,
+    Phases(Time(50_000_000, 49_000_000, 51_000_000), backward=Time(30_000_000)),
+    Phases(Time(40_000_000), backward=Time(20_000_000)),
+    Time(10_000_000, 9_500_000, 10_500_000),
+    Share(0.2, 0.19, 0.21),
+    None,
+    [],
+)
+
+
+def text_of(result):
+    from io import StringIO
+
+    from rich.console import Console
+
+    out = StringIO()
+    Console(file=out, width=200).print(measured(result))
+    return out.getvalue()
+
+
+def test_what_is_written_is_read(tmp_path):
+    path = save(OVERHEAD, tmp_path / "new")
+    assert path == path_in(tmp_path / "new", "overhead")
+    assert load(Overhead, tmp_path / "new") == OVERHEAD
+    assert load_all(tmp_path / "new") == [OVERHEAD]
+    raw = json.loads(path.read_text())
+    assert (raw["schema"], raw["measurement"], raw["sync"]["step"]["median_ns"]) == (SCHEMA, "overhead", 50_000_000)
+    assert [p.name for p in (tmp_path / "new").iterdir()] == ["overhead.json"]
+
+
+def test_an_unknown_field_is_passed_over(tmp_path):
+    path = save(OVERHEAD, tmp_path)
+    raw = json.loads(path.read_text())
+    raw["added_later"] = 1
+    path.write_text(json.dumps(raw))
+    assert load(Overhead, tmp_path) == OVERHEAD
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"schema": 1}', "\x00", "[" * 100_000])
+def test_a_file_that_is_none(tmp_path, content):
+    path_in(tmp_path, "overhead").write_text(content)
+    with pytest.raises(RankscopeError, match=r"overhead\.json: no result of `rankscope measure overhead`"):
+        load(Overhead, tmp_path)
+
+
+def test_another_schema(tmp_path):
+    path = save(OVERHEAD, tmp_path)
+    raw = json.loads(path.read_text())
+    path.write_text(json.dumps({**raw, "schema": 99}))
+    with pytest.raises(RankscopeError, match="schema 99; this version reads overhead, schema 1"):
+        load(Overhead, tmp_path)
+
+
+def test_no_file(tmp_path):
+    with pytest.raises(RankscopeError, match="`rankscope measure scaling` writes it"):
+        load(Scaling, tmp_path)
+    assert load_all(tmp_path) == []
+
+
+def test_the_table_says_the_numbers_and_obeys_nothing():
+    text = text_of(OVERHEAD)
+    assert "50.0 ms ± 1.00 ms" in text
+    assert "20.0 % ± 1.0 of the step, measured" in text
+    assert "+10.0 ms" in text
+    assert "\x1b[31m" not in text
+
+
+def test_a_study_with_a_size_that_failed():
+    sizes = [
+        Size("plain", 1, 1, "done", step=Time(100_000_000), speed_up=Share(1.0), efficiency=Share(1.0)),
+        Size("2", 2, 1, "failed", error="no \x1b[31mport"),
+        Size("4", 4, 1, "done", oversubscribed=True, step=Time(30_000_000), speed_up=Share(3.333, 3.2, 3.4)),
+    ]
+    text = text_of(Scaling(SETTING, "strong", "plain", sizes))
+    assert "2 failed: no" in text
+    assert "oversubscribed" in text
+    assert "3.33 ± 0.10" in text
+    assert "\x1b[31m" not in text

@@ -1,0 +1,118 @@
+"""Medians and their intervals, against plain Python and against chance itself."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+import numpy as np
+import pytest
+
+from rankscope.measure.statistics import (
+    CONFIDENCE,
+    LEAST_BLOCKS,
+    Series,
+    beyond_chance,
+    difference_of,
+    replicates,
+    share_of,
+    simple_time,
+    time_of,
+)
+
+
+def series_of(rng, jobs=1, rounds=12, ranks=2, steps=5, at=1e7, noise=0.02):
+    return Series(
+        tuple(at * (1 + noise * rng.standard_normal((rounds, ranks, steps))) for _ in range(jobs)),
+    )
+
+
+def test_the_time_is_the_slowest_ranks_median():
+    rng = np.random.default_rng(1)
+    found = series_of(rng, jobs=2, ranks=3)
+    plain = []
+    for rank in range(3):
+        plain.append(statistics.median([float(t) for job in found.jobs for block in job for t in block[rank]]))
+    assert list(found.by_rank()) == pytest.approx(plain)
+    assert found.median() == pytest.approx(max(plain))
+    time = time_of(found, replicates({"a": found}, 0)["a"])
+    slowest = plain.index(max(plain))
+    quartiles = statistics.quantiles(
+        [float(t) for job in found.jobs for block in job for t in block[slowest]], n=4, method="inclusive"
+    )
+    assert (time.p25_ns, time.p75_ns) == (round(quartiles[0]), round(quartiles[2]))
+    assert (time.samples, time.blocks) == (2 * 12 * 5, 24)
+    assert time.low_ns <= time.median_ns <= time.high_ns
+
+
+def test_the_interval_holds_the_truth_as_often_as_it_says():
+    truth, inside, again = 1e7, 0, 0
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+
+        # Blocks differ more than steps within them: what takes steps for independent would be too sure.
+        def one(rng=rng):
+            blocks = 1 + 0.01 * rng.standard_normal((20, 1, 1))
+            return Series((truth * blocks * (1 + 0.003 * rng.standard_normal((20, 1, 5))),))
+
+        first, second = one(), one()
+        low, high = np.quantile(replicates({"a": first}, seed, count=400)["a"], [0.005, 0.995])
+        inside += low <= truth <= high
+        again += low <= second.median() <= high
+    assert inside >= 56
+    assert again >= 50  # a repeat is as noisy as the first
+
+
+def test_what_both_suffer_cancels():
+    rng = np.random.default_rng(3)
+    slow = 1 + 0.3 * rng.random((20, 1, 1))  # a neighbour on the machine, round by round
+    on = Series((5e7 * slow * (1 + 0.001 * rng.standard_normal((20, 2, 5))),))
+    off = Series((4e7 * slow * (1 + 0.001 * rng.standard_normal((20, 2, 5))),))
+    drawn = replicates({"on": on, "off": off}, 0)
+    share = share_of((on.median() - off.median()) / on.median(), (drawn["on"] - drawn["off"]) / drawn["on"])
+    assert share.value == pytest.approx(0.2, abs=0.01)
+    assert share.high - share.low < 0.02
+    alone = time_of(on, drawn["on"])
+    assert (alone.high_ns - alone.low_ns) / alone.median_ns > 0.05
+    assert difference_of(on, off, drawn["on"], drawn["off"]).median_ns == round(on.median() - off.median())
+
+
+def test_of_few_blocks_nothing_is_said():
+    found = series_of(np.random.default_rng(0), rounds=LEAST_BLOCKS - 1)
+    time = time_of(found, replicates({"a": found}, 0)["a"])
+    assert (time.low_ns, time.high_ns) == (None, None)
+    assert beyond_chance(share_of(0.1, np.empty(0))) is None
+
+
+def test_the_same_seed_gives_the_same_interval():
+    found = series_of(np.random.default_rng(0), jobs=3)
+    assert np.array_equal(replicates({"a": found}, 7)["a"], replicates({"a": found}, 7)["a"])
+    assert not np.array_equal(replicates({"a": found}, 7)["a"], replicates({"a": found}, 8)["a"])
+
+
+def test_jobs_that_differ_widen_the_interval():
+    rng = np.random.default_rng(0)
+    one = 1e7 * (1 + 0.001 * rng.standard_normal((8, 1, 5)))
+    alike, apart = Series((one, one, one)), Series((one, one * 1.05, one * 0.95))
+    widths = []
+    for each in (alike, apart):
+        low, high = np.quantile(replicates({"a": each}, 0)["a"], [0.005, 0.995])
+        widths.append(high - low)
+    assert widths[1] > 10 * widths[0]
+
+
+@pytest.mark.parametrize("n", [3, 7, 8, 9, 20, 101, 150])
+def test_order_statistics_against_the_binomial(n):
+    time = simple_time(list(range(n)))
+    # P(the median lies below the k-th or above the k-th from the end) = 2 P(Binomial(n, 1/2) < k)
+    k = 0
+    while 2 * sum(math.comb(n, i) for i in range(k + 1)) / 2**n <= 1 - CONFIDENCE:
+        k += 1
+    if k == 0:
+        assert (time.low_ns, time.high_ns) == (None, None)
+    else:
+        assert (time.low_ns, time.high_ns) == (k - 1, n - k)
+
+
+def test_of_nothing_there_is_no_time():
+    assert simple_time([]) is None

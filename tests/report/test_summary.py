@@ -1,0 +1,172 @@
+"""The verdict: its figures worked by hand, one screen whatever the run holds, and no name obeyed."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+from tests import kineto
+from tests.analyses.reference import rank_events, write_reference
+from tests.report.test_html import HOSTILE, hostile_run
+
+import rankscope
+from rankscope.pipeline import Run
+from rankscope.report.summary import COLUMNS, LINES, summary
+
+# What terminals obey: a colour, a hyperlink (OSC 8) that shows another text, a title, a clearing of the screen.
+OBEYED = [
+    "\x1b[31mred\x1b[0m",
+    "\x1b]8;;http://evil.example\x1b\\click\x1b]8;;\x1b\\",
+    "\x9d8;;http://evil.example\x9cclick",
+    "\x1b]0;title\x07",
+    "\x1b[2J\x1b[H",
+    "[bold red]markup[/]",
+    "[link=http://evil.example]click[/link]",
+    "a\rb\nc\x0bd\u2028e",
+    "\u202egnp.exe",
+]
+SGR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def shown(run: Run, width: int = 80, *, colours: bool = False) -> list[str]:
+    out = io.StringIO()
+    console = Console(
+        file=out, width=width, highlight=False, force_terminal=colours, color_system="256" if colours else None
+    )
+    console.print(summary(run, width))
+    return out.getvalue().splitlines()
+
+
+def of_ranks(folder: Path, by_rank: dict[int, list[kineto.Event]], width: int = 80, **metadata: object) -> list[str]:
+    return shown(rankscope.open(kineto.write_ranks(folder, by_rank, **metadata), executor="serial"), width)
+
+
+def line(lines: list[str], begin: str) -> str:
+    found = [each for each in lines if each.startswith(begin)]
+    assert len(found) == 1, (begin, lines)
+    return found[0].rstrip()
+
+
+def test_a_step_divides_into_what_the_device_did(tmp_path: Path) -> None:
+    """Two steps of 1,000 µs: 500 of compute, 300 of communication (100 under compute), 100 of copies, 199 idle."""
+    events = []
+    for number, at in enumerate((0, 1000)):
+        events += [
+            kineto.step(10 + number, at, 1000),
+            kineto.kernel("gemm", at, 500, correlation=10 * number + 1),
+            kineto.collective(at + 400, 300, stream=20, correlation=10 * number + 2),
+            kineto.memcpy(at + 700, 100, correlation=10 * number + 3),
+            kineto.kernel("tail", at + 999, 1, correlation=10 * number + 4),
+            *(kineto.launch(at + 1 + each, 1, correlation=10 * number + each) for each in (1, 2, 3, 4)),
+        ]
+    lines = of_ranks(tmp_path, {0: events})
+    parts = {found.group(1): found.group(2) for each in lines if (found := re.match(r"  (\S.*?)  +([\d.]+) %", each))}
+    assert parts == {
+        "compute": "50.1",
+        "exposed communication": "20.0",
+        "copies": "10.0",
+        "waiting for data": "0.0",
+        "idle otherwise": "19.9",
+    }
+    assert "overlap 33.3 %" in line(lines, "  exposed communication")
+    assert "200 µs" in line(lines, "  exposed communication")
+    assert line(lines, "step ") == "step        1.00 ms  median over 2 steps"
+    assert line(lines, "stragglers") == "stragglers  one rank: nothing to compare it with"
+    assert line(lines, "lost") == "lost        nothing of these traces"
+
+
+def test_figures_are_those_of_the_analyses(tmp_path: Path) -> None:
+    run = rankscope.open(write_reference(tmp_path), executor="serial")
+    overview = run.overview().row(0, named=True)
+    lines = shown(run)
+    assert f"{100 * overview['exposed_share']:.1f} %" in line(lines, "  exposed communication")
+    assert f"overlap {100 * overview['overlap_ratio']:.1f} %" in line(lines, "  exposed communication")
+    peak = run.memory().sort("peak_allocated", descending=True, nulls_last=True).row(0, named=True)
+    assert f"on rank {peak['rank']} (" in line(lines, "memory")
+
+
+def test_the_slowest_rank_is_named(tmp_path: Path) -> None:
+    lines = of_ranks(tmp_path, {0: rank_events(0), 1: rank_events(1), 2: rank_events(0)})
+    assert "rank 1" in line(lines, "stragglers")
+    even = of_ranks(tmp_path / "even", {0: rank_events(0), 1: rank_events(0)})
+    assert line(even, "stragglers") == "stragglers  none: rank 0 works most, by 0 a step"
+
+
+def test_what_was_lost_is_said(tmp_path: Path) -> None:
+    lines = of_ranks(tmp_path, {rank: rank_events(int(rank == 37)) for rank in range(64) if rank not in (17, 18)})
+    assert "ranks 0–16, 19–63 of 64" in lines[1]
+    assert line(lines, "lost") == "lost        2 of 64 ranks have no trace here"
+
+
+def test_a_run_without_steps_and_communication(tmp_path: Path) -> None:
+    lines = of_ranks(tmp_path, {0: [kineto.kernel("gemm", 0, 50)]})
+    assert "the whole file: no ProfilerStep# in it" in line(lines, "step ")
+    assert "0.0 %" in line(lines, "  exposed communication")
+    assert "overlap" not in "\n".join(lines)
+    assert line(lines, "memory").startswith("memory      not recorded")
+
+
+def test_a_trace_without_a_device_says_cpu(tmp_path: Path) -> None:
+    host = [kineto.op("aten::mm", 0, 50), kineto.annotation("gloo:all_reduce", 40, 20, tid=9)]
+    lines = of_ranks(tmp_path, {0: host})
+    assert "CPU" in lines[1]
+
+
+def obeyed_run(folder: Path) -> Run:
+    events = rank_events(0)
+    for number, name in enumerate([*OBEYED, *HOSTILE]):
+        events += [
+            kineto.kernel(name, 1500, 10, stream=30 + number),
+            kineto.collective(1500, 10, kind=name, group=name, description=name, stream=90 + number),
+            kineto.annotation(name, 1500, 100_000, tid=50 + number),
+        ]
+    by_rank = {0: events, 1: rank_events(1)}
+    for rank, content in by_rank.items():
+        devices = [{"name": OBEYED[rank]}]
+        trace = kineto.trace(content, rank=rank, world_size=9, host_name=OBEYED[rank + 1], deviceProperties=devices)
+        kineto.write(folder / f"[red]rank{rank}.json", trace)
+    return rankscope.open(folder, executor="serial")
+
+
+@pytest.mark.parametrize("width", [20, 60, 80, 100, 300])
+@pytest.mark.parametrize("what", ["obeyed", "hostile", "reference"])
+def test_one_screen_whatever_the_run_holds(tmp_path: Path, width: int, what: str) -> None:
+    if what == "reference":
+        run = rankscope.open(write_reference(tmp_path), executor="serial")
+    else:
+        run = obeyed_run(tmp_path) if what == "obeyed" else hostile_run(tmp_path)
+    lines = shown(run, width)
+    assert len(lines) <= LINES == 24
+    assert max(cell_len(each.rstrip()) for each in lines) <= min(width, COLUMNS) <= 100
+
+
+def test_no_name_is_obeyed(tmp_path: Path) -> None:
+    """In colour nothing but rich's own colours is an escape; markup in names is text."""
+    run = obeyed_run(tmp_path)
+    text = "\n".join(shown(run, 100, colours=True))
+    assert "\x1b[" in text
+    bare = SGR.sub("", text)
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u202e]", bare)
+    assert "evil" not in bare or "]8;;" in bare  # shown as the text it is, not as a link
+    assert "\x1b]" not in text
+    plain = "\n".join(shown(run, 100))
+    assert "\x1b" not in plain
+    assert bare.split() == plain.split()
+
+
+def test_in_a_pipe_it_is_plain(tmp_path: Path) -> None:
+    folder = write_reference(tmp_path / "[bold]run[/]")
+    command = [sys.executable, "-m", "rankscope", "summary", str(folder), "--executor", "serial"]
+    environment = {key: value for key, value in os.environ.items() if key not in ("FORCE_COLOR", "COLUMNS")}
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    lines = ran.stdout.splitlines()
+    assert len(lines) <= 24
+    assert "\x1b" not in ran.stdout
+    assert lines[0].startswith(folder.name)
