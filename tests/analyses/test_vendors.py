@@ -64,7 +64,7 @@ def test_something_is_compared(runs: dict[str, Run]) -> None:
     empty = {name for name in OURS if runs["cuda"].analyze(name)[name].frame.is_empty()}
     assert empty <= {
         "annotations", "compile", "ddp_buckets", "fsdp", "memory_snapshot", "memory_stacks", "mesh", "modules",
-        "pipeline_bubble", "recompute",
+        "pipeline_bubble", "recompute", "recording",
     }  # fmt: skip
 
 
