@@ -1,7 +1,8 @@
 """The per-rank analyses against HTA's functions for the same: CPU seconds after loading, and cold from the file.
 
-- warm: the trace is read (ours: tables in the cache; HTA: a `TraceAnalysis`), then one analysis. Ours loads
-  its columns from the cache each time, as `rankscope analyze` does; HTA has the whole trace in memory.
+- after loading: the trace is read (ours: a run that is open, with the columns of earlier analyses in memory, 256 MiB at
+  most; HTA: a `TraceAnalysis`, with the whole trace in memory), then the analysis is computed anew.
+- opened again: ours alone, from the tables in the cache, as each `rankscope analyze` does it.
 - cold: from the compressed file to the result.
 
 The functions that both have: kernel breakdown, idle time, launch statistics, queue length.
@@ -9,8 +10,8 @@ The functions that both have: kernel breakdown, idle time, launch statistics, qu
 
 from __future__ import annotations
 
-import math
 import sys
+import tempfile
 from pathlib import Path
 
 from benchmarks.peers import HTA, TRACES, environment
@@ -34,17 +35,28 @@ ALONE = ("operators", "utilization", "annotations", "data_loading", "devices", "
 _OURS = """
 import os, rankscope
 os.environ["RANKSCOPE_CACHE"] = {cache!r}
+run = rankscope.open({path!r}, executor="serial")
+def work():
+    # A run gives a result that it has again: it must have none.
+    run._results.clear()
+    {call}
+work()
+"""
+_OURS_AGAIN = """
+import os, rankscope
+os.environ["RANKSCOPE_CACHE"] = {cache!r}
 def work():
     run = rankscope.open({path!r}, executor="serial")
-    run.analyze({name!r}, parameters={{{name!r}: {parameters!r}}})
-{warm}
+    {call}
+work()
 """
 _OURS_COLD = """
 import os, tempfile, rankscope
 def work():
     with tempfile.TemporaryDirectory() as cache:
         os.environ["RANKSCOPE_CACHE"] = cache
-        rankscope.open({path!r}, executor="serial").analyze({name!r}, parameters={{{name!r}: {parameters!r}}})
+        run = rankscope.open({path!r}, executor="serial")
+        {call}
 """
 _HTA = """
 import logging
@@ -58,49 +70,62 @@ def work():
 """
 
 
-def _snippets(path: str, name: str, call: str, cache: str, hta: Path, cold: bool) -> dict[str, tuple[str, Path | str]]:
+def _call(name: str) -> str:
+    """The call for `launches --by stream`."""
     analysis, _, option = name.partition(" --by ")
-    parameters = {"by": option} if option else {}
-    if cold:
-        ours = _OURS_COLD.format(path=path, name=analysis, parameters=parameters)
-        theirs = _HTA.format(path=path, made="", trace="opened()", call=call)
-    else:
-        ours = _OURS.format(path=path, name=analysis, parameters=parameters, cache=cache, warm="work()")
-        theirs = _HTA.format(path=path, made="trace = opened()", trace="trace", call=call)
-    return {"ours": (ours, sys.executable), "hta": (theirs, hta)}
+    parameters = {analysis: {"by": option} if option else {}}
+    return f"run.analyze({analysis!r}, parameters={parameters!r})"
 
 
-def main(rounds: int = 2) -> None:
+def _ms(snippets: dict[str, tuple[str, Path | str]], rounds: int) -> dict[str, float]:
+    return {name: best(runs) * 1e3 for name, runs in interleaved(snippets, rounds).items()}
+
+
+def main(rounds: int = 3) -> None:
     if not TRACES.exists():
         print("the real traces are not here: nothing to measure", file=sys.stderr)
         return
     hta = environment("hta", HTA)
     if hta is None:
         return
-    import tempfile
-
     with tempfile.TemporaryDirectory() as cache:
         for file in FILES:
-            path = str(TRACES / file)
-            print(f"{file}\n{'':22} {'ours ms':>9} {'HTA ms':>9} {'×':>7} {'cold: ours ms':>14} {'HTA ms':>9} {'×':>7}")
-            factors = []
-            for name, call in PAIRS.items():
-                warm = interleaved(_snippets(path, name, call, cache, hta, False), rounds)
-                cold = interleaved(_snippets(path, name, call, cache, hta, True), 1)
-                cells = [best(runs[who]) * 1e3 for runs in (warm, cold) for who in ("ours", "hta")]
-                factors.append(cells[1] / cells[0])
-                print(
-                    f"{name:22} {cells[0]:9.1f} {cells[1]:9.1f} {cells[1] / cells[0]:7.1f}"
-                    f" {cells[2]:14.0f} {cells[3]:9.0f} {cells[3] / cells[2]:7.1f}",
-                    flush=True,
-                )
-            print(f"{'geometric mean':22} {'':9} {'':9} {math.prod(factors) ** (1 / len(factors)):7.1f}")
-            together = _OURS.format(path=path, name="kernels", parameters={}, cache=cache, warm="work()").replace(
-                "run.analyze('kernels', parameters={'kernels': {}})", "run.analyze(*" + repr(tuple(_ANALYSES)) + ")"
-            )
-            took = best(interleaved({"ours": (together, sys.executable)}, rounds)["ours"]) * 1e3
-            print(f"{'ours together':22} {took:9.1f}", flush=True)
-            for name in ALONE:
-                ours = _OURS.format(path=path, name=name, parameters={}, cache=cache, warm="work()")
-                took = best(interleaved({"ours": (ours, sys.executable)}, rounds)["ours"]) * 1e3
-                print(f"{name:22} {took:9.1f}", flush=True)
+            _of_file(str(TRACES / file), cache, hta, rounds)
+
+
+def _of_file(path: str, cache: str, hta: Path, rounds: int) -> None:
+    columns = ("ours ms", "HTA ms", "×", "again: ours", "×", "cold: ours", "HTA ms", "×")
+    print(f"{path}\n{'':22}" + "".join(f" {column:>11}" for column in columns))
+    sums = dict.fromkeys(("ours", "hta", "again", "cold", "hta cold"), 0.0)
+    for name, theirs in PAIRS.items():
+        filled = {"path": path, "cache": cache, "call": _call(name)}
+        warm = _ms(
+            {
+                "ours": (_OURS.format(**filled), sys.executable),
+                "hta": (_HTA.format(path=path, made="trace = opened()", trace="trace", call=theirs), hta),
+                "again": (_OURS_AGAIN.format(**filled), sys.executable),
+            },
+            rounds,
+        )
+        cold = _ms(
+            {
+                "cold": (_OURS_COLD.format(**filled), sys.executable),
+                "hta cold": (_HTA.format(path=path, made="", trace="opened()", call=theirs), hta),
+            },
+            1,
+        )
+        _row(name, warm | cold)
+        sums = {key: value + (warm | cold)[key] for key, value in sums.items()}
+    _row("together", sums)
+    for label, call in (
+        ("ours in one call", f"run.analyze(*{_ANALYSES!r})"),
+        *((name, f"run.analyze({name!r})") for name in ALONE),
+    ):
+        snippet = _OURS.format(path=path, cache=cache, call=call)
+        print(f"{label:22} {_ms({'ours': (snippet, sys.executable)}, rounds)['ours']:11.1f}", flush=True)
+
+
+def _row(name: str, ms: dict[str, float]) -> None:
+    cells = [ms["ours"], ms["hta"], ms["hta"] / ms["ours"], ms["again"], ms["hta"] / ms["again"]]
+    cells += [ms["cold"], ms["hta cold"], ms["hta cold"] / ms["cold"]]
+    print(f"{name:22}" + "".join(f" {cell:11.1f}" for cell in cells), flush=True)

@@ -15,7 +15,7 @@ import pkgutil
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from importlib import import_module
 from importlib.metadata import EntryPoint
@@ -452,14 +452,33 @@ def steps_by_window(
 
     Args:
         columns: the result's, ``rank`` and ``window`` among them.
-        of_window: one window's tables to its rows, with a ``step``, without rank and window.
+        of_window: as for `rows_by_window`; its rows have a ``step``.
+    """
+
+    def of_chosen(window: Tables, own: Inputs) -> pl.DataFrame:
+        made = of_window(window, own)
+        return made if own.options.steps is None else made.filter(own.options.keeps(pl.col("step")))
+
+    return rows_by_window(tables, inputs, columns, of_chosen)
+
+
+def rows_by_window(
+    tables: Tables, inputs: Inputs, columns: Sequence[Column], of_window: Callable[[Tables, Inputs], pl.DataFrame]
+) -> pl.DataFrame:
+    """A rank's rows, window by window: the map of an analysis that looks at each of a rank's files by itself.
+
+    Args:
+        columns: the result's, ``rank`` and ``window`` among them.
+        of_window: one window's tables, and the inputs with that file alone, to its rows, without rank and window.
     """
     parts = []
     for number, window in enumerate(by_window(tables, inputs)):
-        made = of_window(window, inputs).with_columns(
-            pl.lit(inputs.rank, pl.Int64).alias("rank"), pl.lit(number, pl.Int64).alias("window")
+        own = replace(inputs, traces=inputs.traces[number : number + 1])
+        parts.append(
+            of_window(window, own).with_columns(
+                pl.lit(inputs.rank, pl.Int64).alias("rank"), pl.lit(number, pl.Int64).alias("window")
+            )
         )
-        parts.append(made if inputs.options.steps is None else made.filter(inputs.options.keeps(pl.col("step"))))
     return concat_ranks(parts, columns)
 
 

@@ -83,10 +83,11 @@ class Parts:
 
     def __init__(self, run: rankscope.Run) -> None:
         from rankscope.pipeline.tasks import analyze_rank, asked
+        from rankscope.store.memory import Columns
 
         self.run, self.infos, self.world = run, tuple(run.loaded.infos), run.world_size
         self.mapped = {
-            rank: analyze_rank([asked("collectives")], rank, tuple(traces), Options(), run.world_size, {})[
+            rank: analyze_rank([asked("collectives")], rank, tuple(traces), Options(), run.world_size, {}, Columns())[
                 asked("collectives")
             ]
             for rank, traces in run.loaded.ranks.items()

@@ -57,7 +57,7 @@ Patch = pytest.MonkeyPatch
 @pytest.mark.parametrize("name", sorted(all_analyses()))
 def test_json_is_the_contract(run: Path, capfdbinary: Capture, monkeypatch: Patch, name: str) -> None:
     found = json.loads(called(capfdbinary, monkeypatch, "analyze", name, run, "--format", "json"))
-    assert list(found) == ["schema_version", "analysis", "run", "columns", "rows", "findings"]
+    assert list(found) == ["schema_version", "analysis", "run", "headline", "columns", "rows", "findings"]
     assert (found["schema_version"], found["analysis"]) == (1, name)
     assert all(set(column) == {"unit", "doc"} and column["doc"] for column in found["columns"].values())
     frame = rankscope.open(run, executor="serial").analyze(name)[name].frame
@@ -99,7 +99,9 @@ def test_the_table_and_its_limit(run: Path, tmp_path: Path, capfdbinary: Capture
     assert text.splitlines()[0].split()[:4] == ["rank", "name", "category", "calls"]
     assert "… 10 more rows: --limit 0 shows all" in text
     called(capfdbinary, monkeypatch, "analyze", "kernels", run, "--limit", "0", "-o", tmp_path / "table.txt")
-    assert len((tmp_path / "table.txt").read_text(encoding="utf-8").splitlines()) == 13
+    lines = (tmp_path / "table.txt").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 14
+    assert lines[-1] == "no value in any row: grid, block, registers, shared_memory"
 
 
 def test_findings_are_in_the_json(tmp_path: Path, capfdbinary: Capture, monkeypatch: Patch) -> None:
@@ -274,6 +276,36 @@ def test_plain_when_piped(run: Path, capfdbinary: Capture, monkeypatch: Patch) -
 def test_parquet_is_not_for_a_terminal(run: Path) -> None:
     with pytest.raises(AssertionError, match="Parquet is not for a terminal"):
         terminal("analyze", "kernels", run, "-f", "parquet")
+    with pytest.raises(AssertionError, match="Parquet is not for a terminal"):
+        terminal("diff", run, run, "-f", "parquet")
+
+
+def test_bytes_that_are_no_text_do_not_end_a_terminals_output(capfd: pytest.CaptureFixture[str]) -> None:
+    script = "import sys; sys.stdout.isatty = lambda: True; from rankscope.cli.writing import write; write({!r}, None)"
+    done = subprocess.run(
+        [sys.executable, "-c", script.format(b"PAR1\xff\x00\x1b[31m \xc3\xa4")], capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "\x1b" not in done.stdout.decode()
+    assert done.stdout.decode().endswith("ä")
+
+
+def test_a_misspelt_name_of_a_slice_is_told_its_like(
+    run: Path, tmp_path: Path, capfdbinary: Capture, monkeypatch: Patch
+) -> None:
+    said = failed(capfdbinary, monkeypatch, "slices", "aten::linaer", run)
+    assert "no event is called 'aten::linaer'" in said
+    assert "nearest: aten::linear" in said
+    assert "nearest: aten::linear" in failed(capfdbinary, monkeypatch, "slices", "LINEAR", run)
+    said = failed(capfdbinary, monkeypatch, "slices", "zzz+", run, "--regex")
+    assert "nothing is found by 'zzz+'" in said
+    # It is there, and only the chosen step has none of it.
+    kineto.write(
+        tmp_path / "other" / "rank0.json",
+        kineto.trace([kineto.step(1, 0, 9), kineto.step(2, 10, 9), kineto.op("aten::mm", 11, 2)], rank=0),
+    )
+    out = called(capfdbinary, monkeypatch, "slices", "aten::mm", tmp_path / "other", "--steps", "1", "-f", "csv")
+    assert len(out.splitlines()) == 1
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes end otherwise there")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -228,3 +229,54 @@ def test_phases_and_memory_are_compared(tmp_path: Path) -> None:
     assert row(diff, "memory", "device: peak allocated")["change"] == -1_000_000
     assert row(diff, "memory", "device: peak reserved")["change"] == 0
     assert row(diff, "memory", "device: allocated in a step")["b"] == 1_000_000
+
+
+def snapshot(folder: Path, *sizes: int) -> Path:
+    """A memory snapshot whose blocks, in use, are of so many bytes; one stack each, in a segment of twice the size."""
+    blocks = [
+        {"size": size, "requested_size": size, "state": "active_allocated",
+         "frames": [{"filename": "model.py", "line": 10 + n, "name": f"layer{n}"}]}
+        for n, size in enumerate(sizes)
+    ]  # fmt: skip
+    free = {"size": sum(sizes), "requested_size": 0, "state": "inactive", "frames": []}
+    segment = {
+        "device": 0, "address": 0, "total_size": 2 * sum(sizes), "allocated_size": sum(sizes),
+        "active_size": sum(sizes), "stream": 0, "segment_type": "large", "segment_pool_id": (0, 0),
+        "is_expandable": False, "frames": [], "blocks": [*blocks, free],
+    }  # fmt: skip
+    folder.mkdir()
+    (folder / "rank0.memory.pickle").write_bytes(pickle.dumps({"segments": [segment], "device_traces": [[]]}))
+    return folder
+
+
+def test_memory_snapshots_are_compared(tmp_path: Path) -> None:
+    diff = rankscope.diff(snapshot(tmp_path / "a", 1000, 600), snapshot(tmp_path / "b", 400, 600))
+    held = {row["name"]: (row["a"], row["b"]) for row in diff.section("snapshots").to_dicts()}
+    assert held["snapshot: allocated"] == (1600, 1000)
+    assert held["snapshot: reserved"] == (3200, 2000)
+    assert held["snapshot: largest free block"] == (1600, 1000)
+    first, second = diff.section("stacks").to_dicts()
+    assert "layer0" in first["name"]
+    assert (first["a"], first["b"], first["change"], first["unit"]) == (1000, 400, -600, "bytes")
+    assert second["change"] == 0
+
+
+def test_steps_are_told_by_what_changed_most(tmp_path: Path) -> None:
+    diff = rankscope.diff(job(tmp_path / "a", gemm=100), job(tmp_path / "b", gemm=150))
+    steps = diff.section("steps")
+    assert steps["name"][0] == "step_time"
+    changes = steps["change"].abs().to_list()[1:]
+    assert changes == sorted(changes, reverse=True)
+    assert diff.section("phases")["name"].to_list()[:2] == ["wall", "device"]
+
+
+def test_workers_take_the_loading_away(shared_traces: Path) -> None:
+    """ResNet-50 with no loader's workers and with four: loading comes first, and by how much it falls."""
+    folders = [shared_traces / "tensorboard-plugin" / f"resnet50_num_workers_{n}" for n in (0, 4)]
+    steps = rankscope.diff(*folders).section("steps")
+    whole, first = steps.row(0, named=True), steps.row(1, named=True)
+    assert (whole["name"], first["name"]) == ("step_time", "data_loading")
+    means = [rankscope.open(folder, executor="serial").step_time()["data_loading_ns"].mean() for folder in folders]
+    assert first["change"] == pytest.approx(means[1] - means[0])
+    assert first["change_ratio"] < -0.9
+    assert first["significant"]

@@ -252,7 +252,8 @@ def test_an_argument_of_any_type_breaks_nothing(tmp_path: Path, kind: str) -> No
 
 def test_arguments_that_are_no_object_are_said(tmp_path: Path) -> None:
     found = tables_of(tmp_path, kernel("a", 1, 2, stream=3), {**kernel("b", 2, 2), "args": [1]})
-    assert found.tables["device_events"]["stream"].to_list() == [3, None]
+    # The track that a kernel is on is its stream.
+    assert found.tables["device_events"]["stream"].to_list() == [3, 7]
     assert found.odd["arguments that cannot be read"] == 1
     found = tables_of(tmp_path, kernel("a", 1, 2), {**kernel("b", 2, 2), "name": 5})
     assert found.odd["events with a field of an unexpected type"] == 1

@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 import rankscope
+from rankscope.primitives import peaks
 from rankscope.primitives.flops import operator_flops
 from rankscope.primitives.peaks import number_type, peak_flops
 from rankscope.primitives.tensor_cores import eligible_operators, tensor_core_kernels
@@ -107,13 +108,70 @@ def test_peaks() -> None:
     assert number_type('["","c10::BFloat16","float"]') == "bfloat16"
     assert number_type('["Scalar","long int"]') is number_type("nonsense") is number_type(None) is None
     assert peak_flops("NVIDIA H100 80GB HBM3", "bfloat16") == 989.4e12
-    assert peak_flops("NVIDIA H100 PCIe", "bfloat16") == 756e12
+    assert peak_flops("NVIDIA H100 PCIe", "bfloat16") == 756.5e12
     assert peak_flops("NVIDIA A100-SXM4-80GB", "float32") == 19.5e12
     assert peak_flops("NVIDIA A100-SXM4-80GB", "float32", tensor_cores=True) == 156e12
     assert peak_flops("AMD Instinct MI300X VF", "float32", tensor_cores=True) == 163.4e12
     assert peak_flops("Tesla V100-SXM2-16GB", "bfloat16") is None
     assert peak_flops("Some Device", "float32") is peak_flops(None, "float32") is None
     assert peak_flops("NVIDIA A100-SXM4-80GB", None) is None
+
+
+@pytest.mark.parametrize(
+    ("device", "units", "operations", "gigahertz"),
+    [
+        # Multiprocessors (compute units), operations a clock of one of them in 16 bits, boost clock.
+        ("Tesla V100-SXM2-16GB", 80, 1024, 1.53),
+        ("Tesla T4", 40, 1024, 1.59),
+        ("NVIDIA A100-SXM4-80GB", 108, 2048, 1.41),
+        ("NVIDIA A10", 72, 1024, 1.695),
+        ("NVIDIA A40", 84, 1024, 1.74),
+        ("NVIDIA L4", 58, 1024, 2.04),
+        ("NVIDIA L40S", 142, 1024, 2.52),
+        ("NVIDIA H100 80GB HBM3", 132, 4096, 1.83),
+        ("Quadro GP100", 56, 256, 1.442),
+        ("AMD Instinct MI300X", 304, 2048, 2.1),
+        ("AMD Instinct MI250X", 110, 1024, 1.7),
+        ("AMD Instinct MI250", 104, 1024, 1.7),
+        ("AMD Instinct MI350X", 256, 4096, 2.2),
+        ("AMD Instinct MI355X", 256, 4096, 2.4),
+    ],
+)
+def test_peaks_are_units_times_operations_times_clock(
+    device: str, units: int, operations: int, gigahertz: float
+) -> None:
+    assert peak_flops(device, "float16") == pytest.approx(units * operations * gigahertz * 1e9, rel=0.015)
+
+
+@pytest.mark.parametrize(
+    ("device", "bfloat16"),
+    [
+        # Names that hold another's: other clocks, other dies, or a part of a card.
+        ("NVIDIA GB200", 2500e12),
+        ("NVIDIA B200", 2250e12),
+        ("NVIDIA H200", 989.4e12),
+        ("NVIDIA H200 NVL", None),
+        ("NVIDIA GH200 480GB", None),
+        ("NVIDIA H100 NVL", 835e12),
+        ("NVIDIA A10G", None),
+        ("NVIDIA A100-SXM-64GB", None),
+        ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", None),
+        ("NVIDIA L40", None),
+        ("NVIDIA T400 4GB", None),
+        ("Tesla V100-FHHL-16GB", None),
+        ("AMD Instinct MI300A", None),
+        ("Intel(R) Data Center GPU Max 1550", None),
+    ],
+)
+def test_peaks_of_names_alike(device: str, bfloat16: float | None) -> None:
+    assert peak_flops(device, "bfloat16") == bfloat16
+
+
+def test_every_peak_says_where_it_was_read() -> None:
+    text = (Path(peaks.__file__).parent / "peaks.json").read_text(encoding="utf-8")
+    for each in json.loads(text)["devices"]:
+        assert each["source"]
+        assert each["read"].startswith("https://")
 
 
 def test_names_of_tensor_cores() -> None:

@@ -1,7 +1,9 @@
 """A job of two ranks that runs loops with a fault in them, and the same loops mended: ``real_job.py OUT``.
 
 Run under torchrun by test_real_causes.py. A loop's faults are sleeps where sleeping is honest (a loader that is slow,
-a rank that has more to do), for the machine of a test is busy; what takes time by itself does so here too.
+a rank that has more to do, a finalizer that closes something), and long ones, for the machine of a test is busy: sleeps
+take no cores, and others cannot make them longer by much. What can only be made of work, so many operators or so many
+bytes, does take cores; beside its gain stands by how much others kept it from them.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import rankscope
 
-WAIT, ACTIVE = 8, 6
+WAIT, ACTIVE = 6, 6
 KEPT = 1 << 20
 
 
@@ -65,7 +67,7 @@ class Deep(nn.Module):
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
         for weight in self.weights:
-            value = Work.apply(value + weight[:1], 0.0, 0.08)
+            value = Work.apply(value + weight[:1], 0.0, 0.06)
         return value
 
 
@@ -77,7 +79,7 @@ def loading(seconds: float) -> Step:
 
     def step() -> None:
         next(batches)
-        work(0.03)
+        work(0.1)
 
     return step
 
@@ -85,7 +87,7 @@ def loading(seconds: float) -> Step:
 def reducing(each: bool) -> Step:
     def step() -> None:
         for micro in range(6):
-            work(0.02 if micro % 2 == dist.get_rank() else 0.005)
+            work(0.08 if micro % 2 == dist.get_rank() else 0.02)
             if each:
                 dist.all_reduce(torch.ones(1))
         dist.all_reduce(torch.ones(1))
@@ -121,14 +123,22 @@ def uneven(*seconds: float) -> Step:
     return step
 
 
-def collecting(times: int) -> Step:
-    held: list[object] = []
+class Closes:
+    """What only a collection frees, for it holds itself; freeing it takes its time, as closing a file may."""
 
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.myself = seconds, self
+
+    def __del__(self) -> None:
+        time.sleep(self.seconds)
+
+
+def collecting(times: int) -> Step:
     def step() -> None:
-        if not held:
-            held.extend({"n": [n]} for n in range(150_000))
-        work(0.03)
+        work(0.1)
         for _ in range(times):
+            for _ in range(8):
+                Closes(0.005)
             gc.collect()
 
     return step
@@ -157,7 +167,7 @@ def products(dtype: torch.dtype) -> Step:
 
 
 CASES: dict[str, tuple[Callable[[], Step], dict[str, Any]]] = {
-    "loader": (lambda: loading(0.03), {}),
+    "loader": (lambda: loading(0.1), {}),
     "loader-mended": (lambda: loading(0.0), {}),
     "sync": (lambda: reducing(True), {"record_shapes": True}),
     "sync-mended": (lambda: reducing(False), {"record_shapes": True}),
@@ -165,9 +175,10 @@ CASES: dict[str, tuple[Callable[[], Step], dict[str, Any]]] = {
     "tiny-mended": (lambda: tiny(1), {}),
     "bucket": (lambda: buckets(1000), {"record_shapes": True}),
     "bucket-mended": (lambda: buckets(25), {"record_shapes": True}),
-    "uneven": (lambda: uneven(0.02, 0.06), {}),
-    "uneven-shared": (lambda: uneven(0.04, 0.04), {}),
-    "uneven-dropped": (lambda: uneven(0.02, 0.02), {}),
+    # One step in which the other rank had no core must not be one of few.
+    "uneven": (lambda: uneven(0.06, 0.18), {"active": 12}),
+    "uneven-shared": (lambda: uneven(0.12, 0.12), {}),
+    "uneven-dropped": (lambda: uneven(0.06, 0.06), {}),
     "gc": (lambda: collecting(2), {}),
     "gc-mended": (lambda: collecting(0), {}),
     "growth": (lambda: keeping(True), {"profile_memory": True}),
@@ -187,7 +198,7 @@ MENDED = {
     "growth": ["growth-mended"],
     "precision": ["precision-mended"],
 }
-TURNS = 9
+TURNS = 7
 
 
 def timed(step: Step) -> float:
@@ -206,30 +217,45 @@ def gain(faulty: Step, mended: Step) -> float:
     return sorted(gained)[TURNS // 2]
 
 
+def kept_from_cores() -> float:
+    """By how much longer than its own time a thread needs that has work to do: 1 on a machine that is free."""
+    began, own = time.perf_counter(), time.thread_time()
+    while time.thread_time() - own < 0.05:
+        pass
+    ratio = torch.tensor([(time.perf_counter() - began) / (time.thread_time() - own)])
+    dist.all_reduce(ratio, dist.ReduceOp.MAX)
+    return float(ratio)
+
+
 def main(out: str, *names: str) -> None:
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
     # A collection looks at what the loops hold, not at all of torch.
     gc.freeze()
     gains: dict[str, float] = {}
+    busy: dict[str, float] = {}
     for name in names or MENDED:
         steps: dict[str, Step] = {}
         for each in (name, *MENDED[name]):
             make, options = CASES[each]
             step = steps[each] = make()
             dist.barrier()
-            profiler = rankscope.Profiler(f"{out}/{each}", wait=WAIT, warmup=2, active=ACTIVE, repeat=1, **options)
+            options = {"active": ACTIVE, **options}
+            profiler = rankscope.Profiler(f"{out}/{each}", wait=WAIT, warmup=2, repeat=1, **options)
             with profiler:
-                for _ in range(WAIT + 2 + ACTIVE + 1):
+                for _ in range(WAIT + 2 + options["active"] + 1):
                     step()
                     profiler.step()
             # What the profiler leaves behind would be collected with the loop's own.
             del profiler
             gc.collect()
+        before = kept_from_cores()
         gains |= {each: gain(steps[name], steps[each]) for each in MENDED[name]}
+        busy[name] = max(before, kept_from_cores())
         dist.barrier()
     if dist.get_rank() == 0:
         Path(out, "gains.json").write_text(json.dumps(gains))
+        Path(out, "busy.json").write_text(json.dumps(busy))
     dist.destroy_process_group()
 
 

@@ -1,8 +1,9 @@
 """Faults in real jobs: the first finding names them, they are gone after mending, and the saving is what that gained.
 
-Gains are medians over steps of the faulty and the mended loop in turns, in the same job and not recorded. The machine
-of a test is busy, so they have some noise: a saving may lie 15 % below the gain that was measured, and of what takes
-the cores (tiny operators, an all-reduce over loopback, collections) half of the gain off either way.
+Gains are medians over steps of the faulty and the mended loop in turns, in the same job and not recorded; they have
+some noise, so a saving may lie 15 % below the gain that was measured. Where the fault takes the cores (tiny operators,
+an all-reduce over loopback, products), and others have these, a gain is one of another minute: such a case is skipped,
+and says so, where a thread that has work to do is kept from it for more than a tenth of its time.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from rankscope.results import Finding
 pytestmark = pytest.mark.slow
 SOURCE = Path(__file__).parents[2]
 NOISE = 0.15
-BUSY = 0.5
-"""Of what takes the cores, the share of a gain that other processes may make or take from one minute to the next."""
+BUSY = 1.1
+"""What a thread may need beside its own time where a gain of work is to be believed."""
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "tests/rules/real_job.py"]
     done = subprocess.run(
         [sys.executable, *command, str(folder)],
-        cwd=SOURCE, env=environment, capture_output=True, text=True, timeout=400, check=False,
+        cwd=SOURCE, env=environment, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     return folder
@@ -46,6 +47,13 @@ def gained(runs: Path, mended: str) -> float:
     return found[mended] * 1e9
 
 
+def need_cores(runs: Path, case: str) -> None:
+    """Skip where others had the cores while the gain of a case was measured."""
+    found: dict[str, float] = json.loads((runs / "busy.json").read_text())
+    if found[case] > BUSY:
+        pytest.skip(f"others have the cores: work took {found[case]:.1f} times as long as it takes")
+
+
 def findings(run: Path) -> list[Finding]:
     """Those about the job; that ranks without collectives have clocks of their own is about its traces."""
     found = rankscope.open(run, executor="serial").diagnose()
@@ -53,30 +61,30 @@ def findings(run: Path) -> list[Finding]:
 
 
 @pytest.mark.parametrize(
-    ("case", "mended", "rule", "noise"),
+    ("case", "mended", "rule"),
     [
-        ("loader", "loader-mended", "data_loading", NOISE),
-        ("sync", "sync-mended", "small_collectives", NOISE),
-        ("uneven", "uneven-shared", "straggler", NOISE),
-        ("tiny", "tiny-mended", "small_kernels", BUSY),
-        ("bucket", "bucket-mended", "bucket_size", BUSY),
-        ("gc", "gc-mended", "gc_pauses", BUSY),
+        ("loader", "loader-mended", "data_loading"),
+        ("sync", "sync-mended", "small_collectives"),
+        ("uneven", "uneven-shared", "straggler"),
+        ("gc", "gc-mended", "gc_pauses"),
+        ("tiny", "tiny-mended", "small_kernels"),
+        ("bucket", "bucket-mended", "bucket_size"),
     ],
 )
-def test_named_first_gone_after_mending_and_worth_what_it_says(
-    runs: Path, case: str, mended: str, rule: str, noise: float
-) -> None:
+def test_named_first_gone_after_mending_and_worth_what_it_says(runs: Path, case: str, mended: str, rule: str) -> None:
+    if case in ("tiny", "bucket"):
+        need_cores(runs, case)
     first = findings(runs / case)[0]
     assert first.id == rule
     assert first.severity == "warning"
     assert rule not in {each.id for each in findings(runs / mended) if each.severity == "warning"}
     gain = gained(runs, mended)
     assert first.saving_ns is not None
-    assert (1 - noise) * gain <= first.saving_ns <= (1.5 if noise == NOISE else 1.5 + noise) * gain
+    assert (1 - NOISE) * gain <= first.saving_ns <= 1.5 * gain
 
 
 def test_imbalance_is_worth_what_sharing_gains(runs: Path) -> None:
-    """20 and 60 ms: the first finding is that rank 1 is late, and sharing its work gains half of what dropping does."""
+    """60 and 180 ms: first comes that rank 1 is late; sharing its work gains half of what dropping does."""
     named = {each.id: each for each in findings(runs / "uneven")}
     assert named["straggler"].ranks == named["imbalance"].ranks == (1,)
     gain = gained(runs, "uneven-shared")
@@ -99,6 +107,7 @@ def test_precision_is_worth_what_it_says_where_the_cpu_has_the_instructions(runs
     assert "precision" not in {each.id for each in findings(runs / "precision-mended")}
     if "avx512_bf16" not in flags and "amx_bf16" not in flags:
         pytest.skip("this CPU has no bfloat16 instructions")
+    need_cores(runs, "precision")
     gain = gained(runs, "precision-mended")
     assert (1 - NOISE) * gain <= (found["precision"].saving_ns or 0) <= 1.5 * gain
 

@@ -27,7 +27,7 @@ COLUMNS = (
     Column("device", "", "the device's index; null where the trace has no device"),
     Column("name", "", "its model"),
     Column("memory", "bytes", "its memory"),
-    Column("multiprocessors", "count", "its multiprocessors (compute units on AMD)"),
+    Column("multiprocessors", "count", "its multiprocessors (on AMD compute units, on Intel vector engines)"),
     Column("capability", "", "its compute capability"),
     Column("peak_tflops", "TFLOP/s", "what it does at most in bfloat16; float16 where it has none"),
     Column("backend", "", "the communication backend that the trace names"),

@@ -29,8 +29,9 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.activity import data_loading, time_of
-from rankscope.primitives.intervals import IntervalSet
+from rankscope.primitives.intervals import EMPTY, Int64, IntervalSet
 from rankscope.primitives.steps import step_windows
+from rankscope.primitives.synchronization import waits
 from rankscope.results import (
     Analysis,
     Column,
@@ -66,47 +67,51 @@ DOING = {
     "python": "is in Python",
     "nothing": "records nothing",
 }
-_SYNCHRONISING = r"(?i)synchroni[sz]e|waitforevents|event_?wait$|queue_?(finish|wait)|hostsync"
 _KEYS = ("device", "stream", "cause", "detail")
 _SCHEMA: dict[str, pl.DataType] = {
     "device": pl.Int64(),
     "stream": pl.Int64(),
     "cause": pl.String(),
     "detail": pl.String(),
-    "gap_ns": pl.Int64(),
+    "gaps": pl.Int64(),
+    "idle_ns": pl.Int64(),
+    "max_ns": pl.Int64(),
 }
+_CAUSES = ["unknown", "host_wait", "kernel_wait", "other"]
 
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """The gaps of a rank's streams and devices, by cause."""
-    gaps = [pl.DataFrame(schema=_SCHEMA)]
+    parts = [pl.DataFrame(schema=_SCHEMA)]
     for window in by_window(tables, inputs):
-        chosen = _chosen(window, inputs)
-        gaps.append(_of_streams(window["device_events"], chosen))
+        device, chosen = window["device_events"], _chosen(window, inputs)
+        if not device.height:
+            continue
+        parts.append(_of_streams(device, chosen))
         # One set a category for all devices: each is measured against the same host.
         host = _host(window)
-        for (device,), events in window["device_events"].group_by("device", maintain_order=True):
-            gaps.append(_of_device(device, time_of(events), host, window["host_ops"], chosen))
-    gap = pl.col("gap_ns")
-    return (
-        pl.concat(gaps)
-        .filter(gap > 0)
-        .group_by(_KEYS, maintain_order=True)
-        .agg(
-            pl.len().cast(pl.Int64).alias("gaps"),
-            gap.sum().alias("idle_ns"),
-            gap.mean().alias("mean_ns"),
-            gap.max().alias("max_ns"),
-        )
-        .with_columns(
-            pl.lit(inputs.rank, pl.Int64).alias("rank"),
-            (pl.col("idle_ns") / pl.col("idle_ns").sum().over("device", "stream")).alias("share"),
-        )
-        .sort(
-            "device", "stream", "idle_ns", "cause", "detail",
-            descending=[False, False, True, False, False], nulls_last=[False, False, False, False, True],
-        )
-        .select(column.name for column in COLUMNS)
+        numbers = device["device"].unique()
+        for number in numbers:
+            mine = device if len(numbers) == 1 else device.filter(pl.col("device").eq_missing(number))
+            parts.append(_of_device(number, time_of(mine), host, window["host_ops"], chosen))
+    found = pl.concat(parts)
+    if len(inputs.traces) > 1:
+        found = found.group_by(_KEYS).agg(pl.col("gaps", "idle_ns").sum(), pl.col("max_ns").max())
+    idle = found["idle_ns"].to_numpy()
+    whole = np.unique(_streams(found), return_inverse=True)[1]
+    total = np.zeros(whole.max(initial=-1) + 1, dtype=np.int64)
+    np.add.at(total, whole, idle)
+    return pl.DataFrame(
+        {
+            "rank": pl.Series([inputs.rank], dtype=pl.Int64).new_from_index(0, found.height),
+            **{name: found[name] for name in (*_KEYS, "gaps", "idle_ns")},
+            "share": idle / total[whole],
+            "mean_ns": idle / found["gaps"].to_numpy(),
+            "max_ns": found["max_ns"],
+        }
+    ).sort(
+        "device", "stream", "idle_ns", "cause", "detail",
+        descending=[False, False, True, False, False], nulls_last=[False, False, False, False, True],
     )  # fmt: skip
 
 
@@ -125,38 +130,87 @@ def _chosen(window: Tables, inputs: Inputs) -> IntervalSet | None:
 
 
 def _of_streams(device: pl.DataFrame, chosen: IntervalSet | None) -> pl.DataFrame:
-    start, launch = pl.col("start_ns"), pl.col("launch_ns")
-    reached = pl.col("end_ns").cum_max().shift(1).over("device", "stream")
-    found = device.sort("start_ns").with_columns(reached.alias("reached")).filter(start > pl.col("reached"))
-    if chosen is not None:
-        found = found.with_columns(pl.Series("gap_ns", chosen.within(found["reached"], found["start_ns"])))
-    else:
-        found = found.with_columns((start - pl.col("reached")).alias("gap_ns"))
-    cause = (
-        pl.when(launch.is_null())
-        .then(pl.lit("unknown"))
-        .when(launch > pl.col("reached"))
-        .then(pl.lit("host_wait"))
-        .when(start - pl.col("reached") < KERNEL_WAIT_NS)
-        .then(pl.lit("kernel_wait"))
-        .otherwise(pl.lit("other"))
+    """The gaps of each stream by cause."""
+    stream = _streams(device)
+    start, end = device["start_ns"].to_numpy(), device["end_ns"].to_numpy()
+    order = np.lexsort((start, stream))
+    start, end = start[order], end[order]
+    first = np.flatnonzero(np.diff(stream[order], prepend=-1))
+    reached = np.empty_like(end)
+    for begin, until in zip(first, [*first[1:], order.size], strict=True):
+        np.maximum.accumulate(end[begin:until], out=reached[begin:until])
+    late = np.append(False, start[1:] > reached[:-1])
+    late[first] = False
+    behind = np.flatnonzero(late)
+    begins, ends = reached[behind - 1], start[behind]
+    gap = ends - begins if chosen is None else chosen.within(begins, ends)
+    launch = device["launch_ns"].gather(order[behind])
+    known, at = launch.is_not_null().to_numpy(), launch.fill_null(0).to_numpy()
+    cause = np.select([~known, at > begins, ends - begins < KERNEL_WAIT_NS], [0, 1, 2], 3)
+    count, streams = len(_CAUSES), first.size
+    group = (np.searchsorted(first, behind, side="right") - 1) * count + cause
+    rows = np.repeat(order[first], count)
+    return _rows(
+        device["device"].gather(rows),
+        device["stream"].gather(rows),
+        pl.Series(_CAUSES * streams, dtype=pl.String),
+        *_by_group(group, gap, streams * count),
     )
-    detail = pl.lit(None, pl.String).alias("detail")
-    return found.select("device", "stream", cause.alias("cause"), detail, pl.col("gap_ns").cast(pl.Int64))
+
+
+def _streams(frame: pl.DataFrame) -> Int64:
+    """A number for each different device and stream of a frame."""
+    device, stream = (frame[name].rank("dense").cast(pl.Int64).fill_null(0).to_numpy() for name in ("device", "stream"))
+    numbers: Int64 = device * (frame.height + 1) + stream
+    return numbers
+
+
+def _by_group(group: Int64, gap: Int64, groups: int) -> tuple[Int64, Int64, Int64]:
+    """Of each group's gaps that are any: how many, their sum and the greatest."""
+    group, gap = group[gap > 0], gap[gap > 0]
+    total, greatest = np.zeros(groups, dtype=np.int64), np.zeros(groups, dtype=np.int64)
+    np.add.at(total, group, gap)
+    np.maximum.at(greatest, group, gap)
+    return np.bincount(group, minlength=groups).astype(np.int64), total, greatest
+
+
+def _rows(
+    device: pl.Series, stream: pl.Series | None, cause: pl.Series, gaps: Int64, total: Int64, greatest: Int64
+) -> pl.DataFrame:
+    """Rows of the result; groups without a gap are none."""
+    any_ = np.flatnonzero(gaps > 0)
+    nothing = pl.Series([None], dtype=pl.String).new_from_index(0, any_.size)
+    return pl.DataFrame(
+        {
+            "device": device.gather(any_),
+            "stream": nothing.cast(pl.Int64) if stream is None else stream.gather(any_),
+            "cause": cause.gather(any_),
+            "detail": nothing,
+            "gaps": gaps[any_],
+            "idle_ns": total[any_],
+            "max_ns": greatest[any_],
+        }
+    )
 
 
 def _host(window: Tables) -> list[tuple[str, IntervalSet]]:
-    """What the host did when, before operators and after, in the order of precedence."""
-    calls = window["runtime_calls"]
-    waits = calls["name"].str.contains(_SYNCHRONISING).fill_null(False)
-    frames = window["python_frames"]
+    """What the host did when, in the order of precedence."""
+    calls, frames = window["runtime_calls"], window["python_frames"]
+    waiting = waits(calls["name"]).to_numpy()
+    starts, ends = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
     return [
         ("data_loading", data_loading(window["annotations"])),
-        ("synchronisation", time_of(calls.filter(waits))),
-        ("runtime", time_of(calls.filter(~waits))),
-        ("operator", time_of(window["host_ops"])),
-        ("python", time_of(frames.filter(pl.col("depth") == 0))),
+        ("synchronisation", IntervalSet.of(starts[waiting], ends[waiting])),
+        ("runtime", IntervalSet.of(starts[~waiting], ends[~waiting])),
+        # What is inside others adds nothing.
+        ("operator", _outermost(window["host_ops"])),
+        ("python", _outermost(frames) if frames.height else EMPTY),
     ]
+
+
+def _outermost(ranges: pl.DataFrame) -> IntervalSet:
+    top = ranges["depth"].to_numpy() == 0
+    return IntervalSet.of(ranges["start_ns"].to_numpy()[top], ranges["end_ns"].to_numpy()[top])
 
 
 def _of_device(
@@ -171,37 +225,47 @@ def _of_device(
         return pl.DataFrame(schema=_SCHEMA)
     left = busy.complement(int(busy.starts[0]), int(busy.ends[-1]))
     left = left if chosen is None else left & chosen
-    parts: list[pl.DataFrame] = []
+    causes: list[str] = []
+    pieces: list[IntervalSet] = []
+    named = pl.DataFrame(schema=_SCHEMA)
     for cause, times in host:
-        mine = left & times
+        if not len(times):
+            continue
+        if cause == "operator":
+            named = _named(device, left, operators)
+        else:
+            causes.append(cause)
+            pieces.append(left & times)
         left = left - times
-        parts.append(_named(mine, operators) if cause == "operator" else _pieces(cause, mine))
-    parts.append(_pieces("nothing", left))
-    return pl.concat(parts).select(
-        pl.lit(device, pl.Int64).alias("device"), pl.lit(None, pl.Int64).alias("stream"), "cause", "detail", "gap_ns"
-    )
+    causes, pieces = [*causes, "nothing"], [*pieces, left]
+    gap = np.concatenate([each.ends - each.starts for each in pieces])
+    figures = _by_group(np.repeat(np.arange(len(pieces)), [len(each) for each in pieces]), gap, len(pieces))
+    which = pl.Series([device], dtype=pl.Int64).new_from_index(0, len(pieces))
+    return pl.concat([_rows(which, None, pl.Series(causes, dtype=pl.String), *figures), named])
 
 
-def _pieces(cause: str, times: IntervalSet) -> pl.DataFrame:
-    return pl.DataFrame({"gap_ns": times.ends - times.starts}).select(
-        pl.lit(cause).alias("cause"), pl.lit(None, pl.String).alias("detail"), "gap_ns"
-    )
-
-
-def _named(times: IntervalSet, operators: pl.DataFrame) -> pl.DataFrame:
+def _named(device: object, gaps: IntervalSet, operators: pl.DataFrame) -> pl.DataFrame:
     """Time in operators by the outermost one; where several threads have one, by the first that started."""
-    top = operators.filter(pl.col("depth") == 0).sort("start_ns")
-    reached = pl.col("end_ns").cum_max().shift(1)
+    top = np.flatnonzero(operators["depth"].to_numpy() == 0)
+    top = top[np.argsort(operators["start_ns"].to_numpy()[top], kind="stable")]
+    start, end = operators["start_ns"].to_numpy()[top], operators["end_ns"].to_numpy()[top]
     # What lies beyond all that started before is disjoint, so each is one interval of its own.
-    own = (
-        top.with_columns(pl.max_horizontal("start_ns", reached).alias("from_ns"))
-        .filter(pl.col("end_ns") > pl.col("from_ns"))
-        .select("name", "from_ns", "end_ns")
-    )
-    spent = times.within(own["from_ns"].to_numpy(), own["end_ns"].to_numpy()) if len(times) else np.zeros(own.height)
-    return own.select(
-        pl.lit("operator").alias("cause"), pl.col("name").alias("detail"), pl.Series("gap_ns", spent, dtype=pl.Int64)
-    )
+    begin = start.copy()
+    begin[1:] = np.maximum(start[1:], np.maximum.accumulate(end)[:-1])
+    spent = gaps.within(begin, np.maximum(begin, end))
+    rows = np.flatnonzero(spent > 0)
+    gap = pl.col("gap")
+    return (
+        pl.DataFrame({"detail": operators["name"].gather(top[rows]), "gap": spent[rows]})
+        .group_by("detail")
+        .agg(pl.len().cast(pl.Int64).alias("gaps"), gap.sum().alias("idle_ns"), gap.max().alias("max_ns"))
+        .select(
+            pl.lit(device, pl.Int64).alias("device"),
+            pl.lit(None, pl.Int64).alias("stream"),
+            pl.lit("operator").alias("cause"),
+            "detail", "gaps", "idle_ns", "max_ns",
+        )
+    )  # fmt: skip
 
 
 def headline(frame: pl.DataFrame) -> Headline | None:

@@ -29,8 +29,8 @@ import polars as pl
 from rankscope.primitives.activity import computing_operators, data_loading, gloo_ranges, time_of, with_category
 from rankscope.primitives.intervals import IntervalSet
 from rankscope.primitives.kernels import COMPUTE
-from rankscope.primitives.phases import waiting_calls
 from rankscope.primitives.steps import step_windows
+from rankscope.primitives.synchronization import waiting_calls
 from rankscope.results import Analysis, Column, Finding, Inputs, Tables, concat_ranks, steps_by_window
 
 SHORT_NS = 10_000
@@ -113,7 +113,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
 
 def _left_out(window: Tables, gloo: pl.DataFrame, on_device: bool) -> IntervalSet:
     """What is no waiting for a launch, whatever follows it."""
-    known = data_loading(window["annotations"]) | waiting_calls(window["runtime_calls"])
+    known = data_loading(window["annotations"]) | time_of(waiting_calls(window["runtime_calls"]))
     if not on_device:
         known = known | time_of(gloo)
     recorded = time_of(window["host_ops"]) | time_of(window["runtime_calls"])

@@ -79,11 +79,8 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     keys = _KEYS[by]
     windows = [_launched(window, inputs) for window in by_window(tables, inputs)]
     events = pl.concat(windows)
-    grouped = events.group_by(keys, maintain_order=True) if keys else events.select(pl.lit(0).alias("all"), pl.all())
-    found = (grouped if keys else grouped.group_by("all")).agg(_FIGURES)  # type: ignore[union-attr]
-    if not keys and not events.height:
-        # A rank that launched nothing has a row that says so.
-        found = events.select(_FIGURES).with_columns(pl.lit(0).alias("all"))
+    # All of a rank together: a rank that launched nothing has a row that says so.
+    found = events.group_by(keys, maintain_order=True).agg(_FIGURES) if keys else events.select(_FIGURES)
     if by in ("rank", "stream"):
         found = _with_queues(found, windows, keys)
     named = {"call": "name"} if by == "call" else {}

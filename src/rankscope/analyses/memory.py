@@ -25,7 +25,17 @@ from collections.abc import Sequence
 import polars as pl
 
 from rankscope.primitives.allocations import HOST, MEMORY_COLUMNS, end_of_steps, samples
-from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, by_window, concat_ranks, greatest
+from rankscope.results import (
+    Analysis,
+    Column,
+    Finding,
+    Headline,
+    Inputs,
+    Tables,
+    concat_ranks,
+    greatest,
+    rows_by_window,
+)
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -58,15 +68,7 @@ _FREE = r"(?i)^(cuda|hip)Free(Async)?$|^zeMemFree|^cuMem(Free|Release)"
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """A rank's devices."""
-    parts = [
-        _devices(window, inputs).with_columns(
-            pl.lit(inputs.rank, pl.Int64).alias("rank"),
-            pl.lit(number, pl.Int64).alias("window"),
-            _capacity(inputs, number).alias("total_memory"),
-        )
-        for number, window in enumerate(by_window(tables, inputs))
-    ]
-    return concat_ranks(parts, COLUMNS)
+    return rows_by_window(tables, inputs, COLUMNS, _of_window)
 
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
@@ -74,7 +76,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     return concat_ranks(parts, COLUMNS), []
 
 
-def _devices(window: Tables, inputs: Inputs) -> pl.DataFrame:
+def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     found = samples(window["memory_events"], window["host_ops"], window["annotations"])
     if inputs.options.steps is not None:
         found = found.filter(inputs.options.keeps(pl.col("step")))
@@ -123,13 +125,14 @@ def _devices(window: Tables, inputs: Inputs) -> pl.DataFrame:
             ),
         )
         .rename({"memory": "device"})
+        .with_columns(_capacity(inputs).alias("total_memory"))
         .sort("device")
     )
 
 
-def _capacity(inputs: Inputs, window: int) -> pl.Expr:
+def _capacity(inputs: Inputs) -> pl.Expr:
     """The memory of a device by its number, as the file lists its devices."""
-    listed = inputs.traces[window].devices if window < len(inputs.traces) else ()
+    listed = [device for info in inputs.traces for device in info.devices]
     known = {device.get("id"): device.get("total_memory") for device in listed if device.get("total_memory")}
     number = pl.col("device").str.extract(r":(\d+)$").cast(pl.Int64)
     return number.replace_strict(known, default=None, return_dtype=pl.Int64)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from rankscope.primitives.allocations import MEMORY_COLUMNS, blocks, samples
-from rankscope.results import Analysis, Column, Evidence, Finding, Inputs, Tables, by_window, concat_ranks
+from rankscope.results import Analysis, Column, Evidence, Finding, Inputs, Tables, concat_ranks, steps_by_window
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -34,23 +34,21 @@ COLUMNS = (
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """A rank's blocks."""
-    parts = []
-    for number, window in enumerate(by_window(tables, inputs)):
-        found = samples(window["memory_events"], window["host_ops"], window["annotations"])
-        made = blocks(found.filter(pl.col("address").is_not_null()))
-        names = window["host_ops"]["name"]
-        made = made.with_columns(
-            pl.lit(inputs.rank, pl.Int64).alias("rank"),
-            pl.lit(number, pl.Int64).alias("window"),
-            pl.col("memory").alias("device"),
-            (pl.col("released_ns") - pl.col("allocated_ns")).alias("lifetime_ns"),
-            *(
-                names.gather(made[row].set(made[row] < 0, None)).alias(name)
-                for row, name in (("operator_row", "operator"), ("releasing_row", "released_by"))
-            ),
-        )
-        parts.append(made if inputs.options.steps is None else made.filter(inputs.options.keeps(pl.col("step"))))
-    return concat_ranks(parts, COLUMNS)
+    return steps_by_window(tables, inputs, COLUMNS, _of_window)
+
+
+def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
+    found = samples(window["memory_events"], window["host_ops"], window["annotations"])
+    made = blocks(found.filter(pl.col("address").is_not_null()))
+    names = window["host_ops"]["name"]
+    return made.with_columns(
+        pl.col("memory").alias("device"),
+        (pl.col("released_ns") - pl.col("allocated_ns")).alias("lifetime_ns"),
+        *(
+            names.gather(made[row].set(made[row] < 0, None)).alias(name)
+            for row, name in (("operator_row", "operator"), ("releasing_row", "released_by"))
+        ),
+    )
 
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:

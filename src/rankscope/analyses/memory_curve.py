@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from rankscope.primitives.allocations import MEMORY_COLUMNS, samples
-from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
+from rankscope.results import Analysis, Column, Finding, Inputs, Tables, concat_ranks, steps_by_window
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -34,18 +34,15 @@ COLUMNS = (
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """A rank's samples."""
-    parts = []
-    for number, window in enumerate(by_window(tables, inputs)):
-        found = samples(window["memory_events"], window["host_ops"], window["annotations"])
-        row = found["operator_row"]
-        made = found.with_columns(
-            pl.lit(inputs.rank, pl.Int64).alias("rank"),
-            pl.lit(number, pl.Int64).alias("window"),
-            window["host_ops"]["name"].gather(row.set(row < 0, None)).alias("operator"),
-            pl.col("memory").alias("device"),
-        )
-        parts.append(made if inputs.options.steps is None else made.filter(inputs.options.keeps(pl.col("step"))))
-    return concat_ranks(parts, COLUMNS)
+    return steps_by_window(tables, inputs, COLUMNS, _of_window)
+
+
+def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
+    found = samples(window["memory_events"], window["host_ops"], window["annotations"])
+    row = found["operator_row"]
+    return found.with_columns(
+        window["host_ops"]["name"].gather(row.set(row < 0, None)).alias("operator"), pl.col("memory").alias("device")
+    )
 
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:

@@ -25,7 +25,17 @@ from collections.abc import Sequence
 import polars as pl
 
 from rankscope.primitives.snapshots import USED, lives, peaks
-from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, by_window, concat_ranks, greatest
+from rankscope.results import (
+    Analysis,
+    Column,
+    Finding,
+    Headline,
+    Inputs,
+    Tables,
+    concat_ranks,
+    greatest,
+    rows_by_window,
+)
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -51,13 +61,7 @@ COLUMNS = (
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """A rank's devices, snapshot by snapshot."""
-    parts = [
-        _of_window(window).with_columns(
-            pl.lit(inputs.rank, pl.Int64).alias("rank"), pl.lit(number, pl.Int64).alias("window")
-        )
-        for number, window in enumerate(by_window(tables, inputs))
-    ]
-    return concat_ranks(parts, COLUMNS)
+    return rows_by_window(tables, inputs, COLUMNS, _of_window)
 
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
@@ -65,7 +69,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     return concat_ranks(parts, COLUMNS), []
 
 
-def _of_window(window: Tables) -> pl.DataFrame:
+def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     segments = (
         window["snapshot_segments"].with_row_index("segment_row").with_columns(pl.col("segment_row").cast(pl.Int32))
     )

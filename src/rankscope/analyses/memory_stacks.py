@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from rankscope.primitives.snapshots import lives, peaks
-from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
+from rankscope.results import Analysis, Column, Finding, Inputs, Tables, concat_ranks, rows_by_window
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -34,13 +34,7 @@ _KEY = ["device", "stack"]
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """A rank's stacks, snapshot by snapshot."""
-    parts = [
-        _of_window(window).with_columns(
-            pl.lit(inputs.rank, pl.Int64).alias("rank"), pl.lit(number, pl.Int64).alias("window")
-        )
-        for number, window in enumerate(by_window(tables, inputs))
-    ]
-    return concat_ranks(parts, COLUMNS)
+    return rows_by_window(tables, inputs, COLUMNS, _of_window)
 
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
@@ -48,7 +42,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     return concat_ranks(parts, COLUMNS), []
 
 
-def _of_window(window: Tables) -> pl.DataFrame:
+def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     used = window["snapshot_blocks"].filter(pl.col("state") == "active_allocated")
     now = used.group_by(_KEY).agg(pl.col("bytes").sum(), pl.len().cast(pl.Int64).alias("blocks"))
     born = lives(window["snapshot_events"])

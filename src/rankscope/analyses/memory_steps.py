@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from rankscope.primitives.allocations import MEMORY_COLUMNS, end_of_steps, samples
-from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
+from rankscope.results import Analysis, Column, Finding, Inputs, Tables, concat_ranks, steps_by_window
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -40,17 +40,15 @@ COLUMNS = (
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """A rank's steps."""
-    parts = []
-    for number, window in enumerate(by_window(tables, inputs)):
-        found = samples(window["memory_events"], window["host_ops"], window["annotations"])
-        made = end_of_steps(found).with_columns(
-            pl.lit(inputs.rank, pl.Int64).alias("rank"),
-            pl.lit(number, pl.Int64).alias("window"),
-            pl.col("memory").alias("device"),
-            (pl.col("end_change") - pl.col("end_change").shift(1).over("memory")).alias("growth"),
-        )
-        parts.append(made if inputs.options.steps is None else made.filter(inputs.options.keeps(pl.col("step"))))
-    return concat_ranks(parts, COLUMNS)
+    return steps_by_window(tables, inputs, COLUMNS, _of_window)
+
+
+def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
+    found = samples(window["memory_events"], window["host_ops"], window["annotations"])
+    return end_of_steps(found).with_columns(
+        pl.col("memory").alias("device"),
+        (pl.col("end_change") - pl.col("end_change").shift(1).over("memory")).alias("growth"),
+    )
 
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:

@@ -108,7 +108,7 @@ def _by_hierarchy(window: Tables, steps: pl.DataFrame | None) -> pl.DataFrame:
         pl.col("row").cast(pl.Int64), path.alias("innermost_path"), "self_ns"
     )
     levels = told.with_columns(pl.col("innermost_path").str.split(TOP).alias("parts"))
-    longest = int(levels["parts"].list.len().max() or 0) if levels.height else 0  # type: ignore[arg-type]
+    longest = int(levels["parts"].list.len().to_numpy().max(initial=0))
     around = [
         levels.filter(pl.col("parts").list.len() > depth).with_columns(
             pl.col("parts").list.head(depth + 1).list.join(TOP).alias("path")

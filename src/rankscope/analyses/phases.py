@@ -37,9 +37,9 @@ from rankscope.primitives.phases import (
     PHASES,
     phase_at,
     phase_sets,
-    waiting_calls,
 )
-from rankscope.primitives.steps import host_steps, owners
+from rankscope.primitives.steps import host_steps, one_window, owners
+from rankscope.primitives.synchronization import waiting_calls
 from rankscope.results import (
     Analysis,
     Column,
@@ -76,6 +76,8 @@ COLUMNS = (
     Column("other_device_ns", "ns", "launched in none of the phases"),
 )
 
+_HOST = ("host_ops", "annotations", "runtime_calls", "python_frames")
+
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """The steps of a rank, window by window."""
@@ -92,7 +94,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     start, end = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
     step = steps["step"]
     if not steps.height:
-        start, end = _whole(window)
+        start, end = one_window(window[name] for name in _HOST)
         step = pl.Series("step", [None] * start.size, dtype=pl.Int64)
     sets = phase_sets(window["host_ops"], window["annotations"], window["python_frames"])
     return pl.DataFrame(
@@ -106,19 +108,8 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     )
 
 
-def _whole(window: Tables) -> tuple[Int64, Int64]:
-    """What the host did, from its first event to its last."""
-    frames = [window[name] for name in ("host_ops", "annotations", "runtime_calls", "python_frames")]
-    frames = [frame for frame in frames if frame.height]
-    if not frames:
-        return EMPTY.starts, EMPTY.ends
-    first = min(int(frame["start_ns"].min()) for frame in frames)  # type: ignore[arg-type]
-    last = max(int(frame["end_ns"].max()) for frame in frames)  # type: ignore[arg-type]
-    return np.array([first], dtype=np.int64), np.array([last], dtype=np.int64)
-
-
 def _host(window: Tables, sets: dict[str, IntervalSet], start: Int64, end: Int64, inputs: Inputs) -> dict[str, Int64]:
-    waiting = waiting_calls(window["runtime_calls"])
+    waiting = time_of(waiting_calls(window["runtime_calls"]))
     if not window["device_events"].height:
         host = activity(window["device_events"], window["host_ops"], window["annotations"])
         waiting = waiting | (host.communication - host.compute)

@@ -140,7 +140,7 @@ def _depth(pipeline: str | None, groups: Sequence[tuple[str, tuple[int, ...]]], 
         for group, ranks in groups
         if group.lower().endswith((f"mesh_{pipeline}", "pipeline_model_parallel_group"))
     ]
-    seen = int(stages["stage"].max()) + 1  # type: ignore[arg-type]
+    seen = int(stages["stage"].to_numpy().max()) + 1
     return max([seen, *named])
 
 
@@ -165,7 +165,7 @@ def _findings(frame: pl.DataFrame, rows: pl.DataFrame, stages: int | None) -> li
     if ideal is not None and stages is not None:
         evidence += [
             Evidence("stages", stages, "count"),
-            Evidence("microbatches", frame["microbatches"].max() or 0, "count"),  # type: ignore[arg-type]
+            Evidence("microbatches", int(frame["microbatches"].drop_nulls().to_numpy().max(initial=0)), "count"),
             Evidence("bubble of a balanced pipeline", round(ideal, 4), "ratio"),
         ]
     return [

@@ -122,7 +122,7 @@ def _as_rows(
     if inputs.options.steps is not None:
         keep = np.isin(owner, np.flatnonzero(steps.select(inputs.options.keeps(pl.col("step"))).to_series().to_numpy()))
         rows = rows.filter(pl.Series(keep, dtype=pl.Boolean))
-    return rows.cast(_SCHEMA)  # type: ignore[arg-type]
+    return rows.cast(_SCHEMA)  # type: ignore[arg-type]  # instances of types are types to it, not to its stub
 
 
 def _spread(events: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:

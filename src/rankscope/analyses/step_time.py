@@ -22,7 +22,7 @@ import polars as pl
 
 from rankscope.primitives.activity import Activity, activity, data_loading, time_of
 from rankscope.primitives.intervals import EMPTY, Int64, IntervalSet
-from rankscope.primitives.steps import step_windows
+from rankscope.primitives.steps import one_window, step_windows
 from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, by_window, concat_ranks, greatest
 
 CATEGORIES = (
@@ -69,7 +69,7 @@ def _steps_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
     if steps.height:
         begin, end = found.start, found.end
     else:
-        begin, end = _whole(window)
+        begin, end = one_window(window.values())
     gap: list[int | None] = [None, *(begin[1:] - end[:-1]).tolist()]
     parts = _breakdown(sets, window, begin, end)
     frame = pl.DataFrame(
@@ -82,16 +82,6 @@ def _steps_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
         }
     )
     return frame.filter(inputs.options.keeps(pl.col("step"))) if inputs.options.steps is not None else frame
-
-
-def _whole(window: Tables) -> tuple[Int64, Int64]:
-    """The whole file as one window, if it has anything at all."""
-    frames = [frame for frame in window.values() if frame.height and "end_ns" in frame.columns]
-    if not frames:
-        return EMPTY.starts, EMPTY.ends
-    first = min(frame["start_ns"].min() for frame in frames)  # type: ignore[type-var]
-    last = max(frame["end_ns"].max() for frame in frames)  # type: ignore[type-var]
-    return np.array([first], dtype=np.int64), np.array([last], dtype=np.int64)
 
 
 def _breakdown(sets: Activity, window: Tables, begin: Int64, end: Int64) -> dict[str, Int64]:

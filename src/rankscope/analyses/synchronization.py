@@ -14,7 +14,6 @@ step would gain at most if the call were not there.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -24,6 +23,7 @@ from rankscope.primitives.activity import time_of
 from rankscope.primitives.enclosing import innermost
 from rankscope.primitives.intervals import Int64, IntervalSet
 from rankscope.primitives.steps import host_steps, owners
+from rankscope.primitives.synchronization import waiting_calls
 from rankscope.results import (
     Analysis,
     Column,
@@ -47,10 +47,6 @@ COLUMNS = (
     Column("total_ns", "ns", "time in it, summed"),
     Column("idle_ns", "ns", "time that the device then had nothing to do"),
     Column("per_step_ns", "ns", "the same per step"),
-)
-SYNCHRONISES = re.compile(
-    r"synchroni[sz]e|(event|queue|fence|commandqueue|streams?|ctx)_?host_?sync|ur(EventWait|QueueFinish)|pi(EventsWait|QueueFinish)",
-    re.IGNORECASE,
 )
 _OF_STEPS = "ProfilerStep#"
 
@@ -86,8 +82,7 @@ def _chosen(window: Tables, inputs: Inputs) -> pl.DataFrame:
 
 def _calls_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
     runtime, operators = window["runtime_calls"], window["host_ops"]
-    names = [name for name in runtime["name"].unique().drop_nulls() if SYNCHRONISES.search(name)]
-    calls = runtime.filter(pl.col("name").is_in(names))
+    calls = waiting_calls(runtime)
     steps = _chosen(window, inputs)
     at = calls["start_ns"].to_numpy()
     owner = owners(steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), at, np.ones(at.size, dtype=np.bool_))

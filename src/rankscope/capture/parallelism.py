@@ -9,10 +9,11 @@ asked for with care: where it is missing or changed, that part is left out.
 from __future__ import annotations
 
 import gc
+import itertools
 import sys
 import weakref
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 _DDP = ("torch.nn.parallel.distributed", "DistributedDataParallel")
@@ -43,14 +44,12 @@ class Wrappers:
         if not kinds:
             return
         # A type is looked at once, not each of its objects: `isinstance` on strange objects runs strange code.
-        known: dict[type, tuple[str, str] | None] = {}
+        types = _all_types()
+        known = {kind: where for kind in types for base, where in kinds.items() if base in kind.__mro__}
         found: dict[tuple[str, str], list[weakref.ref[Any]]] = {}
-        for item in gc.get_objects():
-            kind = type(item)
-            if kind not in known:
-                known[kind] = next((where for base, where in kinds.items() if base in kind.__mro__), None)
-            where = known[kind]
-            if where is not None and len(found.setdefault(where, [])) < MAX_MODULES:
+        for item in _all_of(set(known)):
+            where = known[type(item)]
+            if len(found.setdefault(where, [])) < MAX_MODULES:
                 with suppress(TypeError):
                     found[where].append(weakref.ref(item))
         self._found = {where: items for where, items in found.items() if items}
@@ -74,6 +73,40 @@ class Wrappers:
 
     def _living(self, where: tuple[str, str]) -> Iterator[Any]:
         return (item for ref in self._found.get(where, ()) if (item := ref()) is not None)
+
+
+# A tuple that another thread is making must have no second owner until it is done: `tuple(x for x in …)` and
+# `f(*(x for x in …))` then end with a SystemError, in the job. `gc.get_objects` owns all objects that there are. So
+# what it gives is asked for, looked through and let go of by iterators in C, which one step of the interpreter runs to
+# their end: no other thread comes in between. No collection may run either, for finalizers are Python.
+
+
+def _all_types() -> set[type]:
+    with _no_collection():
+        return {*map(type, itertools.chain.from_iterable(itertools.starmap(gc.get_objects, [()])))}
+
+
+def _all_of(kinds: set[type]) -> list[Any]:
+    held: list[Any] = []
+    # Iterators of nothing: they are here for what runs when they are asked.
+    extend: Callable[[list[Any]], object] = held.extend
+    clear: Callable[[], object] = held.clear
+    fill: Iterator[Any] = filter(None, map(extend, itertools.starmap(gc.get_objects, [()])))
+    choose = itertools.compress(held, map(kinds.__contains__, map(type, held)))
+    empty: Iterator[Any] = filter(None, itertools.starmap(clear, [()]))
+    with _no_collection():
+        return [*itertools.chain(fill, choose, empty)]
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if on:
+            gc.enable()
 
 
 def mesh_groups(mesh: Any) -> dict[str, str]:

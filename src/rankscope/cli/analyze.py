@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -12,9 +12,9 @@ from rich.console import Console
 
 from rankscope.analyses import get_analysis
 from rankscope.cli.options import Communication, Engine, RunId, Source, Steps, Workers, opened, own_options
-from rankscope.cli.writing import show, width_for, write
-from rankscope.errors import ConfigError
+from rankscope.cli.writing import refuse_terminal, show, width_for, write
 from rankscope.export.formats import FORMATS
+from rankscope.pipeline import Run
 from rankscope.report.key_averages import key_averages
 from rankscope.report.terminal import findings_list, result_table
 from rankscope.results import Parameters, Result, by_weight
@@ -64,14 +64,18 @@ def write_result(
     communication: str | None,
     executor: str,
     workers: int | None,
+    check: Callable[[Run, Result], None] = lambda run, result: None,
 ) -> None:
-    """Run an analysis with its own parameters, and write its result as it was asked for."""
+    """Run an analysis with its own parameters, and write its result as it was asked for.
+
+    Args:
+        check: looks at the result before it is written; what it raises is told instead.
+    """
     wanted = get_analysis(name).name
-    to_terminal = output is None and sys.stdout.isatty()
-    if form is Format.parquet and to_terminal:
-        raise ConfigError("Parquet is not for a terminal", hint="name a file with -o, or pipe it on")
+    refuse_terminal(form.value, output)
     with opened(source, steps, run, communication, executor, workers) as opened_run:
         result = opened_run.analyze(wanted, parameters={wanted: own})[wanted]
+        check(opened_run, result)
         about = opened_run.about()
         findings = tuple(by_weight([*opened_run.loaded.findings, *result.findings]))
     if form is Format.table:
@@ -81,7 +85,7 @@ def write_result(
     worth = [finding for finding in findings if finding.severity != "info"]
     # JSON carries them itself; rows alone would look as good as whole ones.
     if worth and form is not Format.json:
-        Console(stderr=True, highlight=False).print(findings_list(worth))
+        Console(stderr=True, highlight=False).print(findings_list(worth, about["steps"]))
 
 
 def _device_word(devices: list[str]) -> str:

@@ -11,7 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from rankscope.cli.options import Communication, Engine, RunId, Workers, opened
-from rankscope.cli.writing import show, width_for, write
+from rankscope.cli.writing import refuse_terminal, show, width_for, write
 from rankscope.compare import Diff, diff_runs
 from rankscope.compare.gate import parse_condition
 from rankscope.errors import ConfigError
@@ -52,6 +52,7 @@ def diff(
     workers: Workers = None,
 ) -> None:
     """What changed between two runs, or between two ranks of one, and whether it is more than the spread."""
+    refuse_terminal(form.value, output)
     conditions = [parse_condition(text) for text in fail_on or []]
     chosen = _ranks_of(ranks)
     with opened([a], steps, run_a, communication, executor, workers) as first:
@@ -86,7 +87,7 @@ def _ranks_of(text: str | None) -> list[int] | None:
 
 def _verdict(found: Diff, limit: int | None, width: int) -> RenderableType:
     parts: list[RenderableType] = [diff_tables(found, limit, width)]
-    for title, findings in (("Findings gained", found.gained), ("Findings lost", found.lost)):
+    for title, findings, run in (("Findings gained", found.gained, found.b), ("Findings lost", found.lost, found.a)):
         if findings:
-            parts += [Text(), Text(title, style="bold"), findings_list(findings)]
+            parts += [Text(), Text(title, style="bold"), findings_list(findings, run["steps"])]
     return Group(*parts)

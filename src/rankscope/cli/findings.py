@@ -58,7 +58,7 @@ def findings(
         write(as_json(content), output)
     else:
         nothing = Text("Nothing is wrong with this run, as far as these traces tell.")
-        show(Group(findings_list(found, with_evidence=True)) if found else nothing, output)
+        show(Group(findings_list(found, about["steps"], with_evidence=True)) if found else nothing, output)
     worst = min((_WEIGHT.index(finding.severity) for finding in found), default=len(_WEIGHT))
     if fail_on is not None and worst <= _WEIGHT.index(fail_on.value):
         Console(stderr=True).print(Text(f"fails: there are findings of severity {_WEIGHT[worst]}", style="bold red"))

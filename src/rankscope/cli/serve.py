@@ -154,7 +154,7 @@ def _run(app: object, listener: socket.socket) -> None:
     import uvicorn
 
     config = uvicorn.Config(
-        app,  # type: ignore[arg-type]
+        app,  # type: ignore[arg-type]  # an ASGI application, whose protocol is not public
         log_level="warning",
         access_log=False,
         server_header=False,

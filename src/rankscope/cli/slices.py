@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +11,10 @@ import typer
 
 from rankscope.cli.analyze import Format, write_result
 from rankscope.cli.options import Communication, Engine, RunId, Source, Steps, Workers
+from rankscope.errors import ConfigError
+from rankscope.pipeline import Run
+from rankscope.report.words import plain
+from rankscope.results import Result
 
 
 def slices(
@@ -27,4 +33,36 @@ def slices(
 ) -> None:
     """Every event of one name, over ranks and steps: how often, how long, how they are spread."""
     own = {"match" if regex else "name": name, "by": by}
-    write_result("slices", source, own, form, output, limit, steps, run, communication, executor, workers)
+
+    def check(opened_run: Run, result: Result) -> None:
+        if result.frame.is_empty():
+            _nowhere(opened_run, name, regex=regex)
+
+    write_result("slices", source, own, form, output, limit, steps, run, communication, executor, workers, check)
+
+
+def _nowhere(run: Run, name: str, *, regex: bool) -> None:
+    """Say what there is that is called nearly so, unless the name is there and only the chosen steps have none of it.
+
+    Raises:
+        ConfigError: no event of the run is called so.
+    """
+    # With a pattern Python's frames are looked through too.
+    every = run.of_all_steps().analyze("slices", parameters={"slices": {"match": ".", "by": "name"}})["slices"]
+    names = every.frame["name"].drop_nulls().unique().sort()
+    if (names.str.contains(f"(?i){name}") if regex else names == name).any():
+        return
+    near = ", ".join(plain(each, limit=80) for each in near_names(name, names))
+    raise ConfigError(
+        f"{'nothing is found by' if regex else 'no event is called'} {name!r} in {run.path}",
+        hint=f"nearest: {near}" if near else "rankscope analyze slices DIR --by name lists all names",
+    )
+
+
+def near_names(name: str, names: Iterable[str], most: int = 5) -> list[str]:
+    """Names that may have been meant: those that hold the text, case aside, the shortest first, then those alike."""
+    known, low = list(names), name.lower()
+    holding = sorted((each for each in known if low in each.lower()), key=lambda each: (len(each), each))
+    alike = difflib.get_close_matches(low, [each.lower() for each in known], n=most, cutoff=0.6)
+    back = {each.lower(): each for each in reversed(known)}
+    return list(dict.fromkeys([*holding, *(back[each] for each in alike)]))[:most]

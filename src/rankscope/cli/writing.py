@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console, RenderableType
 
-from rankscope.errors import RankscopeError
+from rankscope.errors import ConfigError, RankscopeError
 from rankscope.report.words import inert
 
 # Piped on, a table must not be folded to the 80 columns that no terminal has.
@@ -35,14 +35,25 @@ def show(shown: RenderableType, output: Path | None) -> None:
         write(text.getvalue().encode(), output)
 
 
+def refuse_terminal(form: str, output: Path | None) -> None:
+    """Refuse to write what no terminal can show to one: before any work is done for it.
+
+    Raises:
+        ConfigError: the format is Parquet, and it would be written to a terminal.
+    """
+    if form == "parquet" and output is None and sys.stdout.isatty():
+        raise ConfigError("Parquet is not for a terminal", hint="name a file with -o, or pipe it on")
+
+
 def write(data: bytes, output: Path | None) -> None:
-    """Write bytes; on a terminal without what it would obey.
+    """Write bytes; on a terminal as text, without what it would obey.
 
     Raises:
         RankscopeError: the file cannot be written.
     """
     if output is None:
-        sys.stdout.buffer.write(inert(data.decode()).encode() if sys.stdout.isatty() else data)
+        to_terminal = sys.stdout.isatty()
+        sys.stdout.buffer.write(inert(data.decode("utf-8", "replace")).encode() if to_terminal else data)
         sys.stdout.buffer.flush()
         return
     try:

@@ -61,7 +61,7 @@ class Condition:
         if self.section is not None:
             rows = rows.filter(pl.col("section") == self.section)
         if rows.is_empty():
-            measures = diff.frame.filter(pl.col("section").is_in(["steps", "phases", "memory"]))
+            measures = diff.frame.filter(pl.col("section").is_in(["steps", "phases", "memory", "snapshots"]))
             known = measures["name"].unique(maintain_order=True).to_list()
             raise ConfigError(f"{self.text!r}: no row is called {self.name!r}", hint=f"there are: {', '.join(known)}")
         row = rows.row(0, named=True)

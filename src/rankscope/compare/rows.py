@@ -11,9 +11,11 @@ from rankscope.compare.samples import KEYS, PLACE, Samples
 from rankscope.compare.spread import chance, significant
 from rankscope.results import Column
 
-SECTIONS = ("steps", "phases", "collectives", "kernels", "operators", "memory")
+SECTIONS = ("steps", "phases", "collectives", "kernels", "operators", "memory", "snapshots", "stacks")
+WHOLES = ("step_time", "wall", "device")
+"""Of steps and phases: what the others of their section are parts of."""
 COLUMNS = (
-    Column("section", "", "steps, phases, collectives, kernels, operators or memory"),
+    Column("section", "", "steps, phases, collectives, kernels, operators, memory, snapshots or stacks"),
     Column("name", "", "what is compared; several that became one, or one that became several, joined by commas"),
     Column("partner", "", "what the second run calls it, where that is something else"),
     Column("shapes", "", "shapes of the operator's inputs; null where several were put together"),
@@ -41,7 +43,7 @@ def compare(a: Samples, b: Samples) -> pl.DataFrame:
     another. With a single step they are the ranks.
 
     Returns:
-        `COLUMNS`; steps first and in their own order, the rest by how much they changed.
+        `COLUMNS`; by section, the wholes of steps and phases first, the rest by how much they changed.
     """
     sides = (a, b)
     keys = [side.values.select(KEYS).unique(maintain_order=True) for side in sides]
@@ -59,7 +61,7 @@ def compare(a: Samples, b: Samples) -> pl.DataFrame:
         for part in frame.partition_by("section", maintain_order=True)
     ]
     full = pl.concat(judged) if judged else frame.with_columns(significant=pl.lit(None, pl.Boolean))
-    return _sorted(full, a, b).select(column.name for column in COLUMNS)
+    return _sorted(full).select(column.name for column in COLUMNS)
 
 
 _NUMBERS = ("a", "b", "change", "change_ratio", "a_calls", "b_calls", "a_spread", "b_spread", "chance")
@@ -131,13 +133,12 @@ def _described(pairs: Pairs) -> pl.DataFrame:
     )
 
 
-def _sorted(frame: pl.DataFrame, a: Samples, b: Samples) -> pl.DataFrame:
-    listed = pl.concat([side.values["name"] for side in (a, b)]).unique(maintain_order=True)
-    order = {name: place for place, name in enumerate(listed)}
+def _sorted(frame: pl.DataFrame) -> pl.DataFrame:
+    wholes = {name: place for place, name in enumerate(WHOLES)}
     measures = pl.col("section").is_in(["steps", "phases"])
     return frame.sort(
         pl.col("section").replace_strict({s: n for n, s in enumerate(SECTIONS)}, default=len(SECTIONS)),
-        pl.when(measures).then(pl.col("name").replace_strict(order, default=len(order), return_dtype=pl.Int64)),
+        pl.when(measures).then(pl.col("name").replace_strict(wholes, default=len(wholes), return_dtype=pl.Int64)),
         -pl.col("change").abs(),
         "name",
         nulls_last=True,

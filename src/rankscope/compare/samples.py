@@ -44,7 +44,8 @@ Section = Callable[[pl.DataFrame], pl.DataFrame]
 def samples_of(frames: Frames) -> Samples:
     """The samples of a run.
 
-    What ran between steps is left out where there are steps: it has nothing that it could be held against.
+    What ran between steps is left out where there are steps: it has nothing that it could be held against. A memory
+    snapshot is of an instant and not of steps: each is a sample.
 
     Args:
         frames: results by the name of their analysis; of those in `NEEDED` that could not be made none need be there.
@@ -56,9 +57,16 @@ def samples_of(frames: Frames) -> Samples:
         if frame is not None and frame.height:
             found = section(frame).select(pl.col(name).cast(dtype) for name, dtype in SCHEMA.items())
             parts.append(found.join(steps, on=list(PLACE), how="semi", nulls_equal=True))
-    values = pl.concat(parts)
-    sections = values.select(pl.col("section").unique())
-    return Samples(sections.join(steps, how="cross"), values)
+    sections = pl.concat(parts).select(pl.col("section").unique())
+    places = [sections.join(steps, how="cross")]
+    for analysis, section in _SNAPSHOTS.items():
+        frame = frames.get(analysis)
+        if frame is not None and frame.height:
+            found = section(frame).select(pl.col(name).cast(dtype) for name, dtype in SCHEMA.items())
+            parts.append(found)
+            # Of ranks' snapshots each is a place, whether it has a stack or not.
+            places.append(found.select("section", *PLACE).unique(maintain_order=True))
+    return Samples(pl.concat(places), pl.concat(parts))
 
 
 def _measures(frame: pl.DataFrame, section: str) -> pl.DataFrame:
@@ -163,4 +171,35 @@ _SECTIONS: dict[str, Section] = {
     "collectives": _collectives,
     "memory_steps": _memory,
 }
-NEEDED = tuple(_SECTIONS)
+
+
+def _in_bytes(frame: pl.DataFrame, section: str, name: pl.Expr, value: pl.Expr, calls: pl.Expr) -> pl.DataFrame:
+    nothing = pl.lit(None, pl.String)
+    return frame.select(
+        "rank", "window", pl.lit(None, pl.Int64).alias("step"), pl.lit(section).alias("section"), name.alias("name"),
+        nothing.alias("shapes"), nothing.alias("operator"), pl.lit("bytes").alias("unit"), calls.alias("calls"),
+        value.alias("value"),
+    ).group_by("rank", "window", "step", *KEYS, maintain_order=True).agg(pl.col("calls", "value").sum())  # fmt: skip
+
+
+_OF_A_SNAPSHOT = {
+    "peak_allocated": "peak allocated", "allocated": "allocated", "reserved": "reserved", "free": "reserved and free",
+    "largest_free": "largest free block", "private_pools": "private pools",
+}  # fmt: skip
+
+
+def _snapshot(frame: pl.DataFrame) -> pl.DataFrame:
+    """A rank's devices together."""
+    long = frame.unpivot(list(_OF_A_SNAPSHOT), index=["rank", "window", "segments"], variable_name="what").drop_nulls()
+    name = pl.concat_str(pl.lit("snapshot: "), pl.col("what").replace_strict(_OF_A_SNAPSHOT))
+    return _in_bytes(long, "snapshots", name, pl.col("value"), pl.col("segments"))
+
+
+def _stacks(frame: pl.DataFrame) -> pl.DataFrame:
+    """What each stack holds, at the peak where the history tells; named by its frames, innermost first."""
+    held, blocks = pl.coalesce("peak_bytes", "bytes"), pl.coalesce("peak_blocks", "blocks")
+    return _in_bytes(frame, "stacks", pl.col("stack").fill_null("no stack recorded"), held, blocks)
+
+
+_SNAPSHOTS: dict[str, Section] = {"memory_snapshot": _snapshot, "memory_stacks": _stacks}
+NEEDED = (*_SECTIONS, *_SNAPSHOTS)

@@ -44,6 +44,7 @@ class DeviceArgs(Struct, gc=False):
     device: int | None = None
     context: Raw = Raw(b"")
     stream: int | None = None
+    sycl_queue: int | None = field(name="sycl queue", default=None)
     queued: int | None = None
     registers: int | None = field(name="registers per thread", default=None)
     shared_memory: int | None = field(name="shared memory", default=None)

@@ -99,7 +99,8 @@ def _devices(listed: object) -> tuple[Mapping[str, Any], ...]:
                 "id": count(device.get("id")),
                 "name": text(device.get("name")) or "",
                 "total_memory": count(device.get("totalGlobalMem")),
-                "multiprocessors": count(device.get("numSms")),
+                # XPU counts what it calls compute units: vector engines.
+                "multiprocessors": count(device.get("numSms", device.get("maxComputeUnits"))),
                 "compute": [count(device.get("computeMajor")), count(device.get("computeMinor"))],
             }
         )

@@ -11,6 +11,8 @@ DEVICE_KINDS = {
     "memcpy": "memcpy",
     "gpu_memset": "memset",
     "memset": "memset",
+    # What MTIA's engines ran; newer Kineto calls it `kernel`.
+    "mtia_ccp_events": "kernel",
 }
 RUNTIME_CATEGORIES = {
     "cuda_runtime",
@@ -19,9 +21,10 @@ RUNTIME_CATEGORIES = {
     "mtia_runtime",
     "glow_runtime",
     "privateuse1_runtime",
+    "hpu_op",
     "runtime",
 }
-DRIVER_CATEGORIES = {"cuda_driver", "xpu_driver", "privateuse1_driver"}
+DRIVER_CATEGORIES = {"cuda_driver", "xpu_driver", "privateuse1_driver", "driver"}
 
 _TABLE_OF_CATEGORY = {
     **dict.fromkeys(DEVICE_KINDS, "device_events"),

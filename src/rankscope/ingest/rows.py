@@ -86,7 +86,7 @@ def _device(b: Builder, category: str | None, events: list[ev.Event], start: Int
             "kind": _same(kind, pl.String(), events),
             "device": [a.device for a in args],
             "context": b.json([a.context for a in args]),
-            "stream": [a.stream for a in args],
+            "stream": _streams(events, args),
             "correlation": [a.correlation for a in args],
             "external_id": _either([a.external_id for a in args], [a.external_id_2020 for a in args]),
             "graph_id": [a.graph_id for a in args],
@@ -106,6 +106,15 @@ def _device(b: Builder, category: str | None, events: list[ev.Event], start: Int
     rows = [row for row, a in enumerate(args) if a.collective is not None]
     if rows:
         _collectives(b, "device_events", [events[row] for row in rows], rows)
+
+
+def _streams(events: list[ev.Event], args: list[ev.DeviceArgs]) -> list[int | None]:
+    """Each event's stream: as written; on XPU, that writes none, its SYCL queue; else the track that it is on."""
+    streams = [a.stream for a in args]
+    if None not in streams:
+        return streams
+    tracks = [event.tid if isinstance(event.tid, int) else None for event in events]
+    return _either(_either(streams, [a.sycl_queue for a in args]), tracks)
 
 
 def _collectives(b: Builder, source: str, events: list[ev.Event], rows: list[int]) -> None:

@@ -63,7 +63,10 @@ def _map(
 ) -> tuple[dict[Asked, list[pl.DataFrame]], dict[Asked, list[Finding]]]:
     """Each rank's share, by analysis; and by analysis the ranks that gave none."""
     ranks, own = loaded.ranks, by_rank(results)
-    arguments = [(wanted, rank, tuple(traces), options, loaded.world_size, own(rank)) for rank, traces in ranks.items()]
+    arguments = [
+        (wanted, rank, tuple(traces), options, loaded.world_size, own(rank), tasks.columns)
+        for rank, traces in ranks.items()
+    ]
     size = sum(info.json_bytes for info in loaded.infos) // 8
     outcomes = tasks.run("analysing", size, analyze_rank, arguments)
     parts: dict[Asked, list[pl.DataFrame]] = {each: [] for each in wanted}

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -285,6 +286,12 @@ class Run:
         """Another run of those whose traces are among the files (`loaded.known_runs`)."""
         tasks = self._tasks
         return Run(self._found, self._options, known.name or NAMELESS, tasks.executor, tasks.workers, progress)
+
+    def of_all_steps(self) -> Run:
+        """The same run with no steps chosen."""
+        tasks = self._tasks
+        options = replace(self._options, steps=None)
+        return Run(self._found, options, self._wanted_run, tasks.executor, tasks.workers, tasks.progress)
 
     def again(self, found: Found, progress: Progress | None = None) -> Run:
         """The same run of files as they are now: those of its id, if it has one, else the latest.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import polars as pl
@@ -16,6 +16,7 @@ from rankscope.ingest.losses import said
 from rankscope.ingest.task import ingest_trace
 from rankscope.results import Inputs, Options, Parameters, Value
 from rankscope.store.cache import CachedTrace, DamagedTablesError
+from rankscope.store.memory import Columns
 
 T = TypeVar("T")
 
@@ -48,11 +49,13 @@ class Tasks:
         executor: the kind: ``processes``, ``serial``, …
         workers: how many at once; None for as many as there are cores, and none at all for a little work.
         progress: is told after each task.
+        columns: what tasks in this process read, kept for those that come.
     """
 
     executor: str = "processes"
     workers: int | None = None
     progress: Progress | None = None
+    columns: Columns = field(default_factory=Columns)
     _pool: Pool | None = None
 
     @contextmanager
@@ -129,10 +132,14 @@ def analyze_rank(
     options: Options,
     world_size: int | None,
     results: Mapping[str, pl.DataFrame],
+    kept: Columns,
 ) -> dict[Asked, pl.DataFrame | RankscopeError]:
     """The task of a worker: one rank's share of some analyses that read tables.
 
     One of them that fails does not take the others with it: its error stands in its place.
+
+    Args:
+        kept: columns that were read before, where the task runs in the process that keeps them.
     """
     reads = {each: get_analysis(each[0]).wants(dict(each[1])) for each in wanted}
     columns: dict[str, set[str]] = {}
@@ -140,14 +147,15 @@ def analyze_rank(
         for table, names in own.items():
             columns.setdefault(table, set()).update(names)
     try:
-        tables = load_tables(traces, columns)
+        tables = {table: kept.load(traces, table, names) for table, names in columns.items()}
     except DamagedTablesError:
         # The cache's disk may lose what it held; the trace is still there.
-        tables = load_tables([ingest_trace(trace.info.path, anew=True) for trace in traces], columns)
+        anew = [ingest_trace(trace.info.path, anew=True) for trace in traces]
+        tables = {table: kept.load(anew, table, names) for table, names in columns.items()}
     inputs = Inputs(options, tuple(trace.info for trace in traces), results, rank, world_size)
     made: dict[Asked, pl.DataFrame | RankscopeError] = {}
     for each, own in reads.items():
-        mine = {table: tables[table].select(*names, "window") for table, names in own.items()}
+        mine = {table: _columns(tables[table], (*names, "window")) for table, names in own.items()}
         try:
             made[each] = get_analysis(each[0]).per_rank(mine, replace(inputs, parameters=dict(each[1])))
         except RankscopeError as error:
@@ -158,12 +166,6 @@ def analyze_rank(
     return made
 
 
-def load_tables(traces: Sequence[CachedTrace], wanted: Mapping[str, set[str]]) -> dict[str, pl.DataFrame]:
-    """The wanted columns of a rank's tables, its files below one another."""
-    return {
-        table: pl.concat(
-            trace.load(table, sorted(columns)).with_columns(pl.lit(number, pl.Int16).alias("window"))
-            for number, trace in enumerate(traces)
-        )
-        for table, columns in wanted.items()
-    }
+def _columns(table: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
+    """Some columns of a table: without a plan, which takes longer than they do."""
+    return table if table.columns == list(names) else pl.DataFrame([table.get_column(name) for name in names])

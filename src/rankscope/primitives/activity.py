@@ -126,9 +126,8 @@ def activity(
 
 def loading_ranges(annotations: pl.DataFrame) -> pl.DataFrame:
     """The host's ranges that load data: a DataLoader's ``__next__``, and those of the user's that say so."""
-    host = annotations.filter(~pl.col("on_device"))
-    names = [name for name in host["name"].unique().drop_nulls() if DATA_LOADING.search(name)]
-    return host.filter(pl.col("name").is_in(names))
+    names = [name for name in annotations["name"].unique().drop_nulls() if DATA_LOADING.search(name)]
+    return annotations.filter(~pl.col("on_device") & pl.col("name").is_in(names)) if names else annotations.clear()
 
 
 def data_loading(annotations: pl.DataFrame) -> IntervalSet:

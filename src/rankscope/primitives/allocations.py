@@ -8,7 +8,7 @@ from rankscope.primitives.ancestry import enclosing, inside
 from rankscope.primitives.steps import host_steps
 
 # c10's DeviceType, as far as torch.profiler writes it.
-DEVICE_TYPES = {0: "cpu", 1: "cuda", 6: "hip", 9: "xla", 12: "xpu", 13: "mps", 16: "hpu", 19: "mtia", 20: "privateuse1"}
+DEVICE_TYPES = {0: "cpu", 1: "cuda", 6: "hip", 9: "xla", 12: "xpu", 13: "mps", 15: "hpu", 19: "mtia", 20: "privateuse1"}
 HOST = 0
 
 MEMORY_COLUMNS = (

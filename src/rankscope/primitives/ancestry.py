@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.enclosing import innermost
-from rankscope.primitives.intervals import Int64
+from rankscope.primitives.intervals import Int64, holding
 from rankscope.primitives.nesting import nest
 
 
@@ -44,8 +44,4 @@ def inside(ranges: pl.DataFrame, times: Int64) -> Int64:
         ranges: start_ns, end_ns, ascending.
         times: ns.
     """
-    if not ranges.height:
-        return np.full(times.size, -1, dtype=np.int64)
-    row = np.searchsorted(ranges["start_ns"].to_numpy(), times, side="right") - 1
-    within = (row >= 0) & (times < ranges["end_ns"].to_numpy()[np.maximum(row, 0)])
-    return np.where(within, row, -1).astype(np.int64)
+    return holding(ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy(), times)

@@ -110,4 +110,17 @@ class IntervalSet:
         return self.before(ends) - self.before(starts)
 
 
+def holding(starts: Int64, ends: Int64, instants: Int64) -> Int64:
+    """For each instant the index of the one of disjoint intervals, in the order of their starts, that it is in.
+
+    Returns:
+        −1 for none; shape of `instants`.
+    """
+    if not starts.size:
+        return np.full(instants.size, -1, dtype=np.int64)
+    index = np.searchsorted(starts, instants, side="right") - 1
+    inside = (index >= 0) & (instants < ends[np.maximum(index, 0)])
+    return np.where(inside, index, -1).astype(np.int64)
+
+
 EMPTY = IntervalSet(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))

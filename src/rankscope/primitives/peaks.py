@@ -1,7 +1,8 @@
 """What a device can do at most: dense peaks by its name and the type of the numbers, from vendors' datasheets.
 
-The figures and where each is from are in `peaks.json`. Devices of which PyTorch sees now a whole card and now a part,
-as the environment has it (Intel's Max series), are not in it: a wrong peak is worse than none.
+The figures, where each is from and where it was read are in `peaks.json`. A wrong peak is worse than none: what could
+not be read is not in it, nor devices of which PyTorch sees now a whole card and now a part, as the environment has it
+(Intel's Max series), and a part of a card that its name tells of (MIG) has none.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+_PART = re.compile(r"\bMIG\b")
 # As traces write the types of inputs.
 _TYPES = {
     "double": "float64",
@@ -53,8 +55,10 @@ def peak_flops(device: str | None, number: str | None, *, tensor_cores: bool = F
         number: `float64`, `float32`, `float16`, `bfloat16` or `float8`.
         tensor_cores: whether the work ran on tensor cores: NVIDIA's take 32-bit numbers as TF32.
     """
-    found = next((each for each in _devices() if device and re.search(each["name"], device, re.IGNORECASE)), None)
-    if found is None or number is None:
+    if device is None or number is None or _PART.search(device):
+        return None
+    found = next((each for each in _devices() if re.search(each["name"], device, re.IGNORECASE)), None)
+    if found is None:
         return None
     if number == "float32" and tensor_cores and not found["name"].startswith("MI"):
         number = "tf32"

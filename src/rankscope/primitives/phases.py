@@ -14,7 +14,6 @@ PHASES = (OPTIMIZER, BACKWARD, LOADING, FORWARD)
 """In the order of precedence: an instant is in the first of these that claims it."""
 
 MODULE_FRAME = "nn.Module: "
-SYNCHRONISING = r"(?i)synchroni[sz]e$|^(cuda|hip)Memcpy$|^urQueueFinish$|^urEventWait$|^zeEventHostSynchronize"
 _ENGINE = r"^autograd::engine::evaluate_function|^torch::autograd::|^torch\.distributed\.ddp\.reducer::"
 _BACKWARD_RANGE = (
     r"^FSDP::(pre_backward|post_backward|root_post_backward|backward_prefetch)"
@@ -106,15 +105,6 @@ def phase_at(sets: dict[str, IntervalSet], times: Int64) -> pl.Series:
         within = when.before(times + 1) > when.before(times)
         found = found.set(pl.Series(within), phase)
     return found
-
-
-def waiting_calls(calls: pl.DataFrame) -> IntervalSet:
-    """When the host was in a call that returns only when the device has come so far.
-
-    Args:
-        calls: runtime_calls: start_ns, end_ns, name.
-    """
-    return time_of(_matching(calls, SYNCHRONISING))
 
 
 def _matching(frame: pl.DataFrame, pattern: str) -> pl.DataFrame:

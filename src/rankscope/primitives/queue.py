@@ -31,12 +31,11 @@ class Queue:
             launch: when each event's launch starts, ns.
             start: when it begins on the device, ns.
         """
-        at = np.concatenate([launch, start])
-        change = np.concatenate([np.ones(launch.size, dtype=np.int64), np.full(start.size, -1, dtype=np.int64)])
-        instants, index = np.unique(at, return_inverse=True)
-        steps = np.zeros(instants.size, dtype=np.int64)
-        np.add.at(steps, index, change)
-        return cls(instants, np.cumsum(steps))
+        launched, begun = np.sort(launch), np.sort(start)
+        instants = np.sort(np.concatenate([launched, begun]), kind="stable")
+        instants = instants[np.append(instants[1:] != instants[:-1], True)] if instants.size else instants
+        depth = np.searchsorted(launched, instants, side="right") - np.searchsorted(begun, instants, side="right")
+        return cls(instants, depth)
 
     @property
     def deepest(self) -> int:

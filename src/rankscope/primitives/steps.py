@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from rankscope.primitives.intervals import Int64
+from rankscope.primitives.intervals import Int64, holding
 
 Bool = npt.NDArray[np.bool_]
 
@@ -61,11 +62,7 @@ def owners(step_start: Int64, step_end: Int64, launch: Int64, launched: Bool) ->
         launch: when each event's launch starts, ns; any number where there is none.
         launched: whether there is one.
     """
-    if not step_start.size:
-        return np.full(launch.size, -1, dtype=np.int64)
-    index = np.searchsorted(step_start, launch, side="right") - 1
-    inside = launched & (index >= 0) & (launch < step_end[np.maximum(index, 0)])
-    return np.where(inside, index, -1).astype(np.int64)
+    return np.where(launched, holding(step_start, step_end, launch), -1).astype(np.int64)
 
 
 def windows(
@@ -127,6 +124,18 @@ def started_in(start: Int64, steps: pl.DataFrame, keep: pl.Expr) -> Bool:
     owner = owners(steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), start, np.ones(start.size, dtype=np.bool_))
     inside: Bool = np.isin(owner, np.flatnonzero(steps.select(keep).to_series().to_numpy()))
     return inside
+
+
+def one_window(frames: Iterable[pl.DataFrame]) -> tuple[Int64, Int64]:
+    """All of the time that some tables cover, as starts and ends of one window; of none where they have no row.
+
+    Args:
+        frames: start_ns, end_ns.
+    """
+    full = [frame for frame in frames if frame.height]
+    first = [frame["start_ns"].to_numpy().min() for frame in full]
+    last = [frame["end_ns"].to_numpy().max() for frame in full]
+    return np.array(sorted(first)[:1], dtype=np.int64), np.array(sorted(last)[-1:], dtype=np.int64)
 
 
 def step_windows(annotations: pl.DataFrame, device: pl.DataFrame) -> tuple[pl.DataFrame, Windows]:

@@ -72,8 +72,8 @@ def with_waits(rows: pl.DataFrame, ranks: int) -> pl.DataFrame:
 
 def _overlapping() -> pl.Expr:
     """Whether a range on the host overlaps another of its rank: then it holds time that belongs to that one."""
-    order = {"partition_by": ["rank", "window", "on_device"], "order_by": "start_ns"}
-    reach = pl.col("end_ns").cum_max().shift(1).over(**order)  # type: ignore[arg-type]
-    following = pl.col("start_ns").shift(-1).over(**order)  # type: ignore[arg-type]
+    track = ("rank", "window", "on_device")
+    reach = pl.col("end_ns").cum_max().shift(1).over(*track, order_by="start_ns")
+    following = pl.col("start_ns").shift(-1).over(*track, order_by="start_ns")
     on_host = ~pl.col("on_device")
     return on_host & ((pl.col("start_ns") < reach) | (pl.col("end_ns") > following)).fill_null(False)

@@ -10,18 +10,24 @@ from rich.table import Table
 from rich.text import Text
 
 from rankscope.compare import Diff
-from rankscope.compare.rows import SECTIONS
+from rankscope.compare.rows import SECTIONS, WHOLES
 from rankscope.report.words import NOTHING, cell, number_of, plain, ranks_text
 
-_MEASURES = ("steps", "phases", "memory")
+_MEASURES = ("steps", "phases", "memory", "snapshots")
 _TITLES = {
-    "steps": "Steps: per rank and step",
-    "phases": "Phases: per rank and step",
-    "collectives": "Collectives: per rank and step",
-    "kernels": "Kernels: per rank and step",
-    "operators": "Operators: self time on the host, per rank and step",
-    "memory": "Memory: per rank",
+    "steps": "Steps: what the time goes to",
+    "phases": "Phases: the host's time (wall), and the device's in what they launched (…_device)",
+    "collectives": "Collectives",
+    "kernels": "Kernels, by the operator that launches them",
+    "operators": "Operators: their own time on the host",
+    "memory": "Memory, of a rank",
+    "snapshots": "Memory snapshots, of a rank",
+    "stacks": "Memory snapshots, by what holds it: of a rank, at the peak where the history tells",
 }
+_SAID = 3
+"""Parts of a step that the first line names."""
+_FACTOR = 99
+"""Changes of more than this are said as a factor."""
 _LEAST = 0.001
 """Share of a step below which a row that nobody asked for is not shown."""
 
@@ -31,20 +37,62 @@ def diff_tables(diff: Diff, limit: int | None, width: int) -> RenderableType:
     parts: list[RenderableType] = [_heading(diff), Text()]
     step = diff.section("steps").filter(pl.col("name") == "step_time")
     whole = max((value or 0.0 for value in step.select("a", "b").row(0)), default=0.0) if step.height else 0.0
+    if step.height:
+        parts += [_verdict(diff, step.row(0, named=True)), Text()]
     for section in SECTIONS:
         rows = diff.section(section)
         if rows.is_empty():
             continue
+        # What neither has is no difference.
+        rows = rows.filter((pl.col("a").fill_null(0) != 0) | (pl.col("b").fill_null(0) != 0))
         shown = rows
         if section not in _MEASURES and limit is not None:
-            shown = rows.filter(pl.col("change").abs() > _LEAST * whole).head(limit)
-        parts += [Text(_TITLES[section], style="bold"), _table(shown, width)]
+            least = _LEAST * (whole if section != "stacks" else float(rows["b"].sum() or 0))
+            shown = rows.filter(pl.col("change").abs() > least).head(limit)
+        parts.append(Text(_TITLES[section], style="bold"))
+        if shown.height:
+            parts.append(_table(shown, width))
         left = rows.height - shown.height
         if left:
             parts.append(Text(f"… {left} more rows: --limit 0 shows all", style="dim"))
         parts.append(Text())
-    parts.append(Text("* more than the spread over steps and ranks (Welch's test, 1 % false discoveries)", style="dim"))
+    if diff.frame.height:
+        of = "rank and step" if _marked(diff) else "rank, the whole window (no steps are marked)"
+        note = f"Means per {of}. * more than the spread over steps and ranks (Welch's test, 1 % false discoveries)"
+        parts.append(Text(note, style="dim"))
+    else:
+        parts.append(Text("There is nothing in these that could be compared."))
     return Group(*parts)
+
+
+def _marked(diff: Diff) -> bool:
+    """Whether the runs mark steps."""
+    return bool(diff.a["steps"] or diff.b["steps"])
+
+
+def _verdict(diff: Diff, step: dict[str, Any]) -> Text:
+    """How much longer or shorter a step is, and which of its parts that is."""
+    a, b, change = step["a"] or 0.0, step["b"] or 0.0, step["change"]
+    what = "A step" if _marked(diff) else "The window"
+    line = Text(f"{what} takes {number_of(round(b), 'ns')}", style="bold")
+    if change:
+        line.append(f", {number_of(abs(round(change)), 'ns')} {'more' if change > 0 else 'less'} than {_of(a)}")
+        line.append(f" ({_percent(step['change_ratio'])})" if step["change_ratio"] is not None else "")
+    else:
+        line.append(f", as long as {_of(a)}")
+    certain = {True: "more than the spread", False: "within the spread", None: "one sample a side: no spread known"}
+    line.append(f": {certain[step['significant']]}." if change else ".")
+    parts = diff.section("steps").filter(
+        ~pl.col("name").is_in([*WHOLES, "gap_before"]) & (pl.col("change").abs() >= _LEAST * max(a, b))
+    )
+    if parts.height:
+        said = ", ".join(f"{row['name']} {_signed(row).plain}" for row in parts.head(_SAID).iter_rows(named=True))
+        line.append(Text(f" Most of it: {said}.", style="not bold"))
+    return line
+
+
+def _of(a: float) -> str:
+    return f"A's {number_of(round(a), 'ns')}"
 
 
 def _heading(diff: Diff) -> Text:
@@ -60,7 +108,7 @@ def _heading(diff: Diff) -> Text:
 
 def _table(rows: pl.DataFrame, width: int) -> Table:
     table = Table(header_style="bold", box=None, pad_edge=False)
-    table.add_column("", overflow="fold")
+    table.add_column("", overflow="fold", min_width=28)
     for heading in ("A", "B", "change", "", ""):
         table.add_column(heading, justify="right", no_wrap=True)
     with_calls = rows["section"][0] not in _MEASURES if rows.height else False
@@ -77,7 +125,11 @@ def _table(rows: pl.DataFrame, width: int) -> Table:
 
 
 def _name(row: dict[str, Any], room: int) -> Text:
-    text = Text(plain(row["name"], limit=max(16, room if row["partner"] is None else room // 2)))
+    text = Text()
+    if row["section"] == "kernels" and row["operator"] is not None:
+        text.append(f"{plain(row['operator'], limit=max(16, room // 3))}  ", style="bold")
+        room -= min(len(row["operator"]), max(16, room // 3)) + 2
+    text.append(plain(row["name"].split("\n")[0], limit=max(16, room if row["partner"] is None else room // 2)))
     if row["partner"] is not None:
         text.append(" → ", style="bold")
         text.append(plain(row["partner"], limit=max(16, room // 2)))
@@ -102,7 +154,16 @@ def _share(row: dict[str, Any]) -> Text:
         return Text("only in B")
     if row["b"] is None:
         return Text("only in A")
-    return Text(NOTHING if row["change_ratio"] is None else f"{100 * row['change_ratio']:+.1f} %")
+    return Text(NOTHING if row["change_ratio"] is None else _percent(row["change_ratio"]))
+
+
+def _percent(ratio: float) -> str:
+    """With a sign that is as wide as a plus; beyond a hundredfold as a factor."""
+    if ratio >= _FACTOR:
+        return f"× {1 + ratio:,.0f}"
+    shown = f"{abs(100 * ratio):.1f}"
+    sign = "" if float(shown) == 0 else ("+" if ratio > 0 else "−")
+    return f"{sign}{shown} %"
 
 
 def _count(value: float | None) -> str:

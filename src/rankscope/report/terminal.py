@@ -14,23 +14,30 @@ from rankscope.results import Column, Finding, Result
 
 COLOURS = {"error": "bold red", "warning": "bold yellow", "info": "cyan"}
 _WIDTH = 80
-_INSTANTS = ("start_ns", "end_ns", "launch_ns")
+_INSTANTS = (
+    "start_ns", "end_ns", "launch_ns", "issued_ns", "used_ns", "peak_at_ns", "allocated_ns", "released_ns", "time_ns",
+)  # fmt: skip
 
 
 def result_table(result: Result, limit: int | None = None, width: int = _WIDTH) -> RenderableType:
     """A result as a table, times and sizes in human units; above `limit` rows it says how many are left out.
 
     A number that is cut reads as another number: columns that find no room go below, in further blocks that begin
-    with the same key columns.
+    with the same key columns. Columns that hold nothing in any row are named below the table.
     """
-    columns = [column for column in result.analysis.columns if column.name in result.frame.columns]
+    present = [column for column in result.analysis.columns if column.name in result.frame.columns]
+    if result.frame.is_empty():
+        return Text(f"nothing: these traces hold nothing that {result.name} would show", style="dim")
+    counts = result.frame.null_count().row(0, named=True)
+    columns = [column for column in present if counts[column.name] < result.frame.height]
     shown = result.frame if limit is None else result.frame.head(limit)
+    headings = _headings(columns)
     # Names leave room for what is said of them.
     longest = min(72, max(16, width // 3))
     cells = [[_cell(column, value, longest) for value in shown[column.name].to_list()] for column in columns]
     widths = [
-        max([cell_len(_heading(column)), *(cell_len(text) for text in texts)])
-        for column, texts in zip(columns, cells, strict=True)
+        max([cell_len(heading), *(cell_len(text) for text in texts)])
+        for heading, texts in zip(headings, cells, strict=True)
     ]
     parts: list[RenderableType] = []
     for block in _blocks(columns, widths, width):
@@ -39,18 +46,26 @@ def result_table(result: Result, limit: int | None = None, width: int = _WIDTH) 
         table = Table(header_style="bold", box=None, pad_edge=False)
         for place in block:
             numeric = result.frame.schema[columns[place].name].is_numeric()
-            table.add_column(_heading(columns[place]), justify="right" if numeric else "left", overflow="fold")
+            table.add_column(headings[place], justify="right" if numeric else "left", overflow="fold")
         for row in range(shown.height):
             table.add_row(*(Text(cells[place][row]) for place in block))
         parts.append(table)
     left = result.frame.height - shown.height
     if left > 0:
         parts.append(Text(f"… {left} more rows: --limit 0 shows all", style="dim"))
+    silent = [heading for heading, column in zip(_headings(present), present, strict=True) if column not in columns]
+    if silent:
+        parts.append(Text(f"no value in any row: {', '.join(silent)}", style="dim"))
     return Group(*parts)
 
 
-def _heading(column: Column) -> str:
-    return column.name.removesuffix("_ns")
+def _headings(columns: Sequence[Column]) -> list[str]:
+    """Names without the unit that the cells show, unless another column is called so."""
+    names = [column.name for column in columns]
+    short = [name.removesuffix("_ns") for name in names]
+    return [
+        f"{one}_time" if one != name and short.count(one) > 1 else one for one, name in zip(short, names, strict=True)
+    ]
 
 
 def _cell(column: Column, value: object, longest: int) -> str:
@@ -79,8 +94,12 @@ def _blocks(columns: Sequence[Column], widths: Sequence[int], width: int) -> lis
     return [*blocks, block]
 
 
-def findings_list(findings: Sequence[Finding], *, with_evidence: bool = False) -> RenderableType:
-    """Findings with their advice, and the numbers that they rest on if wanted."""
+def findings_list(findings: Sequence[Finding], steps: Sequence[int], *, with_evidence: bool = False) -> RenderableType:
+    """Findings with their advice, and the numbers that they rest on if wanted.
+
+    Args:
+        steps: the run's; without any, savings are of the window.
+    """
     table = Table.grid(padding=(0, 1))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
@@ -90,7 +109,8 @@ def findings_list(findings: Sequence[Finding], *, with_evidence: bool = False) -
             which = "rank" if len(finding.ranks) == 1 else "ranks"
             line.append(f"  ({which} {plain(ranks_text(finding.ranks), limit=60)})", style="dim")
         if finding.saving_ns:
-            line.append(f"  (at most {number_of(finding.saving_ns, 'ns')} a step)", style="bold")
+            of = "a step" if steps else "of the window"
+            line.append(f"  (at most {number_of(finding.saving_ns, 'ns')} {of})", style="bold")
         table.add_row(Text(finding.severity, style=COLOURS[finding.severity]), line)
         for each in finding.evidence if with_evidence else ():
             value = plain(each.value, limit=200) if isinstance(each.value, str) else number_of(each.value, each.unit)

@@ -24,7 +24,9 @@ def number_of(value: float, unit: str) -> str:
         return f"{100 * value:.1f} %"
     if isinstance(value, int) or float(value).is_integer():
         return f"{int(value):,}" + (f" {unit}" if unit not in ("", "count", "ranks", "elements") else "")
-    return f"{value:,.3g}" + (f" {unit}" if unit not in ("", "count") else "")
+    # Of thousands no digit is worth a power of ten.
+    digits = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return digits + (f" {unit}" if unit not in ("", "count") else "")
 
 
 def _scaled(value: float, scale: tuple[tuple[float, str], ...]) -> str:

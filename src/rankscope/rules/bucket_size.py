@@ -16,7 +16,7 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.results import Evidence, Finding, Inputs, Rule
-from rankscope.rules.measures import severity_of, step_ns, steps_of, worth_it
+from rankscope.rules.measures import severity_of, spoken, step_ns, steps_of, worth_it
 
 CAP = 25 << 20
 _SMALL = 1_000_000
@@ -26,6 +26,7 @@ _ENOUGH = 4
 def find(inputs: Inputs) -> list[Finding]:
     """At most one finding."""
     step, frame = step_ns(inputs), inputs.results.get("ddp_buckets")
+    unit = spoken(inputs)
     if frame is None or step is None:
         return []
     known = frame.filter(pl.col("bytes").is_not_null() & pl.col("duration_ns").is_not_null())
@@ -73,7 +74,7 @@ def find(inputs: Inputs) -> list[Finding]:
     title = (
         f"DDP's last bucket of {worst['last'] / 1e6:.0f} MB starts too late to be hidden"
         if kind == "large"
-        else f"DDP sends {worst['buckets']:.0f} buckets a step where a few would do"
+        else f"DDP sends {worst['buckets']:.0f} buckets {unit.rate} where a few would do"
     )
     return [
         Finding(
@@ -83,12 +84,12 @@ def find(inputs: Inputs) -> list[Finding]:
             ranks=worth_it(dict(means.select("rank", kind).iter_rows()), step),
             steps=steps_of(inputs),
             evidence=(
-                Evidence("buckets a step", round(worst["buckets"]), "count"),
-                Evidence("gradients a step", round(worst["bytes"]), "bytes"),
+                Evidence(f"buckets {unit.rate}", round(worst["buckets"]), "count"),
+                Evidence(f"gradients {unit.rate}", round(worst["bytes"]), "bytes"),
                 Evidence("last bucket", round(worst["last"]), "bytes"),
                 Evidence("it goes on after the backward's compute for", round(worst["tail"] or 0), "ns"),
                 Evidence("backward", round(worst["backward"] or 0), "ns"),
-                Evidence("exposed, all buckets, per step", round(worst["exposed"]), "ns"),
+                Evidence(f"exposed, all buckets, {unit.per}", round(worst["exposed"]), "ns"),
             ),
             saving_ns=saving,
             advice=(

@@ -7,7 +7,7 @@ is that time on the rank that has most of it: a loader that is always ready woul
 from __future__ import annotations
 
 from rankscope.results import Evidence, Finding, Inputs, Rule
-from rankscope.rules.measures import mean_per_step, severity_of, step_ns, steps_of
+from rankscope.rules.measures import mean_per_step, severity_of, spoken, step_ns, steps_of
 
 
 def find(inputs: Inputs) -> list[Finding]:
@@ -15,6 +15,7 @@ def find(inputs: Inputs) -> list[Finding]:
     step, loading = step_ns(inputs), mean_per_step(inputs, "data_loading_ns")
     worst = max(loading, key=lambda rank: loading[rank], default=None)
     severity = None if worst is None else severity_of(loading[worst], step)
+    unit = spoken(inputs)
     if worst is None or severity is None or step is None:
         return []
     ranks = tuple(rank for rank, value in loading.items() if severity_of(value, step) is not None)
@@ -22,13 +23,13 @@ def find(inputs: Inputs) -> list[Finding]:
         Finding(
             rule.name,
             severity,
-            f"Data loading holds up each step by {100 * loading[worst] / step:.0f} %",
+            f"Data loading holds up {unit.each} by {100 * loading[worst] / step:.0f} %",
             ranks=ranks,
             steps=steps_of(inputs),
             evidence=(
-                Evidence("data loading with an idle device, per step, at worst", loading[worst], "ns"),
+                Evidence(f"data loading with an idle device, {unit.per}, at worst", loading[worst], "ns"),
                 Evidence("mean over ranks", round(sum(loading.values()) / len(loading)), "ns"),
-                Evidence("step time", step, "ns"),
+                Evidence(unit.length, step, "ns"),
             ),
             saving_ns=loading[worst],
             advice=(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.results import Evidence, Finding, Inputs, Rule
-from rankscope.rules.measures import on_device, severity_of, step_ns, steps_of
+from rankscope.rules.measures import mean_of, on_device, severity_of, spoken, step_ns, steps_of
 
 _WORST_SHARE = 0.05
 
@@ -19,6 +19,7 @@ _WORST_SHARE = 0.05
 def find(inputs: Inputs) -> list[Finding]:
     """One finding for the run."""
     step, frame = step_ns(inputs), inputs.results.get("step_time")
+    unit = spoken(inputs)
     if step is None or frame is None:
         return []
     rows = _transfers(inputs)
@@ -36,19 +37,19 @@ def find(inputs: Inputs) -> list[Finding]:
     means = means.with_columns(
         (pl.col("exposed_communication_ns") - pl.col("wait_ns")).clip(0).alias("transfer_ns")
     ).with_columns(pl.min_horizontal("transfer_ns", "compute_ns").alias("saving"))
-    saving = round(means["saving"].mean() or 0)  # type: ignore[arg-type]
+    saving = round(mean_of(means["saving"]))
     severity = severity_of(saving, step)
     if severity is None:
         return []
     # On the CPU compute and communication share the cores: hiding one behind the other gains little.
     severity = severity if on_device(inputs) else "info"
-    exposed, hidden = (round(means[name].mean() or 0) for name in ("exposed_communication_ns", "wait_ns"))  # type: ignore[arg-type]
+    exposed, hidden = (round(mean_of(means[name])) for name in ("exposed_communication_ns", "wait_ns"))
     evidence = [
-        Evidence("exposed communication, per rank and step", exposed, "ns"),
+        Evidence(f"exposed communication, per rank and {unit.noun}", exposed, "ns"),
         Evidence("of it waiting for later ranks, at most", min(exposed, hidden), "ns")
         if rows is not None and rows["wait_ns"].is_not_null().any()
         else Evidence("of it waiting for later ranks", "not known"),
-        Evidence("step time", step, "ns"),
+        Evidence(unit.length, step, "ns"),
     ]
     named = _heaviest(rows)
     if named is not None:
@@ -57,7 +58,7 @@ def find(inputs: Inputs) -> list[Finding]:
         Finding(
             rule.name,
             severity,
-            f"Communication that compute could hide takes {100 * saving / step:.0f} % of a step",
+            f"Communication that compute could hide takes {100 * saving / step:.0f} % of {unit.whole}",
             ranks=tuple(means.filter(pl.col("saving") >= _WORST_SHARE * step)["rank"].to_list()),
             steps=steps_of(inputs),
             evidence=tuple(evidence),

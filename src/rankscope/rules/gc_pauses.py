@@ -10,7 +10,7 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.results import Evidence, Finding, Inputs, Rule
-from rankscope.rules.measures import per_step, severity_of, step_ns, steps_of, worth_it
+from rankscope.rules.measures import per_step, severity_of, spoken, step_ns, steps_of, worth_it
 
 RANGE = "gc: generation "
 
@@ -18,6 +18,7 @@ RANGE = "gc: generation "
 def find(inputs: Inputs) -> list[Finding]:
     """One finding for the run."""
     step, frame = step_ns(inputs), inputs.results.get("annotations")
+    unit = spoken(inputs)
     if frame is None or step is None:
         return []
     own = frame.filter(pl.col("name").str.starts_with(RANGE))
@@ -31,11 +32,11 @@ def find(inputs: Inputs) -> list[Finding]:
         Finding(
             rule.name,
             severity,
-            f"Python's garbage collection takes {100 * savings[worst] / step:.0f} % of a step",
+            f"Python's garbage collection takes {100 * savings[worst] / step:.0f} % of {unit.whole}",
             ranks=worth_it(savings, step),
             steps=steps_of(inputs),
             evidence=(
-                Evidence("time in collections, per step, at worst", savings[worst], "ns"),
+                Evidence(f"time in collections, {unit.per}, at worst", savings[worst], "ns"),
                 Evidence("collections", int(mine["calls"].sum()), "count"),
                 Evidence("the longest", int(mine["max_ns"].to_numpy().max()), "ns"),
             ),

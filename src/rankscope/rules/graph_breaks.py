@@ -11,7 +11,7 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.results import Evidence, Finding, Inputs, Rule
-from rankscope.rules.measures import per_step, severity_of, step_ns, steps_of, worth_it
+from rankscope.rules.measures import per_step, severity_of, spoken, step_ns, steps_of, worth_it
 
 _SHOWN = 3
 _WHOLE = r"^entire_(frame|backward)_compile"
@@ -20,6 +20,7 @@ _WHOLE = r"^entire_(frame|backward)_compile"
 def find(inputs: Inputs) -> list[Finding]:
     """One finding for the run."""
     step, frame = step_ns(inputs), inputs.results.get("compile")
+    unit = spoken(inputs)
     if frame is None or step is None or frame.is_empty():
         return []
     regions = frame.filter(pl.col("kind") == "region")
@@ -39,7 +40,7 @@ def find(inputs: Inputs) -> list[Finding]:
     evidence = [
         Evidence("compiled frames", frames, "count"),
         Evidence("compiled again", again, "count"),
-        Evidence("guards, lookups and compiling, per step, at worst", savings[worst], "ns"),
+        Evidence(f"guards, lookups and compiling, {unit.per}, at worst", savings[worst], "ns"),
         Evidence("of it compiling, whole file", int(compiling), "ns"),
     ]
     breaks = frame.filter((pl.col("rank") == worst) & (pl.col("kind") == "break"))["name"].head(_SHOWN)

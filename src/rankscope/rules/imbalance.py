@@ -8,10 +8,11 @@ how far they are from even. On the CPU it is no more than a hint: it may be that
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 
 from rankscope.results import Evidence, Finding, Inputs, Rule
-from rankscope.rules.measures import on_device, severity_of, step_ns, steps_of
+from rankscope.rules.measures import on_device, severity_of, spoken, step_ns, steps_of
 
 _LASTING = 0.75
 ENOUGH = 3
@@ -21,6 +22,7 @@ ENOUGH = 3
 def find(inputs: Inputs) -> list[Finding]:
     """At most one finding."""
     step, frame = step_ns(inputs), inputs.results.get("step_time")
+    unit = spoken(inputs)
     if frame is None or step is None or frame["rank"].n_unique() < 2:
         return []
     steps = (
@@ -39,7 +41,7 @@ def find(inputs: Inputs) -> list[Finding]:
     own = steps.filter(pl.col("rank") == rank)
     if own.height < _LASTING * steps.height or not _apart(frame, rank):
         return []
-    most, mean = (float(own[name].median() or 0) for name in ("most", "mean"))  # type: ignore[arg-type]
+    most, mean = (float(np.median(own[name].to_numpy())) for name in ("most", "mean"))
     saving = round(most - mean)
     severity = severity_of(saving, step)
     if severity is None:
@@ -53,7 +55,7 @@ def find(inputs: Inputs) -> list[Finding]:
             ranks=(int(rank),),
             steps=steps_of(inputs),
             evidence=(
-                Evidence("its compute, per step", round(most), "ns"),
+                Evidence(f"its compute, {unit.per}", round(most), "ns"),
                 Evidence("mean over ranks", round(mean), "ns"),
                 Evidence("steps in which it has most", own.height, "count"),
                 Evidence("steps", steps.height, "count"),

@@ -11,12 +11,13 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.results import Evidence, Finding, Inputs, Rule
-from rankscope.rules.measures import severity_of, step_ns, steps_of, worth_it
+from rankscope.rules.measures import severity_of, spoken, step_ns, steps_of, worth_it
 
 
 def find(inputs: Inputs) -> list[Finding]:
     """One finding for the run."""
     step, frame = step_ns(inputs), inputs.results.get("launch_gaps")
+    unit = spoken(inputs)
     if frame is None or step is None or not frame["on_device"].any():
         return []
     means = (
@@ -31,10 +32,10 @@ def find(inputs: Inputs) -> list[Finding]:
     if severity is None or worst["late_short_ns"] > worst["late_ns"] / 2:
         return []
     evidence = [
-        Evidence("device idle until a late launch, per step, at worst", saving, "ns"),
+        Evidence(f"device idle until a late launch, {unit.per}, at worst", saving, "ns"),
         Evidence("of it before kernels shorter than 10 µs", round(worst["late_short_ns"]), "ns"),
-        Evidence("kernels a step", round(worst["pieces"]), "count"),
-        Evidence("step time", step, "ns"),
+        Evidence(f"kernels {unit.rate}", round(worst["pieces"]), "count"),
+        Evidence(unit.length, step, "ns"),
     ]
     doing = _doing(inputs, worst["rank"])
     if doing is not None:
@@ -43,7 +44,7 @@ def find(inputs: Inputs) -> list[Finding]:
         Finding(
             rule.name,
             severity,
-            f"The device waits {100 * saving / step:.0f} % of a step for the host to launch",
+            f"The device waits {100 * saving / step:.0f} % of {unit.whole} for the host to launch",
             ranks=worth_it(dict(means.select("rank", "late_ns").iter_rows()), step),
             steps=steps_of(inputs),
             evidence=tuple(evidence),

@@ -12,7 +12,7 @@ import polars as pl
 
 from rankscope.primitives.kernels import COMPUTE
 from rankscope.results import Evidence, Finding, Inputs, Rule
-from rankscope.rules.measures import per_step, severity_of, step_ns, steps_of, worth_it
+from rankscope.rules.measures import per_step, severity_of, spoken, step_ns, steps_of, worth_it
 
 _LONG_NS = 10_000
 _SHOWN = 3
@@ -21,6 +21,7 @@ _SHOWN = 3
 def find(inputs: Inputs) -> list[Finding]:
     """One finding for the run, naming the kernels that cost most."""
     step, frame = step_ns(inputs), inputs.results.get("kernels")
+    unit = spoken(inputs)
     if frame is None or step is None or "blocks_per_sm" not in frame.columns:
         return []
     few = frame.filter(
@@ -36,7 +37,7 @@ def find(inputs: Inputs) -> list[Finding]:
     if worst is None or severity is None:
         return []
     shown = few.filter(pl.col("rank") == worst).sort("lost", "name", descending=[True, False]).head(_SHOWN)
-    evidence = [Evidence("device time without blocks, per step, at worst", savings[worst], "ns")]
+    evidence = [Evidence(f"device time without blocks, {unit.per}, at worst", savings[worst], "ns")]
     for row in shown.iter_rows(named=True):
         said = f"{row['name'][:120]}: {row['blocks_per_sm']:.2f} blocks per SM, {row['calls']} calls"
         evidence.append(Evidence(said, row["total_ns"], "ns"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import polars as pl
 
@@ -12,8 +13,6 @@ WARNING_SHARE = 0.05
 """Of a step: what costs more is worth a person's evening."""
 INFO_SHARE = 0.01
 """Of a step: what costs less is not worth a line."""
-
-
 MEMORY_WARNING = 0.95
 """Of a device's memory: with less left a longer sequence, or a fragment too many, ends the job."""
 MEMORY_INFO = 0.85
@@ -35,6 +34,12 @@ def severity_of(saving: int, step: int | None) -> Severity | None:
     return "warning" if saving >= WARNING_SHARE * step else "info"
 
 
+def mean_of(values: pl.Series) -> float:
+    """The mean of the values that there are; 0 of none."""
+    known = values.drop_nulls()
+    return float(known.to_numpy().mean()) if known.len() else 0.0
+
+
 def mean_per_step(inputs: Inputs, column: str) -> dict[int, int]:
     """By rank the mean over its steps of a column of `step_time`, ns."""
     frame = inputs.results.get("step_time")
@@ -48,6 +53,27 @@ def steps_of(inputs: Inputs) -> tuple[int, ...]:
     """The steps that were looked at."""
     frame = inputs.results.get("step_time")
     return () if frame is None else tuple(frame["step"].drop_nulls().unique().sort().to_list())
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """How a rule speaks of what its figures are of: a step, or in files that mark none the window."""
+
+    noun: str
+    whole: str
+    each: str
+    per: str
+    rate: str
+    length: str
+
+
+_STEP = Spoken("step", "a step", "each step", "per step", "a step", "step time")
+_WINDOW = Spoken("window", "the window", "the window", "in the window", "in the window", "window")
+
+
+def spoken(inputs: Inputs) -> Spoken:
+    """The words for what figures are of."""
+    return _STEP if steps_of(inputs) else _WINDOW
 
 
 def on_device(inputs: Inputs) -> bool:

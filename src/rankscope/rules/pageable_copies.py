@@ -9,12 +9,13 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.results import Evidence, Finding, Inputs, Rule
-from rankscope.rules.measures import severity_of, step_ns, steps_of
+from rankscope.rules.measures import severity_of, spoken, step_ns, steps_of
 
 
 def find(inputs: Inputs) -> list[Finding]:
     """One finding for the run."""
     step, frame = step_ns(inputs), inputs.results.get("copies")
+    unit = spoken(inputs)
     if frame is None:
         return []
     pageable = frame.filter(pl.col("pageable").fill_null(False))
@@ -30,7 +31,7 @@ def find(inputs: Inputs) -> list[Finding]:
     if severity is None:
         return []
     evidence = [
-        Evidence("exposed copies of pageable memory, per step, at worst", worst["per_step_ns"], "ns"),
+        Evidence(f"exposed copies of pageable memory, {unit.per}, at worst", worst["per_step_ns"], "ns"),
         Evidence("calls", worst["calls"]),
     ]
     if worst["bytes"] and worst["total_ns"]:
@@ -39,7 +40,7 @@ def find(inputs: Inputs) -> list[Finding]:
         Finding(
             rule.name,
             severity,
-            f"Copies of pageable memory take {100 * worst['per_step_ns'] / (step or 1):.0f} % of a step",
+            f"Copies of pageable memory take {100 * worst['per_step_ns'] / (step or 1):.0f} % of {unit.whole}",
             ranks=tuple(sorted(by_rank.filter(pl.col("per_step_ns") >= worst["per_step_ns"] / 2)["rank"].to_list())),
             steps=steps_of(inputs),
             evidence=tuple(evidence),

@@ -13,7 +13,7 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.results import Evidence, Finding, Inputs, Rule
-from rankscope.rules.measures import per_step, severity_of, step_ns, steps_of, worth_it
+from rankscope.rules.measures import per_step, severity_of, spoken, step_ns, steps_of, worth_it
 
 _WIDE = ("float32", "float64")
 _MOST = 0.5
@@ -54,18 +54,19 @@ def find(inputs: Inputs) -> list[Finding]:
 def _of_cpu(wide: pl.DataFrame, step: int, inputs: Inputs) -> list[Finding]:
     spent = per_step(wide, "host_ns", inputs)
     worst = next(iter(spent), None)
+    unit = spoken(inputs)
     if worst is None or spent[worst] < _MOST * step:
         return []
     return [
         Finding(
             rule.name,
             "info",
-            "Most of a step is matrix products and convolutions in 32 bits or more, on the CPU",
+            f"Most of {unit.whole} is matrix products and convolutions in 32 bits or more, on the CPU",
             ranks=tuple(sorted(rank for rank, value in spent.items() if value >= _MOST * step)),
             steps=steps_of(inputs),
             evidence=(
-                Evidence("time in them, per step, at worst", spent[worst], "ns"),
-                Evidence("step time", step, "ns"),
+                Evidence(f"time in them, {unit.per}, at worst", spent[worst], "ns"),
+                Evidence(unit.length, step, "ns"),
             ),
             saving_ns=min(spent[worst], step),
             advice="On a CPU with bfloat16 instructions (avx512_bf16, amx_bf16) try torch.autocast('cpu').",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.results import Evidence, Finding, Inputs, Rule
-from rankscope.rules.measures import severity_of, step_counts, step_ns, steps_of
+from rankscope.rules.measures import severity_of, spoken, step_counts, step_ns, steps_of
 
 SMALL = 4096
 _OFTEN = 2
@@ -20,6 +20,7 @@ _OFTEN = 2
 def find(inputs: Inputs) -> list[Finding]:
     """One finding for the run."""
     step, frame, counts = step_ns(inputs), inputs.results.get("collectives"), step_counts(inputs)
+    unit = spoken(inputs)
     if frame is None or step is None or frame.is_empty():
         return []
     small = frame.filter(
@@ -45,14 +46,14 @@ def find(inputs: Inputs) -> list[Finding]:
         Finding(
             rule.name,
             severity,
-            f"Ranks wait for one another in {least['calls']:.0f} small collectives a step",
+            f"Ranks wait for one another in {least['calls']:.0f} small collectives {unit.rate}",
             ranks=tuple(sorted(counts)),
             steps=steps_of(inputs),
             evidence=(
-                Evidence("small collectives a step", round(least["calls"]), "count"),
+                Evidence(f"small collectives {unit.rate}", round(least["calls"]), "count"),
                 Evidence("most of them", kinds[0]),
-                Evidence(f"time in them per step, rank {least['rank']}, who has least", round(least["total"]), "ns"),
-                Evidence("step time", step, "ns"),
+                Evidence(f"time in them {unit.per}, rank {least['rank']}, who has least", round(least["total"]), "ns"),
+                Evidence(unit.length, step, "ns"),
             ),
             saving_ns=saving,
             advice=(

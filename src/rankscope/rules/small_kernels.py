@@ -12,7 +12,7 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.results import Evidence, Finding, Inputs, Rule
-from rankscope.rules.measures import recording_adds, severity_of, step_ns, steps_of, worth_it
+from rankscope.rules.measures import recording_adds, severity_of, spoken, step_ns, steps_of, worth_it
 
 _SHARE = 0.5
 _MANY = 0.25
@@ -22,13 +22,16 @@ _MANY = 0.25
 def find(inputs: Inputs) -> list[Finding]:
     """One finding for the run."""
     step, frame = step_ns(inputs), inputs.results.get("launch_gaps")
+    unit = spoken(inputs)
     if frame is None or step is None or frame.is_empty():
         return []
     means = frame.group_by("rank", "on_device").agg(
-        pl.col("pieces", "short", "short_ns", "late_ns", "late_short_ns").mean()
+        pl.col("pieces", "short", "short_ns", "late_ns", "late_short_ns").mean(),
+        # As what the profiler adds is of medians: a step in which others had the cores must not weigh in one alone.
+        (pl.col("short_ns") + pl.col("late_short_ns")).median().alias("cost"),
     )
     added = recording_adds(inputs)
-    costs = pl.col("short_ns") + pl.col("late_short_ns") - pl.col("rank").replace_strict(added, default=0)
+    costs = pl.col("cost") - pl.col("rank").replace_strict(added, default=0)
     found = (
         means.with_columns(pl.when("on_device").then("late_short_ns").otherwise(costs.clip(0)).alias("saving"))
         .filter(
@@ -50,13 +53,13 @@ def find(inputs: Inputs) -> list[Finding]:
         "with the device idle before them" if worst["on_device"] else "and with what lies between take their time"
     )
     evidence = [
-        Evidence(f"{what} a step", round(worst["pieces"]), "count"),
+        Evidence(f"{what} {unit.rate}", round(worst["pieces"]), "count"),
         Evidence(f"shorter than {limit}", round(worst["short"]), "count"),
-        Evidence("time in these, per step", round(worst["short_ns"]), "ns"),
-        Evidence("gaps before these, per step", round(worst["late_short_ns"]), "ns"),
+        Evidence(f"time in these, {unit.per}", round(worst["short_ns"]), "ns"),
+        Evidence(f"gaps before these, {unit.per}", round(worst["late_short_ns"]), "ns"),
     ]
     if not worst["on_device"] and worst["rank"] in added:
-        evidence.append(Evidence("what the profiler adds to a step", added[worst["rank"]], "ns"))
+        evidence.append(Evidence(f"what the profiler adds to {unit.whole}", added[worst["rank"]], "ns"))
     return [
         Finding(
             rule.name,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.results import Evidence, Finding, Inputs, Rule
-from rankscope.rules.measures import on_device, severity_of, step_ns, steps_of
+from rankscope.rules.measures import mean_of, on_device, severity_of, spoken, step_ns, steps_of
 
 _KNOWN = 0.9
 """Of the collectives: of the others nobody knows what is waiting."""
@@ -20,6 +20,7 @@ _KNOWN = 0.9
 def find(inputs: Inputs) -> list[Finding]:
     """One finding for the run."""
     step, times, rows = step_ns(inputs), inputs.results.get("step_time"), inputs.results.get("collectives")
+    unit = spoken(inputs)
     if times is None or step is None or rows is None or rows.is_empty():
         return []
     inside = rows.filter(pl.col("step").is_not_null())
@@ -38,7 +39,7 @@ def find(inputs: Inputs) -> list[Finding]:
         .with_columns((pl.col("exposed") - pl.col("wait_ns").fill_null(0) / pl.col("steps")).clip(0).alias("transfer"))
         .with_columns((pl.col("transfer") - pl.col("compute")).clip(0).alias("saving"))
     )
-    saving = round(means["saving"].mean() or 0)  # type: ignore[arg-type]
+    saving = round(mean_of(means["saving"]))
     severity = severity_of(saving, step)
     if severity is None:
         return []
@@ -50,9 +51,9 @@ def find(inputs: Inputs) -> list[Finding]:
             ranks=tuple(means.filter(pl.col("saving") > 0)["rank"].sort().to_list()),
             steps=steps_of(inputs),
             evidence=(
-                Evidence("exposed transfer, per rank and step", round(means["transfer"].mean() or 0), "ns"),  # type: ignore[arg-type]
-                Evidence("compute, per rank and step", round(means["compute"].mean() or 0), "ns"),  # type: ignore[arg-type]
-                Evidence("step time", step, "ns"),
+                Evidence(f"exposed transfer, per rank and {unit.noun}", round(mean_of(means["transfer"])), "ns"),
+                Evidence(f"compute, per rank and {unit.noun}", round(mean_of(means["compute"])), "ns"),
+                Evidence(unit.length, step, "ns"),
             ),
             saving_ns=saving,
             advice=(

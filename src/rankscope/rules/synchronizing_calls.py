@@ -10,7 +10,7 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.results import Evidence, Finding, Inputs, Rule
-from rankscope.rules.measures import severity_of, step_ns, steps_of
+from rankscope.rules.measures import severity_of, spoken, step_ns, steps_of
 
 _SHOWN = 3
 
@@ -18,6 +18,7 @@ _SHOWN = 3
 def find(inputs: Inputs) -> list[Finding]:
     """One finding for the run, naming the places that cost most."""
     step, frame = step_ns(inputs), inputs.results.get("synchronization")
+    unit = spoken(inputs)
     if frame is None or frame.is_empty():
         return []
     by_rank = (
@@ -28,7 +29,7 @@ def find(inputs: Inputs) -> list[Finding]:
     if severity is None:
         return []
     places = frame.filter(pl.col("rank") == worst).head(_SHOWN)
-    evidence = [Evidence("device idle after such calls, per step, at worst", saving, "ns")]
+    evidence = [Evidence(f"device idle after such calls, {unit.per}, at worst", saving, "ns")]
     for row in places.iter_rows(named=True):
         where = row["operator"] or "no operator"
         inside = f" in {row['range']}" if row["range"] else ""
@@ -37,7 +38,7 @@ def find(inputs: Inputs) -> list[Finding]:
         Finding(
             rule.name,
             severity,
-            f"Calls that wait for the device leave it idle for {100 * saving / (step or saving):.0f} % of a step",
+            f"Calls that wait for the device leave it idle for {100 * saving / (step or saving):.0f} % of {unit.whole}",
             ranks=tuple(sorted(by_rank.filter(pl.col("per_step_ns") >= saving / 2)["rank"].to_list())),
             steps=steps_of(inputs),
             evidence=tuple(evidence),

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import polars as pl
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 I64, I32, I16, F32, STR, BOOL = pl.Int64(), pl.Int32(), pl.Int16(), pl.Float32(), pl.String(), pl.Boolean()
 
@@ -73,7 +73,7 @@ DEVICE_EVENTS = Table(
         Column("kind", STR, "", "`kernel`, `memcpy` or `memset`"),
         Column("device", I64, "", "device index"),
         Column("context", STR, "", "driver context, as written"),
-        Column("stream", I64, "", "stream number; 0 is a stream"),
+        Column("stream", I64, "", "stream, 0 is one; on XPU the SYCL queue; else the event's track"),
         PID,
         TID,
         CORRELATION,

@@ -38,7 +38,7 @@ function item(context: ViewContext, finding: Finding): HTMLElement {
       h("span", { class: `severity ${finding.severity}` }, WORDS[finding.severity]),
       h("h3", {}, named(finding.title, 240)),
       finding.saving_ns === null ? null : h("span", { class: "saving", "data-value": finding.saving_ns, title: `${exactCell(finding.saving_ns, "ns")}, an upper bound` },
-        "saves up to ", h("strong", {}, formatDuration(finding.saving_ns)), " a step")),
+        "saves up to ", h("strong", {}, formatDuration(finding.saving_ns)), context.payload.run.steps.length > 0 ? " a step" : " of the window")),
     facts(context, finding),
     shown(context, finding),
     finding.advice === "" ? null : h("p", { class: "advice" }, inline(shownName(finding.advice, 1200))));

@@ -1,0 +1,30 @@
+"""Calls of the runtime in which the host waits for its device."""
+
+from __future__ import annotations
+
+import re
+
+import polars as pl
+
+# `cudaStreamWaitEvent` makes a stream wait and not the host: it is none.
+HOST_WAITS = re.compile(
+    r"synchroni[sz]e|(event|queue|fence|commandqueue|streams?|ctx)_?host_?sync"
+    r"|^(cuda|hip)Memcpy$|^ur(EventWait|QueueFinish)|^pi(EventsWait|QueueFinish)|^cl(WaitForEvents|Finish)",
+    re.IGNORECASE,
+)
+"""CUDA's, HIP's and Level Zero's own say synchronize, SYCL's and OpenCL's do not; a copy that is no Async one waits."""
+
+
+def waits(names: pl.Series) -> pl.Series:
+    """Of calls' names, whether it is of one that returns only when the device has come so far."""
+    waiting = [name for name in names.unique().drop_nulls() if HOST_WAITS.search(name)]
+    return names.is_in(waiting).fill_null(False)
+
+
+def waiting_calls(calls: pl.DataFrame) -> pl.DataFrame:
+    """The calls that return only when the device has come so far.
+
+    Args:
+        calls: runtime_calls: name, and any others.
+    """
+    return calls.filter(waits(calls["name"]))
