@@ -22,11 +22,11 @@ from difflib import SequenceMatcher
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.activity import computing_operators, gloo_ranges, with_category
+from rankscope.primitives.activity import computing_operators, gloo_ranges, time_of, with_category
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.kernels import COMMUNICATION
-from rankscope.primitives.phases import waiting_calls
 from rankscope.primitives.steps import host_steps
+from rankscope.primitives.synchronization import waiting_calls
 
 PAIRS = 128  # of a long recording fewer of those, so that there are about so many pairs
 ALIGNED = 400  # where more pieces in a row than that differ, they count as one
@@ -112,7 +112,7 @@ def host_pieces(
     steps = host_steps(annotations).unique("step", keep="first", maintain_order=True).sort("step")
     top = operators.filter(pl.col("depth") == 0).sort("end_ns")
     number = top.select(pl.col("name").rank("dense").fill_null(0).cast(pl.Int64)).to_series().to_numpy()
-    calls = waiting_calls(runtime)
+    calls = time_of(waiting_calls(runtime))
     at, start, end = top["end_ns"].to_numpy(), steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
     own, begun, ended = (each - calls.before(each) for each in (at, start, end))
     return at, number, own, Bounds(steps["step"].to_numpy(), start, begun, end, ended)
