@@ -17,15 +17,17 @@ from rankscope.web.runs import ServedRun
 MOST = 20_000
 # Each holds a table of what two runs ran.
 KEPT = 8
+_Shown = tuple[str, int]
+_Key = tuple[_Shown, _Shown | None, tuple[int, ...]]
 _NO_ORIGINS = pl.DataFrame(schema={"rank": pl.Int64, "window": pl.Int64, "origin": pl.Int64})
 
 
 class Comparisons:
-    """Comparisons that were asked for, the latest of them kept: runs that are read do not change."""
+    """Comparisons that were asked for, the latest kept: a run that is read changes with its generation alone."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._made: dict[tuple[str, str, tuple[int, ...]], Mapping[str, Any]] = {}
+        self._made: dict[_Key, Mapping[str, Any]] = {}
 
     def ask(self, first: ServedRun, second: ServedRun | None, ranks: Sequence[int]) -> Mapping[str, Any]:
         """What differs between two runs, or without a second one between two ranks of the first.
@@ -35,7 +37,7 @@ class Comparisons:
         """
         for served in (first, *((second,) if second is not None else ())):
             _check(served)
-        key = (first.key, "" if second is None else second.key, tuple(ranks))
+        key = _shown(first), None if second is None else _shown(second), tuple(ranks)
         with self._lock:
             if key not in self._made:
                 one, two = first.loaded.run, second.loaded.run if second is not None else None
@@ -48,6 +50,10 @@ class Comparisons:
                 while len(self._made) > KEPT:
                     del self._made[next(iter(self._made))]
             return self._made[key]
+
+
+def _shown(served: ServedRun) -> _Shown:
+    return served.key, served.loaded.state.generation
 
 
 def _check(served: ServedRun) -> None:
