@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import pytest
 import rankscope.capture
 from rankscope import Profiler
 from rankscope.capture import rivals
+from rankscope.capture.writer import Writer
 from rankscope.launch.hooked import hooked
 
 from .conftest import clean_environ, read_trace, steps_in, traces, train
@@ -121,6 +124,27 @@ def settle(prof): pass
     assert running.returncode == -signal.SIGTERM, errors
     assert check_files(tmp_path / "run") == ["rank0_iter2_3.trace.json.gz"]
     assert not hidden(tmp_path)
+
+
+@linux
+@pytest.mark.parametrize("awaited", [True, False])
+def test_a_writer_that_is_waited_for_does_not_yield(awaited):
+    writer, gate, seen = Writer(), threading.Event(), []
+
+    def work():
+        gate.wait(TIMEOUT_S)
+        writer.yield_to_training()
+        seen.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+
+    writer.submit(work)
+    if awaited:
+        threading.Timer(0.5, gate.set).start()
+        assert writer.drain(TIMEOUT_S)
+    else:
+        gate.set()
+        while writer.busy:
+            time.sleep(0.01)
+    assert seen == [os.getpriority(os.PRIO_PROCESS, 0) if awaited else 19]
 
 
 FORK = """

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests import kineto
 from tests.report.embedded_answers import write_answers
@@ -76,7 +76,12 @@ def in_files(run: Run, clock: RunClock, rank: int) -> Counter[tuple[int, int, st
     return found
 
 
-@given(st.lists(st.integers(0, 2**55 - 1)), st.lists(st.integers(-(2**50), 2**50)))
+# Drawing numbers is slow on a busy machine, and says nothing of what is tested.
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(
+    st.lists(st.integers(0, 2**55 - 1), max_size=40),
+    st.lists(st.integers(-(2**50), 2**50), max_size=40),
+)
 def test_numbers_come_back(positive: list[int], any_: list[int]) -> None:
     some, signed = np.array(positive, dtype=np.int64), np.array(any_, dtype=np.int64)
     assert unplanes(planes(some), some.size).tolist() == positive

@@ -88,7 +88,7 @@ _BESIDE = (
 # Types of the columns that are no integers, for a result without any row.
 _TYPES: dict[str, pl.DataType] = {
     **dict.fromkeys(("group", "collective", "dtype", "match_method", "peers", "source", "name"), pl.String()),
-    # A list of a thousand ranks is 5 kB of text in every row: as numbers, grouping by it costs no more than by others.
+    # A list of a thousand ranks is 5 kB of text in every row: as numbers, grouping by it costs as little as the others.
     "group_ranks": pl.Categorical(),
     **dict.fromkeys(("algorithm_bandwidth", "bus_bandwidth"), pl.Float64()),
     "estimate": pl.Boolean(),

@@ -23,7 +23,7 @@ from rankscope.capture.ranklog import RankLog
 from rankscope.capture.recorder import Recording
 from rankscope.capture.told import Told
 from rankscope.capture.way import THREAD
-from rankscope.capture.writer import Writer, yield_to_training
+from rankscope.capture.writer import Writer
 from rankscope.rundir.manifest import WrittenTrace
 from rankscope.rundir.metadata import METADATA_KEY
 
@@ -105,7 +105,7 @@ class Outbox:
                 self._save(ended.recording, saved)
             # Both need the interpreter for themselves: not at a priority below the loop's.
             ended.recording.free()
-            yield_to_training()
+            self._writer.yield_to_training()
             edits = Edits(ended.partial_step, self._head(ended), frames=self._rank.config.with_stack)
             done = finish_trace(saved, target, edits=edits, aside=self._rank.folder())
             self._largest = max(self._largest, done.json_bytes)

@@ -45,6 +45,7 @@ class Writer:
         self._thread: threading.Thread | None = None
         self._last: threading.Thread | None = None
         self._pid = os.getpid()
+        self._awaited = False
 
     @property
     def busy(self) -> bool:
@@ -72,13 +73,32 @@ class Writer:
         if self._pid != os.getpid():
             return True  # a forked child has neither the thread nor, maybe, a lock that anyone would give back
         with self._idle:
-            if not self._idle.wait_for(lambda: self._thread is None, timeout_s):
-                return False
+            self._awaited = True
+            self._be_quick()
+            try:
+                if not self._idle.wait_for(lambda: self._thread is None, timeout_s):
+                    return False
+            finally:
+                self._awaited = False
         # Its last instructions, too: an interpreter that ends while a daemon thread is in them ends with an abort.
         last = self._last
         if last is not None and last is not threading.current_thread() and last.ident is not None:
             last.join(_LAST_INSTRUCTIONS_S)
         return True
+
+    def yield_to_training(self) -> None:
+        """In the writer's thread: let the training go before it, where the system can be told so, unless it waits for
+        this very work. Whoever holds the interpreter must not yield: the training would wait for one that waits."""
+        if sys.platform == "linux" and not self._awaited and threading.current_thread() is self._thread:
+            with suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
+
+    def _be_quick(self) -> None:
+        """The thread no longer yields, where this user may undo that: on a busy machine it would hardly get on."""
+        writing = self._thread.native_id if self._thread is not None else None
+        if sys.platform == "linux" and writing is not None:
+            with suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, writing, os.getpriority(os.PRIO_PROCESS, 0))
 
     def drain_at_exit(self) -> None:
         """Wait for what is still being written, within the limit of this process's end."""
@@ -99,11 +119,3 @@ class Writer:
                 logger.exception("writing a trace failed")
             # The work may hold much: free it here, not when the next work comes.
             del work
-
-
-def yield_to_training() -> None:
-    """Let the training go before this thread, where the system can be told so. Whoever holds the interpreter must not
-    yield: the training would wait for one that waits."""
-    if sys.platform == "linux" and threading.current_thread() is not threading.main_thread():
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)

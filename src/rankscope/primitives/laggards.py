@@ -251,7 +251,10 @@ def _test(
         if each is not None and (again := _recurs(each, role, out, row, own, step_ns, few)) is not None:
             found.append(again)
     if host_pairs is not None:
-        found = [each for each in found if _of_its_host(each, parts, known, role, out, host_pairs)]
+        # What stands out as a whole needs no other witness.
+        found = [
+            each for each in found if each.part != RECURRING or _of_its_host(each, parts, known, role, out, host_pairs)
+        ]
     # What lasts explains more than what passes; of the same kind, what is surest.
     return max(found, key=lambda each: (each.lasting, each.score), default=None)
 

@@ -22,10 +22,11 @@ from difflib import SequenceMatcher
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.activity import computing_operators, gloo_ranges, with_category
-from rankscope.primitives.intervals import Int64, IntervalSet
+from rankscope.primitives.activity import computing_operators, gloo_ranges, time_of, with_category
+from rankscope.primitives.intervals import Int64
 from rankscope.primitives.kernels import COMMUNICATION
 from rankscope.primitives.steps import host_steps
+from rankscope.primitives.synchronization import waiting_calls
 
 PAIRS = 128  # of a long recording fewer of those, so that there are about so many pairs
 ALIGNED = 400  # where more pieces in a row than that differ, they count as one
@@ -99,19 +100,19 @@ def host_pieces(
 ) -> tuple[Int64, Int64, Int64, Bounds]:
     """The same of the host: ends of top-level operators, what each is, the host's own time by then, and its steps.
 
-    Its own time is that outside calls of the runtime, in which it may wait for the device. A host that runs ahead may
+    Its own time is that outside calls in which it waits for the device. A host that runs ahead may
     be slow at no cost, and one that fell behind by chance has its device wait for what the others' do not; only a host
     that itself takes longer, and again, is a slow one.
 
     Args:
         operators: host_ops: end_ns, name, depth.
-        runtime: runtime_calls: start_ns, end_ns.
+        runtime: runtime_calls: start_ns, end_ns, name.
         annotations: start_ns, end_ns, on_device, step.
     """
     steps = host_steps(annotations).unique("step", keep="first", maintain_order=True).sort("step")
     top = operators.filter(pl.col("depth") == 0).sort("end_ns")
     number = top.select(pl.col("name").rank("dense").fill_null(0).cast(pl.Int64)).to_series().to_numpy()
-    calls = IntervalSet.of(runtime["start_ns"].to_numpy(), runtime["end_ns"].to_numpy())
+    calls = time_of(waiting_calls(runtime))
     at, start, end = top["end_ns"].to_numpy(), steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
     own, begun, ended = (each - calls.before(each) for each in (at, start, end))
     return at, number, own, Bounds(steps["step"].to_numpy(), start, begun, end, ended)

@@ -61,7 +61,8 @@ export function heatMap(context: Pick<ViewContext, "onLeave">, spec: HeatSpec): 
     c.font = `12px ${FONT}`;
     c.textBaseline = "middle";
     const cell = cellWidth();
-    const depth = !spec.inside ? 1 : isDark() ? 0.4 : 0.55; // words stand on it, and are to be read
+    const inside = row >= 22 && cell >= LEAST_CELL + 8 ? spec.inside : undefined;
+    const depth = !inside ? 1 : isDark() ? 0.4 : 0.55; // words stand on it, and are to be read
     const gap = row >= 10 && cell >= 10 ? 1 : 0;
     for (let i = 0; i < rows.length; i++) {
       for (let j = 0; j < columns.length; j++) {
@@ -87,11 +88,12 @@ export function heatMap(context: Pick<ViewContext, "onLeave">, spec: HeatSpec): 
     c.textAlign = "right";
     rows.forEach((label, index) => { if (index % everyRow === 0) c.fillText(fitted(c, label, left - 10), left - 8, TOP + index * row + Math.max(row, 12) / 2); });
     c.textAlign = "center";
-    const everyColumn = Math.ceil(LEAST_CELL / cell);
+    const widest = columns.reduce((most, label) => Math.max(most, c.measureText(label).width), 0);
+    const everyColumn = Math.ceil(Math.min(Math.max(LEAST_CELL, widest + 12), 120) / cell);
     columns.forEach((label, index) => { if (index % everyColumn === 0) c.fillText(fitted(c, label, Math.max(cell * everyColumn, LEAST_CELL)), Math.max(left + 20, left + (index + 0.5) * cell), 9); });
-    if (spec.inside && row >= 22 && cell >= LEAST_CELL + 8) {
+    if (inside) {
       c.fillStyle = text;
-      for (let i = 0; i < rows.length; i++) for (let j = 0; j < columns.length; j++) if (spec.what(i, j) !== null) c.fillText(fitted(c, spec.inside(i, j), cell - 8), left + (j + 0.5) * cell, TOP + (i + 0.5) * row);
+      for (let i = 0; i < rows.length; i++) for (let j = 0; j < columns.length; j++) if (spec.what(i, j) !== null) c.fillText(fitted(c, inside(i, j), cell - 8), left + (j + 0.5) * cell, TOP + (i + 0.5) * row);
     }
     if (at) {
       c.strokeStyle = text;

@@ -23,7 +23,7 @@ export class Loader {
   readonly #api: Api;
   readonly #cache: TileCache;
   readonly #layout: Layout;
-  readonly #came: () => void;
+  readonly #came: (answered: boolean) => void;
   readonly #failed: (error: unknown) => void;
   readonly #flights = new Set<Flight>();
   readonly #overview: number;
@@ -36,9 +36,10 @@ export class Loader {
   #last = 0;
   #timer = 0;
   #pausedUntil = 0;
+  #emptied = false;
   #ended = false;
 
-  constructor(api: Api, cache: TileCache, layout: Layout, came: () => void, failed: (error: unknown) => void) {
+  constructor(api: Api, cache: TileCache, layout: Layout, came: (answered: boolean) => void, failed: (error: unknown) => void) {
     this.#api = api;
     this.#cache = cache;
     this.#layout = layout;
@@ -82,6 +83,8 @@ export class Loader {
       if (this.#flights.size >= AT_ONCE) break;
       void this.#fetch(job);
     }
+    if (this.#emptied) this.#came(false); // what was missing turned out to be nothing: no answer will say so
+    this.#emptied = false;
     if (this.#flights.size === 0) this.rested();
   }
 
@@ -113,6 +116,7 @@ export class Loader {
   #touches(column: TileColumn, lane: number): boolean {
     if ((this.#layout.laneLast[lane] ?? 0) >= column.start && (this.#layout.laneFirst[lane] ?? 0) <= column.end && (this.#layout.laneEvents[lane] ?? 0) > 0) return true;
     this.#cache.addEmpty(column, lane);
+    this.#emptied = true;
     return false;
   }
 
@@ -129,7 +133,7 @@ export class Loader {
       } else {
         this.#cache.addBins(column, lanes, await this.#api.columns("tiles", { level: column.level, first: column.index * TILE_BINS, bins: TILE_BINS, lanes: ranges(lanes) }, flight.stop.signal));
       }
-      this.#came();
+      this.#came(true);
     } catch (error) {
       if (!isAbort(error)) {
         this.#pausedUntil = performance.now() + AGAIN_MS;

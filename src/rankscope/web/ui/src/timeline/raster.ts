@@ -110,7 +110,7 @@ export class Raster {
     pixels.fill(packed(background.r, background.g, background.b), line + first, line + beyond);
     const present = left ? this.cover.present.filter((category) => left[category] !== 1) : this.cover.present;
     if (present.length > 0 && this.cover.high >= this.cover.low) {
-      const drawn = present.length <= 3 ? this.#few(line, present, background) : present.length <= 6 && this.#some(line, present, background);
+      const drawn = present.length <= 3 ? this.#few(line, present, background) : present.length === 4 && this.#four(line, present, background);
       if (!drawn) this.#many(line, present, background);
     }
     this.#mark(line, left);
@@ -186,19 +186,17 @@ export class Raster {
     return true;
   }
 
-  /** The same for up to six: written out, for a loop over them would cost as much again. */
-  #some(line: number, present: readonly number[], background: Ink): boolean {
+  /** The same for four, which is what a device has (computing, communication, copies, fills): written out, for a loop over them would cost as much again. */
+  #four(line: number, present: readonly number[], background: Ink): boolean {
     const pixels = this.pixels;
     const cover = this.cover.differences;
     const nothing = this.cover.place(this.#inks.length);
-    const [ink1, ink2, ink3, ink4, ink5, ink6] = slots(6, (slot) => this.#inks[present[slot] ?? -1] ?? background);
-    const [place1, place2, place3, place4, place5, place6] = slots(6, (slot) => (slot < present.length ? this.cover.place(present[slot]!) : nothing));
+    const [ink1, ink2, ink3, ink4] = slots(4, (slot) => this.#inks[present[slot] ?? -1] ?? background);
+    const [place1, place2, place3, place4] = slots(4, (slot) => (slot < present.length ? this.cover.place(present[slot]!) : nothing));
     const at1 = place1! | 0;
     const at2 = place2! | 0;
     const at3 = place3! | 0;
     const at4 = place4! | 0;
-    const at5 = place5! | 0;
-    const at6 = place6! | 0;
     const r1 = (ink1!.r - background.r) | 0;
     const g1 = (ink1!.g - background.g) | 0;
     const b1 = (ink1!.b - background.b) | 0;
@@ -211,12 +209,6 @@ export class Raster {
     const r4 = (ink4!.r - background.r) | 0;
     const g4 = (ink4!.g - background.g) | 0;
     const b4 = (ink4!.b - background.b) | 0;
-    const r5 = (ink5!.r - background.r) | 0;
-    const g5 = (ink5!.g - background.g) | 0;
-    const b5 = (ink5!.b - background.b) | 0;
-    const r6 = (ink6!.r - background.r) | 0;
-    const g6 = (ink6!.g - background.g) | 0;
-    const b6 = (ink6!.b - background.b) | 0;
     const r0 = (background.r * ONE + HALF) | 0;
     const g0 = (background.g * ONE + HALF) | 0;
     const b0 = (background.b * ONE + HALF) | 0;
@@ -226,21 +218,17 @@ export class Raster {
     let sum2 = this.cover.before(at2) | 0;
     let sum3 = this.cover.before(at3) | 0;
     let sum4 = this.cover.before(at4) | 0;
-    let sum5 = this.cover.before(at5) | 0;
-    let sum6 = this.cover.before(at6) | 0;
     for (let x = low; x <= high; x++) {
       sum1 = (sum1 + cover[at1 + x]!) | 0;
       sum2 = (sum2 + cover[at2 + x]!) | 0;
       sum3 = (sum3 + cover[at3 + x]!) | 0;
       sum4 = (sum4 + cover[at4 + x]!) | 0;
-      sum5 = (sum5 + cover[at5 + x]!) | 0;
-      sum6 = (sum6 + cover[at6 + x]!) | 0;
-      const sum = (sum1 + sum2 + sum3 + sum4 + sum5 + sum6) | 0;
+      const sum = (sum1 + sum2 + sum3 + sum4) | 0;
       if (sum > MOST) return false;
       const scale = shown(sum) / (sum | ((sum - 1) >>> 31));
-      const r = (Math.imul(sum1, r1) + Math.imul(sum2, r2) + Math.imul(sum3, r3) + Math.imul(sum4, r4) + Math.imul(sum5, r5) + Math.imul(sum6, r6)) | 0;
-      const g = (Math.imul(sum1, g1) + Math.imul(sum2, g2) + Math.imul(sum3, g3) + Math.imul(sum4, g4) + Math.imul(sum5, g5) + Math.imul(sum6, g6)) | 0;
-      const b = (Math.imul(sum1, b1) + Math.imul(sum2, b2) + Math.imul(sum3, b3) + Math.imul(sum4, b4) + Math.imul(sum5, b5) + Math.imul(sum6, b6)) | 0;
+      const r = (Math.imul(sum1, r1) + Math.imul(sum2, r2) + Math.imul(sum3, r3) + Math.imul(sum4, r4)) | 0;
+      const g = (Math.imul(sum1, g1) + Math.imul(sum2, g2) + Math.imul(sum3, g3) + Math.imul(sum4, g4)) | 0;
+      const b = (Math.imul(sum1, b1) + Math.imul(sum2, b2) + Math.imul(sum3, b3) + Math.imul(sum4, b4)) | 0;
       pixels[line + x] = 0xff000000 | (((b0 + b * scale) >> 16) << 16) | (((g0 + g * scale) >> 16) << 8) | ((r0 + r * scale) >> 16);
     }
     return true;

@@ -46,7 +46,7 @@ export class Timeline {
     const counters = new Counters(api, layout.span, () => this.#model.changed(), failed);
     const names = new Names();
     const model = this.#model = new Model(api, layout, cache, names, counters);
-    const loader = new Loader(api, cache, layout, () => { notice.answered(); model.changed(); }, failed);
+    const loader = new Loader(api, cache, layout, (answered) => { if (answered) notice.answered(); model.changed(); }, failed);
     const gutter = new Gutter(model, () => this.#stage.box, () => permalink.note());
     const stage = this.#stage = new Stage(model, loader, gutter.element, corner(layout), "tl-help");
     stage.afterFrame(() => gutter.draw());

@@ -53,7 +53,8 @@ function field(context: ViewContext): HTMLElement | null {
   const shown = known.find(([, column]) => column === params.get("show")) ?? known.find(([name, column]) => context.table(name)?.values(column).some((value) => typeof value === "number" && value > 0)) ?? known[0];
   if (!shown) return null;
   const layouts = [{ value: "mesh", label: "the mesh", rows: "mesh_row" }, { value: "host", label: "hosts", rows: "host_row" }].filter(({ rows }) => place.values(rows).some((value) => value !== null));
-  const layout = layouts.find(({ value }) => value === params.get("by")) ?? layouts[0] ?? null;
+  // A mesh of one dimension is one long row: hosts tell more.
+  const layout = layouts.find(({ value }) => value === params.get("by")) ?? layouts.find(({ rows }) => place.distinct(rows).filter((value) => value !== null).length > 1) ?? layouts[0] ?? null;
   const [name, column, words, ink] = shown;
   const amounts = new Map(tableRows(context.table(name)).map((row) => [context.table(name)?.cell(row, "rank"), context.table(name)?.number(row, column) ?? null]));
   const grid = layout === null ? inOrder(place) : laid(place, layout.value);
