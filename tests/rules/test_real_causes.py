@@ -2,8 +2,8 @@
 
 Gains are medians over steps of the faulty and the mended loop in turns, in the same job and not recorded; they have
 some noise, so a saving may lie 15 % below the gain that was measured. Where the fault takes the cores (tiny operators,
-collections, all-reduces over loopback, products) and others have these, a gain is one of another minute: such a case is skipped,
-and says so, where a thread that has work to do is kept from it for more than a tenth of its time.
+collections, all-reduces over loopback, products) and others have these, a gain is of another minute: such a case is
+skipped, and says so, where a thread that has work to do is kept from it for more than a tenth of its time.
 """
 
 from __future__ import annotations
