@@ -230,11 +230,12 @@ def kept_from_cores() -> float:
 def main(out: str, *names: str) -> None:
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
-    # A collection looks at what the loops hold, not at all of torch.
-    gc.freeze()
     gains: dict[str, float] = {}
     busy: dict[str, float] = {}
     for name in names or MENDED:
+        # A collection looks at what these loops hold, not at all of torch nor at what others have left.
+        gc.collect()
+        gc.freeze()
         steps: dict[str, Step] = {}
         for each in (name, *MENDED[name]):
             make, options = CASES[each]
