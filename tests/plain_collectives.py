@@ -26,12 +26,15 @@ class Call:
     members: list[Event] = field(default_factory=list)
 
     @property
+    def recorded(self) -> list[Event]:
+        """Those with metadata."""
+        return [event for event in self.members if event.args.get("Collective name") not in (None, "wait", "init")]
+
+    @property
     def records(self) -> list[Event]:
         """Those with metadata that lie in no other."""
         found: list[Event] = []
-        for event in self.members:
-            if event.args.get("Collective name") in (None, "wait", "init"):
-                continue
+        for event in self.recorded:
             if not found or event.start >= max(r.end for r in found):
                 found.append(event)
         return found
@@ -157,7 +160,7 @@ def _call_of(event: Event, calls: list[Call], launches: dict[int, Event]) -> Cal
     correlation = event.args.get("correlation", 0)
     external = event.args.get("External id", event.args.get("external id", 0)) or 0
     launch = launches.get(correlation)
-    call = next((c for c in calls if external > 0 and external in ids(c.records)), None)
+    call = next((c for c in calls if external > 0 and external in ids(c.recorded)), None)
     if call is None and launch is not None and "Graph" not in launch.name:
         around = [c for c in calls if c.thread == launch.thread and c.start <= launch.start < c.end]
         call = around[-1] if around else None

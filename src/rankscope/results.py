@@ -342,9 +342,11 @@ class Result:
             # Perhaps another package's: its table must not go with its sentence.
             logger.exception("the headline of %s failed", self.name)
             return None
-        if found is None or all(isinstance(e.value, str) or math.isfinite(e.value) for e in found.values):
-            return found
-        return None
+        # What the trace leaves out (a name, say) or what is no number leaves a sentence without its subject.
+        told = found is not None and all(
+            isinstance(e.value, str) or (e.value is not None and math.isfinite(e.value)) for e in found.values
+        )
+        return found if told else None
 
     def finite(self) -> pl.DataFrame:
         """The frame as files carry it: what is no number (NaN, infinity: a trace may hold them) is null."""

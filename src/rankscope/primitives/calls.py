@@ -114,7 +114,7 @@ def combined(records: pl.DataFrame, by: str) -> pl.DataFrame:
 
 def _outermost(rows: pl.DataFrame, name: str, *, first: bool = False) -> pl.DataFrame:
     """Ranges numbered by the outermost one of their thread that they lie in; `first` keeps only those themselves."""
-    ordered = rows.sort("pid", "tid", "start_ns", -pl.col("end_ns"))
+    ordered = rows.sort("pid", "tid", "start_ns", -pl.col("end_ns"), maintain_order=True)
     reach = pl.col("end_ns").cum_max().shift(1).over("pid", "tid")
     begins = (pl.col("start_ns") >= reach).fill_null(True)
     if first:

@@ -6,6 +6,7 @@ stands here is a figure of an analysis; `rankscope findings` and `rankscope anal
 
 from __future__ import annotations
 
+import os
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -36,6 +37,7 @@ _BAR = 30
 # Ranks whose own work differs by less than this share of a step are even.
 _EVEN = 0.05
 _SHOWN = 3
+_LOST = 2
 
 
 def summary(run: Run, width: int = 80) -> RenderableType:
@@ -51,7 +53,7 @@ def summary(run: Run, width: int = 80) -> RenderableType:
     lines = [*_head(run.about(), width), Text()]
     if "overview" in results and "step_time" in results:
         lines += _step(results["overview"].frame.row(0, named=True), results["step_time"].frame)
-    lines += [slowest(results), memory(results.get("memory")), *_lost(run)]
+    lines += [slowest(results), memory(results.get("memory")), *_lost(run, width)]
     lines += [Text(), *_findings(findings, LINES - 1 - len(lines), width)]
     for line in lines:
         line.no_wrap = True
@@ -167,17 +169,22 @@ def memory(result: Result | None) -> Text:
     return _line("memory", (cell(row["peak_allocated"], "bytes"), "bold"), said)
 
 
-def _lost(run: Run) -> list[Text]:
+def _lost(run: Run, width: int) -> list[Text]:
     """What of the traces could not be used."""
     lost = [finding for finding in run.loaded.findings if finding.severity != "info"]
     if not lost:
         return [_line("lost", ("nothing of these traces", "dim"))]
-    lines = [
-        _line("lost" if place == 0 else "", (plain(finding.title, limit=COLUMNS), COLOURS[finding.severity]))
-        for place, finding in enumerate(lost[:2])
-    ]
-    if len(lost) > 2:
-        lines[-1].append(f"; {len(lost) - 2} more", style="dim")
+    lines: list[Text] = []
+    for finding in lost[:_LOST]:
+        # The directory is named above; what counts is the file's name, which a long path would push off the line.
+        title = plain(finding.title.replace(f"{run.path}{os.sep}", ""), limit=4 * COLUMNS)
+        own = _wrapped(" " * _LABEL, title, width, 2)
+        for line in own:
+            line.stylize(COLOURS[finding.severity])
+        lines += own
+    lines[0] = Text(f"{'lost':<{_LABEL}}", style="bold").append_text(lines[0][_LABEL:])
+    if len(lost) > _LOST:
+        lines[-1].append(f"; {len(lost) - _LOST} more", style="dim")
     return lines
 
 
