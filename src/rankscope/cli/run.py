@@ -37,7 +37,7 @@ def run(
     context: typer.Context,
     run_dir: Annotated[
         str | None,
-        typer.Option("--run-dir", metavar="DIR", help="Where traces go; rankscope_run_<time> by default."),
+        typer.Option("--run-dir", metavar="DIR", help="Where traces go; rankscope_run_{time} by default."),
     ] = None,
     run_id: Annotated[
         str | None, typer.Option("--run-id", metavar="ID", help="What all ranks of this run share; made up by default.")

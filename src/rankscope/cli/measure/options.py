@@ -44,7 +44,7 @@ Words = Annotated[
 ]
 Output = Annotated[
     Path | None,
-    typer.Option("--output", "-o", metavar="DIR", help="Where results go. Default: rankscope_measure/NAME_<time>."),
+    typer.Option("--output", "-o", metavar="DIR", help="Where results go. Default: rankscope_measure/NAME_{time}."),
 ]
 Nproc = Annotated[int | None, typer.Option("--nproc", min=1, help="Ranks. Default: one a device, or 2 on the CPU.")]
 Blocks = Annotated[int, typer.Option(help="Blocks of each condition in each job.", min=1)]
@@ -130,7 +130,17 @@ def sampling_of(
 
 @contextmanager
 def progress(name: str) -> Iterator[Told]:
-    """Says how far an experiment is: in one line of a terminal, or a line a job."""
+    """Says how far an experiment is: in one line of a terminal, or a line a job; and that it was interrupted."""
+    try:
+        with _progress(name) as told:
+            yield told
+    except (KeyboardInterrupt, SystemExit):
+        sys.stderr.write(f"{name}: interrupted; nothing more is run\n")
+        raise
+
+
+@contextmanager
+def _progress(name: str) -> Iterator[Told]:
     console = Console(stderr=True, highlight=False)
     if console.is_terminal:
         with Status(name, console=console) as status:
