@@ -451,7 +451,7 @@ def test_signs_in_logs(tmp_path, name, line):
     found = wrong(logs.checks(tmp_path))
     assert list(found) == [name]
     assert line[:40] in found[name].what
-    assert "(2 lines in 1 files)" in found[name].what
+    assert "(2 lines in 1 file)" in found[name].what
 
 
 def test_logs_that_are_well_and_logs_that_are_not_there(tmp_path):
@@ -484,7 +484,7 @@ def test_the_report_is_inert_and_its_exit_code_tells(capsys):
     out = capsys.readouterr().out
     assert "\x1b" not in out
     assert "\x07" not in out
-    assert out.splitlines()[-1] == "1 ok, 1 warnings, 0 failures"
+    assert out.splitlines()[-1] == "1 ok, 1 warning, 0 failures"
     assert report([*checks, Check("s", "c", "fail", "bad", "mend")], as_json=True) == 1
     found = json.loads(capsys.readouterr().out)
     assert (found["schema_version"], found["status"], found["fail"]) == (1, "fail", 1)

@@ -185,7 +185,7 @@ def test_a_run_of_others_is_counted_by_its_names(tmp_path):
         (run / f"rank{rank}_iter1_2.trace.json.gz").write_bytes(b"x")
     found = completeness(run)
     assert (found.expected, found.present, found.whole) == (None, (0, 1, 3), False)
-    assert "--world-size tells" in found.said()[1]
+    assert "rankscope gather has --world-size" in found.said()[1]
     assert completeness(run, world_size=4).missing == (2,)
 
 

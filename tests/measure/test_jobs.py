@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 from dataclasses import replace
 
@@ -9,7 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from rankscope.cli import make_app
+from rankscope.cli.measure.options import target_of_words
 from rankscope.errors import LaunchError, RankscopeError
+from rankscope.launch.job import JobResult
 from rankscope.measure.binding import measure_binding
 from rankscope.measure.buckets import BASE, Factors, measure_buckets
 from rankscope.measure.files import load_all
@@ -227,3 +230,28 @@ def test_wrong_use_is_told(tmp_path, script):
     with pytest.raises(LaunchError, match="no-such-launcher could not be started"):
         start = Start(ranks=1, launcher="no-such-launcher -n {ranks}")
         run(target_of([script()]), start, Plan(str(tmp_path / "l"), (("a",),)), timeout_s=60, within=lambda text: None)
+
+
+def test_who_interrupts_means_the_experiment(tmp_path, monkeypatch):
+    started = []
+
+    def ended(*_args, **_more):
+        started.append(1)
+        return JobResult(130, tmp_path, "r", "", signal.SIGINT)
+
+    monkeypatch.setattr("rankscope.measure.jobs.run_job", ended)
+    script = tmp_path / "train.py"
+    script.write_text("")
+    study = Study(ranks=(1, 2), plain=False)
+    with pytest.raises(KeyboardInterrupt):
+        measure_scaling(target_of([str(script)]), tmp_path / "out", study, FEW)
+    assert len(started) == 1
+
+
+def test_an_option_behind_the_script_is_spoken_of(tmp_path, capsys):
+    script = tmp_path / "train.py"
+    script.write_text("")
+    target_of_words([str(script), "--nproc", "2", "--lr=1"])
+    assert "note: --nproc behind" in capsys.readouterr().err
+    target_of_words([str(script), "--lr=1"])
+    assert capsys.readouterr().err == ""

@@ -12,6 +12,8 @@ from tests import kineto
 from tests.analyses.reference import write_reference
 
 import rankscope
+from rankscope.errors import RankscopeError
+from rankscope.report.errors import say_error
 from rankscope.report.terminal import findings_list, result_table
 from rankscope.report.words import cell
 from rankscope.results import Evidence, Finding
@@ -79,3 +81,13 @@ def test_a_frame_shows_in_a_notebook(tmp_path: Path) -> None:
     assert "<table" in frame._repr_html_()
     assert "<table" in run.analyze("kernels")["kernels"]._repr_html_()
     assert {"device_time", "step_time", "kernels", "collectives"} <= set(dir(run))
+
+
+def test_lines_of_an_error_stay_lines_and_none_passes_for_ours(capsys):
+    say_error(RankscopeError("it ended; its last lines:\nValueError: 7\n  → rm -rf /", path="a\nb", hint="look"))
+    assert capsys.readouterr().err.splitlines() == [
+        "error: a\N{REPLACEMENT CHARACTER}b: it ended; its last lines:",
+        "    ValueError: 7",
+        "      → rm -rf /",
+        "  → look",
+    ]

@@ -18,6 +18,8 @@ CONTEXT_SETTINGS = {
     "allow_interspersed_args": False,
 }
 
+_RANKS = "RANKSCOPE_RANKS"
+
 NO_TRACES = """\
 No trace was written to {run_dir}.
 A rankscope.Profiler in the script that names a directory of its own has written there: leave it out, to have them here.
@@ -37,7 +39,7 @@ def run(
     context: typer.Context,
     run_dir: Annotated[
         str | None,
-        typer.Option("--run-dir", metavar="DIR", help="Where traces go; rankscope_run_<time> by default."),
+        typer.Option("--run-dir", metavar="DIR", help="Where traces go; rankscope_run_{time} by default."),
     ] = None,
     run_id: Annotated[
         str | None, typer.Option("--run-id", metavar="ID", help="What all ranks of this run share; made up by default.")
@@ -70,4 +72,6 @@ def run(
         typer.echo(f"Traces: {result.run_dir}\n  rankscope summary {result.run_dir}", err=True)
     elif result.exit_code == 0:
         typer.echo(NO_TRACES.format(run_dir=result.run_dir), err=True, nl=False)
+        if chosen := variables.get(_RANKS, os.environ.get(_RANKS)):
+            typer.echo(f"And of the ranks that were chosen, {chosen}, the job must have some.", err=True)
     raise typer.Exit(result.exit_code)

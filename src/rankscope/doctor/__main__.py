@@ -51,7 +51,10 @@ def report(
         shown = {"schema_version": SCHEMA_VERSION, "status": status, **counts, "checks": [asdict(c) for c in done]}
         print(json.dumps(shown, indent=1))
     else:
-        print(f"{counts['ok']} ok, {counts['warn']} warnings, {counts['fail']} failures")
+        warnings, failures = (
+            f"{counts[s]} {w}{'s' * (counts[s] != 1)}" for s, w in (("warn", "warning"), ("fail", "failure"))
+        )
+        print(f"{counts['ok']} ok, {warnings}, {failures}")
     return 1 if status == "fail" else 0
 
 

@@ -153,7 +153,8 @@ def checks(folder: Path | None, more: Sequence[Path] = ()) -> Iterator[Check]:
             found = seen[sign.name]
             where = len({path for path, _ in found})
             path, line = found[0]
-            what = f"{sign.what} ({len(found)} lines in {where} files): {path.name}: {line[:160]}"
+            many = f"{len(found)} line{'s' * (len(found) != 1)} in {where} file{'s' * (where != 1)}"
+            what = f"{sign.what} ({many}): {path.name}: {line[:160]}"
             yield Check("logs", sign.name, sign.status, what, sign.mend)
     for text in unread[:1]:
         yield Check("logs", "unread", "warn", f"{len(unread)} logs cannot be read: {text}", "check their permissions")

@@ -36,6 +36,8 @@ class JobResult:
     run_id: str
     log_tail: str
     """The last lines that the job printed; empty where the output went straight to the terminal."""
+    signal: int | None = None
+    """The first signal that reached this process meanwhile and went on to the job: somebody wants it all to end."""
 
     def traces(self) -> list[Path]:
         """The traces that lie in the run directory."""
@@ -168,7 +170,7 @@ def run_command(
     if job.stdout is not None and output is not None:
         reader = threading.Thread(target=_read, args=(job.stdout, tail, output), daemon=True)
         reader.start()
-    with _forwarded(job):
+    with _forwarded(job) as came:
         try:
             code = job.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -182,7 +184,7 @@ def run_command(
                 reader.join(_GRACE_S)
                 if job.stdout is not None and not reader.is_alive():
                     job.stdout.close()
-    return JobResult(code if code >= 0 else 128 - code, folder, name, "".join(tail))
+    return JobResult(code if code >= 0 else 128 - code, folder, name, "".join(tail), came[0] if came else None)
 
 
 def make_run_dir(wanted: str | os.PathLike[str] | None) -> Path:
@@ -218,19 +220,21 @@ def _read(stream: Iterator[str], tail: deque[str], output: Callable[[str], objec
 
 
 @contextmanager
-def _forwarded(job: subprocess.Popen[str]) -> Iterator[None]:
-    """Signals that reach this process go on to the job, which then ends and lets us end."""
+def _forwarded(job: subprocess.Popen[str]) -> Iterator[list[int]]:
+    """Signals that reach this process go on to the job, which then ends and lets us end. Gives those that came."""
+    came: list[int] = []
 
     def forward(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
         if job.poll() is None:
             job.send_signal(number)
 
     if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread can set handlers; in a notebook's thread the kernel keeps its own
+        yield came  # only the main thread can set handlers; in a notebook's thread the kernel keeps its own
         return
     before = {number: signal.signal(number, forward) for number in _SIGNALS}
     try:
-        yield
+        yield came
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -134,6 +135,8 @@ def run(target: Target, start: Start, plan: Plan, *, timeout_s: float, within: C
 
     Raises:
         LaunchError: it failed, or measured nothing; with the cause as far as it can be told.
+        KeyboardInterrupt: somebody pressed Ctrl-C: not this job alone is to end.
+        SystemExit: likewise, by another signal.
     """
     folder = Path(plan.out)
     folder.mkdir(parents=True, exist_ok=True)
@@ -144,6 +147,9 @@ def run(target: Target, start: Start, plan: Plan, *, timeout_s: float, within: C
     with _watched(progress_path(folder), within):
         done = _start(target, start, environ, folder, lines.append, timeout_s)
     (folder / "output.log").write_text("".join(lines), encoding="utf-8", errors="replace")
+    if done.signal is not None:
+        # It was meant for the experiment: no size or variant failed, and none of the others is to be run.
+        raise KeyboardInterrupt if done.signal == signal.SIGINT else SystemExit(128 + done.signal)
     ranks = read_measurements(folder)
     for each in ranks:
         if each.ended == FAILED:
@@ -223,6 +229,8 @@ def _start(
 def _hint(tail: str, start: Start) -> str:
     if re.search(r"EADDRINUSE|address already in use", tail, re.IGNORECASE):
         return "a port is in use: another job has it; leave the port to torchrun, or choose another --master-port"
+    if re.search(r"^\S*: error: (ambiguous option|unrecognized arguments)", tail, re.MULTILINE):
+        return "what stands behind the script goes to it: options of rankscope measure stand before it"
     if re.search(r"invalid device ordinal|CUDA_ERROR_INVALID_DEVICE|Duplicate GPU detected", tail, re.IGNORECASE):
         return f"{start.ranks} ranks are more than there are devices here"
     if start.launcher is not None and not start.plain:

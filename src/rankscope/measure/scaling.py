@@ -127,7 +127,12 @@ def measure_scaling(
                 # The rest of this size would fail as well, and what is measured of it would be an odd sample.
                 errors[name] = str(error)
                 found[name] = {}
-                told(f"{name} failed: {error.what.splitlines()[0]}", number, len(order), "")
+                told(
+                    f"{name} failed: {error.what.splitlines()[0].removesuffix('; its last lines:')}",
+                    number,
+                    len(order),
+                    "",
+                )
                 continue
         found[name][repeat] = outcome
         if name not in traces and sampling.traced_steps and (folder / "ranks").is_dir():
@@ -324,6 +329,10 @@ def _notes(
     plain = next((size for size in sizes if size.name == PLAIN and size.step is not None), None)
     if plain is not None and plain.wrapper is not None:
         notes.append(f"the plain process wraps its model, too ({plain.wrapper}): T1 holds the wrapper's own work")
+    if any(size.ranks > 1 and size.step is not None and size.wrapper is None for size in sizes):
+        notes.append(
+            "no DDP or FSDP was seen at several ranks: if they exchange nothing, a distributed job scales otherwise"
+        )
     one = next((size for size in sizes if size.name == "1" and size.step is not None), None)
     if one is not None and one.wrapper is None:
         notes.append("the job of one rank does not wrap its model: it is the plain job again")

@@ -11,6 +11,7 @@ from rankscope.measure.results import Traced
 from rankscope.pipeline import open_run
 
 _PARTS = ("compute_ns", "exposed_communication_ns", "data_loading_ns", "window_ns")
+NOTHING_RECORDED = "no window was recorded: the traced figures are missing"
 _MANY_RANKS = 8
 """From here on, reading in one process would take longer than starting several."""
 
@@ -31,8 +32,10 @@ def read_traced(folder: Path, beside: Path) -> tuple[Traced | None, str | None]:
         results = run.attempt("step_time", "device_time", "collectives")
         steps = results["step_time"].frame.filter(pl.col("step").is_not_null())
         device = results["device_time"].frame
-    except (RankscopeError, KeyError) as error:
+    except RankscopeError as error:
         return None, f"the recorded window cannot be read: {error}"
+    except KeyError:
+        return None, NOTHING_RECORDED
     if steps.is_empty():
         return None, "the recorded window holds no step"
     means = steps.group_by("rank").agg(*(pl.col(name).mean() for name in _PARTS), pl.len().alias("steps"))

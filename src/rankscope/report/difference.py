@@ -73,7 +73,7 @@ def _marked(diff: Diff) -> bool:
 def _verdict(diff: Diff, step: dict[str, Any]) -> Text:
     """How much longer or shorter a step is, and which of its parts that is."""
     a, b, change = step["a"] or 0.0, step["b"] or 0.0, step["change"]
-    what = "A step" if _marked(diff) else "The window"
+    what = "B's step" if _marked(diff) else "B's window"
     line = Text(f"{what} takes {number_of(round(b), 'ns')}", style="bold")
     if change:
         line.append(f", {number_of(abs(round(change)), 'ns')} {'more' if change > 0 else 'less'} than {_of(a)}")

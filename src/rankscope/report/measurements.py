@@ -25,6 +25,8 @@ from rankscope.measure.results import (
 )
 from rankscope.report.words import NOTHING, number_of, plain
 
+_FAILURE_LINES = 12
+
 
 def measured(result: AnyResult) -> RenderableType:
     """The result as tables, with how it was measured and what the reader has to know."""
@@ -84,7 +86,7 @@ def _scaling(result: Scaling) -> list[RenderableType]:
         table,
     ]
     errors = [size for size in result.sizes if size.error]
-    parts += [_line(f"{size.name} failed: {plain(size.error, limit=600)}") for size in errors]
+    parts += [_failure(size.name, size.error) for size in errors if size.error]
     lost = [(size, size.lost) for size in result.sizes if size.lost is not None and not size.oversubscribed]
     if lost:
         parts += [Text(), _line("What a step is longer by than the perfect one, from the traces"), _lost(lost)]
@@ -146,7 +148,7 @@ def _buckets(result: Buckets) -> list[RenderableType]:
             NOTHING if hidden is None else _percent(hidden),
             NOTHING if traced is None else number_of(traced.exposed_communication_ns, "ns"),
         )
-    failed = [_line(f"{each.name} failed: {plain(each.error, limit=600)}") for each in result.variants if each.error]
+    failed = [_failure(each.name, each.error) for each in result.variants if each.error]
     return [
         _line(f"{result.wrapper.upper()} on {result.world_size} ranks"),
         table,
@@ -167,7 +169,7 @@ def _binding(result: Binding) -> list[RenderableType]:
             _time(variant.launch_latency),
             plain(" : ".join(variant.cpus) or "any"),
         )
-    failed = [_line(f"{each.name} failed: {plain(each.error, limit=600)}") for each in result.variants if each.error]
+    failed = [_failure(each.name, each.error) for each in result.variants if each.error]
     parts: list[RenderableType] = [
         _line(
             f"{result.world_size} ranks on {host.cores} cores (CPUs {host.cpus}), {host.sockets} sockets, "
@@ -225,6 +227,15 @@ def _table(*columns: str) -> Table:
 
 def _line(text: str, *, bold: bool = False, style: str = "") -> Text:
     return Text(plain(text, limit=2000), style="bold" if bold else style)
+
+
+def _failure(name: str, error: str) -> Text:
+    """Why one failed: of the last lines of its output the last, which hold the cause."""
+    first, *others = error.splitlines() or [""]
+    said = [f"{name} failed: {plain(first, limit=600)}"]
+    said += ["    …"] if len(others) > _FAILURE_LINES else []
+    said += [f"    {plain(line)}" for line in others[-_FAILURE_LINES:] if line.strip()]
+    return Text("\n".join(said))
 
 
 def half_width(low: float | None, high: float | None) -> float | None:

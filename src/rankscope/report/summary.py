@@ -100,6 +100,9 @@ def _step(overview: Mapping[str, Any], steps: pl.DataFrame) -> list[Text]:
     whole = int(steps["window_ns"].sum() or 0)
     if not whole:
         return lines
+    if overview["ranks"] > 1:
+        lines.append(Text("  mean over all ranks and steps:", style="dim"))
+    first = len(lines)
     for columns, label, colour, shade in PARTS:
         time = sum(int(steps[name].sum() or 0) for name in columns)
         bar = shade * round(_BAR * time / whole)
@@ -108,7 +111,7 @@ def _step(overview: Mapping[str, Any], steps: pl.DataFrame) -> list[Text]:
         line.append(bar, style=colour)
         lines.append(line)
     if overview["overlap_ratio"] is not None:
-        lines[2].append(f" overlap {cell(overview['overlap_ratio'], 'ratio')}", style="dim")
+        lines[first + 1].append(f" overlap {cell(overview['overlap_ratio'], 'ratio')}", style="dim")
     return lines
 
 

@@ -10,7 +10,6 @@ from rankscope.cli.measure import options as o
 from rankscope.errors import ConfigError
 from rankscope.measure.affinities import COMPACT, LIST, NAMES, NUMA, SPREAD
 from rankscope.measure.binding import measure_binding
-from rankscope.measure.jobs import target_of
 
 
 def binding(
@@ -41,7 +40,7 @@ def binding(
 
     Prints what to write for each: for srun and mpiexec, taskset, numactl, and oneAPI's variables where they apply.
     """
-    target = target_of(words)
+    target = o.target_of_words(words)
     names = [name.strip() for name in affinities.split(",") if name.strip()]
     strange = [name for name in names if name not in NAMES]
     if strange:

@@ -9,7 +9,6 @@ import typer
 from rankscope.cli.measure import options as o
 from rankscope.errors import ConfigError
 from rankscope.measure.buckets import Factors, measure_buckets
-from rankscope.measure.jobs import target_of
 
 
 def buckets(
@@ -42,7 +41,7 @@ def buckets(
     The script needs no change: what is tried is set over its own arguments where the wrapper is made (DDP, FSDP1) or
     while the job runs (FSDP2). A recommendation is made only of a difference that is more than chance.
     """
-    target = target_of(words)
+    target = o.target_of_words(words)
     factors = Factors(
         bucket_cap_mb=_sizes(bucket_cap_mb, "--bucket-cap-mb"),
         first_bucket_mb=_sizes(first_bucket_mb, "--first-bucket-mb"),

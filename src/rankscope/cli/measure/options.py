@@ -21,7 +21,7 @@ from rankscope.cli.writing import write
 from rankscope.errors import ConfigError
 from rankscope.launch.devices import accelerators
 from rankscope.measure.files import path_in
-from rankscope.measure.jobs import Start, Told
+from rankscope.measure.jobs import Start, Target, Told, target_of
 from rankscope.measure.results import AnyResult
 from rankscope.measure.sampling import Sampling
 from rankscope.report.measurements import measured
@@ -44,7 +44,7 @@ Words = Annotated[
 ]
 Output = Annotated[
     Path | None,
-    typer.Option("--output", "-o", metavar="DIR", help="Where results go. Default: rankscope_measure/NAME_<time>."),
+    typer.Option("--output", "-o", metavar="DIR", help="Where results go. Default: rankscope_measure/NAME_{time}."),
 ]
 Nproc = Annotated[int | None, typer.Option("--nproc", min=1, help="Ranks. Default: one a device, or 2 on the CPU.")]
 Blocks = Annotated[int, typer.Option(help="Blocks of each condition in each job.", min=1)]
@@ -63,6 +63,30 @@ Launcher = Annotated[
 Torchrun = Annotated[str, typer.Option(metavar="OPTIONS", help="Further options of torchrun, as one word.")]
 Oversubscribe = Annotated[bool, typer.Option("--oversubscribe", help="Run more ranks than there are devices.")]
 Form = Annotated[Format, typer.Option("--format", "-f", help="What is printed; DIR gets JSON in any case.")]
+
+
+# Those that hardly a training script has, too.
+_OURS = {
+    *("--nproc", "--blocks", "--block-steps", "--settle", "--repeats", "--oversubscribe", "--launcher"),
+    *("--torchrun", "--no-switches", "--affinities", "--trace-steps"),
+}
+
+
+def target_of_words(words: list[str]) -> Target:
+    """What is measured; options of ours that stand behind it are spoken of, because they do nothing there.
+
+    Raises:
+        ConfigError: nothing was named.
+        LaunchError: there is no such script.
+    """
+    target = target_of(words)
+    late = [word for word in words[1:] if word.partition("=")[0] in _OURS]
+    if late:
+        sys.stderr.write(
+            plain(f"note: {', '.join(late)} behind {words[0]} goes to it; rankscope's own stand before it")
+        )
+        sys.stderr.write("\n")
+    return target
 
 
 def folder_of(output: Path | None, name: str) -> Path:
@@ -130,7 +154,17 @@ def sampling_of(
 
 @contextmanager
 def progress(name: str) -> Iterator[Told]:
-    """Says how far an experiment is: in one line of a terminal, or a line a job."""
+    """Says how far an experiment is: in one line of a terminal, or a line a job; and that it was interrupted."""
+    try:
+        with _progress(name) as told:
+            yield told
+    except (KeyboardInterrupt, SystemExit):
+        sys.stderr.write(f"{name}: interrupted; nothing more is run\n")
+        raise
+
+
+@contextmanager
+def _progress(name: str) -> Iterator[Told]:
     console = Console(stderr=True, highlight=False)
     if console.is_terminal:
         with Status(name, console=console) as status:

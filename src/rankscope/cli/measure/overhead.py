@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from rankscope.cli.measure import options as o
-from rankscope.measure.jobs import target_of
 from rankscope.measure.overhead import measure_overhead
 
 
@@ -30,7 +29,7 @@ def overhead(
     DDP and FSDP1 by no_sync, FSDP2 by set_requires_gradient_sync. Forward, backward and optimizer beside it, by the
     device's events on a GPU; and what a trace of the same job calls exposed communication.
     """
-    target = target_of(words)
+    target = o.target_of_words(words)
     folder = o.folder_of(output, "overhead")
     sampling = o.sampling_of(blocks, block_steps, settle, warmup, repeats, trace_steps, seed, limit, timeout)
     start = o.start_of(nproc, launcher, torchrun, oversubscribe)

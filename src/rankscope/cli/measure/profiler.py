@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from rankscope.cli.measure import options as o
-from rankscope.measure.jobs import target_of
 from rankscope.measure.profiler import measure_profiler
 
 
@@ -29,7 +28,7 @@ def profiler(
     Blocks of steps without a profiler, with one that waits, with one that records, and with each of record_shapes,
     with_stack, profile_memory, with_flops and with_modules, in random order in one job.
     """
-    target = target_of(words)
+    target = o.target_of_words(words)
     folder = o.folder_of(output, "profiler")
     sampling = o.sampling_of(blocks, block_steps, settle, warmup, repeats, 0, seed, limit, timeout)
     start = o.start_of(nproc, launcher, torchrun, oversubscribe)

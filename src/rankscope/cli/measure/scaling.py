@@ -12,7 +12,7 @@ from rankscope.cli.measure import options as o
 from rankscope.errors import ConfigError
 from rankscope.launch.devices import accelerators
 from rankscope.measure.formulas import STRONG, WEAK
-from rankscope.measure.jobs import WORKLOADS, target_of
+from rankscope.measure.jobs import WORKLOADS
 from rankscope.measure.scaling import BATCH, Study, measure_scaling
 from rankscope.report import curve
 from rankscope.rundir.cpus import usable_cpus
@@ -53,7 +53,7 @@ def scaling(
     A plain process, the job of one rank and those of more, each repeated, all interleaved. Results are kept: with the
     same `-o` and arguments it goes on where it was ended. A size that fails is reported, and the others go on.
     """
-    target = target_of(words)
+    target = o.target_of_words(words)
     if strong and global_batch is not None and not any(BATCH in word for word in target.words):
         if words[0] not in WORKLOADS:
             raise ConfigError(

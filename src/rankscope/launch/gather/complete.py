@@ -53,7 +53,9 @@ class Completeness:
         if len(self.runs) > 1:
             lines.append(f"{len(self.runs)} runs in one directory: {', '.join(map(_printable, self.runs))}")
         if self.expected is None:
-            lines.append("how many ranks there should be is not known: no manifest says; --world-size tells")
+            lines.append(
+                "how many ranks there should be is not known: no manifest says; rankscope gather has --world-size"
+            )
         if self.missing:
             lines.append(f"missing: {ranges(self.missing)}: gather from the hosts that they ran on")
         for rank, file in self.absent_traces[:10]:
