@@ -148,6 +148,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     ranks = sorted({info.rank for info in inputs.traces if info.rank is not None})
     mapped = pl.concat([part.select(pl.col(n).cast(t) for n, t in _MAPPED.items()) for part in parts if part.width])
     stretches = mapped.filter(pl.col("match").is_not_null())
+    cut = _cut(inputs)
     rows = _on_one_clock(stretches, inputs)
     if rows.is_empty():
         return _quiet(ranks), []
@@ -163,9 +164,14 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     behind = pass_on(event, rank, rows["begin_ns"].to_numpy(), arrival, found, inherits, carried)
     blamed = np.where(late[found.last] > 0, rank[behind], -1)
     table = measures(ranks, rows, found, late, blamed, _communicators(rows, inputs))
-    work = mapped.filter(pl.col("work").is_not_null()).select("rank", "step", "work", *_WORK)
-    again = mapped.filter(pl.col("other").is_not_null()).select("rank", "of_host", *RECURRING)
+    work = mapped.filter(pl.col("work").is_not_null()).select("rank", "window", "step", "work", *_WORK)
+    again = mapped.filter(pl.col("other").is_not_null()).select("rank", "window", "of_host", *RECURRING)
     mesh = _mesh(inputs)
+    stretches, work, again = (
+        each.join(cut, on=["rank", "window"], how="anti", maintain_order="left") for each in (stretches, work, again)
+    )
+    if stretches.is_empty():
+        return table.select(column.name for column in COLUMNS), _not_judged(cut)
     standing = _standing(stretches, work, again, mesh, inputs)
     verdicts = standing.blamed()
     links = slow_links(inputs.results["collectives"], standing.step_ns)
@@ -173,8 +179,23 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     sliced = standing.by_slice(verdicts, slices_of(mesh))
     return (
         table.select(column.name for column in COLUMNS),
-        [*_findings(sliced, table), *_slow_networks(links, max(standing.steps.size, 1))],
+        [*_findings(sliced, table), *_slow_networks(links, max(standing.steps.size, 1)), *_not_judged(cut)],
     )
+
+
+def _cut(inputs: Inputs) -> pl.DataFrame:
+    """Files that break off: rank, window. Of their steps any event can be missing, so each looks like less work."""
+    files = base_times(inputs.traces).select("rank", "window")
+    broken = pl.Series([info.truncated for info in inputs.traces if info.rank is not None], dtype=pl.Boolean)
+    return files.filter(broken)
+
+
+def _not_judged(cut: pl.DataFrame) -> list[Finding]:
+    ranks = tuple(cut["rank"].unique().sort())
+    if not ranks:
+        return []
+    title = "Ranks whose traces break off were not judged, nor was any other by them"
+    return [Finding(id="not-judged", severity="info", title=title, ranks=ranks)]
 
 
 def _standing(stretches: pl.DataFrame, work: pl.DataFrame, again: pl.DataFrame, mesh: Mesh, inputs: Inputs) -> Standing:
