@@ -21,11 +21,12 @@ _NO_ORIGINS = pl.DataFrame(schema={"rank": pl.Int64, "window": pl.Int64, "origin
 
 
 class Comparisons:
-    """Comparisons that were asked for, the latest of them kept: runs that are read do not change."""
+    """Comparisons that were asked for, the latest of them kept: a run that is read again, with files
+    that appeared, is compared again."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._made: dict[tuple[str, str, tuple[int, ...]], Mapping[str, Any]] = {}
+        self._made: dict[tuple[object, ...], Mapping[str, Any]] = {}
 
     def ask(self, first: ServedRun, second: ServedRun | None, ranks: Sequence[int]) -> Mapping[str, Any]:
         """What differs between two runs, or without a second one between two ranks of the first.
@@ -35,7 +36,7 @@ class Comparisons:
         """
         for served in (first, *((second,) if second is not None else ())):
             _check(served)
-        key = (first.key, "" if second is None else second.key, tuple(ranks))
+        key = (_reading(first), None if second is None else _reading(second), tuple(ranks))
         with self._lock:
             if key not in self._made:
                 one, two = first.loaded.run, second.loaded.run if second is not None else None
@@ -56,6 +57,10 @@ def _check(served: ServedRun) -> None:
         raise RefusedError(404, "one of the two runs could not be read", "choose another")
     if state.phase != "ready":
         raise RefusedError(409, "one of the two runs is still being read", "api/state tells how far it is")
+
+
+def _reading(served: ServedRun) -> tuple[str, int]:
+    return served.key, served.loaded.state.generation
 
 
 def _told(diff: Diff) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 import type { Finding } from "../data/payload.ts";
 import { formatRanks } from "../format/ranks.ts";
 import { placeOf } from "../timeline/layout.ts";
-import { columnLabel, shownName } from "../format/text.ts";
+import { factLabel, shownName } from "../format/text.ts";
 import { exactCell, formatCell, formatDuration } from "../format/units.ts";
 import type { ViewContext } from "../views/view.ts";
 import { button } from "./controls.ts";
@@ -55,7 +55,7 @@ function shown(context: ViewContext, finding: Finding): HTMLElement | null {
 function facts(context: ViewContext, finding: Finding): HTMLElement | null {
   const parts: HTMLElement[] = [];
   const fact = (name: string, value: Node | string, title: string | null = null, raw: string | null = null): void => {
-    parts.push(h("div", { "data-evidence": name, "data-value": raw }, h("dt", {}, columnLabel(shownName(name, 80))), h("dd", { title }, value)));
+    parts.push(h("div", { "data-evidence": name, "data-value": raw }, h("dt", {}, factLabel(shownName(name, 80))), h("dd", { title }, value)));
   };
   if (finding.ranks.length > 0) {
     const text = formatRanks(finding.ranks);
