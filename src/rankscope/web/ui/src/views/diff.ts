@@ -112,14 +112,16 @@ function compare(context: ViewContext, served: Served, query: Query, place: HTML
       }
     }
     place.replaceChildren(workingState("Comparing …", null));
-    const answer = await served.api.json<Answer>("diff", inOrder(served, query));
-    if (!left) place.replaceChildren(...shown(context, answer));
+    const asking = inOrder(served, query);
+    const answer = await served.api.json<Answer>("diff", asking);
+    if (!left) place.replaceChildren(...shown(context, answer, query.with === undefined ? null : asking === query ? "a" : "b"));
   };
   place.replaceChildren(workingState("Comparing …", null));
   ask().catch(failed);
 }
 
-function shown(context: ViewContext, answer: Answer): HTMLElement[] {
+/** `here` is which of two runs the page shows: links of the other's findings would lead into this one. */
+function shown(context: ViewContext, answer: Answer, here: "a" | "b" | null): HTMLElement[] {
   const analysis = readAnalysis("diff", answer.table);
   if (typeof analysis === "string") return [emptyState("The comparison cannot be shown.", analysis)];
   const table = new Table(analysis);
@@ -136,8 +138,8 @@ function shown(context: ViewContext, answer: Answer): HTMLElement[] {
     h("div", { class: "controls" }, selector("diff-section", "Compared:", sections.map((value) => ({ value, label: columnLabel(value) })), section, (value) => context.router.update({ section: value }))),
     ...[greatest(table, rows)].filter((part): part is HTMLElement => part !== null),
     tableView(context, { name: "diff", table, rows, unitOf: (row, column) => (IN_UNIT.has(column) ? String(table.cell(row, "unit") ?? "") : null), caption: `What differs: ${section}` }),
-    ...([["Only in the second", gained], ["Only in the first", lost]] as const).filter(([, list]) => list.length > 0)
-      .map(([title, list]) => h("section", {}, h("h3", {}, `Findings: ${title.toLowerCase()}`), findingItems(context, list))),
+    ...([["b", gained], ["a", lost]] as const).filter(([, list]) => list.length > 0)
+      .map(([of, list]) => h("section", {}, h("h3", {}, "Findings: only in ", named(name(of === "b" ? b : a), 60)), findingItems(context, list, here === null || here === of))),
   ];
 }
 
