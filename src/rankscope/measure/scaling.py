@@ -127,7 +127,12 @@ def measure_scaling(
                 # The rest of this size would fail as well, and what is measured of it would be an odd sample.
                 errors[name] = str(error)
                 found[name] = {}
-                told(f"{name} failed: {error.what.splitlines()[0]}", number, len(order), "")
+                told(
+                    f"{name} failed: {error.what.splitlines()[0].removesuffix('; its last lines:')}",
+                    number,
+                    len(order),
+                    "",
+                )
                 continue
         found[name][repeat] = outcome
         if name not in traces and sampling.traced_steps and (folder / "ranks").is_dir():
