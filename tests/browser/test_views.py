@@ -190,7 +190,7 @@ def test_two_runs_side_by_side(tmp_path: Path, opened: Callable[..., Page], shar
     page.ready()
     visit(page, "diff")
     page.id("answer-diff").wait_for(timeout=60_000)
-    one, two = (rankscope.open(tmp_path / "runs" / name, executor="serial") for name in ("second", "first"))
+    one, two = (rankscope.open(tmp_path / "runs" / name, executor="serial") for name in ("first", "second"))
     wanted = rankscope.diff(one, two).to_json()["rows"]
     said = page.tab.evaluate(SAID)["diff"]
     step = next(row for row in wanted if row["section"] == "steps")

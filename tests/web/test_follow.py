@@ -139,3 +139,38 @@ def test_without_following_what_comes_is_not_seen(tmp_path: Path, follow: Callab
     state = server.ask("/api/state").json()
     assert (state["following"], state["generation"]) == (False, 0)
     assert ranks_and_steps(server) == [(0, [10])]
+
+
+def of_job(folder: Path, rank: int, job: int) -> None:
+    """A window of one of several jobs that have no id: other processes, an hour later."""
+    events = [
+        {**each, "pid": each["pid"] + 10 * job if isinstance(each["pid"], int) else each["pid"]}
+        for each in small_step()
+    ]
+    folder.mkdir(exist_ok=True)
+    aside = folder / f".rank{rank}.tmp"
+    write(aside, trace(events, rank=rank, world_size=2, base_time_ns=(1_700_000_000 + 3600 * job) * 10**9))
+    aside.rename(folder / f"rank{rank}.trace.json")
+
+
+def test_another_run_without_an_id_leaves_the_one_that_is_shown(tmp_path: Path, follow: Callable[..., Asking]) -> None:
+    for rank in (0, 1):
+        of_job(tmp_path / "first", rank, 0)
+    of_job(tmp_path / "second", 0, 1)
+    server = follow(tmp_path)
+    until(server, lambda state: state["phase"] == "ready")
+    listed = server.ask("/api/runs").json()
+    other = next(row["key"] for row in listed["runs"] if row["key"] != listed["shown"])
+    assert server.runs.get(other).loaded.wait(60)
+    asked = f"/api/diff?run={listed['shown']}&with={other}"
+    assert [finding["id"] for finding in server.ask(asked).json()["lost"]] == ["missing-ranks"]
+    for rank in (0, 1):
+        of_job(tmp_path / "third", rank, 2)
+    until(server, lambda state: len(server.ask("/api/runs").json()["runs"]) == 3)
+    again = server.ask("/api/runs").json()
+    assert again["shown"] == listed["shown"]
+    assert len({row["key"] for row in again["runs"]}) == 3
+    assert server.ask("/api/summary").json()["run"]["name"].endswith("second")
+    of_job(tmp_path / "second", 1, 1)
+    until(server, lambda _: len(ranks_and_steps(server)) == 2)
+    assert server.ask(asked).json()["lost"] == []  # compared again, with the rank that came

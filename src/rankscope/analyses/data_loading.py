@@ -101,6 +101,8 @@ def headline(frame: pl.DataFrame) -> Headline | None:
         return None
     worst = greatest(frame, "exposed_ns")
     if worst is None:
+        if not total_of(frame, "loading_ns"):
+            return Headline.of("Nothing in these traces says that it loads data.")
         return Headline.of("No step waits for its data.")
     return Headline.of(
         "Waiting for data takes {share} of the steps’ time; at worst {worst} in one step, on rank {rank}.",

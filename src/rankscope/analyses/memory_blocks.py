@@ -55,13 +55,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     """The ranks below one another; and which of them could not be paired."""
     frame = concat_ranks(parts, COLUMNS)
     known = set(frame["rank"].to_list()) if frame.height else set()
-    silent = sorted(
-        {
-            info.rank
-            for info in inputs.traces
-            if info.rank is not None and info.rank not in known and _recorded(info.counts)
-        }
-    )
+    silent = sorted(set(inputs.results["memory"]["rank"].drop_nulls().to_list()) - known)
     if not silent:
         return frame, []
     finding = Finding(
@@ -69,16 +63,10 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
         severity="info",
         title="allocations cannot be paired with releases: these traces write no addresses",
         ranks=tuple(silent),
-        evidence=(Evidence("ranks", len(silent), "count"),),
+        evidence=(Evidence("ranks without addresses", len(silent), "count"),),
         advice="Record with a newer PyTorch: it writes the address of each allocation.",
     )
     return frame, [finding]
-
-
-def _recorded(counts: object) -> bool:
-    """Whether a file has allocations at all, by its events' counts."""
-    named = counts if isinstance(counts, dict) else {}
-    return any(kind.partition(" ")[0] in ("i", "I") and number > 0 for kind, number in named.items())
 
 
 analysis = Analysis(
@@ -87,6 +75,7 @@ analysis = Analysis(
     columns=COLUMNS,
     per_rank=per_rank,
     across_ranks=across_ranks,
+    requires=("memory",),
     reads={
         "memory_events": MEMORY_COLUMNS,
         "host_ops": ("start_ns", "end_ns", "name", "pid", "tid"),

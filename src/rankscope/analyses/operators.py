@@ -261,7 +261,7 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     if most is None:
         return None
     return Headline.of(
-        "{name} takes {share} of the {where} time of all operators: {total} in {calls} calls.",
+        "{name} takes {share} of the {where} time of all operators: {total} in {calls} calls over all ranks.",
         name=(most["name"], ""),
         share=(most[column] / total, "ratio"),
         where=("device" if column.startswith("device") else "host", ""),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -54,11 +54,12 @@ class Loaded:
         return max((info.world_size for info in self.infos if info.world_size), default=None)
 
 
-def load_run(found: Found, wanted: str | None, options: Options, tasks: Tasks) -> Loaded:
+def load_run(found: Found, wanted: str | None, options: Options, tasks: Tasks, had: Collection[str] = ()) -> Loaded:
     """Read the files: from the cache, or now.
 
     Args:
         wanted: which run, where there are several: the start of its id, or ``latest``.
+        had: files of the run that is read again. Where any is left, the run that has it is meant.
 
     Raises:
         NoTracesError: none of them is a trace that can be read.
@@ -91,8 +92,9 @@ def load_run(found: Found, wanted: str | None, options: Options, tasks: Tasks) -
     for trace in traces:
         if trace.info.run_id is not None:
             runs.setdefault(trace.info.run_id, []).append(trace.info)
+    kept = [name for name, infos in runs.items() if any(info.path in had for info in infos)]
     try:
-        label = choose_run(runs, wanted, where, how_apart(nameless))
+        label = kept[0] if len(kept) == 1 else choose_run(runs, wanted, where, how_apart(nameless))
     except RunSelectionError as error:
         error.known = known_runs(runs)
         raise

@@ -125,6 +125,7 @@ class Run:
         self._found = found
         self._options = options
         self._wanted_run = run_id
+        self._had: frozenset[str] = frozenset()
         self._tasks = Tasks(executor, workers, progress)
         self._results: dict[Asked, Result] = {}
         self._diagnosed: list[Finding] | None = None
@@ -216,7 +217,7 @@ class Run:
     @cached_property
     def loaded(self) -> Loaded:
         """The run's files, read: from the cache, or now."""
-        return load_run(self._found, self._wanted_run, self._options, self._tasks)
+        return load_run(self._found, self._wanted_run, self._options, self._tasks, self._had)
 
     def load(self) -> Run:
         """Read the files now.
@@ -294,7 +295,7 @@ class Run:
         return Run(self._found, options, self._wanted_run, tasks.executor, tasks.workers, tasks.progress)
 
     def again(self, found: Found, progress: Progress | None = None) -> Run:
-        """The same run of files as they are now: those of its id, if it has one, else the latest.
+        """The same run of files as they are now: those of its id, else those that lie with the ones it had.
 
         Args:
             found: the files.
@@ -302,7 +303,10 @@ class Run:
         """
         tasks = self._tasks
         wanted = self.run_id or self._wanted_run
-        return Run(found, self._options, wanted, tasks.executor, tasks.workers, progress)
+        run = Run(found, self._options, wanted, tasks.executor, tasks.workers, progress)
+        if self.run_id is None:
+            run._had = frozenset(info.path for info in self.loaded.infos)
+        return run
 
     def kept(self) -> AbstractContextManager[None]:
         """Within this, workers stay from one call to the next."""

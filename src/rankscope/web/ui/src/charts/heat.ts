@@ -93,7 +93,7 @@ export function heatMap(context: Pick<ViewContext, "onLeave">, spec: HeatSpec): 
     columns.forEach((label, index) => { if (index % everyColumn === 0) c.fillText(fitted(c, label, Math.max(cell * everyColumn, LEAST_CELL)), Math.max(left + 20, left + (index + 0.5) * cell), 9); });
     if (inside) {
       c.fillStyle = text;
-      for (let i = 0; i < rows.length; i++) for (let j = 0; j < columns.length; j++) if (spec.what(i, j) !== null) c.fillText(fitted(c, inside(i, j), cell - 8), left + (j + 0.5) * cell, TOP + (i + 0.5) * row);
+      for (let i = 0; i < rows.length; i++) for (let j = 0; j < columns.length; j++) if (spec.what(i, j) !== null) c.fillText(whole(c, inside(i, j), cell - 8), left + (j + 0.5) * cell, TOP + (i + 0.5) * row);
     }
     if (at) {
       c.strokeStyle = text;
@@ -143,6 +143,11 @@ export function heatMap(context: Pick<ViewContext, "onLeave">, spec: HeatSpec): 
   });
   move(null);
   return h("div", {}, box, said);
+}
+
+/** What stands in a cell: all of it, else what comes before its colon. A number that is cut would be another one. */
+function whole(c: CanvasRenderingContext2D, label: string, width: number): string {
+  return c.measureText(label).width <= width ? label : fitted(c, label.split(":")[0] ?? "", width);
 }
 
 /** A label cut to a width, its end marked. */

@@ -2,7 +2,7 @@
 import type { Finding } from "../data/payload.ts";
 import { formatRanks } from "../format/ranks.ts";
 import { placeOf } from "../timeline/layout.ts";
-import { columnLabel, shownName } from "../format/text.ts";
+import { factLabel, shownName } from "../format/text.ts";
 import { exactCell, formatCell, formatDuration } from "../format/units.ts";
 import type { ViewContext } from "../views/view.ts";
 import { button } from "./controls.ts";
@@ -27,40 +27,40 @@ export function findingsList(context: ViewContext): HTMLElement {
   return h("div", {}, list, more);
 }
 
-/** Some findings, all at once. */
-export function findingItems(context: ViewContext, findings: readonly Finding[]): HTMLElement {
-  return h("ol", { class: "findings" }, findings.map((finding) => item(context, finding)));
+/** Some findings, all at once; those of another run lead nowhere `here`. */
+export function findingItems(context: ViewContext, findings: readonly Finding[], here = true): HTMLElement {
+  return h("ol", { class: "findings" }, findings.map((finding) => item(context, finding, here)));
 }
 
-function item(context: ViewContext, finding: Finding): HTMLElement {
+function item(context: ViewContext, finding: Finding, here = true): HTMLElement {
   return h("li", { class: `finding ${finding.severity}`, "data-testid": "finding", "data-finding": finding.id, tabindex: "-1" },
     h("div", { class: "finding-head" },
       h("span", { class: `severity ${finding.severity}` }, WORDS[finding.severity]),
       h("h3", {}, named(finding.title, 240)),
       finding.saving_ns === null ? null : h("span", { class: "saving", "data-value": finding.saving_ns, title: `${exactCell(finding.saving_ns, "ns")}, an upper bound` },
         "saves up to ", h("strong", {}, formatDuration(finding.saving_ns)), context.payload.run.steps.length > 0 ? " a step" : " of the window")),
-    facts(context, finding),
-    shown(context, finding),
+    facts(context, finding, here),
+    here ? shown(context, finding) : null,
     finding.advice === "" ? null : h("p", { class: "advice" }, inline(shownName(finding.advice, 1200))));
 }
 
 /** Where a finding can be seen. */
 function shown(context: ViewContext, finding: Finding): HTMLElement | null {
   const { rank, step } = placeOf(finding);
-  if (!context.served || (rank === null && step === null)) return null;
+  if (!context.served || (rank === null && step === null) || (rank !== null && !context.payload.run.ranks.includes(rank))) return null;
   return h("p", { class: "advice" }, h("a", { href: context.router.href("timeline", { ...(rank === null ? {} : { rank }), ...(step === null ? {} : { step }) }), "data-testid": "finding-place" },
     "Show it in the timeline", rank === null ? "" : `: rank ${rank}`, step === null ? "" : `${rank === null ? ":" : ","} step ${step}`));
 }
 
-function facts(context: ViewContext, finding: Finding): HTMLElement | null {
+function facts(context: ViewContext, finding: Finding, here: boolean): HTMLElement | null {
   const parts: HTMLElement[] = [];
   const fact = (name: string, value: Node | string, title: string | null = null, raw: string | null = null): void => {
-    parts.push(h("div", { "data-evidence": name, "data-value": raw }, h("dt", {}, columnLabel(shownName(name, 80))), h("dd", { title }, value)));
+    parts.push(h("div", { "data-evidence": name, "data-value": raw }, h("dt", {}, factLabel(shownName(name, 80))), h("dd", { title }, value)));
   };
   if (finding.ranks.length > 0) {
     const text = formatRanks(finding.ranks);
     const only = finding.ranks.length === 1 ? finding.ranks[0] : undefined;
-    const linked = only !== undefined && context.table("step_time") !== null;
+    const linked = here && only !== undefined && context.payload.run.ranks.includes(only) && context.table("step_time") !== null;
     fact(finding.ranks.length === 1 ? "rank" : "ranks", linked ? h("a", { href: context.router.href("steps", { rank: only }) }, text) : text);
   }
   if (finding.steps.length > 0) fact(finding.steps.length === 1 ? "step" : "steps", formatRanks(finding.steps));

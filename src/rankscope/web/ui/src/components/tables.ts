@@ -1,9 +1,10 @@
 /** The tables behind a view's pictures: each one click away, and fetched only then where a server holds it. */
 import type { Sort, Table } from "../data/table.ts";
-import { shortTitle } from "../format/text.ts";
+import { shortTitle, shownName } from "../format/text.ts";
 import { grouped } from "../format/units.ts";
 import type { ViewContext } from "../views/view.ts";
 import { sentence } from "./answer.ts";
+import { inline } from "./doc_text.ts";
 import { h, named } from "./dom.ts";
 import { analysisCaption, emptyState, errorState, truncationNote, workingState } from "./notes.ts";
 import { tableView } from "./table_view.ts";
@@ -62,7 +63,7 @@ function body(context: ViewContext, about: Fold): Node[] {
   const analysis = context.payload.analyses.get(name);
   const table = context.table(name);
   if (!analysis) return [notMade()];
-  const words = h("div", {}, h("p", { class: "fold-says" }, named(analysis.title, 200)), analysis.headline && !about.open ? h("p", { class: "caption" }, sentence(analysis.headline)) : null,
+  const words = h("div", {}, h("p", { class: "fold-says" }, inline(shownName(analysis.title, 200))), analysis.headline && !about.open ? h("p", { class: "caption" }, sentence(analysis.headline)) : null,
     analysisCaption(analysis), truncationNote(name, analysis));
   if (!table) return [words, emptyState("This analysis gave no rows.", "The traces hold nothing for it; its description says what it reads.")];
   const sort = about.sort && table.has(about.sort.column) ? about.sort : undefined;

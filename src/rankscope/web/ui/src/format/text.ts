@@ -40,6 +40,14 @@ export function columnLabel(column: string): string {
   return words === "" ? column : words.charAt(0).toUpperCase() + words.slice(1);
 }
 
+/** Names of code in a sentence: written as they are, or nobody finds them again. */
+const CODE = /::|\b[a-z]+[A-Z]|_\w*\d|\d\w*_|__/;
+
+/** What a fact is called: plain words, with names of code left alone. */
+export function factLabel(name: string): string {
+  return CODE.test(name) ? name : columnLabel(name);
+}
+
 const ACRONYMS: ReadonlySet<string> = new Set(["ddp", "fsdp", "gpu", "nccl"]);
 
 /** What to call a table where room is short: its analysis' name in words. */

@@ -49,7 +49,7 @@ export class Gutter {
         free = top + WORDS_NEED + 3;
       }
       const part = this.#part(row, kind ?? RowKind.Lane);
-      if (part) parts.push(styled(part, { top: `${RULER + Math.max(0, top - (size < WORDS_NEED ? 5 : 0))}px`, height: `${Math.max(size, WORDS_NEED)}px` }));
+      if (part) parts.push(styled(part, { top: `${RULER + Math.max(0, top - Math.max(0, WORDS_NEED - size) / 2)}px`, height: `${Math.max(size, WORDS_NEED)}px` }));
     }
     this.element.replaceChildren(...parts);
     if (inside && focused !== undefined) this.element.querySelector<HTMLElement>(`[data-row="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });

@@ -60,6 +60,13 @@ function asked(context: ViewContext, served: Served): Query | null {
   return a === undefined || b === undefined ? null : { with: undefined, ranks: `${Math.min(a, b)},${Math.max(a, b)}` };
 }
 
+/** Two runs from the older to the younger: what came of a change, whichever of them is looked at. */
+function inOrder(served: Served, query: Query): Readonly<Record<string, string | undefined>> {
+  const shown = served.api.run ?? served.shown;
+  const place = (key: string | undefined): number => served.runs.findIndex((run) => run.key === key);
+  return query.with !== undefined && place(query.with) < place(shown) ? { run: query.with, with: shown } : query;
+}
+
 function otherRuns(served: Served): typeof served.runs {
   const shown = served.api.run ?? served.shown;
   return served.runs.filter(({ key }) => key !== shown);
@@ -105,14 +112,16 @@ function compare(context: ViewContext, served: Served, query: Query, place: HTML
       }
     }
     place.replaceChildren(workingState("Comparing …", null));
-    const answer = await served.api.json<Answer>("diff", query);
-    if (!left) place.replaceChildren(...shown(context, answer));
+    const asking = inOrder(served, query);
+    const answer = await served.api.json<Answer>("diff", asking);
+    if (!left) place.replaceChildren(...shown(context, answer, query.with === undefined ? null : asking === query ? "a" : "b"));
   };
   place.replaceChildren(workingState("Comparing …", null));
   ask().catch(failed);
 }
 
-function shown(context: ViewContext, answer: Answer): HTMLElement[] {
+/** `here` is which of two runs the page shows: links of the other's findings would lead into this one. */
+function shown(context: ViewContext, answer: Answer, here: "a" | "b" | null): HTMLElement[] {
   const analysis = readAnalysis("diff", answer.table);
   if (typeof analysis === "string") return [emptyState("The comparison cannot be shown.", analysis)];
   const table = new Table(analysis);
@@ -129,8 +138,8 @@ function shown(context: ViewContext, answer: Answer): HTMLElement[] {
     h("div", { class: "controls" }, selector("diff-section", "Compared:", sections.map((value) => ({ value, label: columnLabel(value) })), section, (value) => context.router.update({ section: value }))),
     ...[greatest(table, rows)].filter((part): part is HTMLElement => part !== null),
     tableView(context, { name: "diff", table, rows, unitOf: (row, column) => (IN_UNIT.has(column) ? String(table.cell(row, "unit") ?? "") : null), caption: `What differs: ${section}` }),
-    ...([["Only in the second", gained], ["Only in the first", lost]] as const).filter(([, list]) => list.length > 0)
-      .map(([title, list]) => h("section", {}, h("h3", {}, `Findings: ${title.toLowerCase()}`), findingItems(context, list))),
+    ...([["b", gained], ["a", lost]] as const).filter(([, list]) => list.length > 0)
+      .map(([of, list]) => h("section", {}, h("h3", {}, "Findings: only in ", named(name(of === "b" ? b : a), 60)), findingItems(context, list, here === null || here === of))),
   ];
 }
 
@@ -145,7 +154,7 @@ function verdict(table: Table, a: string, b: string): HTMLElement {
     before === null || after === null ? "no step is known in both." : [row === undefined ? "" : `${columnLabel(String(table.cell(row, "name") ?? "step")).toLowerCase()} `,
       h("strong", { "data-value": before }, formatCell(before, unit)), " → ", h("strong", { "data-value": after }, formatCell(after, unit)),
       ratio === null ? "" : [", ", h("strong", { "data-value": ratio }, `${ratio > 0 ? "+" : ""}${formatRatio(ratio)}`)],
-      certain === true ? ", more than chance." : certain === false ? ", within the spread." : ": too few steps to tell it from chance."]);
+      certain === true ? ", more than chance." : certain === false ? ", not more than chance." : ": too few steps to tell it from chance."]);
 }
 
 /** What changed most in a section, longer and shorter. */
@@ -157,7 +166,7 @@ function greatest(table: Table, rows: readonly number[]): HTMLElement | null {
     const [change, ratio, unit] = [table.number(row, "change") ?? 0, table.number(row, "change_ratio"), String(table.cell(row, "unit") ?? "")];
     const more = change > 0;
     return {
-      label: [named(String(table.cell(row, "name") ?? "unnamed"), 90), h("small", {}, more ? " · more" : " · less")], value: Math.abs(change), unit, category: more ? "waiting" as const : "memory" as const,
+      label: [named(table.cell(row, "section") === "steps" ? columnLabel(String(table.cell(row, "name"))) : String(table.cell(row, "name") ?? "unnamed"), 90), h("small", {}, more ? " · more" : " · less")], value: Math.abs(change), unit, category: more ? "waiting" as const : "memory" as const,
       note: `${ratio === null ? MISSING : `${more ? "+" : ""}${formatRatio(ratio)}`}${table.cell(row, "significant") === true ? ", more than chance" : ""}`,
     };
   });

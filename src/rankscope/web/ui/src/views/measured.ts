@@ -35,10 +35,12 @@ export const measured: View = {
 /** Three shares that are all called communication overhead, each named for what it is. */
 function overheads(context: ViewContext, scaling: Table | null, overhead: Table | null): HTMLElement {
   const largest = scaling ? scaling.sorted(scaling.rows(), { column: "ranks", descending: true }).find((row) => scaling.number(row, "derived_overhead") !== null) : undefined;
+  const measured = overhead ?? scaling;
+  const traced = measured?.number(overhead ? 0 : largest ?? 0, "traced_overhead") ?? null;
   const kinds = [
     { name: "measured", value: overhead?.number(0, "measured_overhead") ?? (largest === undefined ? null : scaling?.number(largest, "measured_overhead") ?? null), how: "(T with sync − T without) / T with, gradient synchronisation off and on in turn", command: "rankscope measure overhead" },
     { name: "derived", value: largest === undefined ? null : scaling?.number(largest, "derived_overhead") ?? null, how: "1 − efficiency, at the most ranks that were measured", command: "rankscope measure scaling" },
-    { name: "traced", value: context.table("overview")?.number(0, "exposed_share") ?? null, how: "exposed communication by the steps’ windows, from these traces", command: "" },
+    { name: "traced", value: traced ?? context.table("overview")?.number(0, "exposed_share") ?? null, how: `exposed communication by the steps’ windows, from ${traced === null ? "these traces" : "the traces of the job that was measured"}`, command: "" },
   ];
   return h("section", { "aria-labelledby": "overheads-title" }, h("h3", { id: "overheads-title" }, "Communication overhead, three ways"),
     h("dl", { class: "run-facts" }, kinds.map(({ name, value, how, command }) => h("div", {}, h("dt", {}, name),
