@@ -487,3 +487,16 @@ def test_the_command_lists_machines(rankscope):
     code, out, _ = rankscope("machines")
     assert code == 0
     assert all(name in out for name in OURS)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"filesystems": "home"}, "is not told which filesystems"),
+        ({"directives": ("exclusive",)}, "is no option of slurm"),
+        ({"container": "image.sif", "container_command": "docker"}, "container command 'docker' is not known"),
+    ],
+)
+def test_what_the_script_could_not_do_is_refused(given, said):
+    with pytest.raises(ConfigError, match=said):
+        JobRequest("slurm", ("train.py",), **given).resolved()

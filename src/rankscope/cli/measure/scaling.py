@@ -51,7 +51,8 @@ def scaling(
     """How the job scales: step time, speed-up, efficiency and overheads for each number of ranks.
 
     A plain process, the job of one rank and those of more, each repeated, all interleaved. Results are kept: with the
-    same `-o` and arguments it goes on where it was ended. A size that fails is reported, and the others go on.
+    same `-o` and arguments it goes on where it was ended. A size that fails is reported, and the others go on; the exit
+    status is 1 then.
     """
     target = o.target_of_words(words)
     if strong and global_batch is not None and not any(BATCH in word for word in target.words):
@@ -89,3 +90,5 @@ def scaling(
     if plot is not None:
         curve.draw(result, plot)
         typer.echo(f"curve: {os.fspath(plot)}", err=True)
+    if any(size.state == "failed" for size in result.sizes):
+        raise typer.Exit(1)

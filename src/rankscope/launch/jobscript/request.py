@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 
 from rankscope.errors import ConfigError
 from rankscope.launch.hooked import take_options
@@ -15,6 +16,8 @@ RUN_NAME = "E{epochs}_N{nodes}_R{ranks}_{time}"
 RUN_NAME_VARIABLES = {"epochs": "EPOCHS", "nodes": "NODES", "ranks": "RANKS", "time": "TIME", "job": "JOB"}
 _DEFAULT_LAUNCHER = {"slurm": "srun", "pbs": "mpiexec", "flux": "flux"}
 _MOST = 1_000_000
+CONTAINERS = ("apptainer", "singularity")
+"""Whose options the script uses; another program has others."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,11 @@ class JobRequest:
             epochs=self.epochs if self.epochs is not None else _epochs(self.command),
         )
         full._check()
+        if self.filesystems is not None and self.scheduler != "pbs":
+            raise ConfigError(
+                f"{self.scheduler} is not told which filesystems a job needs",
+                hint="leave --filesystems out: it is PBS's",
+            )
         return full
 
     def _check(self) -> None:
@@ -135,6 +143,10 @@ class JobRequest:
                 directive_value(what, text)
         for line in (*self.directives, *self.machine.directives_lines):
             directive_value("directive", line, blanks=True)
+            if not line.startswith("-"):
+                raise ConfigError(f"directive {line!r} is no option of {self.scheduler}", hint=f"--directive=--{line}")
+        if self.container_command is not None:
+            _one_of("container command", PurePath(self.container_command).name, CONTAINERS)
         for setting in self.environment:
             name, equals, _ = setting.partition("=")
             if not equals:
