@@ -15,7 +15,7 @@ from rankscope.results import Evidence, Finding, Inputs, Rule
 from rankscope.rules.measures import recording_adds, severity_of, spoken, step_ns, steps_of, worth_it
 
 _SHARE = 0.5
-_MANY = 0.25
+_MANY = 0.5
 """Of a step on the CPU: every model has some short operators, and these are no matter."""
 
 
