@@ -2,14 +2,14 @@
 import { button, selector } from "../components/controls.ts";
 import { h, named, type Child } from "../components/dom.ts";
 import type { Payload } from "../data/payload.ts";
-import type { Served } from "../data/served.ts";
+import type { Source } from "../data/source.ts";
 import { counted, formatRanks } from "../format/ranks.ts";
 import { shownName } from "../format/text.ts";
 import { currentTheme, setTheme, type Theme } from "../theme/theme.ts";
 import { formatHash, parseHash } from "./router.ts";
 import { phaseText } from "./shell.ts";
 
-export function header(payload: Payload, runName: string, served: Served | null): HTMLElement {
+export function header(payload: Payload, runName: string, served: Source | null): HTMLElement {
   const { run } = payload;
   const devices = [...new Set(run.devices)];
   const ranks = run.world_size !== null && run.world_size !== run.ranks.length ? `${run.ranks.length} of ${run.world_size}` : String(run.ranks.length);
@@ -25,14 +25,14 @@ export function header(payload: Payload, runName: string, served: Served | null)
     served && served.working ? progress(served) : null);
 }
 
-function progress(served: Served): HTMLElement {
+function progress(served: Source): HTMLElement {
   const { done, total } = served.state;
   return h("div", { class: "progress", role: "status", "data-testid": "progress" },
     h("progress", total > 0 ? { value: done, max: total, "aria-label": "How far the server is" } : { "aria-label": "The server is at work" }),
     h("span", {}, `${phaseText(served)}${total > 0 ? ` (${done} of ${total})` : ""}`));
 }
 
-function runChooser(served: Served): HTMLElement | null {
+function runChooser(served: Source): HTMLElement | null {
   const shown = served.api.run ?? served.shown;
   if (served.runs.length < (served.runs.some(({ key }) => key === shown) ? 2 : 1)) return null;
   const none = served.runs.some(({ key }) => key === shown) ? [] : [{ value: shown, label: "Choose a run …" }];

@@ -4,14 +4,14 @@ import { button } from "../components/controls.ts";
 import { append, h, named, type Child } from "../components/dom.ts";
 import { emptyState, errorState, workingState } from "../components/notes.ts";
 import type { Payload } from "../data/payload.ts";
-import type { Served } from "../data/served.ts";
+import type { Source } from "../data/source.ts";
 import { baseName, shownName } from "../format/text.ts";
 import { GROUPS, viewOf, viewsOf } from "../views/registry.ts";
 import { tablesOf, type Group, type View } from "../views/view.ts";
 import { header } from "./header.ts";
 import { Router, type Place } from "./router.ts";
 
-export function showPage(root: HTMLElement, opened: Payload, served: Served | null): void {
+export function showPage(root: HTMLElement, opened: Payload, served: Source | null): void {
   const payloadNow = (): Payload => served?.payload ?? opened;
   const table = tablesOf(opened);
   const router = new Router((place) => (moving && place.view === current ? moving(place) : show(place)));
@@ -151,7 +151,7 @@ export function showPage(root: HTMLElement, opened: Payload, served: Served | nu
   show(router.place());
 }
 
-export function phaseText(served: Served): string {
+export function phaseText(served: Source): string {
   const { phase, what } = served.state;
   const words = { reading: "Reading the traces", analysing: "Comparing the ranks", drawing: "Making the timeline" }[phase] ?? "Working";
   return `${words} …${what === "" ? "" : ` ${shownName(what, 120)}`}`;

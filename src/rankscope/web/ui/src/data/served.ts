@@ -15,8 +15,6 @@ interface Summary {
   readonly analyses?: Readonly<Record<string, { title?: unknown; doc?: unknown; headline?: unknown; columns?: unknown; rows?: unknown; state?: unknown }>>;
 }
 
-export type { Source as Served } from "./source.ts";
-
 export class ServedRun implements Source {
   readonly api: Api;
   readonly live = true;

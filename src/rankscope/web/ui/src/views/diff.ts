@@ -7,7 +7,7 @@ import { emptyState, workingState } from "../components/notes.ts";
 import { tableView } from "../components/table_view.ts";
 import { ApiError, type ServerState } from "../data/api.ts";
 import type { Finding, RunInfo } from "../data/payload.ts";
-import type { Served } from "../data/served.ts";
+import type { Source } from "../data/source.ts";
 import { Table } from "../data/table.ts";
 import { readAnalysis, readFinding, readRun } from "../data/validate.ts";
 import { counted } from "../format/ranks.ts";
@@ -50,7 +50,7 @@ export const diff: View = {
 type Query = Readonly<Record<"with" | "ranks", string | undefined>>;
 
 /** What the address asks for; without a word the run before or after this one, else the slowest rank against its neighbour. */
-function asked(context: ViewContext, served: Served): Query | null {
+function asked(context: ViewContext, served: Source): Query | null {
   const { params } = context.place;
   const others = otherRuns(served);
   const other = params.get("with");
@@ -61,13 +61,13 @@ function asked(context: ViewContext, served: Served): Query | null {
 }
 
 /** Two runs from the older to the younger: what came of a change, whichever of them is looked at. */
-function inOrder(served: Served, query: Query): Readonly<Record<string, string | undefined>> {
+function inOrder(served: Source, query: Query): Readonly<Record<string, string | undefined>> {
   const shown = served.api.run ?? served.shown;
   const place = (key: string | undefined): number => served.runs.findIndex((run) => run.key === key);
   return query.with !== undefined && place(query.with) < place(shown) ? { run: query.with, with: shown } : query;
 }
 
-function otherRuns(served: Served): typeof served.runs {
+function otherRuns(served: Source): typeof served.runs {
   const shown = served.api.run ?? served.shown;
   return served.runs.filter(({ key }) => key !== shown);
 }
@@ -80,7 +80,7 @@ function twoRanks(context: ViewContext): [number | undefined, number | undefined
   return [of("a") ?? ranks.find((rank) => rank !== b), b];
 }
 
-function choosers(context: ViewContext, served: Served): HTMLElement {
+function choosers(context: ViewContext, served: Source): HTMLElement {
   const others = otherRuns(served);
   const { ranks } = context.payload.run;
   const query = asked(context, served);
@@ -94,7 +94,7 @@ function choosers(context: ViewContext, served: Served): HTMLElement {
     withRanks && choose("a", "Rank", a, b), withRanks && choose("b", "against rank", b, a));
 }
 
-function compare(context: ViewContext, served: Served, query: Query, place: HTMLElement): void {
+function compare(context: ViewContext, served: Source, query: Query, place: HTMLElement): void {
   let left = false;
   context.onLeave(() => { left = true; });
   const failed = (error: unknown): void => {

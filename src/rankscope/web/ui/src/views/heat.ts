@@ -8,7 +8,7 @@ import { tableView } from "../components/table_view.ts";
 import { ApiError } from "../data/api.ts";
 import { Table } from "../data/table.ts";
 import type { AnalysisPayload, Cell } from "../data/payload.ts";
-import type { Served } from "../data/served.ts";
+import type { Source } from "../data/source.ts";
 import { leadTo, type ViewContext } from "./view.ts";
 
 interface Heat {
@@ -27,7 +27,7 @@ const KINDS = [
 ] as const;
 
 /** Both pictures, or the first alone. */
-export function heatSections(context: ViewContext, served: Served, both = true): HTMLElement {
+export function heatSections(context: ViewContext, served: Source, both = true): HTMLElement {
   const place = h("div", { class: "heat-place" });
   if (!served.isReady("heat")) {
     if (served.working) place.append(workingState("Comparing the ranks step by step …", null));

@@ -1,7 +1,7 @@
 /** What a view is, and what it is given. One file a view; registry.ts puts them in order. */
 import type { Place, Router } from "../app/router.ts";
 import type { AnalysisPayload, Payload } from "../data/payload.ts";
-import type { Served } from "../data/served.ts";
+import type { Source } from "../data/source.ts";
 import { Table } from "../data/table.ts";
 
 export interface ViewContext {
@@ -11,7 +11,7 @@ export interface ViewContext {
   /** The table of an analysis, or null where the report has none or it is empty. */
   table(name: string): Table | null;
   /** The server, or null in a report. */
-  readonly served: Served | null;
+  readonly served: Source | null;
   /** Runs when the reader leaves the view. */
   onLeave(done: () => void): void;
   /** The view takes changes of its own place (Back, a link) itself, instead of being drawn anew. */
@@ -57,7 +57,7 @@ export function hasTimeline(context: Pick<ViewContext, "served">): boolean {
 }
 
 /** Whether a server stands behind the page that can be asked to compare; a report that answers for its own timeline is none. */
-export function isLive(served: Served | null): served is Served {
+export function isLive(served: Source | null): served is Source {
   return served?.live === true;
 }
 
