@@ -9,7 +9,8 @@ import pytest
 from rankscope.errors import ConfigError
 from rankscope.measure.affinities import bind, flags
 from rankscope.measure.topology import read_host
-from rankscope.rundir.cpus import parse_cpus, write_cpus
+from rankscope.rundir.cpus import parse_cpus
+from rankscope.rundir.ranges import as_ranges
 
 
 def write(path, text):
@@ -28,7 +29,7 @@ def sysfs(root, sockets=2, cores=4, threads=2, devices=()):
                 own.append(cpu)
                 write(root / f"devices/system/cpu/cpu{cpu}/topology/physical_package_id", socket)
                 write(root / f"devices/system/cpu/cpu{cpu}/topology/core_id", core)
-        write(root / f"devices/system/node/node{socket}/cpulist", write_cpus(own))
+        write(root / f"devices/system/node/node{socket}/cpulist", as_ranges(own))
     for address, vendor, kind, node in devices:
         folder = root / "bus/pci/devices" / address
         write(folder / "vendor", vendor)
@@ -180,4 +181,4 @@ def test_no_lists_of_cpus(text):
 
 
 def test_lists_go_there_and_back():
-    assert write_cpus(parse_cpus("8,0-3,2")) == "0-3,8"
+    assert as_ranges(parse_cpus("8,0-3,2")) == "0-3,8"

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from rankscope.rundir.manifest import redact
+from rankscope.rundir.ranges import as_ranges
 
 SETTINGS = re.compile(
     r"(?:NCCL|RCCL|CCL|GLOO|TORCH|PYTORCH|TORCHINDUCTOR|TRITON|CUDA|CUBLAS|CUDNN|HIP|HSA|ROCR|ROCM|ZE|ONEAPI|SYCL|UR|"
@@ -108,14 +109,3 @@ def numa_nodes(cores: Iterable[int]) -> set[int]:
             for entry in Path(f"/sys/devices/system/cpu/cpu{core}").glob("node[0-9]*"):
                 found.add(int(entry.name.removeprefix("node")))
     return found
-
-
-def as_ranges(numbers: Iterable[int]) -> str:
-    """``{0, 1, 2, 5}`` as ``0-2,5``."""
-    parts: list[list[int]] = []
-    for number in sorted(numbers):
-        if parts and number == parts[-1][1] + 1:
-            parts[-1][1] = number
-        else:
-            parts.append([number, number])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)

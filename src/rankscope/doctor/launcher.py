@@ -10,6 +10,7 @@ from dataclasses import fields as dataclass_fields
 from rankscope.doctor.check import Check
 from rankscope.errors import ConfigError, LauncherError
 from rankscope.rundir.config import ENVIRONMENT_PREFIX, CaptureConfig, variable_of
+from rankscope.rundir.cpus import usable_cpus
 from rankscope.rundir.launcher import Identity, identify
 
 _OWN = ("RANKSCOPE_CACHE", "RANKSCOPE_HOOK", "RANKSCOPE_MACHINES")
@@ -30,15 +31,8 @@ def checks(environ: Mapping[str, str], cores: int | None = None, allowed: int | 
     else:
         yield _who(who)
         yield from _torch_variables(who, environ)
-        yield from _cores(who, environ, cores or os.cpu_count() or 1, allowed or _allowed())
+        yield from _cores(who, environ, cores or os.cpu_count() or 1, allowed or len(usable_cpus()))
     yield from _settings(environ)
-
-
-def _allowed() -> int:
-    try:
-        return len(os.sched_getaffinity(0))  # type: ignore[attr-defined, unused-ignore]
-    except AttributeError:
-        return os.cpu_count() or 1
 
 
 def _who(who: Identity) -> Check:

@@ -16,7 +16,8 @@ from collections.abc import Sequence
 
 from rankscope.errors import ConfigError
 from rankscope.measure.topology import Core, Host
-from rankscope.rundir.cpus import parse_cpus, write_cpus
+from rankscope.rundir.cpus import parse_cpus
+from rankscope.rundir.ranges import as_ranges
 
 NONE, COMPACT, SPREAD, NUMA, LIST = "none", "compact", "spread", "numa", "list"
 NAMES = (NONE, COMPACT, SPREAD, NUMA, LIST)
@@ -82,15 +83,13 @@ def flags(cpus: Sequence[str], host: Host) -> dict[str, str]:
 
 
 def _given(given: str | None, host: Host, ranks: int) -> list[str]:
-    lists = [write_cpus(parse_cpus(part)) for part in (given or "").split(":") if part.strip()]
+    lists = [as_ranges(parse_cpus(part)) for part in (given or "").split(":") if part.strip()]
     if len(lists) != ranks:
         raise ConfigError(f"{len(lists)} lists of CPUs for {ranks} ranks of a host", hint="write --list 0-3:4-7")
     known = {cpu for core in host.cores for cpu in core.cpus}
     strange = sorted({cpu for text in lists for cpu in parse_cpus(text)} - known)
     if strange:
-        raise ConfigError(
-            f"CPUs {write_cpus(strange)} may not be used here", hint=f"those that may: {write_cpus(known)}"
-        )
+        raise ConfigError(f"CPUs {as_ranges(strange)} may not be used here", hint=f"those that may: {as_ranges(known)}")
     return lists
 
 
@@ -120,4 +119,4 @@ def _share(cores: int, ranks: int, wanted: int | None) -> int:
 
 def _of(cores: Sequence[Core], first: int, count: int) -> str:
     picked = [cores[(first + k) % len(cores)] for k in range(min(count, len(cores)))]
-    return write_cpus(cpu for core in picked for cpu in core.cpus)
+    return as_ranges(cpu for core in picked for cpu in core.cpus)

@@ -13,7 +13,8 @@ from typing import Any
 
 from rankscope.errors import ConfigError
 from rankscope.measure.results import NumaNode, Topology, TopologyDevice
-from rankscope.rundir.cpus import parse_cpus, usable_cpus, write_cpus
+from rankscope.rundir.cpus import parse_cpus, usable_cpus
+from rankscope.rundir.ranges import as_ranges
 
 _VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}
 _CLASSES = ("0x0302", "0x0380", "0x1200")
@@ -51,11 +52,11 @@ class Host:
     def topology(self) -> Topology:
         """As results carry it."""
         return Topology(
-            cpus=write_cpus(cpu for core in self.cores for cpu in core.cpus),
+            cpus=as_ranges(cpu for core in self.cores for cpu in core.cpus),
             sockets=len({core.socket for core in self.cores}),
             cores=len(self.cores),
             nodes=[
-                NumaNode(node, write_cpus(cpu for core in self.cores if core.node == node for cpu in core.cpus))
+                NumaNode(node, as_ranges(cpu for core in self.cores if core.node == node for cpu in core.cpus))
                 for node in self.nodes
             ],
             devices=list(self.devices),

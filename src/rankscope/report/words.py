@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import unicodedata
 
+from rankscope.rundir.ranges import runs_of
+
 _TIME = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
 _SIZE = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 # Controls, of which escapes are some; characters that turn the direction of writing, hide, or end a line; and halves of
@@ -65,10 +67,4 @@ def cell(value: object, unit: str) -> str:
 
 def ranks_text(ranks: list[int] | tuple[int, ...]) -> str:
     """Ranks as people write them: `0–3, 7`."""
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    return ", ".join(str(first) if first == last else f"{first}–{last}" for first, last in runs) or "none"
+    return ", ".join(str(first) if first == last else f"{first}–{last}" for first, last in runs_of(ranks)) or "none"

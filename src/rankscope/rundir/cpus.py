@@ -7,7 +7,7 @@ that is measured.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from rankscope.errors import ConfigError
 from rankscope.rundir.launcher import identify
@@ -32,17 +32,6 @@ def parse_cpus(text: str) -> list[int]:
             raise ConfigError(f"{part[:40]!r} is no range of CPUs", hint="write the smaller number first")
         found.update(range(low, high + 1))
     return sorted(found)
-
-
-def write_cpus(cpus: Iterable[int]) -> str:
-    """``0-3,8`` of numbers."""
-    runs: list[list[int]] = []
-    for cpu in sorted(set(cpus)):
-        if runs and cpu == runs[-1][1] + 1:
-            runs[-1][1] = cpu
-        else:
-            runs.append([cpu, cpu])
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
 
 
 def usable_cpus() -> list[int]:

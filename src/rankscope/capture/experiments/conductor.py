@@ -27,7 +27,7 @@ from rankscope.capture.experiments.clocks import Clock, HostClock, clock_for, la
 from rankscope.capture.experiments.modules import Model
 from rankscope.capture.experiments.phases import BACKWARD, FORWARD, OPTIMIZER, Phases
 from rankscope.capture.optimizers import Primary
-from rankscope.rundir.cpus import usable_cpus, write_cpus
+from rankscope.rundir.cpus import usable_cpus
 from rankscope.rundir.measurement import (
     COMPLETE,
     EARLY,
@@ -40,6 +40,7 @@ from rankscope.rundir.measurement import (
     read_plan,
     write_measurement,
 )
+from rankscope.rundir.ranges import as_ranges
 
 _WARM_UP, _SETTLE, _COUNT, _TRACE, _OVER = range(5)
 _TRACE_WARMUP = 2
@@ -304,7 +305,7 @@ class Conductor:
                 wrapper=model.wrapper if model is not None else None,
                 batch=self._phases.batch,
                 buckets=tuple(_buckets(model)),
-                cpus=write_cpus(usable_cpus()),
+                cpus=as_ranges(usable_cpus()),
                 blocks=tuple(self._blocks),
                 latency_ns=tuple(self._latency),
                 notes=tuple(notes),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 
 from rankscope.errors import ConfigError
+from rankscope.rundir.cpus import parse_cpus
 
 _MOST = 4096
 
@@ -17,14 +17,13 @@ def parse_cpu_list(text: str, path: str | os.PathLike[str] | None = None) -> tup
     Raises:
         ConfigError: it is no list of cores.
     """
-    cores: set[int] = set()
-    for part in text.split(","):
-        match = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", part.strip(), re.ASCII)
-        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-        if first > last or last >= _MOST:
-            raise ConfigError(f"{text!r} is no list of cores", path=path, hint="for example 0-7,32-39")
-        cores.update(range(first, last + 1))
-    return tuple(sorted(cores))
+    try:
+        cores = parse_cpus(text)
+    except ConfigError:
+        cores = []
+    if not cores or cores[-1] >= _MOST:
+        raise ConfigError(f"{text!r} is no list of cores", path=path, hint="for example 0-7,32-39")
+    return tuple(cores)
 
 
 def pals_binding(cores: Sequence[str]) -> str:
