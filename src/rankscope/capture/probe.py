@@ -10,6 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 
 def main() -> None:
@@ -47,7 +48,7 @@ def _backends() -> dict[str, object]:
     }
     found: dict[str, object] = {name: bool(ask()) for name, ask in asked.items()}
     if found["nccl"]:
-        found["nccl_version"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+        found["nccl_version"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]  # torch has no types here
     return found
 
 
@@ -55,7 +56,8 @@ def _profiler() -> dict[str, object]:
     import torch
 
     return {
-        "kineto": bool(torch.autograd.profiler.kineto_available()),  # type: ignore[attr-defined]
+        "kineto": bool(torch.autograd.profiler.kineto_available()),  # type: ignore[attr-defined]  # it comes from C++
+        # torch has no types here.
         "activities": sorted(a.name for a in torch.profiler.supported_activities()),  # type: ignore[no-untyped-call]
     }
 
@@ -69,7 +71,7 @@ def _cuda() -> dict[str, object]:
     why = None
     if not torch.cuda.is_available():
         try:
-            torch.cuda.init()  # type: ignore[no-untyped-call]
+            torch.cuda.init()  # type: ignore[no-untyped-call]  # torch has no types here
         except Exception as error:
             why = str(error)
     devices = [_memory(torch.cuda, index) for index in range(torch.cuda.device_count() if why is None else 0)]
@@ -85,11 +87,11 @@ def _xpu() -> dict[str, object]:
     return {"count": xpu.device_count(), "devices": [_memory(xpu, index) for index in range(xpu.device_count())]}
 
 
-def _memory(module: object, index: int) -> dict[str, object]:
-    properties = module.get_device_properties(index)  # type: ignore[attr-defined]
+def _memory(module: Any, index: int) -> dict[str, object]:
+    properties = module.get_device_properties(index)
     found: dict[str, object] = {"name": str(properties.name), "total_bytes": int(properties.total_memory)}
     try:
-        found["free_bytes"] = int(module.mem_get_info(index)[0])  # type: ignore[attr-defined]
+        found["free_bytes"] = int(module.mem_get_info(index)[0])
     except Exception as error:  # a device that is in use exclusively, or an older torch
         found["error"] = str(error)
     return found

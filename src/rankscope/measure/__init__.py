@@ -4,3 +4,6 @@
 ``profiler.json``), ``files`` how, ``statistics`` the arithmetic, ``formulas`` what is computed of times, ``jobs`` how
 one is run, and there is a module for each experiment. What runs inside the job is in ``rankscope.capture.experiments``.
 """
+
+SCHEMA = 1
+"""Of the files that experiments write; it stands here for those who only look whether a file is one of them."""

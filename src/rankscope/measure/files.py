@@ -8,7 +8,8 @@ from typing import TypeVar
 import msgspec
 
 from rankscope.errors import RankscopeError
-from rankscope.measure.results import SCHEMA, AnyResult, Binding, Buckets, Overhead, ProfilerCost, Scaling
+from rankscope.measure import SCHEMA
+from rankscope.measure.results import AnyResult, Binding, Buckets, Overhead, ProfilerCost, Scaling
 
 KINDS: dict[str, type[AnyResult]] = {
     "overhead": Overhead,

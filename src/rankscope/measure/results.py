@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-SCHEMA = 1
+from rankscope.measure import SCHEMA
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ from typing import Any
 
 import polars as pl
 
+from rankscope.measure import SCHEMA
 from rankscope.results import Analysis, Column, Headline, Result
 
 PREFIX = "measured_"
-SCHEMA = 1
 MAX_BYTES = 16 << 20
 _INTERVAL = (("", ""), ("_low", ", lower end of its interval"), ("_high", ", upper end"))
 

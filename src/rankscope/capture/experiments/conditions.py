@@ -136,7 +136,7 @@ class Profiled(Condition):
 
     def __init__(self, model: Model, switches: list[str], folder: Path) -> None:
         super().__init__(model)
-        self._config = CaptureConfig(**dict.fromkeys(switches, True))  # type: ignore[arg-type]
+        self._config = CaptureConfig(**dict.fromkeys(switches, True))  # type: ignore[arg-type]  # names of switches
         self._folder = folder
         self._recording: Any = None
 

@@ -58,9 +58,8 @@ class Model:
 
         wrappers = Wrappers()
         wrappers.look()
-        said = [each for each in wrappers.describe() if each.get("kind") == DDP]
-        buckets: Any = [bucket for each in said for bucket in each["buckets"]]  # type: ignore[attr-defined]
-        return [int(bucket["bytes"]) for bucket in buckets]
+        said: list[Any] = [each for each in wrappers.describe() if each.get("kind") == DDP]
+        return [int(bucket["bytes"]) for each in said for bucket in each["buckets"]]
 
 
 def _is_module(item: object) -> bool:
