@@ -9,15 +9,15 @@ from pathlib import Path
 from rankscope.errors import ConfigError, LaunchError, RankscopeError
 from rankscope.measure.affinities import LIST, NONE, bind, flags
 from rankscope.measure.files import save
-from rankscope.measure.jobs import THREADS_NOTE, Outcome, Start, Target, Told, run, silent
+from rankscope.measure.jobs import THREADS_NOTE, Outcome, Start, Target, Told, begun, run, silent
 from rankscope.measure.results import Binding, BoundVariant
 from rankscope.measure.sampling import Sampling, load_average, setting_of
 from rankscope.measure.statistics import simple_time
 from rankscope.measure.topology import Host, read_host
 from rankscope.measure.variants import compare_jobs, recommend
-from rankscope.rundir.measurement import Plan
 
 _CONDITION = "step"
+_CONDITIONS = {_CONDITION: {"kind": "none"}}
 
 
 def measure_binding(
@@ -73,24 +73,9 @@ def measure_binding(
     for number, (repeat, name) in enumerate(order):
         if name in errors:
             continue
-        where = f"{name}, repeat {repeat + 1}"
-        told(where, number, len(order), "starting")
-
-        def within(text: str, where: str = where, number: int = number) -> None:
-            told(where, number, len(order), f"round {text}")
-
+        within = begun(told, f"{name}, repeat {repeat + 1}", number, len(order))
         folder = out / "jobs" / f"{name}-{repeat}"
-        plan = Plan(
-            out=str(folder.resolve()),
-            rounds=sampling.rounds([_CONDITION], repeat),
-            conditions={_CONDITION: {"kind": "none"}},
-            warmup=sampling.warmup_steps,
-            settle=sampling.settle_steps,
-            steps=sampling.block_steps,
-            limit_s=sampling.limit_s,
-            cpus=tuple(cpus[name]),
-            latency=True,
-        )
+        plan = sampling.plan(folder, _CONDITIONS, repeat, cpus=tuple(cpus[name]), latency=True)
         try:
             outcome = run(target, start, plan, timeout_s=sampling.timeout_s, within=within)
             _check(outcome, cpus[name])

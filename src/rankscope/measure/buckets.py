@@ -10,9 +10,9 @@ from typing import Any
 
 from rankscope.errors import ConfigError, LaunchError, RankscopeError
 from rankscope.measure.files import save
-from rankscope.measure.jobs import THREADS_NOTE, Outcome, Start, Target, Told, run, silent
+from rankscope.measure.jobs import THREADS_NOTE, Outcome, Start, Target, Told, begun, run, silent
 from rankscope.measure.results import Buckets, Traced, Variant
-from rankscope.measure.sampling import Sampling, load_average, setting_of
+from rankscope.measure.sampling import Sampling, load_average, repeated, setting_of
 from rankscope.measure.traced import read_traced
 from rankscope.measure.variants import compare_conditions, compare_jobs, recommend
 from rankscope.rundir.measurement import Plan
@@ -77,10 +77,7 @@ def measure_buckets(
         LaunchError: the script as it is fails, or wraps nothing.
     """
     load = load_average()
-    told(BASE, 0, 0, "starting")
-    first = _run(
-        target, start, sampling, out / "jobs" / "base-0", {}, 0, lambda text: told(BASE, 0, 0, f"round {text}")
-    )
+    first = _run(target, start, sampling, out / "jobs" / "base-0", {}, 0, begun(told, BASE, 0, 0))
     wrapper = first.ranks[0].wrapper
     if wrapper is None:
         raise LaunchError(
@@ -98,17 +95,8 @@ def measure_buckets(
 def _run(
     target: Target, start: Start, sampling: Sampling, folder: Path, wrapper: Settings, repeat: int, within: Any
 ) -> Outcome:
-    plan = Plan(
-        out=str(folder.resolve()),
-        rounds=sampling.rounds([BASE], repeat),
-        conditions=_NONE,
-        warmup=sampling.warmup_steps,
-        settle=sampling.settle_steps,
-        steps=sampling.block_steps,
-        limit_s=sampling.limit_s,
-        traced_steps=sampling.traced_steps if repeat == 0 else 0,
-        wrapper=wrapper,
-    )
+    traced = sampling.traced_steps if repeat == 0 else 0
+    plan = sampling.plan(folder, _NONE, repeat, traced_steps=traced, wrapper=wrapper)
     return run(target, start, plan, timeout_s=sampling.timeout_s, within=within)
 
 
@@ -133,12 +121,7 @@ def _in_jobs(
         if (repeat, name) == (0, BASE):
             jobs[name].append(first)
             continue
-        where = f"{name}, repeat {repeat + 1}"
-        told(where, number, len(order), "starting")
-
-        def within(text: str, where: str = where, number: int = number) -> None:
-            told(where, number, len(order), f"round {text}")
-
+        within = begun(told, f"{name}, repeat {repeat + 1}", number, len(order))
         place = list(every).index(name)
         try:
             folder = out / "jobs" / f"{'base' if name == BASE else f'variant{place}'}-{repeat}"
@@ -184,26 +167,11 @@ def _in_one_job(
     conditions = {**_NONE, **_FSDP2}
     # What was gathered ahead in the other way is used up by then.
     sampling = replace(sampling, settle_steps=max(2, sampling.settle_steps))
-    outcomes = []
-    for repeat in range(sampling.repeats):
-        folder = out / "jobs" / f"all-{repeat}"
-        plan = Plan(
-            out=str(folder.resolve()),
-            rounds=sampling.rounds(list(conditions), repeat),
-            conditions=conditions,
-            warmup=sampling.warmup_steps,
-            settle=sampling.settle_steps,
-            steps=sampling.block_steps,
-            limit_s=sampling.limit_s,
-        )
-        where = f"all variants, repeat {repeat + 1}"
-        told(where, repeat, sampling.repeats, "starting")
 
-        def within(text: str, where: str = where, repeat: int = repeat) -> None:
-            told(where, repeat, sampling.repeats, f"round {text}")
+    def plan(repeat: int) -> Plan:
+        return sampling.plan(out / "jobs" / f"all-{repeat}", conditions, repeat)
 
-        outcomes.append(run(target, start, plan, timeout_s=sampling.timeout_s, within=within))
-    told("", sampling.repeats, sampling.repeats, "")
+    outcomes = repeated(target, start, sampling, told, "all variants, repeat", plan)
     compared = compare_conditions(outcomes, list(conditions), BASE, sampling.seed)
     traced = read_traced(out / "jobs" / "base-0", out)[0] if sampling.traced_steps else None
     found = [

@@ -48,6 +48,12 @@ def silent(job: str, done: int, total: int, within: str) -> None:
     """Say nothing."""
 
 
+def begun(told: Told, job: str, done: int, total: int) -> Callable[[str], None]:
+    """Say that a job starts; gives what is to be told of its rounds."""
+    told(job, done, total, "starting")
+    return lambda text: told(job, done, total, f"round {text}")
+
+
 @dataclass(frozen=True)
 class Target:
     """What is run: a script, a module, or a function."""

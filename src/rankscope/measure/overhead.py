@@ -11,9 +11,9 @@ from typing import Any
 from rankscope.errors import LaunchError
 from rankscope.measure import formulas
 from rankscope.measure.files import save
-from rankscope.measure.jobs import THREADS_NOTE, Outcome, Start, Target, Told, run, series, silent
+from rankscope.measure.jobs import THREADS_NOTE, Outcome, Start, Target, Told, series, silent
 from rankscope.measure.results import Overhead, Phases, RankTimes, Share, Time
-from rankscope.measure.sampling import Sampling, load_average, setting_of
+from rankscope.measure.sampling import Sampling, load_average, repeated, setting_of
 from rankscope.measure.statistics import Float, Series, difference_of, replicates, share_of, time_of
 from rankscope.measure.traced import read_traced
 from rankscope.rundir.measurement import Plan
@@ -46,16 +46,8 @@ def plan_of(
     conditions = CONDITIONS if wrapped else {SYNC: CONDITIONS[SYNC]}
     if optional:
         conditions = {name: {**each, "optional": True} for name, each in conditions.items()}
-    return Plan(
-        out=str(out.resolve()),
-        rounds=sampling.rounds(list(conditions), repeat),
-        conditions=conditions,
-        warmup=sampling.warmup_steps,
-        settle=sampling.settle_steps,
-        steps=sampling.block_steps,
-        limit_s=sampling.limit_s,
-        traced_steps=sampling.traced_steps if traced else 0,
-        traced_condition=SYNC,
+    return sampling.plan(
+        out, conditions, repeat, traced_steps=sampling.traced_steps if traced else 0, traced_condition=SYNC
     )
 
 
@@ -72,17 +64,11 @@ def measure_overhead(
         LaunchError: the job failed, or there is nothing to synchronise in it.
     """
     load = load_average()
-    outcomes: list[Outcome] = []
-    for repeat in range(sampling.repeats):
-        plan = plan_of(sampling, out / f"job{repeat}", repeat, traced=repeat == 0)
-        where = f"job {repeat + 1}"
-        told(where, repeat, sampling.repeats, "starting")
 
-        def within(text: str, where: str = where, repeat: int = repeat) -> None:
-            told(where, repeat, sampling.repeats, f"round {text}")
+    def plan(repeat: int) -> Plan:
+        return plan_of(sampling, out / f"job{repeat}", repeat, traced=repeat == 0)
 
-        outcomes.append(run(target, start, plan, timeout_s=sampling.timeout_s, within=within))
-    told("", sampling.repeats, sampling.repeats, "")
+    outcomes = repeated(target, start, sampling, told, "job", plan)
     result = overhead_of(outcomes, target, sampling, out, load)
     save(result, out)
     return result

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from rankscope.measure.files import save
-from rankscope.measure.jobs import THREADS_NOTE, Outcome, Start, Target, Told, run, silent
+from rankscope.measure.jobs import THREADS_NOTE, Start, Target, Told, silent
 from rankscope.measure.results import ProfiledVariant, ProfilerCost
-from rankscope.measure.sampling import Sampling, load_average, setting_of
+from rankscope.measure.sampling import Sampling, load_average, repeated, setting_of
 from rankscope.measure.statistics import simple_time
 from rankscope.measure.variants import compare_conditions
 from rankscope.rundir.measurement import Block, Plan
@@ -45,25 +45,11 @@ def measure_profiler(
     load = load_average()
     conditions = conditions_of()
     sampling = replace(sampling, settle_steps=max(1, sampling.settle_steps))  # the profiler's warm-up
-    outcomes: list[Outcome] = []
-    for repeat in range(sampling.repeats):
-        plan = Plan(
-            out=str((out / f"job{repeat}").resolve()),
-            rounds=sampling.rounds(list(conditions), repeat),
-            conditions=conditions,
-            warmup=sampling.warmup_steps,
-            settle=sampling.settle_steps,
-            steps=sampling.block_steps,
-            limit_s=sampling.limit_s,
-        )
-        where = f"job {repeat + 1}"
-        told(where, repeat, sampling.repeats, "starting")
 
-        def within(text: str, where: str = where, repeat: int = repeat) -> None:
-            told(where, repeat, sampling.repeats, f"round {text}")
+    def plan(repeat: int) -> Plan:
+        return sampling.plan(out / f"job{repeat}", conditions, repeat)
 
-        outcomes.append(run(target, start, plan, timeout_s=sampling.timeout_s, within=within))
-    told("", sampling.repeats, sampling.repeats, "")
+    outcomes = repeated(target, start, sampling, told, "job", plan)
     compared = compare_conditions(outcomes, list(conditions), NONE, sampling.seed)
     first = outcomes[0].ranks[0]
     variants = []

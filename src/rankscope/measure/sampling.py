@@ -6,15 +6,17 @@ import datetime
 import os
 import random
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from rankscope.errors import ConfigError
-from rankscope.measure.jobs import Target
+from rankscope.measure.jobs import Outcome, Start, Target, Told, begun, run
 from rankscope.measure.results import Setting
 from rankscope.measure.statistics import CONFIDENCE, LEAST_BLOCKS, METHOD
 from rankscope.rundir.manifest import redact
-from rankscope.rundir.measurement import EARLY, RankMeasurement
+from rankscope.rundir.measurement import EARLY, Plan, RankMeasurement
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,26 @@ class Sampling:
         rng = random.Random(f"{self.seed} {repeat}")
         return tuple(tuple(rng.sample(list(conditions), len(conditions))) for _ in range(self.blocks))
 
+    def plan(self, folder: Path, conditions: Mapping[str, Mapping[str, Any]], repeat: int = 0, **further: Any) -> Plan:
+        """What a job does: blocks of each condition.
+
+        Args:
+            folder: the job's directory.
+            conditions: by name.
+            repeat: which repetition.
+            further: other fields of the plan.
+        """
+        return Plan(
+            out=str(folder.resolve()),
+            rounds=self.rounds(list(conditions), repeat),
+            conditions=conditions,
+            warmup=self.warmup_steps,
+            settle=self.settle_steps,
+            steps=self.block_steps,
+            limit_s=self.limit_s,
+            **further,
+        )
+
     def job_order(self, names: Sequence[str]) -> list[tuple[int, str]]:
         """Repeat and name of each job: the names interleaved, each repeat in an order of its own."""
         order: list[tuple[int, str]] = []
@@ -58,6 +80,31 @@ class Sampling:
             rng = random.Random(f"{self.seed} jobs {repeat}")
             order += [(repeat, name) for name in rng.sample(list(names), len(names))]
         return order
+
+
+def repeated(
+    target: Target, start: Start, sampling: Sampling, told: Told, name: str, plan: Callable[[int], Plan]
+) -> list[Outcome]:
+    """Run a job that has all conditions in it, as often as was chosen.
+
+    Args:
+        target: what is run.
+        start: how.
+        sampling: how often.
+        told: is told how far it is.
+        name: what each is called, before its number.
+        plan: of each, by which repetition it is.
+
+    Raises:
+        LaunchError: one of them failed.
+    """
+    outcomes = []
+    for repeat in range(sampling.repeats):
+        made = plan(repeat)
+        within = begun(told, f"{name} {repeat + 1}", repeat, sampling.repeats)
+        outcomes.append(run(target, start, made, timeout_s=sampling.timeout_s, within=within))
+    told("", sampling.repeats, sampling.repeats, "")
+    return outcomes
 
 
 def setting_of(

@@ -19,7 +19,7 @@ import numpy as np
 from rankscope.errors import ConfigError, LaunchError, RankscopeError
 from rankscope.measure import formulas
 from rankscope.measure.files import save
-from rankscope.measure.jobs import THREADS_NOTE, Outcome, Start, Target, Told, run, series, silent
+from rankscope.measure.jobs import THREADS_NOTE, Outcome, Start, Target, Told, begun, run, series, silent
 from rankscope.measure.losses import lost_at
 from rankscope.measure.overhead import NO_SYNC, SYNC, overhead_share, phases_of, plan_of
 from rankscope.measure.projection import project
@@ -116,11 +116,7 @@ def measure_scaling(
         outcome = _finished(folder)
         if outcome is None:
             where = f"{name if name == PLAIN else name + ' ranks'}, repeat {repeat + 1}"
-            told(where, number, len(order), "starting")
-
-            def within(text: str, where: str = where, number: int = number) -> None:
-                told(where, number, len(order), f"round {text}")
-
+            within = begun(told, where, number, len(order))
             try:
                 outcome = _run(target, study, starts[name], sampling, folder, repeat, within)
             except (LaunchError, RankscopeError) as error:
@@ -197,13 +193,13 @@ def _refused(start: Start, study: Study) -> str | None:
 
 def _claim(out: Path, target: Target, study: Study, sampling: Sampling) -> None:
     """Results of two studies must not be mixed: what is measured is written down beside them."""
-    told = {"target": [*target.words], "study": asdict(study), "sampling": asdict(sampling)}
+    chosen, how = asdict(study), asdict(sampling)
     # More repeats and further sizes may be added to a study; time limits change nothing of what is measured.
     for field in ("ranks", "nodes", "devices", "accelerators", "oversubscribe", "plain"):
-        told["study"].pop(field)  # type: ignore[attr-defined]
+        chosen.pop(field)
     for field in ("repeats", "limit_s", "timeout_s"):
-        told["sampling"].pop(field)  # type: ignore[attr-defined]
-    text = json.dumps(told, sort_keys=True)
+        how.pop(field)
+    text = json.dumps({"target": [*target.words], "study": chosen, "sampling": how}, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     path = out / "study"
     try:
