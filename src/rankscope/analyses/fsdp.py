@@ -29,6 +29,7 @@ from rankscope.primitives.ancestry import enclosing, inside, parents
 from rankscope.primitives.intervals import Int64, IntervalSet
 from rankscope.primitives.issued import READS, exposed, issued
 from rankscope.primitives.kernels import COMPUTE
+from rankscope.primitives.nulls import values_and_known
 from rankscope.primitives.owning import with_ancestors
 from rankscope.primitives.steps import host_steps
 from rankscope.results import (
@@ -214,9 +215,8 @@ def _outside(ranges: pl.DataFrame, threads: pl.DataFrame) -> pl.Series:
 
 def _between(calls: pl.DataFrame, compute: IntervalSet) -> pl.Series:
     """Whether there was compute from issued to used; without `used`, true where a prefetch asked, else null."""
-    known = calls["used_ns"].is_not_null().to_numpy()
     issued_at: Int64 = calls["issued_ns"].to_numpy()
-    used: Int64 = calls["used_ns"].fill_null(0).to_numpy()
+    used, known = values_and_known(calls["used_ns"])
     found = pl.Series("prefetched", compute.within(issued_at, np.maximum(used, issued_at)) > 0)
     asked = calls["asked"].set(~calls["asked"], None)
     gathers = calls["kind"] == "all_gather"

@@ -33,6 +33,7 @@ import polars as pl
 from rankscope.primitives.activity import activity, time_of, with_category
 from rankscope.primitives.intervals import EMPTY, Int64, IntervalSet
 from rankscope.primitives.kernels import COMMUNICATION
+from rankscope.primitives.nulls import values_and_known
 from rankscope.primitives.phases import (
     PHASES,
     phase_at,
@@ -128,9 +129,7 @@ def _device(
         nothing = pl.Series([None] * start.size, dtype=pl.Int64)
         return {f"{name}_ns": nothing for name in names}
     events = with_category(window["device_events"], inputs.options.communication)
-    launch = events["launch_ns"]
-    launched = launch.is_not_null().to_numpy()
-    at = launch.fill_null(0).to_numpy()
+    at, launched = values_and_known(events["launch_ns"])
     owned = events.with_columns(
         pl.when(pl.col("category") == COMMUNICATION)
         .then(pl.lit("communication"))
