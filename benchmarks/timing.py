@@ -60,10 +60,5 @@ def interleaved(
 
 
 def best(runs: list[Measured]) -> float:
-    """Median over rounds of the better repeat: the first one in a process pays for cold caches."""
+    """Median over rounds of the best repeat: the first one in a process pays for cold caches."""
     return statistics.median(min(run.cpu) for run in runs)
-
-
-def usual(runs: list[Measured]) -> float:
-    """Median over rounds of each process's median repeat: of work that a process does again and again."""
-    return statistics.median(statistics.median(run.cpu) for run in runs)

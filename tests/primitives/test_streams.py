@@ -45,6 +45,7 @@ def test_against_a_walk(events: list[tuple[int | None, int | None, int, int]]) -
     assert streams.reached.tolist() == expected
     assert streams.first.tolist() == first
     bounds = [*first, len(order)]
+    assert streams.number.tolist() == [sum(at <= place for at in first) - 1 for place in range(len(order))]
     assert [part.tolist() for part in streams.rows()] == [order[a:b] for a, b in itertools.pairwise(bounds)]
 
 

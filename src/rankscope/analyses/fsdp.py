@@ -15,6 +15,10 @@ that the call stands in a prefetch of FSDP's. FSDP1 has no range where a result 
 for is known to be prefetched. FSDP's own copies into and out of its buffers do not count as something else.
 The hidden share is Σ hidden / Σ duration. Without a device compute is operators, and one of autograd's in whose hooks
 the host waits hides what it waits for: read `prefetched` and `sync` of `phases` there.
+
+How to read it: an all-gather with much exposed and not prefetched wants to be issued earlier: FSDP2's
+`set_modules_to_forward_prefetch` and `set_modules_to_backward_prefetch`, FSDP1's `forward_prefetch` and
+`backward_prefetch`. Prefetched and still exposed, it is larger than the compute beside it.
 """
 
 from __future__ import annotations

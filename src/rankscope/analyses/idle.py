@@ -24,7 +24,8 @@ in the chosen steps' windows. The definitions of a stream's causes are HTA's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import polars as pl
@@ -83,7 +84,7 @@ _SCHEMA: dict[str, pl.DataType] = {
     "max_ns": pl.Int64(),
 }
 _NO_ROWS = np.empty(0, dtype=np.int64)
-_CAUSES = ["unknown", "host_wait", "kernel_wait", "other"]
+_CAUSES = ["host_wait", "kernel_wait", "other", "unknown"]
 
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
@@ -107,7 +108,12 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     found = pl.concat(parts) if parts else pl.DataFrame(schema=_SCHEMA)
     if len(inputs.traces) > 1:
         found = found.group_by(_KEYS).agg(pl.col("gaps", "idle_ns").sum(), pl.col("max_ns").max())
-    idle, whole = found["idle_ns"].to_numpy(), stream_numbers(found)
+        found = found.sort("cause", "detail", nulls_last=True)
+    # By device and stream, the greatest first; of equal ones by cause and detail, as they stand here.
+    whole = stream_numbers(found)
+    order = np.lexsort((-found["idle_ns"].to_numpy(), whole))
+    found, whole = found[order], whole[order]
+    idle = found["idle_ns"].to_numpy()
     total = np.zeros(int(whole.max(initial=0)) + 1, dtype=np.int64)
     np.add.at(total, whole, idle)
     return pl.DataFrame(
@@ -118,10 +124,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
             pl.Series("mean_ns", idle / found["gaps"].to_numpy()),
             found["max_ns"],
         ]
-    ).sort(
-        "device", "stream", "idle_ns", "cause", "detail",
-        descending=[False, False, True, False, False], nulls_last=[False, False, False, False, True],
-    )  # fmt: skip
+    )
 
 
 def reads_more(chosen: Parameters) -> dict[str, tuple[str, ...]]:
@@ -165,7 +168,7 @@ def _of_streams(device: pl.DataFrame, chosen: IntervalSet | None) -> pl.DataFram
     cause = np.where(at > begins, _CAUSES.index("host_wait"), in_time)
     cause[~known[rows]] = _CAUSES.index("unknown")
     gap = ends - begins if chosen is None else chosen.within(begins, ends)
-    stream = np.searchsorted(streams.first, behind, side="right") - 1
+    stream = streams.number[behind]
     group, gaps, total, longest = _by_group(stream * len(_CAUSES) + cause, gap)
     stream, cause = np.divmod(group, len(_CAUSES))
     heads = streams.order[streams.first[stream]]
@@ -277,7 +280,15 @@ def _of_device(
             pieces[cause] = inside.ends - inside.starts
     if len(left):
         pieces["nothing"] = left.ends - left.starts
-    whole = _rows(
+    causes = sorted(pieces)
+    after = bisect_left(causes, "operator")
+    before, behind = ({cause: pieces[cause] for cause in some} for some in (causes[:after], causes[after:]))
+    return [_causes(device, before), *named, _causes(device, behind)]
+
+
+def _causes(device: int | None, pieces: Mapping[str, Int64]) -> pl.DataFrame:
+    """Rows of causes that are no operators, from the lengths of their pieces."""
+    return _rows(
         device,
         None,
         pl.Series(list(pieces), dtype=pl.String),
@@ -285,7 +296,6 @@ def _of_device(
         idle_ns=[int(gap.sum()) for gap in pieces.values()],
         max_ns=[int(gap.max()) for gap in pieces.values()],
     )
-    return [whole, *named]
 
 
 def _named(device: int | None, operators: pl.Series, row: Int64, gap: Int64) -> pl.DataFrame:
@@ -296,6 +306,7 @@ def _named(device: int | None, operators: pl.Series, row: Int64, gap: Int64) -> 
     found = spent.group_by("detail").agg(
         pl.len().cast(pl.Int64).alias("gaps"), length.sum().alias("idle_ns"), length.max().alias("max_ns")
     )
+    found = found.sort("detail", nulls_last=True)
     figures = {name: found[name].to_numpy() for name in ("gaps", "idle_ns", "max_ns")}
     return _rows(device, None, "operator", found["detail"], **figures)
 

@@ -21,6 +21,10 @@ kernel is of the phase in which it was launched; where kernels of two phases run
 first in the order above, and communication only where no other kernel runs: it is what the step was not able to hide.
 They are null where the trace has no device. A host that runs ahead of its device waits for it in `sync`, or in the
 first call of the next step that blocks; what the work of a phase cost the device is in the device's columns.
+
+How to read it: much `sync` and a device that is busy all the time: the device is the limit, which is as it should be.
+Much `other` or `data_loading`: the loop is. A backward far above twice the forward holds communication that nothing
+hides, or forwards run again (`recompute`).
 """
 
 from __future__ import annotations

@@ -48,6 +48,11 @@ class Streams:
             np.maximum.accumulate(part, out=part)
         return cls(order, first, reached)
 
+    @property
+    def number(self) -> Int64:
+        """For each place in the order which stream it is of, from 0 on."""
+        return np.repeat(np.arange(self.first.size), np.diff(self.first, append=self.order.size))
+
     def rows(self) -> list[Int64]:
         """The rows of each stream's events, by their starts."""
         return np.split(self.order, self.first[1:]) if self.first.size else []
