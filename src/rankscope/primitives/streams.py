@@ -71,10 +71,11 @@ def stream_numbers(device: pl.DataFrame) -> npt.NDArray[np.integer]:
     count = 1
     for name in ("device", "stream"):
         value, known = values_and_known(device[name])
-        if not value.size or (known.all() and value.min() == value.max()):
+        there = value if known.all() else value[known]
+        if not there.size or (there.size == value.size and there.min() == there.max()):
             continue
-        if known.all() and int(value.max()) - int(value.min()) < _NEAR:
-            value = value - value.min()
+        if int(there.max()) - int(there.min()) < _NEAR:
+            value = np.where(known, value - there.min() + 1, 0)
         else:
             value = device[name].rank("dense").fill_null(0).to_numpy().astype(np.int64)
         count *= int(value.max()) + 1
