@@ -37,6 +37,9 @@ from rankscope.rundir.metadata import METADATA_KEY
 from rankscope.rundir.ranks import RanksLike
 
 _NEVER = sys.maxsize
+SETTLE_S = 0.02
+"""How long the loop waits at the end of a window for collectives that are not over, at each of ``SETTLE_STEPS``."""
+SETTLE_STEPS = 20
 STOP_TIMEOUT_S = 60.0
 """How long ``stop()`` waits for the last trace; what is not written by then is finished at the process's exit."""
 
@@ -239,6 +242,10 @@ class Profiler(TorchSurface):
             self._recording.end_step()
             if step <= window.last:
                 self._recording.begin_step(step)
+                return
+            if step - window.last <= SETTLE_STEPS and not self._recording.settled(SETTLE_S):
+                # Torch must not stop while a collective is under way (see `inflight`): with the next step, maybe.
+                self._next = step + 1
                 return
             self._finish(window.last)
             began = time.perf_counter_ns()
