@@ -30,26 +30,49 @@ class Work:
             raise self.error
         return self.over
 
+    def get_future(self) -> object:
+        return self
+
+
+class Between(Work):
+    """A send or a receive: without a future."""
+
+    def get_future(self) -> object:
+        raise NotImplementedError
+
 
 def test_all_works_are_waited_for():
     flight, works = InFlight(), [Work(True), Work(), Work(True), Work(error=RuntimeError("the peer is gone"))]
     for work in works:
-        flight.add(work)
-    flight.add(None)  # some give none
+        flight.add(work, "allreduce")
+    flight.add(None, "barrier")  # some give none
     assert not flight.settle(0)
     works[1].over = True
     assert flight.settle(0)
-    flight.add(late := Work())
+    flight.add(late := Work(), "broadcast")
     later = threading.Timer(0.05, lambda: setattr(late, "over", True))
     later.start()
     assert flight.settle(30)
     later.join()
 
 
+def test_what_is_made_of_others_never_says_that_it_is_over():
+    flight, held = InFlight(), Between()
+    flight.add(held, "reduce_scatter")
+    assert flight.settle(0)
+    # A send that is waited for later is under way; one that nobody holds has been let go of, as without us.
+    flight.add(held, "send")
+    assert not flight.settle(0)
+    del held
+    assert flight.settle(0)
+    flight.add(Between(), "recv_anysource")
+    assert flight.settle(0)
+
+
 def test_works_that_are_over_are_let_go_of():
     flight = InFlight()
     for _ in range(1000):
-        flight.add(Work(True))
+        flight.add(Work(True), "allreduce")
     assert len(flight._works) <= 1
 
 

@@ -107,7 +107,7 @@ class CollectiveCalls:
                 on_cpu = self._note(plain, group, args, options)
             work = original(group, *args, **options)
             if on_cpu:
-                self._in_flight.add(work)
+                self._in_flight.add(work, plain)
             return work
 
         return noted

@@ -25,23 +25,33 @@ _THREAD_NAME = "pt_gloo_run"
 _PAUSE_S = 0.002
 """Where nobody says what these threads are doing: many times what they need."""
 _POLL_S = 0.0002
+_BETWEEN_TWO = ("send", "recv")
+"""Their ranges end when the job has waited for them."""
 
 
 class InFlight:
     """The collectives on the CPU's memory of one window, as far as they are called from Python."""
 
     def __init__(self) -> None:
-        self._works: deque[Any] = deque()
+        self._works: deque[tuple[Any, bool]] = deque()
 
-    def add(self, work: Any) -> None:
+    def add(self, work: Any, operation: str) -> None:
         """One more that has begun.
 
         Args:
             work: what torch gave for it, a ``Work``; anything else is none.
+            operation: the method of ``ProcessGroup``, ``send`` say.
         """
-        self._drop_completed()
-        if callable(getattr(work, "is_completed", None)):
-            self._works.append(work)
+        self._drop_ended()
+        if not callable(getattr(work, "is_completed", None)):
+            return
+        between_two = operation.startswith(_BETWEEN_TWO)
+        if not between_two:
+            try:
+                work.get_future()
+            except Exception:
+                return  # made of others, such as gloo's reduce-scatter: it never says that it is completed
+        self._works.append((work, between_two))
 
     def settle(self, limit_s: float) -> bool:
         """Wait until they are over and gloo's threads rest; false if that takes longer than ``limit_s`` seconds.
@@ -50,7 +60,7 @@ class InFlight:
         """
         until = time.monotonic() + limit_s
         while self._works:
-            self._drop_completed()
+            self._drop_ended()
             if self._works:
                 if time.monotonic() > until:
                     return False
@@ -66,12 +76,25 @@ class InFlight:
             time.sleep(_POLL_S)
         return True
 
-    def _drop_completed(self) -> None:
+    def _drop_ended(self) -> None:
         while self._works:
+            work, between_two = self._works[0]
             with suppress(Exception):  # one that failed is over too
-                if not self._works[0].is_completed():
+                # One between two that nobody else holds can no longer be waited for: it ends when it is let go of.
+                if not work.is_completed() and not (between_two and sys.getrefcount(work) <= _OURS):
                     return
+            del work
             self._works.popleft()
+
+
+def _references_of_ours() -> int:
+    """How many references to a ``Work`` Python counts where nobody else holds it: differs between its versions."""
+    works = deque([(object(), True)])
+    work, _ = works[0]
+    return sys.getrefcount(work)
+
+
+_OURS = _references_of_ours()
 
 
 def _uses_gloo() -> bool:

@@ -26,7 +26,7 @@ from rankscope.capture.way import settings
 from rankscope.rundir.config import CaptureConfig
 
 STEP_NAME = "ProfilerStep#"
-SETTLE_AT_STOP_S = 1.0
+SETTLE_AT_STOP_S = 0.25
 """How long a stop that cannot be put off waits for collectives that are not over."""
 PARTIAL_STEP_NAME = "PartialStep#"
 """What the writer names the range of a step that had begun when the recording ended: torch writes unfinished
