@@ -131,8 +131,9 @@ def loads_data(annotations: pl.DataFrame) -> npt.NDArray[np.bool_]:
     names = [each for each in name.unique().drop_nulls() if DATA_LOADING.search(each)]
     if not names:
         return np.zeros(annotations.height, dtype=np.bool_)
-    loads: npt.NDArray[np.bool_] = name.is_in(names).fill_null(False).to_numpy()
-    return loads & ~annotations["on_device"].to_numpy()
+    on_host = ~annotations["on_device"].to_numpy()
+    loads: npt.NDArray[np.bool_] = on_host & name.is_in(names).fill_null(False).to_numpy()
+    return loads
 
 
 def loading_ranges(annotations: pl.DataFrame) -> pl.DataFrame:
