@@ -86,7 +86,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     windows = [_launched(window, number, by, inputs) for number, window in enumerate(by_window(tables, inputs))]
     events = pl.concat(window.events for window in windows)
     # All of a rank together: a rank that launched nothing has a row that says so.
-    found = events.group_by(keys, maintain_order=True).agg(_FIGURES) if keys else events.select(_FIGURES)
+    found = _grouped(events, keys)
     columns = {column.name: column for column in found}
     if by == "rank":
         columns |= _columns_of([_queue_of([window.queue() for window in windows])])
@@ -129,6 +129,16 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
             "profiler convert the device's stamps better.",
         )
     ]
+
+
+def _grouped(events: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+    """The figures of each group."""
+    if keys and events.is_empty():
+        return events.select(*keys, *_FIGURES).clear()
+    # What is the same everywhere, as the device mostly is, tells nothing apart and costs time.
+    apart = [key for key in keys if events[key].n_unique() > 1]
+    figures = [*(pl.col(key).first() for key in keys if key not in apart), *_FIGURES]
+    return events.group_by(apart, maintain_order=True).agg(figures) if apart else events.select(figures)
 
 
 _LATENCY = pl.col("latency")

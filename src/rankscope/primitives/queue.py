@@ -46,9 +46,10 @@ class Queue:
             launch: when its launch starts, ns; any number where it has none.
             launched: whether it has one.
         """
-        order = np.argsort(start, kind="stable")
-        has = launched[order]
-        return cls(start[order], end[order], has, np.sort(launch[order][has], kind="stable"))
+        if (start[1:] < start[:-1]).any():
+            order = np.argsort(start, kind="stable")
+            start, end, launch, launched = start[order], end[order], launch[order], launched[order]
+        return cls(start, end, launched, np.sort(launch[launched], kind="stable"))
 
     @cached_property
     def begun(self) -> Int64:
