@@ -30,11 +30,12 @@ from rankscope.rundir.measurement import (
     write_plan,
 )
 
+_FUNCTION = "rankscope.workloads.function"
 WORKLOADS = ("resnet18", "transformer", "fsdp")
 STEP = "step"
 _POLL_S = 0.5
-_THREADS = "OMP_NUM_THREADS"
-THREADS_NOTE = f"{_THREADS}=1 in every job, as torchrun sets it for several ranks; set it for another number of threads"
+THREADS = "OMP_NUM_THREADS"
+THREADS_NOTE = f"{THREADS}=1 in every job, as torchrun sets it for several ranks; set it for another number of threads"
 
 
 class Told(Protocol):
@@ -63,6 +64,13 @@ class Target:
     module: bool
     label: str
 
+    @property
+    def file(self) -> str:
+        """The script's file, or that of the function; a module's name where it is one."""
+        if self.words[0] == _FUNCTION and len(self.words) > 1:
+            return self.words[1].rpartition(":")[0]
+        return self.words[0]
+
     def with_arguments(self, *further: str) -> Target:
         """The same with more arguments."""
         return Target((*self.words, *further), self.module, self.label)
@@ -89,7 +97,7 @@ def target_of(words: Sequence[str]) -> Target:
     if first in WORKLOADS and not Path(first).exists():
         return Target((f"rankscope.workloads.{first}", "--no-profile", "--steps", "1000000", *arguments), True, label)
     if re.fullmatch(r".+:[A-Za-z_]\w*", first) and not Path(first).exists():
-        return Target(("rankscope.workloads.function", first, *arguments), True, label)
+        return Target((_FUNCTION, first, *arguments), True, label)
     if not Path(first).is_file():
         raise LaunchError(
             "no such script", path=first, hint=f"a path, FILE.py:FUNCTION, -m MODULE, or one of {', '.join(WORKLOADS)}"
@@ -148,7 +156,7 @@ def run(target: Target, start: Start, plan: Plan, *, timeout_s: float, within: C
     folder.mkdir(parents=True, exist_ok=True)
     for old in (folder / "measured").glob("*"):
         old.unlink()
-    environ = hooked({_THREADS: "1", **os.environ, PLAN_VARIABLE: str(write_plan(plan))})
+    environ = hooked({THREADS: "1", **os.environ, PLAN_VARIABLE: str(write_plan(plan))})
     lines: list[str] = []
     with _watched(progress_path(folder), within):
         done = _start(target, start, environ, folder, lines.append, timeout_s)

@@ -1,4 +1,4 @@
-"""How an experiment samples: blocks of steps in random order, repeated jobs, and what is said of it."""
+"""How an experiment samples: blocks of steps in random order, jobs that are repeated, and what is said of it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import datetime
 import os
 import random
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rankscope.errors import ConfigError
-from rankscope.measure.jobs import Outcome, Start, Target, Told, begun, run
+from rankscope.measure.jobs import Target
 from rankscope.measure.results import Setting
 from rankscope.measure.statistics import CONFIDENCE, LEAST_BLOCKS, METHOD
 from rankscope.rundir.manifest import redact
@@ -80,31 +80,6 @@ class Sampling:
             rng = random.Random(f"{self.seed} jobs {repeat}")
             order += [(repeat, name) for name in rng.sample(list(names), len(names))]
         return order
-
-
-def repeated(
-    target: Target, start: Start, sampling: Sampling, told: Told, name: str, plan: Callable[[int], Plan]
-) -> list[Outcome]:
-    """Run a job that has all conditions in it, as often as was chosen.
-
-    Args:
-        target: what is run.
-        start: how.
-        sampling: how often.
-        told: is told how far it is.
-        name: what each is called, before its number.
-        plan: of each, by which repetition it is.
-
-    Raises:
-        LaunchError: one of them failed.
-    """
-    outcomes = []
-    for repeat in range(sampling.repeats):
-        made = plan(repeat)
-        within = begun(told, f"{name} {repeat + 1}", repeat, sampling.repeats)
-        outcomes.append(run(target, start, made, timeout_s=sampling.timeout_s, within=within))
-    told("", sampling.repeats, sampling.repeats, "")
-    return outcomes
 
 
 def setting_of(

@@ -84,7 +84,7 @@ def scaling(
     )
     folder = o.folder_of(output, "scaling")
     sampling = o.sampling_of(blocks, block_steps, settle, warmup, repeats, trace_steps, seed, limit, timeout)
-    with o.progress("scaling") as told:
+    with o.progress("scaling", folder, output) as told:
         result = measure_scaling(target, folder, study, sampling, told)
     o.finish(result, folder, form)
     if plot is not None:
