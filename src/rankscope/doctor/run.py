@@ -38,6 +38,12 @@ def checks(folder: Path) -> Iterator[Check]:
         rank, file = found.absent_traces[0]
         what = f"{len(found.absent_traces)} traces that were written are not here or not whole: {file} of rank {rank} …"
         yield Check("run", "traces", "fail", what, f"rankscope gather {folder} HOST:DIR brings them again")
+    if found.broken:
+        (file, wrong), *others = found.broken
+        many = f" and {len(others)} more" if others else ""
+        what = f"{file} is not whole{many}: {wrong}"
+        mend = "copy it again; if it was cut where it was written, the disk was full or the job was killed meanwhile"
+        yield Check("run", "broken", "fail", what, mend)
     manifests = rank_manifests(folder)
     yield from _lost(manifests)
     yield from _warned(manifests)
