@@ -6,12 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankscope.report.words import cell, inert, number_of, plain, ranks_text
+from rankscope.report.words import cell, counted, inert, number_of, plain, ranks_text
 
 
 @pytest.mark.parametrize(
     ("value", "unit", "text"),
     [
+        (999_600_000, "ns", "1.00 s"), (999_499_999, "ns", "999 ms"), (-999_600_000, "ns", "-1.00 s"),
+        (999.6, "ns", "1.00 µs"), (9_996_000, "ns", "10.0 ms"), (99_960, "ns", "100 µs"), (999_700, "bytes", "1.00 MB"),
+        (0.5, "ns", "0.50 ns"),
         (0, "ns", "0"), (7, "ns", "7 ns"), (999, "ns", "999 ns"), (1000, "ns", "1.00 µs"), (12_345, "ns", "12.3 µs"),
         (123_456_789, "ns", "123 ms"), (1_234_567_890, "ns", "1.23 s"), (-1500, "ns", "-1.50 µs"),
         (4096, "bytes", "4.10 kB"), (151_000_000, "bytes", "151 MB"), (0.1589, "ratio", "15.9 %"),
@@ -37,6 +40,19 @@ def test_cells(value: object, unit: str, text: str) -> None:
 )
 def test_ranks(ranks: list[int], text: str) -> None:
     assert ranks_text(ranks) == text
+
+
+@given(st.integers(1, 10**15))
+def test_no_number_is_a_thousand_of_its_unit(value: int) -> None:
+    number, unit = number_of(value, "ns").split()
+    assert float(number) < 1000 or unit == "s"
+    scale = {"ns": 1, "µs": 1e3, "ms": 1e6, "s": 1e9}[unit]
+    assert float(number) * scale == pytest.approx(value, rel=0.0051)
+
+
+def test_nouns_are_counted() -> None:
+    assert [counted(n, "rank") for n in (0, 1, 2, 1000)] == ["0 ranks", "1 rank", "2 ranks", "1,000 ranks"]
+    assert counted(2, "process", "processes") == "2 processes"
 
 
 @given(st.text())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
@@ -23,7 +24,8 @@ from rankscope.measure.results import (
     Time,
     Traced,
 )
-from rankscope.report.words import NOTHING, number_of, plain
+from rankscope.measure.statistics import beyond_chance
+from rankscope.report.words import NOTHING, counted, number_of, plain
 
 _FAILURE_LINES = 12
 
@@ -49,14 +51,16 @@ def _overhead(result: Overhead) -> list[RenderableType]:
         on, off = getattr(result.sync, name), getattr(result.no_sync, name)
         if on is None or off is None:
             continue
-        difference = _time(result.sync_cost) if name == "step" else _signed(on.median_ns - off.median_ns)
+        difference = _cost(result.sync_cost) if name == "step" else _apart(on, off)
         table.add_row(name, _time(on), _time(off), difference)
     share = result.measured_overhead
     lines = [
         _line(f"Gradient synchronisation: {_share(share)} of the step, measured", bold=True),
         *([_line(_exposed(result.traced))] if result.traced is not None else []),
     ]
-    head = f"{result.wrapper.upper()} on {result.world_size} ranks, {result.setting.device or 'device unknown'}"
+    head = (
+        f"{result.wrapper.upper()} on {counted(result.world_size, 'rank')}, {result.setting.device or 'device unknown'}"
+    )
     return [_line(head), table, Text(), *lines]
 
 
@@ -140,8 +144,8 @@ def _buckets(result: Buckets) -> list[RenderableType]:
         hidden = traced.overlap_ratio if traced is not None else None
         table.add_row(
             variant.name,
-            _time(variant.step) if variant.state == "done" else "failed",
-            _difference(variant.difference, variant.beyond_chance),
+            _time(variant.step) if variant.step is not None else variant.state,
+            _difference(variant.difference),
             NOTHING if reduces is None else f"{reduces:.4g}",
             str(len(sizes)) if sizes else NOTHING,
             number_of(sizes[0], "bytes") if sizes else NOTHING,
@@ -150,7 +154,7 @@ def _buckets(result: Buckets) -> list[RenderableType]:
         )
     failed = [_failure(each.name, each.error) for each in result.variants if each.error]
     return [
-        _line(f"{result.wrapper.upper()} on {result.world_size} ranks"),
+        _line(f"{result.wrapper.upper()} on {counted(result.world_size, 'rank')}"),
         table,
         *failed,
         Text(),
@@ -164,16 +168,17 @@ def _binding(result: Binding) -> list[RenderableType]:
     for variant in result.variants:
         table.add_row(
             variant.name,
-            _time(variant.step) if variant.state == "done" else "failed",
-            _difference(variant.difference, variant.beyond_chance),
+            _time(variant.step) if variant.step is not None else variant.state,
+            _difference(variant.difference),
             _time(variant.launch_latency),
             plain(" : ".join(variant.cpus) or "any"),
         )
     failed = [_failure(each.name, each.error) for each in result.variants if each.error]
     parts: list[RenderableType] = [
         _line(
-            f"{result.world_size} ranks on {host.cores} cores (CPUs {host.cpus}), {host.sockets} sockets, "
-            f"{len(host.nodes)} NUMA nodes, {len(host.devices)} devices"
+            f"{counted(result.world_size, 'rank')} on {counted(host.cores, 'core')} (CPUs {host.cpus}), "
+            f"{counted(host.sockets, 'socket')}, {counted(len(host.nodes), 'NUMA node')}, "
+            f"{counted(len(host.devices), 'device') if host.devices else 'no device'}"
         ),
         table,
         *failed,
@@ -181,7 +186,7 @@ def _binding(result: Binding) -> list[RenderableType]:
         _advice(result.recommendation),
     ]
     for variant in result.variants:
-        if variant.cpus and variant.state == "done":
+        if variant.cpus and variant.step is not None:
             parts += [Text(), _line(f"{variant.name}:", bold=True)]
             parts += [_line(f"  {name}: {text}") for name, text in variant.flags.items()]
     return parts
@@ -194,12 +199,12 @@ def _profiler(result: ProfilerCost) -> list[RenderableType]:
         table.add_row(
             variant.name,
             _time(variant.step),
-            _difference(variant.cost, variant.beyond_chance),
+            _difference(variant.cost),
             NOTHING if variant.stop is None else number_of(variant.stop.median_ns, "ns"),
             NOTHING if variant.save is None else number_of(variant.save.median_ns, "ns"),
             NOTHING if size is None else number_of(size, "bytes"),
         )
-    return [_line(f"{result.world_size} ranks"), table]
+    return [_line(counted(result.world_size, "rank")), table]
 
 
 def _advice(advice: Recommendation) -> RenderableType:
@@ -210,9 +215,9 @@ def _setting(setting: Setting) -> list[RenderableType]:
     load = "" if setting.load is None else f"; load average before {setting.load:g}"
     lines = [
         f"± is the {100 * setting.confidence:.0f} % interval: {setting.method}.",
-        f"{setting.repeats} jobs of each kind, {setting.blocks} blocks of {setting.block_steps} steps, "
-        f"{setting.settle_steps} to settle, {setting.warmup_steps} of warm-up; seed {setting.seed}; "
-        f"clock: {setting.clock}{load}.",
+        f"{counted(setting.repeats, 'job')} of each kind, {counted(setting.blocks, 'block')} of "
+        f"{counted(setting.block_steps, 'step')}, {setting.settle_steps} to settle, {setting.warmup_steps} of warm-up; "
+        f"seed {setting.seed}; clock: {setting.clock}{load}.",
         *setting.notes,
     ]
     return [Text(), *(_line(line, style="dim") for line in lines)]
@@ -250,6 +255,20 @@ def _time(time: Time | None) -> str:
     return number_of(time.median_ns, "ns") + ("" if half is None else f" ± {number_of(half, 'ns')}")
 
 
+def _cost(difference: Time) -> str:
+    half = half_width(difference.low_ns, difference.high_ns)
+    return _signed(difference.median_ns) + ("" if half is None else f" ± {number_of(half, 'ns')}")
+
+
+def _apart(on: Time, off: Time) -> str:
+    """The difference of two times, where their intervals allow one."""
+    halves = half_width(on.low_ns, on.high_ns), half_width(off.low_ns, off.high_ns)
+    difference = on.median_ns - off.median_ns
+    if halves[0] is not None and halves[1] is not None and abs(difference) <= math.hypot(halves[0], halves[1]):
+        return "within noise"
+    return _signed(difference)
+
+
 def _signed(ns: float) -> str:
     return ("+" if ns > 0 else "−" if ns < 0 else "") + number_of(abs(ns), "ns")
 
@@ -265,16 +284,24 @@ def _ratio(share: Share | None) -> str:
     if share is None:
         return NOTHING
     half = half_width(share.low, share.high)
-    return f"{share.value:.2f}" + ("" if half is None else f" ± {half:.2f}")
+    return _minus(f"{share.value:.2f}") + ("" if half is None else f" ± {half:.2f}")
 
 
-def _difference(share: Share | None, beyond: bool | None) -> str:
+def _difference(share: Share | None) -> str:
+    """To the base: a number only where it is more than noise, or how large the noise is."""
     if share is None:
         return NOTHING
     half = half_width(share.low, share.high)
-    told = f"{100 * share.value:+.1f} %" + ("" if half is None else f" ± {100 * half:.1f}")
-    return told + (" chance" if beyond is False else "")
+    if half is None:
+        return "too few blocks"
+    if beyond_chance(share):
+        return _minus(f"{100 * share.value:+.1f} % ± {100 * half:.1f}")
+    return f"within noise ± {100 * half:.1f} %"
 
 
 def _percent(value: float) -> str:
-    return f"{100 * value:.1f} %"
+    return _minus(f"{100 * value:.1f} %")
+
+
+def _minus(number: str) -> str:
+    return number.replace("-", "\N{MINUS SIGN}")

@@ -35,11 +35,24 @@ def _scaled(value: float, scale: tuple[tuple[float, str], ...]) -> str:
     if value == 0:
         return "0"
     for size, name in scale:
-        if abs(value) >= size or size == 1.0:
-            scaled = value / size
-            digits = 0 if size == 1.0 and float(value).is_integer() else max(0, 2 - len(str(int(abs(scaled)))) + 1)
-            return f"{scaled:.{digits}f} {name}"
+        # What is rounded to three digits belongs to the next unit: 999.6 ms are 1.00 s, not 1000 ms.
+        if abs(value) >= size * 0.9995 or size == 1.0:
+            if size == 1.0 and float(value).is_integer():
+                return f"{value:.0f} {name}"
+            scaled = float(f"{value / size:.3g}")
+            return f"{scaled:.{max(0, 3 - len(str(int(abs(scaled)))))}f} {name}"
     return str(value)
+
+
+def counted(number: int, noun: str, several: str | None = None) -> str:
+    """``1 rank``, ``2 ranks``.
+
+    Args:
+        number: how many.
+        noun: of one.
+        several: of more; by default with an s.
+    """
+    return f"{number:,} {noun if number == 1 else several or noun + 's'}"
 
 
 def inert(text: str) -> str:
