@@ -15,7 +15,7 @@ from rankscope.measure.files import save
 from rankscope.measure.jobs import THREADS_NOTE, Outcome, Start, Target, Told, series, silent
 from rankscope.measure.results import Overhead, Phases, RankTimes, Share, Time
 from rankscope.measure.sampling import Sampling, setting_of
-from rankscope.measure.statistics import Float, Series, difference_of, replicates, share_of, time_of
+from rankscope.measure.statistics import Float, Series, difference_of, replicates, share_of, time_of, widening
 from rankscope.measure.traced import read_traced
 from rankscope.rundir.measurement import Plan
 
@@ -125,7 +125,9 @@ def overhead_of(
 def overhead_share(on: Series, off: Series, drawn_on: Float, drawn_off: Float) -> Share:
     """(T_sync - T_no_sync) / T_sync with its interval."""
     return share_of(
-        formulas.measured_overhead(on.median(), off.median()), formulas.measured_overhead(drawn_on, drawn_off)
+        formulas.measured_overhead(on.median(), off.median()),
+        formulas.measured_overhead(drawn_on, drawn_off),
+        widening(on, off),
     )
 
 

@@ -24,7 +24,7 @@ from rankscope.measure.overhead import NO_SYNC, SYNC, overhead_share, phases_of,
 from rankscope.measure.projection import project
 from rankscope.measure.results import Scaling, Size, Traced
 from rankscope.measure.sampling import Sampling, setting_of
-from rankscope.measure.statistics import Float, Series, replicates, share_of
+from rankscope.measure.statistics import Float, Series, replicates, share_of, widening
 from rankscope.rundir.measurement import RankMeasurement
 
 PLAIN = "plain"
@@ -243,7 +243,7 @@ def _size(
             spread = np.empty(0)
             if some and name != base:
                 spread = formula(drawn1[:some], drawn[:some], start.ranks, study.mode)
-            shares[field] = share_of(value, spread)
+            shares[field] = share_of(value, spread, max(widening(t1), widening(on)))
     lost = None
     if base is not None and name in traces and base in traces and name != base:
         lost = lost_at(traces[name], traces[base], on.median(), times[base][0].median(), start.ranks, study.mode)
