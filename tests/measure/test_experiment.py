@@ -173,8 +173,9 @@ def test_what_else_is_refused(tmp_path, machine, script, monkeypatch):
     with pytest.raises(ConfigError, match="the script has been changed since"):
         measure("overhead", [script, "--token", "abc123"], out)
     # A function's file is the script, too.
+    script.write_text("def step(): pass\n")
     measure("overhead", [f"{script}:step"], tmp_path / "function")
-    script.write_text("pass  # edited again\n")
+    script.write_text("def step(): ...\n")
     with pytest.raises(ConfigError, match="the script has been changed since"):
         measure("overhead", [f"{script}:step"], tmp_path / "function")
     with pytest.raises(ConfigError, match="--list not given then, 0:1 now"):

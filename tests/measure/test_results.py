@@ -150,11 +150,17 @@ def test_noise_is_not_shown_as_a_cost():
 
 def test_one_of_a_thing_is_one():
     text = profiled(Share(0.02))
-    assert text.startswith("1 rank\n")
-    assert "1 job of each kind, 1 block of 1 step," in text
+    assert text.startswith("What profiling costs on 1 rank, device unknown\n")
+    assert "1 job of each kind; in each 8 steps of warm-up, then 1 block of each condition: 1 step" in text
+    assert "1 that counts;" in text
     host = Topology("0", 1, 1, [NumaNode(0, "0")], [], ["/sys"])
     bound = Binding(SETTING, 1, host, [BoundVariant("none", True, [], "done")], Recommendation(None, None, "keep"))
     assert "1 rank on 1 core (CPUs 0), 1 socket, 1 NUMA node, no device" in text_of(bound)
+
+
+def test_an_overhead_within_its_noise_is_not_one():
+    text = text_of(replace(OVERHEAD, measured_overhead=Share(0.08, -0.4, 0.6)))
+    assert "less than can be told from noise (8.0 % ± 50.0 of the step, measured)" in text
 
 
 def test_phases_that_differ_by_less_than_their_noise():

@@ -82,7 +82,7 @@ def measure_buckets(
         return Job(start, _plan(sampling, folder, {}, repeat))
 
     # It says which wrapper there is, and so what can be tried.
-    first = experiment.run([(0, BASE)], as_it_is, goes_on=False).every[0]
+    first = experiment.run([(0, BASE)], as_it_is, goes_on=False, announced=False).every[0]
     wrapper = first.ranks[0].wrapper
     if wrapper is None:
         raise LaunchError(

@@ -146,6 +146,7 @@ class Experiment:
         check: Callable[[str, Outcome], object] = lambda _name, _outcome: None,
         label: Callable[[str], str] = str,
         goes_on: bool = True,
+        announced: bool = True,
     ) -> Jobs:
         """Run the jobs that are not finished yet.
 
@@ -156,6 +157,7 @@ class Experiment:
             check: raises where a job was not what its name says.
             label: what a name is called where it is told how far all is.
             goes_on: whether the others are run where one failed.
+            announced: whether it is told how many are finished; not where these are only the first of all.
 
         Raises:
             LaunchError: one failed, and the others are not to be run.
@@ -165,8 +167,9 @@ class Experiment:
         made = {(repeat, name): job(name, repeat, self.folder_of(name, repeat)) for repeat, name in order}
         kept = {key: found for key, each in made.items() if (found := _finished(each.plan)) is not None}
         before = sum(each.folder not in self._own for each in kept.values())
-        if before:
-            self._told(f"{before} of {len(order)} jobs are finished from before", len(kept), len(order), KEPT)
+        if before and announced:
+            jobs_are = "job is" if len(order) == 1 else "jobs are"
+            self._told(f"{before} of {len(order)} {jobs_are} finished from before", len(kept), len(order), KEPT)
         if len(kept) < len(order):
             self._note_load()
         jobs = Jobs(Counter(name for _, name in order), {name: [] for _, name in order})
@@ -189,7 +192,8 @@ class Experiment:
                 self._told(f"{label(name)} failed: {said}", number, len(order), "")
                 continue
             (outcome.folder / _DONE).touch()
-            self._own.add(outcome.folder)
+            if (repeat, name) not in kept:
+                self._own.add(outcome.folder)
             jobs.outcomes[name].append(outcome)
             if (repeat, name) not in kept and number + 1 < len(order):
                 so_far(jobs)

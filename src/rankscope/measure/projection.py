@@ -37,7 +37,10 @@ def project(
     if not used or t1 <= 0:
         return None
     ranks = [size.ranks for size in used]
-    law = fit_law(ranks, [float(speed_up(t1, times[s.name][0].median(), s.ranks, mode)) for s in used])
+    speeds = [float(speed_up(t1, times[s.name][0].median(), s.ranks, mode)) for s in used]
+    if max(speeds) <= 1:
+        return None  # it does not scale at all: there is nothing that could go on
+    law = fit_law(ranks, speeds)
     some = min(_DRAWN, len(drawn1), *(len(times[size.name][1]) for size in used))
     laws = [
         fit_law(ranks, [float(speed_up(drawn1[at], times[s.name][1][at], s.ranks, mode)) for s in used])

@@ -110,7 +110,18 @@ def setting_of(
         )
     fewest = min((len({b.round for b in each.blocks}) for each in ranks), default=0)
     if 0 < fewest < LEAST_BLOCKS and fewest * sampling.repeats < LEAST_BLOCKS:
-        said.append(f"{fewest} blocks are too few for an interval: it takes {LEAST_BLOCKS}")
+        said.append(
+            f"{fewest} block{'s are' if fewest > 1 else ' is'} too few for an interval: it takes {LEAST_BLOCKS}"
+        )
+    cpus = os.cpu_count() or 1
+    if load is not None and load > cpus / 2:
+        said.append(
+            f"the machine was busy as this began, with a load of {load:g} on {cpus} CPU{'s' * (cpus > 1)}: times are "
+            "longer, and intervals wider, than on a quiet one"
+        )
+    versions = sorted({each.torch for each in ranks})
+    if len(versions) > 1:
+        said.append(f"jobs ran with different versions of torch: {', '.join(versions)}")
     first = ranks[0] if ranks else None
     return Setting(
         created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),

@@ -28,6 +28,11 @@ from rankscope.measure.statistics import beyond_chance
 from rankscope.report.words import NOTHING, counted, number_of, plain
 
 _FAILURE_LINES = 12
+_MODES = {"weak": "Weak scaling (the same batch on each rank)", "strong": "Strong scaling (the same global batch)"}
+_OVERHEADS = (
+    "1 − efficiency: what is lost against T1. sync: the share of the step that gradient synchronisation is, measured with "
+    "it and without. exposed: the share of communication that compute does not hide, from a profiled window."
+)
 
 
 def measured(result: AnyResult) -> RenderableType:
@@ -54,8 +59,11 @@ def _overhead(result: Overhead) -> list[RenderableType]:
         difference = _cost(result.sync_cost) if name == "step" else _apart(on, off)
         table.add_row(name, _time(on), _time(off), difference)
     share = result.measured_overhead
+    said = f"Gradient synchronisation: {_share(share)} of the step, measured"
+    if beyond_chance(share) is False:
+        said = f"Gradient synchronisation: less than can be told from noise ({_share(share)} of the step, measured)"
     lines = [
-        _line(f"Gradient synchronisation: {_share(share)} of the step, measured", bold=True),
+        _line(said, bold=True),
         *([_line(_exposed(result.traced))] if result.traced is not None else []),
     ]
     head = (
@@ -73,7 +81,7 @@ def _exposed(traced: Traced) -> str:
 
 
 def _scaling(result: Scaling) -> list[RenderableType]:
-    table = _table("ranks", "step", "speed-up", "efficiency", "1 − efficiency", "measured", "exposed", "")
+    table = _table("ranks", "step", "speed-up", "efficiency", "1 − efficiency", "sync", "exposed", "")
     for size in result.sizes:
         table.add_row(
             size.name,
@@ -86,8 +94,10 @@ def _scaling(result: Scaling) -> list[RenderableType]:
             _remark(size),
         )
     parts: list[RenderableType] = [
-        _line(f"{result.mode} scaling; T1 is {_base(result.base)}; overheads: derived, measured, traced"),
+        _line(f"{_MODES.get(result.mode, result.mode)}; T1, which all is held against, is {_base(result.base)}"),
         table,
+        Text(),
+        _line(_OVERHEADS, style="dim"),
     ]
     errors = [size for size in result.sizes if size.error]
     parts += [_failure(size.name, size.error) for size in errors if size.error]
@@ -101,13 +111,13 @@ def _scaling(result: Scaling) -> list[RenderableType]:
                 str(point.ranks), _ratio(point.speed_up), _share(point.efficiency), number_of(point.step_ns, "ns")
             )
         law = result.projection
+        name = "Amdahl's law" if law.model == "amdahl" else "the Universal Scalability Law"
+        head = f"Projection, not measured: {name}, {law.formula}; sigma {law.contention:.3g}, kappa {law.coherence:.3g}"
         parts += [
             Text(),
-            _line(
-                f"Projection, not measured ({law.model}: {law.formula}; sigma {law.contention:.4f}, "
-                f"kappa {law.coherence:.6f}), if {'; '.join(law.assumptions)}"
-            ),
+            _line(head),
             projected,
+            _line(f"It holds if {'; '.join(law.assumptions)}.", style="dim"),
         ]
     return parts
 
@@ -164,13 +174,14 @@ def _buckets(result: Buckets) -> list[RenderableType]:
 
 def _binding(result: Binding) -> list[RenderableType]:
     host = result.topology
-    table = _table("", "step", "difference", "launch", "CPUs of each rank")
+    launched = any(variant.launch_latency is not None for variant in result.variants)  # not on the CPU
+    table = _table("", "step", "difference", *(["launch"] if launched else []), "CPUs of each rank")
     for variant in result.variants:
         table.add_row(
             variant.name,
             _time(variant.step) if variant.step is not None else variant.state,
             _difference(variant.difference),
-            _time(variant.launch_latency),
+            *([_time(variant.launch_latency)] if launched else []),
             plain(" : ".join(variant.cpus) or "any"),
         )
     failed = [_failure(each.name, each.error) for each in result.variants if each.error]
@@ -204,7 +215,8 @@ def _profiler(result: ProfilerCost) -> list[RenderableType]:
             NOTHING if variant.save is None else number_of(variant.save.median_ns, "ns"),
             NOTHING if size is None else number_of(size, "bytes"),
         )
-    return [_line(counted(result.world_size, "rank")), table]
+    head = f"What profiling costs on {counted(result.world_size, 'rank')}, {result.setting.device or 'device unknown'}"
+    return [_line(head), table]
 
 
 def _advice(advice: Recommendation) -> RenderableType:
@@ -215,9 +227,10 @@ def _setting(setting: Setting) -> list[RenderableType]:
     load = "" if setting.load is None else f"; load average before {setting.load:g}"
     lines = [
         f"± is the {100 * setting.confidence:.0f} % interval: {setting.method}.",
-        f"{counted(setting.repeats, 'job')} of each kind, {counted(setting.blocks, 'block')} of "
-        f"{counted(setting.block_steps, 'step')}, {setting.settle_steps} to settle, {setting.warmup_steps} of warm-up; "
-        f"seed {setting.seed}; clock: {setting.clock}{load}.",
+        f"{counted(setting.repeats, 'job')} of each kind; in each {counted(setting.warmup_steps, 'step')} of warm-up, "
+        f"then {counted(setting.blocks, 'block')} of each condition: {counted(setting.settle_steps, 'step')} to settle, "
+        f"{setting.block_steps} that count{'s' * (setting.block_steps == 1)}; seed {setting.seed}; clock: "
+        f"{setting.clock}{load}.",
         *setting.notes,
     ]
     return [Text(), *(_line(line, style="dim") for line in lines)]
