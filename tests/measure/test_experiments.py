@@ -258,6 +258,9 @@ def test_nothing_is_projected_of_what_does_not_scale():
     assert project(sizes, times["1"].median(), drawn["1"], both, "weak") is None
     scaling = {**both, "2": (times["1"], drawn["1"])}
     assert project(sizes, times["1"].median(), drawn["1"], scaling, "weak") is not None
+    # Nor of so few blocks that nothing is known of their noise.
+    few = {**scaling, "2": (times["1"], np.empty(0))}
+    assert project(sizes, times["1"].median(), drawn["1"], few, "weak") is None
 
 
 def test_plans_and_measurements_go_there_and_back(tmp_path):

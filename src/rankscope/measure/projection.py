@@ -36,6 +36,8 @@ def project(
     used = [size for size in sizes if size.name in times and size.ranks > 1 and not size.oversubscribed]
     if not used or t1 <= 0:
         return None
+    if min(len(drawn1), *(len(times[size.name][1]) for size in used)) == 0:
+        return None  # of too few blocks nothing is said, and nothing is to be built on it
     ranks = [size.ranks for size in used]
     speeds = [float(speed_up(t1, times[s.name][0].median(), s.ranks, mode)) for s in used]
     if max(speeds) <= 1:

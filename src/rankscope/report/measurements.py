@@ -30,8 +30,8 @@ from rankscope.report.words import NOTHING, counted, number_of, plain
 _FAILURE_LINES = 12
 _MODES = {"weak": "Weak scaling (the same batch on each rank)", "strong": "Strong scaling (the same global batch)"}
 _OVERHEADS = (
-    "1 − efficiency: what is lost against T1. sync: the share of the step that gradient synchronisation is, measured with "
-    "it and without. exposed: the share of communication that compute does not hide, from a profiled window."
+    "1 − efficiency: what is lost against T1. sync: the share of the step that gradient synchronisation is, measured "
+    "with it and without. exposed: the share of communication that compute does not hide, from a profiled window."
 )
 
 
@@ -117,7 +117,7 @@ def _scaling(result: Scaling) -> list[RenderableType]:
             Text(),
             _line(head),
             projected,
-            _line(f"It holds if {'; '.join(law.assumptions)}.", style="dim"),
+            _line(f"Assumed: {'; '.join(law.assumptions)}.", style="dim"),
         ]
     return parts
 
@@ -228,8 +228,8 @@ def _setting(setting: Setting) -> list[RenderableType]:
     lines = [
         f"± is the {100 * setting.confidence:.0f} % interval: {setting.method}.",
         f"{counted(setting.repeats, 'job')} of each kind; in each {counted(setting.warmup_steps, 'step')} of warm-up, "
-        f"then {counted(setting.blocks, 'block')} of each condition: {counted(setting.settle_steps, 'step')} to settle, "
-        f"{setting.block_steps} that count{'s' * (setting.block_steps == 1)}; seed {setting.seed}; clock: "
+        f"then {counted(setting.blocks, 'block')} of each condition: {counted(setting.settle_steps, 'step')} to "
+        f"settle, {setting.block_steps} that count{'s' * (setting.block_steps == 1)}; seed {setting.seed}; clock: "
         f"{setting.clock}{load}.",
         *setting.notes,
     ]
