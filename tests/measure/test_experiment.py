@@ -76,6 +76,9 @@ class Machine:
 def machine(monkeypatch):
     made = Machine()
     monkeypatch.setattr("rankscope.measure.experiment.run", made.run)
+    monkeypatch.setattr(
+        "rankscope.measure.experiment.load_average", lambda: 0.1
+    )  # what is said of a busy machine differs
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     return made
 
@@ -286,6 +289,16 @@ def test_how_to_go_on_is_said(tmp_path, machine, script, capsys, monkeypatch):
     with pytest.raises(ConfigError), progress("overhead", out, out) as told:
         measure("overhead", [script], out, replace(FEW, seed=3), told=told)
     assert "go on" not in capsys.readouterr().err
+
+
+def test_two_at_once_in_one_directory(tmp_path, machine, script):
+    fcntl = pytest.importorskip("fcntl")
+    measure("overhead", [script], tmp_path)
+    with (tmp_path / "jobs" / "overhead" / "lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(ConfigError, match="another `rankscope measure overhead` is at work"):
+            measure("overhead", [script], tmp_path)
+    measure("overhead", [script], tmp_path)
 
 
 def test_the_load_is_that_of_when_it_was_measured(tmp_path, machine, script, monkeypatch):

@@ -12,8 +12,10 @@ import os
 import re
 import shlex
 import shutil
+import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -160,10 +162,25 @@ class Experiment:
             announced: whether it is told how many are finished; not where these are only the first of all.
 
         Raises:
+            ConfigError: another process runs them already.
             LaunchError: one failed, and the others are not to be run.
             KeyboardInterrupt: somebody pressed Ctrl-C; what is finished is kept.
             SystemExit: likewise, by another signal.
         """
+        with _alone(self._folder, f"rankscope measure {self._measurement}"):
+            return self._run_all(order, job, so_far, check, label, goes_on=goes_on, announced=announced)
+
+    def _run_all(
+        self,
+        order: Sequence[tuple[int, str]],
+        job: Callable[[str, int, Path], Job],
+        so_far: Callable[[Jobs], object],
+        check: Callable[[str, Outcome], object],
+        label: Callable[[str], str],
+        *,
+        goes_on: bool,
+        announced: bool,
+    ) -> Jobs:
         made = {(repeat, name): job(name, repeat, self.folder_of(name, repeat)) for repeat, name in order}
         kept = {key: found for key, each in made.items() if (found := _finished(each.plan)) is not None}
         before = sum(each.folder not in self._own for each in kept.values())
@@ -242,6 +259,30 @@ class Experiment:
         loads = [each for each in (self._load, load_average()) if each is not None]
         self._load = max(loads, default=None)
         _write(self._folder / _SETTINGS, {"settings": self._settings, "load": self._load})
+
+
+@contextmanager
+def _alone(folder: Path, command: str) -> Iterator[None]:
+    """Nobody else runs jobs of this experiment in this directory meanwhile: he would remove the other's.
+
+    Raises:
+        ConfigError: somebody does.
+    """
+    with (folder / "lock").open("w", encoding="utf-8") as file:
+        if sys.platform != "win32":
+            import fcntl
+
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConfigError(
+                    f"another `{command}` is at work in this directory",
+                    path=folder,
+                    hint="wait for its end, or give another -o",
+                ) from None
+            except OSError:
+                pass  # a file system without locks
+        yield
 
 
 def finished_jobs(out: Path, measurement: str) -> int:

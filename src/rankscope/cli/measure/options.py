@@ -47,7 +47,12 @@ Words = Annotated[
 ]
 Output = Annotated[
     Path | None,
-    typer.Option("--output", "-o", metavar="DIR", help="Where results go. Default: rankscope_measure/NAME_{time}."),
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="DIR",
+        help="Where results go, and where the same command goes on from. Default: rankscope_measure/NAME_{time}.",
+    ),
 ]
 Nproc = Annotated[int | None, typer.Option("--nproc", min=1, help="Ranks. Default: one a device, or 2 on the CPU.")]
 Blocks = Annotated[int, typer.Option(help="Blocks of each condition in each job.", min=1)]
