@@ -107,6 +107,22 @@ def test_how_much_percentiles_are_widened():
     assert widening(jobs) == pytest.approx(math.sqrt(3 / 2) * 2.807 / 2.5758, rel=0.01)
 
 
+def test_times_of_nothing_and_less(recwarn):
+    # What is left of a step when its parts are taken away may be nothing, or less by the clock's grain.
+    rng = np.random.default_rng(0)
+    rest = Series((rng.integers(-50, 50, (20, 2, 5)).astype(float),))
+    none = Series((np.zeros((20, 2, 5)),))
+    for one in (rest, none):
+        time = time_of(one, replicates({"a": one}, 0)["a"])
+        assert time.low_ns <= time.median_ns <= time.high_ns
+        assert 1 < widening(one) < 5
+    assert 1 < widening(rest, none) < 5
+    # A time that is there is not widened below nothing.
+    noisy = Series((1e7 * rng.exponential(size=(5, 1, 1)) * np.ones((5, 1, 5)),))
+    assert time_of(noisy, replicates({"a": noisy}, 0)["a"]).low_ns >= 0
+    assert not recwarn.list
+
+
 def test_what_both_suffer_cancels():
     rng = np.random.default_rng(3)
     slow = 1 + 0.3 * rng.random((20, 1, 1))  # a neighbour on the machine, round by round

@@ -117,9 +117,11 @@ def widening(series: Series, other: Series | None = None) -> float:
     few = jobs if jobs > 1 else blocks
     outside = (1 - CONFIDENCE) / 2
     student = _student(blocks - 1) / -NormalDist().inv_cdf(outside)
-    rounds = [np.log(job) for job in series.rounds()]
+    rounds = list(series.rounds())
     if other is not None:
-        rounds = [a - np.log(b) for a, b in zip(rounds, other.rounds(), strict=True)]
+        # What makes a round slower makes both slower, by the same factor.
+        level = series.median() / other.median() if other.median() > 0 else 1.0
+        rounds = [a - level * b for a, b in zip(rounds, other.rounds(), strict=True)]
     alike = _alike([job for job in rounds if len(job) >= _LEAST_ROUNDS])
     return math.sqrt(few / (few - 1)) * student * math.sqrt((1 + alike) / (1 - alike))
 
@@ -130,7 +132,8 @@ def time_of(series: Series, resampled: Float) -> Time:
     p25, p75 = series.quartiles()
     return Time(
         median_ns=round(series.median()),
-        low_ns=None if low is None else max(0, round(low)),
+        # No time is below 0, unless it is a difference itself: what is left of a step.
+        low_ns=None if low is None else max(min(0, round(series.median())), round(low)),
         high_ns=None if high is None else round(high),
         p25_ns=round(p25),
         p75_ns=round(p75),
