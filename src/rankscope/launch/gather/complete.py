@@ -58,7 +58,9 @@ class Completeness:
         of = f" of {len(self.expected)}" if self.expected is not None else ""
         hosts = f" on {len(self.hosts)} host{'s' * (len(self.hosts) != 1)}" if self.hosts else ""
         run = f"run {_printable(self.runs[0])}: " if len(self.runs) == 1 else ""
-        lines.append(f"{run}{many}{of} ranks{hosts}, {self.traces} traces, {self.bytes / 1e6:.1f} MB")
+        whom = "rank" if len(self.present if self.expected is None else self.expected) == 1 else "ranks"
+        traces = f"{self.traces} trace{'s' * (self.traces != 1)}"
+        lines.append(f"{run}{many}{of} {whom}{hosts}, {traces}, {self.bytes / 1e6:.1f} MB")
         if len(self.runs) > 1:
             lines.append(f"{len(self.runs)} runs in one directory: {', '.join(map(_printable, self.runs))}")
         if self.expected is None:
