@@ -121,6 +121,11 @@ def total_of(frame: pl.DataFrame, column: str) -> int:
     return int(frame[column].sum())
 
 
+def over_ranks(frame: pl.DataFrame) -> str:
+    """What to say of a sum: of which ranks, where it is of several."""
+    return " over all ranks" if frame["rank"].n_unique() > 1 else ""
+
+
 def by_weight(findings: Sequence[Finding]) -> list[Finding]:
     """Errors first, then by what mending saves, then as they came."""
     return sorted(findings, key=lambda f: (_SEVERITIES.index(f.severity), -(f.saving_ns or 0)))

@@ -24,6 +24,7 @@ from rankscope.measure.results import (
     Traced,
 )
 from rankscope.report.words import NOTHING, number_of, plain
+from rankscope.rundir.plurals import counted
 
 _FAILURE_LINES = 12
 
@@ -53,10 +54,12 @@ def _overhead(result: Overhead) -> list[RenderableType]:
         table.add_row(name, _time(on), _time(off), difference)
     share = result.measured_overhead
     lines = [
-        _line(f"Gradient synchronisation: {_share(share)} of the step, measured", bold=True),
+        _line(f"Gradient synchronization: {_share(share)} of the step, measured", bold=True),
         *([_line(_exposed(result.traced))] if result.traced is not None else []),
     ]
-    head = f"{result.wrapper.upper()} on {result.world_size} ranks, {result.setting.device or 'device unknown'}"
+    head = (
+        f"{result.wrapper.upper()} on {counted(result.world_size, 'rank')}, {result.setting.device or 'device unknown'}"
+    )
     return [_line(head), table, Text(), *lines]
 
 
@@ -64,7 +67,7 @@ def _exposed(traced: Traced) -> str:
     hidden = "" if traced.overlap_ratio is None else f", {_percent(traced.overlap_ratio)} of it hidden by compute"
     return (
         f"Exposed communication: {_percent(traced.exposed_share)} of the step, traced "
-        f"({number_of(traced.communication_ns, 'ns')} a step{hidden})"
+        f"(communication takes {number_of(traced.communication_ns, 'ns')} a step in all{hidden})"
     )
 
 
@@ -150,7 +153,7 @@ def _buckets(result: Buckets) -> list[RenderableType]:
         )
     failed = [_failure(each.name, each.error) for each in result.variants if each.error]
     return [
-        _line(f"{result.wrapper.upper()} on {result.world_size} ranks"),
+        _line(f"{result.wrapper.upper()} on {counted(result.world_size, 'rank')}"),
         table,
         *failed,
         Text(),
@@ -172,8 +175,9 @@ def _binding(result: Binding) -> list[RenderableType]:
     failed = [_failure(each.name, each.error) for each in result.variants if each.error]
     parts: list[RenderableType] = [
         _line(
-            f"{result.world_size} ranks on {host.cores} cores (CPUs {host.cpus}), {host.sockets} sockets, "
-            f"{len(host.nodes)} NUMA nodes, {len(host.devices)} devices"
+            f"{counted(result.world_size, 'rank')} on {counted(host.cores, 'core')} (CPUs {host.cpus}), "
+            f"{counted(host.sockets, 'socket')}, {counted(len(host.nodes), 'NUMA node')}, "
+            f"{counted(len(host.devices), 'device')}"
         ),
         table,
         *failed,
@@ -199,7 +203,7 @@ def _profiler(result: ProfilerCost) -> list[RenderableType]:
             NOTHING if variant.save is None else number_of(variant.save.median_ns, "ns"),
             NOTHING if size is None else number_of(size, "bytes"),
         )
-    return [_line(f"{result.world_size} ranks"), table]
+    return [_line(counted(result.world_size, "rank")), table]
 
 
 def _advice(advice: Recommendation) -> RenderableType:
@@ -210,7 +214,8 @@ def _setting(setting: Setting) -> list[RenderableType]:
     load = "" if setting.load is None else f"; load average before {setting.load:g}"
     lines = [
         f"± is the {100 * setting.confidence:.0f} % interval: {setting.method}.",
-        f"{setting.repeats} jobs of each kind, {setting.blocks} blocks of {setting.block_steps} steps, "
+        f"{counted(setting.repeats, 'job')} of each kind, {counted(setting.blocks, 'block')} of "
+        f"{counted(setting.block_steps, 'step')}, "
         f"{setting.settle_steps} to settle, {setting.warmup_steps} of warm-up; seed {setting.seed}; "
         f"clock: {setting.clock}{load}.",
         *setting.notes,
@@ -272,9 +277,10 @@ def _difference(share: Share | None, beyond: bool | None) -> str:
     if share is None:
         return NOTHING
     half = half_width(share.low, share.high)
-    told = f"{100 * share.value:+.1f} %" + ("" if half is None else f" ± {100 * half:.1f}")
-    return told + (" chance" if beyond is False else "")
+    sign = "+" if share.value > 0 else "−" if share.value < 0 else ""
+    told = f"{sign}{100 * abs(share.value):.1f} %" + ("" if half is None else f" ± {100 * half:.1f}")
+    return told + (", may be chance" if beyond is False else "")
 
 
 def _percent(value: float) -> str:
-    return f"{100 * value:.1f} %"
+    return ("−" if value < 0 else "") + f"{100 * abs(value):.1f} %"

@@ -9,6 +9,7 @@ from rankscope.errors import ConfigError
 from rankscope.launch.gather.merge import rank_manifests
 from rankscope.rundir.manifest import RankManifest, RunManifest, read_run_manifest
 from rankscope.rundir.names import ENDINGS, parse_trace_name
+from rankscope.rundir.plurals import counted, plural
 from rankscope.rundir.ranks import parse_ranks
 
 
@@ -47,9 +48,10 @@ class Completeness:
         lines = []
         many = len(self.present)
         of = f" of {len(self.expected)}" if self.expected is not None else ""
-        hosts = f" on {len(self.hosts)} host{'s' * (len(self.hosts) != 1)}" if self.hosts else ""
+        hosts = f" on {counted(len(self.hosts), 'host')}" if self.hosts else ""
+        ranks = plural("rank", many if self.expected is None else len(self.expected))
         run = f"run {_printable(self.runs[0])}: " if len(self.runs) == 1 else ""
-        lines.append(f"{run}{many}{of} ranks{hosts}, {self.traces} traces, {self.bytes / 1e6:.1f} MB")
+        lines.append(f"{run}{many}{of} {ranks}{hosts}, {counted(self.traces, 'trace')}, {self.bytes / 1e6:.1f} MB")
         if len(self.runs) > 1:
             lines.append(f"{len(self.runs)} runs in one directory: {', '.join(map(_printable, self.runs))}")
         if self.expected is None:
@@ -143,7 +145,7 @@ def ranges(ranks: tuple[int, ...]) -> str:
         else:
             parts.append([rank, rank])
     shown = ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in parts[:20])
-    return f"rank{'s' * (len(ranks) != 1)} {shown}" + (" …" if len(parts) > 20 else "")
+    return f"{plural('rank', len(ranks))} {shown}" + (" …" if len(parts) > 20 else "")
 
 
 def _printable(text: str) -> str:

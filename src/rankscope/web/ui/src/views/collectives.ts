@@ -46,7 +46,7 @@ function byKind(kinds: Table): HTMLElement {
       label: [named(String(kinds.cell(row, "collective") ?? "unnamed"), 60), h("small", {}, what.map((part) => [" · ", named(String(part), 40)]))],
       value: kinds.number(row, "total_ns") ?? 0, unit: "ns", category: "transfer" as const,
       ...(wait === null ? {} : { pieces: [{ value: wait, category: "waiting" as const }] }),
-      ...(count === null ? {} : { note: `in ${grouped(count)} ${count === 1 ? "call" : "calls"}` }),
+      ...(count === null ? {} : { note: `in ${counted(count, "call")}` }),
     };
   });
   const title = rows.length < kinds.length ? `Total time by kind and size: the ${rows.length} greatest of ${kinds.length}` : "Total time by kind and size";
