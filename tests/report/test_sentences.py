@@ -214,7 +214,8 @@ def the_terminal_agrees(run: Run) -> None:
     accused = results["stragglers"].headline if "stragglers" in results else None
     if accused is not None and accused.text.startswith("Rank {rank} holds"):
         (line,) = [each for each in lines if each.startswith("stragglers")]
-        assert f"rank {accused.values[0].value}" in line
+        said = {each.name: each.value for each in accused.values}
+        assert f"rank {said['rank']}: {said['cause']}" in line
 
 
 @pytest.fixture(scope="session")

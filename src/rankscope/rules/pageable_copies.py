@@ -33,10 +33,10 @@ def find(inputs: Inputs) -> list[Finding]:
     evidence = [
         Evidence(f"exposed copies of pageable memory, {unit.per}, at worst", worst["per_step_ns"], "ns"),
         Evidence("calls", worst["calls"]),
-        Evidence(unit.length, step, "ns"),
     ]
     if worst["bytes"] and worst["total_ns"]:
         evidence.append(Evidence("bandwidth", round(worst["bytes"] / worst["total_ns"], 2), "GB/s"))
+    evidence.append(Evidence(unit.length, step, "ns"))
     ranks = tuple(sorted(by_rank.filter(pl.col("per_step_ns") >= worst["per_step_ns"] / 2)["rank"].to_list()))
     whose = on_worst(inputs, worst["rank"], ranks)
     return [

@@ -30,15 +30,13 @@ def find(inputs: Inputs) -> list[Finding]:
     if severity is None:
         return []
     places = frame.filter(pl.col("rank") == worst).head(_SHOWN)
-    evidence = [
-        Evidence(f"device idle after such calls, {unit.per}, at worst", saving, "ns"),
-        Evidence(unit.length, step, "ns"),
-    ]
+    evidence = [Evidence(f"device idle after such calls, {unit.per}, at worst", saving, "ns")]
     for row in places.iter_rows(named=True):
         where = row["operator"] or "no operator"
         inside = f" in {row['range']}" if row["range"] else ""
         calls = counted(row["calls"], "call")
         evidence.append(Evidence(f"{row['call']} from {where}{inside}, {calls}", row["per_step_ns"], "ns"))
+    evidence.append(Evidence(unit.length, step, "ns"))
     ranks = tuple(sorted(by_rank.filter(pl.col("per_step_ns") >= saving / 2)["rank"].to_list()))
     whose = on_worst(inputs, worst, ranks)
     return [
