@@ -133,8 +133,12 @@ def every_view(page: Page, truth: Truth | None, *, axe: bool = True) -> None:
     for view in views:
         visit(page, view)
         assert page.tab.locator("#view-title").text_content()
+        assert "0 rows" not in page.tab.locator("details.fold summary small").all_text_contents(), view
         unfold(page)
         page.check(axe=axe)
+        if view == "run":
+            facts = str(page.tab.locator(".run-facts").first.text_content())
+            assert re.search("Traces written by(?:PyTorch|rankscope)", facts), facts
         if truth is not None and view != "diff":
             for name, values in page.tab.evaluate(SAID).items():
                 headline = truth.of(name.removeprefix("part-"))["headline"]

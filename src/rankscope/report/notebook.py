@@ -70,7 +70,7 @@ def _step(overview: Mapping[str, Any]) -> str:
             break
         share = overview[column] / whole
         bar = f'<div style="background:{colour};height:0.8em;width:{round(200 * share)}px"></div>'
-        rows.append((escape(label), cell(overview[column], "ns"), percent(share), bar))
+        rows.append((escape(label), cell(overview[column], "ns"), escape(percent(share)), bar))
     return _table(rows)
 
 

@@ -5,7 +5,8 @@ import { emptyState } from "../components/notes.ts";
 import { swatch } from "../components/swatch.ts";
 import { tables } from "../components/tables.ts";
 import type { Table } from "../data/table.ts";
-import { formatBytes, grouped } from "../format/units.ts";
+import { counted } from "../format/ranks.ts";
+import { formatBytes } from "../format/units.ts";
 import { order } from "./stragglers.ts";
 import { present, type View } from "./view.ts";
 
