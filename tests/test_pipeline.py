@@ -329,6 +329,24 @@ def test_windows_of_one_rank(tmp_path: Path) -> None:
     assert run.findings == []
 
 
+def test_who_wrote_the_traces(tmp_path: Path) -> None:
+    """Torch's own profiler leaves no name; what carries rankscope's metadata was captured or simulated by it."""
+    for name, metadata, words in (
+        ("torch", None, ["PyTorch's profiler, without rankscope"]),
+        ("ours", {"run_id": "r", "rank": 0}, ["rankscope's Profiler"]),
+        ("made", {"run_id": "r", "rank": 0, "launcher": "simulate"}, ["rankscope simulate"]),
+    ):
+        more = {} if metadata is None else {"rankscope": metadata}
+        write(tmp_path / name / "rank0.json", trace([kernel("k", 0, 1)], rank=0, **more))
+        assert open_run(tmp_path / name, executor="serial").written_by == words
+    manifest = {"run_id": "r", "versions": {"rankscope": "9.9", "torch": "2.13.0", "python": "3.11"}}
+    (tmp_path / "ours" / "run.json").write_text(json.dumps(manifest))
+    assert open_run(tmp_path / "ours", executor="serial").written_by == [
+        "rankscope's Profiler",
+        "rankscope 9.9 and torch 2.13.0",
+    ]
+
+
 def test_missing_ranks(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     for rank in (0, 2):

@@ -1,4 +1,4 @@
-"""What gradient synchronisation costs: the same job with it and without, block by block in random order."""
+"""What gradient synchronization costs: the same job with it and without, block by block in random order."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FSDP_NOTE = (
 def plan_of(
     sampling: Sampling, out: Path, repeat: int, *, traced: bool, wrapped: bool = True, optional: bool = False
 ) -> Plan:
-    """The plan of a job whose steps are measured with and without synchronisation.
+    """The plan of a job whose steps are measured with and without synchronization.
 
     Args:
         sampling: what was chosen.

@@ -17,6 +17,7 @@ import polars as pl
 
 from rankscope.measure import SCHEMA
 from rankscope.results import Analysis, Column, Headline, Result
+from rankscope.rundir.plurals import plural
 
 PREFIX = "measured_"
 MAX_BYTES = 16 << 20
@@ -61,7 +62,7 @@ _STATE = [*_plain("state", "", "done, failed, or pending"), *_plain("error", "",
 _TRACED = _plain(
     "traced_overhead", "ratio", "exposed communication by the window, in a profiled window", "traced.exposed_share"
 )
-_MEASURED = "(T sync − T no sync) / T sync, with gradient synchronisation off and on in turn"
+_MEASURED = "(T sync − T no sync) / T sync, with gradient synchronization off and on in turn"
 
 
 @dataclass(frozen=True)
@@ -101,12 +102,12 @@ _SHAPES = {
         ],
     ),
     "overhead": _Shape(
-        "What gradient synchronisation costs, measured by `rankscope measure overhead`.",
+        "What gradient synchronization costs, measured by `rankscope measure overhead`.",
         None,
         [
             *_plain("wrapper", "", "ddp, fsdp1 or fsdp2"),
             *_plain("world_size", "ranks", "ranks"),
-            *_time("sync", "a step with synchronisation, median", "sync.step"),
+            *_time("sync", "a step with synchronization, median", "sync.step"),
             *_time("no_sync", "a step without it", "no_sync.step"),
             *_time("sync_cost", "the difference", "sync_cost"),
             *_share("measured_overhead", _MEASURED),
@@ -258,7 +259,7 @@ def _headline(name: str, content: Mapping[str, Any]) -> Headline | None:
         return Headline.of("{text}", text=(told["text"], ""))
     share = content.get("measured_overhead")
     if isinstance(share, dict) and isinstance(share.get("value"), float | int):
-        text = "Gradient synchronisation takes {share} of a step, measured with and without it."
+        text = "Gradient synchronization takes {share} of a step, measured with and without it."
         return Headline.of(text, share=(share["value"], "ratio"))
     sizes = content.get("sizes")
     done = (
@@ -270,7 +271,7 @@ def _headline(name: str, content: Mapping[str, Any]) -> Headline | None:
         return None
     most = max(done, key=_ranks)
     return Headline.of(
-        "On {ranks} ranks the efficiency is {efficiency} ({mode} scaling).",
+        f"On {{ranks}} {plural('rank', _ranks(most))} the efficiency is {{efficiency}} ({{mode}} scaling).",
         ranks=(_ranks(most), "count"),
         efficiency=(_number(most, "efficiency") or 0.0, "ratio"),
         mode=(str(content.get("mode", "")), ""),

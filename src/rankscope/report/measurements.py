@@ -25,7 +25,8 @@ from rankscope.measure.results import (
     Traced,
 )
 from rankscope.measure.statistics import beyond_chance
-from rankscope.report.words import NOTHING, counted, number_of, plain
+from rankscope.report.words import NOTHING, number_of, plain
+from rankscope.rundir.plurals import counted
 
 _FAILURE_LINES = 12
 _MODES = {"weak": "Weak scaling (the same batch on each rank)", "strong": "Strong scaling (the same global batch)"}
@@ -59,9 +60,9 @@ def _overhead(result: Overhead) -> list[RenderableType]:
         difference = _cost(result.sync_cost) if name == "step" else _apart(on, off)
         table.add_row(name, _time(on), _time(off), difference)
     share = result.measured_overhead
-    said = f"Gradient synchronisation: {_share(share)} of the step, measured"
+    said = f"Gradient synchronization: {_share(share)} of the step, measured"
     if beyond_chance(share) is False:
-        said = f"Gradient synchronisation: less than can be told from noise ({_share(share)} of the step, measured)"
+        said = f"Gradient synchronization: less than can be told from noise ({_share(share)} of the step, measured)"
     lines = [
         _line(said, bold=True),
         *([_line(_exposed(result.traced))] if result.traced is not None else []),
@@ -76,7 +77,7 @@ def _exposed(traced: Traced) -> str:
     hidden = "" if traced.overlap_ratio is None else f", {_percent(traced.overlap_ratio)} of it hidden by compute"
     return (
         f"Exposed communication: {_percent(traced.exposed_share)} of the step, traced "
-        f"({number_of(traced.communication_ns, 'ns')} a step{hidden})"
+        f"(communication takes {number_of(traced.communication_ns, 'ns')} a step in all{hidden})"
     )
 
 

@@ -24,7 +24,7 @@ def overhead(
     oversubscribe: o.Oversubscribe = False,
     form: o.Form = o.Format.table,
 ) -> None:
-    """What gradient synchronisation costs: the step with it and without, in one job, block by block in random order.
+    """What gradient synchronization costs: the step with it and without, in one job, block by block in random order.
 
     DDP and FSDP1 by no_sync, FSDP2 by set_requires_gradient_sync. Forward, backward and optimizer beside it, by the
     device's events on a GPU; and what a trace of the same job calls exposed communication.

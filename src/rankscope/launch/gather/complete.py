@@ -10,6 +10,7 @@ from rankscope.launch.gather.endings import wrong_ends
 from rankscope.launch.gather.merge import rank_manifests
 from rankscope.rundir.manifest import RankManifest, RunManifest, read_run_manifest
 from rankscope.rundir.names import ENDINGS, RANKS_FOLDER, parse_trace_name
+from rankscope.rundir.plurals import counted, plural
 from rankscope.rundir.ranks import parse_ranks
 
 _OTHERS = (".json", ".json.gz", ".json.zst", ".tar.gz")
@@ -56,11 +57,10 @@ class Completeness:
         lines = []
         many = len(self.present)
         of = f" of {len(self.expected)}" if self.expected is not None else ""
-        hosts = f" on {len(self.hosts)} host{'s' * (len(self.hosts) != 1)}" if self.hosts else ""
+        hosts = f" on {counted(len(self.hosts), 'host')}" if self.hosts else ""
+        ranks = plural("rank", many if self.expected is None else len(self.expected))
         run = f"run {_printable(self.runs[0])}: " if len(self.runs) == 1 else ""
-        whom = "rank" if len(self.present if self.expected is None else self.expected) == 1 else "ranks"
-        traces = f"{self.traces} trace{'s' * (self.traces != 1)}"
-        lines.append(f"{run}{many}{of} {whom}{hosts}, {traces}, {self.bytes / 1e6:.1f} MB")
+        lines.append(f"{run}{many}{of} {ranks}{hosts}, {counted(self.traces, 'trace')}, {self.bytes / 1e6:.1f} MB")
         if len(self.runs) > 1:
             lines.append(f"{len(self.runs)} runs in one directory: {', '.join(map(_printable, self.runs))}")
         if self.expected is None:
@@ -172,7 +172,7 @@ def ranges(ranks: tuple[int, ...]) -> str:
         else:
             parts.append([rank, rank])
     shown = ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in parts[:20])
-    return f"rank{'s' * (len(ranks) != 1)} {shown}" + (" …" if len(parts) > 20 else "")
+    return f"{plural('rank', len(ranks))} {shown}" + (" …" if len(parts) > 20 else "")
 
 
 def _printable(text: str) -> str:
