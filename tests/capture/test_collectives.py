@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from rankscope.capture import collectives, flight
 from rankscope.capture.collectives import CollectiveCalls
+from rankscope.capture.inflight import InFlight
 
 RECORDER = pytest.mark.skipif(
     not hasattr(getattr(torch._C, "_distributed_c10d", None), "_dump_fr_trace_json"),
@@ -44,7 +45,7 @@ def test_calls_from_cpp_are_listed_once_and_those_from_python_once(alone):
     for _ in range(3):  # until it has rebuilt its buckets, by broadcasts
         model(torch.ones(2, 8)).sum().backward()
     dist.all_reduce(torch.ones(999))  # before the window
-    calls = CollectiveCalls()
+    calls = CollectiveCalls(InFlight())
     calls.begin()
     for _ in range(3):
         dist.all_reduce(torch.ones(5, dtype=torch.bfloat16))
@@ -69,7 +70,7 @@ def test_calls_from_cpp_are_listed_once_and_those_from_python_once(alone):
 @RECORDER
 def test_calls_of_another_thread_are_told_apart(alone):
     """While this thread is inside a call of Python's, another calls from C++."""
-    calls = CollectiveCalls()
+    calls = CollectiveCalls(InFlight())
     kind = torch.distributed.ProcessGroup
     whole = kind.broadcast
 
@@ -132,7 +133,7 @@ def test_without_a_recorder_or_beside_an_accelerator_nothing_is_asked(recorder, 
 
 def test_a_recorder_that_says_something_else_changes_nothing(recorder, monkeypatch):
     recorder += [{"odd": True}]
-    calls = CollectiveCalls()
+    calls = CollectiveCalls(InFlight())
     calls._began, calls._ended = 1, 100
     calls.gather()
     assert calls.describe() == {}
@@ -151,7 +152,7 @@ def test_a_call_is_pythons_if_one_of_its_thread_was_running(at):
 def test_beyond_a_limit_calls_are_counted(monkeypatch, recorder):
     monkeypatch.setattr(collectives, "MAX_CALLS", 2)
     recorder += ring((10, 1), (20, 1), (30, 1))
-    calls = CollectiveCalls()
+    calls = CollectiveCalls(InFlight())
     calls._began, calls._ended = 1, 100
     calls.gather()
     said = calls.describe()

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import torch
 
 from rankscope.capture.flight import FlightCall, read_flight
+from rankscope.capture.inflight import InFlight
 from rankscope.capture.process import process_groups
 
 _METHODS = (
@@ -70,9 +71,14 @@ class CallKind(NamedTuple):
 
 
 class CollectiveCalls:
-    """The calls of one window."""
+    """The calls of one window.
 
-    def __init__(self) -> None:
+    Args:
+        in_flight: is told of those on the CPU's memory.
+    """
+
+    def __init__(self, in_flight: InFlight) -> None:
+        self._in_flight = in_flight
         self._calls: list[tuple[int, CallKind]] = []
         # Thread, beginning and end of each of Python's calls.
         self._ran: deque[list[int]] = deque(maxlen=MAX_CALLS)
@@ -142,14 +148,18 @@ class CollectiveCalls:
 
         @functools.wraps(original, assigned=("__name__", "__doc__"), updated=())
         def noted(group: Any, *args: Any, **options: Any) -> Any:
-            ran = [threading.get_ident(), time.time_ns(), sys.maxsize]
+            ran, on_cpu = [threading.get_ident(), time.time_ns(), sys.maxsize], False
             with suppress(Exception):  # whatever goes wrong here, the call is made
                 self._ran.append(ran)
-                self._keep(ran[1], _kind(plain, group, args, options))
+                kind, on_cpu = _kind(plain, group, args, options)
+                self._keep(ran[1], kind)
             try:
-                return original(group, *args, **options)
+                work = original(group, *args, **options)
             finally:
                 ran[2] = time.time_ns()
+            if on_cpu:
+                self._in_flight.add(work, plain)
+            return work
 
         return noted
 
@@ -179,14 +189,16 @@ class _Ran:
         return call.at_ns < self._since or (before > 0 and self._reach[call.thread][before - 1] >= call.at_ns)
 
 
-def _kind(name: str, group: Any, args: tuple[Any, ...], options: dict[str, Any]) -> CallKind:
+def _kind(name: str, group: Any, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[CallKind, bool]:
+    """Its kind, and whether its tensors are in the CPU's memory."""
     # A collective that gathers or scatters has the whole on one side: the largest side is its size.
     sides = [_collect(value, [], 3) for value in (*args, *options.values())]
     largest = max(sides, key=lambda side: sum(t.numel() for t in side), default=[])
     elements = sum(t.numel() for t in largest)
     size = sum(t.numel() * t.element_size() for t in largest)
     dtype = str(largest[0].dtype).removeprefix("torch.") if largest else None
-    return CallKind(name, str(group.group_name), int(group.size()), dtype, elements, size, PYTHON)
+    on_cpu = bool(largest) and largest[0].device.type == "cpu"
+    return CallKind(name, str(group.group_name), int(group.size()), dtype, elements, size, PYTHON), on_cpu
 
 
 def _collect(value: Any, into: list[torch.Tensor], depth: int) -> list[torch.Tensor]:
