@@ -73,8 +73,8 @@ for _ in range(after):
     usually.append(time.thread_time() - cpu)
 usual = sorted(steps)[len(steps) // 2]
 later = sum(max(step - 2 * usual, 0.0) for step in steps)
+profile.stop()  # on a busy machine the writer may still be at it
 beside = time.process_time() - everything - sorted(usually)[len(usually) // 2] * after - stall_cpu
-profile.stop()
 found = dict(stall=stall, stall_cpu=stall_cpu, torch_cpu=torchs[0], later=later, worst=max(steps), beside=beside)
 print("RESULT " + json.dumps(found))
 """
