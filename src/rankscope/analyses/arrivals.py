@@ -22,6 +22,7 @@ from rankscope.primitives.clocks import base_times, with_arrivals
 from rankscope.primitives.communicators import POINT_TO_POINT
 from rankscope.primitives.lateness import median_of_others
 from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, greatest
+from rankscope.rundir.plurals import plural
 
 COLUMNS = (
     Column("group", "", "the process group"),
@@ -107,8 +108,9 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     worst = greatest(ranks.with_columns((pl.col("last") / pl.col("collectives")).alias("share")), "share")
     if worst is None:
         return Headline.of("No rank comes later than the clocks can tell.") if frame.height else None
+    of = f"its {{collectives}} {plural('collective', worst['collectives'])}"
     return Headline.of(
-        "Rank {rank} comes last the most often: to {share} of its {collectives} collectives.",
+        f"Rank {{rank}} comes last most often: in {{share}} of {of}.",
         rank=(worst["rank"], ""),
         share=(worst["share"], "ratio"),
         collectives=(worst["collectives"], "count"),

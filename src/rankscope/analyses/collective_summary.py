@@ -122,11 +122,13 @@ def headline(frame: pl.DataFrame) -> Headline | None:
         "total": (most["total_ns"], "ns"),
         "share": (most["total_ns"] / total, "ratio"),
     }
-    text = "{collective} takes the most time: {total} over all ranks, {share} of all collectives’"
-    if most["bytes"] is not None:
+    text = "{collective} takes the most time: {total}, summed over the ranks, {share} of all collectives’"
+    if most["bytes"]:
         text, values["bytes"] = text.replace("{collective}", "{collective} of {bytes}"), (most["bytes"], "bytes")
     if most["wait_ns"] is None:
         return Headline.of(f"{text}.", **values)
+    if not most["wait_ns"]:
+        return Headline.of(f"{text}; none of that is waiting for later ranks.", **values)
     return Headline.of(f"{text}; {{wait}} of that is waiting for later ranks.", wait=(most["wait_ns"], "ns"), **values)
 
 

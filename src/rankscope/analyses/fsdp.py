@@ -44,6 +44,7 @@ from rankscope.results import (
     Inputs,
     Tables,
     concat_ranks,
+    over_ranks,
     steps_by_window,
     total_of,
 )
@@ -233,8 +234,11 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     total, exposed = total_of(frame, "duration_ns"), total_of(frame, "exposed_ns")
     if not total:
         return None
-    text = "FSDP’s collectives take {total} over all ranks, of which nothing hides {exposed}."
-    return Headline.of(text, total=(total, "ns"), exposed=(exposed / total, "ratio"))
+    text, values = f"FSDP’s collectives take {{total}}{over_ranks(frame)}", {"total": (total, "ns")}
+    if not exposed:
+        return Headline.of(f"{text}; compute hides all of that.", **values)
+    text += "; {exposed} of that, {share}, has no compute beside it."
+    return Headline.of(text, exposed=(exposed, "ns"), share=(exposed / total, "ratio"), **values)
 
 
 analysis = Analysis(

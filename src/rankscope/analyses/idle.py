@@ -318,8 +318,9 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     most = greatest(whole.group_by("cause", maintain_order=True).agg(pl.col("idle_ns").sum()), "idle_ns")
     if most is None:
         return None
+    idle = "devices idle" if whole.select("rank", "device").n_unique() > 1 else "device idles"
     return Headline.of(
-        "The devices idle {total} in all; {share} of that while the host {doing}.",
+        f"The {idle} {{total}} in all; {{share}} of that while the host {{doing}}.",
         total=(total, "ns"),
         share=(most["idle_ns"] / total, "ratio"),
         doing=(DOING.get(most["cause"], most["cause"]), ""),

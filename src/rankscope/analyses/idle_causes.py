@@ -29,13 +29,13 @@ COLUMNS = (
 )
 
 
-_WORDS = {
-    "data_loading": "data loading",
+_DOING = {
+    "data_loading": "loads data",
     "synchronisation": "waits for the device",
-    "runtime": "other runtime calls",
-    "operator": "operators",
-    "python": "Python",
-    "nothing": "time of which the host recorded nothing",
+    "runtime": "is in another runtime call",
+    "operator": "is in an operator",
+    "python": "is in Python",
+    "nothing": "records nothing",
 }
 
 
@@ -65,11 +65,13 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     if worst is None:
         return None
     cause = max(CAUSES, key=lambda cause: int(worst[f"{cause}_ns"]))
+    idles = "’s device idles the most:" if frame.height > 1 else "’s device idles"
     return Headline.of(
-        "Rank {rank}’s device idles the most: {idle}, most of it in {cause}.",
+        f"Rank {{rank}}{idles} {{idle}}, {{share}} of it while the host {{doing}}.",
         rank=(worst["rank"], ""),
         idle=(worst["idle_ns"], "ns"),
-        cause=(_WORDS[cause], ""),
+        share=(worst[f"{cause}_ns"] / worst["idle_ns"], "ratio"),
+        doing=(_DOING[cause], ""),
     )
 
 

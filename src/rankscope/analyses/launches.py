@@ -119,7 +119,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
         Finding(
             id="host-device-clock-skew",
             severity="info",
-            title="some work began on the device before its launch did: the clocks of host and device disagree",
+            title="Some work began on the device before its launch did: the clocks of host and device disagree",
             ranks=tuple(skewed["rank"].unique().sort()),
             evidence=(
                 Evidence("by at least", -least, "ns"),
@@ -264,13 +264,15 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     worst, latency = greatest(frame, "launch_bound_share"), frame["median_latency_ns"].median()
     if not isinstance(latency, float):
         return None
-    middle = {"latency": (round(latency), "ns")}
+    values: dict[str, tuple[int | float | str, str]] = {}
+    # Where the clocks of host and device disagree, kernels begin before they are launched.
+    text = "Kernels begin as soon as they are launched"
+    if round(latency) > 0:
+        text, values["latency"] = "A launch takes {latency} to begin on the device (median)", (round(latency), "ns")
     if worst is None:
-        return Headline.of("A launch takes {latency} to begin on the device (median).", **middle)
-    text = (
-        "A launch takes {latency} to begin on the device (median); rank {rank} waits for launches {share} of its span."
-    )
-    return Headline.of(text, rank=(worst["rank"], ""), share=(worst["launch_bound_share"], "ratio"), **middle)
+        return Headline.of(f"{text}.", **values)
+    text += "; rank {rank}’s device waits for launches {share} of its span."
+    return Headline.of(text, rank=(worst["rank"], ""), share=(worst["launch_bound_share"], "ratio"), **values)
 
 
 analysis = Analysis(

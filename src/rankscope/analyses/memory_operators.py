@@ -26,7 +26,18 @@ import polars as pl
 from rankscope.primitives.allocations import MEMORY_COLUMNS, blocks, samples
 from rankscope.primitives.ancestry import parents
 from rankscope.primitives.owning import with_ancestors
-from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, by_window, concat_ranks, greatest
+from rankscope.results import (
+    Analysis,
+    Column,
+    Finding,
+    Headline,
+    Inputs,
+    Tables,
+    by_window,
+    concat_ranks,
+    greatest,
+    over_ranks,
+)
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -134,7 +145,7 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     most = greatest(named.group_by("name", maintain_order=True).agg(pl.col("self_increase").sum()), "self_increase")
     if most is None:
         return None
-    text = "{name} allocates the most beyond what it releases itself: {increase} over all ranks."
+    text = f"{{name}} allocates the most beyond what it releases itself: {{increase}}{over_ranks(frame)}."
     return Headline.of(text, name=(most["name"], ""), increase=(most["self_increase"], "bytes"))
 
 

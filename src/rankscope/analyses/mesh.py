@@ -141,7 +141,8 @@ def _findings(frame: pl.DataFrame, rows: pl.DataFrame) -> list[Finding]:
         Finding(
             id="mesh-imbalance",
             severity="info",
-            title=f"{row['label']} computes {row['imbalance']:.1%} longer than the mean along {row['dimension']}",
+            title=f"{row['label']} computes {100 * row['imbalance']:.1f} % longer than the mean "
+            f"along {row['dimension']}",
             ranks=tuple(
                 rows.filter((pl.col("dimension") == row["dimension"]) & (pl.col("label") == row["label"]))["rank"]
                 .unique()

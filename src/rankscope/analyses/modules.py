@@ -38,6 +38,7 @@ from rankscope.results import (
     by_window,
     concat_ranks,
     greatest,
+    over_ranks,
     total_of,
 )
 
@@ -150,7 +151,7 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     if most is None:
         return None
     return Headline.of(
-        "{module} takes the most {where} time of its own: {time}, {share} of all modules’ over all ranks.",
+        f"{{module}} takes the most {{where}} time of its own: {{time}}{over_ranks(frame)}, {{share}} of all modules’.",
         module=(most["module"], ""),
         where=("device" if column.startswith("device") else "host", ""),
         time=(most[column], "ns"),

@@ -56,6 +56,7 @@ from rankscope.results import (
     steps_by_window,
     total_of,
 )
+from rankscope.rundir.plurals import listed
 
 _OTHER = "other"
 COLUMNS = (
@@ -157,9 +158,20 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     wall = total_of(frame, "wall_ns")
     if not wall:
         return None
-    parts = {name: (total_of(frame, f"{name}_ns") / wall, "ratio") for name in ("forward", "backward", "optimizer")}
-    text = "Of a step on the host the forward takes {forward}, the backward {backward} and the optimizer {optimizer}."
-    return Headline.of(text, **parts)
+    said = {
+        "forward": "the forward takes {forward}",
+        "backward": "the backward {backward}",
+        "optimizer": "the optimizer {optimizer}",
+    }
+    parts = {name: total_of(frame, f"{name}_ns") for name in said}
+    told = [said[name] for name, amount in parts.items() if amount]
+    if not told:
+        return Headline.of("Nothing in these traces says what is forward, backward or optimizer.")
+    if not parts["forward"]:
+        told[0] = told[0].replace(" {", " takes {")
+    of = "Of a step" if frame["step"].drop_nulls().len() else "Of the time"
+    shares = {name: (amount / wall, "ratio") for name, amount in parts.items() if amount}
+    return Headline.of(f"{of} on the host {listed(told)}.", **shares)
 
 
 analysis = Analysis(

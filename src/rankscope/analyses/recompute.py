@@ -38,6 +38,7 @@ from rankscope.results import (
     by_window,
     concat_ranks,
     greatest,
+    over_ranks,
     total_of,
 )
 
@@ -157,11 +158,15 @@ def _run_again(operators: pl.DataFrame, annotations: pl.DataFrame) -> tuple[Bool
 
 def headline(frame: pl.DataFrame) -> Headline | None:
     """The answer in one sentence."""
-    most = greatest(frame, "host_ns")
+    most = greatest(frame.group_by("name", maintain_order=True).agg(pl.col("host_ns").sum()), "host_ns")
     if most is None:
         return None
-    text = "The backward runs operators of the forward again for {host} of host time over all ranks; most of it {name}."
-    return Headline.of(text, host=(total_of(frame, "host_ns"), "ns"), name=(most["name"], ""))
+    host = f"{{host}} of host time{over_ranks(frame)}"
+    return Headline.of(
+        f"The backward runs operators of the forward again: {host}, the most in {{name}}.",
+        host=(total_of(frame, "host_ns"), "ns"),
+        name=(most["name"], ""),
+    )
 
 
 analysis = Analysis(

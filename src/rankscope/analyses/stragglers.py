@@ -43,7 +43,7 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.blame import Blamed, Standing, slices_of
-from rankscope.primitives.causes import Cause
+from rankscope.primitives.causes import CAUSES, Cause
 from rankscope.primitives.clocks import base_times, with_arrivals
 from rankscope.primitives.communicators import POINT_TO_POINT, ranks_of
 from rankscope.primitives.intervals import Int64
@@ -63,7 +63,8 @@ from rankscope.primitives.stretches import (
     step_work,
     with_stretches,
 )
-from rankscope.results import Analysis, Column, Evidence, Finding, Headline, Inputs, Tables, by_window, greatest
+from rankscope.results import Analysis, Column, Evidence, Finding, Headline, Inputs, Tables, by_window
+from rankscope.rundir.plurals import plural
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -294,7 +295,7 @@ _ADVICE = {
     "slow_device": "Look at this device's clocks, temperature and neighbours, or swap it.",
     "more_work": "Even out what the ranks are given: batch sizes, sequence lengths, experts, uneven shards.",
     "data_loading": "Give its loader more workers, prefetch further, or look at the storage it reads from.",
-    "slow_host": "Look at what else runs on its host, at CPU binding, garbage collection and synchronisation.",
+    "slow_host": "Look at what else runs on its host, at CPU binding, garbage collection and synchronization.",
     "memory": "Look for allocation retries and copies: free memory, a fixed batch shape, expandable segments.",
     "slow_network": "Look at the links between the ranks of its group.",
     "unclear": "Record more on this rank: stacks (with_stack) and shapes.",
@@ -312,7 +313,8 @@ def _findings(blamed: Sequence[Blamed], table: pl.DataFrame) -> list[Finding]:
             Finding(
                 id="straggler",
                 severity="warning" if each.lasting else "info",
-                title=f"{each.label} holds the others up{'' if each.lasting else ' in some steps'}: {each.cause.words}",
+                title=f"{_called(each)} holds the others up{'' if each.lasting else ' in some steps'}: "
+                f"{each.cause.words}",
                 ranks=each.ranks,
                 steps=() if each.lasting else each.steps,
                 evidence=(
@@ -321,13 +323,18 @@ def _findings(blamed: Sequence[Blamed], table: pl.DataFrame) -> list[Finding]:
                     Evidence("time others waited for it", max(row["waited_ns"] or 0 for row in mine), "ns"),
                     Evidence("steps in which it is late", len(each.steps), "count"),
                     Evidence("steps compared", each.compared, "count"),
-                    Evidence(f"cause: {cause}", each.cause.evidence),
+                    Evidence(f"cause: {cause.replace('_', ' ')}", each.cause.evidence),
                 ),
                 saving_ns=each.saving_ns or None,  # it may gain nothing: another rank is as slow
                 advice=_ADVICE.get(cause, ""),
             )
         )
     return findings
+
+
+def _called(each: Blamed) -> str:
+    """As a sentence begins; a slice of the mesh keeps its name: `dp=1`."""
+    return each.label.capitalize() if len(each.ranks) == 1 else each.label
 
 
 def _slow_networks(links: Sequence[SlowLink], steps: int) -> list[Finding]:
@@ -340,7 +347,7 @@ def _slow_networks(links: Sequence[SlowLink], steps: int) -> list[Finding]:
             Finding(
                 id="slow-network",
                 severity="warning" if link.lasting else "info",
-                title=f"the collectives of group {link.group} move their data slower than {than}{when}",
+                title=f"The collectives of group {link.group} move their data slower than {than}{when}",
                 ranks=(ranks_of(link.group_ranks) or ()) if link.group_ranks else (),
                 steps=() if link.lasting else link.steps,
                 evidence=(
@@ -357,17 +364,25 @@ def _slow_networks(links: Sequence[SlowLink], steps: int) -> list[Finding]:
 
 def headline(frame: pl.DataFrame) -> Headline | None:
     """The answer in one sentence."""
-    if not frame.height:
-        return None
-    worst = greatest(frame.filter(pl.col("cause").is_not_null()), "waited_ns")
-    if worst is None:
+    if frame.height < 2:
+        return None  # one rank alone holds nobody up
+    if not frame["waited_ns"].drop_nulls().len():
+        return Headline.of("No collective was matched across ranks: there is nothing to compare them by.")
+    accused = frame.filter(pl.col("cause").is_not_null()).sort(
+        "waited_ns", "saving_ns", "rank", descending=[True, True, False], nulls_last=True
+    )
+    if not accused.height:
         return Headline.of("No rank holds the others up by more than chance.")
+    worst = accused.row(0, named=True)
+    values = {"rank": (worst["rank"], ""), "cause": (CAUSES.get(worst["cause"], worst["cause"]), "")}
+    if not worst["waited_ns"]:
+        return Headline.of("Rank {rank} holds the others up: {cause}.", **values)
+    steps = f"{{steps}} {plural('step', worst['steps'])}"
     return Headline.of(
-        "Rank {rank} holds the others up: they waited {waited} for it over {steps} steps, and the cause is {cause}.",
-        rank=(worst["rank"], ""),
+        f"Rank {{rank}} holds the others up: they waited {{waited}} for it over {steps}; {{cause}}.",
         waited=(worst["waited_ns"], "ns"),
         steps=(worst["steps"], "count"),
-        cause=(worst["cause"].replace("_", " "), ""),
+        **values,
     )
 
 

@@ -19,7 +19,7 @@ from rankscope.results.analysis import (
 )
 from rankscope.results.discovery import Named, discovered
 from rankscope.results.findings import Evidence, Finding, Severity, by_weight
-from rankscope.results.headline import Headline, greatest, total_of
+from rankscope.results.headline import Headline, greatest, over_ranks, total_of
 from rankscope.results.parameters import Options, Parameter, Parameters, Value
 from rankscope.results.windows import (
     by_window,
@@ -56,6 +56,7 @@ __all__ = [
     "concat_ranks",
     "discovered",
     "greatest",
+    "over_ranks",
     "rows_by_window",
     "steps_by_window",
     "total_of",

@@ -41,3 +41,8 @@ def greatest(frame: pl.DataFrame, column: str) -> dict[str, Any] | None:
 def total_of(frame: pl.DataFrame, column: str) -> int:
     """The sum of a column of whole numbers; 0 where nothing is known."""
     return int(frame[column].sum())
+
+
+def over_ranks(frame: pl.DataFrame) -> str:
+    """What to say of a sum: of which ranks, where it is of several."""
+    return " over all ranks" if frame["rank"].n_unique() > 1 else ""
