@@ -122,15 +122,18 @@ import sys, time, torch, torch.distributed as dist, rankscope
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 dist.barrier()
+store = dist.distributed_c10d._get_default_store()
 with rankscope.Profiler(sys.argv[1], wait=0, warmup=1, active=1) as prof:
     prof.step()
     if rank == 1:
-        time.sleep(1)
+        store.wait(["four steps"])
     work = dist.all_reduce(torch.ones(1000), async_op=True)
     steps = 0
     while prof.recording or steps == 0:
         prof.step()
         steps += 1
+        if rank == 0 and steps == 4:
+            store.set("four steps", "made")
         assert prof.recording or work.is_completed(), "stopped under a collective"
         time.sleep(0.1)
     sys.stdout.write(f"rank {rank}: {steps} steps\\n")
@@ -145,8 +148,8 @@ def test_a_window_ends_later_where_a_collective_is_under_way(tmp_path):
     place = ["--master-addr=127.0.0.1", f"--master-port={free_port()}", "--nproc-per-node=2"]
     said = run(["-m", "torch.distributed.run", *place, "job.py", "out"], tmp_path)
     steps = {rank: int(said.partition(f"rank {rank}: ")[2].split()[0]) for rank in (0, 1)}
-    # Rank 0 waits a second for the other, a tenth of a second a step; rank 1 meets one that is there.
-    assert steps[0] > 3, said
+    # Rank 1 comes when rank 0 has made four steps and waits all the while.
+    assert steps[0] >= 4, said
     for rank in (0, 1):
         (written,) = read_rank_manifest(tmp_path / "out" / "ranks" / f"rank{rank}.json").written
         assert (written.first_step, written.last_step) == (1, 1)
