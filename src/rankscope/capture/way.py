@@ -1,7 +1,10 @@
 """Where a recording is stopped and saved: in the training loop, or off it. Found out by trying, not by version.
 
 Off the loop is for where torch lets other threads run while it stops (2.14 and newer). Elsewhere a thread would hold
-the loop up all the same, and longer.
+the loop up all the same, and longer; and a torch that does not let them run has not learnt to stop beside them either:
+an operator that another thread is in while a recording of all threads is stopped writes to what was freed (mended in
+pytorch #187141, #187483 and #188172, of which the second came before, and for, the letting run of #187594). So nothing
+but that decides, not even ``always``.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import gc
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
@@ -19,6 +23,11 @@ from rankscope.capture import rivals
 from rankscope.rundir.config import CaptureConfig
 
 LOOP, THREAD = "loop", "thread"
+_TRIED = (0, 300, 1000, 3000)
+"""Operators in the recordings that are stopped to try it out."""
+_PATIENCE_S = 0.5
+"""How long a thread waits for the interpreter, while it is tried out, before whoever has it must make way: much longer
+than such a stop takes, and not so long that a busy thread of the job holds the loop up."""
 _releases: bool | None = None
 
 
@@ -34,20 +43,28 @@ def choose_way(config: CaptureConfig, activities: Sequence[torch.profiler.Profil
         return LOOP, "this torch stops a recording only in the thread that began it"
     if not hasattr(torch.profiler.profile, "toggle_collection_dynamic"):
         return LOOP, "this torch cannot end a recording without stopping it"
-    if config.stop_off_loop == "always":
-        return THREAD, "asked for"
-    if any(activity is not torch.profiler.ProfilerActivity.CPU for activity in activities):
+    asked = config.stop_off_loop == "always"
+    if not asked and any(activity is not torch.profiler.ProfilerActivity.CPU for activity in activities):
         return LOOP, "an accelerator is recorded"
+    if not _lets_others_run():
+        return LOOP, "torch holds other threads up while it stops"
+    return THREAD, "asked for" if asked else "torch lets other threads run while it stops"
+
+
+def _lets_others_run() -> bool:
     global _releases
     if _releases is None:
+        # Of an accelerator's recording the stop is the same, and nothing is woken for the trial.
+        kinds = [torch.profiler.ProfilerActivity.CPU]
         try:
-            # On a busy machine the other thread may come too late for a short stop: once seen is enough.
-            _releases = any(stop_releases_others(activities, operators) for operators in (0, 300, 1000, 3000))
+            # On a busy machine the other thread may come too late for a short stop, and a third one may make way for
+            # it by chance: seen among a few, and once more.
+            _releases = any(stop_releases_others(kinds, operators) for operators in _TRIED) and any(
+                stop_releases_others(kinds, operators) for operators in _TRIED[1:]
+            )
         except Exception:
             _releases = False
-    if _releases:
-        return THREAD, "torch lets other threads run while it stops"
-    return LOOP, "torch holds other threads up while it stops"
+    return _releases
 
 
 def all_threads() -> Any:
@@ -82,7 +99,7 @@ def stop_releases_others(activities: Sequence[torch.profiler.ProfilerActivity], 
     """Whether other Python threads run while torch stops a recording: tried out with one of so many operators.
 
     Another thread waits to run, and for so long as this takes nobody is made to give way to it: it runs in the
-    middle of the stop, or after it.
+    middle of the stop, or after it. A stop that takes long, on a busy machine, shows nothing.
     """
     ran: list[bool] = []
     gate, there = threading.Lock(), threading.Event()
@@ -96,21 +113,28 @@ def stop_releases_others(activities: Sequence[torch.profiler.ProfilerActivity], 
     profile: Any = torch.profiler.profile(activities=list(activities))
     rivals.prepare(profile.prepare_trace)
     profile.start_trace()
-    small = torch.zeros(1)
-    for _ in range(operators):
-        torch.neg(small)
-    waiting = threading.Thread(target=other, name="rankscope-probe", daemon=True)
-    waiting.start()
-    there.wait(1.0)
+    stopped = False
     usual = sys.getswitchinterval()
     collecting = gc.isenabled()
     gc.disable()
-    sys.setswitchinterval(1e3)
+    # Before the other thread begins: one that is already waiting with the usual interval, because it was held up on its
+    # way to the gate, would be made way for in the middle of any stop.
+    sys.setswitchinterval(_PATIENCE_S)
     try:
+        small = torch.zeros(1)
+        for _ in range(operators):
+            torch.neg(small)
+        threading.Thread(target=other, name="rankscope-probe", daemon=True).start()
+        there.wait(1.0)
+        began = time.perf_counter()
         gate.release()
+        stopped = True
         profile.stop_trace()
-        return bool(ran)
+        # After a longer stop, it may have been made way for.
+        return bool(ran) and time.perf_counter() - began < _PATIENCE_S / 2
     finally:
+        if not stopped:
+            profile.stop_trace()  # one that is left running crashes the process at its exit
         sys.setswitchinterval(usual)
         if collecting:
             gc.enable()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from rankscope.errors import ConfigError, RunSelectionError
+from rankscope.rundir.plurals import counted
 from rankscope.store.info import TraceInfo
 
 LATEST = "latest"
@@ -64,11 +65,8 @@ def choose_run(runs: Runs, wanted: str | None, path: str, how: str = "") -> str 
     ordered = sorted(began, key=lambda run: began[run])
     if wanted is None:
         if len(ordered) > 1:
-            shown = [
-                f"{run or NAMELESS}: {when_of(began[run])}{len(runs[run])} trace{'s' if len(runs[run]) > 1 else ''}"
-                for run in ordered
-            ]
-            left = f"{len(ordered) - _SHOWN} older ones; " if len(ordered) > _SHOWN else ""
+            shown = [f"{run or NAMELESS}: {when_of(began[run])}{counted(len(runs[run]), 'trace')}" for run in ordered]
+            left = f"{counted(len(ordered) - _SHOWN, 'older one')}; " if len(ordered) > _SHOWN else ""
             raise RunSelectionError(
                 f"there are {len(ordered)} runs in here, the oldest first: {left}" + "; ".join(shown[-_SHOWN:]) + how,
                 path=path,

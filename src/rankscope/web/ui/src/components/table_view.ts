@@ -2,6 +2,7 @@
 import type { Cell } from "../data/payload.ts";
 import type { Sort, Table } from "../data/table.ts";
 import { csvFileName, toCsv } from "../format/csv.ts";
+import { counted } from "../format/ranks.ts";
 import { exactCell, formatCell, grouped } from "../format/units.ts";
 import { categoryOf } from "../theme/categories.ts";
 import type { ViewContext } from "../views/view.ts";
@@ -65,7 +66,7 @@ export function tableView(context: ViewContext, options: TableOptions): HTMLElem
       cell.setAttribute("aria-sort", mine ? (sort?.descending ? "descending" : "ascending") : "none");
     });
     grid.setAttribute("aria-rowcount", String(rows.length + 1));
-    count.textContent = rows.length === table.length ? `${grouped(rows.length)} rows` : `${grouped(rows.length)} of ${grouped(table.length)} rows`;
+    count.textContent = rows.length === table.length ? counted(rows.length, "row") : `${grouped(rows.length)} of ${counted(table.length, "row")}`;
     empty.hidden = rows.length > 0;
     box.scrollTop = 0;
     draw(true);
