@@ -134,6 +134,20 @@ def test_json_beside_the_traces_is_left_out_and_said(tmp_path: Path) -> None:
     assert (beside.severity, "config.json" in beside.title) == ("info", True)
 
 
+def test_what_a_measurement_leaves_beside_its_traces_is_no_matter(tmp_path: Path) -> None:
+    folder = write_ranks(tmp_path / "jobs" / "overhead" / "job-0", {0: small_step()})
+    others = ("plan.json", "measured/rank0.json", "../settings.json", "../../../overhead.json", "../../../binding.json")
+    for name in others:
+        (folder / name).parent.mkdir(exist_ok=True)
+        write(folder / name, {"schema": 1, "out": "x"})
+    run = open_run(tmp_path).load()
+    assert run.ranks == [0]
+    assert not [each for each in run.findings if each.id == "not-a-trace"]
+    # A trace that is called so is read.
+    (folder / "rank0.json").rename(tmp_path / "profiler.json")
+    assert open_run(tmp_path).load().ranks == [0]
+
+
 def test_two_files_that_claim_one_rank(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,9 @@ all_to_all count without what lies beyond 5 median absolute deviations. `residua
 deviations of its ends from the other ranks': no difference of times between ranks below it means anything. A drift is
 given only where |drift| · span > 4 · residual; over a few seconds a fit invents dozens of ppm. Ranks that no chain of
 collectives links to others keep their wall clock (`method` is `wall clock`).
+
+How to read it: a rank whose residual stands out has ends that do not agree, and its lateness and waits deserve less
+trust; one with its wall clock can be held against no other rank at all.
 """
 
 from __future__ import annotations

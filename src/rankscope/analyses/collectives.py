@@ -22,6 +22,9 @@ with f = 2(n−1)/n for all_reduce, (n−1)/n for all_gather, reduce_scatter and
 and recv (nccl-tests). They are null where a rank of the group is missing, for without it waiting would pass for
 transfer, and for ranges on the host that overlap. `estimate` marks operations whose ranks need not start and end
 together: there they are only a hint.
+
+How to read it: a long `wait_ns` is other ranks' lateness, not the network (`stragglers`, `arrivals`); a large transfer
+at a low bus bandwidth is. Small sizes are bound by latency: their bandwidth says nothing.
 """
 
 from __future__ import annotations

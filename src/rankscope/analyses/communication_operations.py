@@ -6,6 +6,9 @@ all ranks are known (`measured`), null where there is none; `mean_transfer_ns` i
 
 It is the table of operations of the old TensorBoard plugin's Distributed view, whose data-transfer time this is.
 `collective_summary` has the same over all ranks, by group and size.
+
+How to read it: where transfer is most of the measured time, sizes and links are what costs; where waiting is, the other
+ranks are late.
 """
 
 from __future__ import annotations

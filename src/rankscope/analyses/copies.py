@@ -5,6 +5,9 @@ the host's side is pageable memory: the driver then copies it into a buffer of i
 the host in the call (CUDA's API synchronization behaviour). `host_ns` is the time that the host spent in the calls that
 launched them; `exposed_ns` the time that nothing else ran on the device meanwhile. Bandwidth is bytes over the summed
 durations, null where no sizes are written. With steps in the file, copies launched outside of them are left out.
+
+How to read it: exposed time is what copying beside compute would save (`non_blocking=True`, from pinned memory). Much
+`host_ns` on a pageable kind: `pin_memory=True` in the loader.
 """
 
 from __future__ import annotations

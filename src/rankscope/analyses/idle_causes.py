@@ -2,6 +2,9 @@
 
 The rows of `idle` that are of whole devices, side by side: each cause a column, operators of all names together. The
 causes exclude one another and sum to `idle_ns` exactly.
+
+How to read it: the greatest column says where to look next: `data_loading`, `synchronization`, `launches` for the
+runtime, `operators` for operators; Python and nothing are code of the user's between them.
 """
 
 from __future__ import annotations

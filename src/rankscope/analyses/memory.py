@@ -105,13 +105,14 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
         (spare / pl.col("reserved")).reverse().get(held).alias("unused_reserved"),
     )
     operator = rows["operator"].set(rows["operator"] < 0, None)
-    ends = end_of_steps(found).with_columns(
-        (pl.col("end_change") - pl.col("end_change").shift(1).over("memory")).alias("growth")
-    )
-    growth = ends.group_by("memory").agg(
-        pl.col("growth").median().round().cast(pl.Int64),
-        (pl.col("growth") > 0).sum().cast(pl.Int64).alias("growing_steps"),
-        pl.len().cast(pl.Int64).alias("steps"),
+    growth = (
+        end_of_steps(found)
+        .group_by("memory")
+        .agg(
+            pl.col("growth").median().round().cast(pl.Int64),
+            (pl.col("growth") > 0).sum().cast(pl.Int64).alias("growing_steps"),
+            pl.len().cast(pl.Int64).alias("steps"),
+        )
     )
     counted = [(_MALLOC, "device_allocations"), (_FREE, "device_frees")]
     return (

@@ -11,6 +11,9 @@ a negative one. The row without a name has what no operator is around: Python th
 optimizer's own state, threads without operators. `peak_bytes` is what operators of this name had allocated themselves
 of what was live at the device's peak; null where the file writes no addresses, since then nothing says which
 allocation was released when.
+
+How to read it: a large `peak_bytes` is what to recompute (activation checkpointing), shard or keep in a narrower type;
+a `total_increase` that goes on from window to window is kept by somebody.
 """
 
 from __future__ import annotations

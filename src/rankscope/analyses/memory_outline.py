@@ -3,7 +3,8 @@
 The time between a file's first and last memory event is cut into equal pieces, 240 on each device; one row for every
 piece with an event in it. `allocated` and `reserved` are the most that the allocator said in the piece, `change` the
 most allocated less released since the file's first event (for older files, which write no totals), so no peak is lost
-by the cutting. `memory_curve` has every event.
+by the cutting. `memory_curve` has every event, `memory` the peaks alone. `--steps` takes the chosen steps' events for
+the file's.
 
     piece = ⌊240 · (time − first) / (last − first + 1)⌋        at_ns = the piece's begin, from the file's first event
 """

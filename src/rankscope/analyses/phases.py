@@ -21,6 +21,10 @@ kernel is of the phase in which it was launched; where kernels of two phases run
 first in the order above, and communication only where no other kernel runs: it is what the step was not able to hide.
 They are null where the trace has no device. A host that runs ahead of its device waits for it in `sync`, or in the
 first call of the next step that blocks; what the work of a phase cost the device is in the device's columns.
+
+How to read it: much `sync` and a device that is busy all the time: the device is the limit, which is as it should be.
+Much `other` or `data_loading`: the loop is. A backward far above twice the forward holds communication that nothing
+hides, or forwards run again (`recompute`).
 """
 
 from __future__ import annotations
@@ -33,6 +37,7 @@ import polars as pl
 from rankscope.primitives.activity import activity, time_of, with_category
 from rankscope.primitives.intervals import EMPTY, Int64, IntervalSet
 from rankscope.primitives.kernels import COMMUNICATION
+from rankscope.primitives.nulls import values_and_known
 from rankscope.primitives.phases import (
     PHASES,
     phase_at,
@@ -129,9 +134,7 @@ def _device(
         nothing = pl.Series([None] * start.size, dtype=pl.Int64)
         return {f"{name}_ns": nothing for name in names}
     events = with_category(window["device_events"], inputs.options.communication)
-    launch = events["launch_ns"]
-    launched = launch.is_not_null().to_numpy()
-    at = launch.fill_null(0).to_numpy()
+    at, launched = values_and_known(events["launch_ns"])
     owned = events.with_columns(
         pl.when(pl.col("category") == COMMUNICATION)
         .then(pl.lit("communication"))

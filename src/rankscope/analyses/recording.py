@@ -9,6 +9,9 @@ directory; none for traces of other tools, which do not say.
 
 `step_cost` is what makes the steps in the traces longer than the job's own. Skipped windows were not recorded, failed
 ones were and could not be written; `reasons` says why.
+
+How to read it: figures of the traces are too long by about `step_cost`; stacks, shapes and memory are what make it
+dear. A `stall_ns` is outside of the recorded steps.
 """
 
 from __future__ import annotations

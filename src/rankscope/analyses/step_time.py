@@ -11,6 +11,9 @@ compute, communication, copy, fill on the device; the host in a device runtime c
 `__next__`, or a range of the user's that says so); in an operator; nothing of these. Host categories are unions over
 all host threads. Without device events compute is top-level operators and communication Gloo's ranges.
 A file without steps gives one row for the whole of it, its step null.
+
+How to read it: what is not compute is what a better step lacks. Exposed communication: `collectives`, `ddp_buckets`,
+`fsdp`. Copies: `copies`. The host's columns are time in which the device idled: `idle` says more.
 """
 
 from __future__ import annotations

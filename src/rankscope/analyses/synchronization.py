@@ -10,6 +10,9 @@ While the host waits it launches nothing. So when the device has finished, it ha
 on. `idle_ns` is the time around the call's end, from when the device ran dry (but not before the call) to its next
 event, and no more than the call took: without it the host would have been that much earlier, and not more. It is what a
 step would gain at most if the call were not there.
+
+How to read it: the rows at the top are the calls to take out of the loop, and `operator` and `range` say where they
+are: `.item()` and `.cpu()` on a loss (keep it on the device, read it every so many steps), `nonzero`, boolean masks.
 """
 
 from __future__ import annotations

@@ -30,6 +30,8 @@ class Field:
 
     column: Column
     path: str
+    only_with: str | None = None
+    """What has to be known, too: without an interval, a difference may be noise and is no figure."""
 
 
 def _plain(name: str, unit: str, doc: str, path: str | None = None) -> list[Field]:
@@ -43,10 +45,17 @@ def _time(name: str, doc: str, path: str) -> list[Field]:
     return [Field(Column(f"{name}{suffix}_ns", "ns", doc + more), f"{path}.{end}") for (suffix, more), end in pairs]
 
 
-def _share(name: str, doc: str, unit: str = "ratio") -> list[Field]:
+def _share(name: str, doc: str, unit: str = "ratio", only_with: str | None = None) -> list[Field]:
     """A ratio with its interval: value, low, high."""
     pairs = zip(_INTERVAL, ("value", "low", "high"), strict=True)
-    return [Field(Column(f"{name}{suffix}", unit, doc + more), f"{name}.{end}") for (suffix, more), end in pairs]
+    return [
+        Field(Column(f"{name}{suffix}", unit, doc + more), f"{name}.{end}", only_with) for (suffix, more), end in pairs
+    ]
+
+
+def _difference(name: str, doc: str) -> list[Field]:
+    """A ratio that is nothing without its interval."""
+    return _share(name, f"{doc}; null where blocks are too few for an interval", only_with=f"{name}.low")
 
 
 _STATE = [*_plain("state", "", "done, failed, or pending"), *_plain("error", "", "why it failed")]
@@ -113,7 +122,7 @@ _SHAPES = {
             *_plain("base", "", "whether the others are held against it"),
             *_STATE,
             *_time("step", "a step on the slowest rank, median", "step"),
-            *_share("difference", "to the base: negative is faster"),
+            *_difference("difference", "to the base: negative is faster"),
             *_plain("beyond_chance", "", "whether the interval of the difference excludes 0"),
             *_TRACED,
         ],
@@ -126,7 +135,7 @@ _SHAPES = {
             *_plain("base", "", "whether the others are held against it"),
             *_STATE,
             *_time("step", "a step on the slowest rank, median", "step"),
-            *_share("difference", "to the base: negative is faster"),
+            *_difference("difference", "to the base: negative is faster"),
             *_plain("beyond_chance", "", "whether the interval of the difference excludes 0"),
             *_time("launch_latency", "from a kernel's launch to its start, with an empty queue", "launch_latency"),
         ],
@@ -139,7 +148,7 @@ _SHAPES = {
             *_plain("base", "", "the step without a profiler"),
             *_STATE,
             *_time("step", "a step, median", "step"),
-            *_share("cost", "to the base, of the steps that are recorded"),
+            *_difference("cost", "to the base, of the steps that are recorded"),
             *_plain("beyond_chance", "", "whether the interval of the cost excludes 0"),
             *_time("stop", "how long the loop stands still while recording is stopped", "stop"),
             *_time("save", "how long writing the trace takes", "save"),
@@ -211,9 +220,16 @@ def _type(column: Column) -> pl.DataType:
     )
 
 
-def _value(row: Any, field: Field) -> object:
-    for key in field.path.split("."):
+def _found(row: Any, path: str) -> Any:
+    for key in path.split("."):
         row = row.get(key) if isinstance(row, dict) else None
+    return row
+
+
+def _value(row: Any, field: Field) -> object:
+    if field.only_with is not None and _found(row, field.only_with) is None:
+        return None
+    row = _found(row, field.path)
     kind = _type(field.column)
     if isinstance(row, bool):
         return row if kind == pl.Boolean() else None
