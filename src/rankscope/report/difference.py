@@ -61,7 +61,7 @@ def diff_tables(diff: Diff, limit: int | None, width: int) -> RenderableType:
         of = "rank and step" if _marked(diff) else "rank, of the whole window (no steps are marked)"
         note = (
             f"All figures are means per {of}; change is B − A. * marks what changed by more than steps vary by chance "
-            "(Welch's test, 1 % false discoveries): what has none may be chance."
+            "(Welch's test, 1 % false discoveries): what has none may be chance. Calls are those of A → of B."
         )
         parts.append(Text(note, style="dim"))
     else:
@@ -106,7 +106,9 @@ def _heading(diff: Diff) -> Text:
         told += [numbered("rank", about["ranks"], limit=60)]
         told += [numbered("step", about["steps"], limit=40)] if about["steps"] else ["no step marked"]
         told += [", ".join(plain(name, limit=40) for name in about["devices"][:2])] if about["devices"] else []
-        line.append(f"\n   {' · '.join(told)}\n   {plain(about['path'], limit=400)}", style="dim")
+        line.append(f"\n   {' · '.join(told)}", style="dim")
+        if about["path"] != about["name"]:
+            line.append(f"\n   {plain(about['path'], limit=400)}", style="dim")
         line.append("\n" if label == "A" else "")
     return line
 
@@ -118,8 +120,8 @@ def _table(rows: pl.DataFrame, width: int) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     with_calls = rows["section"][0] not in _MEASURES if rows.height else False
     if with_calls:
-        table.add_column("calls, A → B", justify="right", no_wrap=True)
-    room = max(24, width - (66 if with_calls else 48))
+        table.add_column("calls", justify="right", no_wrap=True)
+    room = max(24, width - (62 if with_calls else 48))
     for row in rows.iter_rows(named=True):
         cells = [_name(row, room), _value(row["a"], row["unit"]), _value(row["b"], row["unit"])]
         cells += [_signed(row), _share(row), Text("*" if row["significant"] else "")]
