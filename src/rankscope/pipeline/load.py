@@ -10,7 +10,7 @@ from pathlib import Path
 from rankscope.errors import NotATraceError, NoTracesError, RankscopeError, RunSelectionError
 from rankscope.ingest.discover import Found
 from rankscope.ingest.identify import assign_ranks
-from rankscope.ingest.losses import losses_of, missing_ranks, unreadable
+from rankscope.ingest.losses import losses_of, missing_ranks, not_followed, unreadable
 from rankscope.ingest.manifests import of_capture, read_manifests, window_gaps
 from rankscope.ingest.runs import KnownRun, check_steps, choose_run, known_runs
 from rankscope.ingest.separate import how_apart, separate_runs, told_apart
@@ -27,7 +27,7 @@ class Loaded:
     """What reading the files of a run gave: the tables of each rank, and what was not as it should be.
 
     Attributes:
-        label: what to call a run that has no id and lies beside others.
+        label: what to call a run that lies beside others; None where it is the only one.
         manifest: what rank 0 wrote of the run, if it is there.
         rank_manifests: what each rank said of its capture.
         known_runs: the runs whose traces are among the files, this one among them.
@@ -87,6 +87,7 @@ def load_run(found: Found, wanted: str | None, options: Options, tasks: Tasks, h
     if not found.named:
         findings += [unreadable(path, e, beside=True) for path, e in failures if isinstance(e, NotATraceError)]
     findings += [unreadable(error.path or where, error) for error in found.denied]
+    findings += not_followed(found.unfollowed)
     nameless = separate_runs([trace.info for trace in traces if trace.info.run_id is None])
     runs: dict[str | None, list[TraceInfo]] = {run.label: run.infos for run in nameless}
     for trace in traces:
@@ -96,7 +97,7 @@ def load_run(found: Found, wanted: str | None, options: Options, tasks: Tasks, h
     try:
         label = kept[0] if len(kept) == 1 else choose_run(runs, wanted, where, how_apart(nameless))
     except RunSelectionError as error:
-        error.known = known_runs(runs)
+        error.known = known_runs(runs, where)
         raise
     members_paths = {info.path for info in runs[label]}
     traces = [trace for trace in traces if trace.info.path in members_paths]
@@ -113,8 +114,9 @@ def load_run(found: Found, wanted: str | None, options: Options, tasks: Tasks, h
     findings += [*unread, *of_capture(own, found.traces), *window_gaps(members)]
     findings += missing_ranks(infos, manifest.ranks if manifest is not None else None)
     check_steps(infos, options.steps)
-    named = None if run_id is not None else label
-    return Loaded(ranks, tuple(findings), run_id, named, manifest, tuple(own), known_runs(runs), label)
+    known_of = known_runs(runs, where)
+    named = next(run.label for run in known_of if run.name == label) if len(known_of) > 1 else None
+    return Loaded(ranks, tuple(findings), run_id, named, manifest, tuple(own), known_of, label)
 
 
 def place_of(found: Found) -> str:

@@ -28,7 +28,7 @@ export interface StackedSpec {
   readonly title?: string;
   /** How amounts are written; durations where absent. */
   readonly format?: (value: number) => string;
-  /** What one bar is: "Rank", "Step". */
+  /** What one bar is: "Rank", "Step"; empty where the bars' names say it. */
   readonly axis: string;
   readonly bars: readonly string[];
   readonly segments: readonly Segment[];
@@ -46,7 +46,7 @@ export function stackedChart(context: ViewContext, spec: StackedSpec): HTMLEleme
   const present = spec.segments.filter((segment) => segment.values.some((value) => value !== null && value !== 0));
   const lying = !spec.upright && spec.bars.length <= ROWS_AT_MOST;
   const drawing: Chart = chart(context, {
-    label: `${spec.label} Stacked bars, one for each ${spec.axis.toLowerCase()}; the table on this page holds the numbers.`,
+    label: `${spec.label} Stacked bars, one for each ${spec.axis === "" ? "row" : spec.axis.toLowerCase()}; the table on this page holds the numbers.`,
     testId: spec.testId,
     height: () => (lying ? Math.max(120, spec.bars.length * 30 + 56) : 340),
     roomy: (width, share) => roomy(spec, lying, width, share),
@@ -79,7 +79,7 @@ function option(spec: StackedSpec, segments: readonly Segment[], lying: boolean,
     inverse: lying,
     axisTick: { show: false },
     axisLine: { lineStyle: { color: line } },
-    axisLabel: { color: text, hideOverlap: true, ...(lying ? { formatter: (bar: string) => `${spec.axis} ${bar}` } : {}) },
+    axisLabel: { color: text, hideOverlap: true, ...(lying ? { formatter: (bar: string) => `${spec.axis} ${bar}`.trim() } : {}) },
     name: lying ? "" : spec.axis,
     nameLocation: "middle" as const,
     nameGap: 26,
@@ -148,7 +148,7 @@ function tip(spec: StackedSpec, segments: readonly Segment[], params: unknown): 
   const line = (mark: Child, label: string, value: number | null | undefined): HTMLElement =>
     h("tr", {}, h("td", {}, mark), h("th", { scope: "row" }, label), h("td", {}, value === null || value === undefined ? "–" : (spec.format ?? formatDuration)(value)));
   return h("div", { class: "tip" },
-    h("strong", {}, `${spec.axis} ${spec.bars[index] ?? ""}`),
+    h("strong", {}, `${spec.axis} ${spec.bars[index] ?? ""}`.trim()),
     h("table", {},
       segments.map((segment) => line(swatch(segment.category), segment.label, segment.values[index])),
       spec.totals ? line("", spec.totals.label, spec.totals.values[index]) : null));
