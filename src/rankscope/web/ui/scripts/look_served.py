@@ -3,8 +3,8 @@
     python scripts/look_served.py PICTURES RUN [RUN …] [--only VIEW,VIEW] [--modes wide_light,narrow_dark]
 
 PICTURES is the folder that the pictures go to. Needs rankscope and playwright (Python) and a Chromium: the one of the
-system unless CHROMIUM says otherwise. Fails on a console error, a page that scrolls sideways, text that is clipped without
-an ellipsis, and on whatever axe-core finds.
+system unless CHROMIUM says otherwise. Fails on a console error, a page that scrolls sideways, text that is clipped
+without an ellipsis, and on whatever axe-core finds.
 """
 
 import argparse
