@@ -115,7 +115,7 @@ def measure_scaling(
         folder = out / "jobs" / f"{name}-{repeat}"
         outcome = _finished(folder)
         if outcome is None:
-            where = f"{name if name == PLAIN else name + ' ranks'}, repeat {repeat + 1}"
+            where = f"{'1 rank' if name == '1' else name if name == PLAIN else f'{name} ranks'}, repeat {repeat + 1}"
             within = begun(told, where, number, len(order))
             try:
                 outcome = _run(target, study, starts[name], sampling, folder, repeat, within)
