@@ -11,7 +11,7 @@ const SAMPLE = 400;
 
 /** Columns as they are shown: those without any value behind the others, and what the table is sorted by at first never out of sight. */
 export function columnOrder(table: Table, rows: readonly number[], sorted: string | null): string[] {
-  const filled = (column: string): boolean => table.values(column).some((value) => value !== null);
+  const filled = (column: string): boolean => rows.some((row) => table.cell(row, column) !== null);
   const order = [...table.columns.filter(filled), ...table.columns.filter((column) => !filled(column))];
   const at = sorted === null ? -1 : order.indexOf(sorted);
   const before = columnWidths(table, rows, order.slice(0, at + 1)).reduce((sum, width) => sum + width, 0);
