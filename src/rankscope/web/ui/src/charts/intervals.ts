@@ -69,8 +69,8 @@ function option(spec: IntervalsSpec): EChartsOption {
         return h("div", { class: "tip" }, h("strong", {}, counted(ranks, "rank")), h("div", {}, `${seriesName}: ${spec.format(value)}`), low === high ? null : h("div", {}, `between ${spec.format(low)} and ${spec.format(high)}`));
       },
     },
-    xAxis: { type: "log", logBase: 2, min: least, max: most, name: "Ranks", nameLocation: "middle", nameGap: 30, nameTextStyle: { color: muted }, axisLabel: { color: muted, hideOverlap: true, margin: 12, formatter: (value: number) => (Number.isInteger(value) ? String(value) : "") }, splitLine: { show: false }, axisLine: { lineStyle: { color: line } } },
-    yAxis: { ...(spec.doubling ? { type: "log", logBase: 2 } : { type: "value", min: 0, splitNumber: 4 }), axisLabel: { color: muted, formatter: (value: number) => formatTick(value, spec.format) }, splitLine: { lineStyle: { color: line } } },
+    xAxis: { type: "log", logBase: 2, splitNumber: 8, min: least, max: most, name: "Ranks", nameLocation: "middle", nameGap: 30, nameTextStyle: { color: muted }, axisLabel: { color: muted, hideOverlap: true, margin: 12, formatter: (value: number) => (Number.isInteger(value) ? String(value) : "") }, splitLine: { show: false }, axisLine: { lineStyle: { color: line } } },
+    yAxis: { ...(spec.doubling ? { type: "log", logBase: 2, splitNumber: 8 } : { type: "value", min: 0, splitNumber: 4 }), axisLabel: { color: muted, formatter: (value: number) => formatTick(value, spec.format) }, splitLine: { lineStyle: { color: line } } },
     series: [
       { type: "line", silent: true, symbol: "none", z: 2, lineStyle: { color: color("--cat-other"), type: [3, 4], width: 1.5 }, data: [least, most].map((ranks) => [ranks, spec.perfect(ranks)]) },
       dots(projected, "projection, not measured", "--cat-communication", {

@@ -128,7 +128,7 @@ function option(spec: StackedSpec, segments: readonly Segment[], lying: boolean,
 
 /** Wide enough for a gap between bars and a pattern in them. */
 function roomy(spec: StackedSpec, lying: boolean, width: number, share: number): boolean {
-  return lying || width / (spec.bars.length * share) > 14;
+  return lying || width / (spec.bars.length * share) > 20;
 }
 
 /** More bars than are easily told apart: a slider, the fingers and the keyboard move through them. */

@@ -80,7 +80,7 @@ export class Gutter {
     }, () => { this.#model.toggleRank(rank.rank); this.#folded(); },
     h("span", { class: "twist", "aria-hidden": "true" }, open ? "▾" : "▸"), h("span", { class: "which" }, `Rank ${rank.rank}`),
     mark ? h("span", { class: `mark ${mark}` }, h("span", { "aria-hidden": "true" }, "●"), h("span", { class: "unseen" }, ` (${SEVERITY[mark]})`)) : null,
-    rank.mesh === "" && rank.host === "" ? null : h("small", {}, named(rank.mesh || rank.host, 24)));
+    rank.mesh === "" && rank.host === "" ? null : h("small", {}, named(rank.mesh.replaceAll("=", "").replaceAll(", ", " ") || rank.host, 24)));
   }
 
   #track(track: Track): HTMLElement {
