@@ -44,6 +44,10 @@ const ROWS_AT_MOST = 24;
 export function stackedChart(context: ViewContext, spec: StackedSpec): HTMLElement {
   const hidden = new Set<Category>();
   const present = spec.segments.filter((segment) => segment.values.some((value) => value !== null && value !== 0));
+  if (present.length === 0) {
+    return h("figure", { class: "figure" }, spec.title === undefined ? null : h("figcaption", {}, spec.title),
+      h("p", { class: "quiet-line", "data-testid": spec.testId, "data-drawn": "true" }, "There is nothing to draw: all of it is 0, or not known."));
+  }
   const lying = !spec.upright && spec.bars.length <= ROWS_AT_MOST;
   const drawing: Chart = chart(context, {
     label: `${spec.label} Stacked bars, one for each ${spec.axis === "" ? "row" : spec.axis.toLowerCase()}; the table on this page holds the numbers.`,
