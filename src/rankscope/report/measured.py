@@ -318,7 +318,9 @@ def _headline(name: str, content: Mapping[str, Any]) -> Headline | None:
     )
     if not done:
         return None
-    most = max(done, key=_ranks)
+    # More ranks than cores or devices say nothing on how the job scales, where there is another size.
+    fair = [size for size in done if size.get("oversubscribed") is not True and _ranks(size) > 1]
+    most = max(fair or done, key=_ranks)
     return Headline.of(
         "On {ranks} ranks the efficiency is {efficiency} ({mode} scaling).",
         ranks=(_ranks(most), "count"),

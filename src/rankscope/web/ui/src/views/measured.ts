@@ -55,12 +55,14 @@ function jobs(context: ViewContext): HTMLElement | null {
 
 /** Three shares that are all called communication overhead, each named for what it is. */
 function overheads(context: ViewContext, scaling: Table | null, overhead: Table | null): HTMLElement {
-  const largest = scaling ? scaling.sorted(scaling.rows(), { column: "ranks", descending: true }).find((row) => scaling.number(row, "derived_overhead") !== null) : undefined;
+  const sizes = scaling ? scaling.sorted(scaling.rows(), { column: "ranks", descending: true }).filter((row) => scaling.number(row, "derived_overhead") !== null) : [];
+  // More ranks than cores say nothing of communication, where there is another size.
+  const largest = sizes.find((row) => scaling?.cell(row, "oversubscribed") !== true && (scaling?.number(row, "ranks") ?? 0) > 1) ?? sizes[0];
   const measured = overhead ?? scaling;
   const traced = measured?.number(overhead ? 0 : largest ?? 0, "traced_overhead") ?? null;
   const kinds = [
     { name: "measured", value: overhead?.number(0, "measured_overhead") ?? (largest === undefined ? null : scaling?.number(largest, "measured_overhead") ?? null), how: "(T with sync − T without) / T with, gradient synchronisation off and on in turn", command: "rankscope measure overhead" },
-    { name: "derived", value: largest === undefined ? null : scaling?.number(largest, "derived_overhead") ?? null, how: "1 − efficiency, at the most ranks that were measured", command: "rankscope measure scaling" },
+    { name: "derived", value: largest === undefined ? null : scaling?.number(largest, "derived_overhead") ?? null, how: `1 − efficiency${largest === undefined || scaling === null ? "" : `, on ${sizeName(scaling, largest)}`}`, command: "rankscope measure scaling" },
     { name: "traced", value: traced ?? context.table("overview")?.number(0, "exposed_share") ?? null, how: `exposed communication by the steps’ windows, from ${traced === null ? "these traces" : "the traces of the job that was measured"}`, command: "" },
   ];
   return h("section", { "aria-labelledby": "overheads-title" }, h("h3", { id: "overheads-title" }, "Communication overhead, three ways"),
