@@ -120,9 +120,11 @@ class Runs:
     def _place(self) -> str:
         """What to call where the runs lie."""
         run = self.shown.loaded.run
-        if run is None:
+        if run is None or not (self._known() or self.shown.loaded.error is not None):
             return ""
-        return Path(run.path).name if self._missed() else run.name.removesuffix(f": {run.loaded.label}")
+        if self.shown.loaded.error is not None:
+            return Path(run.path).name
+        return run.name.removesuffix(f": {run.loaded.label}")
 
     def _study(self) -> Mapping[str, str] | None:
         """What the jobs are called by their folders, where `rankscope measure` put them; None where it did not."""
