@@ -44,12 +44,13 @@ export class Gutter {
       const top = rows.top[row]!;
       const size = rows.size[row]!;
       const kind = rows.kind[row];
+      const at = Math.max(0, top - Math.max(0, WORDS_NEED - size) / 2);
       if (size < WORDS_NEED) {
-        if (kind !== RowKind.Rank || top < free) continue;
-        free = top + WORDS_NEED + 3;
+        if (kind !== RowKind.Rank || at < free) continue;
+        free = at + WORDS_NEED + 3;
       }
       const part = this.#part(row, kind ?? RowKind.Lane);
-      if (part) parts.push(styled(part, { top: `${RULER + Math.max(0, top - Math.max(0, WORDS_NEED - size) / 2)}px`, height: `${Math.max(size, WORDS_NEED)}px` }));
+      if (part) parts.push(styled(part, { top: `${RULER + at}px`, height: `${Math.max(size, WORDS_NEED)}px` }));
     }
     this.element.replaceChildren(...parts);
     if (inside && focused !== undefined) this.element.querySelector<HTMLElement>(`[data-row="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
