@@ -69,7 +69,7 @@ def test_a_study_begins_with_its_curves_and_leads_to_its_jobs(
         assert page.id("run-name").text_content() == "study: 2 ranks"
         said = page.tab.locator("#main").inner_text()
         assert "projection, not measured" in said
-        assert "measured, and its confidence interval" in said
+        assert "measured, with its confidence interval" in said
         page.check(axe=True)
         page.id("jobs").locator("a", has_text="plain process").click()
         page.tab.wait_for_selector('[data-testid="nav-overview"][aria-current=page]', state="attached")

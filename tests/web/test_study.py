@@ -55,6 +55,17 @@ def test_a_run_with_a_result_beside_it_is_no_study(study: Path) -> None:
     assert serving(study).ask("/api/runs").json()["study"] is False
 
 
+def test_without_traces_it_says_where_the_result_is(
+    study: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for trace in study.rglob("*.trace.json"):
+        trace.unlink()
+    monkeypatch.setattr("sys.argv", ["rankscope", "serve", str(study), "--no-open"])
+    with pytest.raises(SystemExit):
+        main()
+    assert f"rankscope summary {study}" in capfd.readouterr().err
+
+
 def test_its_summary_is_its_result_and_where_its_jobs_are(
     study: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
