@@ -3,7 +3,7 @@
     python docs/pictures.py TRACES [--only timeline,ranks]
 
 TRACES is a run of 8 ranks on H100 (modded-nanogpt). Needs playwright, Pillow and a Chromium: the one of the system
-unless RANKSCOPE_CHROMIUM says otherwise. Pictures have 128 colours: little is lost, and a page of docs is soon loaded.
+unless RANKSCOPE_CHROMIUM says otherwise. Pictures have 256 colours: little is lost, and a page of docs is soon loaded.
 """
 
 from __future__ import annotations
@@ -25,19 +25,23 @@ from playwright.sync_api import sync_playwright
 
 IMAGES = Path(__file__).resolve().parent / "images"
 SIMULATED = "--ranks 64 --mesh pp=2,dp=4,tp=8 --steps 3 --fault slow_device:rank=37 --seed 3"
-COLOURS = 128
+COLOURS = 256
 WAIT_MS = 300_000
-# Of the last collective of step 11 on rank 5: rank 1 comes last, and all others wait.
-WINDOW, NAME, RANK, AFTER = "73000000_124500000", "ReduceScatter", 5, 95_000_000
+# Step 11, and a moment within its last reduce_scatter: rank 1 comes last, and all others wait.
+FROM_NS, TO_NS, AT_NS, RANK = 73_000_000, 124_500_000, 106_000_000, 5
 
 
 def timeline(page: Any) -> None:
     """All ranks in one step, with a collective selected for which seven ranks wait."""
-    hit = page.evaluate(
-        f"async () => (await (await fetch('api/search?q={NAME}&after={AFTER}&rank={RANK}')).json()).hit"
-    )
-    go(page, f"timeline?t={WINDOW}&sel={hit['lane']}.{hit['row']}")
+    go(page, f"timeline?t={FROM_NS}_{TO_NS}")
+    page.wait_for_selector("[data-testid=timeline-stage][data-settled=true]")
+    stage = page.locator("[data-testid=timeline-stage]").bounding_box()
+    row = page.locator(f"[data-testid=rank-{RANK}]").bounding_box()
+    # What moves data lies in the lower part of a rank's row.
+    share = (AT_NS - FROM_NS) / (TO_NS - FROM_NS)
+    page.mouse.click(stage["x"] + share * stage["width"], row["y"] + 0.8 * row["height"])
     page.wait_for_selector("[data-testid=selection]")
+    page.mouse.move(0, 0)
     page.wait_for_selector("[data-testid=timeline-stage][data-settled=true]")
 
 
@@ -107,8 +111,9 @@ def take(traces: Path, names: list[str]) -> None:
 
 
 def write(png: bytes, path: Path) -> None:
-    """A picture with few colours, and how large it is."""
-    picture = Image.open(io.BytesIO(png)).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+    """A picture with few colours, the rare ones of a legend among them, and how large it is."""
+    whole = Image.open(io.BytesIO(png)).convert("RGB")
+    picture = whole.quantize(COLOURS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     picture.save(path, optimize=True)
     print(f"{path.name}: {path.stat().st_size:,} bytes")
 
