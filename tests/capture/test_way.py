@@ -55,7 +55,23 @@ def test_without_the_settings_of_newer_torch_it_is_the_loop(released, monkeypatc
     assert way.choose_way(CaptureConfig(stop_off_loop="always"), CPU)[0] == way.LOOP
 
 
-@pytest.mark.parametrize(("stop", "found"), [(lambda: time.sleep(0.02), True), (lambda: sum(range(10**6)), False)])
+def counts_in_python():
+    # Much longer than the interval at which threads usually make way for each other.
+    until = time.perf_counter() + 0.05
+    while time.perf_counter() < until:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("stop", "found"),
+    [
+        (lambda: time.sleep(0.02), True),
+        (lambda: sum(range(10**6)), False),
+        (counts_in_python, False),
+        # So long that the other thread may have been made way for.
+        (lambda: time.sleep(0.3), False),
+    ],
+)
 def test_the_probe_sees_who_lets_others_run(monkeypatch, stop, found):
     """Stand-ins for a torch that releases the interpreter while it stops, and for one that does not."""
 

@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from rankscope.capture.inflight import InFlight
+
 _METHODS = (
     "_allgather_base",
     "_reduce_scatter_base",
@@ -46,9 +48,14 @@ MAX_CALLS = 10_000
 
 
 class CollectiveCalls:
-    """The calls of one window."""
+    """The calls of one window.
 
-    def __init__(self) -> None:
+    Args:
+        in_flight: is told of those on the CPU's memory.
+    """
+
+    def __init__(self, in_flight: InFlight) -> None:
+        self._in_flight = in_flight
         self._kinds: dict[tuple[object, ...], int] = {}
         self._order: list[int] = []
         self._at: list[int] = []
@@ -95,25 +102,32 @@ class CollectiveCalls:
 
         @functools.wraps(original, assigned=("__name__", "__doc__"), updated=())
         def noted(group: Any, *args: Any, **options: Any) -> Any:
+            on_cpu = False
             with suppress(Exception):  # whatever goes wrong here, the call is made
-                self._note(plain, group, args, options)
-            return original(group, *args, **options)
+                on_cpu = self._note(plain, group, args, options)
+            work = original(group, *args, **options)
+            if on_cpu:
+                self._in_flight.add(work, plain)
+            return work
 
         return noted
 
-    def _note(self, name: str, group: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-        if len(self._order) >= MAX_CALLS:
-            self._left_out += 1
-            return
+    def _note(self, name: str, group: Any, args: tuple[Any, ...], options: dict[str, Any]) -> bool:
+        """Whether its tensors are in the CPU's memory."""
         # A collective that gathers or scatters has the whole on one side: the largest side is its size.
         sides = [_collect(value, [], 3) for value in (*args, *options.values())]
         largest = max(sides, key=lambda side: sum(t.numel() for t in side), default=[])
+        on_cpu = bool(largest) and largest[0].device.type == "cpu"
+        if len(self._order) >= MAX_CALLS:
+            self._left_out += 1
+            return on_cpu
         elements = sum(t.numel() for t in largest)
         size = sum(t.numel() * t.element_size() for t in largest)
         dtype = str(largest[0].dtype).removeprefix("torch.") if largest else None
         kind = (name, str(group.group_name), int(group.size()), dtype, elements, size)
         self._order.append(self._kinds.setdefault(kind, len(self._kinds)))
         self._at.append((time.time_ns() - self._began) // 1000)
+        return on_cpu
 
 
 def _collect(value: Any, into: list[torch.Tensor], depth: int) -> list[torch.Tensor]:

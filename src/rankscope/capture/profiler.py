@@ -37,6 +37,9 @@ from rankscope.rundir.metadata import METADATA_KEY
 from rankscope.rundir.ranks import RanksLike
 
 _NEVER = sys.maxsize
+SETTLE_S = 0.005
+"""How long the loop waits at the end of a window for collectives that are not over, at each of ``SETTLE_STEPS``."""
+SETTLE_STEPS = 20
 STOP_TIMEOUT_S = 60.0
 """How long ``stop()`` waits for the last trace; what is not written by then is finished at the process's exit."""
 
@@ -240,6 +243,10 @@ class Profiler(TorchSurface):
             if step <= window.last:
                 self._recording.begin_step(step)
                 return
+            if step - window.last <= SETTLE_STEPS and not self._recording.settled(SETTLE_S):
+                # Torch must not stop while a collective is under way (see `inflight`): with the next step, maybe.
+                self._next = step + 1
+                return
             self._finish(window.last)
             began = time.perf_counter_ns()
             window = self._advance()
@@ -343,10 +350,10 @@ class Profiler(TorchSurface):
         if log is None:
             return
         if recording is not None and window is not None:
-            last = self.step_num - 1
+            last = min(self.step_num - 1, window.last)
             if recording.started and last >= window.first:
                 # The range of the step that had begun is in the file: it is renamed there.
-                self._finish(last, partial_step=self.step_num)
+                self._finish(last, partial_step=self.step_num if self.step_num <= window.last else None)
             else:
                 self._recording = None
                 recording.abandon()

@@ -21,10 +21,13 @@ import torch
 from rankscope.capture import rivals
 from rankscope.capture.collectives import CollectiveCalls
 from rankscope.capture.garbage import GarbageRanges
+from rankscope.capture.inflight import InFlight
 from rankscope.capture.way import settings
 from rankscope.rundir.config import CaptureConfig
 
 STEP_NAME = "ProfilerStep#"
+SETTLE_AT_STOP_S = 0.25
+"""How long a stop that cannot be put off waits for collectives that are not over."""
 PARTIAL_STEP_NAME = "PartialStep#"
 """What the writer names the range of a step that had begun when the recording ended: torch writes unfinished
 ranges as if they ended there, and a step that was not finished must not count as one."""
@@ -79,7 +82,8 @@ class Recording:
         )
         self._range: Any = None
         self._garbage = GarbageRanges()
-        self.calls = CollectiveCalls()
+        self._in_flight = InFlight()
+        self.calls = CollectiveCalls(self._in_flight)
         self._stopping = threading.Lock()
         self.started = self.ended = self.stopped = False
 
@@ -110,6 +114,10 @@ class Recording:
         if opened is not None:
             opened.__exit__(None, None, None)
 
+    def settled(self, limit_s: float) -> bool:
+        """Whether it may be stopped: no collective writes into it any more. Waits so long for it, in seconds."""
+        return self._in_flight.settle(limit_s)
+
     def end(self, metadata: Mapping[str, str]) -> None:
         """Put the user's metadata into the trace and record nothing further.
 
@@ -138,6 +146,8 @@ class Recording:
                 return
             self.stopped = True
             self._garbage.end()
+            with suppress(Exception):  # a profiler that is left running would be worse
+                self.settled(SETTLE_AT_STOP_S)
             try:
                 self._profile.stop_trace()
             finally:

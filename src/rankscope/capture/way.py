@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
@@ -19,6 +20,11 @@ from rankscope.capture import rivals
 from rankscope.rundir.config import CaptureConfig
 
 LOOP, THREAD = "loop", "thread"
+_TRIED = (0, 300, 1000, 3000)
+"""Operators in the recordings that are stopped to try it out."""
+_PATIENCE_S = 0.5
+"""How long a thread waits for the interpreter, while it is tried out, before whoever has it must make way: much longer
+than such a stop takes, and not so long that a busy thread of the job holds the loop up."""
 _releases: bool | None = None
 
 
@@ -41,8 +47,11 @@ def choose_way(config: CaptureConfig, activities: Sequence[torch.profiler.Profil
     global _releases
     if _releases is None:
         try:
-            # On a busy machine the other thread may come too late for a short stop: once seen is enough.
-            _releases = any(stop_releases_others(activities, operators) for operators in (0, 300, 1000, 3000))
+            # On a busy machine the other thread may come too late for a short stop, and a third one may make way for
+            # it by chance: seen among a few, and once more.
+            _releases = any(stop_releases_others(activities, operators) for operators in _TRIED) and any(
+                stop_releases_others(activities, operators) for operators in _TRIED[1:]
+            )
         except Exception:
             _releases = False
     if _releases:
@@ -82,7 +91,7 @@ def stop_releases_others(activities: Sequence[torch.profiler.ProfilerActivity], 
     """Whether other Python threads run while torch stops a recording: tried out with one of so many operators.
 
     Another thread waits to run, and for so long as this takes nobody is made to give way to it: it runs in the
-    middle of the stop, or after it.
+    middle of the stop, or after it. A stop that takes long, on a busy machine, shows nothing.
     """
     ran: list[bool] = []
     gate, there = threading.Lock(), threading.Event()
@@ -96,21 +105,28 @@ def stop_releases_others(activities: Sequence[torch.profiler.ProfilerActivity], 
     profile: Any = torch.profiler.profile(activities=list(activities))
     rivals.prepare(profile.prepare_trace)
     profile.start_trace()
-    small = torch.zeros(1)
-    for _ in range(operators):
-        torch.neg(small)
-    waiting = threading.Thread(target=other, name="rankscope-probe", daemon=True)
-    waiting.start()
-    there.wait(1.0)
+    stopped = False
     usual = sys.getswitchinterval()
     collecting = gc.isenabled()
     gc.disable()
-    sys.setswitchinterval(1e3)
+    # Before the other thread begins: one that is already waiting with the usual interval, because it was held up on its
+    # way to the gate, would be made way for in the middle of any stop.
+    sys.setswitchinterval(_PATIENCE_S)
     try:
+        small = torch.zeros(1)
+        for _ in range(operators):
+            torch.neg(small)
+        threading.Thread(target=other, name="rankscope-probe", daemon=True).start()
+        there.wait(1.0)
+        began = time.perf_counter()
         gate.release()
+        stopped = True
         profile.stop_trace()
-        return bool(ran)
+        # After a longer stop, it may have been made way for.
+        return bool(ran) and time.perf_counter() - began < _PATIENCE_S / 2
     finally:
+        if not stopped:
+            profile.stop_trace()  # one that is left running crashes the process at its exit
         sys.setswitchinterval(usual)
         if collecting:
             gc.enable()
