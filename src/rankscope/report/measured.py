@@ -185,8 +185,11 @@ def jobs_of(folder: str) -> dict[str, str] | None:
         folder: a directory; None comes back where it is not what `rankscope measure` was given with ``-o``.
     """
     place = Path(folder)
-    if not (place / "jobs").is_dir() or (place / "run.json").exists():
-        return None
+    try:
+        if not (place / "jobs").is_dir() or (place / "run.json").exists():
+            return None
+    except OSError:
+        return None  # without the right to look in; whoever opens it says so
     jobs: dict[str, str] = {}
     ours = False
     for name, shape in _SHAPES.items():
