@@ -48,15 +48,17 @@ def measure(setup: str, *, python: Path | str = sys.executable, repeats: int = 3
     raise RuntimeError(f"the measured process failed:\n{done.stderr[-2000:]}")
 
 
-def interleaved(snippets: dict[str, tuple[str, Path | str]], rounds: int = 5) -> dict[str, list[Measured]]:
+def interleaved(
+    snippets: dict[str, tuple[str, Path | str]], rounds: int = 5, repeats: int = 2
+) -> dict[str, list[Measured]]:
     """Each snippet once per round, in turn, so that a change of the machine's speed falls on all of them."""
     found: dict[str, list[Measured]] = {name: [] for name in snippets}
     for _ in range(rounds):
         for name, (setup, python) in snippets.items():
-            found[name].append(measure(setup, python=python, repeats=2))
+            found[name].append(measure(setup, python=python, repeats=repeats))
     return found
 
 
 def best(runs: list[Measured]) -> float:
-    """Median over rounds of the better repeat: the first one in a process pays for cold caches."""
+    """Median over rounds of the best repeat: the first one in a process pays for cold caches."""
     return statistics.median(min(run.cpu) for run in runs)

@@ -134,6 +134,20 @@ def test_json_beside_the_traces_is_left_out_and_said(tmp_path: Path) -> None:
     assert (beside.severity, "config.json" in beside.title) == ("info", True)
 
 
+def test_what_a_measurement_leaves_beside_its_traces_is_no_matter(tmp_path: Path) -> None:
+    folder = write_ranks(tmp_path / "jobs" / "overhead" / "job-0", {0: small_step()})
+    others = ("plan.json", "measured/rank0.json", "../settings.json", "../../../overhead.json", "../../../binding.json")
+    for name in others:
+        (folder / name).parent.mkdir(exist_ok=True)
+        write(folder / name, {"schema": 1, "out": "x"})
+    run = open_run(tmp_path).load()
+    assert run.ranks == [0]
+    assert not [each for each in run.findings if each.id == "not-a-trace"]
+    # A trace that is called so is read.
+    (folder / "rank0.json").rename(tmp_path / "profiler.json")
+    assert open_run(tmp_path).load().ranks == [0]
+
+
 def test_two_files_that_claim_one_rank(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,6 +327,24 @@ def test_windows_of_one_rank(tmp_path: Path) -> None:
     frame = run.step_time()
     assert frame.select("rank", "window", "step").rows() == [(0, 0, 0), (0, 1, 1), (1, 0, 0), (1, 1, 1)]
     assert run.findings == []
+
+
+def test_who_wrote_the_traces(tmp_path: Path) -> None:
+    """Torch's own profiler leaves no name; what carries rankscope's metadata was captured or simulated by it."""
+    for name, metadata, words in (
+        ("torch", None, ["PyTorch's profiler, without rankscope"]),
+        ("ours", {"run_id": "r", "rank": 0}, ["rankscope's Profiler"]),
+        ("made", {"run_id": "r", "rank": 0, "launcher": "simulate"}, ["rankscope simulate"]),
+    ):
+        more = {} if metadata is None else {"rankscope": metadata}
+        write(tmp_path / name / "rank0.json", trace([kernel("k", 0, 1)], rank=0, **more))
+        assert open_run(tmp_path / name, executor="serial").written_by == words
+    manifest = {"run_id": "r", "versions": {"rankscope": "9.9", "torch": "2.13.0", "python": "3.11"}}
+    (tmp_path / "ours" / "run.json").write_text(json.dumps(manifest))
+    assert open_run(tmp_path / "ours", executor="serial").written_by == [
+        "rankscope's Profiler",
+        "rankscope 9.9 and torch 2.13.0",
+    ]
 
 
 def test_missing_ranks(tmp_path: Path) -> None:

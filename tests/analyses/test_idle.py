@@ -58,6 +58,15 @@ def test_by_hand(tmp_path: Path) -> None:
     assert sum(whole.values()) == 5 + 35 + 35 + 10
 
 
+def test_streams_or_devices_alone(tmp_path: Path) -> None:
+    run = rankscope.open(kineto.write(tmp_path / "r.json", kineto.trace(made(), rank=0)), executor="serial")
+    whole = run.idle()
+    streams, devices = run.idle(of="streams"), run.idle(of="devices")
+    assert streams.equals(whole.filter(whole["stream"].is_not_null()))
+    assert devices.equals(whole.filter(whole["stream"].is_null()))
+    assert streams.height and devices.height
+
+
 def test_two_threads_have_an_operator_each(tmp_path: Path) -> None:
     events = [
         kineto.kernel("a", 0, 10), kineto.kernel("b", 100, 10),

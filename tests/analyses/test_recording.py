@@ -37,7 +37,7 @@ def test_a_row_for_each_manifest(tmp_path: Path) -> None:
     assert (row["failed"], row["skipped"], row["reasons"], row["warnings"]) == (2, 1, "busy; disk full", "slow")
     assert result.headline is not None
     assert {each.name: each.value for each in result.headline.values} == {
-        "traces": 2, "lost": 3, "cost": pytest.approx(0.25), "rank": 0,
+        "traces": 2, "lost": 3, "cost": pytest.approx(0.25),
     }  # fmt: skip
 
 

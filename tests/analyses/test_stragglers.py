@@ -211,7 +211,7 @@ def test_a_rank_that_is_not_the_only_slow_one_saves_nothing_by_itself() -> None:
     blamed = [Blamed((3,), "rank 3", cause, 10, saving, (1, 2), 2, True) for saving in (0, 9)]
     none, some = stragglers._findings(blamed, table)
     assert (none.saving_ns, some.saving_ns) == (None, 9)
-    assert none.title == "rank 3 holds the others up: its host is slow"
+    assert none.title == "Rank 3 holds the others up: its host is slow"
     assert set(CAUSES) == set(stragglers._ADVICE)  # every cause has its words
 
 

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ SHOWN = """() => Object.fromEntries([...document.querySelectorAll('table[data-te
     [...table.querySelectorAll('tr[data-row]')].map((row) => [Number(row.dataset.row), Object.fromEntries(
         [...row.querySelectorAll('td[data-column]')].map((td) => [td.dataset.column, td.dataset.value]))]),
 ]))"""
+TIME = r"([\d.,]+) (ns|µs|ms|s)"
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -96,17 +98,47 @@ class Truth:
         return row
 
 
+def shares_of_steps(page: Page) -> None:
+    """On the overview an amount by the step that stands beside it is the share, in the numbers and in what is read."""
+    card = page.id("headline-exposed-communication")
+    exposed, share, of = (card.get_attribute(f"data-{name}") for name in ("value", "share", "of"))
+    if exposed and share and of:
+        assert float(share) == pytest.approx(float(exposed) / float(of), abs=2 / float(of))
+    read = str(card.evaluate("(value) => value.closest('.card').textContent")).replace("\u00a0", " ")
+    shown = re.search(rf"communication{TIME}\D*?([\d.]+) % of the (?:mean step, {TIME}|step):", read)
+    if shown is not None:
+        text = page.id("headline-step-time").text_content().replace("\u00a0", " ")
+        whole = re.search(TIME, text) if shown[4] is None else None
+        mean = nanoseconds(*(shown.group(4, 5) if whole is None else whole.groups()))
+        assert float(shown[3]) / 100 == pytest.approx(nanoseconds(shown[1], shown[2]) / mean, abs=0.001), read
+    elif exposed not in ("", "0", None):
+        raise AssertionError(read)
+    said = {name: float(value) for name, value in page.tab.evaluate(SAID).get("overview", []) if value}
+    if "exposed" in said:
+        assert said["share"] == pytest.approx(said["exposed"] / said.get("mean", said["step"]), abs=1e-6)
+
+
+def nanoseconds(number: str, unit: str) -> float:
+    return float(number.replace(",", "")) * {"ns": 1, "µs": 1e3, "ms": 1e6, "s": 1e9}[unit]
+
+
 def every_view(page: Page, truth: Truth | None, *, axe: bool = True) -> None:
     """All views at 1280 px with all tables open, then at 390 px in the other colours."""
     page.ready()
     views = views_of(page)
     assert set(views) >= VIEWS
     told, tables = set(), set()
+    visit(page, "overview")
+    shares_of_steps(page)
     for view in views:
         visit(page, view)
         assert page.tab.locator("#view-title").text_content()
+        assert "0 rows" not in page.tab.locator("details.fold summary small").all_text_contents(), view
         unfold(page)
         page.check(axe=axe)
+        if view == "run":
+            facts = str(page.tab.locator(".run-facts").first.text_content())
+            assert re.search("Traces written by(?:PyTorch|rankscope)", facts), facts
         if truth is not None and view != "diff":
             for name, values in page.tab.evaluate(SAID).items():
                 headline = truth.of(name.removeprefix("part-"))["headline"]

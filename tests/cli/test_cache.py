@@ -23,7 +23,7 @@ def test_lists_and_clears(tmp_path: Path, capfd: pytest.CaptureFixture[str], mon
     open_run(file).load()
     listed = told(capfd, monkeypatch)
     assert "[red]rank0.json" in listed
-    assert "1traces" in listed
+    assert "1trace," in listed
     assert "1removed" in told(capfd, monkeypatch, "--clear")
     assert "0traces" in told(capfd, monkeypatch)
     assert file.exists()

@@ -103,11 +103,13 @@ def test_further_communication_names(run: Path, capfdbinary: Capture, monkeypatc
 
 def test_the_table_and_its_limit(run: Path, tmp_path: Path, capfdbinary: Capture, monkeypatch: Patch) -> None:
     text = called(capfdbinary, monkeypatch, "analyze", "kernels", run, "--limit", "2").decode()
-    assert text.splitlines()[0].split()[:4] == ["rank", "name", "category", "calls"]
+    answer, table = text.split("\n\n", 1)
+    assert answer.startswith("ampere_sgemm_128x64_nn takes ") and answer.endswith(" over all ranks.")
+    assert table.splitlines()[0].split()[:4] == ["rank", "name", "category", "calls"]
     assert "… 10 more rows: --limit 0 shows all" in text
     called(capfdbinary, monkeypatch, "analyze", "kernels", run, "--limit", "0", "-o", tmp_path / "table.txt")
     lines = (tmp_path / "table.txt").read_text(encoding="utf-8").splitlines()
-    assert len(lines) == 14
+    assert (lines[:2], len(lines)) == ([" ".join(answer.split()), ""], 16)
     assert lines[-1] == "no value in any row: grid, block, registers, shared_memory"
 
 

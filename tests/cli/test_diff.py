@@ -45,10 +45,41 @@ def test_a_table_for_people(runs: tuple[Path, Path], capfdbinary: Capture, monke
 def test_the_first_line_says_what_changed(runs: tuple[Path, Path], capfdbinary: Capture, monkeypatch: Patch) -> None:
     _, out, _ = called(capfdbinary, monkeypatch, "diff", *runs, "--executor", "serial")
     # Kernels of 100 µs in steps of 1 ms became kernels of 150 µs: a step is as long as it was, compute is not.
-    assert "B's step takes 1.00 ms, as long as A's 1.00 ms. Most of it: " in " ".join(out.split())
+    assert "B's mean step takes 1.00 ms, as long as A's 1.00 ms. What changed in it: " in " ".join(out.split())
     assert "compute +50.0 µs" in out
     # What neither run has is no difference.
     assert "exposed_memset" not in out
+
+
+def test_the_head_names_what_was_chosen(tmp_path: Path, capfdbinary: Capture, monkeypatch: Patch) -> None:
+    """Two runs of one directory, and one rank of both: the path alone would name neither."""
+    for name, gemm in (("first", 100), ("second", 150)):
+        for rank in (0, 1):
+            events = [
+                event
+                for number in range(4)
+                for at, ids in ((1e4 * (name == "second") + 1000.0 * number, 10 * number),)
+                for event in (
+                    kineto.step(number, at, 1000),
+                    kineto.launch(at + 15, 5, correlation=ids + 1),
+                    kineto.kernel("gemm", at + 20, gemm + number % 2, correlation=ids + 1),
+                )
+            ]
+            content = kineto.trace(events, rank=rank, rankscope={"run_id": f"run-{name}", "rank": rank})
+            kineto.write(tmp_path / "runs" / f"{name}-rank{rank}.json", content)
+    arguments = ("diff", tmp_path / "runs", tmp_path / "runs", "--run", "run-first", "--run-b", "run-second")
+    status, out, err = called(capfdbinary, monkeypatch, *arguments, "--ranks", "1", "--executor", "serial")
+    assert status == 0, err
+    heads = out.split("\n\n")[0].splitlines()
+    told = [" ".join(line.split()) for line in heads]
+    assert told[0] == "A runs"
+    assert told[1].startswith("run run-first · rank 1 · steps 0–3")
+    assert told[3] == "B runs"
+    assert told[4].startswith("run run-second · rank 1 · steps 0–3")
+    verdict = " ".join(out.split())
+    # Kernels of 100 and 101 µs against 150 and 151: fifty more than what alternates.
+    assert "* marks what changed by more than steps vary by chance" in verdict
+    assert "0–1" not in "".join(heads)
 
 
 def test_json_and_csv(runs: tuple[Path, Path], tmp_path: Path, capfdbinary: Capture, monkeypatch: Patch) -> None:
@@ -90,7 +121,7 @@ def test_findings_with_evidence(tmp_path: Path, capfdbinary: Capture, monkeypatc
     run = kineto.write_ranks(tmp_path / "run", {0: events})
     status, out, _ = called(capfdbinary, monkeypatch, "findings", run)
     assert status == 0
-    assert "Data loading holds up each step" in out
+    assert "The device waits for data 30 % of a step" in out
     assert "data loading with an idle device, per step, at worst: " in out
     status, out, err = called(capfdbinary, monkeypatch, "findings", run, "--format", "json", "--fail-on", "warning")
     assert status == 1

@@ -368,7 +368,7 @@ def a_run(folder: Path, *ranks: RankManifest) -> Path:
 
 def test_a_run_that_is_well(tmp_path):
     folder = part(tmp_path / "a", (0, 1, 2, 3))
-    assert wrong(run.checks(folder))["unfinished"].what == "1 unfinished files: .rank9.tmp …"
+    assert wrong(run.checks(folder))["unfinished"].what == "unfinished: .rank9.tmp"
     (folder / ".rank9.tmp").unlink()
     assert not wrong(run.checks(folder))
 
@@ -409,7 +409,7 @@ def test_what_ranks_say(tmp_path):
         ),
     )
     found = wrong(run.checks(folder))
-    assert found["failed"].what == "1 windows failed on rank 0: No space left on device"
+    assert found["failed"].what == "1 window failed on rank 0: No space left on device"
     assert found["failed"].status == "fail"
     assert found["skipped"].status == "warn"
     assert found["warned"].what == "rank 0: odd"

@@ -39,7 +39,7 @@ def test_windows_lost_for_one_reason_are_one_finding() -> None:
     assert [(each.name, each.value) for each in failed.evidence][:1] == [("rank 0, steps 10–12", full[0].reason)]
     assert (killed.ranks, killed.steps) == ((2,), (20, 21, 22))
     assert (skipped.id, skipped.severity, skipped.ranks, skipped.steps) == ("windows-skipped", "info", (2,), ())
-    assert skipped.title == "1 windows were not recorded: no reason is given"
+    assert skipped.title == "1 window was not recorded: no reason is given"
 
 
 def test_traces_that_are_gone_and_captures_that_did_not_end() -> None:
@@ -52,7 +52,7 @@ def test_traces_that_are_gone_and_captures_that_did_not_end() -> None:
     assert (gone.id, gone.severity, gone.steps) == ("traces-gone", "warning", (5,))
     assert gone.evidence[0].value == "rank0_iter5_5.trace.json.gz"
     assert (unfinished.id, unfinished.ranks) == ("capture-unfinished", (0,))
-    assert (warned.id, warned.title) == ("capture-warned", "capture warned: slow disk")
+    assert (warned.id, warned.title) == ("capture-warned", "Capture warned: slow disk")
 
 
 def test_a_warning_of_a_loss_is_told_once() -> None:
@@ -75,7 +75,7 @@ def test_steps_that_not_all_ranks_recorded() -> None:
     assert window_gaps({0: windows((1, 3)), 1: [TraceInfo("no steps")]}) == []
     (gap,) = window_gaps({0: windows((1, 3), (10, 12)), 1: windows((1, 3)), 2: windows((1, 3), (9, 12))})
     assert (gap.id, gap.severity, gap.ranks, gap.steps) == ("window-gap", "warning", (1,), (9, 10, 11, 12))
-    assert gap.title == "1 ranks have no trace of steps 9–12, which others recorded"
+    assert gap.title == "1 rank has no trace of steps 9–12, which others recorded"
     assert [each.value for each in gap.evidence] == [2, 1]
 
 

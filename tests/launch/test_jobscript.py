@@ -20,6 +20,11 @@ from rankscope.launch.jobscript.cpulist import parse_cpu_list
 from rankscope.launch.jobscript.machine import Setting
 from rankscope.launch.jobscript.request import seconds
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 OURS = ("aurora", "lumi", "perlmutter", "polaris", "saga")
 HOSTILE = (
     "$(touch pwned)",
@@ -166,6 +171,10 @@ def test_walltimes_in_each_schedulers_way():
         ({"capture": ("--wait", "x")}, "not a whole number"),
         ({"capture": ("--run-dir", "x")}, "names the run"),
         ({"nodes": 0}, "cannot be meant"),
+        ({"nodes": 2, "ranks_per_node": 2, "capture": ("--ranks", "4")}, "names rank 4, and the job has 4: 0 to 3"),
+        ({"nodes": 2, "ranks_per_node": 2, "capture": ("--ranks=0-7",)}, "--ranks 0-7 names rank 7"),
+        ({"capture": ("--ranks", "1")}, "the job has rank 0 alone"),
+        ({"capture": ("--ranks", "x")}, "is not understood"),
         ({"command": ("train.py", "a\0b")}, "NUL"),
     ],
 )
@@ -372,6 +381,57 @@ def test_the_machines_that_come_along_are_whole():
         job_script(JobRequest(machine.scheduler, ("t.py",), machine=machine))
 
 
+@pytest.mark.parametrize("ranks", ["0-3", "3", "all", "every:8", "node", "none"])
+def test_ranks_that_the_job_has(ranks):
+    assert f"--ranks {ranks}" in script(nodes=2, ranks_per_node=2, capture=("--ranks", ranks))
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_each_value_has_a_source_or_is_marked_and_the_script_says_which(name):
+    path = known_machines({})[name]
+    raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    machine = find_machine(name, {})
+    pages = raw["source"]
+    read = [value for page in pages for value in page["values"]]
+    assert len(read) == len(set(read)), "read on two pages"
+    assert not set(read) & set(machine.unverified)
+    known = {*read, *machine.unverified}
+    # Held against the file itself: every key of every table, each item of a list where not all were read together.
+    values = {"scheduler": raw["scheduler"]}
+    values |= {
+        f"{table}.{key}": value for table, keys in raw.items() if isinstance(keys, dict) for key, value in keys.items()
+    }
+    values |= {f"environment.{each['name']}": each["value"] for each in raw.get("environment", ())}
+    for key, value in values.items():
+        if key not in known:
+            assert isinstance(value, list) and value, f"{key} has no source and is not marked"
+            assert {f"{key} {item}" for item in value} <= known, f"{key} has items without a source"
+    assert {each.split(" ")[0] for each in known} <= set(values)
+    text = job_script(JobRequest(machine.scheduler, ("t.py",), machine=machine))
+    said = " ".join(line.removeprefix("# ") for line in text.splitlines() if line.startswith("# "))
+    assert "NOT VERIFIED" in said
+    assert all(value in said for value in machine.unverified)
+    assert all(page["url"] in said for page in pages)
+    if name == "perlmutter":
+        # With its value, as it stands further down.
+        assert "launch.arguments (--gpu-bind=none)" in said
+        assert "environment.FI_MR_CACHE_MONITOR (userfaultfd)" in said
+
+
+def test_a_site_that_looked_itself_says_so(tmp_path):
+    path = tmp_path / "ours.toml"
+    path.write_text(
+        'base = "perlmutter"\nunverified = ["directives.queue"]\n[launch]\ncpu_bind = "none"\n'
+        '[directives]\nqueue = "gpu"\n[[source]]\nurl = "https://example.org"\nvalues = ["launch.cpu_bind"]\n'
+    )
+    ours, theirs = find_machine(str(path), {}), find_machine("perlmutter", {})
+    assert set(ours.unverified) == {*theirs.unverified, "directives.queue"} - {"launch.cpu_bind"}
+    assert ours.sources == (*theirs.sources, "https://example.org")
+    # Without any word on it, nothing is claimed.
+    path.write_text('title = "ours"\nscheduler = "slurm"\n')
+    assert "VERIFIED" not in job_script(JobRequest("slurm", ("t.py",), machine=find_machine(str(path), {})))
+
+
 def test_a_site_adds_machines(tmp_path):
     folder = tmp_path / "rankscope" / "machines"
     folder.mkdir(parents=True)
@@ -413,6 +473,12 @@ def test_a_site_adds_machines(tmp_path):
         ("[[environment]]\nname = 'A'", "not what it must be"),
         ("[[environment]]\nname = 'A'\nvalue = '{home}'", "only {user} and {job}"),
         ("environment = 3", "not what it must be"),
+        ("unverified = 'node.ranks'", "not what it must be"),
+        ("unverified = ['node.ranks']", "nothing that this file sets"),
+        ("unverified = ['node.cores 9']\n[node]\ncores = ['0']", "nothing that this file sets"),
+        ("source = 3", "not what it must be"),
+        ("[[source]]\nurl = 3", "not what it must be"),
+        ("[[source]]\nurl = 'x'\nvalues = ['node.ranks']", "nothing that this file sets"),
     ],
 )
 def test_a_file_that_cannot_be_meant_is_named(tmp_path, text, said):
@@ -474,6 +540,9 @@ def test_the_command_writes_a_file_and_overwrites_none(tmp_path, rankscope):
         (["pbs", "--profile", "lumi", "train.py"], "rankscope job slurm --profile lumi"),
         (["slurm", "--profile", "summit", "train.py"], "no machine is known"),
         (["slurm", "--wait", "x", "train.py"], "not a whole number"),
+        (["slurm", "--activ", "2", "train.py"], "did you mean --active?"),
+        (["slurm", "--acount=x", "train.py"], "did you mean --account?"),
+        (["slurm", "--nodes", "2", "--ranks", "2", "train.py"], "names rank 2, and the job has 2: 0 to 1"),
     ],
 )
 def test_the_command_says_what_is_wrong(rankscope, arguments, said):

@@ -5,15 +5,18 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from rankscope.errors import ConfigError, LaunchError, RankscopeError
-from rankscope.measure.jobs import Outcome, series, target_of
+from rankscope.measure.jobs import Outcome, _cause, series, target_of
 from rankscope.measure.losses import lost_at
 from rankscope.measure.overhead import CONDITIONS, overhead_of
-from rankscope.measure.results import Traced
+from rankscope.measure.projection import project
+from rankscope.measure.results import Size, Traced
 from rankscope.measure.sampling import Sampling
 from rankscope.measure.scaling import Study, name_of
+from rankscope.measure.statistics import Series, replicates
 from rankscope.measure.variants import compare_conditions, compare_jobs, recommend
 from rankscope.rundir.measurement import (
     Block,
@@ -201,6 +204,7 @@ def test_what_can_be_measured(tmp_path):
     script = tmp_path / "train.py"
     script.touch()
     assert target_of([str(script), "--x"]).words == (str(script), "--x")
+    script.write_text("def train_step(): pass\nstep = train_step\n")
     assert target_of([f"{script}:step", "1"]).words == ("rankscope.workloads.function", f"{script}:step", "1")
     assert target_of(["fsdp", "--fsdp1"]).words[:2] == ("rankscope.workloads.fsdp", "--no-profile")
     assert target_of(["-m", "pkg.train"]).words == ("pkg.train",)
@@ -208,6 +212,55 @@ def test_what_can_be_measured(tmp_path):
         target_of(["no.py"])
     with pytest.raises(ConfigError, match="no script to measure"):
         target_of([])
+    with pytest.raises(LaunchError, match="has no function nostep") as error:
+        target_of([f"{script}:nostep"])
+    assert "it has train_step" in str(error.value)
+    with pytest.raises(LaunchError, match="no such script"):
+        target_of(["no.py:step"])
+    # Who imports everything may have it from there.
+    script.write_text("from other import *\n")
+    assert target_of([f"{script}:step"]).words[1] == f"{script}:step"
+    script.write_text("def (:")
+    with pytest.raises(LaunchError, match="is no Python"):
+        target_of([f"{script}:step"])
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["[rank1]: Traceback (most recent call last):", "[rank1]:   File", "[rank1]: ValueError: bad batch 20",
+          "[rank0]: RuntimeError: Connection closed by peer"], ": rank 1: ValueError: bad batch 20"),
+        (["  raise KeyError", "KeyError"], ": KeyError"),
+        (["torch.OutOfMemoryError: CUDA out of memory"], ": torch.OutOfMemoryError: CUDA out of memory"),
+        (["E1121 failed (exitcode: 1)", "an Error: not at its line's beginning", "killed"], ""),
+    ],
+)  # fmt: skip
+def test_the_first_exception_is_the_cause(lines, said):
+    assert _cause([line + "\n" for line in lines]) == said
+
+
+def test_a_busy_machine_is_spoken_of(tmp_path):
+    outcome, target = outcome_of(tmp_path, {"sync": 50, "no_sync": 40}), target_of(["resnet18"])
+    sampling = Sampling(blocks=6, traced_steps=0)
+    busy = overhead_of([outcome], target, sampling, tmp_path, 999.0).setting.notes
+    assert any("the machine was busy as this began, with a load of 999" in note for note in busy)
+    assert not [
+        note for note in overhead_of([outcome], target, sampling, tmp_path, 0.1).setting.notes if "busy" in note
+    ]
+
+
+def test_nothing_is_projected_of_what_does_not_scale():
+    rng = np.random.default_rng(0)
+    times = {name: Series((at * (1 + 0.01 * rng.standard_normal((6, 1, 5))),)) for name, at in (("1", 1e7), ("2", 3e7))}
+    drawn = {name: replicates({name: each}, 0)[name] for name, each in times.items()}
+    sizes = [Size("2", 2, 1, "done")]
+    both = {name: (times[name], drawn[name]) for name in times}
+    assert project(sizes, times["1"].median(), drawn["1"], both, "weak") is None
+    scaling = {**both, "2": (times["1"], drawn["1"])}
+    assert project(sizes, times["1"].median(), drawn["1"], scaling, "weak") is not None
+    # Nor of so few blocks that nothing is known of their noise.
+    few = {**scaling, "2": (times["1"], np.empty(0))}
+    assert project(sizes, times["1"].median(), drawn["1"], few, "weak") is None
 
 
 def test_plans_and_measurements_go_there_and_back(tmp_path):

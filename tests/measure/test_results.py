@@ -3,12 +3,31 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from rankscope.errors import RankscopeError
 from rankscope.measure.files import load, load_all, path_in, save
-from rankscope.measure.results import SCHEMA, Overhead, Phases, Scaling, Setting, Share, Size, Time
+from rankscope.measure.results import (
+    SCHEMA,
+    Binding,
+    BoundVariant,
+    Buckets,
+    NumaNode,
+    Overhead,
+    Phases,
+    ProfiledVariant,
+    ProfilerCost,
+    Recommendation,
+    Scaling,
+    Setting,
+    Share,
+    Size,
+    Time,
+    Topology,
+    Variant,
+)
 from rankscope.report.measurements import measured
 
 SETTING = Setting(
@@ -107,3 +126,58 @@ def test_a_study_with_a_size_that_failed():
     assert "oversubscribed" in text
     assert "3.33 ± 0.10" in text
     assert "\x1b[31m" not in text
+
+
+def profiled(cost, name="recording"):
+    variants = [
+        ProfiledVariant("none", True, [], Time(50_000_000)),
+        ProfiledVariant(name, False, [], Time(51_000_000), cost, cost.low is not None and cost.low > 0),
+    ]
+    return text_of(ProfilerCost(replace(SETTING, repeats=1, blocks=1, block_steps=1), 1, variants))
+
+
+def test_noise_is_not_shown_as_a_cost():
+    # The same two per cent: too few blocks to say so, within the noise, and a cost; a saving has a minus sign.
+    few = profiled(Share(0.02))
+    assert "too few blocks" in few
+    assert "2.0 %" not in few
+    noise = profiled(Share(0.02, -0.01, 0.05))
+    assert "within noise ± 3.0 %" in noise
+    assert "+2.0 %" not in noise
+    assert "+2.0 % ± 1.0" in profiled(Share(0.02, 0.01, 0.03))
+    assert "\N{MINUS SIGN}2.0 % ± 1.0" in profiled(Share(-0.02, -0.03, -0.01))
+
+
+def test_one_of_a_thing_is_one():
+    text = profiled(Share(0.02))
+    assert text.startswith("What profiling costs on 1 rank, device unknown\n")
+    assert "1 job of each kind; in each 8 steps of warm-up, then 1 block of each condition: 1 step" in text
+    assert "1 that counts;" in text
+    host = Topology("0", 1, 1, [NumaNode(0, "0")], [], ["/sys"])
+    bound = Binding(SETTING, 1, host, [BoundVariant("none", True, [], "done")], Recommendation(None, None, "keep"))
+    assert "1 rank on 1 core (CPUs 0), 1 socket, 1 NUMA node, no device" in text_of(bound)
+
+
+def test_an_overhead_within_its_noise_is_not_one():
+    text = text_of(replace(OVERHEAD, measured_overhead=Share(0.08, -0.4, 0.6)))
+    assert "less than can be told from noise (8.0 % ± 50.0 of the step, measured)" in text
+
+
+def test_phases_that_differ_by_less_than_their_noise():
+    on = Phases(Time(50_000_000, 49_000_000, 51_000_000), optimizer=Time(5_000_000, 4_900_000, 5_100_000))
+    off = Phases(Time(40_000_000, 39_000_000, 41_000_000), optimizer=Time(5_100_000, 5_000_000, 5_200_000))
+    text = text_of(replace(OVERHEAD, sync=on, no_sync=off))
+    assert "+10.0 ms ± 500 µs" in text
+    assert "within noise" in text
+
+
+def test_a_variant_that_is_not_there_yet():
+    variants = [
+        Variant("as the script is", {}, True, "pending", step=Time(50_000_000)),
+        Variant("bucket_cap_mb 1", {}, False, "pending"),
+        Variant("static_graph", {}, False, "failed", error="no"),
+    ]
+    text = text_of(Buckets(SETTING, "ddp", 2, variants, Recommendation(None, None, "keep")))
+    rows = [line.split() for line in text.splitlines()]
+    assert next(row for row in rows if row[:1] == ["bucket_cap_mb"])[2] == "pending"
+    assert next(row for row in rows if row[:1] == ["static_graph"])[1] == "failed"

@@ -46,6 +46,16 @@ def test_union_intersection_difference(one: list[tuple[int, int]], other: list[t
     assert members(a - b) == instants(one) - instants(other)
 
 
+@given(SPANS, SPANS)
+def test_split(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> None:
+    a, b = made(one), made(other)
+    inside, outside, whose = a.split(b)
+    assert members(inside) == instants(one) & instants(other)
+    assert members(outside) == instants(one) - instants(other)
+    for start, end, row in zip(inside.starts, inside.ends, whose, strict=True):
+        assert b.starts[row] <= start < end <= b.ends[row]
+
+
 @given(SPANS, SPANS, SPANS)
 def test_operations_on_what_operations_gave(
     one: list[tuple[int, int]], other: list[tuple[int, int]], third: list[tuple[int, int]]

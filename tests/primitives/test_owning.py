@@ -9,7 +9,6 @@ import pytest
 from rankscope.primitives.enclosing import innermost
 from rankscope.primitives.nesting import nest
 from rankscope.primitives.owning import outermost, summed_upwards, with_ancestors
-from rankscope.primitives.queue import Queue
 from rankscope.primitives.unions import covered_by
 
 
@@ -77,12 +76,3 @@ def test_innermost_by_hand() -> None:
         {"pid": [1] * 8, "tid": [1, 1, 1, 1, 1, 2, 3, 1], "at_ns": [0, 10, 19, 20, 100, 49, 5, 10]}
     )  # fmt: skip
     assert innermost(made, asked).tolist() == [0, 1, 1, 0, -1, 2, -1, 1]
-
-
-def test_the_queue_by_hand() -> None:
-    queue = Queue.of(np.array([0, 0, 0, 50]), np.array([10, 20, 30, 40]))
-    assert (queue.deepest, queue.depth.tolist()) == (3, [3, 2, 1, 0, -1, 0])
-    assert queue.mean == pytest.approx((30 + 20 + 10 + 0 - 10) / 50)
-    shallow = queue.shallow(5, 60)
-    assert (shallow.starts.tolist(), shallow.ends.tolist()) == ([20], [60])
-    assert Queue.of(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)).mean is None

@@ -127,7 +127,7 @@ def test_numbers_are_those_of_the_analyses(tmp_path: Path) -> None:
         assert list(table["columns"]) == result.frame.columns
         assert table["title"] == result.analysis.title
         assert table["truncated"] is None
-    assert found["run"] == run.about()
+    assert found["run"] == {**run.about(), "written_by": run.written_by}
 
 
 def test_long_tables_are_cut_to_the_longest_rows_and_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,3 +107,15 @@ def test_odd_values_are_null(tmp_path: Path) -> None:
 def test_nowhere_and_elsewhere(tmp_path: Path) -> None:
     assert measured(str(tmp_path / "none")) == {}
     assert measured("s3://bucket/run") == {}
+
+
+def test_a_difference_without_an_interval_is_no_figure(tmp_path: Path) -> None:
+    shares = [None, {"value": 0.03, "low": None, "high": None}, {"value": 0.03, "low": 0.01, "high": 0.05}]
+    variants = [
+        {"name": str(k), "base": k == 0, "state": "done", "step": {"median_ns": 10 + k}, "cost": share}
+        for k, share in enumerate(shares)
+    ]
+    put(tmp_path, "profiler", {"measurement": "profiler", "schema": 1, "variants": variants})
+    frame = measured(str(tmp_path))["measured_profiler"].frame
+    assert frame["cost"].to_list() == [None, None, 0.03]
+    assert frame["step_ns"].to_list() == [10, 11, 12]

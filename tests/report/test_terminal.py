@@ -70,8 +70,8 @@ def test_findings_keep_their_indent() -> None:
     lines = shown(findings_list([finding], [1]), 50).splitlines()
     assert lines[0].startswith("warning a title")
     assert all(line.startswith(" " * 8) for line in lines[1:])
-    assert "(at most 1.50 ms a step)" in " ".join(line.strip() for line in lines)
-    assert "(at most 1.50 ms of the window)" in " ".join(shown(findings_list([finding], []), 200).split())
+    assert "(saves up to 1.50 ms a step)" in " ".join(line.strip() for line in lines)
+    assert "(saves up to 1.50 ms of the window)" in " ".join(shown(findings_list([finding], []), 200).split())
 
 
 def test_a_frame_shows_in_a_notebook(tmp_path: Path) -> None:

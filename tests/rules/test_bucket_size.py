@@ -43,6 +43,17 @@ def test_speaks_where_one_bucket_takes_all(tmp_path: Path) -> None:
     assert "too late" in finding.title
 
 
+def test_waiting_for_a_later_rank_is_not_the_buckets_matter(tmp_path: Path) -> None:
+    def late(rank: int, at: float) -> list[kineto.Event]:
+        return step(at, [(814, 100, 100 * MIB) if rank else (614, 300, 100 * MIB)])
+
+    finding = diagnosed(tmp_path, late, ranks=2)["bucket_size"]
+    # Both go on for 300 µs after the backward; rank 0 waits for the first 200 of them.
+    assert finding.saving_ns == 75_000
+    tail = next(each.value for each in finding.evidence if each.name.startswith("it goes on"))
+    assert tail == 100_000
+
+
 def test_speaks_where_there_are_many(tmp_path: Path) -> None:
     buckets = [(614.0 + 15 * n, 10.0, 40_000) for n in range(20)]
     finding = diagnosed(tmp_path, lambda _, at: step(at, buckets), ranks=2)["bucket_size"]

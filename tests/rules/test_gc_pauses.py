@@ -16,7 +16,7 @@ def test_speaks_where_collections_take_time(tmp_path: Path) -> None:
     )["gc_pauses"]
     assert finding.severity == "warning"
     assert finding.saving_ns == 150_000
-    assert [each.value for each in finding.evidence[1:]] == [4, 150_000]
+    assert [each.value for each in finding.evidence[1:]] == [4, 150_000, 1_000_000]
 
 
 def test_is_silent_where_they_are_short(tmp_path: Path) -> None:

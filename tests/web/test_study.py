@@ -69,6 +69,8 @@ def test_without_traces_it_says_where_the_result_is(
 def test_its_summary_is_its_result_and_where_its_jobs_are(
     study: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "500")
+
     def said(*words: str) -> tuple[Any, str]:
         monkeypatch.setattr("sys.argv", ["rankscope", *words])
         with pytest.raises(SystemExit) as ended:
@@ -78,7 +80,8 @@ def test_its_summary_is_its_result_and_where_its_jobs_are(
 
     status, out = said("summary", str(study))
     assert status in (0, None)
-    assert "strong scaling; T1 is the plain process" in out
+    assert "Strong scaling" in out
+    assert "is the plain process" in out
     assert "Projection, not measured" in out
     assert [" ".join(line.split()) for line in out.splitlines()[-3:]] == [
         f"plain process rankscope summary {study / 'jobs/plain-0'}",
@@ -87,5 +90,5 @@ def test_its_summary_is_its_result_and_where_its_jobs_are(
     ]
     status, out = said("summary", str(study), "--run", "2-0", "--executor", "serial")
     assert status in (0, None)
-    assert "strong scaling" not in out
+    assert "Strong scaling" not in out
     assert "study: jobs/2-0" in out

@@ -99,7 +99,7 @@ def _dropped(lost: pl.DataFrame) -> list[Finding]:
         Finding(
             id="ranges-dropped-by-compile",
             severity="info",
-            title=f"ranges of yours are missing from steps in which compiled graphs ran: {shown}",
+            title=f"Ranges of yours are missing from steps in which compiled graphs ran: {shown}",
             ranks=tuple(lost["rank"].unique().sort()),
             evidence=(
                 Evidence("ranges", len(names), "count"),

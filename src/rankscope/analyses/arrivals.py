@@ -18,10 +18,11 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from rankscope.primitives.clocks import base_times
+from rankscope.primitives.clocks import base_times, with_arrivals
 from rankscope.primitives.communicators import POINT_TO_POINT
 from rankscope.primitives.lateness import median_of_others
 from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, greatest
+from rankscope.rundir.plurals import plural
 
 COLUMNS = (
     Column("group", "", "the process group"),
@@ -87,20 +88,11 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
 def _arrivals(inputs: Inputs) -> pl.DataFrame:
     """Matched collectives with their arrivals on the common clock: group, rank, match, arrival_ns, residual_ns."""
     clock = inputs.results["clock"].select("rank", "offset_ns", "drift_ppm", "at_ns", "residual_ns")
-    wall = pl.col("start_ns") + pl.col("base_ns").fill_null(0)
-    drift = ((wall - pl.col("at_ns")) * pl.col("drift_ppm").fill_null(0.0) * 1e-6).round().cast(pl.Int64)
+    rows = inputs.results["collectives"].drop("base_ns", strict=False)
+    known = pl.col("match").is_not_null() & pl.col("start_ns").is_not_null()
+    rows = rows.filter(known & ~pl.col("collective").is_in(POINT_TO_POINT))
     return (
-        inputs.results["collectives"]
-        .drop("base_ns", strict=False)
-        .filter(
-            pl.col("match").is_not_null()
-            & pl.col("start_ns").is_not_null()
-            & ~pl.col("collective").is_in(POINT_TO_POINT)
-        )
-        .join(base_times(inputs.traces), on=["rank", "window"], how="left")
-        .join(clock, on="rank", how="inner")
-        .filter(pl.col("residual_ns").is_not_null())
-        .with_columns((wall + pl.col("offset_ns") + drift).alias("arrival_ns"))
+        with_arrivals(rows, clock, base_times(inputs.traces))
         # Who has two parts in one collective, or is alone in it, cannot be compared.
         .filter(
             (pl.col("rank").n_unique().over("match") > 1)
@@ -116,8 +108,9 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     worst = greatest(ranks.with_columns((pl.col("last") / pl.col("collectives")).alias("share")), "share")
     if worst is None:
         return Headline.of("No rank comes later than the clocks can tell.") if frame.height else None
+    of = f"its {{collectives}} {plural('collective', worst['collectives'])}"
     return Headline.of(
-        "Rank {rank} comes last the most often: to {share} of its {collectives} collectives.",
+        f"Rank {{rank}} comes last most often: in {{share}} of {of}.",
         rank=(worst["rank"], ""),
         share=(worst["share"], "ratio"),
         collectives=(worst["collectives"], "count"),

@@ -12,6 +12,9 @@ all_to_all count without what lies beyond 5 median absolute deviations. `residua
 deviations of its ends from the other ranks': no difference of times between ranks below it means anything. A drift is
 given only where |drift| · span > 4 · residual; over a few seconds a fit invents dozens of ppm. Ranks that no chain of
 collectives links to others keep their wall clock (`method` is `wall clock`).
+
+How to read it: a rank whose residual stands out has ends that do not agree, and its lateness and waits deserve less
+trust; one with its wall clock can be held against no other rank at all.
 """
 
 from __future__ import annotations
@@ -88,7 +91,7 @@ def _findings(frame: pl.DataFrame) -> list[Finding]:
             Finding(
                 id="clock-not-aligned",
                 severity="warning",
-                title="some ranks share no matched collective with another: their times cannot be compared",
+                title="Some ranks share no matched collective with another: their times cannot be compared",
                 ranks=tuple(alone["rank"]),
                 evidence=(Evidence("ranks on their wall clock", alone.height, "count"),),
                 advice="Record the same steps on all ranks, and at least one collective on each.",
@@ -100,7 +103,7 @@ def _findings(frame: pl.DataFrame) -> list[Finding]:
             Finding(
                 id="clock-components",
                 severity="info",
-                title="no collective links all ranks: times are comparable only within each set of linked ranks",
+                title="No collective links all ranks: times are comparable only within each set of linked ranks",
                 evidence=(Evidence("sets of linked ranks", parts, "count"),),
             )
         )
@@ -111,7 +114,7 @@ def _findings(frame: pl.DataFrame) -> list[Finding]:
             Finding(
                 id="clocks-differ",
                 severity="info",
-                title="the ranks' wall clocks differ: what compares ranks here is corrected for it",
+                title="The ranks' wall clocks differ: what compares ranks here is corrected for it",
                 ranks=tuple(far["rank"]),
                 evidence=(
                     Evidence(f"greatest offset (rank {greatest['rank']})", greatest["offset_ns"], "ns"),
@@ -128,8 +131,13 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     known, offsets = frame["residual_ns"].drop_nulls().to_list(), frame["offset_ns"].drop_nulls().to_list()
     if not known or not offsets:
         return None
-    text = "The ranks’ clocks are known to within {residual} of one another; the greatest offset is {offset}."
-    return Headline.of(text, residual=(max(known), "ns"), offset=(max(map(abs, offsets)), "ns"))
+    values: dict[str, tuple[int | float | str, str]] = {}
+    text, end = "The ranks’ clocks agree exactly", "; none is ahead of another."
+    if any(known):
+        text, values["residual"] = "The ranks’ clocks are known to within {residual} of one another", (max(known), "ns")
+    if any(offsets):
+        end, values["offset"] = "; the greatest offset is {offset}.", (max(map(abs, offsets)), "ns")
+    return Headline.of(text + end, **values)
 
 
 analysis = Analysis(

@@ -6,6 +6,9 @@ nccl-tests define them (`collectives`). `best_bus_bandwidth` is the greatest med
 run reached with this collective, type and size on the same side of the hosts (`placement`), and `of_best` how near
 this one comes: what crosses a network is not held against what stays within a host. They rest only on collectives of
 which all ranks are known; `measured` says how many those are.
+
+How to read it: rows of which most is waiting are about ranks that come late (`stragglers`). A low `of_best` at a large
+size is about links. Many calls of a small size pay latency again and again: put them into fewer.
 """
 
 from __future__ import annotations
@@ -119,11 +122,13 @@ def headline(frame: pl.DataFrame) -> Headline | None:
         "total": (most["total_ns"], "ns"),
         "share": (most["total_ns"] / total, "ratio"),
     }
-    text = "{collective} takes the most time: {total} over all ranks, {share} of all collectives’"
-    if most["bytes"] is not None:
+    text = "{collective} takes the most time: {total}, summed over the ranks, {share} of all collectives’"
+    if most["bytes"]:
         text, values["bytes"] = text.replace("{collective}", "{collective} of {bytes}"), (most["bytes"], "bytes")
     if most["wait_ns"] is None:
         return Headline.of(f"{text}.", **values)
+    if not most["wait_ns"]:
+        return Headline.of(f"{text}; none of that is waiting for later ranks.", **values)
     return Headline.of(f"{text}; {{wait}} of that is waiting for later ranks.", wait=(most["wait_ns"], "ns"), **values)
 
 

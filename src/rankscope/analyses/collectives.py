@@ -22,6 +22,9 @@ with f = 2(n−1)/n for all_reduce, (n−1)/n for all_gather, reduce_scatter and
 and recv (nccl-tests). They are null where a rank of the group is missing, for without it waiting would pass for
 transfer, and for ranges on the host that overlap. `estimate` marks operations whose ranks need not start and end
 together: there they are only a hint.
+
+How to read it: a long `wait_ns` is other ranks' lateness, not the network (`stragglers`, `arrivals`); a large transfer
+at a low bus bandwidth is. Small sizes are bound by latency: their bandwidth says nothing.
 """
 
 from __future__ import annotations
@@ -181,7 +184,7 @@ def _doubtful(found: Matching) -> list[Finding]:
             Finding(
                 id="collectives-disagree",
                 severity="warning",
-                title="some collectives have the number of another on other ranks, but not its kind or size",
+                title="Some collectives have the number of another on other ranks, but not its kind or size",
                 evidence=(Evidence("collectives", found.disagreeing, "count"),),
                 advice="Look whether the ranks run different code.",
             )
@@ -214,14 +217,14 @@ def _unmatched(rows: pl.DataFrame, found: Matching) -> list[Finding]:
         *(Evidence(f"of them by {method}", number, "count") for method, number in by_method.iter_rows()),
     ]
     if not alone.height:
-        title = "every collective was found on other ranks of its group as well"
+        title = "Every collective was found on other ranks of its group as well"
         return [Finding(id="collectives-matched", severity="info", title=title, evidence=tuple(evidence), well=True)]
     reasons = alone["reason"].value_counts().sort("count", "reason", descending=True)
     return [
         Finding(
             id="unmatched-collectives",
             severity="info",
-            title="some collectives were found on one rank only",
+            title="Some collectives were found on one rank only",
             ranks=tuple(alone["rank"].unique().sort()),
             evidence=(*evidence, *(Evidence(why, number, "count") for why, number in reasons.iter_rows())),
         )
@@ -243,7 +246,7 @@ def _incomplete(rows: pl.DataFrame) -> list[Finding]:
         Finding(
             id="incomplete-groups",
             severity="info",
-            title="of some groups not all ranks were recorded: their waiting cannot be told from their transfer",
+            title="Of some groups not all ranks were recorded: their waiting cannot be told from their transfer",
             ranks=tuple(partly["rank"].explode().unique().sort()),
             evidence=(
                 Evidence("groups", partly.height, "count"),
@@ -266,7 +269,7 @@ def _unlaunched(rows: pl.DataFrame) -> list[Finding]:
         Finding(
             id="collectives-without-kernel",
             severity="info",
-            title="of some collective calls no kernel was recorded: it ran after the recording ended, in a graph that "
+            title="Of some collective calls no kernel was recorded: it ran after the recording ended, in a graph that "
             "was being captured, or was lost",
             ranks=tuple(by_rank["rank"].sort()),
             evidence=(Evidence("calls of all ranks", int(by_rank["unlaunched"].sum()), "count"),),

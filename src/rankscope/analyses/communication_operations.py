@@ -6,6 +6,9 @@ all ranks are known (`measured`), null where there is none; `mean_transfer_ns` i
 
 It is the table of operations of the old TensorBoard plugin's Distributed view, whose data-transfer time this is.
 `collective_summary` has the same over all ranks, by group and size.
+
+How to read it: where transfer is most of the measured time, sizes and links are what costs; where waiting is, the other
+ranks are late.
 """
 
 from __future__ import annotations
@@ -14,7 +17,17 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, greatest
+from rankscope.results import (
+    Analysis,
+    Column,
+    Finding,
+    Headline,
+    Inputs,
+    Tables,
+    greatest,
+    over_ranks,
+)
+from rankscope.rundir.plurals import plural
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -68,8 +81,9 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     )
     if most is None:
         return None
+    calls = f"{{calls}} {plural('call', most['calls'])}{over_ranks(frame)}"
     return Headline.of(
-        "{collective} takes the most: {total} in {calls} calls, over all ranks.",
+        f"{{collective}} takes the most time: {{total}} in {calls}.",
         collective=(most["collective"], ""),
         total=(most["total_ns"], "ns"),
         calls=(most["calls"], "count"),

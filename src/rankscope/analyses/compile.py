@@ -19,6 +19,10 @@ One row per rank, kind and name:
 A kernel of which the host wrote nothing is counted by its name on the device (`triton_…`). Kinds nest (a kernel is in
 a graph, in a function, in a region), and so do the parts of compiling: do not add them up. Without compiled code there
 is no row. `--steps` keeps calls that start in the chosen steps.
+
+How to read it: breaks name the lines that cut the model into pieces. Versions above 0 in steps after the first are
+recompilations for other shapes: pad, or compile with `dynamic=True`. A `first_extra_ns` is paid once and is no matter
+of a long job.
 """
 
 from __future__ import annotations

@@ -5,6 +5,9 @@ the host's side is pageable memory: the driver then copies it into a buffer of i
 the host in the call (CUDA's API synchronization behaviour). `host_ns` is the time that the host spent in the calls that
 launched them; `exposed_ns` the time that nothing else ran on the device meanwhile. Bandwidth is bytes over the summed
 durations, null where no sizes are written. With steps in the file, copies launched outside of them are left out.
+
+How to read it: exposed time is what copying beside compute would save (`non_blocking=True`, from pinned memory). Much
+`host_ns` on a pageable kind: `pin_memory=True` in the loader.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from rankscope.results import (
     by_window,
     concat_ranks,
     greatest,
+    over_ranks,
     total_of,
 )
 
@@ -125,15 +129,20 @@ def _of_window(window: Tables, inputs: Inputs) -> tuple[pl.DataFrame, int]:
 
 def headline(frame: pl.DataFrame) -> Headline | None:
     """The answer in one sentence."""
-    most = greatest(frame, "total_ns")
+    kinds = frame.group_by("name", maintain_order=True).agg(pl.col("total_ns").sum())
+    most, total, exposed = greatest(kinds, "total_ns"), total_of(frame, "total_ns"), total_of(frame, "exposed_ns")
     if most is None:
         return None
-    return Headline.of(
-        "Copies between host and device take {total} over all ranks, of which nothing hides {exposed}; most by {name}.",
-        total=(total_of(frame, "total_ns"), "ns"),
-        exposed=(total_of(frame, "exposed_ns"), "ns"),
-        name=(most["name"], ""),
-    )
+    values = {"total": (total, "ns")}
+    text = f"Copies and fills take {{total}}{over_ranks(frame)}"
+    if exposed == total:
+        text += ", all of it with nothing else running"
+    elif exposed:
+        text, values["exposed"] = f"{text}, {{exposed}} of it with nothing else running", (exposed, "ns")
+    if kinds.height == 1:
+        return Headline.of(f"{text}.", **values)
+    amount = (most["total_ns"], "ns")
+    return Headline.of(f"{text}; the most in {{name}}: {{amount}}.", name=(most["name"], ""), amount=amount, **values)
 
 
 analysis = Analysis(

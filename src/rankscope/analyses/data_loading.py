@@ -104,12 +104,15 @@ def headline(frame: pl.DataFrame) -> Headline | None:
         if not total_of(frame, "loading_ns"):
             return Headline.of("Nothing in these traces says that it loads data.")
         return Headline.of("No step waits for its data.")
-    return Headline.of(
-        "Waiting for data takes {share} of the steps’ time; at worst {worst} in one step, on rank {rank}.",
-        share=(total_of(frame, "exposed_ns") / window, "ratio"),
-        worst=(worst["exposed_ns"], "ns"),
-        rank=(worst["rank"], ""),
-    )
+    values = {
+        "share": (total_of(frame, "exposed_ns") / window, "ratio"),
+        "worst": (worst["exposed_ns"], "ns"),
+        "rank": (worst["rank"], ""),
+    }
+    if worst["step"] is None:
+        return Headline.of("Waiting for data takes {share} of the time; {worst} of it on rank {rank}.", **values)
+    text = "Waiting for data takes {share} of the steps’ time; at worst {worst}, in step {step} on rank {rank}."
+    return Headline.of(text, step=(worst["step"], ""), **values)
 
 
 analysis = Analysis(

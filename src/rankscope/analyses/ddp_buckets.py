@@ -38,9 +38,11 @@ from rankscope.results import (
     Inputs,
     Tables,
     concat_ranks,
+    over_ranks,
     steps_by_window,
     total_of,
 )
+from rankscope.rundir.plurals import plural
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -157,15 +159,19 @@ _OPERATORS = (*READS["host_ops"], "sequence", "forward_thread", "module_hierarch
 
 def headline(frame: pl.DataFrame) -> Headline | None:
     """The answer in one sentence."""
-    total, hidden = total_of(frame, "duration_ns"), total_of(frame, "hidden_ns")
-    if not total:
+    total, exposed = total_of(frame, "duration_ns"), total_of(frame, "exposed_ns")
+    buckets = max(frame["buckets"].drop_nulls().to_list(), default=0)
+    if not total or not buckets:
         return None
-    return Headline.of(
-        "The backward hides {hidden} of the gradients’ all-reduces, {buckets} a step; {exposed} are left.",
-        hidden=(hidden / total, "ratio"),
-        buckets=(max(frame["buckets"].drop_nulls().to_list(), default=0), "count"),
-        exposed=(total_of(frame, "exposed_ns"), "ns"),
-    )
+    values = {"buckets": (buckets, "count"), "total": (total, "ns")}
+    text = f"DDP’s all-reduces, {{buckets}} {plural('bucket', buckets)} a step, take {{total}}{over_ranks(frame)}"
+    if not exposed:
+        return Headline.of(f"{text}, all of it hidden behind the backward.", **values)
+    hidden = total_of(frame, "hidden_ns")
+    if not hidden:
+        return Headline.of(f"{text}; the backward hides nothing of that.", **values)
+    text += "; the backward hides {hidden} of that, and {exposed} is exposed."
+    return Headline.of(text, hidden=(hidden / total, "ratio"), exposed=(exposed, "ns"), **values)
 
 
 analysis = Analysis(

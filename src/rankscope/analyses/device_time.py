@@ -38,6 +38,7 @@ from rankscope.results import (
     concat_ranks,
     total_of,
 )
+from rankscope.rundir.plurals import listed
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -90,7 +91,7 @@ def _host_only(found: pl.DataFrame) -> list[Finding]:
         Finding(
             id="ranks-without-device-events",
             severity="warning",
-            title="some ranks recorded nothing on their device while others did: their figures are of the host",
+            title="Some ranks recorded nothing on their device while others did: their figures are of the host",
             ranks=tuple(without["rank"]),
             evidence=(
                 Evidence("ranks with device events", found.height - without.height, "count"),
@@ -153,14 +154,17 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     span = total_of(frame, "span_ns")
     if not span:
         return None
-    parts = {
-        name: (total_of(frame, f"{name}_ns") / span, "ratio") for name in ("compute", "exposed_communication", "idle")
+    amounts = {name: total_of(frame, f"{name}_ns") for name in ("compute", "exposed_communication", "idle")}
+    said = {
+        "compute": "compute {compute}",
+        "exposed_communication": "communicate with no compute beside it {exposed_communication}",
+        "idle": "idle {idle}",
     }
-    text = (
-        "Of their spans the devices compute {compute}, "
-        "communicate with nothing beside it {exposed_communication}, and idle {idle}."
-    )
-    return Headline.of(text, **parts)
+    told = [said[name] for name, amount in amounts.items() if amount]
+    if not told:
+        return None
+    shares = {name: (amount / span, "ratio") for name, amount in amounts.items() if amount}
+    return Headline.of(f"Over the whole of the traces, the devices {listed(told)} of the time.", **shares)
 
 
 analysis = Analysis(

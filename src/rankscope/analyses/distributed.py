@@ -25,6 +25,7 @@ import polars as pl
 from rankscope.primitives.activity import activity
 from rankscope.primitives.intervals import IntervalSet
 from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, by_window, concat_ranks, total_of
+from rankscope.rundir.plurals import listed
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -92,16 +93,21 @@ def headline(frame: pl.DataFrame) -> Headline | None:
         return None
     if not communication:
         return Headline.of("These steps hold no communication.")
-    values = {
-        "share": (communication / window, "ratio"),
-        "overlap": (total_of(frame, "overlap_ns") / communication, "ratio"),
-        "waiting": (total_of(frame, "synchronizing_ns") / communication, "ratio"),
-    }
-    text = "Communication takes {share} of the steps: compute hides {overlap} of it, and {waiting} of it is waiting"
-    unmatched = total_of(frame, "unmatched_ns")
-    if not unmatched:
-        return Headline.of(f"{text}.", **values)
-    return Headline.of(f"{text}; {{unknown}} cannot be told.", unknown=(unmatched / communication, "ratio"), **values)
+    hidden, waits, unknown = (total_of(frame, f"{name}_ns") for name in ("overlap", "synchronizing", "unmatched"))
+    values = {"share": (communication / window, "ratio")}
+    said = ["compute hides {overlap}" if hidden else "compute hides nothing"]
+    if hidden:
+        values["overlap"] = (hidden / communication, "ratio")
+    if waits:
+        said.append("{waiting} is waiting for later ranks")
+        values["waiting"] = (waits / communication, "ratio")
+    text = f"Within the steps communication takes {{share}} of the time; of that {listed(said)}"
+    if unknown == communication:
+        text += "; whether it moves data or waits cannot be told"
+    elif unknown:
+        text += "; of {unknown} it cannot be told whether it moves data or waits"
+        values["unknown"] = (unknown / communication, "ratio")
+    return Headline.of(f"{text}.", **values)
 
 
 analysis = Analysis(

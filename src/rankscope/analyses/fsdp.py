@@ -15,6 +15,10 @@ that the call stands in a prefetch of FSDP's. FSDP1 has no range where a result 
 for is known to be prefetched. FSDP's own copies into and out of its buffers do not count as something else.
 The hidden share is Σ hidden / Σ duration. Without a device compute is operators, and one of autograd's in whose hooks
 the host waits hides what it waits for: read `prefetched` and `sync` of `phases` there.
+
+How to read it: an all-gather with much exposed and not prefetched wants to be issued earlier: FSDP2's
+`set_modules_to_forward_prefetch` and `set_modules_to_backward_prefetch`, FSDP1's `forward_prefetch` and
+`backward_prefetch`. Prefetched and still exposed, it is larger than the compute beside it.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ from rankscope.primitives.ancestry import enclosing, inside, parents
 from rankscope.primitives.intervals import Int64, IntervalSet
 from rankscope.primitives.issued import READS, exposed, issued
 from rankscope.primitives.kernels import COMPUTE
+from rankscope.primitives.nulls import values_and_known
 from rankscope.primitives.owning import with_ancestors
 from rankscope.primitives.steps import host_steps
 from rankscope.results import (
@@ -39,6 +44,7 @@ from rankscope.results import (
     Inputs,
     Tables,
     concat_ranks,
+    over_ranks,
     steps_by_window,
     total_of,
 )
@@ -214,9 +220,8 @@ def _outside(ranges: pl.DataFrame, threads: pl.DataFrame) -> pl.Series:
 
 def _between(calls: pl.DataFrame, compute: IntervalSet) -> pl.Series:
     """Whether there was compute from issued to used; without `used`, true where a prefetch asked, else null."""
-    known = calls["used_ns"].is_not_null().to_numpy()
     issued_at: Int64 = calls["issued_ns"].to_numpy()
-    used: Int64 = calls["used_ns"].fill_null(0).to_numpy()
+    used, known = values_and_known(calls["used_ns"])
     found = pl.Series("prefetched", compute.within(issued_at, np.maximum(used, issued_at)) > 0)
     asked = calls["asked"].set(~calls["asked"], None)
     gathers = calls["kind"] == "all_gather"
@@ -229,8 +234,11 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     total, exposed = total_of(frame, "duration_ns"), total_of(frame, "exposed_ns")
     if not total:
         return None
-    text = "FSDP’s collectives take {total} over all ranks, of which nothing hides {exposed}."
-    return Headline.of(text, total=(total, "ns"), exposed=(exposed / total, "ratio"))
+    text, values = f"FSDP’s collectives take {{total}}{over_ranks(frame)}", {"total": (total, "ns")}
+    if not exposed:
+        return Headline.of(f"{text}; compute hides all of that.", **values)
+    text += "; {exposed} of that, {share}, has no compute beside it."
+    return Headline.of(text, exposed=(exposed, "ns"), share=(exposed / total, "ratio"), **values)
 
 
 analysis = Analysis(

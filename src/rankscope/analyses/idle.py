@@ -17,20 +17,24 @@ descheduled, or ran what is not recorded). The gaps of a stream add up to its id
 
 How to read it: streams beside the main one are idle most of the time and may be; the device's rows are what counts.
 Much host_wait with operators or Python: the host is the bottleneck (`launches` says by how much). Much data_loading:
-see `data_loading`. Synchronisation: `.item()`, `.cpu()`, `torch.cuda.synchronize()` in the loop. `--steps` keeps the
-gaps that lie in the chosen steps' windows. The definitions of a stream's causes are HTA's.
+see `data_loading`. Synchronisation: `.item()`, `.cpu()`, `torch.cuda.synchronize()` in the loop. `--of streams` or
+`--of devices` gives these rows alone; for the streams' nothing of the host is read. `--steps` keeps the gaps that lie
+in the chosen steps' windows. The definitions of a stream's causes are HTA's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import polars as pl
 
 from rankscope.primitives.activity import data_loading, time_of
-from rankscope.primitives.intervals import EMPTY, Int64, IntervalSet
+from rankscope.primitives.intervals import Int64, IntervalSet
+from rankscope.primitives.nulls import values_and_known
 from rankscope.primitives.steps import step_windows
+from rankscope.primitives.streams import Streams, stream_numbers
 from rankscope.primitives.synchronization import waits
 from rankscope.results import (
     Analysis,
@@ -38,6 +42,8 @@ from rankscope.results import (
     Finding,
     Headline,
     Inputs,
+    Parameter,
+    Parameters,
     Tables,
     by_window,
     concat_ranks,
@@ -77,42 +83,59 @@ _SCHEMA: dict[str, pl.DataType] = {
     "idle_ns": pl.Int64(),
     "max_ns": pl.Int64(),
 }
-_CAUSES = ["unknown", "host_wait", "kernel_wait", "other"]
+_NO_ROWS = np.empty(0, dtype=np.int64)
+_CAUSES = ["host_wait", "kernel_wait", "other", "unknown"]
 
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """The gaps of a rank's streams and devices, by cause."""
-    parts = [pl.DataFrame(schema=_SCHEMA)]
+    of = inputs.parameters.get("of", "all")
+    parts = []
     for window in by_window(tables, inputs):
         device, chosen = window["device_events"], _chosen(window, inputs)
         if not device.height:
             continue
-        parts.append(_of_streams(device, chosen))
+        if of != "devices":
+            parts.append(_of_streams(device, chosen))
+        if of == "streams":
+            continue
         # One set a category for all devices: each is measured against the same host.
         host = _host(window)
         numbers = device["device"].unique()
         for number in numbers:
             mine = device if len(numbers) == 1 else device.filter(pl.col("device").eq_missing(number))
-            parts.append(_of_device(number, time_of(mine), host, window["host_ops"], chosen))
-    found = pl.concat(parts)
+            parts += _of_device(number, time_of(mine), host, window["host_ops"]["name"], chosen)
+    found = pl.concat(parts) if parts else pl.DataFrame(schema=_SCHEMA)
     if len(inputs.traces) > 1:
         found = found.group_by(_KEYS).agg(pl.col("gaps", "idle_ns").sum(), pl.col("max_ns").max())
+        found = found.sort("cause", "detail", nulls_last=True)
+    # By device and stream, the greatest first; of equal ones by cause and detail, as they stand here.
+    whole = stream_numbers(found)
+    order = np.lexsort((-found["idle_ns"].to_numpy(), whole))
+    found, whole = found[order], whole[order]
     idle = found["idle_ns"].to_numpy()
-    whole = np.unique(_streams(found), return_inverse=True)[1]
-    total = np.zeros(whole.max(initial=-1) + 1, dtype=np.int64)
+    total = np.zeros(int(whole.max(initial=0)) + 1, dtype=np.int64)
     np.add.at(total, whole, idle)
     return pl.DataFrame(
-        {
-            "rank": pl.Series([inputs.rank], dtype=pl.Int64).new_from_index(0, found.height),
-            **{name: found[name] for name in (*_KEYS, "gaps", "idle_ns")},
-            "share": idle / total[whole],
-            "mean_ns": idle / found["gaps"].to_numpy(),
-            "max_ns": found["max_ns"],
-        }
-    ).sort(
-        "device", "stream", "idle_ns", "cause", "detail",
-        descending=[False, False, True, False, False], nulls_last=[False, False, False, False, True],
-    )  # fmt: skip
+        [
+            pl.Series("rank", [inputs.rank], dtype=pl.Int64).new_from_index(0, found.height),
+            *(found[name] for name in (*_KEYS, "gaps", "idle_ns")),
+            pl.Series("share", idle / total[whole]),
+            pl.Series("mean_ns", idle / found["gaps"].to_numpy()),
+            found["max_ns"],
+        ]
+    )
+
+
+def reads_more(chosen: Parameters) -> dict[str, tuple[str, ...]]:
+    """What the host did, where the devices' gaps are wanted."""
+    if chosen["of"] == "streams":
+        return {}
+    return {
+        "host_ops": ("start_ns", "end_ns", "name", "depth"),
+        "runtime_calls": ("start_ns", "end_ns", "name"),
+        "python_frames": ("start_ns", "end_ns", "depth"),
+    }
 
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
@@ -131,141 +154,161 @@ def _chosen(window: Tables, inputs: Inputs) -> IntervalSet | None:
 
 def _of_streams(device: pl.DataFrame, chosen: IntervalSet | None) -> pl.DataFrame:
     """The gaps of each stream by cause."""
-    stream = _streams(device)
-    start, end = device["start_ns"].to_numpy(), device["end_ns"].to_numpy()
-    order = np.lexsort((start, stream))
-    start, end = start[order], end[order]
-    first = np.flatnonzero(np.diff(stream[order], prepend=-1))
-    reached = np.empty_like(end)
-    for begin, until in zip(first, [*first[1:], order.size], strict=True):
-        np.maximum.accumulate(end[begin:until], out=reached[begin:until])
-    late = np.append(False, start[1:] > reached[:-1])
-    late[first] = False
+    streams = Streams.of(device)
+    start = device["start_ns"].to_numpy()[streams.order]
+    # Which events have a gap before them: the first of a stream has none.
+    late = np.append(False, start[1:] > streams.reached[:-1])
+    late[streams.first] = False
     behind = np.flatnonzero(late)
-    begins, ends = reached[behind - 1], start[behind]
+    begins, ends = streams.reached[behind - 1], start[behind]
+    rows = streams.order[behind]
+    launch, known = values_and_known(device["launch_ns"])
+    at = launch[rows]
+    in_time = np.where(ends - begins < KERNEL_WAIT_NS, _CAUSES.index("kernel_wait"), _CAUSES.index("other"))
+    cause = np.where(at > begins, _CAUSES.index("host_wait"), in_time)
+    cause[~known[rows]] = _CAUSES.index("unknown")
     gap = ends - begins if chosen is None else chosen.within(begins, ends)
-    launch = device["launch_ns"].gather(order[behind])
-    known, at = launch.is_not_null().to_numpy(), launch.fill_null(0).to_numpy()
-    cause = np.select([~known, at > begins, ends - begins < KERNEL_WAIT_NS], [0, 1, 2], 3)
-    count, streams = len(_CAUSES), first.size
-    group = (np.searchsorted(first, behind, side="right") - 1) * count + cause
-    rows = np.repeat(order[first], count)
+    stream = streams.number[behind]
+    group, gaps, total, longest = _by_group(stream * len(_CAUSES) + cause, gap)
+    stream, cause = np.divmod(group, len(_CAUSES))
+    heads = streams.order[streams.first[stream]]
     return _rows(
-        device["device"].gather(rows),
-        device["stream"].gather(rows),
-        pl.Series(_CAUSES * streams, dtype=pl.String),
-        *_by_group(group, gap, streams * count),
+        device["device"][heads],
+        device["stream"][heads],
+        pl.Series(_CAUSES, dtype=pl.String)[cause],
+        gaps=gaps,
+        idle_ns=total,
+        max_ns=longest,
     )
-
-
-def _streams(frame: pl.DataFrame) -> Int64:
-    """A number for each different device and stream of a frame."""
-    device, stream = (frame[name].rank("dense").cast(pl.Int64).fill_null(0).to_numpy() for name in ("device", "stream"))
-    numbers: Int64 = device * (frame.height + 1) + stream
-    return numbers
-
-
-def _by_group(group: Int64, gap: Int64, groups: int) -> tuple[Int64, Int64, Int64]:
-    """Of each group's gaps that are any: how many, their sum and the greatest."""
-    group, gap = group[gap > 0], gap[gap > 0]
-    total, greatest = np.zeros(groups, dtype=np.int64), np.zeros(groups, dtype=np.int64)
-    np.add.at(total, group, gap)
-    np.maximum.at(greatest, group, gap)
-    return np.bincount(group, minlength=groups).astype(np.int64), total, greatest
 
 
 def _rows(
-    device: pl.Series, stream: pl.Series | None, cause: pl.Series, gaps: Int64, total: Int64, greatest: Int64
+    device: pl.Series | int | None,
+    stream: pl.Series | None,
+    cause: pl.Series | str,
+    detail: pl.Series | None = None,
+    **figures: Int64 | list[int],
 ) -> pl.DataFrame:
-    """Rows of the result; groups without a gap are none."""
-    any_ = np.flatnonzero(gaps > 0)
-    nothing = pl.Series([None], dtype=pl.String).new_from_index(0, any_.size)
+    """Rows of the result; what is one value is that of all."""
+    count = len(figures["gaps"])
+    keys = dict(zip(_KEYS, (device, stream, cause, detail), strict=True))
     return pl.DataFrame(
-        {
-            "device": device.gather(any_),
-            "stream": nothing.cast(pl.Int64) if stream is None else stream.gather(any_),
-            "cause": cause.gather(any_),
-            "detail": nothing,
-            "gaps": gaps[any_],
-            "idle_ns": total[any_],
-            "max_ns": greatest[any_],
-        }
+        [
+            key.alias(name)
+            if isinstance(key, pl.Series)
+            else pl.Series(name, [key], dtype=_SCHEMA[name]).new_from_index(0, count)
+            for name, key in keys.items()
+        ]
+        + [pl.Series(name, values, dtype=pl.Int64) for name, values in figures.items()]
     )
 
 
-def _host(window: Tables) -> list[tuple[str, IntervalSet]]:
-    """What the host did when, in the order of precedence."""
+def _by_group(group: Int64, gap: Int64) -> tuple[Int64, Int64, Int64, Int64]:
+    """The groups that have a gap: each one's number, how many it has, their sum and the greatest."""
+    some = gap > 0
+    if not some.all():
+        group, gap = group[some], gap[some]
+    # Small numbers are sorted by counting.
+    small = group.astype(np.uint16) if group.max(initial=0) < 1 << 16 else group
+    order = np.argsort(small, kind="stable")
+    group, gap = group[order], gap[order]
+    first = np.flatnonzero(np.diff(group, prepend=-1))
+    return (
+        group[first],
+        np.diff(first, append=group.size),
+        np.add.reduceat(gap, first),
+        np.maximum.reduceat(gap, first),
+    )
+
+
+def _host(window: Tables) -> list[tuple[str, IntervalSet, Int64]]:
+    """What the host did when, in the order of precedence; of operators, which row each interval is of."""
     calls, frames = window["runtime_calls"], window["python_frames"]
     waiting = waits(calls["name"]).to_numpy()
     starts, ends = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
     return [
-        ("data_loading", data_loading(window["annotations"])),
-        ("synchronisation", IntervalSet.of(starts[waiting], ends[waiting])),
-        ("runtime", IntervalSet.of(starts[~waiting], ends[~waiting])),
-        # What is inside others adds nothing.
-        ("operator", _outermost(window["host_ops"])),
-        ("python", _outermost(frames) if frames.height else EMPTY),
+        ("data_loading", data_loading(window["annotations"]), _NO_ROWS),
+        ("synchronisation", IntervalSet.of(starts[waiting], ends[waiting]), _NO_ROWS),
+        ("runtime", IntervalSet.of(starts[~waiting], ends[~waiting]), _NO_ROWS),
+        ("operator", *_operators(window["host_ops"])),
+        ("python", _outermost(frames), _NO_ROWS),
     ]
 
 
 def _outermost(ranges: pl.DataFrame) -> IntervalSet:
+    """When any range is open: what is inside others adds nothing."""
     top = ranges["depth"].to_numpy() == 0
     return IntervalSet.of(ranges["start_ns"].to_numpy()[top], ranges["end_ns"].to_numpy()[top])
 
 
-def _of_device(
-    device: object,
-    busy: IntervalSet,
-    host: Sequence[tuple[str, IntervalSet]],
-    operators: pl.DataFrame,
-    chosen: IntervalSet | None,
-) -> pl.DataFrame:
-    """The gaps of a device, cut at what the host did."""
-    if not len(busy):
-        return pl.DataFrame(schema=_SCHEMA)
-    left = busy.complement(int(busy.starts[0]), int(busy.ends[-1]))
-    left = left if chosen is None else left & chosen
-    causes: list[str] = []
-    pieces: list[IntervalSet] = []
-    named = pl.DataFrame(schema=_SCHEMA)
-    for cause, times in host:
-        if not len(times):
-            continue
-        if cause == "operator":
-            named = _named(device, left, operators)
-        else:
-            causes.append(cause)
-            pieces.append(left & times)
-        left = left - times
-    causes, pieces = [*causes, "nothing"], [*pieces, left]
-    gap = np.concatenate([each.ends - each.starts for each in pieces])
-    figures = _by_group(np.repeat(np.arange(len(pieces)), [len(each) for each in pieces]), gap, len(pieces))
-    which = pl.Series([device], dtype=pl.Int64).new_from_index(0, len(pieces))
-    return pl.concat([_rows(which, None, pl.Series(causes, dtype=pl.String), *figures), named])
-
-
-def _named(device: object, gaps: IntervalSet, operators: pl.DataFrame) -> pl.DataFrame:
-    """Time in operators by the outermost one; where several threads have one, by the first that started."""
+def _operators(operators: pl.DataFrame) -> tuple[IntervalSet, Int64]:
+    """When each outermost operator is the first that started of those that are open: disjoint, and whose each is."""
     top = np.flatnonzero(operators["depth"].to_numpy() == 0)
     top = top[np.argsort(operators["start_ns"].to_numpy()[top], kind="stable")]
-    start, end = operators["start_ns"].to_numpy()[top], operators["end_ns"].to_numpy()[top]
-    # What lies beyond all that started before is disjoint, so each is one interval of its own.
-    begin = start.copy()
-    begin[1:] = np.maximum(start[1:], np.maximum.accumulate(end)[:-1])
-    spent = gaps.within(begin, np.maximum(begin, end))
-    rows = np.flatnonzero(spent > 0)
-    gap = pl.col("gap")
-    return (
-        pl.DataFrame({"detail": operators["name"].gather(top[rows]), "gap": spent[rows]})
-        .group_by("detail")
-        .agg(pl.len().cast(pl.Int64).alias("gaps"), gap.sum().alias("idle_ns"), gap.max().alias("max_ns"))
-        .select(
-            pl.lit(device, pl.Int64).alias("device"),
-            pl.lit(None, pl.Int64).alias("stream"),
-            pl.lit("operator").alias("cause"),
-            "detail", "gaps", "idle_ns", "max_ns",
-        )
-    )  # fmt: skip
+    begin, end = operators["start_ns"].to_numpy()[top], operators["end_ns"].to_numpy()[top]
+    # What lies beyond all that started before.
+    begin[1:] = np.maximum(begin[1:], np.maximum.accumulate(end)[:-1])
+    some = end > begin
+    return IntervalSet(begin[some], end[some]), top[some]
+
+
+def _of_device(
+    device: int | None,
+    busy: IntervalSet,
+    host: Sequence[tuple[str, IntervalSet, Int64]],
+    operators: pl.Series,
+    chosen: IntervalSet | None,
+) -> list[pl.DataFrame]:
+    """The gaps of a device, cut at what the host did.
+
+    Args:
+        operators: the names of host_ops.
+    """
+    if not len(busy):
+        return []
+    left = busy.complement(int(busy.starts[0]), int(busy.ends[-1]))
+    left = left if chosen is None else left & chosen
+    named: list[pl.DataFrame] = []
+    pieces: dict[str, Int64] = {}
+    for cause, times, rows in host:
+        inside, left, whose = left.split(times)
+        if not len(inside):
+            continue
+        if cause == "operator":
+            named.append(_named(device, operators, rows[whose], inside.ends - inside.starts))
+        else:
+            pieces[cause] = inside.ends - inside.starts
+    if len(left):
+        pieces["nothing"] = left.ends - left.starts
+    causes = sorted(pieces)
+    after = bisect_left(causes, "operator")
+    before, behind = ({cause: pieces[cause] for cause in some} for some in (causes[:after], causes[after:]))
+    return [_causes(device, before), *named, _causes(device, behind)]
+
+
+def _causes(device: int | None, pieces: Mapping[str, Int64]) -> pl.DataFrame:
+    """Rows of causes that are no operators, from the lengths of their pieces."""
+    return _rows(
+        device,
+        None,
+        pl.Series(list(pieces), dtype=pl.String),
+        gaps=[gap.size for gap in pieces.values()],
+        idle_ns=[int(gap.sum()) for gap in pieces.values()],
+        max_ns=[int(gap.max()) for gap in pieces.values()],
+    )
+
+
+def _named(device: int | None, operators: pl.Series, row: Int64, gap: Int64) -> pl.DataFrame:
+    """Time in operators by their names; the pieces of one call count as one gap."""
+    first = np.flatnonzero(np.diff(row, prepend=-1))
+    spent = pl.DataFrame([operators[row[first]].alias("detail"), pl.Series("gap", np.add.reduceat(gap, first))])
+    length = pl.col("gap")
+    found = spent.group_by("detail").agg(
+        pl.len().cast(pl.Int64).alias("gaps"), length.sum().alias("idle_ns"), length.max().alias("max_ns")
+    )
+    found = found.sort("detail", nulls_last=True)
+    figures = {name: found[name].to_numpy() for name in ("gaps", "idle_ns", "max_ns")}
+    return _rows(device, None, "operator", found["detail"], **figures)
 
 
 def headline(frame: pl.DataFrame) -> Headline | None:
@@ -275,8 +318,9 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     most = greatest(whole.group_by("cause", maintain_order=True).agg(pl.col("idle_ns").sum()), "idle_ns")
     if most is None:
         return None
+    idle = "devices idle" if whole.select("rank", "device").n_unique() > 1 else "device idles"
     return Headline.of(
-        "The devices idle {total} in all; {share} of that while the host {doing}.",
+        f"The {idle} {{total}} in all; {{share}} of that while the host {{doing}}.",
         total=(total, "ns"),
         share=(most["idle_ns"] / total, "ratio"),
         doing=(DOING.get(most["cause"], most["cause"]), ""),
@@ -292,9 +336,8 @@ analysis = Analysis(
     headline=headline,
     reads={
         "device_events": ("start_ns", "end_ns", "device", "stream", "launch_ns"),
-        "host_ops": ("start_ns", "end_ns", "name", "depth"),
-        "runtime_calls": ("start_ns", "end_ns", "name"),
-        "python_frames": ("start_ns", "end_ns", "depth"),
         "annotations": ("start_ns", "end_ns", "name", "on_device", "step"),
     },
+    reads_more=reads_more,
+    parameters=(Parameter("of", "whose gaps", default="all", choices=("all", "streams", "devices")),),
 )

@@ -2,6 +2,9 @@
 
 The rows of `idle` that are of whole devices, side by side: each cause a column, operators of all names together. The
 causes exclude one another and sum to `idle_ns` exactly.
+
+How to read it: the greatest column says where to look next: `data_loading`, `synchronization`, `launches` for the
+runtime, `operators` for operators; Python and nothing are code of the user's between them.
 """
 
 from __future__ import annotations
@@ -26,13 +29,13 @@ COLUMNS = (
 )
 
 
-_WORDS = {
-    "data_loading": "data loading",
+_DOING = {
+    "data_loading": "loads data",
     "synchronisation": "waits for the device",
-    "runtime": "other runtime calls",
-    "operator": "operators",
-    "python": "Python",
-    "nothing": "time of which the host recorded nothing",
+    "runtime": "is in another runtime call",
+    "operator": "is in an operator",
+    "python": "is in Python",
+    "nothing": "records nothing",
 }
 
 
@@ -62,11 +65,13 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     if worst is None:
         return None
     cause = max(CAUSES, key=lambda cause: int(worst[f"{cause}_ns"]))
+    idles = "’s device idles the most:" if frame.height > 1 else "’s device idles"
     return Headline.of(
-        "Rank {rank}’s device idles the most: {idle}, most of it in {cause}.",
+        f"Rank {{rank}}{idles} {{idle}}, {{share}} of it while the host {{doing}}.",
         rank=(worst["rank"], ""),
         idle=(worst["idle_ns"], "ns"),
-        cause=(_WORDS[cause], ""),
+        share=(worst[f"{cause}_ns"] / worst["idle_ns"], "ratio"),
+        doing=(_DOING[cause], ""),
     )
 
 

@@ -32,8 +32,10 @@ from rankscope.results import (
     chosen_launches,
     concat_ranks,
     greatest,
+    over_ranks,
     total_of,
 )
+from rankscope.rundir.plurals import plural
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -125,8 +127,9 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     most = greatest(frame.group_by("name", maintain_order=True).agg(pl.col("total_ns", "calls").sum()), "total_ns")
     if most is None:
         return None
+    calls = f"{{calls}} {plural('call', most['calls'])}{over_ranks(frame)}"
     return Headline.of(
-        "{name} takes {share} of the time in kernels, copies and fills: {total} in {calls} calls over all ranks.",
+        f"{{name}} takes {{share}} of the time in kernels, copies and fills: {{total}} in {calls}.",
         name=(most["name"], ""),
         share=(most["total_ns"] / total, "ratio"),
         total=(most["total_ns"], "ns"),

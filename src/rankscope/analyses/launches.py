@@ -20,12 +20,16 @@ large launch-bound share say that the device waits for the host: fewer and large
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
-from rankscope.primitives.activity import time_of
+from rankscope.primitives.intervals import Int64
+from rankscope.primitives.nulls import values_and_known
 from rankscope.primitives.queue import Queue
+from rankscope.primitives.streams import Streams
 from rankscope.results import (
     Analysis,
     Column,
@@ -40,6 +44,8 @@ from rankscope.results import (
     concat_ranks,
     greatest,
 )
+
+Bool = npt.NDArray[np.bool_]
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -70,41 +76,50 @@ _KEYS = {
     "call": ("call",),
     "kernel": ("name",),
 }
-_TYPES = {"device": pl.Int64(), "stream": pl.Int64(), "name": pl.String()}
+_TYPES = {"name": pl.String(), "mean_queue": pl.Float64(), "launch_bound_share": pl.Float64()}
 
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """The launches of a rank, all its windows together; the queue window by window."""
     by = str(inputs.parameters.get("by", "rank"))
     keys = _KEYS[by]
-    windows = [_launched(window, inputs) for window in by_window(tables, inputs)]
-    events = pl.concat(windows)
+    windows = [_launched(window, number, by, inputs) for number, window in enumerate(by_window(tables, inputs))]
+    events = pl.concat(window.events for window in windows)
     # All of a rank together: a rank that launched nothing has a row that says so.
-    found = events.group_by(keys, maintain_order=True).agg(_FIGURES) if keys else events.select(_FIGURES)
-    if by in ("rank", "stream"):
-        found = _with_queues(found, windows, keys)
-    named = {"call": "name"} if by == "call" else {}
-    frame = found.rename(named).with_columns(pl.lit(inputs.rank, pl.Int64).alias("rank"))
-    missing = [c.name for c in COLUMNS if c.name not in frame.columns]
-    types = _TYPES | {name: pl.Float64() for name in ("mean_queue", "launch_bound_share")}
-    frame = frame.with_columns(pl.lit(None, types.get(name, pl.Int64())).alias(name) for name in missing)
-    return frame.sort("events", "device", "stream", "name", descending=[True, False, False, False]).select(
-        column.name for column in COLUMNS
+    found = _grouped(events, keys)
+    columns = {column.name: column for column in found}
+    if by == "rank":
+        columns |= _columns_of([_queue_of([window.queue() for window in windows])])
+    elif by == "stream":
+        columns |= _columns_of(_by_stream(found, windows))
+    elif by == "call":
+        columns["name"] = columns.pop("call")
+    columns["rank"] = pl.Series([inputs.rank], dtype=pl.Int64).new_from_index(0, found.height)
+    frame = pl.DataFrame(
+        [
+            columns[name].alias(name)
+            if name in columns
+            else pl.Series(name, [None], dtype=_TYPES.get(name, pl.Int64())).new_from_index(0, found.height)
+            for name in (column.name for column in COLUMNS)
+        ]
     )
+    if frame.height < 2:
+        return frame
+    return frame.sort("events", "device", "stream", "name", descending=[True, False, False, False])
 
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
     """The ranks below one another; and where the clocks of host and device disagree."""
     frame = concat_ranks(parts, COLUMNS)
-    skewed = frame.filter(pl.col("negative") > 0)
-    if skewed.is_empty():
+    if frame.is_empty() or not (frame["negative"] > 0).any():
         return frame, []
+    skewed = frame.filter(pl.col("negative") > 0)
     least, negative = (int(skewed[name].to_numpy().min()) for name in ("min_latency_ns", "negative"))
     return frame, [
         Finding(
             id="host-device-clock-skew",
             severity="info",
-            title="some work began on the device before its launch did: the clocks of host and device disagree",
+            title="Some work began on the device before its launch did: the clocks of host and device disagree",
             ranks=tuple(skewed["rank"].unique().sort()),
             evidence=(
                 Evidence("by at least", -least, "ns"),
@@ -116,12 +131,22 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     ]
 
 
+def _grouped(events: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+    """The figures of each group."""
+    if keys and events.is_empty():
+        return events.select(*keys, *_FIGURES).clear()
+    # What is the same everywhere, as the device mostly is, tells nothing apart and costs time.
+    apart = [key for key in keys if events[key].n_unique() > 1]
+    figures = [*(pl.col(key).first() for key in keys if key not in apart), *_FIGURES]
+    return events.group_by(apart, maintain_order=True).agg(figures) if apart else events.select(figures)
+
+
 _LATENCY = pl.col("latency")
 _FIGURES = (
     pl.len().cast(pl.Int64).alias("events"),
-    pl.col("launch_ns").is_null().sum().cast(pl.Int64).alias("launchless"),
+    _LATENCY.null_count().cast(pl.Int64).alias("launchless"),
     pl.col("call_id").drop_nulls().n_unique().cast(pl.Int64).alias("launches"),
-    pl.col("call_ns").filter(pl.col("first_of_call")).sum().alias("call_ns"),
+    pl.col("call_ns").sum(),
     _LATENCY.mean().alias("mean_latency_ns"),
     _LATENCY.min().alias("min_latency_ns"),
     _LATENCY.median().alias("median_latency_ns"),
@@ -133,40 +158,62 @@ _FIGURES = (
 )
 
 
-def _launched(window: Tables, inputs: Inputs) -> pl.DataFrame:
+@dataclass(frozen=True)
+class _Launched:
+    """The device events of a window.
+
+    Attributes:
+        events: a row each: what tells rows apart, latency, call_id, call_ns (of its first event alone), unqueued.
+        device: the table's rows.
+        streams: these stream by stream.
+        launch: when each launch starts, ns.
+        launched: whether there is one.
+    """
+
+    events: pl.DataFrame
+    device: pl.DataFrame
+    streams: Streams
+    launch: Int64
+    launched: Bool
+
+    def queue(self, rows: Int64 | slice = slice(None)) -> Queue:
+        """The queue of some of the events, or of all."""
+        start, end = (self.device[name].to_numpy()[rows] for name in ("start_ns", "end_ns"))
+        return Queue.of(start, end, self.launch[rows], self.launched[rows])
+
+
+def _launched(window: Tables, number: int, by: str, inputs: Inputs) -> _Launched:
     """The device events of a window with their launches' latency, call and queueing."""
     calls = window["runtime_calls"]
     device = chosen_launches(window["device_events"], window["annotations"], inputs)
-    row = device["launch_row"]
-    before = pl.col("end_ns").cum_max().shift(1).over("device", "stream")
-    return (
-        device.with_columns(
-            calls["name"].gather(row).alias("call"),
-            (calls["end_ns"] - calls["start_ns"]).gather(row).alias("call_ns"),
-            # Rows of different windows are different calls.
-            (row.cast(pl.Int64) * len(inputs.traces) + device["window"].cast(pl.Int64)).alias("call_id"),
-            (pl.col("start_ns") - pl.col("launch_ns")).alias("latency"),
-            row.is_first_distinct().alias("first_of_call"),
-        )
-        .sort("start_ns")
-        .with_columns(
-            (pl.col("launch_ns").is_not_null() & (before.is_null() | (before <= pl.col("launch_ns")))).alias("unqueued")
-        )
-    )
+    streams = Streams.of(device)
+    row, _ = values_and_known(device["launch_row"], -1)
+    launch, launched = values_and_known(device["launch_ns"])
+    # Without a launch, the last of these: 0.
+    lasted = np.append(calls["end_ns"].to_numpy() - calls["start_ns"].to_numpy(), 0)
+    # The first event of each call: of those written to one place the last stays.
+    event = np.arange(row.size)
+    first = np.empty(lasted.size, dtype=np.int64)
+    first[row[::-1]] = event[::-1]
+    # An event that found its stream empty: all that was on it before had ended.
+    empty = np.append(True, streams.reached[:-1] <= launch[streams.order][1:])[: row.size]
+    empty[streams.first] = True
+    unqueued = np.empty(row.size, dtype=np.bool_)
+    unqueued[streams.order] = empty
+    keys = [device[name] for name in _KEYS[by] if name != "call"]
+    if by == "call":
+        keys.append(calls["name"].gather(device["launch_row"]).alias("call"))
+    figures = [
+        (device["start_ns"] - device["launch_ns"]).alias("latency"),
+        # Rows of different windows are different calls.
+        (device["launch_row"].cast(pl.Int64) * len(inputs.traces) + number).alias("call_id"),
+        pl.Series("call_ns", np.where(first[row] == event, lasted[row], 0)),
+        pl.Series("unqueued", unqueued & launched),
+    ]
+    return _Launched(pl.DataFrame([*keys, *figures]), device, streams, launch, launched)
 
 
-def _with_queues(found: pl.DataFrame, windows: Sequence[pl.DataFrame], keys: Sequence[str]) -> pl.DataFrame:
-    """Add what the queues of each group were like, the windows' figures together."""
-    rows = []
-    for group in found.select(keys).rows() if keys else [()]:
-        parts = [
-            window.filter(*(pl.col(key).eq_missing(value) for key, value in zip(keys, group, strict=True)))
-            for window in windows
-        ]
-        rows.append(_queue_of(parts))
-    return pl.concat([found, pl.DataFrame(rows, schema=_QUEUE, orient="row")], how="horizontal")
-
-
+_Queued = tuple[float | None, int | None, int | None, float | None, int | None]
 _QUEUE = {
     "mean_queue": pl.Float64(),
     "max_queue": pl.Int64(),
@@ -176,32 +223,40 @@ _QUEUE = {
 }
 
 
-def _queue_of(parts: Sequence[pl.DataFrame]) -> tuple[float | None, int | None, int | None, float | None, int | None]:
-    """Mean and greatest depth, and the launch-bound time, its share and its longest stretch."""
-    weight = area = 0.0
-    deepest = bound = longest = span = 0
-    launched_any = False
-    for part in parts:
-        launched = part.filter(pl.col("launch_ns").is_not_null())
-        if launched.is_empty():
-            continue
-        launched_any = True
-        queue = Queue.of(launched["launch_ns"].to_numpy(), launched["start_ns"].to_numpy())
-        mean, lasted = queue.mean, float(queue.instants[-1] - queue.instants[0])
-        if mean is not None:
-            area, weight = area + mean * lasted, weight + lasted
+def _by_stream(found: pl.DataFrame, windows: Sequence[_Launched]) -> list[_Queued]:
+    """What the queue of each stream was like, in the order of `found`."""
+    queues: dict[tuple[int | None, ...], list[Queue]] = {}
+    for window in windows:
+        heads = window.streams.order[window.streams.first]
+        names = zip(*(window.device[name][heads] for name in ("device", "stream")), strict=True)
+        for stream, rows in zip(names, window.streams.rows(), strict=True):
+            queues.setdefault(stream, []).append(window.queue(rows))
+    return [_queue_of(queues[stream]) for stream in zip(found["device"], found["stream"], strict=True)]
+
+
+def _columns_of(rows: Sequence[_Queued]) -> dict[str, pl.Series]:
+    # By column: a frame made by row takes three times as long.
+    columns = zip(*rows, strict=True) if rows else [()] * len(_QUEUE)
+    typed = zip(_QUEUE.items(), columns, strict=True)
+    return {name: pl.Series(name, values, dtype=dtype) for (name, dtype), values in typed}
+
+
+def _queue_of(queues: Sequence[Queue]) -> _Queued:
+    """Mean and greatest depth, and the launch-bound time, its share and its longest stretch, the windows together."""
+    queued = lasted = deepest = bound = longest = span = 0
+    queues = [queue for queue in queues if queue.launch.size]
+    for queue in queues:
+        queued, lasted = queued + queue.queued, lasted + queue.lasted
         deepest = max(deepest, queue.deepest)
-        busy = time_of(part)
-        if not len(busy):
+        if queue.span is None:
             continue
-        first, last = int(busy.starts[0]), int(busy.ends[-1])
-        waiting = busy.complement(first, last) & queue.shallow(first, last)
-        span += last - first
+        waiting = queue.starved()
+        span += queue.span[1] - queue.span[0]
         bound += waiting.length
         longest = max(longest, int(np.max(waiting.ends - waiting.starts, initial=0)))
-    if not launched_any:
+    if not queues:
         return None, None, None, None, None
-    return area / weight if weight else None, deepest, bound, bound / span if span else None, longest
+    return queued / lasted if lasted else None, deepest, bound, bound / span if span else None, longest
 
 
 def headline(frame: pl.DataFrame) -> Headline | None:
@@ -209,13 +264,15 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     worst, latency = greatest(frame, "launch_bound_share"), frame["median_latency_ns"].median()
     if not isinstance(latency, float):
         return None
-    middle = {"latency": (round(latency), "ns")}
+    values: dict[str, tuple[int | float | str, str]] = {}
+    # Where the clocks of host and device disagree, kernels begin before they are launched.
+    text = "Kernels begin as soon as they are launched"
+    if round(latency) > 0:
+        text, values["latency"] = "A launch takes {latency} to begin on the device (median)", (round(latency), "ns")
     if worst is None:
-        return Headline.of("A launch takes {latency} to begin on the device (median).", **middle)
-    text = (
-        "A launch takes {latency} to begin on the device (median); rank {rank} waits for launches {share} of its span."
-    )
-    return Headline.of(text, rank=(worst["rank"], ""), share=(worst["launch_bound_share"], "ratio"), **middle)
+        return Headline.of(f"{text}.", **values)
+    text += "; rank {rank}’s device waits for launches {share} of its span."
+    return Headline.of(text, rank=(worst["rank"], ""), share=(worst["launch_bound_share"], "ratio"), **values)
 
 
 analysis = Analysis(

@@ -105,13 +105,14 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
         (spare / pl.col("reserved")).reverse().get(held).alias("unused_reserved"),
     )
     operator = rows["operator"].set(rows["operator"] < 0, None)
-    ends = end_of_steps(found).with_columns(
-        (pl.col("end_change") - pl.col("end_change").shift(1).over("memory")).alias("growth")
-    )
-    growth = ends.group_by("memory").agg(
-        pl.col("growth").median().round().cast(pl.Int64),
-        (pl.col("growth") > 0).sum().cast(pl.Int64).alias("growing_steps"),
-        pl.len().cast(pl.Int64).alias("steps"),
+    growth = (
+        end_of_steps(found)
+        .group_by("memory")
+        .agg(
+            pl.col("growth").median().round().cast(pl.Int64),
+            (pl.col("growth") > 0).sum().cast(pl.Int64).alias("growing_steps"),
+            pl.len().cast(pl.Int64).alias("steps"),
+        )
     )
     counted = [(_MALLOC, "device_allocations"), (_FREE, "device_frees")]
     return (
@@ -140,13 +141,19 @@ def _capacity(inputs: Inputs) -> pl.Expr:
 
 def headline(frame: pl.DataFrame) -> Headline | None:
     """The answer in one sentence."""
-    peak = greatest(frame, "peak_allocated") or greatest(frame, "change_peak")
+    of_device = frame.filter(pl.col("device") != "cpu")
+    # Where there is a device, the host's memory is not what ends the job.
+    rows = of_device if of_device.height else frame
+    peak = greatest(rows, "peak_allocated") or greatest(rows, "change_peak")
     if peak is None:
         return None
-    amount = peak["peak_allocated"] if peak["peak_allocated"] is not None else peak["change_peak"]
+    known = peak["peak_allocated"] is not None
+    amount = peak["peak_allocated"] if known else peak["change_peak"]
     values = {"rank": (peak["rank"], ""), "device": (peak["device"], ""), "peak": (amount, "bytes")}
-    text = "Rank {rank} needs the most memory: {peak} on {device}"
-    if peak["total_memory"] and peak["peak_allocated"] is not None:
+    most = " the most memory:" if rows["rank"].n_unique() > 1 else ""
+    beyond = "" if known else " beyond what it held when recording began"
+    text = f"Rank {{rank}} needs{most} {{peak}} on {{device}}{beyond}"
+    if peak["total_memory"] and known:
         text, values["share"] = text + ", {share} of what it has", (amount / peak["total_memory"], "ratio")
     if peak["peak_step"] is not None:
         text, values["step"] = text + ", in step {step}", (peak["peak_step"], "")

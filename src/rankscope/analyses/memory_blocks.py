@@ -61,7 +61,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     finding = Finding(
         id="memory-without-addresses",
         severity="info",
-        title="allocations cannot be paired with releases: these traces write no addresses",
+        title="Allocations cannot be paired with releases: these traces write no addresses",
         ranks=tuple(silent),
         evidence=(Evidence("ranks without addresses", len(silent), "count"),),
         advice="Record with a newer PyTorch: it writes the address of each allocation.",

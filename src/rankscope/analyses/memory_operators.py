@@ -11,6 +11,9 @@ a negative one. The row without a name has what no operator is around: Python th
 optimizer's own state, threads without operators. `peak_bytes` is what operators of this name had allocated themselves
 of what was live at the device's peak; null where the file writes no addresses, since then nothing says which
 allocation was released when.
+
+How to read it: a large `peak_bytes` is what to recompute (activation checkpointing), shard or keep in a narrower type;
+a `total_increase` that goes on from window to window is kept by somebody.
 """
 
 from __future__ import annotations
@@ -23,7 +26,18 @@ import polars as pl
 from rankscope.primitives.allocations import MEMORY_COLUMNS, blocks, samples
 from rankscope.primitives.ancestry import parents
 from rankscope.primitives.owning import with_ancestors
-from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, by_window, concat_ranks, greatest
+from rankscope.results import (
+    Analysis,
+    Column,
+    Finding,
+    Headline,
+    Inputs,
+    Tables,
+    by_window,
+    concat_ranks,
+    greatest,
+    over_ranks,
+)
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -131,7 +145,7 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     most = greatest(named.group_by("name", maintain_order=True).agg(pl.col("self_increase").sum()), "self_increase")
     if most is None:
         return None
-    text = "{name} allocates the most beyond what it releases itself: {increase} over all ranks."
+    text = f"{{name}} allocates the most beyond what it releases itself: {{increase}}{over_ranks(frame)}."
     return Headline.of(text, name=(most["name"], ""), increase=(most["self_increase"], "bytes"))
 
 

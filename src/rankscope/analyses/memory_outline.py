@@ -3,7 +3,8 @@
 The time between a file's first and last memory event is cut into equal pieces, 240 on each device; one row for every
 piece with an event in it. `allocated` and `reserved` are the most that the allocator said in the piece, `change` the
 most allocated less released since the file's first event (for older files, which write no totals), so no peak is lost
-by the cutting. `memory_curve` has every event.
+by the cutting. `memory_curve` has every event, `memory` the peaks alone. `--steps` takes the chosen steps' events for
+the file's.
 
     piece = ⌊240 · (time − first) / (last − first + 1)⌋        at_ns = the piece's begin, from the file's first event
 """
@@ -15,7 +16,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from rankscope.primitives.allocations import MEMORY_COLUMNS, samples
-from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, by_window, concat_ranks
+from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, by_window, concat_ranks, greatest
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -67,15 +68,13 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
 
 def headline(frame: pl.DataFrame) -> Headline | None:
     """The answer in one sentence."""
-    of_device = frame.group_by("device", maintain_order=True).agg(
-        pl.max_horizontal(pl.col("allocated").max(), pl.col("change").max()).alias("peak")
-    )
-    top = of_device.sort("peak", descending=True, nulls_last=True, maintain_order=True)
-    if not top.height or top["peak"][0] is None:
+    known = greatest(frame, "allocated")
+    most = known or greatest(frame, "change")
+    if most is None:
         return None
-    return Headline.of(
-        "At most {peak} at once, on {device}.", peak=(top["peak"][0], "bytes"), device=(top["device"][0], "")
-    )
+    peak = most["allocated"] if known else most["change"]
+    text = f"At most {{peak}}{'' if known else ' more than when recording began'}, on rank {{rank}}, {{device}}."
+    return Headline.of(text, peak=(peak, "bytes"), rank=(most["rank"], ""), device=(most["device"], ""))
 
 
 analysis = Analysis(

@@ -7,6 +7,9 @@ One row per rank, device and stack of a memory snapshot (see `memory_snapshot`),
 
 The stack is Python's where the snapshot has Python frames, innermost first, a frame a line. Blocks of which the
 snapshot has no stack make the row without one. Without a history the peak's columns are null.
+
+How to read it: the first rows are what lowers the peak if it shrinks; a stack that grows from one snapshot to the next
+(`rankscope diff`) keeps what it allocates.
 """
 
 from __future__ import annotations

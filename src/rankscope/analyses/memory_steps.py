@@ -9,7 +9,7 @@ One row per rank, file, device and step with at least one allocation or release 
 
 The first steps grow for good reasons: gradients, the optimizer's state, the allocator's cache. A growth that goes on in
 every later step is memory that the loop keeps: a list of losses with their graphs, a cache without a limit.
-Without totals in the file (2020–21) peak and end are null; `change_peak`, `change_end` and growth still hold.
+Without totals in the file (2020–21) peak and end are null; `change_peak`, `end_change` and growth still hold.
 """
 
 from __future__ import annotations
@@ -45,10 +45,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 
 def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     found = samples(window["memory_events"], window["host_ops"], window["annotations"])
-    return end_of_steps(found).with_columns(
-        pl.col("memory").alias("device"),
-        (pl.col("end_change") - pl.col("end_change").shift(1).over("memory")).alias("growth"),
-    )
+    return end_of_steps(found).rename({"memory": "device"})
 
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:

@@ -11,7 +11,11 @@ level:
     imbalance = (max − mean) / mean
 
 as usual for load (Pearce et al., 2012: percent imbalance): 0 is balanced, 0.5 says that the slowest has half as much
-again as the average, which is what balancing could save at most of its compute.
+again as the average. Balancing would save it x / (1 + x) of its compute, of imbalance 0.5 a third.
+
+How to read it: an imbalance along `pp` is layers spread unevenly over stages, along `dp` batches of unequal work, along
+`ep` experts; one along `host`, or of single groups, points at machines. Much waiting without imbalance: see
+`stragglers`.
 """
 
 from __future__ import annotations
@@ -137,7 +141,8 @@ def _findings(frame: pl.DataFrame, rows: pl.DataFrame) -> list[Finding]:
         Finding(
             id="mesh-imbalance",
             severity="info",
-            title=f"{row['label']} computes {row['imbalance']:.1%} longer than the mean along {row['dimension']}",
+            title=f"{row['label']} computes {100 * row['imbalance']:.1f} % longer than the mean "
+            f"along {row['dimension']}",
             ranks=tuple(
                 rows.filter((pl.col("dimension") == row["dimension"]) & (pl.col("label") == row["label"]))["rank"]
                 .unique()

@@ -13,6 +13,9 @@ again stands in a tree of its own, since on autograd's thread no outer module is
 the trace has no device, and 0 where nothing was launched. A graph or a compiled region hides the modules in it.
 Without Python frames the modules of TorchScript's `with_modules` stand in: operators then say which module they are of,
 host time is that of their operators, and calls are null. `--steps` keeps calls that start in the chosen steps.
+
+How to read it: device self names the layers that cost; host total far above device total, modules of many small
+operators, which fusing (`torch.compile`) helps.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ from rankscope.results import (
     by_window,
     concat_ranks,
     greatest,
+    over_ranks,
     total_of,
 )
 
@@ -147,7 +151,7 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     if most is None:
         return None
     return Headline.of(
-        "{module} takes the most {where} time of its own: {time}, {share} of all modules’ over all ranks.",
+        f"{{module}} takes the most {{where}} time of its own: {{time}}{over_ranks(frame)}, {{share}} of all modules’.",
         module=(most["module"], ""),
         where=("device" if column.startswith("device") else "host", ""),
         time=(most[column], "ns"),

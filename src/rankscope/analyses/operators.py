@@ -54,8 +54,10 @@ from rankscope.results import (
     chosen_starts,
     concat_ranks,
     greatest,
+    over_ranks,
     total_of,
 )
+from rankscope.rundir.plurals import plural
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -260,8 +262,9 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     most = greatest(frame.group_by("name", maintain_order=True).agg(pl.col(column, "calls").sum()), column)
     if most is None:
         return None
+    calls = f"{{calls}} {plural('call', most['calls'])}{over_ranks(frame)}"
     return Headline.of(
-        "{name} takes {share} of the {where} time of all operators: {total} in {calls} calls over all ranks.",
+        f"{{name}} takes {{share}} of the {{where}} time of all operators: {{total}} in {calls}.",
         name=(most["name"], ""),
         share=(most[column] / total, "ratio"),
         where=("device" if column.startswith("device") else "host", ""),

@@ -1,17 +1,24 @@
 """The run in one row: step time, overlap, exposed communication, and the rank that works longest.
 
-Step time is the median over steps of the slowest rank's window. Overlap and exposed communication are taken over all
-ranks together: Σ overlap / Σ communication of whole files, and of the steps' windows exposed communication per rank and
-step, with its share.
+Step time is the median over steps of the slowest rank's window. What a step holds is a mean over all ranks and steps,
+and its share is of the mean step, Σ windows / their number, for parts add up to a mean and not to a median:
+
+    mean step      = compute + exposed communication + exposed copies + data loading + other
+    exposed share  = exposed communication / mean step
+
+Overlap is of whole files, over all ranks together, Σ overlap / Σ communication; `distributed` has that of the steps.
+
 The slowest rank is the one with the most time of its own, window less exposed communication: in a synchronous job the
-others spend the difference waiting inside their collectives. The margin is to the median of the other ranks. It is an
-indication: a rank can also be early in one collective and late in the next. Ranks whose files break off or are damaged
-are left out of everything here but their count; where no rank's file is whole, all are counted.
+others spend the difference waiting inside their collectives. The margin is to the median of the other ranks; below 5 %
+of the mean step no rank stands out. It is an indication: a rank can also be early in one collective and late in the
+next. Ranks whose files break off or are damaged are left out of everything here but their count; where no rank's file
+is whole, all are counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import polars as pl
 
@@ -22,16 +29,29 @@ COLUMNS = (
     Column("ranks", "count", "ranks that were read"),
     Column("steps", "count", "different steps in them; 0 where the traces have none and whole files stand for a step"),
     Column("step_ns", "ns", "median over steps of the slowest rank's window"),
-    Column("communication_ns", "ns", "time in communication in whole files, per rank and step"),
-    Column("overlap_ratio", "ratio", "share of communication that was hidden by compute; null without communication"),
-    Column("exposed_communication_ns", "ns", "communication that nothing hid, per rank and step"),
-    Column("exposed_share", "ratio", "its share of the steps' windows"),
+    Column("mean_step_ns", "ns", "mean window over all ranks and steps: what the parts of a step add up to"),
+    Column("compute_ns", "ns", "compute, mean per rank and step"),
+    Column("exposed_communication_ns", "ns", "communication that nothing hid, mean per rank and step"),
+    Column("exposed_share", "ratio", "its share of the mean step"),
+    Column("exposed_copies_ns", "ns", "copies and fills that nothing hid, mean per rank and step"),
+    Column("data_loading_ns", "ns", "time in which the device waited for data, mean per rank and step"),
+    Column("other_ns", "ns", "what is left of the mean step: the device did nothing, for another reason"),
+    Column("communication_ns", "ns", "time in communication in whole files, mean per rank and step"),
+    Column("overlap_ratio", "ratio", "share of whole files' communication that compute hid; null if there is none"),
     Column("busy_share", "ratio", "share of the devices' spans in which they did anything"),
-    Column("data_loading_ns", "ns", "time in which the device waited for data, per rank and step"),
     Column("slowest_rank", "", "the rank with the most time of its own; null with a single rank"),
-    Column("slowest_own_ns", "ns", "its window less its exposed communication, per step"),
+    Column("slowest_own_ns", "ns", "its window less its exposed communication, mean over its steps"),
     Column("slowest_margin_ns", "ns", "how much more that is than the median of the other ranks"),
+    Column("slowest_margin_share", "ratio", "its share of the mean step: below 5 % no rank stands out"),
 )
+_PARTS = {
+    "compute_ns": ("compute_ns",),
+    "exposed_communication_ns": ("exposed_communication_ns",),
+    "exposed_copies_ns": ("exposed_memcpy_ns", "exposed_memset_ns"),
+    "data_loading_ns": ("data_loading_ns",),
+    "other_ns": ("runtime_ns", "host_op_ns", "other_ns"),
+}
+"""Of the mean step, from the columns of `step_time`, which exclude one another."""
 
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
@@ -46,20 +66,20 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     rows = max(steps.height, 1)
     communication = int(device["communication_ns"].sum())
     window = int(steps["window_ns"].sum())
-    exposed = int(steps["exposed_communication_ns"].sum())
+    parts_ns = {name: sum(int(steps[column].sum()) for column in columns) for name, columns in _PARTS.items()}
     span = int(device["span_ns"].sum())
     row = {
         "world_size": inputs.world_size,
         "ranks": inputs.results["device_time"].height,
         "steps": steps["step"].drop_nulls().n_unique(),
         "step_ns": _whole(slowest),
+        "mean_step_ns": round(window / rows) if steps.height else None,
         "communication_ns": communication // rows,
         "overlap_ratio": int(device["overlap_ns"].sum()) / communication if communication else None,
-        "exposed_communication_ns": exposed // rows,
-        "exposed_share": exposed / window if window else None,
+        **{name: round(total / rows) for name, total in parts_ns.items()},
+        "exposed_share": parts_ns["exposed_communication_ns"] / window if window else None,
         "busy_share": int(device["busy_ns"].sum()) / span if span else None,
-        "data_loading_ns": int(steps["data_loading_ns"].sum()) // rows,
-        **_slowest(steps),
+        **_slowest(steps, window / rows),
     }
     schema = {column.name: pl.Float64 if column.unit == "ratio" else pl.Int64 for column in COLUMNS}
     return pl.DataFrame([row], schema=schema), []
@@ -72,20 +92,22 @@ def _whole_ranks(frame: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
     return whole if whole.height else frame
 
 
-def _slowest(steps: pl.DataFrame) -> dict[str, int | None]:
+def _slowest(steps: pl.DataFrame, mean_step: float) -> dict[str, int | float | None]:
     own = (
         steps.group_by("rank")
         .agg((pl.col("window_ns") - pl.col("exposed_communication_ns")).mean().alias("own"))
         .sort("own", "rank", descending=[True, False])
     )
     if own.height < 2:
-        return {"slowest_rank": None, "slowest_own_ns": None, "slowest_margin_ns": None}
+        return dict.fromkeys(("slowest_rank", "slowest_own_ns", "slowest_margin_ns", "slowest_margin_share"))
     others = _whole(own["own"][1:].median())
     first = round(own["own"][0])
+    margin = None if others is None else first - others
     return {
         "slowest_rank": int(own["rank"][0]),
         "slowest_own_ns": first,
-        "slowest_margin_ns": None if others is None else first - others,
+        "slowest_margin_ns": margin,
+        "slowest_margin_share": margin / mean_step if margin is not None and mean_step else None,
     }
 
 
@@ -96,21 +118,30 @@ def _whole(value: object) -> int | None:
 def headline(frame: pl.DataFrame) -> Headline | None:
     """The answer in one sentence."""
     row = frame.row(0, named=True)
-    if row["step_ns"] is None:
+    if row["step_ns"] is None or row["mean_step_ns"] is None:
         return None
-    step = (row["step_ns"], "ns")
-    if row["exposed_share"] is not None and row["communication_ns"]:
-        share = (row["exposed_share"], "ratio")
-        return Headline.of(
-            "A step takes {step}; {share} of it is communication that nothing hides.", step=step, share=share
-        )
-    if row["busy_share"] is not None:
-        return Headline.of(
-            "A step takes {step}; the devices are busy {busy} of their time.",
-            step=step,
-            busy=(row["busy_share"], "ratio"),
-        )
-    return Headline.of("A step takes {step}.", step=step)
+    values: dict[str, tuple[int | float | str, str]] = {"step": (row["step_ns"], "ns")}
+    text = f"{'A step takes' if row['steps'] else 'What was recorded, no step marked, takes'} {{step}}{_basis(row)}"
+    if row["exposed_share"] is None or not row["communication_ns"]:
+        if row["busy_share"] is None:
+            return Headline.of(f"{text}.", **values)
+        values["busy"] = (row["busy_share"], "ratio")
+        return Headline.of(f"{text}; over the whole of the traces the devices are busy {{busy}} of the time.", **values)
+    if not row["exposed_communication_ns"]:
+        return Headline.of(f"{text}; compute hides all communication in it.", **values)
+    values |= {"exposed": (row["exposed_communication_ns"], "ns"), "share": (row["exposed_share"], "ratio")}
+    if row["mean_step_ns"] == row["step_ns"]:
+        return Headline.of(f"{text}; {{exposed}} of it, {{share}}, is communication that nothing hides.", **values)
+    values["mean"] = (row["mean_step_ns"], "ns")
+    text += "; communication that nothing hides takes {exposed} of the mean step’s {mean}: {share}."
+    return Headline.of(text, **values)
+
+
+def _basis(row: Mapping[str, Any]) -> str:
+    """What the step time is of, where there is a choice."""
+    words = ["median"] if row["steps"] > 1 else []
+    words += ["slowest rank"] if row["ranks"] > 1 else []
+    return f" ({', '.join(words)})" if words else ""
 
 
 analysis = Analysis(

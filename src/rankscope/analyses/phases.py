@@ -21,6 +21,10 @@ kernel is of the phase in which it was launched; where kernels of two phases run
 first in the order above, and communication only where no other kernel runs: it is what the step was not able to hide.
 They are null where the trace has no device. A host that runs ahead of its device waits for it in `sync`, or in the
 first call of the next step that blocks; what the work of a phase cost the device is in the device's columns.
+
+How to read it: much `sync` and a device that is busy all the time: the device is the limit, which is as it should be.
+Much `other` or `data_loading`: the loop is. A backward far above twice the forward holds communication that nothing
+hides, or forwards run again (`recompute`).
 """
 
 from __future__ import annotations
@@ -33,6 +37,7 @@ import polars as pl
 from rankscope.primitives.activity import activity, time_of, with_category
 from rankscope.primitives.intervals import EMPTY, Int64, IntervalSet
 from rankscope.primitives.kernels import COMMUNICATION
+from rankscope.primitives.nulls import values_and_known
 from rankscope.primitives.phases import (
     PHASES,
     phase_at,
@@ -51,6 +56,7 @@ from rankscope.results import (
     steps_by_window,
     total_of,
 )
+from rankscope.rundir.plurals import listed
 
 _OTHER = "other"
 COLUMNS = (
@@ -128,9 +134,7 @@ def _device(
         nothing = pl.Series([None] * start.size, dtype=pl.Int64)
         return {f"{name}_ns": nothing for name in names}
     events = with_category(window["device_events"], inputs.options.communication)
-    launch = events["launch_ns"]
-    launched = launch.is_not_null().to_numpy()
-    at = launch.fill_null(0).to_numpy()
+    at, launched = values_and_known(events["launch_ns"])
     owned = events.with_columns(
         pl.when(pl.col("category") == COMMUNICATION)
         .then(pl.lit("communication"))
@@ -154,9 +158,20 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     wall = total_of(frame, "wall_ns")
     if not wall:
         return None
-    parts = {name: (total_of(frame, f"{name}_ns") / wall, "ratio") for name in ("forward", "backward", "optimizer")}
-    text = "Of a step on the host the forward takes {forward}, the backward {backward} and the optimizer {optimizer}."
-    return Headline.of(text, **parts)
+    said = {
+        "forward": "the forward takes {forward}",
+        "backward": "the backward {backward}",
+        "optimizer": "the optimizer {optimizer}",
+    }
+    parts = {name: total_of(frame, f"{name}_ns") for name in said}
+    told = [said[name] for name, amount in parts.items() if amount]
+    if not told:
+        return Headline.of("Nothing in these traces says what is forward, backward or optimizer.")
+    if not parts["forward"]:
+        told[0] = told[0].replace(" {", " takes {")
+    of = "Of a step" if frame["step"].drop_nulls().len() else "Of the time"
+    shares = {name: (amount / wall, "ratio") for name, amount in parts.items() if amount}
+    return Headline.of(f"{of} on the host {listed(told)}.", **shares)
 
 
 analysis = Analysis(

@@ -155,9 +155,10 @@ def _findings(frame: pl.DataFrame, rows: pl.DataFrame, stages: int | None) -> li
     ideal = worst["ideal_ratio"]
     if ratio <= BEYOND + (ideal or 0.0):
         return []
-    name = "the ranks" if worst["stage"] is None else f"stage {worst['stage']}"
+    stage = worst["stage"]
+    waits = "The ranks of the pipeline wait" if stage is None else f"Stage {stage} of the pipeline waits"
     ranks = rows.filter(pl.col("stage").eq_missing(worst["stage"]))["rank"].unique().sort()
-    more = "" if ideal is None else f", {ideal:.1%} in a balanced pipeline"
+    more = "" if ideal is None else f", {100 * ideal:.1f} % in a balanced pipeline"
     evidence = [
         Evidence("bubble in a step, mean", round(worst["bubble_ns"]), "ns"),
         Evidence("window of a step, mean", round(worst["window_ns"]), "ns"),
@@ -172,7 +173,7 @@ def _findings(frame: pl.DataFrame, rows: pl.DataFrame, stages: int | None) -> li
         Finding(
             id="pipeline-bubble",
             severity="warning" if ideal is not None else "info",
-            title=f"{name} of the pipeline waits for its neighbours in {ratio:.1%} of the step{more}",
+            title=f"{waits} for its neighbours {100 * ratio:.1f} % of the step{more}",
             ranks=tuple(ranks),
             evidence=tuple(evidence),
             saving_ns=round(worst["bubble_ns"] - (ideal or 0.0) * worst["window_ns"]),
@@ -186,9 +187,11 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     worst = greatest(frame, "bubble_ratio")
     if worst is None or worst["stage"] is None:
         return None
+    values = {"stage": (worst["stage"], ""), "bubble": (worst["bubble_ratio"], "ratio")}
+    if worst["step"] is None:
+        return Headline.of("Stage {stage} waits the most for its neighbours: {bubble} of the time.", **values)
     text = "Stage {stage} waits the most for its neighbours: {bubble} of step {step}."
-    step = worst["step"] if worst["step"] is not None else "–"
-    return Headline.of(text, stage=(worst["stage"], ""), bubble=(worst["bubble_ratio"], "ratio"), step=(step, ""))
+    return Headline.of(text, step=(worst["step"], ""), **values)
 
 
 analysis = Analysis(

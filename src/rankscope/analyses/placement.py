@@ -16,6 +16,7 @@ import polars as pl
 from rankscope.primitives.communicators import ranks_of
 from rankscope.primitives.mesh import Mesh, mesh_of
 from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables
+from rankscope.rundir.plurals import plural
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -96,9 +97,10 @@ def headline(frame: pl.DataFrame) -> Headline | None:
         return None
     hosts = frame["host"].drop_nulls().n_unique()
     values = {"ranks": (frame.height, "count")}
+    text = f"{{ranks}} {plural('rank was', frame.height, 'ranks were')} read"
     if not hosts:
-        return Headline.of("Ranks read: {ranks}; their files name no host.", **values)
-    return Headline.of("Ranks read: {ranks}, on hosts: {hosts}.", hosts=(hosts, "count"), **values)
+        return Headline.of(f"{text}; no file names its host.", **values)
+    return Headline.of(f"{text}, on {{hosts}} {plural('host', hosts)}.", hosts=(hosts, "count"), **values)
 
 
 analysis = Analysis(

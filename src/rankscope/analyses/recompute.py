@@ -10,9 +10,10 @@ in `_AlltoAllBackward`).
     device = |union of the kernels, copies and fills launched inside them|
 
 The shares are of the host's time in the backward (as in `phases`) and of the device time of what was launched there.
-That is what the memory that was not kept costs; checkpointing every other block, or only what is cheap to run
-again, halves it. Without checkpointing there is no row. `create_graph=True` numbers the operators of the backward
-too: a gradient of a gradient looks like this, and is not told apart.
+That is what the memory that was not kept costs: checkpointing every other block halves it, and checkpointing only what
+is cheap to run again (selective checkpointing) saves most of it. Without checkpointing there is no row.
+`create_graph=True` numbers the operators of the backward too: a gradient of a gradient looks like this, and is not told
+apart.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from rankscope.results import (
     by_window,
     concat_ranks,
     greatest,
+    over_ranks,
     total_of,
 )
 
@@ -156,11 +158,15 @@ def _run_again(operators: pl.DataFrame, annotations: pl.DataFrame) -> tuple[Bool
 
 def headline(frame: pl.DataFrame) -> Headline | None:
     """The answer in one sentence."""
-    most = greatest(frame, "host_ns")
+    most = greatest(frame.group_by("name", maintain_order=True).agg(pl.col("host_ns").sum()), "host_ns")
     if most is None:
         return None
-    text = "The backward runs operators of the forward again for {host} of host time over all ranks; most of it {name}."
-    return Headline.of(text, host=(total_of(frame, "host_ns"), "ns"), name=(most["name"], ""))
+    host = f"{{host}} of host time{over_ranks(frame)}"
+    return Headline.of(
+        f"The backward runs operators of the forward again: {host}, the most in {{name}}.",
+        host=(total_of(frame, "host_ns"), "ns"),
+        name=(most["name"], ""),
+    )
 
 
 analysis = Analysis(

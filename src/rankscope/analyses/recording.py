@@ -9,6 +9,9 @@ directory; none for traces of other tools, which do not say.
 
 `step_cost` is what makes the steps in the traces longer than the job's own. Skipped windows were not recorded, failed
 ones were and could not be written; `reasons` says why.
+
+How to read it: figures of the traces are too long by about `step_cost`; stacks, shapes and memory are what make it
+dear. A `stall_ns` is outside of the recorded steps.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import polars as pl
 
 from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, greatest, total_of
 from rankscope.rundir.manifest import RankManifest
+from rankscope.rundir.plurals import plural
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -102,19 +106,21 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     """The answer in one sentence."""
     if not frame.height:
         return None
-    values = {
-        "traces": (total_of(frame, "traces"), "count"),
-        "lost": (total_of(frame, "skipped") + total_of(frame, "failed"), "count"),
-    }
+    traces, lost = total_of(frame, "traces"), total_of(frame, "skipped") + total_of(frame, "failed")
+    values: dict[str, tuple[int | float | str, str]] = {"traces": (traces, "count")}
+    text = f"{plural('The rank', frame.height)} wrote {{traces}} {plural('trace', traces)}"
+    if lost:
+        text, values["lost"] = f"{text} and lost {{lost}} {plural('window', lost)}.", (lost, "count")
+    else:
+        text = f"{text} and lost none."
     worst = greatest(frame, "step_cost")
     if worst is None:
-        return Headline.of("The ranks wrote {traces} traces; windows lost: {lost}.", **values)
-    return Headline.of(
-        "The ranks wrote {traces} traces; windows lost: {lost}. Recording adds up to {cost} to a step (rank {rank}).",
-        cost=(worst["step_cost"], "ratio"),
-        rank=(worst["rank"], ""),
-        **values,
-    )
+        return Headline.of(text, **values)
+    text += " Recording makes a step {cost} longer"
+    values["cost"] = (worst["step_cost"], "ratio")
+    if frame.height > 1:
+        text, values["rank"] = f"{text} at worst, on rank {{rank}}", (worst["rank"], "")
+    return Headline.of(f"{text}.", **values)
 
 
 analysis = Analysis(

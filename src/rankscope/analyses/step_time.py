@@ -11,6 +11,9 @@ compute, communication, copy, fill on the device; the host in a device runtime c
 `__next__`, or a range of the user's that says so); in an operator; nothing of these. Host categories are unions over
 all host threads. Without device events compute is top-level operators and communication Gloo's ranges.
 A file without steps gives one row for the whole of it, its step null.
+
+How to read it: what is not compute is what a better step lacks. Exposed communication: `collectives`, `ddp_buckets`,
+`fsdp`. Copies: `copies`. The host's columns are time in which the device idled: `idle` says more.
 """
 
 from __future__ import annotations
@@ -112,10 +115,17 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     if longest is None or not isinstance(median, float):
         return None
     values = {"rank": (longest["rank"], ""), "window": (longest["window_ns"], "ns")}
-    if longest["step"] is None or frame.height == 1:
-        return Headline.of("The longest window is rank {rank}’s, of {window}.", **values)
-    text = "The longest step is step {step} on rank {rank}: {window}, where the median is {median}."
-    return Headline.of(text, step=(longest["step"], ""), median=(round(median), "ns"), **values)
+    if frame.height == 1:
+        of = "What was recorded" if longest["step"] is None else "The only step"
+        return Headline.of(f"{of} takes {{window}}.", window=values["window"])
+    values["median"] = (round(median), "ns")
+    if longest["step"] is None:
+        return Headline.of("The longest window is rank {rank}’s: {window}; the median is {median}.", **values)
+    several = "ranks and steps" if frame["rank"].n_unique() > 1 else "steps"
+    text = (
+        f"The longest step is step {{step}} on rank {{rank}}: {{window}}; the median over all {several} is {{median}}."
+    )
+    return Headline.of(text, step=(longest["step"], ""), **values)
 
 
 analysis = Analysis(

@@ -43,8 +43,8 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.blame import Blamed, Standing, slices_of
-from rankscope.primitives.causes import Cause
-from rankscope.primitives.clocks import base_times
+from rankscope.primitives.causes import CAUSES, Cause
+from rankscope.primitives.clocks import base_times, with_arrivals
 from rankscope.primitives.communicators import POINT_TO_POINT, ranks_of
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.lateness import arrivals, excess, measures, pass_on
@@ -53,8 +53,18 @@ from rankscope.primitives.owntime import WAITING, own_times, roles
 from rankscope.primitives.recurrence import COLUMNS as RECURRING
 from rankscope.primitives.recurrence import Bounds, host_pieces, pieces, recurring
 from rankscope.primitives.slowlinks import SlowLink, slow_links
-from rankscope.primitives.stretches import PARTS, parts_until, previous, step_work
-from rankscope.results import Analysis, Column, Evidence, Finding, Headline, Inputs, Tables, by_window, greatest
+from rankscope.primitives.stretches import (
+    ENDED,
+    PARTS,
+    STARTED,
+    began_by,
+    parts_until,
+    previous,
+    step_work,
+    with_stretches,
+)
+from rankscope.results import Analysis, Column, Evidence, Finding, Headline, Inputs, Tables, by_window
+from rankscope.rundir.plurals import plural
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -70,12 +80,11 @@ COLUMNS = (
 )
 
 _WORK = ("work_ns", "pieces", "size")
-_STARTED, _ENDED = tuple(f"{name}_by_start" for name in PARTS), tuple(f"{name}_by_end" for name in PARTS)
 _MAPPED = {
     "rank": pl.Int64, "window": pl.Int64, "match": pl.Int64, "previous": pl.Int64, "step": pl.Int64,
     "start_ns": pl.Int64, "end_ns": pl.Int64, "count": pl.Int64, "on_host": pl.Boolean, "work": pl.Int64,
     "of_host": pl.Boolean,
-    **dict.fromkeys(RECURRING, pl.Int64), **dict.fromkeys((*_STARTED, *_ENDED, *_WORK), pl.Int64),
+    **dict.fromkeys(RECURRING, pl.Int64), **dict.fromkeys((*STARTED, *ENDED, *_WORK), pl.Int64),
 }  # fmt: skip
 
 
@@ -107,8 +116,8 @@ def _of_window(window: Tables, own: pl.DataFrame, inputs: Inputs, number: int) -
         pl.Series("previous", np.where(before >= 0, match[before], -1) if match.size else match, pl.Int64),
         pl.Series("count", np.searchsorted(ended, end, side="right"), pl.Int64),
         pl.lit(window["device_events"].is_empty()).alias("on_host"),
-        *(pl.Series(name, by_start[part], pl.Int64) for name, part in zip(_STARTED, PARTS, strict=True)),
-        *(pl.Series(name, by_end[part], pl.Int64) for name, part in zip(_ENDED, PARTS, strict=True)),
+        *(pl.Series(name, by_start[part], pl.Int64) for name, part in zip(STARTED, PARTS, strict=True)),
+        *(pl.Series(name, by_end[part], pl.Int64) for name, part in zip(ENDED, PARTS, strict=True)),
     )
     launched = step_work(window, extra).with_columns(
         pl.lit(inputs.rank, pl.Int64).alias("rank"), pl.lit(number, pl.Int64).alias("window")
@@ -160,7 +169,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     inherits = (2 * more["communication"] > found.late)[found.last] & (late[found.last] > 0)
     rank = rows["rank"].to_numpy()
     carries = ~inherits & (2 * more["compute"] > found.late)[found.last] & (late[found.last] > 0)
-    carried = np.where(carries, _began_by(rows)[found.last], -1)
+    carried = np.where(carries, began_by(rows)[found.last], -1)
     behind = pass_on(event, rank, rows["begin_ns"].to_numpy(), arrival, found, inherits, carried)
     blamed = np.where(late[found.last] > 0, rank[behind], -1)
     table = measures(ranks, rows, found, late, blamed, _communicators(rows, inputs))
@@ -208,7 +217,7 @@ def _standing(stretches: pl.DataFrame, work: pl.DataFrame, again: pl.DataFrame, 
     if rows["step"].null_count() == rows.height:
         rows = rows.with_columns(pl.lit(0, pl.Int64).alias("step"))
     rows = rows.with_columns((pl.col("ranks") == pl.col("ranks").max().over("group", "group_ranks")).alias("whole"))
-    ended = rows.with_columns(pl.col(name).alias(part) for part, name in zip(PARTS, _ENDED, strict=True))
+    ended = rows.with_columns(pl.col(name).alias(part) for part, name in zip(PARTS, ENDED, strict=True))
     stage = mesh.frame.filter(pl.col("dimension") == mesh.pipeline) if mesh.pipeline else mesh.frame.clear()
     stages = dict(stage.select("rank", "coordinate").iter_rows())
     return Standing(own_times(ended), work, again, roles(collectives, stages), on_host=bool(stretches["on_host"].all()))
@@ -223,13 +232,8 @@ def _mesh(inputs: Inputs) -> Mesh:
 def _on_one_clock(stretches: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
     """Matched collectives of two ranks and more, with arrivals on the common clock."""
     clock = inputs.results["clock"].select("rank", "offset_ns", "drift_ppm", "at_ns", "residual_ns", "component")
-    wall = pl.col("start_ns") + pl.col("base_ns").fill_null(0)
-    lean = ((wall - pl.col("at_ns")) * pl.col("drift_ppm").fill_null(0.0) * 1e-6).round().cast(pl.Int64)
     rows = (
-        stretches.join(base_times(inputs.traces), on=["rank", "window"], how="left")
-        .join(clock, on="rank", how="inner")
-        .filter(pl.col("residual_ns").is_not_null())
-        .with_columns((wall + pl.col("offset_ns") + lean).alias("arrival_ns"))
+        with_arrivals(stretches, clock, base_times(inputs.traces))
         # A launchless kernel has no step: that of the same collective on other ranks is its own.
         .with_columns(
             pl.col("step").max().over("match").alias("event_step"),
@@ -239,7 +243,7 @@ def _on_one_clock(stretches: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
     )
     known = rows["event_step"].drop_nulls().len() > 0
     rows = rows.filter(pl.col("event_step").is_not_null()) if known else rows.with_columns(event_step=pl.lit(0))
-    rows = _with_stretches(rows)
+    rows = with_stretches(rows)
     # What came before the first collective of a group is not recorded alike on all ranks.
     settled = rows.filter(pl.col("began_by") >= 0)
     rows = settled if settled.height else rows
@@ -247,37 +251,6 @@ def _on_one_clock(stretches: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
         (pl.col("match").rank("dense").cast(pl.Int64) - 1).alias("event"),
         (pl.col("event_step").rank("dense").cast(pl.Int64) - 1).alias("step_index"),
     )
-
-
-def _with_stretches(rows: pl.DataFrame) -> pl.DataFrame:
-    """What each rank did in the stretch before each collective.
-
-    It begins at the same collective on all ranks: the last that had ended on every one of them. Matches are numbered
-    in the order of time, so of what the ranks name it is the one with the least number.
-    """
-    begun = rows.with_columns(pl.col("previous").min().over("match").alias("began_by"))
-    began = rows.select(
-        "rank", "window", pl.col("match").alias("began_by"), pl.col("end_ns").alias("begin_ns"), *_ENDED
-    )
-    joined = begun.drop(_ENDED).join(began, on=["rank", "window", "began_by"], how="left")
-    return joined.with_columns(
-        (pl.col("arrival_ns") - pl.col("start_ns") + pl.col("begin_ns").fill_null(pl.col("start_ns"))).alias(
-            "begin_ns"
-        ),
-        pl.col("begin_ns").is_not_null().alias("measured"),
-        *(
-            (pl.col(started) - pl.col(ended)).fill_null(0).alias(part)
-            for part, started, ended in zip(PARTS, _STARTED, _ENDED, strict=True)
-        ),
-    )
-
-
-def _began_by(rows: pl.DataFrame) -> Int64:
-    """The event that each row's stretch begins with; −1 where it is none of these."""
-    matches = np.unique(rows["match"].to_numpy())
-    wanted = rows["began_by"].to_numpy()
-    place = np.minimum(np.searchsorted(matches, wanted), matches.size - 1)
-    return np.where(matches[place] == wanted, place, -1).astype(np.int64)
 
 
 def _communicators(rows: pl.DataFrame, inputs: Inputs) -> Int64:
@@ -322,7 +295,7 @@ _ADVICE = {
     "slow_device": "Look at this device's clocks, temperature and neighbours, or swap it.",
     "more_work": "Even out what the ranks are given: batch sizes, sequence lengths, experts, uneven shards.",
     "data_loading": "Give its loader more workers, prefetch further, or look at the storage it reads from.",
-    "slow_host": "Look at what else runs on its host, at CPU binding, garbage collection and synchronisation.",
+    "slow_host": "Look at what else runs on its host, at CPU binding, garbage collection and synchronization.",
     "memory": "Look for allocation retries and copies: free memory, a fixed batch shape, expandable segments.",
     "slow_network": "Look at the links between the ranks of its group.",
     "unclear": "Record more on this rank: stacks (with_stack) and shapes.",
@@ -340,7 +313,8 @@ def _findings(blamed: Sequence[Blamed], table: pl.DataFrame) -> list[Finding]:
             Finding(
                 id="straggler",
                 severity="warning" if each.lasting else "info",
-                title=f"{each.label} holds the others up{'' if each.lasting else ' in some steps'}: {each.cause.words}",
+                title=f"{_called(each)} holds the others up{'' if each.lasting else ' in some steps'}: "
+                f"{each.cause.words}",
                 ranks=each.ranks,
                 steps=() if each.lasting else each.steps,
                 evidence=(
@@ -349,13 +323,18 @@ def _findings(blamed: Sequence[Blamed], table: pl.DataFrame) -> list[Finding]:
                     Evidence("time others waited for it", max(row["waited_ns"] or 0 for row in mine), "ns"),
                     Evidence("steps in which it is late", len(each.steps), "count"),
                     Evidence("steps compared", each.compared, "count"),
-                    Evidence(f"cause: {cause}", each.cause.evidence),
+                    Evidence(f"cause: {cause.replace('_', ' ')}", each.cause.evidence),
                 ),
                 saving_ns=each.saving_ns or None,  # it may gain nothing: another rank is as slow
                 advice=_ADVICE.get(cause, ""),
             )
         )
     return findings
+
+
+def _called(each: Blamed) -> str:
+    """As a sentence begins; a slice of the mesh keeps its name: `dp=1`."""
+    return each.label.capitalize() if len(each.ranks) == 1 else each.label
 
 
 def _slow_networks(links: Sequence[SlowLink], steps: int) -> list[Finding]:
@@ -368,7 +347,7 @@ def _slow_networks(links: Sequence[SlowLink], steps: int) -> list[Finding]:
             Finding(
                 id="slow-network",
                 severity="warning" if link.lasting else "info",
-                title=f"the collectives of group {link.group} move their data slower than {than}{when}",
+                title=f"The collectives of group {link.group} move their data slower than {than}{when}",
                 ranks=(ranks_of(link.group_ranks) or ()) if link.group_ranks else (),
                 steps=() if link.lasting else link.steps,
                 evidence=(
@@ -385,17 +364,25 @@ def _slow_networks(links: Sequence[SlowLink], steps: int) -> list[Finding]:
 
 def headline(frame: pl.DataFrame) -> Headline | None:
     """The answer in one sentence."""
-    if not frame.height:
-        return None
-    worst = greatest(frame.filter(pl.col("cause").is_not_null()), "waited_ns")
-    if worst is None:
+    if frame.height < 2:
+        return None  # one rank alone holds nobody up
+    if not frame["waited_ns"].drop_nulls().len():
+        return Headline.of("No collective was matched across ranks: there is nothing to compare them by.")
+    accused = frame.filter(pl.col("cause").is_not_null()).sort(
+        "waited_ns", "saving_ns", "rank", descending=[True, True, False], nulls_last=True
+    )
+    if not accused.height:
         return Headline.of("No rank holds the others up by more than chance.")
+    worst = accused.row(0, named=True)
+    values = {"rank": (worst["rank"], ""), "cause": (CAUSES.get(worst["cause"], worst["cause"]), "")}
+    if not worst["waited_ns"]:
+        return Headline.of("Rank {rank} holds the others up: {cause}.", **values)
+    steps = f"{{steps}} {plural('step', worst['steps'])}"
     return Headline.of(
-        "Rank {rank} holds the others up: they waited {waited} for it over {steps} steps, and the cause is {cause}.",
-        rank=(worst["rank"], ""),
+        f"Rank {{rank}} holds the others up: they waited {{waited}} for it over {steps}; {{cause}}.",
         waited=(worst["waited_ns"], "ns"),
         steps=(worst["steps"], "count"),
-        cause=(worst["cause"].replace("_", " "), ""),
+        **values,
     )
 
 

@@ -10,6 +10,9 @@ While the host waits it launches nothing. So when the device has finished, it ha
 on. `idle_ns` is the time around the call's end, from when the device ran dry (but not before the call) to its next
 event, and no more than the call took: without it the host would have been that much earlier, and not more. It is what a
 step would gain at most if the call were not there.
+
+How to read it: the rows at the top are the calls to take out of the loop, and `operator` and `range` say where they
+are: `.item()` and `.cpu()` on a loss (keep it on the device, read it every so many steps), `nonzero`, boolean masks.
 """
 
 from __future__ import annotations
@@ -34,8 +37,10 @@ from rankscope.results import (
     by_window,
     concat_ranks,
     greatest,
+    over_ranks,
     total_of,
 )
+from rankscope.rundir.plurals import plural
 
 COLUMNS = (
     Column("rank", "", "the rank"),
@@ -147,14 +152,15 @@ def _idle_after(calls: pl.DataFrame, busy: IntervalSet) -> Int64:
 
 def headline(frame: pl.DataFrame) -> Headline | None:
     """The answer in one sentence."""
-    total = total_of(frame, "idle_ns")
-    most = greatest(frame, "idle_ns")
+    idle, calls = total_of(frame, "idle_ns"), total_of(frame, "calls")
+    most = greatest(frame.group_by("call", maintain_order=True).agg(pl.col("idle_ns").sum()), "idle_ns")
     if most is None:
         return None
     return Headline.of(
-        "The host waits for the device in {calls} calls, which leave it idle {idle}; most by {call}.",
-        calls=(total_of(frame, "calls"), "count"),
-        idle=(total, "ns"),
+        f"The host waits for the device in {{calls}} {plural('call', calls)}{over_ranks(frame)}, "
+        f"{plural('which leaves', calls, 'which leave')} it idle {{idle}}; the most in {{call}}.",
+        calls=(calls, "count"),
+        idle=(idle, "ns"),
         call=(most["call"], ""),
     )
 

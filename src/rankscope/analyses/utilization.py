@@ -152,6 +152,10 @@ def headline(frame: pl.DataFrame) -> Headline | None:
         return None
     least = known.row(0, named=True)
     mean = total_of(known, "kernel_ns") / total_of(known, "span_ns") if total_of(known, "span_ns") else 0.0
+    if not mean:
+        return Headline.of("No kernel runs within the steps.")
+    if known.height == 1:
+        return Headline.of("Kernels run {mean} of the device’s time.", mean=(mean, "ratio"))
     return Headline.of(
         "Kernels run {mean} of the devices’ time; least on rank {rank}: {least}.",
         mean=(mean, "ratio"),

@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.activity import with_category
+from rankscope.primitives.nulls import values_and_known
 from rankscope.primitives.steps import host_steps, owners
 from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
 
@@ -83,8 +84,7 @@ def _step_of(instants: pl.Series, steps: pl.DataFrame) -> pl.Series:
     index = owners(
         steps["start_ns"].to_numpy(),
         steps["end_ns"].to_numpy(),
-        instants.fill_null(0).to_numpy(),
-        instants.is_not_null().to_numpy(),
+        *values_and_known(instants),
     )
     if not steps.height:
         return pl.Series("step", [None] * instants.len(), dtype=pl.Int64)

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
 
 from rankscope.analyses import get_analysis
 from rankscope.cli.options import Communication, Engine, RunId, Source, Steps, Workers, opened, own_options
@@ -17,6 +18,7 @@ from rankscope.export.formats import FORMATS
 from rankscope.pipeline import Run
 from rankscope.report.key_averages import key_averages
 from rankscope.report.terminal import findings_list, result_table
+from rankscope.report.words import sentence
 from rankscope.results import Parameters, Result, by_weight
 
 # The options of one analysis (`--match`, `--by`) are not known before its name is.
@@ -98,4 +100,7 @@ def _write_table(result: Result, output: Path | None, limit: int, device: str) -
         # People know this table from torch, and pipe it on: its lines are as long as they are.
         write(key_averages(result, limit or None, device).encode("utf-8", "replace"), output)
         return
-    show(result_table(result, limit or None, width_for(output) or Console().width), output)
+    table = result_table(result, limit or None, width_for(output) or Console().width)
+    headline = result.headline
+    answered: RenderableType = Group(Text(sentence(headline)), Text(), table) if headline is not None else table
+    show(answered, output)

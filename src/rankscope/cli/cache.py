@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rankscope.report.words import number_of, plain
+from rankscope.rundir.plurals import counted
 from rankscope.store.cache import Cache
 
 
@@ -29,4 +30,4 @@ def cache(
         table.add_row(number_of(entry.bytes, "bytes"), Text(plain(entry.info.path)))
     console.print(table)
     total = number_of(sum(entry.bytes for entry in entries), "bytes")
-    console.print(f"{len(entries)} traces, {total} in {plain(str(kept.root))}", markup=False)
+    console.print(f"{counted(len(entries), 'trace')}, {total} in {plain(str(kept.root))}", markup=False)

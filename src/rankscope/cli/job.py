@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +13,7 @@ from rich.text import Text
 from typer.core import TyperCommand
 
 from rankscope.cli.writing import show
-from rankscope.errors import RankscopeError
+from rankscope.errors import ConfigError, RankscopeError
 from rankscope.launch.hooked import OPTIONS, SWITCHES
 from rankscope.launch.jobscript import JobRequest, Machine, find_machine, job_script, known_machines
 from rankscope.launch.jobscript.request import RUN_NAME
@@ -33,12 +34,17 @@ class _WithCapture(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         flags = {name for param in self.params if getattr(param, "is_flag", False) for name in _names(param)}
+        every = {*OPTIONS, "--help", *(name for param in self.params for name in _names(param))}
         own: list[str] = []
         taken: list[str] = []
         rest = list(args)
         while rest and rest[0].startswith("-") and rest[0] not in ("-", "--", "-m"):
             word = rest.pop(0)
             name, equals, _ = word.partition("=")
+            near = difflib.get_close_matches(name, sorted(every), 2, 0.7) if name not in every else []
+            if near and name.startswith("--"):
+                said = f"{name} is no option of rankscope job {ctx.info_name}"
+                raise ConfigError(said, hint=f"did you mean {' or '.join(near)}?")
             kept = taken if name in OPTIONS else own
             kept.append(word)
             switch = name in SWITCHES if kept is taken else word in flags or word == "--help"

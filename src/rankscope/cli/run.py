@@ -9,7 +9,7 @@ import typer
 
 from rankscope.launch.hooked import hooked, take_options
 from rankscope.launch.job import run_job
-from rankscope.launch.torchrun import FLAGS, RUN_DIR_VARIABLE, RUN_ID_VARIABLE, split
+from rankscope.launch.torchrun import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, installed_options, split
 
 CONTEXT_SETTINGS = {
     "allow_extra_args": True,
@@ -59,8 +59,9 @@ def run(
     its own on a free port. The exit code is torchrun's.
     """
     # Reading stops at the first word that is no option, which may be the value of one of torchrun's.
-    variables, rest = take_options(context.args, FLAGS)
-    options, script = split(rest)
+    flags = installed_options().flags
+    variables, rest = take_options(context.args, flags)
+    options, script = split(rest, flags)
     result = run_job(
         options,
         script,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from rankscope.errors import ConfigError
+from rankscope.rundir.plurals import counted
 
 if TYPE_CHECKING:
     from rankscope.simulate import Lost, Truth, Written
@@ -140,7 +141,7 @@ def _say(truth: Truth, out: Path) -> None:
     from rankscope.simulate.jitter import MEASURED, QUANTILES
 
     job = truth.engine.job
-    typer.echo(f"{len(truth.files)} traces in {out}: {sum(truth.json_bytes.values()) / 1e6:,.1f} MB of JSON")
+    typer.echo(f"{counted(len(truth.files), 'trace')} in {out}: {sum(truth.json_bytes.values()) / 1e6:,.1f} MB of JSON")
     steps = ", ".join(f"{ns / 1e6:.3f}" for ns in truth.step_ns)
     typer.echo(f"steps: {steps} ms (undisturbed, without jitter: {truth.nominal_step_ns / 1e6:.3f} ms)")
     for fault, cost in zip(job.faults, truth.fault_cost_ns, strict=False):

@@ -93,7 +93,8 @@ def diff_runs(a: Run | Source, b: Run | Source | None = None, *, ranks: Sequence
         _check(run, ranks or ())
     sides = [_samples(run) if ranks is None else _samples(run).of_ranks(ranks) for run in (first, second)]
     apart = _apart(_findings(first), _findings(second), with_ranks=True)
-    return Diff(first.about(), second.about(), compare(sides[0], sides[1]), *apart)
+    abouts = [{**run.about(), "ranks": sorted(ranks) if ranks else run.ranks} for run in (first, second)]
+    return Diff(abouts[0], abouts[1], compare(sides[0], sides[1]), *apart)
 
 
 def _check(run: Run, ranks: Sequence[int]) -> None:

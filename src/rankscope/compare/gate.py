@@ -10,7 +10,9 @@ from dataclasses import dataclass
 import polars as pl
 
 from rankscope.compare import Diff
+from rankscope.compare.rows import CERTAIN
 from rankscope.errors import ConfigError
+from rankscope.rundir.plurals import counted
 
 _CONDITION = re.compile(
     r"^\s*(?:(?P<section>\w+):)?(?P<name>.+?)\s*(?P<sign>>=|<=|>|<)\s*(?P<limit>[+-]?\d+(?:\.\d+)?)\s*(?P<unit>%|\w+)?\s*$"
@@ -56,7 +58,7 @@ class Condition:
         """
         if self.name == "findings":
             gained = len(diff.gained)
-            return f"{gained} findings gained" if _SIGNS[self.sign](gained, self.limit) else None
+            return f"{counted(gained, 'finding')} gained" if _SIGNS[self.sign](gained, self.limit) else None
         rows = diff.frame.filter(pl.col("name") == self.name)
         if self.section is not None:
             rows = rows.filter(pl.col("section") == self.section)
@@ -73,8 +75,7 @@ class Condition:
         if not _SIGNS[self.sign](value, self.limit):
             return None
         share = "" if row["change_ratio"] is None else f" ({100 * row['change_ratio']:+.1f} %)"
-        certain = {True: "more than the spread", False: "within the spread", None: "one sample: no spread known"}
-        return f"{self.name} changed by {row['change']:+.0f} {row['unit']}{share}, {certain[row['significant']]}"
+        return f"{self.name} changed by {row['change']:+.0f} {row['unit']}{share}: {CERTAIN[row['significant']]}"
 
 
 def parse_condition(text: str) -> Condition:

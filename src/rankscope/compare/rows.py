@@ -31,8 +31,14 @@ COLUMNS = (
     Column("a_spread", "", "standard deviation over ranks and steps in the first run"),
     Column("b_spread", "", "in the second"),
     Column("chance", "ratio", "how likely such a change is by chance (Welch's test over steps); null with one sample"),
-    Column("significant", "", "whether it is more than the spread, among all rows of its section"),
+    Column("significant", "", "whether it is more than steps vary by chance, among all rows of its section"),
 )
+CERTAIN = {
+    True: "more than steps vary by chance",
+    False: "no more than steps vary by chance",
+    None: "too few steps to tell it from chance",
+}
+"""What `significant` says, in words."""
 _NAMES_SHOWN = 6
 
 

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from rankscope.doctor import Check, examine, worst
+from rankscope.rundir.plurals import counted
 
 SCHEMA_VERSION = 1
 
@@ -51,9 +52,7 @@ def report(
         shown = {"schema_version": SCHEMA_VERSION, "status": status, **counts, "checks": [asdict(c) for c in done]}
         print(json.dumps(shown, indent=1))
     else:
-        warnings, failures = (
-            f"{counts[s]} {w}{'s' * (counts[s] != 1)}" for s, w in (("warn", "warning"), ("fail", "failure"))
-        )
+        warnings, failures = (counted(counts[s], w) for s, w in (("warn", "warning"), ("fail", "failure")))
         print(f"{counts['ok']} ok, {warnings}, {failures}")
     return 1 if status == "fail" else 0
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rankscope.doctor.check import Check, Status
+from rankscope.rundir.plurals import counted
 
 _MOST_BYTES = 64 << 20
 _MOST_FILES = 5000
@@ -153,11 +154,13 @@ def checks(folder: Path | None, more: Sequence[Path] = ()) -> Iterator[Check]:
             found = seen[sign.name]
             where = len({path for path, _ in found})
             path, line = found[0]
-            many = f"{len(found)} line{'s' * (len(found) != 1)} in {where} file{'s' * (where != 1)}"
+            many = f"{counted(len(found), 'line')} in {counted(where, 'file')}"
             what = f"{sign.what} ({many}): {path.name}: {line[:160]}"
             yield Check("logs", sign.name, sign.status, what, sign.mend)
     for text in unread[:1]:
-        yield Check("logs", "unread", "warn", f"{len(unread)} logs cannot be read: {text}", "check their permissions")
+        yield Check(
+            "logs", "unread", "warn", f"{counted(len(unread), 'log')} cannot be read: {text}", "check their permissions"
+        )
     if not seen and not unread:
         yield Check("logs", "logs", "ok", f"nothing wrong in {len(files)} logs")
 

@@ -36,8 +36,15 @@ def checks(folder: Path) -> Iterator[Check]:
         yield Check("run", "missing", "fail", what, f"rankscope gather {folder} HOST:DIR of the hosts they ran on")
     if found.absent_traces:
         rank, file = found.absent_traces[0]
-        what = f"{len(found.absent_traces)} traces that were written are not here or not whole: {file} of rank {rank} …"
+        many = f" and {len(found.absent_traces) - 1} more" if len(found.absent_traces) > 1 else ""
+        what = f"written, and not here or not whole: {file} of rank {rank}{many}"
         yield Check("run", "traces", "fail", what, f"rankscope gather {folder} HOST:DIR brings them again")
+    if found.broken:
+        (file, wrong), *others = found.broken
+        many = f" and {len(others)} more" if others else ""
+        what = f"{file} is not whole{many}: {wrong}"
+        mend = "copy it again; if it was cut where it was written, the disk was full or the job was killed meanwhile"
+        yield Check("run", "broken", "fail", what, mend)
     manifests = rank_manifests(folder)
     yield from _lost(manifests)
     yield from _warned(manifests)
@@ -46,7 +53,7 @@ def checks(folder: Path) -> Iterator[Check]:
     yield from _clocks(manifests)
     left = [p for p in folder.rglob(f"{TEMPORARY_PREFIX}*{TEMPORARY_SUFFIX}") if STAGE not in p.parts]
     if left:
-        what = f"{len(left)} unfinished files: {left[0].name} …"
+        what = f"unfinished: {left[0].name}" + (f" and {len(left) - 1} more" if len(left) > 1 else "")
         yield Check("run", "unfinished", "warn", what, "a process was killed while it wrote; they can be removed")
 
 
@@ -61,7 +68,9 @@ def _lost(manifests: Sequence[RankManifest]) -> Iterator[Check]:
             for window in windows:
                 lost.setdefault(window.reason or "no reason is given", []).append(manifest.rank or 0)
         for reason, ranks in list(lost.items())[:_MOST]:
-            what = f"{len(ranks)} windows {name} on {ranges(tuple(sorted(set(ranks))))}: {reason}"
+            what = (
+                f"{len(ranks)} window{'s' * (len(ranks) != 1)} {name} on {ranges(tuple(sorted(set(ranks))))}: {reason}"
+            )
             yield Check("run", name, "fail" if status == "fail" else "warn", what, mend)
 
 

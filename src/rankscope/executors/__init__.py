@@ -6,6 +6,7 @@ import pkgutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from typing import Any, TypeVar
 
@@ -22,7 +23,13 @@ class WorkerDiedError(RankscopeError):
 
 def executor_names() -> list[str]:
     """The kinds that there are."""
-    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+    return list(_kinds())
+
+
+@cache
+def _kinds() -> tuple[str, ...]:
+    # Looking into the folder takes longer than some analyses do.
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
 
 
 def make_executor(kind: str, workers: int | None = None) -> Executor:
@@ -35,8 +42,8 @@ def make_executor(kind: str, workers: int | None = None) -> Executor:
     Raises:
         ConfigError: there is no such kind.
     """
-    if kind not in executor_names():
-        raise ConfigError(f"there is no executor {kind!r}", hint=f"there are: {', '.join(executor_names())}")
+    if kind not in _kinds():
+        raise ConfigError(f"there is no executor {kind!r}", hint=f"there are: {', '.join(_kinds())}")
     executor: Executor = import_module(f"{__name__}.{kind}").make(workers)
     return executor
 

@@ -21,6 +21,11 @@ TRACE_SUFFIXES = (".json", ".json.gz", ".json.zst", ".json.zstd", ".tar.gz", ".t
 SNAPSHOT_SUFFIXES = (".memory.pickle", "memory_snapshot.pickle")
 # Files that rankscope and its simulator put beside traces; JSON, but no traces.
 _BESIDE = re.compile(r"(run|truth|scaling)(\.\d+)?\.json$")
+# What `rankscope measure` leaves among them. A trace can be called `profiler.json`, too: these are looked at.
+_OF_MEASUREMENTS = re.compile(
+    r"(?:^|[/\\])(?:(?:overhead|buckets|binding|profiler|plan)\.json|measured[/\\]rank\d+\.json"
+    r"|jobs[/\\][^/\\]+[/\\]settings\.json)$"
+)
 
 _RUN_MANIFEST = re.compile(r"run(\.\d+)?\.json")
 _RANK_MANIFEST = re.compile(r"rank\d+(_restart\d+)?(\.\d+)?\.json")
@@ -170,6 +175,11 @@ def _is_manifest(path: Path) -> bool:
     except OSError:
         return False
     return head.lstrip().startswith(b"{") and b'"run_id"' in head and b'"schemaVersion"' not in head
+
+
+def of_a_measurement(path: str) -> bool:
+    """Whether a file that is no trace is called as those of `rankscope measure`, so that nobody need be told."""
+    return _OF_MEASUREMENTS.search(path) is not None
 
 
 def _is_candidate(name: str) -> bool:

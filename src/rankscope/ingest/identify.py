@@ -180,7 +180,7 @@ def _conflict(info: TraceInfo, rival: TraceInfo) -> Finding:
     return Finding(
         id="rank-conflict",
         severity="error",
-        title=f"two files claim rank {info.rank}: {rival.path} is read, {info.path} is left out",
+        title=f"Two files claim rank {info.rank}: {rival.path} is read, {info.path} is left out",
         ranks=() if info.rank is None else (info.rank,),
         evidence=(
             Evidence("read", f"{rival.path} (rank from {rival.rank_source})"),
@@ -194,7 +194,7 @@ def _guess(guessed: Sequence[tuple[TraceInfo, int]]) -> Finding:
     return Finding(
         id="rank-guessed",
         severity="warning",
-        title="some traces do not say which rank they are of: they are numbered in the order of their names",
+        title="Some traces do not say which rank they are of: they are numbered in the order of their names",
         ranks=tuple(dict.fromkeys(rank for _, rank in guessed)),
         evidence=tuple(Evidence(f"rank {rank}", info.path) for info, rank in guessed[:16]),
         advice="Record with rankscope.Profiler, or put the rank into the file's name: rank3.json.gz.",

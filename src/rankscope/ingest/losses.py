@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rankscope.errors import RankscopeError
 from rankscope.results import Evidence, Finding
+from rankscope.rundir.plurals import counted, plural
 from rankscope.store.info import TraceInfo
 
 
@@ -58,7 +59,7 @@ def not_analyzed(rank: int, path: str, names: Sequence[str], error: BaseExceptio
     return Finding(
         id="rank-not-analyzed",
         severity="error",
-        title=f"rank {rank} is missing from {', '.join(names)}: {said(error)}",
+        title=f"Rank {rank} is missing from {', '.join(names)}: {said(error)}",
         ranks=(rank,),
         evidence=(Evidence("file", path), Evidence("reason", said(error))),
         advice=(error.hint if isinstance(error, RankscopeError) else None) or "Please report this.",
@@ -98,7 +99,7 @@ def losses_of(infos: Sequence[TraceInfo]) -> list[Finding]:
                     severity="error",
                     title=f"{info.path} "
                     + ("breaks off before its end" if info.truncated else "is damaged in places")
-                    + f": only {read} of its events could be read"
+                    + f": only {counted(read, 'event')} of it could be read"
                     + (_IN_OVERVIEW[none_whole] if _is_cut(info) else ""),
                     ranks=ranks,
                     evidence=(
@@ -151,7 +152,7 @@ def missing_ranks(infos: Sequence[TraceInfo], chosen: str | None) -> list[Findin
         Finding(
             id="missing-ranks",
             severity="info" if on_purpose else "warning",
-            title=f"{len(missing)} of {size} ranks have no trace here",
+            title=f"{len(missing)} of {counted(size, 'rank')} {plural('has', len(missing), 'have')} no trace here",
             ranks=tuple(missing),
             evidence=(
                 Evidence("ranks in the job", size, "count"),

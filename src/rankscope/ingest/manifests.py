@@ -20,6 +20,7 @@ from rankscope.rundir.manifest import (
     read_rank_manifest,
     read_run_manifest,
 )
+from rankscope.rundir.plurals import counted
 from rankscope.store.info import TraceInfo
 
 # Reasons and steps that one finding lists; a manifest holds up to a thousand windows.
@@ -52,7 +53,8 @@ def read_manifests(
     ranks.sort(key=lambda manifest: (manifest.rank or 0, manifest.restart_count))
     if not bad:
         return run, ranks, []
-    title = f"{len(bad)} manifests of ranks cannot be read: what capture skipped or lost there is not known"
+    files = counted(len(bad), "manifest of a rank", "manifests of ranks")
+    title = f"{files} cannot be read: what capture skipped or lost there is not known"
     evidence = tuple(Evidence("file", file) for file in bad[:_MOST])
     return run, ranks, [Finding("manifest-unreadable", "info", title, evidence=evidence, advice="Copy them again.")]
 
@@ -102,7 +104,7 @@ def _lost(
             Finding(
                 id=kind,
                 severity=severity,
-                title=f"{len(lost)} windows were {what}: {reason}",
+                title=f"{counted(len(lost), 'window was', 'windows were')} {what}: {reason}",
                 ranks=ranks,
                 steps=_steps([window for _, window in lost]),
                 evidence=tuple(
@@ -130,7 +132,7 @@ def _gone(manifests: Sequence[RankManifest], here: set[str]) -> list[Finding]:
         Finding(
             id="traces-gone",
             severity="warning",
-            title=f"{len(gone)} traces that were written are not here",
+            title=f"{counted(len(gone), 'trace that was written is', 'traces that were written are')} not here",
             ranks=tuple(sorted({rank for rank, _ in gone})),
             steps=_steps([trace for _, trace in gone]),
             evidence=tuple(Evidence(f"rank {rank}", trace.file) for rank, trace in gone[:_MOST]),
@@ -147,7 +149,7 @@ def _unfinished(manifests: Sequence[RankManifest]) -> list[Finding]:
         Finding(
             id="capture-unfinished",
             severity="info",
-            title=f"capture has not ended on {len(running)} ranks: the job runs still, or was killed",
+            title=f"Capture has not ended on {counted(len(running), 'rank')}: the job runs still, or was killed",
             ranks=tuple(running),
             evidence=(Evidence("ranks whose manifest says so", len(running), "count"),),
             advice="If it runs, more windows may come; if it was killed, the last one may be missing.",
@@ -167,7 +169,7 @@ def _warned(manifests: Sequence[RankManifest]) -> list[Finding]:
         Finding(
             id="capture-warned",
             severity="info",
-            title=f"capture warned: {text}",
+            title=f"Capture warned: {text}",
             ranks=tuple(sorted(set(ranks))),
             evidence=(Evidence("ranks", len(set(ranks)), "count"),),
         )
@@ -198,7 +200,8 @@ def window_gaps(members: Mapping[int, Sequence[TraceInfo]]) -> list[Finding]:
             Finding(
                 id="window-gap",
                 severity="warning",
-                title=f"{len(lacks)} ranks have no trace of {_named(first, last)}, which others recorded",
+                title=f"{counted(len(lacks), 'rank has', 'ranks have')} no trace of {_named(first, last)}, "
+                "which others recorded",
                 ranks=tuple(lacks),
                 steps=_steps([LostWindow(first, last)]),
                 evidence=(

@@ -10,6 +10,7 @@ from itertools import takewhile
 from pathlib import PurePath
 
 from rankscope.errors import ConfigError, RunSelectionError
+from rankscope.rundir.plurals import counted
 from rankscope.store.info import TraceInfo
 
 LATEST = "latest"
@@ -91,7 +92,7 @@ def choose_run(runs: Runs, wanted: str | None, path: str, how: str = "") -> str 
     if wanted is None:
         if len(known) > 1:
             shown = [_shown(run, len(runs[run.name])) for run in known]
-            left = f"{len(known) - _SHOWN} older ones; " if len(known) > _SHOWN else ""
+            left = f"{counted(len(known) - _SHOWN, 'older one')}; " if len(known) > _SHOWN else ""
             raise RunSelectionError(
                 f"there are {len(known)} runs in here, the oldest first: {left}" + "; ".join(shown[-_SHOWN:]) + how,
                 path=path,
@@ -127,7 +128,7 @@ def _called(run: KnownRun) -> str:
 
 
 def _shown(run: KnownRun, traces: int) -> str:
-    return f"{_called(run)}: {when_of(run.began_ns)}{traces} trace{'s' if traces > 1 else ''}"
+    return f"{_called(run)}: {when_of(run.began_ns)}{counted(traces, 'trace')}"
 
 
 def _folder(infos: Sequence[TraceInfo], place: str) -> str | None:

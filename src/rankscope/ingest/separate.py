@@ -129,7 +129,7 @@ def told_apart(runs: Sequence[Separated], chosen: str | None) -> list[Finding]:
         Finding(
             id="run-doubtful",
             severity="warning",
-            title=f"these traces may be of more than one run: {doubt}",
+            title=f"These traces may be of more than one run: {doubt}",
             ranks=tuple(run.known),
             evidence=tuple(Evidence("file", info.path) for info in run.infos[:4]),
             advice="If they are, open each run's files by themselves.",

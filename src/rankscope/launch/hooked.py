@@ -7,6 +7,7 @@ alone.
 
 from __future__ import annotations
 
+import difflib
 import os
 import subprocess
 import sys
@@ -84,7 +85,9 @@ def exec_command(arguments: Sequence[str]) -> NoReturn:
     if command and command[0] == "--":
         del command[0]
     elif command and command[0].startswith("-"):
-        raise LaunchError(f"{command[0]} is not an option of rankscope exec", hint="known: " + ", ".join(OPTIONS))
+        near = difflib.get_close_matches(command[0].partition("=")[0].replace("_", "-"), OPTIONS, 2, 0.7)
+        known = f"did you mean {' or '.join(near)}?" if near else "known: " + ", ".join(OPTIONS)
+        raise LaunchError(f"{command[0]} is not an option of rankscope exec", hint=known)
     if not command:
         raise LaunchError("no command", hint="rankscope exec [options] python train.py [arguments]")
     if command[0].endswith(".py"):

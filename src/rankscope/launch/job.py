@@ -165,7 +165,8 @@ def run_command(
             start_new_session=True,
         )
     except OSError as error:
-        raise LaunchError(f"{line[0]} could not be started: {error.strerror}") from error
+        hint = "is it installed, and found in PATH?"
+        raise LaunchError(f"{line[0]} could not be started: {error.strerror}", hint=hint) from error
     reader = None
     if job.stdout is not None and output is not None:
         reader = threading.Thread(target=_read, args=(job.stdout, tail, output), daemon=True)

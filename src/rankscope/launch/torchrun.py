@@ -1,40 +1,87 @@
 """The torchrun command under ``rankscope run``: torchrun's own options go through untouched.
 
-Nothing here imports torch: torchrun itself finds out how many accelerators there are.
+Nothing here imports torch: torchrun itself finds out how many accelerators there are, and which options it has is read
+in its source.
 """
 
 from __future__ import annotations
 
+import ast
+import difflib
+import importlib.util
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rankscope.errors import LaunchError
+from rankscope.launch.hooked import OPTIONS
 from rankscope.rundir.launcher import identify
 
 RUN_DIR_VARIABLE = "RANKSCOPE_RUN_DIR"
 RUN_ID_VARIABLE = "RANKSCOPE_RUN_ID"
 
-FLAGS = {
-    "--standalone",
-    "--no-python",
-    "--no_python",
-    "--run-path",
-    "--run_path",
-    "-m",
-    "--module",
-    "-h",
-    "--help",
-}
+FLAGS = frozenset(
+    (
+        *("--standalone", "--no-python", "--no_python", "--run-path", "--run_path", "-m", "--module", "-h", "--help"),
+        *("--virtual-local-rank", "--virtual_local_rank"),
+    )
+)
 """torchrun's options that take no value: what follows any other is its value, and the first argument that is neither
-is the script."""
+is the script. For a torch whose source cannot be read."""
 _RENDEZVOUS = ("nnodes", "rdzv-backend", "rdzv-endpoint", "rdzv-id", "master-addr", "master-port", "node-rank")
 _RENDEZVOUS_VARIABLES = ("PET_NNODES", "PET_RDZV_ENDPOINT", "PET_RDZV_BACKEND", "PET_MASTER_ADDR", "PET_NODE_RANK")
 
 
-def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Divide ``[torchrun options] script.py [args]`` into the options, and the script with its arguments."""
+@dataclass(frozen=True)
+class Options:
+    """Those of a torchrun."""
+
+    names: frozenset[str] = frozenset()
+    """All, in each way of writing them; none where they are not known."""
+    flags: frozenset[str] = FLAGS
+    """Those that take no value."""
+
+
+def installed_options() -> Options:
+    """The options of the torchrun that is installed here: each version has others."""
+    try:
+        torch = importlib.util.find_spec("torch")
+        folders = list(torch.submodule_search_locations or ()) if torch is not None else []
+        source = (Path(folders[0]) / "distributed" / "run.py").read_text(encoding="utf-8")
+        return _options_in(ast.parse(source))
+    except (OSError, ValueError, IndexError, SyntaxError, ImportError):
+        return Options()
+
+
+def _options_in(tree: ast.AST) -> Options:
+    """What is added to the parser there."""
+    names, flags = {"-h", "--help"}, {"-h", "--help"}
+    for call in ast.walk(tree):
+        if not (
+            isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument"
+        ):
+            continue
+        written = {each.value for each in call.args if isinstance(each, ast.Constant) and isinstance(each.value, str)}
+        written = {name for name in written if name.startswith("-")}
+        names |= written
+        action = next((each.value for each in call.keywords if each.arg == "action"), None)
+        # torchrun's own action for a switch that a variable can set as well.
+        switch = isinstance(action, ast.Name) and action.id == "check_env"
+        if switch or (isinstance(action, ast.Constant) and str(action.value).startswith("store_")):
+            flags |= written
+    # Another way of writing the parser than all versions had so far.
+    return Options(frozenset(names), frozenset(flags)) if len(names) > 10 else Options()
+
+
+def split(arguments: Sequence[str], flags: Collection[str] = FLAGS) -> tuple[list[str], list[str]]:
+    """Divide ``[torchrun options] script.py [args]`` into the options, and the script with its arguments.
+
+    Args:
+        arguments: the command line.
+        flags: options that take no value.
+    """
     options: list[str] = []
     rest = list(arguments)
     while rest and rest[0].startswith("-"):
@@ -42,9 +89,53 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         if option == "--":
             break
         options.append(option)
-        if option not in FLAGS and "=" not in option and rest:
+        if option not in flags and "=" not in option and rest:
             options.append(rest.pop(0))
     return options, rest
+
+
+def checked(options: Sequence[str], known: Options) -> list[str]:
+    """torchrun's options as it will take them: those that are shortened in full.
+
+    Args:
+        options: as :func:`split` gives them.
+        known: the options that torchrun has; with none, everything goes through.
+
+    Raises:
+        LaunchError: one that neither has.
+    """
+    if not known.names:
+        return list(options)
+    found: list[str] = []
+    rest = list(options)
+    while rest:
+        word = rest.pop(0)
+        name, equals, value = word.partition("=")
+        full = _full(name, known.names)
+        found.append(full + equals + value)
+        if full not in known.flags and not equals and rest and not (len(name) > 2 and not name.startswith("--")):
+            found.append(rest.pop(0))
+    return found
+
+
+def _full(name: str, names: frozenset[str]) -> str:
+    """An option in full.
+
+    Raises:
+        LaunchError: there is none, or there are several.
+    """
+    if name in names or (not name.startswith("--") and name[:2] in names):
+        return name  # -t3 is -t 3
+    plain = name.replace("_", "-")
+    meant = sorted({each for each in names if each.startswith(plain) and "_" not in each})
+    if len(meant) == 1 and name.startswith("--"):
+        return meant[0]
+    every = sorted({*OPTIONS, *(each for each in names if "_" not in each)})
+    near = meant or difflib.get_close_matches(plain, every, 2, 0.7)
+    raise LaunchError(
+        f"{name} is no option of torchrun, nor of rankscope run",
+        hint=f"did you mean {' or '.join(near[:4])}?" if near else "rankscope run --help and torchrun --help list them",
+    )
 
 
 def command(options: Sequence[str], script: Sequence[str], environ: Mapping[str, str]) -> list[str]:
@@ -56,8 +147,10 @@ def command(options: Sequence[str], script: Sequence[str], environ: Mapping[str,
         environ: the environment, which may hold torchrun's ``PET_*`` settings.
 
     Raises:
-        LaunchError: no script, or one that does not exist.
+        LaunchError: no script, one that does not exist, or an option that torchrun has not.
     """
+    # Before the script: a switch that is none has taken it for its value.
+    options = checked(options, installed_options())
     if not script:
         raise LaunchError(
             "no script to run", hint="rankscope run [torchrun options] script.py [args], as with torchrun itself"

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rankscope.errors import ConfigError, LaunchError, RankscopeError
+from rankscope.errors import ConfigError, LaunchError
 from rankscope.measure.affinities import LIST, NONE, bind, flags
+from rankscope.measure.experiment import Experiment, Job, Jobs, no_job, settings_of
 from rankscope.measure.files import save
-from rankscope.measure.jobs import THREADS_NOTE, Outcome, Start, Target, Told, begun, run, silent
+from rankscope.measure.jobs import THREADS_NOTE, Outcome, Start, Target, Told, silent
 from rankscope.measure.results import Binding, BoundVariant
-from rankscope.measure.sampling import Sampling, load_average, setting_of
+from rankscope.measure.sampling import Sampling, setting_of
 from rankscope.measure.statistics import simple_time
 from rankscope.measure.topology import Host, read_host
 from rankscope.measure.variants import compare_jobs, recommend
@@ -66,58 +67,64 @@ def measure_binding(
         cpus[name] = lists
     if start.ranks > len(found_host.cores):
         notes.append(f"{start.ranks} ranks share {len(found_host.cores)} cores")
-    load = load_average()
-    jobs: dict[str, list[Outcome]] = {name: [] for name in cpus}
-    errors: dict[str, str] = {}
-    order = sampling.job_order(list(cpus))
-    for number, (repeat, name) in enumerate(order):
-        if name in errors:
-            continue
-        within = begun(told, f"{name}, repeat {repeat + 1}", number, len(order))
-        folder = out / "jobs" / f"{name}-{repeat}"
-        plan = sampling.plan(folder, _CONDITIONS, repeat, cpus=tuple(cpus[name]), latency=True)
-        try:
-            outcome = run(target, start, plan, timeout_s=sampling.timeout_s, within=within)
-            _check(outcome, cpus[name])
-            jobs[name].append(outcome)
-        except RankscopeError as error:
-            errors[name], jobs[name] = str(error), []
-    told("", len(order), len(order), "")
-    if not any(jobs.values()):
-        raise LaunchError(
-            "no job went through:\n" + "\n".join(f"{name}: {why}" for name, why in errors.items()), path=out
-        )
-    compared = compare_jobs(jobs, _CONDITION, NONE, sampling.seed)
+    experiment = Experiment(
+        "binding", target, out, sampling, told, {**settings_of(start), "--cores": cores, "--list": given}
+    )
+
+    def job(name: str, repeat: int, folder: Path) -> Job:
+        return Job(start, sampling.plan(folder, _CONDITIONS, repeat, cpus=tuple(cpus[name]), latency=True))
+
+    def result(jobs: Jobs) -> Binding:
+        made = _result(jobs, cpus, found_host, target, start, sampling, experiment.load, notes)
+        save(made, out)
+        return made
+
+    jobs = experiment.run(
+        sampling.job_order(list(cpus)), job, so_far=result, check=lambda name, outcome: _check(outcome, cpus[name])
+    )
+    if not jobs.every:
+        raise no_job(jobs, out, "no job went through")
+    return result(jobs)
+
+
+def _result(
+    jobs: Jobs,
+    cpus: Mapping[str, list[str]],
+    host: Host,
+    target: Target,
+    start: Start,
+    sampling: Sampling,
+    load: float | None,
+    notes: Sequence[str],
+) -> Binding:
+    compared = compare_jobs(jobs.outcomes, _CONDITION, NONE, sampling.seed)
     variants = []
     for name, lists in cpus.items():
         each = compared.get(name)
-        latencies = [ns for outcome in jobs[name] for rank in outcome.ranks for ns in rank.latency_ns]
+        latencies = [ns for outcome in jobs.outcomes[name] for rank in outcome.ranks for ns in rank.latency_ns]
         variants.append(
             BoundVariant(
                 name=name,
                 base=name == NONE,
                 cpus=lists,
-                state="failed" if each is None else "done",
-                error=errors.get(name),
+                state=jobs.state_of(name, sampling.repeats),
+                error=jobs.errors.get(name),
                 step=each.step if each else None,
                 difference=each.difference if each else None,
                 beyond_chance=each.beyond_chance if each else None,
                 launch_latency=simple_time(latencies),
-                flags=flags(lists, found_host),
+                flags=flags(lists, host),
             )
         )
-    ranks = [rank for outcomes in jobs.values() for outcome in outcomes for rank in outcome.ranks]
-    if ranks[0].clock == "host":
-        notes.append(THREADS_NOTE)
-    result = Binding(
-        setting=setting_of(sampling, target, sys.argv, ranks, load, notes),
+    ranks = [rank for outcome in jobs.every for rank in outcome.ranks]
+    said = [*jobs.notes(), *notes, *([THREADS_NOTE] if ranks[0].clock == "host" else [])]
+    return Binding(
+        setting=setting_of(sampling, target, sys.argv, ranks, load, said),
         world_size=start.ranks,
-        topology=found_host.topology(),
+        topology=host.topology(),
         variants=variants,
         recommendation=recommend(compared, NONE, {name: f"bind {name}" for name in cpus}),
     )
-    save(result, out)
-    return result
 
 
 def _check(outcome: Outcome, lists: Sequence[str]) -> None:

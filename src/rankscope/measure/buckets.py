@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rankscope.errors import ConfigError, LaunchError, RankscopeError
+from rankscope.errors import ConfigError, LaunchError
+from rankscope.measure.experiment import Experiment, Job, Jobs, settings_of
 from rankscope.measure.files import save
-from rankscope.measure.jobs import THREADS_NOTE, Outcome, Start, Target, Told, begun, run, silent
-from rankscope.measure.results import Buckets, Traced, Variant
-from rankscope.measure.sampling import Sampling, load_average, repeated, setting_of
-from rankscope.measure.traced import read_traced
+from rankscope.measure.jobs import THREADS_NOTE, Outcome, Start, Target, Told, silent
+from rankscope.measure.results import Buckets, Recommendation, Traced, Variant
+from rankscope.measure.sampling import Sampling, setting_of
 from rankscope.measure.variants import compare_conditions, compare_jobs, recommend
 from rankscope.rundir.measurement import Plan
 
@@ -76,117 +76,70 @@ def measure_buckets(
     Raises:
         LaunchError: the script as it is fails, or wraps nothing.
     """
-    load = load_average()
-    first = _run(target, start, sampling, out / "jobs" / "base-0", {}, 0, begun(told, BASE, 0, 0))
+    experiment = Experiment("buckets", target, out, sampling, told, settings_of(start))
+
+    def as_it_is(_name: str, repeat: int, folder: Path) -> Job:
+        return Job(start, _plan(sampling, folder, {}, repeat))
+
+    # It says which wrapper there is, and so what can be tried.
+    first = experiment.run([(0, BASE)], as_it_is, goes_on=False, announced=False).every[0]
     wrapper = first.ranks[0].wrapper
     if wrapper is None:
         raise LaunchError(
             "no DistributedDataParallel, FullyShardedDataParallel or fully_shard module was found", path=first.folder
         )
     if wrapper == "fsdp2":
-        result = _in_one_job(target, out, start, sampling, told, load, wrapper)
-    else:
-        variants = factors.variants() if wrapper == "ddp" else _FSDP1
-        result = _in_jobs(target, out, start, sampling, told, load, wrapper, variants, first)
-    save(result, out)
-    return result
+        return _in_one_job(experiment, target, start, first)
+    return _in_jobs(experiment, target, start, wrapper, factors.variants() if wrapper == "ddp" else _FSDP1)
 
 
-def _run(
-    target: Target, start: Start, sampling: Sampling, folder: Path, wrapper: Settings, repeat: int, within: Any
-) -> Outcome:
+def _plan(sampling: Sampling, folder: Path, wrapper: Settings, repeat: int) -> Plan:
     traced = sampling.traced_steps if repeat == 0 else 0
-    plan = sampling.plan(folder, _NONE, repeat, traced_steps=traced, wrapper=wrapper)
-    return run(target, start, plan, timeout_s=sampling.timeout_s, within=within)
+    return sampling.plan(folder, _NONE, repeat, traced_steps=traced, wrapper=wrapper)
 
 
 def _in_jobs(
-    target: Target,
-    out: Path,
-    start: Start,
-    sampling: Sampling,
-    told: Told,
-    load: float | None,
-    wrapper: str,
-    variants: Mapping[str, Settings],
-    first: Outcome,
+    experiment: Experiment, target: Target, start: Start, wrapper: str, variants: Mapping[str, Settings]
 ) -> Buckets:
     every: dict[str, Settings] = {BASE: {}, **variants}
-    jobs: dict[str, list[Outcome]] = {name: [] for name in every}
-    errors: dict[str, str] = {}
-    order = sampling.job_order(list(every))
-    for number, (repeat, name) in enumerate(order):
-        if name in errors:
-            continue
-        if (repeat, name) == (0, BASE):
-            jobs[name].append(first)
-            continue
-        within = begun(told, f"{name}, repeat {repeat + 1}", number, len(order))
-        place = list(every).index(name)
-        try:
-            folder = out / "jobs" / f"{'base' if name == BASE else f'variant{place}'}-{repeat}"
-            jobs[name].append(_run(target, start, sampling, folder, every[name], repeat, within))
-        except RankscopeError as error:
-            errors[name], jobs[name] = str(error), []
-    told("", len(order), len(order), "")
-    compared = compare_jobs(jobs, BASE, BASE, sampling.seed)
-    found = []
-    for name, settings in every.items():
-        traced: Traced | None = None
-        if jobs[name] and sampling.traced_steps:
-            traced, _ = read_traced(jobs[name][0].folder, out)
-        each = compared.get(name)
-        found.append(
-            Variant(
-                name=name,
-                settings={key: value for key, value in settings.items() if value is not None},
-                base=name == BASE,
-                state="failed" if each is None else "done",
-                error=errors.get(name),
-                step=each.step if each else None,
-                difference=each.difference if each else None,
-                beyond_chance=each.beyond_chance if each else None,
-                bucket_bytes=list(jobs[name][0].ranks[0].buckets) if jobs[name] and wrapper == "ddp" else None,
-                traced=traced,
-            )
-        )
+    sampling = experiment.sampling
     how = {name: ", ".join(f"{k}={v}" for k, v in each.items() if v is not None) for name, each in variants.items()}
-    return Buckets(
-        setting=setting_of(sampling, target, sys.argv, _ranks(jobs.values()), load, _notes(first)),
-        wrapper=wrapper,
-        world_size=first.ranks[0].world_size,
-        variants=found,
-        recommendation=recommend(compared, BASE, how),
-    )
+
+    def job(name: str, repeat: int, folder: Path) -> Job:
+        return Job(start, _plan(sampling, folder, every[name], repeat))
+
+    def result(jobs: Jobs) -> Buckets:
+        compared = compare_jobs(jobs.outcomes, BASE, BASE, sampling.seed)
+        found = []
+        for name, settings in every.items():
+            outcomes, each = jobs.outcomes[name], compared.get(name)
+            traced: Traced | None = None
+            if outcomes and sampling.traced_steps:
+                traced, _ = experiment.traced(outcomes[0])
+            found.append(
+                Variant(
+                    name=name,
+                    settings={key: value for key, value in settings.items() if value is not None},
+                    base=name == BASE,
+                    state=jobs.state_of(name, sampling.repeats),
+                    error=jobs.errors.get(name),
+                    step=each.step if each else None,
+                    difference=each.difference if each else None,
+                    beyond_chance=each.beyond_chance if each else None,
+                    bucket_bytes=list(outcomes[0].ranks[0].buckets) if outcomes and wrapper == "ddp" else None,
+                    traced=traced,
+                )
+            )
+        return _saved(experiment, target, jobs, wrapper, found, recommend(compared, BASE, how))
+
+    return result(experiment.run(sampling.job_order(list(every)), job, so_far=result))
 
 
-def _in_one_job(
-    target: Target, out: Path, start: Start, sampling: Sampling, told: Told, load: float | None, wrapper: str
-) -> Buckets:
+def _in_one_job(experiment: Experiment, target: Target, start: Start, first: Outcome) -> Buckets:
     """FSDP2 can be set while the job runs: all variants are conditions of the same jobs."""
     conditions = {**_NONE, **_FSDP2}
     # What was gathered ahead in the other way is used up by then.
-    sampling = replace(sampling, settle_steps=max(2, sampling.settle_steps))
-
-    def plan(repeat: int) -> Plan:
-        return sampling.plan(out / "jobs" / f"all-{repeat}", conditions, repeat)
-
-    outcomes = repeated(target, start, sampling, told, "all variants, repeat", plan)
-    compared = compare_conditions(outcomes, list(conditions), BASE, sampling.seed)
-    traced = read_traced(out / "jobs" / "base-0", out)[0] if sampling.traced_steps else None
-    found = [
-        Variant(
-            name=name,
-            settings={key: value for key, value in conditions[name].items() if key != "kind"},
-            base=name == BASE,
-            state="done",
-            step=each.step,
-            difference=each.difference,
-            beyond_chance=each.beyond_chance,
-            traced=traced if name == BASE else None,
-        )
-        for name, each in compared.items()
-    ]
+    sampling = replace(experiment.sampling, settle_steps=max(2, experiment.sampling.settle_steps))
     how = {
         "reshard after forward": "reshard_after_forward=True",
         "no reshard after forward": "reshard_after_forward=False (a rank then holds all parameters until the backward)",
@@ -194,18 +147,48 @@ def _in_one_job(
         "prefetch 2 in forward": "set_modules_to_forward_prefetch with the next two modules",
         "prefetch 2 in backward": "set_modules_to_backward_prefetch with the next two modules",
     }
-    return Buckets(
-        setting=setting_of(sampling, target, sys.argv, _ranks([outcomes]), load, _notes(outcomes[0])),
+
+    def job(_name: str, repeat: int, folder: Path) -> Job:
+        return Job(start, sampling.plan(folder, conditions, repeat))
+
+    def result(jobs: Jobs) -> Buckets:
+        compared = compare_conditions(jobs.every, list(conditions), BASE, sampling.seed)
+        traced = experiment.traced(first)[0] if sampling.traced_steps else None
+        found = [
+            Variant(
+                name=name,
+                settings={key: value for key, value in conditions[name].items() if key != "kind"},
+                base=name == BASE,
+                state="done",
+                step=each.step,
+                difference=each.difference,
+                beyond_chance=each.beyond_chance,
+                traced=traced if name == BASE else None,
+            )
+            for name, each in compared.items()
+        ]
+        return _saved(experiment, target, jobs, "fsdp2", found, recommend(compared, BASE, how), sampling)
+
+    return result(experiment.run(sampling.job_order(["all variants"]), job, so_far=result, goes_on=False))
+
+
+def _saved(
+    experiment: Experiment,
+    target: Target,
+    jobs: Jobs,
+    wrapper: str,
+    variants: list[Variant],
+    recommendation: Recommendation,
+    sampling: Sampling | None = None,
+) -> Buckets:
+    ranks = [rank for outcome in jobs.every for rank in outcome.ranks]
+    notes = [*jobs.notes(), *([THREADS_NOTE] if ranks[0].clock == "host" else [])]
+    result = Buckets(
+        setting=setting_of(sampling or experiment.sampling, target, sys.argv, ranks, experiment.load, notes),
         wrapper=wrapper,
-        world_size=outcomes[0].ranks[0].world_size,
-        variants=found,
-        recommendation=recommend(compared, BASE, how),
+        world_size=ranks[0].world_size,
+        variants=variants,
+        recommendation=recommendation,
     )
-
-
-def _notes(outcome: Outcome) -> list[str]:
-    return [THREADS_NOTE] if outcome.ranks[0].clock == "host" else []
-
-
-def _ranks(jobs: Any) -> Sequence[Any]:
-    return [each for outcomes in jobs for outcome in outcomes for each in outcome.ranks]
+    save(result, experiment.out)
+    return result

@@ -12,7 +12,7 @@ derived overhead   1 - E                   1 - E
 perfect step       T1 / n                  T1
 =================  ======================  ==========
 
-measured overhead = (T_sync - T_no_sync) / T_sync, with gradient synchronisation switched off in the same job.
+measured overhead = (T_sync - T_no_sync) / T_sync, with gradient synchronization switched off in the same job.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def derived_overhead(t1: Any, tn: Any, ranks: int, mode: str) -> Any:
 
 
 def measured_overhead(sync: Any, no_sync: Any) -> Any:
-    """The part of the step that synchronisation is."""
+    """The part of the step that synchronization is."""
     return (sync - no_sync) / sync
 
 

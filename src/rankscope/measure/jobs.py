@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shlex
@@ -30,11 +31,16 @@ from rankscope.rundir.measurement import (
     write_plan,
 )
 
+_FUNCTION = "rankscope.workloads.function"
 WORKLOADS = ("resnet18", "transformer", "fsdp")
 STEP = "step"
 _POLL_S = 0.5
-_THREADS = "OMP_NUM_THREADS"
-THREADS_NOTE = f"{_THREADS}=1 in every job, as torchrun sets it for several ranks; set it for another number of threads"
+_EXCEPTION = re.compile(
+    r"(?:\[(?:rank)?(?P<rank>\d+)\]:\s?)?(?P<what>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt)\b(?::.*)?)$"
+)
+"""A traceback's last line, with the rank that torch writes before it."""
+THREADS = "OMP_NUM_THREADS"
+THREADS_NOTE = f"{THREADS}=1 in every job, as torchrun sets it for several ranks; set it for another number of threads"
 
 
 class Told(Protocol):
@@ -63,6 +69,13 @@ class Target:
     module: bool
     label: str
 
+    @property
+    def file(self) -> str:
+        """The script's file, or that of the function; a module's name where it is one."""
+        if self.words[0] == _FUNCTION and len(self.words) > 1:
+            return self.words[1].rpartition(":")[0]
+        return self.words[0]
+
     def with_arguments(self, *further: str) -> Target:
         """The same with more arguments."""
         return Target((*self.words, *further), self.module, self.label)
@@ -89,12 +102,43 @@ def target_of(words: Sequence[str]) -> Target:
     if first in WORKLOADS and not Path(first).exists():
         return Target((f"rankscope.workloads.{first}", "--no-profile", "--steps", "1000000", *arguments), True, label)
     if re.fullmatch(r".+:[A-Za-z_]\w*", first) and not Path(first).exists():
-        return Target(("rankscope.workloads.function", first, *arguments), True, label)
+        _check_function(first)
+        return Target((_FUNCTION, first, *arguments), True, label)
     if not Path(first).is_file():
         raise LaunchError(
             "no such script", path=first, hint=f"a path, FILE.py:FUNCTION, -m MODULE, or one of {', '.join(WORKLOADS)}"
         )
     return Target((first, *arguments), False, label)
+
+
+def _check_function(target: str) -> None:
+    """Whether the file binds the name, as far as its text says: else a script that trains while it is loaded would be
+    measured in the function's place.
+
+    Raises:
+        LaunchError: there is no such file, or nothing in it is called so.
+    """
+    file, _, name = target.rpartition(":")
+    if not file.endswith(".py"):
+        return  # a module; it is found when it is loaded
+    try:
+        tree = ast.parse(Path(file).read_bytes())
+    except OSError:
+        raise LaunchError("no such script", path=file, hint="FILE.py:FUNCTION") from None
+    except (SyntaxError, ValueError) as error:
+        raise LaunchError(f"is no Python: {error}", path=file) from None
+    bound: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            bound.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            bound.add(node.id)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            bound |= {each.asname or each.name.partition(".")[0] for each in node.names}
+    if name not in bound and "*" not in bound:
+        functions = sorted(node.name for node in tree.body if isinstance(node, ast.FunctionDef))
+        hint = f"it has {', '.join(functions[:8])}" if functions else "name the script alone, without a function"
+        raise LaunchError(f"has no function {name}", path=file, hint=hint)
 
 
 @dataclass(frozen=True)
@@ -148,7 +192,7 @@ def run(target: Target, start: Start, plan: Plan, *, timeout_s: float, within: C
     folder.mkdir(parents=True, exist_ok=True)
     for old in (folder / "measured").glob("*"):
         old.unlink()
-    environ = hooked({_THREADS: "1", **os.environ, PLAN_VARIABLE: str(write_plan(plan))})
+    environ = hooked({THREADS: "1", **os.environ, PLAN_VARIABLE: str(write_plan(plan))})
     lines: list[str] = []
     with _watched(progress_path(folder), within):
         done = _start(target, start, environ, folder, lines.append, timeout_s)
@@ -162,7 +206,7 @@ def run(target: Target, start: Start, plan: Plan, *, timeout_s: float, within: C
             raise LaunchError(f"rank {each.rank}: {each.error}", path=folder)
     if done.exit_code != 0:
         raise LaunchError(
-            f"the job ended with exit code {done.exit_code}; its last lines:\n{done.log_tail}",
+            f"the job ended with exit code {done.exit_code}{_cause(lines)}; its last lines:\n{done.log_tail}",
             path=folder,
             hint=_hint(done.log_tail, start),
         )
@@ -230,6 +274,16 @@ def _start(
     if start.nodes > 1:
         options.insert(0, f"--nnodes={start.nodes}")
     return run_job(options, target.words, run_dir=folder, env=environ, output=output, timeout_s=timeout)
+
+
+def _cause(lines: Sequence[str]) -> str:
+    """The first exception that a rank printed: what follows it in other ranks is mostly its consequence."""
+    for line in lines:
+        found = _EXCEPTION.match(line)
+        if found:
+            rank = "" if found["rank"] is None else f"rank {found['rank']}: "
+            return f": {rank}{found['what'].strip()[:300]}"
+    return ""
 
 
 def _hint(tail: str, start: Start) -> str:

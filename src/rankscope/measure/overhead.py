@@ -1,4 +1,4 @@
-"""What gradient synchronisation costs: the same job with it and without, block by block in random order."""
+"""What gradient synchronization costs: the same job with it and without, block by block in random order."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import Any
 
 from rankscope.errors import LaunchError
 from rankscope.measure import formulas
+from rankscope.measure.experiment import Experiment, Job, Jobs, settings_of
 from rankscope.measure.files import save
 from rankscope.measure.jobs import THREADS_NOTE, Outcome, Start, Target, Told, series, silent
 from rankscope.measure.results import Overhead, Phases, RankTimes, Share, Time
-from rankscope.measure.sampling import Sampling, load_average, repeated, setting_of
-from rankscope.measure.statistics import Float, Series, difference_of, replicates, share_of, time_of
+from rankscope.measure.sampling import Sampling, setting_of
+from rankscope.measure.statistics import Float, Series, difference_of, replicates, share_of, time_of, widening
 from rankscope.measure.traced import read_traced
 from rankscope.rundir.measurement import Plan
 
@@ -33,7 +34,7 @@ FSDP_NOTE = (
 def plan_of(
     sampling: Sampling, out: Path, repeat: int, *, traced: bool, wrapped: bool = True, optional: bool = False
 ) -> Plan:
-    """The plan of a job whose steps are measured with and without synchronisation.
+    """The plan of a job whose steps are measured with and without synchronization.
 
     Args:
         sampling: what was chosen.
@@ -63,19 +64,26 @@ def measure_overhead(
     Raises:
         LaunchError: the job failed, or there is nothing to synchronise in it.
     """
-    load = load_average()
+    experiment = Experiment("overhead", target, out, sampling, told, settings_of(start))
 
-    def plan(repeat: int) -> Plan:
-        return plan_of(sampling, out / f"job{repeat}", repeat, traced=repeat == 0)
+    def job(_name: str, repeat: int, folder: Path) -> Job:
+        return Job(start, plan_of(sampling, folder, repeat, traced=repeat == 0))
 
-    outcomes = repeated(target, start, sampling, told, "job", plan)
-    result = overhead_of(outcomes, target, sampling, out, load)
-    save(result, out)
-    return result
+    def result(jobs: Jobs) -> Overhead:
+        found = overhead_of(jobs.every, target, sampling, out, experiment.load, jobs.notes())
+        save(found, out)
+        return found
+
+    return result(experiment.run(sampling.job_order(["job"]), job, so_far=result, goes_on=False))
 
 
 def overhead_of(
-    outcomes: Sequence[Outcome], target: Target, sampling: Sampling, out: Path, load: float | None
+    outcomes: Sequence[Outcome],
+    target: Target,
+    sampling: Sampling,
+    out: Path,
+    load: float | None,
+    further_notes: Sequence[str] = (),
 ) -> Overhead:
     """What the jobs measured.
 
@@ -86,7 +94,7 @@ def overhead_of(
     if on is None or off is None:
         raise LaunchError("one of the conditions was never measured", path=outcomes[0].folder)
     first = outcomes[0].ranks[0]
-    notes = []
+    notes = [*further_notes]
     if first.wrapper != "ddp":
         notes.append(FSDP_NOTE)
     if first.world_size == 1:
@@ -117,7 +125,9 @@ def overhead_of(
 def overhead_share(on: Series, off: Series, drawn_on: Float, drawn_off: Float) -> Share:
     """(T_sync - T_no_sync) / T_sync with its interval."""
     return share_of(
-        formulas.measured_overhead(on.median(), off.median()), formulas.measured_overhead(drawn_on, drawn_off)
+        formulas.measured_overhead(on.median(), off.median()),
+        formulas.measured_overhead(drawn_on, drawn_off),
+        widening(on, off),
     )
 
 

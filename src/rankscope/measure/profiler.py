@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rankscope.measure.experiment import Experiment, Job, Jobs, settings_of
 from rankscope.measure.files import save
 from rankscope.measure.jobs import THREADS_NOTE, Start, Target, Told, silent
 from rankscope.measure.results import ProfiledVariant, ProfilerCost
-from rankscope.measure.sampling import Sampling, load_average, repeated, setting_of
+from rankscope.measure.sampling import Sampling, setting_of
 from rankscope.measure.statistics import simple_time
 from rankscope.measure.variants import compare_conditions
-from rankscope.rundir.measurement import Block, Plan
+from rankscope.rundir.measurement import Block
 
 NONE, WAITING, RECORDING, ALL = "none", "waiting", "recording", "all"
 SWITCHES = ("record_shapes", "with_stack", "profile_memory", "with_flops", "with_modules")
@@ -42,19 +44,31 @@ def measure_profiler(
     Raises:
         LaunchError: the job failed.
     """
-    load = load_average()
     conditions = conditions_of()
     sampling = replace(sampling, settle_steps=max(1, sampling.settle_steps))  # the profiler's warm-up
+    experiment = Experiment("profiler", target, out, sampling, told, settings_of(start))
 
-    def plan(repeat: int) -> Plan:
-        return sampling.plan(out / f"job{repeat}", conditions, repeat)
+    def job(_name: str, repeat: int, folder: Path) -> Job:
+        return Job(start, sampling.plan(folder, conditions, repeat))
 
-    outcomes = repeated(target, start, sampling, told, "job", plan)
+    def result(jobs: Jobs) -> ProfilerCost:
+        found = _cost(jobs, conditions, target, sampling, experiment.load)
+        save(found, out)
+        return found
+
+    return result(experiment.run(sampling.job_order(["job"]), job, so_far=result, goes_on=False))
+
+
+def _cost(
+    jobs: Jobs, conditions: Mapping[str, Mapping[str, Any]], target: Target, sampling: Sampling, load: float | None
+) -> ProfilerCost:
+    outcomes = jobs.every
     compared = compare_conditions(outcomes, list(conditions), NONE, sampling.seed)
-    first = outcomes[0].ranks[0]
+    ranks = [each for outcome in outcomes for each in outcome.ranks]
+    notes = [*jobs.notes(), *([THREADS_NOTE] if ranks[0].clock == "host" else [])]
     variants = []
     for name, each in compared.items():
-        blocks = [b for o in outcomes for rank in o.ranks for b in rank.blocks if b.condition == name]
+        blocks = [block for rank in ranks for block in rank.blocks if block.condition == name]
         variants.append(
             ProfiledVariant(
                 name=name,
@@ -68,20 +82,11 @@ def measure_profiler(
                 bytes_per_step=_bytes(blocks),
             )
         )
-    result = ProfilerCost(
-        setting=setting_of(
-            sampling,
-            target,
-            sys.argv,
-            [each for outcome in outcomes for each in outcome.ranks],
-            load,
-            [THREADS_NOTE] if first.clock == "host" else [],
-        ),
-        world_size=first.world_size,
+    return ProfilerCost(
+        setting=setting_of(sampling, target, sys.argv, ranks, load, notes),
+        world_size=ranks[0].world_size,
         variants=variants,
     )
-    save(result, out)
-    return result
 
 
 def _bytes(blocks: list[Block]) -> int | None:

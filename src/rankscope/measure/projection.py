@@ -8,7 +8,7 @@ import numpy as np
 
 from rankscope.measure.formulas import STRONG, fit_law, speed_up
 from rankscope.measure.results import Projected, Projection, Size
-from rankscope.measure.statistics import Float, Series, share_of
+from rankscope.measure.statistics import Float, Series, share_of, widening
 
 _DOUBLINGS = 3
 """Further than this many doublings of the largest measured size, nothing is said."""
@@ -36,18 +36,26 @@ def project(
     used = [size for size in sizes if size.name in times and size.ranks > 1 and not size.oversubscribed]
     if not used or t1 <= 0:
         return None
+    if min(len(drawn1), *(len(times[size.name][1]) for size in used)) == 0:
+        return None  # of too few blocks nothing is said, and nothing is to be built on it
     ranks = [size.ranks for size in used]
-    law = fit_law(ranks, [float(speed_up(t1, times[s.name][0].median(), s.ranks, mode)) for s in used])
+    speeds = [float(speed_up(t1, times[s.name][0].median(), s.ranks, mode)) for s in used]
+    if max(speeds) <= 1:
+        return None  # it does not scale at all: there is nothing that could go on
+    law = fit_law(ranks, speeds)
     some = min(_DRAWN, len(drawn1), *(len(times[size.name][1]) for size in used))
     laws = [
         fit_law(ranks, [float(speed_up(drawn1[at], times[s.name][1][at], s.ranks, mode)) for s in used])
         for at in range(some)
     ]
+    widened = max(widening(times[size.name][0]) for size in used)
     points = []
     for n in sorted({*ranks, *(max(ranks) * 2**k for k in range(1, _DOUBLINGS + 1))}):
         value, drawn = law.speed_up(n), np.asarray([each.speed_up(n) for each in laws])
         step = t1 / value if mode == STRONG else n * t1 / value
-        points.append(Projected(n, share_of(value, drawn), share_of(value / n, drawn / n), round(step)))
+        points.append(
+            Projected(n, share_of(value, drawn, widened), share_of(value / n, drawn / n, widened), round(step))
+        )
     one = len(set(ranks)) == 1
     kept = "of the global batch's work" if mode == STRONG else "of the work, which grows with the ranks"
     return Projection(

@@ -138,7 +138,7 @@ class RankTimes:
 
 @dataclass(frozen=True)
 class Overhead:
-    """``overhead.json``: what gradient synchronisation costs."""
+    """``overhead.json``: what gradient synchronization costs."""
 
     setting: Setting
     wrapper: str

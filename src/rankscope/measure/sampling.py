@@ -1,4 +1,4 @@
-"""How an experiment samples: blocks of steps in random order, repeated jobs, and what is said of it."""
+"""How an experiment samples: blocks of steps in random order, jobs that are repeated, and what is said of it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import datetime
 import os
 import random
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rankscope.errors import ConfigError
-from rankscope.measure.jobs import Outcome, Start, Target, Told, begun, run
+from rankscope.measure.jobs import Target
 from rankscope.measure.results import Setting
 from rankscope.measure.statistics import CONFIDENCE, LEAST_BLOCKS, METHOD
 from rankscope.rundir.manifest import redact
@@ -82,31 +82,6 @@ class Sampling:
         return order
 
 
-def repeated(
-    target: Target, start: Start, sampling: Sampling, told: Told, name: str, plan: Callable[[int], Plan]
-) -> list[Outcome]:
-    """Run a job that has all conditions in it, as often as was chosen.
-
-    Args:
-        target: what is run.
-        start: how.
-        sampling: how often.
-        told: is told how far it is.
-        name: what each is called, before its number.
-        plan: of each, by which repetition it is.
-
-    Raises:
-        LaunchError: one of them failed.
-    """
-    outcomes = []
-    for repeat in range(sampling.repeats):
-        made = plan(repeat)
-        within = begun(told, f"{name} {repeat + 1}", repeat, sampling.repeats)
-        outcomes.append(run(target, start, made, timeout_s=sampling.timeout_s, within=within))
-    told("", sampling.repeats, sampling.repeats, "")
-    return outcomes
-
-
 def setting_of(
     sampling: Sampling,
     target: Target,
@@ -135,7 +110,18 @@ def setting_of(
         )
     fewest = min((len({b.round for b in each.blocks}) for each in ranks), default=0)
     if 0 < fewest < LEAST_BLOCKS and fewest * sampling.repeats < LEAST_BLOCKS:
-        said.append(f"{fewest} blocks are too few for an interval: it takes {LEAST_BLOCKS}")
+        said.append(
+            f"{fewest} block{'s are' if fewest > 1 else ' is'} too few for an interval: it takes {LEAST_BLOCKS}"
+        )
+    cpus = os.cpu_count() or 1
+    if load is not None and load > cpus / 2:
+        said.append(
+            f"the machine was busy as this began, with a load of {load:g} on {cpus} CPU{'s' * (cpus > 1)}: times are "
+            "longer, and intervals wider, than on a quiet one"
+        )
+    versions = sorted({each.torch for each in ranks})
+    if len(versions) > 1:
+        said.append(f"jobs ran with different versions of torch: {', '.join(versions)}")
     first = ranks[0] if ranks else None
     return Setting(
         created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),

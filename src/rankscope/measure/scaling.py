@@ -1,33 +1,31 @@
 """How a job scales: the same step at several sizes, each repeated, all sizes interleaved.
 
-What is finished is kept in ``scaling.json`` and the jobs' folders: the same command goes on where it was ended. A size
-that fails is reported, and the others go on.
+A size that fails is reported, and the others go on.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
+import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rankscope.errors import ConfigError, LaunchError, RankscopeError
+from rankscope.errors import ConfigError, LaunchError
 from rankscope.measure import formulas
+from rankscope.measure.experiment import Experiment, Job, Jobs, no_job
 from rankscope.measure.files import save
-from rankscope.measure.jobs import THREADS_NOTE, Outcome, Start, Target, Told, begun, run, series, silent
+from rankscope.measure.jobs import THREADS_NOTE, Outcome, Start, Target, Told, series, silent
 from rankscope.measure.losses import lost_at
 from rankscope.measure.overhead import NO_SYNC, SYNC, overhead_share, phases_of, plan_of
 from rankscope.measure.projection import project
 from rankscope.measure.results import Scaling, Size, Traced
-from rankscope.measure.sampling import Sampling, load_average, setting_of
-from rankscope.measure.statistics import Float, Series, replicates, share_of
-from rankscope.measure.traced import read_traced
-from rankscope.rundir.measurement import RankMeasurement, read_measurements
+from rankscope.measure.sampling import Sampling, setting_of
+from rankscope.measure.statistics import Float, Series, replicates, share_of, widening
+from rankscope.rundir.measurement import RankMeasurement
 
 PLAIN = "plain"
 BATCH = "{batch}"
@@ -100,85 +98,57 @@ def measure_scaling(
         ConfigError: ``out`` holds another study.
         LaunchError: no size could be measured.
     """
-    _claim(out, target, study, sampling)
-    load = load_average()
+    settings = {
+        "--strong": True if study.mode == formulas.STRONG else None,
+        "--global-batch": study.global_batch,
+        "--launcher": study.launcher,
+        "--torchrun": shlex.join(study.torchrun) or None,
+    }
+    experiment = Experiment("scaling", target, out, sampling, told, settings)
     starts = {name_of(start): start for start in study.sizes()}
-    errors = {name: why for name, start in starts.items() if (why := _refused(start, study)) is not None}
-    found: dict[str, dict[int, Outcome]] = {name: {} for name in starts}
-    traces: dict[str, Traced] = {}
-    order = sampling.job_order([name for name in starts if name not in errors])
+    refused = {name: why for name, start in starts.items() if (why := _refused(start, study)) is not None}
+    order = sampling.job_order([name for name in starts if name not in refused])
     # The plain process says whether the script runs without a launcher, and the base of all is wanted early.
     order.sort(key=lambda each: (each[0], each[0] == 0 and each[1] != PLAIN))
-    for number, (repeat, name) in enumerate(order):
-        if name in errors:
-            continue
-        folder = out / "jobs" / f"{name}-{repeat}"
-        outcome = _finished(folder)
-        if outcome is None:
-            where = f"{'1 rank' if name == '1' else name if name == PLAIN else f'{name} ranks'}, repeat {repeat + 1}"
-            within = begun(told, where, number, len(order))
-            try:
-                outcome = _run(target, study, starts[name], sampling, folder, repeat, within)
-            except (LaunchError, RankscopeError) as error:
-                # The rest of this size would fail as well, and what is measured of it would be an odd sample.
-                errors[name] = str(error)
-                found[name] = {}
-                told(
-                    f"{name} failed: {error.what.splitlines()[0].removesuffix('; its last lines:')}",
-                    number,
-                    len(order),
-                    "",
-                )
-                continue
-        found[name][repeat] = outcome
-        if name not in traces and sampling.traced_steps and (folder / "ranks").is_dir():
-            traced, _ = read_traced(folder, out)
-            if traced is not None:
-                traces[name] = traced
-        save(_result(found, starts, errors, traces, target, study, sampling, load), out)
-    told("", len(order), len(order), "")
-    result = _result(found, starts, errors, traces, target, study, sampling, load)
-    save(result, out)
-    if not any(found.values()):
-        raise LaunchError(
-            "no size could be measured:\n" + "\n".join(f"{name}: {why}" for name, why in errors.items()), path=out
-        )
-    return result
+
+    def job(name: str, repeat: int, folder: Path) -> Job:
+        start = starts[name]
+        plan = plan_of(sampling, folder, repeat, traced=repeat == 0, wrapped=start.ranks > 1, optional=True)
+        return Job(start, plan, _sized(target, start, study))
+
+    def result(jobs: Jobs) -> Scaling:
+        made = _result(jobs, refused, experiment, starts, target, study)
+        save(made, out)
+        return made
+
+    jobs = experiment.run(
+        order,
+        job,
+        so_far=result,
+        check=lambda name, outcome: _check(starts[name], outcome),
+        label=lambda name: name if name == PLAIN else f"{name} rank{'s' * (name != '1')}",
+    )
+    made = result(jobs)
+    if not jobs.every:
+        jobs.errors.update(refused)
+        raise no_job(jobs, out, "no size could be measured")
+    return made
 
 
-def _run(
-    target: Target,
-    study: Study,
-    start: Start,
-    sampling: Sampling,
-    folder: Path,
-    repeat: int,
-    within: Callable[[str], None],
-) -> Outcome:
+def _sized(target: Target, start: Start, study: Study) -> Target:
+    """What is run at a size."""
     words = target.words
     if study.mode == formulas.STRONG and study.global_batch is not None:
         batch = str(study.global_batch // start.ranks)
         words = tuple(word.replace(BATCH, batch) for word in words)
     sized = Target(words, target.module, target.label)
-    if not start.plain and target.words[0] in WRAPPABLE:
-        # At one rank as well, so that what the wrapper itself costs is seen.
-        sized = sized.with_arguments("--wrap-alone")
-    plan = plan_of(sampling, folder, repeat, traced=repeat == 0, wrapped=start.ranks > 1, optional=True)
-    outcome = run(sized, start, plan, timeout_s=sampling.timeout_s, within=within)
+    # At one rank as well, so that what the wrapper itself costs is seen.
+    return sized.with_arguments("--wrap-alone") if not start.plain and target.words[0] in WRAPPABLE else sized
+
+
+def _check(start: Start, outcome: Outcome) -> None:
     if start.plain and outcome.ranks[0].world_size != 1:
-        raise LaunchError(f"the plain process became a job of {outcome.ranks[0].world_size} ranks", path=folder)
-    (folder / "done").touch()
-    return outcome
-
-
-def _finished(folder: Path) -> Outcome | None:
-    if not (folder / "done").exists():
-        return None
-    try:
-        ranks = read_measurements(folder)
-    except RankscopeError:
-        return None
-    return Outcome(folder, tuple(ranks)) if ranks else None
+        raise LaunchError(f"the plain process became a job of {outcome.ranks[0].world_size} ranks", path=outcome.folder)
 
 
 def _refused(start: Start, study: Study) -> str | None:
@@ -191,42 +161,18 @@ def _refused(start: Start, study: Study) -> str | None:
     return None
 
 
-def _claim(out: Path, target: Target, study: Study, sampling: Sampling) -> None:
-    """Results of two studies must not be mixed: what is measured is written down beside them."""
-    chosen, how = asdict(study), asdict(sampling)
-    # More repeats and further sizes may be added to a study; time limits change nothing of what is measured.
-    for field in ("ranks", "nodes", "devices", "accelerators", "oversubscribe", "plain"):
-        chosen.pop(field)
-    for field in ("repeats", "limit_s", "timeout_s"):
-        how.pop(field)
-    text = json.dumps({"target": [*target.words], "study": chosen, "sampling": how}, sort_keys=True)
-    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    path = out / "study"
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        before = path.read_text(encoding="utf-8").strip() if path.exists() else digest
-        path.write_text(digest + "\n", encoding="utf-8")
-    except OSError as error:
-        raise RankscopeError(f"cannot be written: {error.strerror}", path=path, hint="choose another -o") from error
-    if before != digest:
-        path.write_text(before + "\n", encoding="utf-8")
-        raise ConfigError(
-            "holds a study of something else: another script, other arguments, or other numbers of steps",
-            hint=f"give a new directory with -o, or the arguments with which {out} was begun",
-        )
-
-
 def _result(
-    found: Mapping[str, Mapping[int, Outcome]],
+    jobs: Jobs,
+    refused: Mapping[str, str],
+    experiment: Experiment,
     starts: Mapping[str, Start],
-    errors: Mapping[str, str],
-    traces: Mapping[str, Traced],
     target: Target,
     study: Study,
-    sampling: Sampling,
-    load: float | None,
 ) -> Scaling:
-    outcomes = {name: [by_repeat[r] for r in sorted(by_repeat)] for name, by_repeat in found.items()}
+    sampling = experiment.sampling
+    outcomes = {name: jobs.outcomes.get(name, []) for name in starts}
+    errors = {**refused, **jobs.errors}
+    traces = _traces(experiment, outcomes)
     times: dict[str, tuple[Series, Float]] = {}
     overheads = {}
     for salt, (name, each) in enumerate(outcomes.items()):
@@ -245,15 +191,23 @@ def _result(
     ]
     sizes = [replace(size, measured_overhead=overheads.get(size.name)) for size in sizes]
     ranks = [each for jobs in outcomes.values() for job in jobs for each in job.ranks]
-    notes = _notes(sizes, base, errors, ranks, study)
+    notes = [*jobs.notes(), *_notes(sizes, base, errors, ranks, study)]
     t1 = times.get(base) if base is not None else None
     return Scaling(
-        setting=setting_of(sampling, target, sys.argv, ranks, load, notes),
+        setting=setting_of(sampling, target, sys.argv, ranks, experiment.load, notes),
         mode=study.mode,
         base=base,
         sizes=sizes,
         projection=project(sizes, t1[0].median(), t1[1], times, study.mode) if t1 is not None else None,
     )
+
+
+def _traces(experiment: Experiment, outcomes: Mapping[str, Sequence[Outcome]]) -> dict[str, Traced]:
+    """What the first job of each size recorded, as far as it did."""
+    if not experiment.sampling.traced_steps:
+        return {}
+    read = {name: experiment.traced(jobs[0])[0] for name, jobs in outcomes.items() if jobs}
+    return {name: traced for name, traced in read.items() if traced is not None}
 
 
 def _size(
@@ -289,7 +243,7 @@ def _size(
             spread = np.empty(0)
             if some and name != base:
                 spread = formula(drawn1[:some], drawn[:some], start.ranks, study.mode)
-            shares[field] = share_of(value, spread)
+            shares[field] = share_of(value, spread, max(widening(t1), widening(on)))
     lost = None
     if base is not None and name in traces and base in traces and name != base:
         lost = lost_at(traces[name], traces[base], on.median(), times[base][0].median(), start.ranks, study.mode)

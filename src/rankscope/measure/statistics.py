@@ -5,12 +5,19 @@ machine, a clock that steps down), so the interval does not take them for indepe
 where a job was repeated, jobs first and blocks within them (a percentile bootstrap of clusters: B. Efron and
 R. Tibshirani, An Introduction to the Bootstrap, 1993, chapters 8 and 13). Conditions that were measured in one job are
 resampled together, round by round, so that what both suffered cancels in their difference.
+
+Percentiles of a bootstrap are too narrow where there is little to resample, and where a block is like the one before.
+So they are widened: by Student's quantile over the normal one and the root of n / (n - 1) (T. Hesterberg, What Teachers
+Should Know About the Bootstrap, The American Statistician 69, 2015, section 4), and by the root of (1 + r) / (1 - r), r
+being the correlation of a round with the one before it (the variance of a mean of an autoregressive series).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
@@ -26,8 +33,12 @@ LEAST_BLOCKS = 5
 
 METHOD = (
     "median over steps of the slowest rank; percentile bootstrap over blocks of consecutive steps, and over jobs where "
-    f"they were repeated; conditions of one job resampled together; {REPLICATES} replicates"
+    "they were repeated, widened for few blocks and for rounds that are alike; conditions of one job resampled "
+    f"together; {REPLICATES} replicates"
 )
+_LEAST_ROUNDS = 10
+"""Of fewer, the correlation of a round with the one before it is mostly noise."""
+_MOST_ALIKE = 0.8
 
 
 @dataclass(frozen=True)
@@ -53,6 +64,11 @@ class Series:
     def median(self) -> float:
         """The slowest rank's."""
         return float(self.by_rank().max())
+
+    def rounds(self) -> tuple[Float, ...]:
+        """Of each job, the medians of the slowest rank's blocks."""
+        slowest = int(self.by_rank().argmax())
+        return tuple(np.median(job[:, slowest], axis=1) for job in self.jobs)
 
     def quartiles(self) -> tuple[float, float]:
         """Of the slowest rank's steps."""
@@ -88,13 +104,36 @@ def replicates(series: Mapping[str, Series], seed: int, salt: int = 0, count: in
     return found
 
 
+def widening(series: Series, other: Series | None = None) -> float:
+    """By how much percentiles of replicates have to be stretched: at least 1.
+
+    Args:
+        series: what was resampled.
+        other: what was resampled with it, where it is their difference or ratio: what both suffered is no matter then.
+    """
+    jobs, blocks = len(series.jobs), series.blocks
+    if blocks < LEAST_BLOCKS:
+        return 1.0
+    few = jobs if jobs > 1 else blocks
+    outside = (1 - CONFIDENCE) / 2
+    student = _student(blocks - 1) / -NormalDist().inv_cdf(outside)
+    rounds = list(series.rounds())
+    if other is not None:
+        # What makes a round slower makes both slower, by the same factor.
+        level = series.median() / other.median() if other.median() > 0 else 1.0
+        rounds = [a - level * b for a, b in zip(rounds, other.rounds(), strict=True)]
+    alike = _alike([job for job in rounds if len(job) >= _LEAST_ROUNDS])
+    return math.sqrt(few / (few - 1)) * student * math.sqrt((1 + alike) / (1 - alike))
+
+
 def time_of(series: Series, resampled: Float) -> Time:
     """A median with its interval and spread."""
-    low, high = _bounds(resampled)
+    low, high = _bounds(resampled, series.median(), widening(series))
     p25, p75 = series.quartiles()
     return Time(
         median_ns=round(series.median()),
-        low_ns=None if low is None else round(low),
+        # No time is below 0, unless it is a difference itself: what is left of a step.
+        low_ns=None if low is None else max(min(0, round(series.median())), round(low)),
         high_ns=None if high is None else round(high),
         p25_ns=round(p25),
         p75_ns=round(p75),
@@ -105,7 +144,7 @@ def time_of(series: Series, resampled: Float) -> Time:
 
 def difference_of(a: Series, b: Series, resampled_a: Float, resampled_b: Float) -> Time:
     """a - b, of conditions that were resampled together."""
-    low, high = _bounds(resampled_a - resampled_b)
+    low, high = _bounds(resampled_a - resampled_b, a.median() - b.median(), widening(a, b))
     return Time(
         median_ns=round(a.median() - b.median()),
         low_ns=None if low is None else round(low),
@@ -115,9 +154,15 @@ def difference_of(a: Series, b: Series, resampled_a: Float, resampled_b: Float) 
     )
 
 
-def share_of(value: float, resampled: Float) -> Share:
-    """A ratio with the interval of its replicates."""
-    return Share(float(value), *_bounds(resampled))
+def share_of(value: float, resampled: Float, widened: float = 1.0) -> Share:
+    """A ratio with the interval of its replicates.
+
+    Args:
+        value: the ratio.
+        resampled: its replicates.
+        widened: of :func:`widening`.
+    """
+    return Share(float(value), *_bounds(resampled, float(value), widened))
 
 
 def beyond_chance(share: Share) -> bool | None:
@@ -160,12 +205,39 @@ def _median_ranks(n: int) -> tuple[int | None, int | None]:
     return None, None
 
 
-def _bounds(resampled: Float) -> tuple[float | None, float | None]:
+def _bounds(resampled: Float, value: float, widened: float) -> tuple[float | None, float | None]:
     if len(resampled) == 0:
         return None, None
     outside = (1 - CONFIDENCE) / 2
     low, high = np.quantile(resampled, [outside, 1 - outside])
-    return float(low), float(high)
+    return value + widened * (float(low) - value), value + widened * (float(high) - value)
+
+
+def _student(freedom: int) -> float:
+    """Student's quantile for the confidence, by the expansion of Cornish and Fisher (M. Abramowitz and I. Stegun,
+    Handbook of Mathematical Functions, 1964, 26.7.5)."""
+    z = -NormalDist().inv_cdf((1 - CONFIDENCE) / 2)
+    terms = (
+        z,
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+    )
+    return math.fsum(term / float(freedom) ** k for k, term in enumerate(terms))
+
+
+def _alike(jobs: Sequence[Float]) -> float:
+    """The correlation of a round with the one before it, 0 where there is none, without the bias of short series
+    (M. Kendall, Note on bias in the estimation of autocorrelation, Biometrika 41, 1954)."""
+    found, weight = 0.0, 0
+    for job in jobs:
+        n, apart = len(job), job - job.mean()
+        total = float(apart @ apart)
+        if total > 0:
+            found += n * (n * float(apart[1:] @ apart[:-1]) / total + 1) / (n - 3)
+            weight += n
+    return min(_MOST_ALIKE, max(0.0, found / weight)) if weight else 0.0
 
 
 def _flat(job: Float) -> Float:

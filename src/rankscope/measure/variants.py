@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from rankscope.measure.jobs import Outcome, series
 from rankscope.measure.results import Recommendation, Share, Time
-from rankscope.measure.statistics import Float, Series, beyond_chance, replicates, share_of, time_of
+from rankscope.measure.statistics import Float, Series, beyond_chance, replicates, share_of, time_of, widening
 
 
 @dataclass(frozen=True)
@@ -33,16 +33,18 @@ def compare_jobs(jobs: Mapping[str, Sequence[Outcome]], condition: str, base: st
     """
     found = {name: each for name, outcomes in jobs.items() if outcomes and (each := series(outcomes, condition))}
     drawn = {name: replicates({name: each}, seed, salt)[name] for salt, (name, each) in enumerate(found.items())}
-    return _compared(found, drawn, base)
+    return _compared(found, drawn, base, lambda one, other: max(widening(one), widening(other)))
 
 
 def compare_conditions(outcomes: Sequence[Outcome], names: Sequence[str], base: str, seed: int) -> dict[str, Compared]:
     """Variants that were conditions of the same jobs."""
     found = {name: each for name in names if (each := series(outcomes, name)) is not None}
-    return _compared(found, replicates(found, seed), base)
+    return _compared(found, replicates(found, seed), base, widening)
 
 
-def _compared(found: Mapping[str, Series], drawn: Mapping[str, Float], base: str) -> dict[str, Compared]:
+def _compared(
+    found: Mapping[str, Series], drawn: Mapping[str, Float], base: str, widened: Callable[[Series, Series], float]
+) -> dict[str, Compared]:
     compared = {}
     for name, each in found.items():
         difference = None
@@ -50,7 +52,7 @@ def _compared(found: Mapping[str, Series], drawn: Mapping[str, Float], base: str
             t0, spread = found[base].median(), np.empty(0)
             if len(drawn[name]) == len(drawn[base]):
                 spread = drawn[name] / drawn[base] - 1
-            difference = share_of(each.median() / t0 - 1, spread)
+            difference = share_of(each.median() / t0 - 1, spread, widened(each, found[base]))
         beyond = beyond_chance(difference) if difference is not None else None
         compared[name] = Compared(time_of(each, drawn[name]), difference, beyond)
     return compared

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from rankscope.errors import NotATraceError, NoTracesError, RankscopeError, RunSelectionError
-from rankscope.ingest.discover import Found
+from rankscope.ingest.discover import Found, of_a_measurement
 from rankscope.ingest.identify import assign_ranks
 from rankscope.ingest.losses import losses_of, missing_ranks, not_followed, unreadable
 from rankscope.ingest.manifests import of_capture, read_manifests, window_gaps
@@ -85,7 +85,8 @@ def load_run(found: Found, wanted: str | None, options: Options, tasks: Tasks, h
         unreadable(path, error) for path, error in failures if found.named or not isinstance(error, NotATraceError)
     ]
     if not found.named:
-        findings += [unreadable(path, e, beside=True) for path, e in failures if isinstance(e, NotATraceError)]
+        others = [(path, e) for path, e in failures if isinstance(e, NotATraceError) and not of_a_measurement(path)]
+        findings += [unreadable(path, e, beside=True) for path, e in others]
     findings += [unreadable(error.path or where, error) for error in found.denied]
     findings += not_followed(found.unfollowed)
     nameless = separate_runs([trace.info for trace in traces if trace.info.run_id is None])

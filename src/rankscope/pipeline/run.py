@@ -25,12 +25,14 @@ from rankscope.pipeline.tasks import Asked, Progress, Tasks, asked, of_rank
 from rankscope.results import Finding, Options, Parameters, Result, by_weight
 from rankscope.rules import all_rules
 from rankscope.rundir.manifest import RunManifest
+from rankscope.rundir.plurals import counted, listed
 from rankscope.store.info import TraceInfo
 
 T = TypeVar("T")
 
 # Step numbers that a run's description lists. A number in a trace can be anything, and so can a span of them.
 MAX_STEPS = 10_000
+_PROFILER = "rankscope's Profiler"
 
 Source = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
@@ -212,6 +214,21 @@ class Run:
             "steps": sorted(steps)[:MAX_STEPS],
         }
 
+    @property
+    def written_by(self) -> list[str]:
+        """What wrote the traces, and its versions, as far as they say: PyTorch's own profiler leaves no name."""
+        found = set()
+        for info in self.loaded.infos:
+            if info.launcher == "simulate":
+                found.add("rankscope simulate")
+            elif info.run_id is not None or info.rank_source == "metadata":
+                found.add(_PROFILER)
+            else:
+                found.add("PyTorch's profiler, without rankscope")
+        versions = self.manifest.versions if self.manifest else {}
+        told = listed([f"{name} {versions[name]}" for name in ("rankscope", "torch") if versions.get(name)])
+        return sorted(found) + ([told] if told and _PROFILER in found else [])
+
     # -- reading ------------------------------------------------------------------------------------------------
 
     @cached_property
@@ -359,7 +376,7 @@ class Run:
         return run_html(self)
 
     def __repr__(self) -> str:
-        return f"<rankscope.Run {self.path}: {len(self._found.traces)} traces>"
+        return f"<rankscope.Run {self.path}: {counted(len(self._found.traces), 'trace')}>"
 
 
 def _ran_on_device(info: TraceInfo) -> bool:

@@ -168,4 +168,4 @@ def analyze_rank(
 
 def _columns(table: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
     """Some columns of a table: without a plan, which takes longer than they do."""
-    return table if table.columns == list(names) else pl.DataFrame([table.get_column(name) for name in names])
+    return table if table.width == len(names) else pl.DataFrame([table.get_column(name) for name in names])

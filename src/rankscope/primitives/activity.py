@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from rankscope.primitives.intervals import EMPTY, IntervalSet
@@ -124,12 +125,23 @@ def activity(
     return Activity(time_of(compute), time_of(gloo), EMPTY, EMPTY, host_only=True)
 
 
+def loads_data(annotations: pl.DataFrame) -> npt.NDArray[np.bool_]:
+    """Which of the host's ranges load data: a DataLoader's ``__next__``, and those of the user's that say so."""
+    name = annotations["name"]
+    names = [each for each in name.unique().drop_nulls() if DATA_LOADING.search(each)]
+    if not names:
+        return np.zeros(annotations.height, dtype=np.bool_)
+    on_host = ~annotations["on_device"].to_numpy()
+    loads: npt.NDArray[np.bool_] = on_host & name.is_in(names).fill_null(False).to_numpy()
+    return loads
+
+
 def loading_ranges(annotations: pl.DataFrame) -> pl.DataFrame:
-    """The host's ranges that load data: a DataLoader's ``__next__``, and those of the user's that say so."""
-    names = [name for name in annotations["name"].unique().drop_nulls() if DATA_LOADING.search(name)]
-    return annotations.filter(~pl.col("on_device") & pl.col("name").is_in(names)) if names else annotations.clear()
+    """The host's ranges that load data."""
+    return annotations.filter(loads_data(annotations))
 
 
 def data_loading(annotations: pl.DataFrame) -> IntervalSet:
     """When the host was in a DataLoader's ``__next__``, or in a range of the user's that says data loading."""
-    return time_of(loading_ranges(annotations))
+    loads = loads_data(annotations)
+    return IntervalSet.of(annotations["start_ns"].to_numpy()[loads], annotations["end_ns"].to_numpy()[loads])

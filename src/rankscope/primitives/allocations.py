@@ -53,7 +53,7 @@ def samples(events: pl.DataFrame, operators: pl.DataFrame, annotations: pl.DataF
 
 
 def end_of_steps(found: pl.DataFrame) -> pl.DataFrame:
-    """What each step did to each device: memory, step, allocations, sums, peaks and ends, in the order of time.
+    """What each step did to each device: memory, step, allocations, sums, peaks, ends and growth, in the order of time.
 
     Args:
         found: as `samples` gives it.
@@ -73,6 +73,7 @@ def end_of_steps(found: pl.DataFrame) -> pl.DataFrame:
             pl.col("change").last().alias("end_change"),
         )
         .sort("memory", maintain_order=True)
+        .with_columns((pl.col("end_change") - pl.col("end_change").shift(1).over("memory")).alias("growth"))
     )
 
 

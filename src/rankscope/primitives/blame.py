@@ -291,7 +291,8 @@ class Standing:
             launched, peers = self._other_steps(rank, steps)
         beside = work_beside(launched, rank, peers, steps)
         if late.row in self._slow:
-            words = f"the kernels that other stages launch too take {self._slow[late.row] - 1:.1%} longer on it"
+            longer = 100 * (self._slow[late.row] - 1)
+            words = f"the kernels that other stages launch too take {longer:.1f} % longer on it"
             cause = Cause("slow_device", 1.0, words)
         else:
             cause = cause_of(int(late.weight), more, usual, beside, on_host=self.on_host)

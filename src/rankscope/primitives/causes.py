@@ -160,7 +160,7 @@ def cause_of(
     if chosen is None:
         return Cause("unclear", 0.0, "nothing that was recorded took longer than on the other ranks")
     if not peculiar and chosen.share < EXPLAINS:
-        return Cause("unclear", chosen.share, f"at most {chosen.share:.0%} is explained: {chosen.evidence}")
+        return Cause("unclear", chosen.share, f"at most {100 * chosen.share:.0f} % is explained: {chosen.evidence}")
     return chosen
 
 
@@ -180,13 +180,15 @@ def _by_parts(late: int, more: Mapping[str, int]) -> list[Cause]:
         if total <= 0:
             continue
         main = max(names, key=lambda name: more.get(name, 0))
-        words = f"{_ms(total)} more than the others' median {_place(cause)}, most of it {WORDS[main]}"
+        words = (
+            f"over its late steps {_ms(total)} more {_place(cause)} than the others' median, most of it {WORDS[main]}"
+        )
         causes.append(Cause(cause, min(total / late, 1.0), words))
     return causes
 
 
 def _place(cause: str) -> str:
-    return "of its steps" if cause in ("slow_network", "memory") else "of its device's idle time"
+    return "of its time" if cause in ("slow_network", "memory") else "of its device's idle time"
 
 
 def _by_work(late: int, more: Mapping[str, int], work: Work | None, *, on_host: bool) -> list[Cause]:
@@ -201,13 +203,13 @@ def _by_work(late: int, more: Mapping[str, int], work: Work | None, *, on_host: 
     if work.more_ns > 0:
         words = (
             f"{what} launched in its late steps take {_ms(work.more_ns)} more than the others' median "
-            f"(+{work.more_ns / others:.1%}) because there are more or larger ones ({counts})"
+            f"(+{100 * work.more_ns / others:.1f} %) because there are more or larger ones ({counts})"
         )
         found.append(Cause("more_work", max(min(work.more_ns, longer) / late, 0.0), words))
     if work.slower_ns > 0 and not on_host:
         words = (
             f"the same kernels take {_ms(work.slower_ns)} longer than the others' median in its late steps "
-            f"(+{work.slower_ns / others:.1%}; {counts} of them)"
+            f"(+{100 * work.slower_ns / others:.1f} %; {counts} of them)"
         )
         found.append(Cause("slow_device", max(min(work.slower_ns, longer) / late, 0.0), words))
     return [Cause(each.cause, min(each.share, 1.0), each.evidence) for each in found]

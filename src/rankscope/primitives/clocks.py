@@ -71,6 +71,27 @@ def base_times(traces: Sequence[TraceInfo]) -> pl.DataFrame:
     )
 
 
+def with_arrivals(rows: pl.DataFrame, clock: pl.DataFrame, bases: pl.DataFrame) -> pl.DataFrame:
+    """Collectives with when their ranks came to them on the common clock, without those of ranks that have none.
+
+    Args:
+        rows: rank, window, start_ns and any others.
+        clock: rank, offset_ns, drift_ppm, at_ns, residual_ns and any others: the result of `clock`.
+        bases: as `base_times` gives them.
+
+    Returns:
+        the rows with the columns of both, and ``arrival_ns``.
+    """
+    wall = pl.col("start_ns") + pl.col("base_ns").fill_null(0)
+    lean = ((wall - pl.col("at_ns")) * pl.col("drift_ppm").fill_null(0.0) * 1e-6).round().cast(pl.Int64)
+    return (
+        rows.join(bases, on=["rank", "window"], how="left")
+        .join(clock, on="rank", how="inner")
+        .filter(pl.col("residual_ns").is_not_null())
+        .with_columns((wall + pl.col("offset_ns") + lean).alias("arrival_ns"))
+    )
+
+
 def align_clocks(ranks: Int64, rank: Int64, match: Int64, end: Int64, lenient: np.ndarray) -> Clocks:
     """Find the ranks' offsets.
 

@@ -66,23 +66,39 @@ class IntervalSet:
     def __and__(self, other: IntervalSet) -> IntervalSet:
         if not len(self) or not len(other):
             return EMPTY
-        # Each interval of self meets a run of other's intervals: those that end after it starts and start
-        # before it ends. Repeat it over its run, and cut.
-        low = np.searchsorted(other.ends, self.starts, side="right")
-        high = np.searchsorted(other.starts, self.ends, side="left")
-        counts = np.maximum(high - low, 0)
-        mine = np.repeat(np.arange(len(self)), counts)
-        offset = np.arange(mine.size) - np.repeat(np.cumsum(counts) - counts, counts)
-        theirs = low[mine] + offset
+        few, many = (self, other) if len(self) <= len(other) else (other, self)
+        mine, theirs, _ = few._met(many)
         return IntervalSet(
-            np.maximum(self.starts[mine], other.starts[theirs]),
-            np.minimum(self.ends[mine], other.ends[theirs]),
+            np.maximum(few.starts[mine], many.starts[theirs]), np.minimum(few.ends[mine], many.ends[theirs])
         )
 
+    def _met(self, other: IntervalSet) -> tuple[Int64, Int64, Int64]:
+        """Each pair of an interval and one of another set that meet, in order, and with how many each interval does."""
+        # It meets a run of them: those that end after it starts and start before it ends.
+        low = np.searchsorted(other.ends, self.starts, side="right")
+        counts = np.searchsorted(other.starts, self.ends, side="left") - low
+        mine = np.repeat(np.arange(len(self)), counts)
+        theirs = np.arange(mine.size) + np.repeat(low - (np.cumsum(counts) - counts), counts)
+        return mine, theirs, counts
+
     def __sub__(self, other: IntervalSet) -> IntervalSet:
+        return self.split(other)[1]
+
+    def split(self, other: IntervalSet) -> tuple[IntervalSet, IntervalSet, Int64]:
+        """What of the set is in another one, and what is not; and of each piece inside in which of the other's."""
         if not len(self) or not len(other):
-            return self
-        return self & other.complement(int(self.starts[0]), int(self.ends[-1]))
+            return EMPTY, self, np.empty(0, dtype=np.int64)
+        mine, theirs, counts = self._met(other)
+        starts = np.maximum(self.starts[mine], other.starts[theirs])
+        ends = np.minimum(self.ends[mine], other.ends[theirs])
+        # Of each interval what lies before, between and behind the pieces that are inside: one more than these.
+        number = np.arange(len(self))
+        first, piece = np.cumsum(counts) - counts + number, np.arange(mine.size) + mine
+        begins, until = np.empty((2, mine.size + len(self)), dtype=np.int64)
+        begins[first], begins[piece + 1] = self.starts, ends
+        until[piece], until[first + counts] = starts, self.ends
+        left = until > begins
+        return IntervalSet(starts, ends), IntervalSet(begins[left], until[left]), theirs
 
     def complement(self, start: int, end: int) -> IntervalSet:
         """What of ``[start, end)`` is not in the set."""

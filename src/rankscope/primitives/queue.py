@@ -1,60 +1,105 @@
-"""How many device events are launched and have not begun: the queue's depth over time."""
+"""How many device events are launched and have not begun: the queue's depth over time.
+
+Events begin in the order of their starts and are launched in the order of their launches, so the depth follows from the
+two orders alone: before the event that begins after ``i`` others, at least ``d`` were queued just if launch ``i + d``
+came before it began. Nothing has to be searched or merged.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
 from rankscope.primitives.intervals import EMPTY, Int64, IntervalSet
+
+_NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
 class Queue:
-    """A step function: from `instants[i]` to the next the depth is `depth[i]`; before the first it is 0.
+    """The depth is +1 for each event when it is launched, −1 when it begins; launchless events are left out of it.
+
+    Kernels of a graph count each, all from the graph's launch: once a call, the depth would go below zero.
 
     Attributes:
-        instants: when it changes, ns, ascending, distinct.
-        depth: events launched and not begun from then on; negative only where clocks are wrong.
+        start: when each event begins, ns, ascending; with a launch or without.
+        end: when it ends, ns.
+        launched: whether it has a launch.
+        launch: the launches of those that have one, ns, ascending.
     """
 
-    instants: Int64
-    depth: Int64
+    start: Int64
+    end: Int64
+    launched: npt.NDArray[np.bool_]
+    launch: Int64
 
     @classmethod
-    def of(cls, launch: Int64, start: Int64) -> Queue:
-        """The queue of launched events: +1 when each is launched, −1 when it begins.
-
-        Kernels of a graph count each, all from the graph's launch: once a call, the depth would go below zero.
+    def of(cls, start: Int64, end: Int64, launch: Int64, launched: npt.NDArray[np.bool_]) -> Queue:
+        """The queue of events in any order.
 
         Args:
-            launch: when each event's launch starts, ns.
-            start: when it begins on the device, ns.
+            start: when each begins on the device, ns.
+            end: when it ends, ns.
+            launch: when its launch starts, ns; any number where it has none.
+            launched: whether it has one.
         """
-        launched, begun = np.sort(launch), np.sort(start)
-        instants = np.sort(np.concatenate([launched, begun]), kind="stable")
-        instants = instants[np.append(instants[1:] != instants[:-1], True)] if instants.size else instants
-        depth = np.searchsorted(launched, instants, side="right") - np.searchsorted(begun, instants, side="right")
-        return cls(instants, depth)
+        if (start[1:] < start[:-1]).any():
+            order = np.argsort(start, kind="stable")
+            start, end, launch, launched = start[order], end[order], launch[order], launched[order]
+        return cls(start, end, launched, np.sort(launch[launched], kind="stable"))
+
+    @cached_property
+    def begun(self) -> Int64:
+        """When each event that has a launch begins, ns, ascending."""
+        return self.start[self.launched]
 
     @property
     def deepest(self) -> int:
         """The greatest depth."""
-        return int(self.depth.max(initial=0))
+        begun = self.begun
+        least, most = 0, begun.size
+        while least < most:
+            depth = (least + most + 1) // 2
+            if (self.launch[depth - 1 :] < begun[: begun.size - depth + 1]).any():
+                least = depth
+            else:
+                most = depth - 1
+        return least
 
     @property
-    def mean(self) -> float | None:
-        """The mean depth over time, from the first launch to the last beginning; None without such a time."""
-        if self.instants.size < 2 or self.instants[-1] == self.instants[0]:
-            return None
-        lasted = np.diff(self.instants).astype(np.float64)
-        return float((self.depth[:-1] * lasted).sum() / lasted.sum())
+    def queued(self) -> int:
+        """The depth summed over time, ns: each event adds its latency."""
+        return int((self.begun - self.launch).sum())
 
-    def shallow(self, start: int, end: int, most: int = 1) -> IntervalSet:
-        """When, within a window, at most so many were queued."""
-        if end <= start:
+    @property
+    def lasted(self) -> int:
+        """From the first launch or beginning of a launched event to the last, ns."""
+        if not self.launch.size:
+            return 0
+        begun = self.begun
+        return int(max(begun[-1], self.launch[-1]) - min(begun[0], self.launch[0]))
+
+    @cached_property
+    def span(self) -> tuple[int, int] | None:
+        """The first start and the last end of events that last any time; None without such an event."""
+        some = self.end > self.start
+        if not some.any():
+            return None
+        return int(self.start[some.argmax()]), int(self.end[some].max())
+
+    def starved(self, most: int = 1) -> IntervalSet:
+        """When, within the span, nothing runs and at most so many are queued."""
+        span = self.span
+        if span is None:
             return EMPTY
-        edges = np.concatenate([[np.iinfo(np.int64).min], self.instants])
-        until = np.concatenate([self.instants, [np.iinfo(np.int64).max]])
-        low = np.concatenate([[True], self.depth <= most])
-        return IntervalSet.of(np.maximum(edges[low], start), np.minimum(until[low], end))
+        reached = np.maximum.accumulate(self.end)[:-1]
+        gap = np.flatnonzero(self.start[1:] > reached)
+        # All before a gap have begun. In it the depth only grows: it ends the wait with the launch that makes it more.
+        more = np.minimum(np.cumsum(self.launched)[gap] + most, self.launch.size)
+        begins = np.maximum(reached[gap], span[0])
+        ends = np.minimum(np.minimum(self.start[gap + 1], np.append(self.launch, _NEVER)[more]), span[1])
+        # An event that lasts no time cuts a gap in two, which touch.
+        return IntervalSet.of(begins, ends)

@@ -10,6 +10,8 @@ import numpy.typing as npt
 import polars as pl
 
 from rankscope.primitives.intervals import Int64, holding
+from rankscope.primitives.nulls import values_and_known
+from rankscope.primitives.streams import stream_numbers
 
 Bool = npt.NDArray[np.bool_]
 
@@ -46,9 +48,8 @@ def launched_in(device: pl.DataFrame, steps: pl.DataFrame, keep: pl.Expr) -> pl.
         steps: as `host_steps` gives them.
         keep: of a step's row, whether it is chosen.
     """
-    launch = device["launch_ns"]
-    launched = launch.is_not_null().to_numpy()
-    owner = owners(steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), launch.fill_null(0).to_numpy(), launched)
+    launch = values_and_known(device["launch_ns"])
+    owner = owners(steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), *launch)
     chosen = np.flatnonzero(steps.select(keep).to_series().to_numpy())
     return device.filter(pl.Series(np.isin(owner, chosen)))
 
@@ -72,7 +73,7 @@ def windows(
     event_start: Int64,
     launch: Int64,
     launched: Bool,
-    stream: Int64,
+    stream: npt.NDArray[np.integer],
 ) -> Windows:
     """From completion to completion: what each step's device work took, not what its host did meanwhile.
 
@@ -146,13 +147,11 @@ def step_windows(annotations: pl.DataFrame, device: pl.DataFrame) -> tuple[pl.Da
         device: start_ns, end_ns, launch_ns, device, stream.
     """
     steps = host_steps(annotations)
-    launch = device["launch_ns"]
     return steps, windows(
         steps["start_ns"].to_numpy(),
         steps["end_ns"].to_numpy(),
         device["end_ns"].to_numpy(),
         device["start_ns"].to_numpy(),
-        launch.fill_null(0).to_numpy(),
-        launch.is_not_null().to_numpy(),
-        device.select(pl.struct("device", "stream").rank("dense")).to_series().cast(pl.Int64).to_numpy(),
+        *values_and_known(device["launch_ns"]),
+        stream_numbers(device),
     )

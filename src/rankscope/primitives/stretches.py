@@ -20,10 +20,13 @@ import polars as pl
 from rankscope.primitives.activity import computing_operators, data_loading, gloo_ranges, time_of, with_category
 from rankscope.primitives.intervals import EMPTY, Int64, IntervalSet
 from rankscope.primitives.kernels import COMMUNICATION, COMPUTE
+from rankscope.primitives.nulls import values_and_known
 from rankscope.primitives.steps import host_steps, owners
 
 # Exclusive, in this precedence on a device; on a host without one, loading and operators come before communication.
 PARTS = ("compute", "copies", "communication", "data_loading", "allocation", "runtime", "operators", "nothing")
+STARTED, ENDED = tuple(f"{name}_by_start" for name in PARTS), tuple(f"{name}_by_end" for name in PARTS)
+"""Columns of what each part had taken by the start and by the end of a collective."""
 ALLOCATION = re.compile(r"malloc|free(?!ze)|hostalloc|mem(create|map|unmap|release|addressreserve)", re.IGNORECASE)
 
 
@@ -91,6 +94,47 @@ def parts_until(tables: Mapping[str, pl.DataFrame], instants: Int64, extra: str 
     return found
 
 
+def with_stretches(rows: pl.DataFrame) -> pl.DataFrame:
+    """What each rank did in the stretch before each collective.
+
+    It begins at the same collective on all ranks: the last that had ended on every one of them. Matches are numbered
+    in the order of time, so of what the ranks name it is the one with the least number.
+
+    Args:
+        rows: rank, window, match, previous (the match that each rank names, −1 for none), start_ns, end_ns,
+            arrival_ns (the start on the common clock), and the columns of `STARTED` and `ENDED`.
+
+    Returns:
+        the rows with began_by (a match), begin_ns (on the common clock), measured (whether the rank's trace has that
+        match), and what each of `PARTS` took between, ns.
+    """
+    begun = rows.with_columns(pl.col("previous").min().over("match").alias("began_by"))
+    began = rows.select("rank", "window", pl.col("match").alias("began_by"), pl.col("end_ns").alias("begin_ns"), *ENDED)
+    joined = begun.drop(ENDED).join(began, on=["rank", "window", "began_by"], how="left")
+    return joined.with_columns(
+        (pl.col("arrival_ns") - pl.col("start_ns") + pl.col("begin_ns").fill_null(pl.col("start_ns"))).alias(
+            "begin_ns"
+        ),
+        pl.col("begin_ns").is_not_null().alias("measured"),
+        *(
+            (pl.col(started) - pl.col(ended)).fill_null(0).alias(part)
+            for part, started, ended in zip(PARTS, STARTED, ENDED, strict=True)
+        ),
+    )
+
+
+def began_by(rows: pl.DataFrame) -> Int64:
+    """The event, from 0 in the order of matches, that each row's stretch begins with; −1 where it is none of these.
+
+    Args:
+        rows: match, began_by.
+    """
+    matches = np.unique(rows["match"].to_numpy())
+    wanted = rows["began_by"].to_numpy()
+    place = np.minimum(np.searchsorted(matches, wanted), matches.size - 1)
+    return np.where(matches[place] == wanted, place, -1).astype(np.int64)
+
+
 def step_work(tables: Mapping[str, pl.DataFrame], extra: str | None) -> pl.DataFrame:
     """What each step launched, by piece of work: step, work, pieces (how many), work_ns (their summed durations), size.
 
@@ -110,8 +154,7 @@ def step_work(tables: Mapping[str, pl.DataFrame], extra: str | None) -> pl.DataF
     owner = owners(
         steps["start_ns"].to_numpy(),
         steps["end_ns"].to_numpy(),
-        at.fill_null(0).to_numpy(),
-        at.is_not_null().to_numpy(),
+        *values_and_known(at),
     )
     number = steps["step"].to_numpy() if steps.height else np.empty(0, dtype=np.int64)
     owned = owner >= 0

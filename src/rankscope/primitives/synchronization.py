@@ -18,7 +18,8 @@ HOST_WAITS = re.compile(
 def waits(names: pl.Series) -> pl.Series:
     """Of calls' names, whether it is of one that returns only when the device has come so far."""
     waiting = [name for name in names.unique().drop_nulls() if HOST_WAITS.search(name)]
-    return names.is_in(waiting).fill_null(False)
+    found = names.is_in(waiting)
+    return found.fill_null(False) if names.null_count() else found
 
 
 def waiting_calls(calls: pl.DataFrame) -> pl.DataFrame:

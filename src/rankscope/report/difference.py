@@ -10,8 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from rankscope.compare import Diff
-from rankscope.compare.rows import SECTIONS, WHOLES
-from rankscope.report.words import NOTHING, cell, number_of, plain, ranks_text
+from rankscope.compare.rows import CERTAIN, SECTIONS, WHOLES
+from rankscope.report.words import NOTHING, cell, number_of, numbered, plain
+from rankscope.rundir.plurals import counted
 
 _MEASURES = ("steps", "phases", "memory", "snapshots")
 _TITLES = {
@@ -54,11 +55,14 @@ def diff_tables(diff: Diff, limit: int | None, width: int) -> RenderableType:
             parts.append(_table(shown, width))
         left = rows.height - shown.height
         if left:
-            parts.append(Text(f"… {left} more rows: --limit 0 shows all", style="dim"))
+            parts.append(Text(f"… {counted(left, 'more row')}: --limit 0 shows all", style="dim"))
         parts.append(Text())
     if diff.frame.height:
-        of = "rank and step" if _marked(diff) else "rank, the whole window (no steps are marked)"
-        note = f"Means per {of}. * more than the spread over steps and ranks (Welch's test, 1 % false discoveries)"
+        of = "rank and step" if _marked(diff) else "rank, of the whole window (no steps are marked)"
+        note = (
+            f"All figures are means per {of}; change is B − A. * marks what changed by more than steps vary by chance "
+            "(Welch's test, 1 % false discoveries): what has none may be chance."
+        )
         parts.append(Text(note, style="dim"))
     else:
         parts.append(Text("There is nothing in these that could be compared."))
@@ -73,21 +77,20 @@ def _marked(diff: Diff) -> bool:
 def _verdict(diff: Diff, step: dict[str, Any]) -> Text:
     """How much longer or shorter a step is, and which of its parts that is."""
     a, b, change = step["a"] or 0.0, step["b"] or 0.0, step["change"]
-    what = "B's step" if _marked(diff) else "B's window"
+    what = "B's mean step" if _marked(diff) else "B's window"
     line = Text(f"{what} takes {number_of(round(b), 'ns')}", style="bold")
     if change:
         line.append(f", {number_of(abs(round(change)), 'ns')} {'more' if change > 0 else 'less'} than {_of(a)}")
         line.append(f" ({_percent(step['change_ratio'])})" if step["change_ratio"] is not None else "")
+        line.append(f": {CERTAIN[step['significant']]}.")
     else:
-        line.append(f", as long as {_of(a)}")
-    certain = {True: "more than the spread", False: "within the spread", None: "one sample a side: no spread known"}
-    line.append(f": {certain[step['significant']]}." if change else ".")
+        line.append(f", as long as {_of(a)}.")
     parts = diff.section("steps").filter(
         ~pl.col("name").is_in([*WHOLES, "gap_before"]) & (pl.col("change").abs() >= _LEAST * max(a, b))
     )
     if parts.height:
         said = ", ".join(f"{row['name']} {_signed(row).plain}" for row in parts.head(_SAID).iter_rows(named=True))
-        line.append(Text(f" Most of it: {said}.", style="not bold"))
+        line.append(Text(f" {'Most of it' if change else 'What changed in it'}: {said}.", style="not bold"))
     return line
 
 
@@ -98,10 +101,12 @@ def _of(a: float) -> str:
 def _heading(diff: Diff) -> Text:
     line = Text()
     for label, about in (("A", diff.a), ("B", diff.b)):
-        line.append(f"{label}  ", style="bold")
-        line.append(plain(about["path"], limit=400))
-        devices = ", ".join(plain(name, limit=40) for name in about["devices"][:2])
-        line.append(f"  rank {ranks_text(about['ranks'])}" + (f" · {devices}" if devices else ""), style="dim")
+        line.append(f"{label}  {plain(about['name'] or about['path'], limit=100)}", style="bold")
+        told = [f"run {plain(about['id'], limit=60)}"] if about["id"] else []
+        told += [numbered("rank", about["ranks"], limit=60)]
+        told += [numbered("step", about["steps"], limit=40)] if about["steps"] else ["no step marked"]
+        told += [", ".join(plain(name, limit=40) for name in about["devices"][:2])] if about["devices"] else []
+        line.append(f"\n   {' · '.join(told)}\n   {plain(about['path'], limit=400)}", style="dim")
         line.append("\n" if label == "A" else "")
     return line
 
@@ -113,8 +118,8 @@ def _table(rows: pl.DataFrame, width: int) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     with_calls = rows["section"][0] not in _MEASURES if rows.height else False
     if with_calls:
-        table.add_column("calls", justify="right", no_wrap=True)
-    room = max(24, width - (62 if with_calls else 48))
+        table.add_column("calls, A → B", justify="right", no_wrap=True)
+    room = max(24, width - (66 if with_calls else 48))
     for row in rows.iter_rows(named=True):
         cells = [_name(row, room), _value(row["a"], row["unit"]), _value(row["b"], row["unit"])]
         cells += [_signed(row), _share(row), Text("*" if row["significant"] else "")]

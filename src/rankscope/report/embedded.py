@@ -21,8 +21,9 @@ from rankscope.report.anonymous import Anonymous
 from rankscope.report.longest import LONGEST, longest_events
 from rankscope.report.planes import block, fold, json_block, steps_of
 from rankscope.report.stages import STAGES, Codes, StagedRank, codes_of, names_used
-from rankscope.report.words import ranks_text
+from rankscope.report.words import numbered
 from rankscope.results import Finding
+from rankscope.rundir.plurals import counted
 from rankscope.timeline.counters import curves_of
 from rankscope.timeline.drawing import clock_of, draw_run
 from rankscope.timeline.heat import heat
@@ -345,7 +346,7 @@ def _left_out(
         some = [rank for rank, each in ranks.items() if kept[rank] <= stage and _events(each, stage, kept[rank])]
         if some:
             count = sum(_events(ranks[rank], stage, kept[rank]) for rank in some)
-            sentences.append(f"{what} of {_which(some)} ({count:,} events).")
+            sentences.append(f"{what} of {_which(some)} ({counted(count, 'event')}).")
     sentences += [f"{what} of {_which(some)}." for what, some in lacking.items() if some]
     if any(kept.values()):
         sentences.append(
@@ -357,7 +358,7 @@ def _left_out(
 
 
 def _which(ranks: Sequence[int]) -> str:
-    return f"rank{'' if len(ranks) == 1 else 's'} {ranks_text(list(ranks))}"
+    return numbered("rank", list(ranks), limit=2000)
 
 
 def _events(rank: StagedRank, stage: int, kept: int) -> int:

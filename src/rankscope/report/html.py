@@ -153,7 +153,7 @@ def payload(run: Run, analyses: Sequence[str] | None = None, grid: Mapping[str, 
         "schema_version": PAYLOAD_SCHEMA_VERSION,
         "generated_by": f"rankscope {rankscope.__version__}",
         "generated_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "run": run.about(),
+        "run": {**run.about(), "written_by": run.written_by},
         "analyses": {name: table_of(result, origins) for name, result in results.items()},
         "findings": [
             {**finding.to_json(), **({} if grid is None else {"place": place_of(finding, grid)})}

@@ -18,6 +18,7 @@ import polars as pl
 
 from rankscope.measure import SCHEMA
 from rankscope.results import Analysis, Column, Headline, Result
+from rankscope.rundir.plurals import plural
 
 PREFIX = "measured_"
 # The table whose rows stand in another one's file.
@@ -32,6 +33,8 @@ class Field:
 
     column: Column
     path: str
+    only_with: str | None = None
+    """What has to be known, too: without an interval, a difference may be noise and is no figure."""
 
 
 def _plain(name: str, unit: str, doc: str, path: str | None = None) -> list[Field]:
@@ -45,10 +48,17 @@ def _time(name: str, doc: str, path: str) -> list[Field]:
     return [Field(Column(f"{name}{suffix}_ns", "ns", doc + more), f"{path}.{end}") for (suffix, more), end in pairs]
 
 
-def _share(name: str, doc: str, unit: str = "ratio") -> list[Field]:
+def _share(name: str, doc: str, unit: str = "ratio", only_with: str | None = None) -> list[Field]:
     """A ratio with its interval: value, low, high."""
     pairs = zip(_INTERVAL, ("value", "low", "high"), strict=True)
-    return [Field(Column(f"{name}{suffix}", unit, doc + more), f"{name}.{end}") for (suffix, more), end in pairs]
+    return [
+        Field(Column(f"{name}{suffix}", unit, doc + more), f"{name}.{end}", only_with) for (suffix, more), end in pairs
+    ]
+
+
+def _difference(name: str, doc: str) -> list[Field]:
+    """A ratio that is nothing without its interval."""
+    return _share(name, f"{doc}; null where blocks are too few for an interval", only_with=f"{name}.low")
 
 
 _STATE = [*_plain("state", "", "done, failed, or pending"), *_plain("error", "", "why it failed")]
@@ -56,7 +66,7 @@ _RUN = _plain("run", "", "where its traces lie, from here", "traced.run")
 _TRACED = _plain(
     "traced_overhead", "ratio", "exposed communication by the window, in a profiled window", "traced.exposed_share"
 )
-_MEASURED = "(T sync − T no sync) / T sync, with gradient synchronisation off and on in turn"
+_MEASURED = "(T sync − T no sync) / T sync, with gradient synchronization off and on in turn"
 
 
 @dataclass(frozen=True)
@@ -109,12 +119,12 @@ _SHAPES = {
         ],
     ),
     "overhead": _Shape(
-        "What gradient synchronisation costs, measured by `rankscope measure overhead`.",
+        "What gradient synchronization costs, measured by `rankscope measure overhead`.",
         None,
         [
             *_plain("wrapper", "", "ddp, fsdp1 or fsdp2"),
             *_plain("world_size", "ranks", "ranks"),
-            *_time("sync", "a step with synchronisation, median", "sync.step"),
+            *_time("sync", "a step with synchronization, median", "sync.step"),
             *_time("no_sync", "a step without it", "no_sync.step"),
             *_time("sync_cost", "the difference", "sync_cost"),
             *_share("measured_overhead", _MEASURED),
@@ -130,7 +140,7 @@ _SHAPES = {
             *_plain("base", "", "whether the others are held against it"),
             *_STATE,
             *_time("step", "a step on the slowest rank, median", "step"),
-            *_share("difference", "to the base: negative is faster"),
+            *_difference("difference", "to the base: negative is faster"),
             *_plain("beyond_chance", "", "whether the interval of the difference excludes 0"),
             *_TRACED,
             *_RUN,
@@ -144,7 +154,7 @@ _SHAPES = {
             *_plain("base", "", "whether the others are held against it"),
             *_STATE,
             *_time("step", "a step on the slowest rank, median", "step"),
-            *_share("difference", "to the base: negative is faster"),
+            *_difference("difference", "to the base: negative is faster"),
             *_plain("beyond_chance", "", "whether the interval of the difference excludes 0"),
             *_time("launch_latency", "from a kernel's launch to its start, with an empty queue", "launch_latency"),
         ],
@@ -157,7 +167,7 @@ _SHAPES = {
             *_plain("base", "", "the step without a profiler"),
             *_STATE,
             *_time("step", "a step, median", "step"),
-            *_share("cost", "to the base, of the steps that are recorded"),
+            *_difference("cost", "to the base, of the steps that are recorded"),
             *_plain("beyond_chance", "", "whether the interval of the cost excludes 0"),
             *_time("stop", "how long the loop stands still while recording is stopped", "stop"),
             *_time("save", "how long writing the trace takes", "save"),
@@ -268,9 +278,16 @@ def _type(column: Column) -> pl.DataType:
     )
 
 
-def _value(row: Any, field: Field) -> object:
-    for key in field.path.split("."):
+def _found(row: Any, path: str) -> Any:
+    for key in path.split("."):
         row = row.get(key) if isinstance(row, dict) else None
+    return row
+
+
+def _value(row: Any, field: Field) -> object:
+    if field.only_with is not None and _found(row, field.only_with) is None:
+        return None
+    row = _found(row, field.path)
     kind = _type(field.column)
     if isinstance(row, bool):
         return row if kind == pl.Boolean() else None
@@ -311,7 +328,7 @@ def _headline(name: str, content: Mapping[str, Any]) -> Headline | None:
         return Headline.of("{text}", text=(told["text"], ""))
     share = content.get("measured_overhead")
     if isinstance(share, dict) and isinstance(share.get("value"), float | int):
-        text = "Gradient synchronisation takes {share} of a step, measured with and without it."
+        text = "Gradient synchronization takes {share} of a step, measured with and without it."
         return Headline.of(text, share=(share["value"], "ratio"))
     sizes = content.get("sizes")
     done = (
@@ -325,7 +342,7 @@ def _headline(name: str, content: Mapping[str, Any]) -> Headline | None:
     fair = [size for size in done if size.get("oversubscribed") is not True and _ranks(size) > 1]
     most = max(fair or done, key=_ranks)
     return Headline.of(
-        "On {ranks} ranks the efficiency is {efficiency} ({mode} scaling).",
+        f"On {{ranks}} {plural('rank', _ranks(most))} the efficiency is {{efficiency}} ({{mode}} scaling).",
         ranks=(_ranks(most), "count"),
         efficiency=(_number(most, "efficiency") or 0.0, "ratio"),
         mode=(str(content.get("mode", "")), ""),

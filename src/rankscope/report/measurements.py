@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
@@ -23,9 +24,16 @@ from rankscope.measure.results import (
     Time,
     Traced,
 )
+from rankscope.measure.statistics import beyond_chance
 from rankscope.report.words import NOTHING, number_of, plain
+from rankscope.rundir.plurals import counted
 
 _FAILURE_LINES = 12
+_MODES = {"weak": "Weak scaling (the same batch on each rank)", "strong": "Strong scaling (the same global batch)"}
+_OVERHEADS = (
+    "1 − efficiency: what is lost against T1. sync: the share of the step that gradient synchronisation is, measured "
+    "with it and without. exposed: the share of communication that compute does not hide, from a profiled window."
+)
 
 
 def measured(result: AnyResult) -> RenderableType:
@@ -49,14 +57,19 @@ def _overhead(result: Overhead) -> list[RenderableType]:
         on, off = getattr(result.sync, name), getattr(result.no_sync, name)
         if on is None or off is None:
             continue
-        difference = _time(result.sync_cost) if name == "step" else _signed(on.median_ns - off.median_ns)
+        difference = _cost(result.sync_cost) if name == "step" else _apart(on, off)
         table.add_row(name, _time(on), _time(off), difference)
     share = result.measured_overhead
+    said = f"Gradient synchronization: {_share(share)} of the step, measured"
+    if beyond_chance(share) is False:
+        said = f"Gradient synchronization: less than can be told from noise ({_share(share)} of the step, measured)"
     lines = [
-        _line(f"Gradient synchronisation: {_share(share)} of the step, measured", bold=True),
+        _line(said, bold=True),
         *([_line(_exposed(result.traced))] if result.traced is not None else []),
     ]
-    head = f"{result.wrapper.upper()} on {result.world_size} ranks, {result.setting.device or 'device unknown'}"
+    head = (
+        f"{result.wrapper.upper()} on {counted(result.world_size, 'rank')}, {result.setting.device or 'device unknown'}"
+    )
     return [_line(head), table, Text(), *lines]
 
 
@@ -64,12 +77,12 @@ def _exposed(traced: Traced) -> str:
     hidden = "" if traced.overlap_ratio is None else f", {_percent(traced.overlap_ratio)} of it hidden by compute"
     return (
         f"Exposed communication: {_percent(traced.exposed_share)} of the step, traced "
-        f"({number_of(traced.communication_ns, 'ns')} a step{hidden})"
+        f"(communication takes {number_of(traced.communication_ns, 'ns')} a step in all{hidden})"
     )
 
 
 def _scaling(result: Scaling) -> list[RenderableType]:
-    table = _table("ranks", "step", "speed-up", "efficiency", "1 − efficiency", "measured", "exposed", "")
+    table = _table("ranks", "step", "speed-up", "efficiency", "1 − efficiency", "sync", "exposed", "")
     for size in result.sizes:
         table.add_row(
             size.name,
@@ -82,8 +95,10 @@ def _scaling(result: Scaling) -> list[RenderableType]:
             _remark(size),
         )
     parts: list[RenderableType] = [
-        _line(f"{result.mode} scaling; T1 is {_base(result.base)}; overheads: derived, measured, traced"),
+        _line(f"{_MODES.get(result.mode, result.mode)}; T1, which all is held against, is {_base(result.base)}"),
         table,
+        Text(),
+        _line(_OVERHEADS, style="dim"),
     ]
     errors = [size for size in result.sizes if size.error]
     parts += [_failure(size.name, size.error) for size in errors if size.error]
@@ -97,13 +112,13 @@ def _scaling(result: Scaling) -> list[RenderableType]:
                 str(point.ranks), _ratio(point.speed_up), _share(point.efficiency), number_of(point.step_ns, "ns")
             )
         law = result.projection
+        name = "Amdahl's law" if law.model == "amdahl" else "the Universal Scalability Law"
+        head = f"Projection, not measured: {name}, {law.formula}; sigma {law.contention:.3g}, kappa {law.coherence:.3g}"
         parts += [
             Text(),
-            _line(
-                f"Projection, not measured ({law.model}: {law.formula}; sigma {law.contention:.4f}, "
-                f"kappa {law.coherence:.6f}), if {'; '.join(law.assumptions)}"
-            ),
+            _line(head),
             projected,
+            _line(f"Assumed: {'; '.join(law.assumptions)}.", style="dim"),
         ]
     return parts
 
@@ -140,8 +155,8 @@ def _buckets(result: Buckets) -> list[RenderableType]:
         hidden = traced.overlap_ratio if traced is not None else None
         table.add_row(
             variant.name,
-            _time(variant.step) if variant.state == "done" else "failed",
-            _difference(variant.difference, variant.beyond_chance),
+            _time(variant.step) if variant.step is not None else variant.state,
+            _difference(variant.difference),
             NOTHING if reduces is None else f"{reduces:.4g}",
             str(len(sizes)) if sizes else NOTHING,
             number_of(sizes[0], "bytes") if sizes else NOTHING,
@@ -150,7 +165,7 @@ def _buckets(result: Buckets) -> list[RenderableType]:
         )
     failed = [_failure(each.name, each.error) for each in result.variants if each.error]
     return [
-        _line(f"{result.wrapper.upper()} on {result.world_size} ranks"),
+        _line(f"{result.wrapper.upper()} on {counted(result.world_size, 'rank')}"),
         table,
         *failed,
         Text(),
@@ -160,20 +175,22 @@ def _buckets(result: Buckets) -> list[RenderableType]:
 
 def _binding(result: Binding) -> list[RenderableType]:
     host = result.topology
-    table = _table("", "step", "difference", "launch", "CPUs of each rank")
+    launched = any(variant.launch_latency is not None for variant in result.variants)  # not on the CPU
+    table = _table("", "step", "difference", *(["launch"] if launched else []), "CPUs of each rank")
     for variant in result.variants:
         table.add_row(
             variant.name,
-            _time(variant.step) if variant.state == "done" else "failed",
-            _difference(variant.difference, variant.beyond_chance),
-            _time(variant.launch_latency),
+            _time(variant.step) if variant.step is not None else variant.state,
+            _difference(variant.difference),
+            *([_time(variant.launch_latency)] if launched else []),
             plain(" : ".join(variant.cpus) or "any"),
         )
     failed = [_failure(each.name, each.error) for each in result.variants if each.error]
     parts: list[RenderableType] = [
         _line(
-            f"{result.world_size} ranks on {host.cores} cores (CPUs {host.cpus}), {host.sockets} sockets, "
-            f"{len(host.nodes)} NUMA nodes, {len(host.devices)} devices"
+            f"{counted(result.world_size, 'rank')} on {counted(host.cores, 'core')} (CPUs {host.cpus}), "
+            f"{counted(host.sockets, 'socket')}, {counted(len(host.nodes), 'NUMA node')}, "
+            f"{counted(len(host.devices), 'device') if host.devices else 'no device'}"
         ),
         table,
         *failed,
@@ -181,7 +198,7 @@ def _binding(result: Binding) -> list[RenderableType]:
         _advice(result.recommendation),
     ]
     for variant in result.variants:
-        if variant.cpus and variant.state == "done":
+        if variant.cpus and variant.step is not None:
             parts += [Text(), _line(f"{variant.name}:", bold=True)]
             parts += [_line(f"  {name}: {text}") for name, text in variant.flags.items()]
     return parts
@@ -194,12 +211,13 @@ def _profiler(result: ProfilerCost) -> list[RenderableType]:
         table.add_row(
             variant.name,
             _time(variant.step),
-            _difference(variant.cost, variant.beyond_chance),
+            _difference(variant.cost),
             NOTHING if variant.stop is None else number_of(variant.stop.median_ns, "ns"),
             NOTHING if variant.save is None else number_of(variant.save.median_ns, "ns"),
             NOTHING if size is None else number_of(size, "bytes"),
         )
-    return [_line(f"{result.world_size} ranks"), table]
+    head = f"What profiling costs on {counted(result.world_size, 'rank')}, {result.setting.device or 'device unknown'}"
+    return [_line(head), table]
 
 
 def _advice(advice: Recommendation) -> RenderableType:
@@ -210,9 +228,10 @@ def _setting(setting: Setting) -> list[RenderableType]:
     load = "" if setting.load is None else f"; load average before {setting.load:g}"
     lines = [
         f"± is the {100 * setting.confidence:.0f} % interval: {setting.method}.",
-        f"{setting.repeats} jobs of each kind, {setting.blocks} blocks of {setting.block_steps} steps, "
-        f"{setting.settle_steps} to settle, {setting.warmup_steps} of warm-up; seed {setting.seed}; "
-        f"clock: {setting.clock}{load}.",
+        f"{counted(setting.repeats, 'job')} of each kind; in each {counted(setting.warmup_steps, 'step')} of warm-up, "
+        f"then {counted(setting.blocks, 'block')} of each condition: {counted(setting.settle_steps, 'step')} to "
+        f"settle, {setting.block_steps} that count{'s' * (setting.block_steps == 1)}; seed {setting.seed}; clock: "
+        f"{setting.clock}{load}.",
         *setting.notes,
     ]
     return [Text(), *(_line(line, style="dim") for line in lines)]
@@ -250,6 +269,20 @@ def _time(time: Time | None) -> str:
     return number_of(time.median_ns, "ns") + ("" if half is None else f" ± {number_of(half, 'ns')}")
 
 
+def _cost(difference: Time) -> str:
+    half = half_width(difference.low_ns, difference.high_ns)
+    return _signed(difference.median_ns) + ("" if half is None else f" ± {number_of(half, 'ns')}")
+
+
+def _apart(on: Time, off: Time) -> str:
+    """The difference of two times, where their intervals allow one."""
+    halves = half_width(on.low_ns, on.high_ns), half_width(off.low_ns, off.high_ns)
+    difference = on.median_ns - off.median_ns
+    if halves[0] is not None and halves[1] is not None and abs(difference) <= math.hypot(halves[0], halves[1]):
+        return "within noise"
+    return _signed(difference)
+
+
 def _signed(ns: float) -> str:
     return ("+" if ns > 0 else "−" if ns < 0 else "") + number_of(abs(ns), "ns")
 
@@ -265,16 +298,24 @@ def _ratio(share: Share | None) -> str:
     if share is None:
         return NOTHING
     half = half_width(share.low, share.high)
-    return f"{share.value:.2f}" + ("" if half is None else f" ± {half:.2f}")
+    return _minus(f"{share.value:.2f}") + ("" if half is None else f" ± {half:.2f}")
 
 
-def _difference(share: Share | None, beyond: bool | None) -> str:
+def _difference(share: Share | None) -> str:
+    """To the base: a number only where it is more than noise, or how large the noise is."""
     if share is None:
         return NOTHING
     half = half_width(share.low, share.high)
-    told = f"{100 * share.value:+.1f} %" + ("" if half is None else f" ± {100 * half:.1f}")
-    return told + (" chance" if beyond is False else "")
+    if half is None:
+        return "too few blocks"
+    if beyond_chance(share):
+        return _minus(f"{100 * share.value:+.1f} % ± {100 * half:.1f}")
+    return f"within noise ± {100 * half:.1f} %"
 
 
 def _percent(value: float) -> str:
-    return f"{100 * value:.1f} %"
+    return _minus(f"{100 * value:.1f} %")
+
+
+def _minus(number: str) -> str:
+    return number.replace("-", "\N{MINUS SIGN}")

@@ -10,12 +10,10 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-import polars as pl
-
 from rankscope.errors import RankscopeError
 from rankscope.pipeline import Run
-from rankscope.report.summary import ANALYSES, PARTS, memory, slowest
-from rankscope.report.words import cell, number_of, plain, ranks_text
+from rankscope.report.summary import ANALYSES, PARTS, mean_basis, memory, slowest, step_basis
+from rankscope.report.words import cell, numbered, percent, plain, saving_of
 from rankscope.results import Finding
 
 # As the page has them; on light and on dark.
@@ -32,11 +30,11 @@ def run_html(run: Run) -> str:
         hint = f"<br>→ {_text(error.hint, 2000)}" if error.hint else ""
         return f"<div><b>{_text(error.path or run.path, 400)}</b>: {_text(error.what, 2000)}{hint}</div>"
     parts = [f"<p><b>{_text(about['name'] or about['path'], 200)}</b><br>{_head(about)}</p>"]
-    if "overview" in results and "step_time" in results:
-        parts.append(_step(results["overview"].frame.row(0, named=True), results["step_time"].frame))
-    facts = {"Stragglers": slowest(results), "Memory": memory(results.get("memory"))}
+    if "overview" in results:
+        parts.append(_step(results["overview"].frame.row(0, named=True)))
+    facts = {"Stragglers": slowest(results, about["steps"]), "Memory": memory(results.get("memory"))}
     parts.append(_table([(f"<b>{name}</b>", escape(said.plain[12:].strip())) for name, said in facts.items()]))
-    parts.append(_findings(findings))
+    parts.append(_findings(findings, about["steps"]))
     return f"<div>{''.join(parts)}</div>"
 
 
@@ -54,33 +52,34 @@ def _table(rows: Sequence[Sequence[str]]) -> str:
 
 def _head(about: Mapping[str, Any]) -> str:
     size = f" of {about['world_size']}" if about["world_size"] else ""
-    told = [f"ranks {_text(ranks_text(about['ranks']))}{size}"]
+    told = [escape(numbered("rank", about["ranks"])) + size]
     if about["steps"]:
-        told.append(f"steps {_text(ranks_text(about['steps']), 80)}")
+        told.append(escape(numbered("step", about["steps"], limit=80)))
     told += [", ".join(_text(value, 60) for value in about[key][:4]) for key in ("devices", "hosts") if about[key]]
     return " · ".join(told)
 
 
-def _step(overview: Mapping[str, Any], steps: pl.DataFrame) -> str:
-    """How long a step takes, and its parts as bars: of all ranks' and steps' time together."""
-    how = "the slowest rank's, median over steps" if overview["ranks"] > 1 else "median over steps"
-    rows = [("<b>Step</b>", f"<b>{_text(cell(overview['step_ns'], 'ns'))}</b>", "", escape(how))]
-    whole = int(steps["window_ns"].sum() or 0)
-    for (columns, label, _, _), colour in zip(PARTS, _COLOURS, strict=True):
+def _step(overview: Mapping[str, Any]) -> str:
+    """How long a step takes, and the mean step's parts as bars."""
+    rows = [("<b>Step</b>", f"<b>{_text(cell(overview['step_ns'], 'ns'))}</b>", "", escape(step_basis(overview)))]
+    whole = overview["mean_step_ns"]
+    if whole:
+        rows.append((escape(f"{mean_basis(overview)}:".capitalize()), cell(whole, "ns"), "", ""))
+    for (column, label, _, _), colour in zip(PARTS, _COLOURS, strict=True):
         if not whole:
             break
-        time = sum(int(steps[name].sum() or 0) for name in columns)
-        bar = f'<div style="background:{colour};height:0.8em;width:{round(200 * time / whole)}px"></div>'
-        rows.append((escape(label), cell(round(time / steps.height), "ns"), cell(time / whole, "ratio"), bar))
+        share = overview[column] / whole
+        bar = f'<div style="background:{colour};height:0.8em;width:{round(200 * share)}px"></div>'
+        rows.append((escape(label), cell(overview[column], "ns"), escape(percent(share)), bar))
     return _table(rows)
 
 
-def _findings(findings: Sequence[Finding]) -> str:
+def _findings(findings: Sequence[Finding], steps: Sequence[int]) -> str:
     if not findings:
         return "<p>Nothing stands out: no rule speaks.</p>"
     items = []
     for finding in findings[:_SHOWN]:
-        saving = f" (saves up to {number_of(finding.saving_ns, 'ns')} a step)" if finding.saving_ns else ""
+        saving = saving_of(finding, steps)
         advice = f"<br>→ {_text(finding.advice, 1000)}" if finding.advice and finding.severity != "info" else ""
         items.append(f"<li><b>{finding.severity}</b> {_text(finding.title, 400)}{escape(saving)}{advice}</li>")
     left = len(findings) - len(items)

@@ -7,6 +7,7 @@ stands here is a figure of an analysis; `rankscope findings` and `rankscope anal
 from __future__ import annotations
 
 import os
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,26 +18,32 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rankscope.pipeline import Run
+from rankscope.primitives.causes import CAUSES
 from rankscope.report.terminal import COLOURS
-from rankscope.report.words import cell, number_of, plain, ranks_text
+from rankscope.report.words import cell, number_of, numbered, of_each, percent, plain, saving_of
 from rankscope.results import Finding, Result
+from rankscope.rundir.plurals import counted
 
 LINES, COLUMNS = 24, 100
-ANALYSES = ("overview", "step_time", "stragglers", "memory")
+ANALYSES = ("overview", "stragglers", "memory")
 
-# Each with a shade of its own: a pipe, a log and some eyes have no colours.
+# Of the mean step. Each with a shade of its own: a pipe, a log and some eyes have no colours.
 PARTS = (
-    (("compute_ns",), "compute", "green", "█"),
-    (("exposed_communication_ns",), "exposed communication", "red", "▒"),
-    (("exposed_memcpy_ns", "exposed_memset_ns"), "copies", "magenta", "▓"),
-    (("data_loading_ns",), "waiting for data", "yellow", "▚"),
-    (("runtime_ns", "host_op_ns", "other_ns"), "idle otherwise", "bright_black", "·"),
+    ("compute_ns", "compute", "green", "█"),
+    ("exposed_communication_ns", "exposed communication", "red", "▒"),
+    ("exposed_copies_ns", "copies", "magenta", "▓"),
+    ("data_loading_ns", "waiting for data", "yellow", "▚"),
+    ("other_ns", "idle otherwise", "bright_black", "·"),
 )
+_UNITS = "(?:%|ns|µs|ms|s|B|kB|MB|GB|TB|GB/s)"
+_TOGETHER = "\N{NO-BREAK SPACE}"
 _LABEL = 12
 _BAR = 30
-# Ranks whose own work differs by less than this share of a step are even.
+# Ranks whose own work differs by less than this share of the mean step are even.
 _EVEN = 0.05
 _SHOWN = 3
+_TITLE = 3
+"""Lines that a finding's title, or the advice on the first, may take."""
 _LOST = 2
 
 
@@ -50,11 +57,14 @@ def summary(run: Run, width: int = 80) -> RenderableType:
     width = max(20, min(width, COLUMNS))
     results = run.attempt(*ANALYSES)
     findings = [finding for finding in run.diagnose() if finding not in run.loaded.findings]
-    lines = [*_head(run.about(), width), Text()]
-    if "overview" in results and "step_time" in results:
-        lines += _step(results["overview"].frame.row(0, named=True), results["step_time"].frame)
-    lines += [slowest(results), memory(results.get("memory")), *_lost(run, width)]
-    lines += [Text(), *_findings(findings, LINES - 1 - len(lines), width)]
+    about = run.about()
+    steps = about["steps"]
+    lines = [*_head(about, width), Text()]
+    if "overview" in results:
+        lines += _folded(_step(results["overview"].frame.row(0, named=True)), width)
+    lines += _folded([slowest(results, steps), memory(results.get("memory"))], width)
+    lines += [*_lost(run, width), Text()]
+    lines += _findings(findings, steps, LINES - len(lines), width)
     for line in lines:
         line.no_wrap = True
         line.truncate(width, overflow="ellipsis")
@@ -64,11 +74,9 @@ def summary(run: Run, width: int = 80) -> RenderableType:
 def _head(about: Mapping[str, Any], width: int) -> list[Text]:
     """What the run is."""
     ranks, size, steps = about["ranks"], about["world_size"], about["steps"]
-    told = [
-        f"rank{'' if len(ranks) == 1 else 's'} {plain(ranks_text(ranks), limit=40)}" + (f" of {size}" if size else "")
-    ]
+    told = [numbered("rank", ranks, limit=40) + (f" of {size}" if size else "")]
     if steps:
-        told.append(f"step{'' if len(steps) == 1 else 's'} {plain(ranks_text(steps), limit=24)}")
+        told.append(numbered("step", steps, limit=24))
     for key in ("devices", "hosts"):
         values = about[key]
         more = f" and {len(values) - 2} more" if len(values) > 2 else ""
@@ -91,58 +99,77 @@ def _line(label: str, *said: tuple[str, str] | str) -> Text:
     return line
 
 
-def _step(overview: Mapping[str, Any], steps: pl.DataFrame) -> list[Text]:
-    """How long a step takes, and where that goes: of all ranks' and steps' time together."""
+def step_basis(overview: Mapping[str, Any]) -> str:
+    """What the step time is the step time of."""
     count = overview["steps"]
-    how = "of the slowest rank" if overview["ranks"] > 1 else ""
-    over = f"median over {count} step{'' if count == 1 else 's'}" if count else "the whole file: no ProfilerStep# in it"
-    lines = [_line("step", (cell(overview["step_ns"], "ns"), "bold"), "  " + ", ".join(filter(None, (how, over))))]
-    whole = int(steps["window_ns"].sum() or 0)
+    rank = "of the slowest rank" if overview["ranks"] > 1 else ""
+    over = "the whole of the traces: they mark no step"
+    if count:
+        over = f"median over {counted(count, 'step')}" if count > 1 else "the only step"
+    return ", ".join(filter(None, (rank, over)))
+
+
+def mean_basis(overview: Mapping[str, Any]) -> str:
+    """What the parts of a step are the parts of: with their amounts, what the shares are of."""
+    over = ["ranks"] if overview["ranks"] > 1 else []
+    over += ["steps"] if overview["steps"] > 1 else []
+    return f"mean over {' and '.join(over)}" if over else "of this"
+
+
+def _step(overview: Mapping[str, Any]) -> list[Text]:
+    """How long a step takes, and where that goes: of all ranks' and steps' time together."""
+    lines = [_line("step", (cell(overview["step_ns"], "ns"), "bold"), f"  {step_basis(overview)}")]
+    whole = overview["mean_step_ns"]
     if not whole:
         return lines
-    if overview["ranks"] > 1:
-        lines.append(Text("  mean over all ranks and steps:", style="dim"))
-    first = len(lines)
-    for columns, label, colour, shade in PARTS:
-        time = sum(int(steps[name].sum() or 0) for name in columns)
-        bar = shade * round(_BAR * time / whole)
+    basis = mean_basis(overview)
+    lines.append(Text(f"  {basis}, of {cell(whole, 'ns')}:" if basis != "of this" else "  of this:", style="dim"))
+    for column, label, colour, shade in PARTS:
+        share = overview[column] / whole
         line = Text(f"  {label:<22}")
-        line.append(f"{cell(time / whole, 'ratio'):>7}  {cell(round(time / steps.height), 'ns'):>8}  ", style="bold")
-        line.append(bar, style=colour)
+        line.append(f"{percent(share):>8}  {cell(overview[column], 'ns'):>8}  ", style="bold")
+        line.append(shade * round(_BAR * share), style=colour)
         lines.append(line)
     if overview["overlap_ratio"] is not None:
-        lines[first + 1].append(f" overlap {cell(overview['overlap_ratio'], 'ratio')}", style="dim")
+        hidden = percent(overview["overlap_ratio"]) if overview["overlap_ratio"] else "none"
+        lines.append(_line("overlap", (hidden, "bold"), " of the whole traces’ communication is hidden by compute"))
     return lines
 
 
-def slowest(results: Mapping[str, Result]) -> Text:
-    """Which ranks hold the others up, and why; else whether they are even."""
+def slowest(results: Mapping[str, Result], steps: Sequence[int]) -> Text:
+    """Which ranks hold the others up, and why; else whether they are even.
+
+    Args:
+        steps: the run's; without any, figures are of the window.
+    """
+    each = of_each(steps)
     overview = results["overview"].frame.row(0, named=True) if "overview" in results else {}
     if overview.get("ranks") == 1:
         return _line("stragglers", ("one rank: nothing to compare it with", "dim"))
     if "stragglers" in results:
         found = results["stragglers"].frame.filter(pl.col("cause").is_not_null())
-        found = found.sort(pl.col("saving_ns").fill_null(-1), descending=True)
+        # As the analysis's own sentence has it.
+        found = found.sort("waited_ns", "saving_ns", "rank", descending=[True, True, False], nulls_last=True)
         if found.height:
             row = found.row(0, named=True)
-            saving = f", costs up to {number_of(row['saving_ns'], 'ns')} a step" if row["saving_ns"] else ""
+            saving = f", costs up to {number_of(row['saving_ns'], 'ns')} {each}" if row["saving_ns"] else ""
             others = [rank for rank in found["rank"].to_list() if rank != row["rank"]]
-            more = (
-                f"; also rank{'' if len(others) == 1 else 's'} {plain(ranks_text(others), limit=40)}" if others else ""
-            )
+            more = f"; also {numbered('rank', others, limit=40)}" if others else ""
             return _line(
                 "stragglers",
                 (f"rank {row['rank']}", "bold red"),
-                f": {plain(row['cause'], limit=60).replace('_', ' ')}{saving}{more}",
+                f": {plain(CAUSES.get(row['cause'], row['cause']), limit=60)}{saving}{more}",
             )
-    rank, margin, whole = (overview.get(name) for name in ("slowest_rank", "slowest_margin_ns", "step_ns"))
-    if isinstance(rank, int) and isinstance(margin, int) and isinstance(whole, int):
-        if margin > _EVEN * whole:
-            return _line(
-                "stragglers", (f"rank {rank}", "bold"), f" works {cell(margin, 'ns')} a step more than the others"
-            )
-        return _line("stragglers", f"none: rank {rank} works most, by {cell(margin, 'ns')} a step")
-    return _line("stragglers", ("not compared", "dim"))
+    rank, margin, share = (overview.get(f"slowest_{name}") for name in ("rank", "margin_ns", "margin_share"))
+    if not isinstance(rank, int) or not isinstance(margin, int) or not isinstance(share, float):
+        return _line("stragglers", ("not compared", "dim"))
+    amount = f"{cell(margin, 'ns')} {each}"
+    if share > _EVEN:
+        said = f" works {amount} ({percent(share)}) more than the others"
+        return _line("stragglers", (f"rank {rank}", "bold"), said)
+    if margin <= 0:
+        return _line("stragglers", "none: all ranks work alike")
+    return _line("stragglers", f"none: rank {rank} works longest, by {amount} ({percent(share)})")
 
 
 def memory(result: Result | None) -> Text:
@@ -191,23 +218,23 @@ def _lost(run: Run, width: int) -> list[Text]:
     return lines
 
 
-def _findings(findings: Sequence[Finding], room: int, width: int) -> list[Text]:
-    """The worst finding with its advice, the next by title, as far as there is room."""
+def _findings(findings: Sequence[Finding], steps: Sequence[int], room: int, width: int) -> list[Text]:
+    """The worst finding with its advice, then the next by title: as many as there is room for, each said in full."""
     if not findings:
         return [Text("Nothing stands out: no rule speaks.")]
     lines: list[Text] = []
     shown = 0
     for finding in findings[:_SHOWN]:
-        saving = f" (saves up to {number_of(finding.saving_ns, 'ns')} a step)" if finding.saving_ns else ""
-        lines_for = 1 if shown else 2
-        # What is cut is the title, never the number behind it.
-        title = plain(finding.title, limit=max(8, lines_for * (width - 8) - len(saving) - 8 * (lines_for - 1)))
-        own = _wrapped(f"{finding.severity:<8}", title + saving, width, lines_for)
+        saving = saving_of(finding, steps)
+        # What is cut of a title that is a novel is its end, never the number behind it.
+        title = plain(finding.title, limit=max(8, _TITLE * (width - 16) - len(saving)))
+        own = _wrapped(f"{finding.severity:<8}", title + saving, width, _TITLE)
         own[0].stylize(COLOURS[finding.severity], 0, len(finding.severity))
-        if not shown and finding.advice:
-            own += _wrapped("      → ", plain(finding.advice, limit=1000), width, 3)
-        if len(lines) + len(own) >= room:
+        left = room - 1 - len(lines) - len(own)
+        if left < 0 and shown:
             break
+        if not shown and finding.advice and left > 0:
+            own += _wrapped("      → ", plain(finding.advice, limit=1000), width, min(_TITLE, left))
         lines += own
         shown += 1
     left = len(findings) - shown
@@ -215,7 +242,26 @@ def _findings(findings: Sequence[Finding], room: int, width: int) -> list[Text]:
     return lines
 
 
+def _folded(lines: Sequence[Text], width: int) -> list[Text]:
+    """Lines that find no room go on below, under what they say; bars do not come into it."""
+    folded = []
+    for line in lines:
+        cut = line.plain.rfind(" ", _LABEL + 8, width + 1) if cell_len(line.plain) > width else -1
+        if cut < 0:
+            folded.append(line)
+            continue
+        head, rest = line.divide([cut + 1])
+        head.rstrip()
+        folded += [head, Text(" " * _LABEL).append_text(rest)]
+    return folded
+
+
 def _wrapped(head: str, text: str, width: int, most: int) -> list[Text]:
     """A text after a head, in no more than some lines."""
-    parts = textwrap.wrap(text, max(8, width - len(head)), max_lines=most, placeholder=" …")
-    return [Text((head if place == 0 else " " * len(head)) + part) for place, part in enumerate(parts or [""])]
+    # A number stays with its unit.
+    together = re.sub(rf"(?<=\d) (?={_UNITS}(?!\w))", _TOGETHER, text)
+    parts = textwrap.wrap(together, max(8, width - len(head)), max_lines=most, placeholder=" …")
+    return [
+        Text((head if place == 0 else " " * len(head)) + part.replace(_TOGETHER, " "))
+        for place, part in enumerate(parts or [""])
+    ]

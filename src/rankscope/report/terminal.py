@@ -9,8 +9,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rankscope.report.words import cell, number_of, plain, ranks_text
+from rankscope.report.words import cell, number_of, numbered, plain, saving_of
 from rankscope.results import Column, Finding, Result
+from rankscope.rundir.plurals import counted
 
 COLOURS = {"error": "bold red", "warning": "bold yellow", "info": "cyan"}
 _WIDTH = 80
@@ -52,7 +53,7 @@ def result_table(result: Result, limit: int | None = None, width: int = _WIDTH) 
         parts.append(table)
     left = result.frame.height - shown.height
     if left > 0:
-        parts.append(Text(f"… {left} more rows: --limit 0 shows all", style="dim"))
+        parts.append(Text(f"… {counted(left, 'more row')}: --limit 0 shows all", style="dim"))
     silent = [heading for heading, column in zip(_headings(present), present, strict=True) if column not in columns]
     if silent:
         parts.append(Text(f"no value in any row: {', '.join(silent)}", style="dim"))
@@ -106,11 +107,8 @@ def findings_list(findings: Sequence[Finding], steps: Sequence[int], *, with_evi
     for finding in findings:
         line = Text(plain(finding.title, limit=400))
         if finding.ranks:
-            which = "rank" if len(finding.ranks) == 1 else "ranks"
-            line.append(f"  ({which} {plain(ranks_text(finding.ranks), limit=60)})", style="dim")
-        if finding.saving_ns:
-            of = "a step" if steps else "of the window"
-            line.append(f"  (at most {number_of(finding.saving_ns, 'ns')} {of})", style="bold")
+            line.append(f" ({numbered('rank', finding.ranks, limit=60)})", style="dim")
+        line.append(saving_of(finding, steps), style="bold")
         table.add_row(Text(finding.severity, style=COLOURS[finding.severity]), line)
         for each in finding.evidence if with_evidence else ():
             value = plain(each.value, limit=200) if isinstance(each.value, str) else number_of(each.value, each.unit)

@@ -7,7 +7,8 @@ the backward beside which the rest could run.
 Too small: more buckets a step than 25 MiB would need, mostly under 1 MB, with time that nothing hides. The saving is
 that time less the share that as many buckets as are needed would keep.
 
-Both are means over steps on the rank that has most. On the CPU compute and communication share the cores: the bound is
+Waiting for a later rank is left out of both, as far as it is known (`collectives`): no size of buckets mends it. Both
+are medians over steps on the rank that has most. On the CPU compute and communication share the cores: the bound is
 seldom reached there. Sizes need `record_shapes` where the library writes none (Gloo).
 """
 
@@ -32,6 +33,7 @@ def find(inputs: Inputs) -> list[Finding]:
     known = frame.filter(pl.col("bytes").is_not_null() & pl.col("duration_ns").is_not_null())
     if known.is_empty():
         return []
+    known = _without_waits(known, inputs.results.get("collectives"))
     steps = (
         known.sort("bucket")
         .group_by("rank", "window", "step")
@@ -60,11 +62,12 @@ def find(inputs: Inputs) -> list[Finding]:
             .alias("small")
         )
     )
-    means = steps.group_by("rank").agg(
-        pl.col("large", "small", "buckets", "bytes", "tail", "exposed", "last", "backward").mean()
+    # As a step's length is: one in which others had the cores or the network must not weigh in alone.
+    usual = steps.group_by("rank").agg(
+        pl.col("large", "small", "buckets", "bytes", "tail", "exposed", "last", "backward").median()
     )
     large, small = (
-        means.sort(kind, "rank", descending=[True, False]).row(0, named=True) for kind in ("large", "small")
+        usual.sort(kind, "rank", descending=[True, False]).row(0, named=True) for kind in ("large", "small")
     )
     kind, worst = ("large", large) if large["large"] >= small["small"] else ("small", small)
     saving = round(worst[kind])
@@ -81,15 +84,17 @@ def find(inputs: Inputs) -> list[Finding]:
             rule.name,
             severity,
             title,
-            ranks=worth_it(dict(means.select("rank", kind).iter_rows()), step),
+            ranks=worth_it(dict(usual.select("rank", kind).iter_rows()), step),
             steps=steps_of(inputs),
             evidence=(
                 Evidence(f"buckets {unit.rate}", round(worst["buckets"]), "count"),
                 Evidence(f"gradients {unit.rate}", round(worst["bytes"]), "bytes"),
                 Evidence("last bucket", round(worst["last"]), "bytes"),
-                Evidence("it goes on after the backward's compute for", round(worst["tail"] or 0), "ns"),
+                Evidence(
+                    "it goes on after the backward's compute, without waiting, for", round(worst["tail"] or 0), "ns"
+                ),
                 Evidence("backward", round(worst["backward"] or 0), "ns"),
-                Evidence(f"exposed, all buckets, {unit.per}", round(worst["exposed"]), "ns"),
+                Evidence(f"exposed, all buckets, without waiting, {unit.per}", round(worst["exposed"]), "ns"),
             ),
             saving_ns=saving,
             advice=(
@@ -101,4 +106,16 @@ def find(inputs: Inputs) -> list[Finding]:
     ]
 
 
-rule = Rule("bucket_size", __doc__, ("step_time", "ddp_buckets"), find)
+def _without_waits(buckets: pl.DataFrame, collectives: pl.DataFrame | None) -> pl.DataFrame:
+    """Buckets with tail_ns and exposed_ns less what of them is waiting for a later rank, which comes first."""
+    if collectives is None or collectives.is_empty():
+        return buckets
+    where = ["rank", "window", "start_ns", "duration_ns"]
+    waits = collectives.drop_nulls("wait_ns").group_by(where).agg(pl.col("wait_ns").max())
+    transfer = pl.col("duration_ns") - pl.col("wait_ns").fill_null(0)
+    return buckets.join(waits, on=where, how="left", maintain_order="left").with_columns(
+        pl.min_horizontal(name, transfer).alias(name) for name in ("tail_ns", "exposed_ns")
+    )
+
+
+rule = Rule("bucket_size", __doc__, ("step_time", "ddp_buckets", "collectives"), find)

@@ -7,7 +7,7 @@ is that time on the rank that has most of it: a loader that is always ready woul
 from __future__ import annotations
 
 from rankscope.results import Evidence, Finding, Inputs, Rule
-from rankscope.rules.measures import mean_per_step, severity_of, spoken, step_ns, steps_of
+from rankscope.rules.measures import mean_per_step, on_worst, severity_of, spoken, step_ns, steps_of
 
 
 def find(inputs: Inputs) -> list[Finding]:
@@ -23,7 +23,7 @@ def find(inputs: Inputs) -> list[Finding]:
         Finding(
             rule.name,
             severity,
-            f"Data loading holds up {unit.each} by {100 * loading[worst] / step:.0f} %",
+            f"The device waits for data {unit.share(loading[worst], step)}{on_worst(inputs, worst, ranks)}",
             ranks=ranks,
             steps=steps_of(inputs),
             evidence=(

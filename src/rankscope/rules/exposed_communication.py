@@ -58,7 +58,7 @@ def find(inputs: Inputs) -> list[Finding]:
         Finding(
             rule.name,
             severity,
-            f"Communication that compute could hide takes {100 * saving / step:.0f} % of {unit.whole}",
+            f"Communication that compute could hide takes {unit.share(saving, step)}",
             ranks=tuple(means.filter(pl.col("saving") >= _WORST_SHARE * step)["rank"].to_list()),
             steps=steps_of(inputs),
             evidence=tuple(evidence),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.results import Evidence, Finding, Inputs, Rule
-from rankscope.rules.measures import per_step, severity_of, spoken, step_ns, steps_of, worth_it
+from rankscope.rules.measures import on_worst, per_step, severity_of, spoken, step_ns, steps_of, worth_it
 
 RANGE = "gc: generation "
 
@@ -28,17 +28,19 @@ def find(inputs: Inputs) -> list[Finding]:
     if worst is None or severity is None:
         return []
     mine = own.filter(pl.col("rank") == worst)
+    ranks = worth_it(savings, step)
     return [
         Finding(
             rule.name,
             severity,
-            f"Python's garbage collection takes {100 * savings[worst] / step:.0f} % of {unit.whole}",
-            ranks=worth_it(savings, step),
+            f"Python's garbage collection takes {unit.share(savings[worst], step)}{on_worst(inputs, worst, ranks)}",
+            ranks=ranks,
             steps=steps_of(inputs),
             evidence=(
                 Evidence(f"time in collections, {unit.per}, at worst", savings[worst], "ns"),
                 Evidence("collections", int(mine["calls"].sum()), "count"),
                 Evidence("the longest", int(mine["max_ns"].to_numpy().max()), "ns"),
+                Evidence(unit.length, step, "ns"),
             ),
             saving_ns=savings[worst],
             advice=(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.results import Evidence, Finding, Inputs, Rule
-from rankscope.rules.measures import severity_of, spoken, step_ns, steps_of, worth_it
+from rankscope.rules.measures import on_worst, severity_of, spoken, step_ns, steps_of, worth_it
 
 
 def find(inputs: Inputs) -> list[Finding]:
@@ -40,12 +40,14 @@ def find(inputs: Inputs) -> list[Finding]:
     doing = _doing(inputs, worst["rank"])
     if doing is not None:
         evidence.append(Evidence("most of the device's idle time that operators explain is in", doing))
+    ranks = worth_it(dict(means.select("rank", "late_ns").iter_rows()), step)
+    whose = on_worst(inputs, worst["rank"], ranks)
     return [
         Finding(
             rule.name,
             severity,
-            f"The device waits {100 * saving / step:.0f} % of {unit.whole} for the host to launch",
-            ranks=worth_it(dict(means.select("rank", "late_ns").iter_rows()), step),
+            f"The device waits for the host to launch {unit.share(saving, step)}{whose}",
+            ranks=ranks,
             steps=steps_of(inputs),
             evidence=tuple(evidence),
             saving_ns=saving,

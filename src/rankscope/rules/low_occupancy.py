@@ -13,6 +13,7 @@ import polars as pl
 from rankscope.primitives.kernels import COMPUTE
 from rankscope.results import Evidence, Finding, Inputs, Rule
 from rankscope.rules.measures import per_step, severity_of, spoken, step_ns, steps_of, worth_it
+from rankscope.rundir.plurals import counted
 
 _LONG_NS = 10_000
 _SHOWN = 3
@@ -39,7 +40,7 @@ def find(inputs: Inputs) -> list[Finding]:
     shown = few.filter(pl.col("rank") == worst).sort("lost", "name", descending=[True, False]).head(_SHOWN)
     evidence = [Evidence(f"device time without blocks, {unit.per}, at worst", savings[worst], "ns")]
     for row in shown.iter_rows(named=True):
-        said = f"{row['name'][:120]}: {row['blocks_per_sm']:.2f} blocks per SM, {row['calls']} calls"
+        said = f"{row['name'][:120]}: {row['blocks_per_sm']:.2f} blocks per SM, {counted(row['calls'], 'call')}"
         evidence.append(Evidence(said, row["total_ns"], "ns"))
     return [
         Finding(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -66,9 +66,32 @@ class Spoken:
     rate: str
     length: str
 
+    def share(self, amount: float, step: int) -> str:
+        """How much of a step, or of the window, something takes: `26 % of a step`; where it is more, how many times.
 
-_STEP = Spoken("step", "a step", "each step", "per step", "a step", "step time")
-_WINDOW = Spoken("window", "the window", "the window", "in the window", "in the window", "window")
+        Args:
+            amount: ns.
+            step: ns, more than 0; it stands among the finding's evidence (`length`), so that the two can be divided.
+        """
+        if amount > step:
+            return f"{amount / step:.1f} times as long as {self.whole}"
+        return f"{100 * amount / step:.0f} % of {self.whole}"
+
+
+def on_worst(inputs: Inputs, rank: int, ranks: Sequence[int]) -> str:
+    """Whose figure it is that a title gives: empty in a run of one rank.
+
+    Args:
+        rank: the rank that has most.
+        ranks: those that the finding is about.
+    """
+    if len({info.rank for info in inputs.traces}) < 2:
+        return ""
+    return f" on rank {rank}" if tuple(ranks) == (rank,) else f" at worst, on rank {rank}"
+
+
+_STEP = Spoken("step", "a step", "each step", "per step", "a step", "step time (median, slowest rank)")
+_WINDOW = Spoken("window", "the window", "the window", "in the window", "in the window", "window (slowest rank)")
 
 
 def spoken(inputs: Inputs) -> Spoken:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.results import Evidence, Finding, Inputs, Rule
-from rankscope.rules.measures import severity_of, spoken, step_ns, steps_of
+from rankscope.rules.measures import on_worst, severity_of, spoken, step_ns, steps_of
 
 
 def find(inputs: Inputs) -> list[Finding]:
     """One finding for the run."""
     step, frame = step_ns(inputs), inputs.results.get("copies")
     unit = spoken(inputs)
-    if frame is None:
+    if frame is None or step is None:
         return []
     pageable = frame.filter(pl.col("pageable").fill_null(False))
     if pageable.is_empty():
@@ -36,12 +36,15 @@ def find(inputs: Inputs) -> list[Finding]:
     ]
     if worst["bytes"] and worst["total_ns"]:
         evidence.append(Evidence("bandwidth", round(worst["bytes"] / worst["total_ns"], 2), "GB/s"))
+    evidence.append(Evidence(unit.length, step, "ns"))
+    ranks = tuple(sorted(by_rank.filter(pl.col("per_step_ns") >= worst["per_step_ns"] / 2)["rank"].to_list()))
+    whose = on_worst(inputs, worst["rank"], ranks)
     return [
         Finding(
             rule.name,
             severity,
-            f"Copies of pageable memory take {100 * worst['per_step_ns'] / (step or 1):.0f} % of {unit.whole}",
-            ranks=tuple(sorted(by_rank.filter(pl.col("per_step_ns") >= worst["per_step_ns"] / 2)["rank"].to_list())),
+            f"Copies of pageable memory take {unit.share(worst['per_step_ns'], step)}{whose}",
+            ranks=ranks,
             steps=steps_of(inputs),
             evidence=tuple(evidence),
             saving_ns=worst["per_step_ns"],

@@ -8,7 +8,7 @@ job, but the figures are of steps that are longer than its own, and short operat
 from __future__ import annotations
 
 from rankscope.results import Evidence, Finding, Inputs, Rule
-from rankscope.rules.measures import WARNING_SHARE, profiler_adds
+from rankscope.rules.measures import WARNING_SHARE, on_worst, profiler_adds
 
 
 def find(inputs: Inputs) -> list[Finding]:
@@ -19,12 +19,14 @@ def find(inputs: Inputs) -> list[Finding]:
     worst = max(sorted(shares), key=lambda rank: shares[rank], default=None)
     if worst is None or shares[worst] < WARNING_SHARE:
         return []
+    ranks = tuple(sorted(rank for rank, share in shares.items() if share >= WARNING_SHARE))
+    whose = on_worst(inputs, worst, ranks)
     return [
         Finding(
             rule.name,
             "info",
-            f"A recorded step takes {100 * shares[worst]:.0f} % longer than one that is not recorded",
-            ranks=tuple(sorted(rank for rank, share in shares.items() if share >= WARNING_SHARE)),
+            f"A recorded step takes {100 * shares[worst]:.0f} % longer than one that is not recorded{whose}",
+            ranks=ranks,
             evidence=(
                 Evidence("median step, not recorded", plain[worst] or 0, "ns"),
                 Evidence("more when recorded", added[worst], "ns"),

@@ -10,7 +10,8 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.results import Evidence, Finding, Inputs, Rule
-from rankscope.rules.measures import severity_of, spoken, step_ns, steps_of
+from rankscope.rules.measures import on_worst, severity_of, spoken, step_ns, steps_of
+from rankscope.rundir.plurals import counted
 
 _SHOWN = 3
 
@@ -19,7 +20,7 @@ def find(inputs: Inputs) -> list[Finding]:
     """One finding for the run, naming the places that cost most."""
     step, frame = step_ns(inputs), inputs.results.get("synchronization")
     unit = spoken(inputs)
-    if frame is None or frame.is_empty():
+    if frame is None or step is None or frame.is_empty():
         return []
     by_rank = (
         frame.group_by("rank").agg(pl.col("per_step_ns").sum()).sort("per_step_ns", "rank", descending=[True, False])
@@ -33,13 +34,17 @@ def find(inputs: Inputs) -> list[Finding]:
     for row in places.iter_rows(named=True):
         where = row["operator"] or "no operator"
         inside = f" in {row['range']}" if row["range"] else ""
-        evidence.append(Evidence(f"{row['call']} from {where}{inside}, {row['calls']} calls", row["per_step_ns"], "ns"))
+        calls = counted(row["calls"], "call")
+        evidence.append(Evidence(f"{row['call']} from {where}{inside}, {calls}", row["per_step_ns"], "ns"))
+    evidence.append(Evidence(unit.length, step, "ns"))
+    ranks = tuple(sorted(by_rank.filter(pl.col("per_step_ns") >= saving / 2)["rank"].to_list()))
+    whose = on_worst(inputs, worst, ranks)
     return [
         Finding(
             rule.name,
             severity,
-            f"Calls that wait for the device leave it idle for {100 * saving / (step or saving):.0f} % of {unit.whole}",
-            ranks=tuple(sorted(by_rank.filter(pl.col("per_step_ns") >= saving / 2)["rank"].to_list())),
+            f"Calls that wait for the device leave it idle for {unit.share(saving, step)}{whose}",
+            ranks=ranks,
             steps=steps_of(inputs),
             evidence=tuple(evidence),
             saving_ns=saving,

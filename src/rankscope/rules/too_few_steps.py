@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from rankscope.results import Evidence, Finding, Inputs, Rule
 from rankscope.rules.measures import steps_of
+from rankscope.rundir.plurals import counted
 
 ENOUGH = 3
 
@@ -22,7 +23,7 @@ def find(inputs: Inputs) -> list[Finding]:
     if len(steps) >= ENOUGH:
         return []
     count = len(steps)
-    title = f"Only {count} step{'' if count == 1 else 's'} recorded" if count else "No steps are marked in these traces"
+    title = f"Only {counted(count, 'step')} recorded" if count else "No steps are marked in these traces"
     return [
         Finding(
             rule.name,

@@ -20,7 +20,7 @@ import polars as pl
 
 from rankscope.ingest.task import ingest_trace
 from rankscope.primitives.intervals import Int64
-from rankscope.primitives.steps import host_steps, windows
+from rankscope.primitives.steps import step_windows
 from rankscope.store.beside import Beside, read_beside, write_beside
 from rankscope.store.cache import CachedTrace, DamagedTablesError
 from rankscope.timeline.clock import RankClock
@@ -224,19 +224,9 @@ def _extents(pointer: Int64, start: Int64, end: Int64) -> tuple[Int64, Int64]:
 
 def _steps(tables: Mapping[str, pl.DataFrame], clock: RankClock, window: int) -> list[list[int | None]]:
     """The windows of a file's steps, as `step_time` has them, on the run's clock."""
-    device, steps = tables["device_events"], host_steps(tables["annotations"])
+    steps, found = step_windows(tables["annotations"], tables["device_events"])
     if not steps.height:
         return []
-    launch = device["launch_ns"]
-    found = windows(
-        steps["start_ns"].to_numpy(),
-        steps["end_ns"].to_numpy(),
-        device["end_ns"].to_numpy(),
-        device["start_ns"].to_numpy(),
-        launch.fill_null(0).to_numpy(),
-        launch.is_not_null().to_numpy(),
-        device.select(pl.struct("device", "stream").rank("dense")).to_series().cast(pl.Int64).to_numpy(),
-    )
     begin, end = clock.run_time(window, found.start), clock.run_time(window, found.end)
     return [list(row) for row in zip(steps["step"].to_list(), begin.tolist(), end.tolist(), strict=True)]
 

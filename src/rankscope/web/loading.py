@@ -229,7 +229,7 @@ class LoadedRun:
         run.load()
         self.known_runs = run.loaded.known_runs
         self.findings = by_weight([*run.findings, *self._lost])
-        self.about = run.about()
+        self.about = {**run.about(), "written_by": run.written_by}
         self._read.set()
         self._tell(new=True)
         self._tell(phase="analysing")
@@ -285,7 +285,7 @@ class LoadedRun:
         finding = Finding(
             id="rank-not-drawn",
             severity="error",
-            title=f"rank {rank} could not be drawn: {said(error)}",
+            title=f"Rank {rank} could not be drawn: {said(error)}",
             ranks=(rank,),
             advice="rankscope cache --clear makes its tables anew.",
         )

@@ -305,5 +305,5 @@ def make(
 
 NO_WRAPPER = (
     "no DistributedDataParallel, FullyShardedDataParallel or fully_shard module was found: there is no gradient "
-    "synchronisation to switch off"
+    "synchronization to switch off"
 )

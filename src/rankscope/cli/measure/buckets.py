@@ -50,7 +50,7 @@ def buckets(
     folder = o.folder_of(output, "buckets")
     sampling = o.sampling_of(blocks, block_steps, settle, warmup, repeats, trace_steps, seed, limit, timeout)
     start = o.start_of(nproc, launcher, torchrun, oversubscribe)
-    with o.progress("buckets") as told:
+    with o.progress("buckets", folder, output) as told:
         result = measure_buckets(target, folder, start, factors, sampling, told)
     o.finish(result, folder, form)
 

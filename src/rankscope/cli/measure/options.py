@@ -15,17 +15,20 @@ import msgspec
 import typer
 from rich.console import Console
 from rich.status import Status
+from rich.text import Text
 
 from rankscope.cli.writing import show as show_text
 from rankscope.cli.writing import write
-from rankscope.errors import ConfigError
+from rankscope.errors import ConfigError, LaunchError
 from rankscope.launch.devices import accelerators
+from rankscope.measure.experiment import KEPT, finished_jobs
 from rankscope.measure.files import path_in
 from rankscope.measure.jobs import Start, Target, Told, target_of
 from rankscope.measure.results import AnyResult
 from rankscope.measure.sampling import Sampling
 from rankscope.report.measurements import measured
 from rankscope.report.words import plain
+from rankscope.rundir.manifest import redact
 
 
 class Format(str, Enum):
@@ -44,7 +47,12 @@ Words = Annotated[
 ]
 Output = Annotated[
     Path | None,
-    typer.Option("--output", "-o", metavar="DIR", help="Where results go. Default: rankscope_measure/NAME_{time}."),
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="DIR",
+        help="Where results go, and where the same command goes on from. Default: rankscope_measure/NAME_{time}.",
+    ),
 ]
 Nproc = Annotated[int | None, typer.Option("--nproc", min=1, help="Ranks. Default: one a device, or 2 on the CPU.")]
 Blocks = Annotated[int, typer.Option(help="Blocks of each condition in each job.", min=1)]
@@ -153,14 +161,48 @@ def sampling_of(
 
 
 @contextmanager
-def progress(name: str) -> Iterator[Told]:
-    """Says how far an experiment is: in one line of a terminal, or a line a job; and that it was interrupted."""
-    try:
-        with _progress(name) as told:
+def progress(name: str, folder: Path, output: Path | None) -> Iterator[Told]:
+    """Says how far an experiment is, in one line of a terminal or a line a job; and, where it is ended before its time,
+    what is kept and how to go on.
+
+    Args:
+        name: of the experiment.
+        folder: its output directory.
+        output: the one that was given, if one was.
+    """
+    with _progress(name) as told:
+        try:
             yield told
-    except (KeyboardInterrupt, SystemExit):
-        sys.stderr.write(f"{name}: interrupted; nothing more is run\n")
-        raise
+            return
+        except (KeyboardInterrupt, SystemExit):
+            _say(f"{name}: interrupted; nothing more is run")
+            _say_how_to_go_on(name, folder, output)
+            raise
+        except LaunchError:
+            _say_how_to_go_on(name, folder, output)
+            raise
+
+
+def _say_how_to_go_on(name: str, folder: Path, output: Path | None) -> None:
+    finished = finished_jobs(folder, name)
+    if finished:
+        kept = "1 finished job is kept" if finished == 1 else f"{finished} finished jobs are kept"
+        _say(f"{name}: {kept}\n  → to go on: {_again(name, folder, output)}")
+
+
+def _again(name: str, folder: Path, output: Path | None) -> str:
+    """The command line that goes on; in words where it holds what is not to be printed."""
+    words = sys.argv[1:]
+    if name not in words or redact(words) != words:
+        return f"the same command with -o {shlex.quote(str(folder))}"
+    if output is None:
+        at = words.index(name) + 1
+        words = [*words[:at], "-o", str(folder), *words[at:]]
+    return shlex.join(["rankscope", *words])
+
+
+def _say(text: str) -> None:
+    sys.stderr.write("\n".join(plain(line, limit=4000) for line in text.split("\n")) + "\n")
 
 
 @contextmanager
@@ -170,15 +212,20 @@ def _progress(name: str) -> Iterator[Told]:
         with Status(name, console=console) as status:
 
             def told(job: str, done: int, total: int, within: str) -> None:
+                if within == KEPT:
+                    console.print(plain(f"{name}: {job}"), markup=False)
+                    return
                 of = f"{done} of {total} jobs done; " if total else ""
-                status.update(plain(f"{name}: {of}{job} {within}"))
+                status.update(Text(plain(f"{name}: {of}{job} {within}")))
 
             yield told
         return
 
     def said(job: str, done: int, total: int, within: str) -> None:
-        if job and not within.startswith("round"):
-            sys.stderr.write(plain(f"{name}: {job} ({done + 1} of {max(total, done + 1)})") + "\n")
+        if within == KEPT or (job and not within):
+            _say(f"{name}: {job}")
+        elif job and not within.startswith("round"):
+            _say(f"{name}: {job} ({done + 1} of {max(total, done + 1)})")
 
     yield said
 
@@ -189,4 +236,4 @@ def finish(result: AnyResult, folder: Path, form: Format) -> None:
         write(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n", None)
         return
     show_text(measured(result), None)
-    sys.stderr.write(plain(f"written: {path_in(folder, result.measurement)}", limit=1000) + "\n")
+    _say(f"written: {path_in(folder, result.measurement)}")

@@ -24,7 +24,7 @@ def overhead(
     oversubscribe: o.Oversubscribe = False,
     form: o.Form = o.Format.table,
 ) -> None:
-    """What gradient synchronisation costs: the step with it and without, in one job, block by block in random order.
+    """What gradient synchronization costs: the step with it and without, in one job, block by block in random order.
 
     DDP and FSDP1 by no_sync, FSDP2 by set_requires_gradient_sync. Forward, backward and optimizer beside it, by the
     device's events on a GPU; and what a trace of the same job calls exposed communication.
@@ -33,6 +33,6 @@ def overhead(
     folder = o.folder_of(output, "overhead")
     sampling = o.sampling_of(blocks, block_steps, settle, warmup, repeats, trace_steps, seed, limit, timeout)
     start = o.start_of(nproc, launcher, torchrun, oversubscribe)
-    with o.progress("overhead") as told:
+    with o.progress("overhead", folder, output) as told:
         result = measure_overhead(target, folder, start, sampling, told)
     o.finish(result, folder, form)

@@ -50,9 +50,8 @@ def scaling(
 ) -> None:
     """How the job scales: step time, speed-up, efficiency and overheads for each number of ranks.
 
-    A plain process, the job of one rank and those of more, each repeated, all interleaved. Results are kept: with the
-    same `-o` and arguments it goes on where it was ended. A size that fails is reported, and the others go on; the exit
-    status is 1 then.
+    A plain process, the job of one rank and those of more, each repeated, all interleaved. A size that fails is
+    reported, and the others go on; the exit status is 1 then.
     """
     target = o.target_of_words(words)
     if strong and global_batch is not None and not any(BATCH in word for word in target.words):
@@ -84,7 +83,7 @@ def scaling(
     )
     folder = o.folder_of(output, "scaling")
     sampling = o.sampling_of(blocks, block_steps, settle, warmup, repeats, trace_steps, seed, limit, timeout)
-    with o.progress("scaling") as told:
+    with o.progress("scaling", folder, output) as told:
         result = measure_scaling(target, folder, study, sampling, told)
     o.finish(result, folder, form)
     if plot is not None:

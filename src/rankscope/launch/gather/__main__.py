@@ -41,7 +41,8 @@ def run_gather(
 
     def told(one: Gathered) -> None:
         if not as_json:
-            print(f"{_printable(one.source)}: {one.files} files, {one.new} new ({one.bytes / 1e6:.1f} MB)", flush=True)
+            files = f"{one.files} file{'s' * (one.files != 1)}"
+            print(f"{_printable(one.source)}: {files}, {one.new} new ({one.bytes / 1e6:.1f} MB)", flush=True)
 
     brought = gather(run, [parse_source(source, shell) for source in sources], told)
     if part:

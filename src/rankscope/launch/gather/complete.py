@@ -6,10 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rankscope.errors import ConfigError
+from rankscope.launch.gather.endings import wrong_ends
 from rankscope.launch.gather.merge import rank_manifests
 from rankscope.rundir.manifest import RankManifest, RunManifest, read_run_manifest
-from rankscope.rundir.names import ENDINGS, parse_trace_name
+from rankscope.rundir.names import ENDINGS, RANKS_FOLDER, parse_trace_name
+from rankscope.rundir.plurals import counted, plural
 from rankscope.rundir.ranks import parse_ranks
+
+_OTHERS = (".json", ".json.gz", ".json.zst", ".tar.gz")
+"""How traces of other tools end, such as torchtitan's ``rank0_trace.json``."""
+_NO_TRACES = {RANKS_FOLDER, "measured"}
+"""Folders in which files that are named after ranks are something else."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +36,8 @@ class Completeness:
     hosts: tuple[str, ...]
     absent_traces: tuple[tuple[int, str], ...]
     """Rank and file of traces that were written and are not here, or not whole."""
+    broken: tuple[tuple[str, str], ...]
+    """Traces that no manifest vouches for and that do not end as they should, and in which way."""
     running: tuple[int, ...]
     """Ranks whose capture had not ended when they last said."""
 
@@ -40,16 +49,18 @@ class Completeness:
     @property
     def whole(self) -> bool:
         """Whether nothing is known to be missing, and it is known how much there should be."""
-        return not (self.missing or self.absent_traces) and bool(self.expected) and len(self.runs) <= 1
+        lacking = self.missing or self.absent_traces or self.broken
+        return not lacking and bool(self.expected) and len(self.runs) <= 1
 
     def said(self) -> list[str]:
         """It in words, a line a matter."""
         lines = []
         many = len(self.present)
         of = f" of {len(self.expected)}" if self.expected is not None else ""
-        hosts = f" on {len(self.hosts)} host{'s' * (len(self.hosts) != 1)}" if self.hosts else ""
+        hosts = f" on {counted(len(self.hosts), 'host')}" if self.hosts else ""
+        ranks = plural("rank", many if self.expected is None else len(self.expected))
         run = f"run {_printable(self.runs[0])}: " if len(self.runs) == 1 else ""
-        lines.append(f"{run}{many}{of} ranks{hosts}, {self.traces} traces, {self.bytes / 1e6:.1f} MB")
+        lines.append(f"{run}{many}{of} {ranks}{hosts}, {counted(self.traces, 'trace')}, {self.bytes / 1e6:.1f} MB")
         if len(self.runs) > 1:
             lines.append(f"{len(self.runs)} runs in one directory: {', '.join(map(_printable, self.runs))}")
         if self.expected is None:
@@ -62,6 +73,9 @@ class Completeness:
             lines.append(f"missing or cut: {_printable(file)} of rank {rank}")
         if len(self.absent_traces) > 10:
             lines.append(f"and {len(self.absent_traces) - 10} more")
+        lines += [f"not whole: {_printable(file)}: {wrong}" for file, wrong in self.broken[:10]]
+        if len(self.broken) > 10:
+            lines.append(f"and {len(self.broken) - 10} more that are not whole")
         if self.running:
             lines.append(f"capture had not ended on {ranges(self.running)}: the job still runs, or was killed")
         return lines
@@ -84,6 +98,9 @@ def completeness(run: Path, world_size: int | None = None) -> Completeness:
     files = {path.relative_to(run).as_posix(): path for path in _traces(run)}
     sizes = [size for size in (*(m.world_size for m in about), *(m.world_size for m in manifests)) if size]
     world_size = world_size or (max(sizes) if sizes else None)
+    told = {trace.file: trace.bytes for m in manifests for trace in m.written}
+    # Whose length is known is held against that: it says more, and costs nothing.
+    unknown = {path: file for file, path in files.items() if told.get(file) is None}
     by_name = {rank for file in files if (rank := parse_trace_name(file).rank) is not None}
     present = {m.rank for m in manifests if m.rank is not None} or by_name
     return Completeness(
@@ -100,13 +117,25 @@ def completeness(run: Path, world_size: int | None = None) -> Completeness:
             for trace in m.written
             if not _there(run, trace.file, trace.bytes)
         ),
+        broken=tuple(sorted((unknown[path], wrong) for path, wrong in wrong_ends(unknown).items())),
         running=tuple(sorted({m.rank or 0 for m in manifests if m.state != "finished"})),
     )
 
 
 def _traces(run: Path) -> list[Path]:
-    found = {path for ending in ENDINGS.values() for path in run.rglob(f"*{ending}")}
-    return sorted(path for path in found if not any(part.startswith(".") for part in path.relative_to(run).parts))
+    """Files that are called as traces are, or whose name says which rank wrote them."""
+    found = []
+    for path in run.rglob("*"):
+        within = path.relative_to(run)
+        if _NO_TRACES & {*within.parts[:-1]} or any(part.startswith(".") for part in within.parts):
+            continue
+        if not path.name.endswith(tuple(ENDINGS.values())):
+            name = parse_trace_name(within)
+            if not path.name.endswith(_OTHERS) or name.rank is None or name.pattern == "folder":
+                continue
+        if path.is_file():
+            found.append(path)
+    return sorted(found)
 
 
 def _there(run: Path, file: str, size: int | None) -> bool:
@@ -143,7 +172,7 @@ def ranges(ranks: tuple[int, ...]) -> str:
         else:
             parts.append([rank, rank])
     shown = ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in parts[:20])
-    return f"rank{'s' * (len(ranks) != 1)} {shown}" + (" …" if len(parts) > 20 else "")
+    return f"{plural('rank', len(ranks))} {shown}" + (" …" if len(parts) > 20 else "")
 
 
 def _printable(text: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,10 @@ class Machine:
     name: str = "generic"
     title: str = "no particular machine"
     sources: tuple[str, ...] = ()
+    """Where its values were read."""
+    unverified: tuple[str, ...] = ()
+    """Those that were read nowhere that can be relied on: ``launch.arguments``, ``environment.NAME``, or one of a list,
+    ``directives.lines --exclusive``."""
     checked: str = ""
     scheduler: str | None = None
     node_device: str = "cpu"
@@ -81,6 +85,16 @@ class Machine:
     environment: tuple[Setting, ...] = ()
     path: str | None = field(default=None, compare=False)
     """The file it was read from."""
+
+    def with_values(self, names: Sequence[str]) -> list[str]:
+        """Names of values as :attr:`unverified` has them, each with what it is: ``launch.arguments (--pmi=pmix)``."""
+        settings = {f"environment.{setting.name}": setting.value for setting in self.environment}
+        shown = []
+        for name in names:
+            value = settings.get(name, getattr(self, name.replace(".", "_"), None))
+            words = ", ".join(value) if isinstance(value, tuple) else "" if value is None else str(value)
+            shown.append(f"{name} ({words})" if words else name)
+        return shown
 
     def bound(self, ranks_per_node: int) -> tuple[str, ...]:
         """The cores of each local rank; empty where the machine's list has fewer."""
@@ -153,6 +167,9 @@ _INTEGERS = ("node_ranks", "node_cpus_per_rank")
 def _machine(raw: Mapping[str, Any], base: Machine, path: Path) -> Machine:
     values: dict[str, Any] = {f.name: getattr(base, f.name) for f in fields(Machine)}
     values |= {"name": path.stem, "path": str(path)}
+    # What this file says anew is no longer the other's.
+    own = _names_in(raw)
+    values["unverified"] = tuple(name for name in base.unverified if name not in own and name.split(" ")[0] not in own)
     for key, value in raw.items():
         if key in _TABLES and isinstance(value, dict):
             for inner, item in value.items():
@@ -161,12 +178,60 @@ def _machine(raw: Mapping[str, Any], base: Machine, path: Path) -> Machine:
             values["environment"] = _settings(value, base.environment, path)
         elif key in ("title", "sources", "checked", "scheduler"):
             _set(values, key, key, value, path)
+        elif key == "unverified":
+            values[key] = (*values[key], *_known_names(value, own, "unverified", path))
+        elif key == "source":
+            continue
         else:
-            known = "title, sources, checked, scheduler, base, [[environment]], " + ", ".join(f"[{t}]" for t in _TABLES)
+            tables = ", ".join(f"[{table}]" for table in _TABLES)
+            known = f"title, sources, unverified, checked, scheduler, base, [[source]], [[environment]], {tables}"
             raise ConfigError(f"{key!r} is no key of a machine's file", path=path, hint=f"known: {known}")
     for cores in values["node_cores"]:
         parse_cpu_list(cores, path)
+    values["sources"] = (*values["sources"], *verified(raw, path))
     return Machine(**values)
+
+
+def verified(raw: Mapping[str, Any], path: Path) -> dict[str, tuple[str, ...]]:
+    """The pages that a machine's file names in ``[[source]]``, and the values that were read on each.
+
+    Raises:
+        ConfigError: one that cannot be meant, or of a value that the file does not have.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    entries = raw.get("source", [])
+    for entry in entries if isinstance(entries, list) else [entries]:
+        if not isinstance(entry, dict) or not isinstance(entry.get("url"), str) or set(entry) - {"url", "values"}:
+            raise ConfigError(
+                f"[[source]] {entry!r} is not what it must be", path=path, hint="url, and values: the names of those"
+            )
+        found[entry["url"]] = _known_names(entry.get("values", []), _names_in(raw), "[[source]] values", path)
+    return found
+
+
+def _names_in(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """What a machine's file sets, by the name that ``[[source]]`` and ``unverified`` know it by."""
+    names = {"scheduler": raw["scheduler"]} if "scheduler" in raw else {}
+    for table in _TABLES:
+        inner = raw.get(table)
+        names |= {f"{table}.{key}": value for key, value in inner.items()} if isinstance(inner, dict) else {}
+    settings = raw.get("environment")
+    for setting in settings if isinstance(settings, list) else []:
+        if isinstance(setting, dict):
+            names[f"environment.{setting.get('name')}"] = setting.get("value")
+    return names
+
+
+def _known_names(given: Any, names: Mapping[str, Any], where: str, path: Path) -> tuple[str, ...]:
+    if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
+        raise ConfigError(f"{where} = {given!r} is not what it must be", path=path, hint="a list of names")
+    for each in given:
+        name, _, item = each.partition(" ")
+        if name not in names or (item and item not in names[name]):
+            raise ConfigError(
+                f"{where}: {each!r} is nothing that this file sets", path=path, hint=f"it sets {', '.join(names)}"
+            )
+    return tuple(given)
 
 
 def _set(values: dict[str, Any], name: str, shown: str, value: Any, path: Path) -> None:

@@ -11,6 +11,8 @@ from rankscope.errors import ConfigError
 from rankscope.launch.hooked import take_options
 from rankscope.launch.jobscript.machine import DEVICES, LAUNCHERS, MPIS, SCHEDULERS, Machine
 from rankscope.launch.jobscript.quoting import directive_value, variable_name
+from rankscope.rundir.config import variable_of
+from rankscope.rundir.ranks import parse_ranks
 
 RUN_NAME = "E{epochs}_N{nodes}_R{ranks}_{time}"
 RUN_NAME_VARIABLES = {"epochs": "EPOCHS", "nodes": "NODES", "ranks": "RANKS", "time": "TIME", "job": "JOB"}
@@ -161,7 +163,7 @@ class JobRequest:
             known = " ".join("{" + name + "}" for name in RUN_NAME_VARIABLES)
             raise ConfigError(f"{self.run_name!r} cannot name a run directory", hint=f"for example {RUN_NAME}: {known}")
         seconds(self.walltime)
-        _check_capture(self.capture)
+        _check_capture(self.capture, self.nodes * (self.ranks_per_node or 1))
 
 
 def seconds(walltime: str) -> int:
@@ -197,10 +199,19 @@ def _one_of(what: str, text: str, known: Sequence[str]) -> None:
         raise ConfigError(f"{what} {text!r} is not known", hint=f"one of {', '.join(known)}")
 
 
-def _check_capture(options: Sequence[str]) -> None:
+def _check_capture(options: Sequence[str], world_size: int) -> None:
     settings: Mapping[str, str]
     settings, rest = take_options(options)
     if rest:
         raise ConfigError(f"{rest[0]!r} is no option of rankscope exec", hint="rankscope exec --help lists them")
     if {"RANKSCOPE_RUN_DIR", "RANKSCOPE_RUN_ID"} & settings.keys():
         raise ConfigError("the script itself names the run and its directory", hint="--runs-dir and --run-name choose")
+    chosen = settings.get(variable_of("ranks"))
+    last = max((last for _, last in parse_ranks(chosen).spans), default=0) if chosen is not None else 0
+    if last >= world_size:
+        raise ConfigError(
+            f"--ranks {chosen} names rank {last}, and the job has {world_size}: 0 to {world_size - 1}"
+            if world_size > 1
+            else f"--ranks {chosen} names rank {last}, and the job has rank 0 alone",
+            hint="--nodes and --ranks-per-node say how many there are",
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 from rankscope.launch.hooked import take_options
@@ -46,7 +47,13 @@ def _head(job: JobRequest) -> list[str]:
     lines += [
         f"# {_SUBMIT[job.scheduler]} this. Written by rankscope job {job.scheduler}, for {comment(machine.title)}."
     ]
-    lines += [f"# What is particular about the machine is from {comment(source)}" for source in machine.sources]
+    if machine.sources:
+        lines += ["# What is particular about the machine was read on these pages, and not tried there:"]
+        lines += [f"#   {comment(source)}" for source in machine.sources]
+    if machine.unverified:
+        values = ", ".join(comment(each) for each in machine.with_values(machine.unverified))
+        said = f"NOT VERIFIED, that is on none of these pages; look before you trust it: {values}."
+        lines += [f"# {line}" for line in textwrap.wrap(said, 116, break_long_words=False, break_on_hyphens=False)]
     lines += ["", "set -euo pipefail"]
     if job.scheduler == "pbs":
         lines += ["# PBS starts jobs in the home directory.", 'cd "${PBS_O_WORKDIR:-$PWD}"']

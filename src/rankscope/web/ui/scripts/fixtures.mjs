@@ -91,10 +91,10 @@ export function makeRun({ ranks, steps = 4, seed = 1, late = 0, each = 24, most 
   const analyses = {
     overview: analysis("Overview", "The run in one row.", {
       world_size: col("ranks", "Ranks the job ran on."), ranks: col("count", "Ranks whose traces were read."), steps: col("count", "Steps that the traces hold."),
-      step_ns: ns("Median over the steps of the slowest rank's window."), communication_ns: ns("Communication per step, mean over the ranks."), overlap_ratio: col("ratio", "Overlap over communication; null without communication."),
+      step_ns: ns("Median over the steps of the slowest rank's window."), mean_step_ns: ns("Mean window over all ranks and steps."), communication_ns: ns("Communication per step, mean over the ranks."), overlap_ratio: col("ratio", "Overlap over communication; null without communication."),
       exposed_communication_ns: ns("Communication that no compute hides, per step, mean over the ranks."), exposed_share: col("ratio", "Exposed communication over the step's time."),
       slowest_rank: col("", "The rank with the most time of its own."), slowest_margin_ns: ns("How much more that is than the median of the other ranks, per step."),
-    }, [[ranks, ranks, steps, 36_212_345, alone ? 0 : 12_345_678, alone ? null : 0.1596, exposed, exposed / 36_212_345, alone ? null : late, alone ? null : 7_912_044]]),
+    }, [[ranks, ranks, steps, 36_212_345, 36_300_000, alone ? 0 : 12_345_678, alone ? null : 0.1596, exposed, exposed / 36_300_000, alone ? null : late, alone ? null : 7_912_044]]),
     device_time: analysis("Device time", "Where each rank's device spends its time, as lengths of unions of intervals.\n\n`busy = compute + exposed_communication + exposed_memory`, exactly:\n\n    overlap               = |communication ∩ compute|\n    exposed_communication = |communication| - overlap\n    idle                  = span - busy\n\nAll streams of the rank's device count.", {
       rank: col("", "Rank."), span_ns: ns("Last end less first start of the device's events."), busy_ns: ns("Union of all device events."), compute_ns: ns("Union of compute kernels."),
       communication_ns: ns("Union of communication kernels."), memory_ns: ns("Union of copies and sets."), overlap_ns: ns("Communication under compute."), exposed_communication_ns: ns("Communication that no compute hides."),

@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest";
-import { formatRanks } from "../src/format/ranks.ts";
+import { counted, formatRanks } from "../src/format/ranks.ts";
 import { columnLabel, elide, shownName, titleName, visible } from "../src/format/text.ts";
 import { exactCell, formatBytes, formatCell, formatDuration, formatMoment, formatRatio, formatTick, grouped, significant } from "../src/format/units.ts";
 
@@ -8,11 +8,11 @@ const plain = (text: string): string => text.replaceAll("\u00a0", " ");
 describe("durations", () => {
   test.each([
     [0, "0"], [1, "1 ns"], [999, "999 ns"], [1000, "1.000 µs"], [1234, "1.234 µs"], [12_345, "12.35 µs"], [999_949, "999.9 µs"], [999_960, "1.000 ms"], [9_999_600, "10.00 ms"],
-    [36_212_345, "36.21 ms"], [1_000_000_000, "1.000 s"], [3_296_150_000, "3.296 s"], [-44_500, "-44.50 µs"], [36_000_000_000_000, "36,000 s"], [0.5, "0.5000 ns"],
+    [36_212_345, "36.21 ms"], [1_000_000_000, "1.000 s"], [3_296_150_000, "3.296 s"], [-44_500, "−44.50 µs"], [36_000_000_000_000, "36,000 s"], [0.5, "0.5000 ns"],
   ])("%d ns", (ns, text) => expect(plain(formatDuration(ns))).toBe(text));
   test("moments keep their microseconds", () => {
     expect(plain(formatMoment(1_234_567_890))).toBe("1,234.568 ms");
-    expect(plain(formatMoment(-1500))).toBe("-0.002 ms");
+    expect(plain(formatMoment(-1500))).toBe("−0.002 ms");
     expect(plain(formatMoment(999_999_999))).toBe("1,000.000 ms");
     expect(plain(formatCell(37_500_000, "ns", "start_ns"))).toBe("37.500 ms");
   });
@@ -31,6 +31,8 @@ test("sizes, shares, counts, rates", () => {
   expect(plain(formatRatio(0.1596))).toBe("16.0 %");
   expect(plain(formatRatio(0.0042))).toBe("0.42 %");
   expect(plain(formatRatio(0))).toBe("0.0 %");
+  expect(plain(formatRatio(0.00002))).toBe("< 0.01 %");
+  expect(plain(formatRatio(-0.25))).toBe("−25.0 %");
   expect(formatCell(8_816_192, "count")).toBe("8,816,192");
   expect(formatCell(1024, "")).toBe("1024");
   expect(formatCell(1024, "ranks")).toBe("1,024");
@@ -44,6 +46,10 @@ test("what is not known is a dash, never a zero", () => {
   expect(formatCell(null, "ns")).toBe("–");
   expect(exactCell(null, "ns")).toBeNull();
   expect(exactCell(36_212_345, "ns")).toBe("36,212,345 ns");
+});
+
+test("nouns follow their count", () => {
+  expect([0, 1, 2, 12_000].map((count) => counted(count, "call"))).toEqual(["0 calls", "1 call", "2 calls", "12,000 calls"]);
 });
 
 test("ranks are written as ranges", () => {

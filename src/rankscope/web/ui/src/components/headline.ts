@@ -1,5 +1,6 @@
 /** The answer in five seconds: four numbers, one sentence each. */
 import type { Table } from "../data/table.ts";
+import { counted } from "../format/ranks.ts";
 import { exactCell, formatDuration, formatRatio, MISSING } from "../format/units.ts";
 import { h, styled } from "./dom.ts";
 
@@ -13,38 +14,41 @@ interface Card {
   readonly doc: string;
   /** A share to draw, where the number is one or comes with one. */
   readonly share?: { value: number | null; tone: "good" | "communication" };
-  readonly second?: { name: string; value: number | null };
+  /** Further numbers of the sentence, by name. */
+  readonly second?: Readonly<Record<string, number | null>>;
 }
 
 export function headline(overview: Table): HTMLElement {
   const number = (column: string): number | null => overview.number(0, column);
   const doc = (column: string): string => overview.meta(column).doc;
-  const [step, overlap, exposed, share] = [number("step_ns"), number("overlap_ratio"), number("exposed_communication_ns"), number("exposed_share")];
-  const [slowest, margin] = [number("slowest_rank"), number("slowest_margin_ns")];
+  const [step, mean, overlap, exposed, share] = [number("step_ns"), number("mean_step_ns"), number("overlap_ratio"), number("exposed_communication_ns"), number("exposed_share")];
+  const [slowest, margin, marginShare] = [number("slowest_rank"), number("slowest_margin_ns"), number("slowest_margin_share")];
+  const even = margin !== null && margin <= 0;
   const [steps, ranks, communication] = [number("steps"), number("ranks"), number("communication_ns")];
   const silent = communication === 0 ? "These traces hold no communication." : "The traces do not tell.";
   const cards: Card[] = [
     {
       id: "step-time", title: "Step time", value: step, text: step === null ? MISSING : formatDuration(step), exact: exactCell(step, "ns"), doc: doc("step_ns"),
       sentence: step === null ? "The traces do not tell." : steps === 0 ? "The traces mark no steps: the whole of them, on the slowest rank."
-        : steps === 1 ? "The one step in the traces, on its slowest rank." : steps === null ? "Median over the steps, on the slowest rank of each." : `Median over ${steps} steps, on the slowest rank of each.`,
+        : `${steps === 1 ? "The one step in the traces" : steps === null ? "Median over the steps" : `Median over ${counted(steps, "step")}`}${ranks === 1 ? "" : steps === 1 ? ", on its slowest rank" : ", on the slowest rank of each"}.`,
     },
     {
       id: "overlap", title: "Overlap", value: overlap, text: overlap === null ? MISSING : formatRatio(overlap), exact: overlap === null ? null : String(overlap), doc: doc("overlap_ratio"),
-      sentence: overlap === null ? silent : "The share of communication that compute hides.",
+      sentence: overlap === null ? silent : overlap === 0 ? "Compute hides none of the whole traces’ communication." : "Of the whole traces’ communication, the share that compute hides.",
       share: { value: overlap, tone: "good" },
     },
     {
       id: "exposed-communication", title: "Exposed communication", value: exposed, text: exposed === null ? MISSING : formatDuration(exposed), exact: exactCell(exposed, "ns"), doc: doc("exposed_communication_ns"),
       sentence: exposed === null ? silent : exposed === 0 && communication === 0 ? silent
-        : share === null ? "Communication that no compute hides." : `${formatRatio(share)} of the step is communication that no compute hides.`,
-      share: { value: share, tone: "communication" }, second: { name: "share", value: share },
+        : share === null || mean === null ? "Communication that no compute hides." : `${formatRatio(share)} of ${mean === step ? "the step" : `the mean step, ${formatDuration(mean)}`}: communication that no compute hides.`,
+      share: { value: share, tone: "communication" }, second: { share, of: mean },
     },
     {
-      id: "slowest-rank", title: "Slowest rank", value: slowest, text: slowest === null ? MISSING : `Rank ${slowest}`, exact: null, doc: doc("slowest_rank"),
+      id: "slowest-rank", title: "Slowest rank", value: slowest, text: slowest === null ? MISSING : even ? "None" : `Rank ${slowest}`, exact: null, doc: doc("slowest_rank"),
       sentence: slowest === null ? (ranks === 1 ? "One rank alone: there is none to compare it with." : "No rank stands out from the others.")
-        : margin === null ? "The traces do not tell by how much." : `Its own work takes ${formatDuration(margin)} a step more than the others’ (median).`,
-      second: { name: "margin", value: margin },
+        : margin === null ? "The traces do not tell by how much." : even ? "All ranks work alike."
+          : `Its own work takes ${formatDuration(margin)} a step more than the others’ median${marginShare === null ? "" : `, ${formatRatio(marginShare)} of a mean step`}.`,
+      second: { margin },
     },
   ];
   return h("div", { class: "cards" }, cards.map(card));
@@ -56,7 +60,7 @@ function card(about: Card): HTMLElement {
     h("h3", { id: `card-${about.id}` }, about.title),
     h("p", {
       class: value === null ? "figure-value missing" : "figure-value", "data-testid": `headline-${about.id}`, "data-value": value ?? "",
-      title: about.exact, ...(second ? { [`data-${second.name}`]: second.value ?? "" } : {}),
+      title: about.exact, ...Object.fromEntries(Object.entries(second ?? {}).map(([name, number]) => [`data-${name}`, number ?? ""])),
     }, about.text),
     share && share.value !== null
       ? h("div", { class: "meter", "aria-hidden": "true" }, styled(h("span", { class: share.tone }), { width: `${Math.min(100, Math.max(0, 100 * share.value)).toFixed(2)}%` }))

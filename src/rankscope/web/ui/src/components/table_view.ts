@@ -2,6 +2,7 @@
 import type { Cell } from "../data/payload.ts";
 import type { Sort, Table } from "../data/table.ts";
 import { csvFileName, toCsv } from "../format/csv.ts";
+import { counted } from "../format/ranks.ts";
 import { exactCell, formatCell, grouped } from "../format/units.ts";
 import { categoryOf } from "../theme/categories.ts";
 import type { ViewContext } from "../views/view.ts";
@@ -66,8 +67,8 @@ export function tableView(context: ViewContext, options: TableOptions): HTMLElem
       cell.setAttribute("aria-sort", mine ? (sort?.descending ? "descending" : "ascending") : "none");
     });
     grid.setAttribute("aria-rowcount", String(rows.length + 1));
-    const by = sort && ` by ${label(table, sort.column)} ${sort.descending ? "▼" : "▲"}`;
-    count.textContent = `${grouped(rows.length)}${rows.length === table.length ? "" : ` of ${grouped(table.length)}`} ${table.length === 1 ? "row" : "rows"}${by ?? ""}`;
+    const by = sort === null ? "" : ` by ${label(table, sort.column)} ${sort.descending ? "▼" : "▲"}`;
+    count.textContent = `${rows.length === table.length ? counted(rows.length, "row") : `${grouped(rows.length)} of ${counted(table.length, "row")}`}${by}`;
     empty.hidden = rows.length > 0;
     box.scrollTop = 0;
     draw(true);

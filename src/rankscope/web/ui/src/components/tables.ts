@@ -1,7 +1,7 @@
 /** The tables behind a view's pictures: each one click away, and fetched only then where a server holds it. */
 import type { Sort, Table } from "../data/table.ts";
 import { shortTitle, shownName } from "../format/text.ts";
-import { grouped } from "../format/units.ts";
+import { counted } from "../format/ranks.ts";
 import type { ViewContext } from "../views/view.ts";
 import { sentence } from "./answer.ts";
 import { inline } from "./doc_text.ts";
@@ -19,9 +19,17 @@ export interface Fold {
 }
 
 export function tables(context: ViewContext, folds: readonly Fold[]): HTMLElement | null {
-  const known = folds.filter(({ name }) => context.payload.analyses.has(name));
+  const known = folds.filter(({ name }) => worthAFold(context, name));
   if (known.length === 0) return null;
   return h("section", { class: "folds", "aria-label": "Tables" }, known.map((each) => fold(context, each)));
+}
+
+/** Whether an analysis has rows, or may yet have: a fold with nothing in it says nothing. */
+function worthAFold(context: ViewContext, name: string): boolean {
+  const analysis = context.payload.analyses.get(name);
+  if (!analysis) return false;
+  const { rows, state } = analysis.away ?? { rows: context.table(name)?.length ?? 0, state: "ready" };
+  return rows > 0 || state !== "ready";
 }
 
 function fold(context: ViewContext, about: Fold): HTMLElement {
@@ -30,7 +38,7 @@ function fold(context: ViewContext, about: Fold): HTMLElement {
   const rows = analysis?.away?.rows ?? context.table(name)?.length ?? 0;
   const state = analysis?.away?.state ?? "ready";
   const place = h("div", { class: "fold-body" });
-  const said = state === "pending" ? "not there yet" : state === "failed" ? "could not be made" : `${grouped(rows)} ${rows === 1 ? "row" : "rows"}`;
+  const said = state === "pending" ? "not there yet" : state === "failed" ? "could not be made" : counted(rows, "row");
   const details = h("details", { class: "fold", "data-testid": `fold-${name}` },
     h("summary", {}, h("span", { class: "fold-title" }, named(shortTitle(name), 60)), " ", h("small", {}, said)), place);
   let filled = false;

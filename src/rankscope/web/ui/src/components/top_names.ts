@@ -1,5 +1,6 @@
 /** The greatest rows of a table with a name each, as bars. */
 import type { Table } from "../data/table.ts";
+import { counted } from "../format/ranks.ts";
 import { grouped } from "../format/units.ts";
 import type { Category } from "../theme/categories.ts";
 import { barList } from "./bar_list.ts";
@@ -26,7 +27,7 @@ export function topNames(table: Table, choice: Pick<RankChoice, "rows" | "mixed"
     return {
       label: [choice.mixed ? `rank ${String(table.cell(row, "rank"))} · ` : null, named(String(table.cell(row, spec.name) ?? "unnamed"), 110)],
       value: table.number(row, spec.column) ?? 0, unit, category: spec.category(row),
-      ...(calls === null ? {} : { note: `in ${grouped(calls)} ${calls === 1 ? "call" : "calls"}` }),
+      ...(calls === null ? {} : { note: `in ${counted(calls, "call")}` }),
     };
   });
   const title = rows.length > TOP ? `${spec.title}: the ${TOP} greatest of ${grouped(rows.length)}` : spec.title;

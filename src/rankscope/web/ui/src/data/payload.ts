@@ -44,6 +44,8 @@ export interface RunInfo {
   readonly hosts: readonly string[];
   readonly devices: readonly string[];
   readonly steps: readonly number[];
+  /** What wrote the traces: a profiler, and its versions where they say. */
+  readonly written_by: readonly string[];
 }
 
 export type Severity = "error" | "warning" | "info";

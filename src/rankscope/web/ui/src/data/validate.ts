@@ -80,6 +80,7 @@ export function readRun(raw: unknown): RunInfo {
     hosts: asTexts(run["hosts"]),
     devices: asTexts(run["devices"]),
     steps: asNumbers(run["steps"]),
+    written_by: asTexts(run["written_by"]),
   };
 }
 

@@ -17,7 +17,7 @@ export function formatRanks(ranks: readonly number[], limit = 12): string {
   return parts.length <= limit ? parts.join(", ") : `${parts.slice(0, limit).join(", ")}, … (${ranks.length} in all)`;
 }
 
-/** "1 rank", "8 ranks". */
+/** "1 rank", "8 ranks", "1,024 ranks". */
 export function counted(count: number, noun: string, plural = `${noun}s`): string {
-  return `${count} ${count === 1 ? noun : plural}`;
+  return `${count.toLocaleString("en-US")} ${count === 1 ? noun : plural}`;
 }

@@ -4,6 +4,8 @@ import { formatRanks } from "./ranks.ts";
 
 export const MISSING = "–";
 const NBSP = "\u00a0";
+/** The sign that is as wide as a plus, and no hyphen. */
+const MINUS = "\u2212";
 
 const TIME: readonly (readonly [number, string])[] = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]];
 const BYTES: readonly (readonly [number, string])[] = [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"], [1, "B"]];
@@ -32,9 +34,9 @@ export function grouped(value: number): string {
 
 function scaled(value: number, scale: readonly (readonly [number, string])[], digits = 4): string {
   if (value === 0) return "0";
-  const size = Math.abs(value);
+  if (value < 0) return `${MINUS}${scaled(-value, scale, digits)}`;
   for (const [step, unit] of scale) {
-    if (size < step * (1 - 0.5 * 10 ** -digits) && step !== 1) continue; // 999.96 µs rounds to 1.000 ms, not to 1000.0 µs
+    if (value < step * (1 - 0.5 * 10 ** -digits) && step !== 1) continue; // 999.96 µs rounds to 1.000 ms, not to 1000.0 µs
     if (step === 1 && Number.isInteger(value)) return `${grouped(value)}${NBSP}${unit}`;
     return `${significant(value / step, digits)}${NBSP}${unit}`;
   }
@@ -53,7 +55,7 @@ export function formatTick(value: number, format: (value: number) => string): st
 /** A moment on the run's clock: milliseconds, to the microsecond. */
 export function formatMoment(ns: number): string {
   const us = Math.round(Math.abs(ns) / 1e3);
-  return `${ns < 0 ? "-" : ""}${grouped(Math.floor(us / 1e3))}.${String(us % 1e3).padStart(3, "0")}${NBSP}ms`;
+  return `${ns < 0 ? MINUS : ""}${grouped(Math.floor(us / 1e3))}.${String(us % 1e3).padStart(3, "0")}${NBSP}ms`;
 }
 
 export function formatBytes(bytes: number): string {
@@ -61,9 +63,10 @@ export function formatBytes(bytes: number): string {
 }
 
 export function formatRatio(ratio: number): string {
+  if (ratio < 0) return `${MINUS}${formatRatio(-ratio)}`;
   const percent = ratio * 100;
-  const decimals = percent !== 0 && Math.abs(percent) < 1 ? 2 : 1;
-  return `${percent.toFixed(decimals)}${NBSP}%`;
+  if (percent > 0 && percent < 0.005) return `<${NBSP}0.01${NBSP}%`; // 0.00 % would be nothing
+  return `${percent.toFixed(percent > 0 && percent < 1 ? 2 : 1)}${NBSP}%`;
 }
 
 /** A value of any column as text. `column` is its name: moments and identifiers are written otherwise than amounts. */

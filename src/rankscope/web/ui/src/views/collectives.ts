@@ -5,7 +5,8 @@ import { emptyState } from "../components/notes.ts";
 import { swatch } from "../components/swatch.ts";
 import { tables } from "../components/tables.ts";
 import type { Table } from "../data/table.ts";
-import { formatBytes, grouped } from "../format/units.ts";
+import { counted } from "../format/ranks.ts";
+import { formatBytes } from "../format/units.ts";
 import { order } from "./stragglers.ts";
 import { present, type View } from "./view.ts";
 
@@ -46,7 +47,7 @@ function byKind(kinds: Table): HTMLElement {
       label: [named(String(kinds.cell(row, "collective") ?? "unnamed"), 60), h("small", {}, what.map((part) => [" · ", named(String(part), 40)]))],
       value: kinds.number(row, "total_ns") ?? 0, unit: "ns", category: "transfer" as const,
       ...(wait === null ? {} : { pieces: [{ value: wait, category: "waiting" as const }] }),
-      ...(count === null ? {} : { note: `in ${grouped(count)} ${count === 1 ? "call" : "calls"}` }),
+      ...(count === null ? {} : { note: `in ${counted(count, "call")}` }),
     };
   });
   const title = rows.length < kinds.length ? `Total time by kind and size: the ${rows.length} greatest of ${kinds.length}` : "Total time by kind and size";

@@ -153,7 +153,7 @@ function verdict(table: Table, a: string, b: string): HTMLElement {
   const unit = row === undefined ? "" : String(table.cell(row, "unit") ?? "");
   const certain = row === undefined ? null : table.cell(row, "significant");
   return h("p", { class: "answer", "data-testid": "answer-diff" }, "From ", named(a, 60), " to ", named(b, 60), ": ",
-    before === null || after === null ? "no step is known in both." : [row === undefined ? "" : `${columnLabel(String(table.cell(row, "name") ?? "step")).toLowerCase()} `,
+    before === null || after === null ? "no step is known in both." : [row === undefined ? "" : `mean ${columnLabel(String(table.cell(row, "name") ?? "step")).toLowerCase()} `,
       h("strong", { "data-value": before }, formatCell(before, unit)), " → ", h("strong", { "data-value": after }, formatCell(after, unit)),
       ratio === null ? "" : [", ", h("strong", { "data-value": ratio }, `${ratio > 0 ? "+" : ""}${formatRatio(ratio)}`)],
       certain === true ? ", more than chance." : certain === false ? ", not more than chance." : ": too few steps to tell it from chance."]);

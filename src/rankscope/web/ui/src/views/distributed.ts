@@ -6,14 +6,15 @@ import { emptyState } from "../components/notes.ts";
 import { rankChoice } from "../components/rank_choice.ts";
 import { swatch } from "../components/swatch.ts";
 import { tables } from "../components/tables.ts";
-import { formatBytes, grouped } from "../format/units.ts";
+import { counted } from "../format/ranks.ts";
+import { formatBytes } from "../format/units.ts";
 import { present, type View, type ViewContext } from "./view.ts";
 
 const HIDING: readonly Part[] = [
   ["computation_ns", "compute", "Computation"], ["overlap_ns", "overlap", "Both at once"], ["communication_ns", "communication", "Communication"], ["other_ns", "other", "Other"],
 ];
 const WAITING: readonly Part[] = [
-  ["transfer_ns", "transfer", "Transfer"], ["synchronizing_ns", "waiting", "Synchronising"], ["unmatched_ns", "other", "Not all ranks known"],
+  ["transfer_ns", "transfer", "Transfer"], ["synchronizing_ns", "waiting", "Synchronizing"], ["unmatched_ns", "other", "Not all ranks known"],
 ];
 const TOP = 12;
 
@@ -34,7 +35,7 @@ export const distributed: View = {
     return present([
       byStep(context, "distributed", table, [
         { testId: "chart-computation-communication", title: "Computation and communication", about: "Computation, communication and both at once.", parts: HIDING, whole: { column: "window_ns", label: "Window" } },
-        { testId: "chart-synchronizing-communication", title: "Synchronising and transfer", about: "Transfer and waiting within communication.", parts: WAITING },
+        { testId: "chart-synchronizing-communication", title: "Synchronizing and transfer", about: "Transfer and waiting within communication.", parts: WAITING },
       ], "ranks"),
       operations(context),
       tables(context, [{ name: "communication_operations", open: true, rows: (table) => rankChoice(context, "operations", table).rows }, { name: "distributed" }, { name: "devices" }]),
@@ -49,8 +50,8 @@ function operations(context: ViewContext): HTMLElement | null {
   const bars = table.sorted(rows, { column: "total_ns", descending: true }).slice(0, TOP).map((row) => {
     const [total, transfer, calls, size] = [table.number(row, "total_ns") ?? 0, table.number(row, "transfer_ns"), table.number(row, "calls") ?? 0, table.number(row, "mean_bytes")];
     return {
-      label: [mixed ? `rank ${String(table.cell(row, "rank"))} · ` : null, named(String(table.cell(row, "collective") ?? "unnamed"), 60), size === null ? null : h("small", {}, ` · ${formatBytes(size)} each`)],
-      value: total, unit: "ns", category: "waiting" as const, note: `in ${grouped(calls)} ${calls === 1 ? "call" : "calls"}`,
+      label: [mixed ? `rank ${String(table.cell(row, "rank"))} · ` : null, named(String(table.cell(row, "collective") ?? "unnamed"), 60), size === null ? null : h("small", {}, ` · ${formatBytes(size)} on average`)],
+      value: total, unit: "ns", category: "waiting" as const, note: `in ${counted(calls, "call")}`,
       ...(transfer === null ? {} : { pieces: [{ value: transfer, category: "transfer" as const }] }),
     };
   });

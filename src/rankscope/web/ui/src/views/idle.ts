@@ -9,7 +9,7 @@ import { leadTo, present, type View, type ViewContext } from "./view.ts";
 
 /** The columns of `idle_causes`; they sum to the idle time exactly. */
 const CAUSES: readonly (readonly [string, Category, string])[] = [
-  ["data_loading_ns", "data_loading", "Data loading"], ["synchronisation_ns", "waiting", "Synchronisation"], ["runtime_ns", "runtime", "Other runtime calls"],
+  ["data_loading_ns", "data_loading", "Data loading"], ["synchronisation_ns", "waiting", "Waiting for the device"], ["runtime_ns", "runtime", "Other runtime calls"],
   ["operator_ns", "host_op", "Operators"], ["python_ns", "python", "Python"], ["nothing_ns", "idle", "Nothing recorded"],
 ];
 

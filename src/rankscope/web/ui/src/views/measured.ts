@@ -30,7 +30,7 @@ export const measured: View = {
       scaling && h("div", { class: "pair" }, byRanks(context, scaling, "speed_up"), byRanks(context, scaling, "efficiency")),
       scaling && lost(context, scaling),
       overheads(context, scaling, overhead),
-      !any && emptyState("Nothing was measured beside this run.", "A trace tells what one run did, not what more ranks bring. `rankscope measure scaling train.py` runs the job at several sizes, `rankscope measure overhead train.py` with and without gradient synchronisation; their results show here when they lie in the run’s directory (`scaling.json`, `overhead.json`)."),
+      !any && emptyState("Nothing was measured beside this run.", "A trace tells what one run did, not what more ranks bring. `rankscope measure scaling train.py` runs the job at several sizes, `rankscope measure overhead train.py` with and without gradient synchronization; their results show here when they lie in the run’s directory (`scaling.json`, `overhead.json`)."),
       ...["measured_buckets", "measured_binding", "measured_profiler"].map((name) => changed(context, name)),
       tables(context, MEASURED.map((name) => ({ name, open: name === "measured_scaling" || name === "measured_overhead" }))),
     ]);
@@ -61,7 +61,7 @@ function overheads(context: ViewContext, scaling: Table | null, overhead: Table 
   const measured = overhead ?? scaling;
   const traced = measured?.number(overhead ? 0 : largest ?? 0, "traced_overhead") ?? null;
   const kinds = [
-    { name: "measured", value: overhead?.number(0, "measured_overhead") ?? (largest === undefined ? null : scaling?.number(largest, "measured_overhead") ?? null), how: "(T with sync − T without) / T with, gradient synchronisation off and on in turn", command: "rankscope measure overhead" },
+    { name: "measured", value: overhead?.number(0, "measured_overhead") ?? (largest === undefined ? null : scaling?.number(largest, "measured_overhead") ?? null), how: "(T with sync − T without) / T with, gradient synchronization off and on in turn", command: "rankscope measure overhead" },
     { name: "derived", value: largest === undefined ? null : scaling?.number(largest, "derived_overhead") ?? null, how: `1 − efficiency${largest === undefined || scaling === null ? "" : `, on ${sizeName(scaling, largest)}`}`, command: "rankscope measure scaling" },
     { name: "traced", value: traced ?? context.table("overview")?.number(0, "exposed_share") ?? null, how: `exposed communication by the steps’ windows, from ${traced === null ? "these traces" : "the traces of the job that was measured"}`, command: "" },
   ];

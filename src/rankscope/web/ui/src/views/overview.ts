@@ -55,7 +55,7 @@ function utilization(context: ViewContext): HTMLElement | null {
   const rows = table.sorted(table.rows(), { column: "rank", descending: false }).filter((row) => table.number(row, "utilization") !== null);
   if (rows.length === 0) return null;
   const several = rows.length > table.distinct("rank").length;
-  return h("section", { "aria-labelledby": "utilization-title" }, h("h3", { id: "utilization-title" }, "Utilisation of each device"), stackedChart(context, {
+  return h("section", { "aria-labelledby": "utilization-title" }, h("h3", { id: "utilization-title" }, "Utilization of each device"), stackedChart(context, {
     label: "Share of each device’s time in which kernels ran.", testId: "chart-utilization", axis: "Rank", format: formatRatio,
     bars: rows.map((row) => `${String(table.cell(row, "rank"))}${several ? ` (device ${String(table.cell(row, "device"))})` : ""}`),
     segments: [{ category: "compute", label: "Kernels ran", values: rows.map((row) => table.number(row, "utilization")) }],

@@ -24,7 +24,7 @@ const AMOUNTS = [
   ["device_time", "compute_ns", "compute", "--cat-compute"],
   ["device_time", "exposed_communication_ns", "exposed communication", "--cat-communication"],
   ["device_time", "idle_ns", "idle", "--cat-other"],
-  ["utilization", "utilization", "utilisation", "--cat-memory"],
+  ["utilization", "utilization", "utilization", "--cat-memory"],
 ] as const;
 
 export const ranks: View = {

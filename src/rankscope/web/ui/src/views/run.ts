@@ -35,7 +35,8 @@ export const run: View = {
       ["Steps", about.steps.length === 0 ? "no step is marked" : formatRanks(about.steps, 60)],
       ["Hosts", list(about.hosts)],
       ["Devices", list(about.devices)],
-      ["Written by", named(generatedBy)],
+      ["Traces written by", list(about.written_by)],
+      [context.served?.live ? "Served by" : "Report written by", named(generatedBy)],
     ];
     const lost = findings.filter(({ id }) => LOSSES.test(id));
     return present([

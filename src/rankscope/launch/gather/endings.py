@@ -1,0 +1,174 @@
+"""Does a trace end as it should? Told without reading it as a trace: where no manifest says how long it has to be.
+
+Plain JSON by its last bytes: what closes last must be what opened first. Zstandard by the lengths of its blocks, which
+are passed over (the format: RFC 8878, section 3.1). Deflate has no lengths: a gzip is decompressed and thrown away,
+in constant memory, which is still a fraction of the time that it takes to read it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import zlib
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import BinaryIO
+
+_TAIL = 1 << 16
+"""Bytes at the end that are looked at: more than any event has."""
+_CHUNK = 1 << 20
+_MAGIC = b"\x28\xb5\x2f\xfd"
+_CLOSES = {ord("}"): ord("{"), ord("]"): ord("[")}
+_QUOTE, _BACKSLASH = ord('"'), ord("\\")
+_BLANK = b" \t\r\n\0"
+
+
+def wrong_ends(paths: Iterable[Path]) -> dict[Path, str]:
+    """Files that do not end well, and in which way; several are looked at at once.
+
+    Args:
+        paths: traces: ``.json``, ``.json.gz``, ``.json.zst``, ``.tar.gz``.
+    """
+    every = list(paths)
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        return {path: wrong for path, wrong in zip(every, pool.map(wrong_end, every), strict=True) if wrong}
+
+
+def wrong_end(path: Path) -> str | None:
+    """In which way a file does not end well; None where it does."""
+    try:
+        with path.open("rb") as file:
+            if not file.read(1):
+                return "it is empty"
+            file.seek(0)
+            if path.name.endswith(".zst"):
+                return _zstd(file, path.stat().st_size)
+            if path.name.endswith(".gz"):
+                return _gzip(file, json=not path.name.endswith(".tar.gz"))
+            return _json(file, path.stat().st_size)
+    except OSError as error:
+        return f"it cannot be read: {error.strerror or error}"
+
+
+def _json(file: BinaryIO, size: int) -> str | None:
+    start = file.read(_TAIL)
+    file.seek(max(0, size - _TAIL))
+    return _closed(start, file.read(_TAIL), whole=size <= _TAIL)
+
+
+def _gzip(file: BinaryIO, *, json: bool) -> str | None:
+    start, tail, total = b"", b"", 0
+    try:
+        with gzip.GzipFile(fileobj=file) as unpacked:
+            while chunk := unpacked.read(_CHUNK):
+                start = start or chunk[:_TAIL]
+                total += len(chunk)
+                tail = (tail + chunk)[-_TAIL:]
+    except EOFError:
+        return "it is cut: its compressed data break off"
+    except (gzip.BadGzipFile, zlib.error) as error:
+        return f"it is damaged: {error}"
+    if not total:
+        return "it holds nothing"
+    return _closed(start, tail, whole=total <= _TAIL) if json else None
+
+
+def _zstd(file: BinaryIO, size: int) -> str | None:
+    cut = "it is cut: its compressed data break off"
+    frames = 0
+    while magic := file.read(4):
+        if len(magic) < 4:
+            return cut
+        if magic[1:] == b"\x2a\x4d\x18" and magic[0] >> 4 == 5:  # a frame to be passed over
+            length = file.read(4)
+            if len(length) < 4:
+                return cut
+            file.seek(int.from_bytes(length, "little"), os.SEEK_CUR)
+        elif magic != _MAGIC:
+            return "it is damaged: what follows is no frame of Zstandard"
+        else:
+            frames += 1
+            wrong = _zstd_frame(file, size)
+            if wrong is not None:
+                return cut if wrong == "" else wrong
+        if file.tell() > size:
+            return cut
+    return None if frames else "it holds nothing"
+
+
+def _zstd_frame(file: BinaryIO, size: int) -> str | None:
+    """Pass over a frame's blocks; "" where they break off."""
+    descriptor = file.read(1)
+    if not descriptor:
+        return ""
+    flags = descriptor[0]
+    single = flags >> 5 & 1
+    window = 0 if single else 1
+    content = (1 if single else 0, 2, 4, 8)[flags >> 6]
+    file.seek(window + (0, 1, 2, 4)[flags & 3] + content, os.SEEK_CUR)
+    while True:
+        header = file.read(3)
+        if len(header) < 3:
+            return ""
+        block = int.from_bytes(header, "little")
+        last, kind, length = block & 1, block >> 1 & 3, block >> 3
+        if kind == 3:
+            return "it is damaged: a block of a kind that there is not"
+        file.seek(1 if kind == 1 else length, os.SEEK_CUR)
+        if file.tell() > size:
+            return ""
+        if last:
+            file.seek(4 if flags >> 2 & 1 else 0, os.SEEK_CUR)  # the checksum
+            return None
+
+
+def _closed(start: bytes, tail: bytes, *, whole: bool) -> str | None:
+    """What is wrong where the last bracket of a text does not close its first.
+
+    Args:
+        start: the beginning of the text.
+        tail: its end.
+        whole: whether that is all of it.
+    """
+    text = tail.rstrip(_BLANK)
+    if not text:
+        return "it holds nothing"
+    first = start.lstrip(_BLANK + b"\xef\xbb\xbf")
+    # The same kind; and where it opens is either in the text and its beginning, or too far away to be seen.
+    if first and _CLOSES.get(text[-1]) == first[0]:
+        opened = _opening(text)
+        if opened == (len(start) - len(first) if whole else None):
+            return None
+    return "it is cut: its JSON breaks off"
+
+
+def _opening(text: bytes) -> int | None:
+    """Where the bracket opens that the last byte closes; None where that is not in the text."""
+    expected: list[int] = []
+    at = len(text) - 1
+    while at >= 0:
+        byte = text[at]
+        if byte == _QUOTE:
+            at = _string_start(text, at)
+        elif byte in _CLOSES:
+            expected.append(_CLOSES[byte])
+        elif expected and byte == expected[-1]:
+            expected.pop()
+            if not expected:
+                return at
+        at -= 1
+    return None
+
+
+def _string_start(text: bytes, end: int) -> int:
+    """Where the string begins whose closing quote stands at ``end``; -1 where that is not in the text."""
+    at = text.rfind(b'"', 0, end)
+    while at >= 0:
+        escapes = 0
+        while at - escapes > 0 and text[at - escapes - 1] == _BACKSLASH:
+            escapes += 1
+        if escapes % 2 == 0:
+            return at
+        at = text.rfind(b'"', 0, at)
+    return -1

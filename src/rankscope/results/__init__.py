@@ -1,0 +1,63 @@
+"""What an analysis is, and what it gives: a table with units, and findings.
+
+An analysis is a file in `rankscope.analyses` (or a module that another package names under the entry point
+``rankscope.analyses``) with an `Analysis` called ``analysis``. Its docstring is its help text, its caption on the page
+and its page in the docs. It is pure: `per_rank` maps one rank's tables to a small frame on any worker, `across_ranks`
+reduces those frames to the result. It reads and writes nothing else.
+"""
+
+from rankscope.results.analysis import (
+    RESULT_SCHEMA_VERSION,
+    AcrossRanks,
+    Analysis,
+    Column,
+    Inputs,
+    PerRank,
+    Result,
+    Rule,
+    Tables,
+)
+from rankscope.results.discovery import Named, discovered
+from rankscope.results.findings import Evidence, Finding, Severity, by_weight
+from rankscope.results.headline import Headline, greatest, over_ranks, total_of
+from rankscope.results.parameters import Options, Parameter, Parameters, Value
+from rankscope.results.windows import (
+    by_window,
+    chosen_launches,
+    chosen_starts,
+    concat_ranks,
+    rows_by_window,
+    steps_by_window,
+)
+
+__all__ = [
+    "RESULT_SCHEMA_VERSION",
+    "AcrossRanks",
+    "Analysis",
+    "Column",
+    "Evidence",
+    "Finding",
+    "Headline",
+    "Inputs",
+    "Named",
+    "Options",
+    "Parameter",
+    "Parameters",
+    "PerRank",
+    "Result",
+    "Rule",
+    "Severity",
+    "Tables",
+    "Value",
+    "by_weight",
+    "by_window",
+    "chosen_launches",
+    "chosen_starts",
+    "concat_ranks",
+    "discovered",
+    "greatest",
+    "over_ranks",
+    "rows_by_window",
+    "steps_by_window",
+    "total_of",
+]

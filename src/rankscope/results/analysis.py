@@ -1,0 +1,200 @@
+"""What an analysis and a rule are, what they are given, and what an analysis gives."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any
+
+import polars as pl
+
+from rankscope.errors import ConfigError
+from rankscope.results.findings import Finding
+from rankscope.results.headline import Headline
+from rankscope.results.parameters import Options, Parameter, Parameters, Value
+from rankscope.rundir.manifest import RankManifest
+from rankscope.store.info import TraceInfo
+
+logger = logging.getLogger(__name__)
+
+RESULT_SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a result: name, unit (`ns`, `bytes`, `ratio`, `count`, `GB/s`, … or none) and meaning."""
+
+    name: str
+    unit: str
+    doc: str
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What an analysis knows beside the tables.
+
+    Attributes:
+        options: the user's choices.
+        traces: the trace files: of the rank in `per_rank` (one a window), of the run in `across_ranks`.
+        results: frames of the analyses that it requires, by name; in `per_rank` the rank's own rows of those that have
+            a ``rank`` column.
+        rank: the rank at hand, in `per_rank`.
+        world_size: ranks in the job, if any file says so.
+        parameters: a value for each of the analysis's own parameters.
+        capture: what each rank said of its capture, in `across_ranks` and for rules; empty without manifests.
+    """
+
+    options: Options
+    traces: Sequence[TraceInfo]
+    results: Mapping[str, pl.DataFrame] = field(default_factory=dict)
+    rank: int = -1
+    world_size: int | None = None
+    parameters: Parameters = field(default_factory=dict)
+    capture: Sequence[RankManifest] = ()
+
+
+Tables = Mapping[str, pl.DataFrame]
+PerRank = Callable[[Tables, Inputs], pl.DataFrame]
+AcrossRanks = Callable[[Sequence[pl.DataFrame], Inputs], "tuple[pl.DataFrame, list[Finding]]"]
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """One question, and how it is answered.
+
+    Attributes:
+        name: what users call it; also its module's name.
+        doc: the module's docstring: title in the first line, then caption, formula and source.
+        columns: the result's columns, in order.
+        reads: tables it wants, each with the columns it wants of it. Each comes with a ``window`` column: which of the
+            rank's files the row is from.
+        requires: analyses whose results it wants.
+        per_rank: one rank's tables to a small frame.
+        across_ranks: those frames, in the order of ranks, to the result's frame and findings.
+        parameters: what a user may choose of it; both functions find the values in `Inputs.parameters`. What another
+            analysis requires is always made with the defaults.
+        reads_more: what it wants of the tables beyond `reads` for these parameters, where that is much.
+        headline: its answer in one sentence, from the result's frame; None where that holds none.
+    """
+
+    name: str
+    doc: str
+    columns: tuple[Column, ...]
+    per_rank: PerRank
+    across_ranks: AcrossRanks
+    reads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    requires: tuple[str, ...] = ()
+    parameters: tuple[Parameter, ...] = ()
+    reads_more: Callable[[Parameters], Mapping[str, tuple[str, ...]]] | None = None
+    headline: Callable[[pl.DataFrame], Headline | None] | None = None
+
+    def wants(self, chosen: Parameters) -> dict[str, tuple[str, ...]]:
+        """The tables and columns that it wants for a choice of parameters."""
+        wanted = dict(self.reads)
+        for table, columns in (self.reads_more(chosen) if self.reads_more is not None else {}).items():
+            wanted[table] = tuple(dict.fromkeys((*wanted.get(table, ()), *columns)))
+        return wanted
+
+    def choose(self, given: Parameters | None = None) -> dict[str, Value]:
+        """A value for each parameter, in their order: as given, else the default.
+
+        Raises:
+            ConfigError: there is no such parameter, or it cannot have such a value.
+        """
+        known = {parameter.name: parameter for parameter in self.parameters}
+        for name in given or ():
+            if name not in known:
+                hint = f"it has: {', '.join(known)}" if known else "it has none of its own"
+                raise ConfigError(f"{self.name} has no option {name!r}", hint=hint)
+        return {name: parameter.read((given or {}).get(name)) for name, parameter in known.items()}
+
+    @property
+    def title(self) -> str:
+        """The first line of the doc, without the full stop."""
+        return inspect.cleandoc(self.doc).split("\n", 1)[0].rstrip(".")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Something that is often wrong with a run, and how to see it in results.
+
+    Attributes:
+        name: what it is about; also its module's name, and the id of its findings.
+        doc: the module's docstring: title in the first line, then when it speaks, and what its saving means.
+        requires: analyses whose results it reads. One that cannot be made is not there: the rule says what it can.
+        find: those results, in `Inputs`, to findings.
+    """
+
+    name: str
+    doc: str
+    requires: tuple[str, ...]
+    find: Callable[[Inputs], list[Finding]]
+
+    @property
+    def title(self) -> str:
+        """The first line of the doc, without the full stop."""
+        return inspect.cleandoc(self.doc).split("\n", 1)[0].rstrip(".")
+
+
+@dataclass(frozen=True)
+class Result:
+    """An analysis's answer: the frame, what its columns mean, and what to know about it."""
+
+    analysis: Analysis
+    frame: pl.DataFrame
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The analysis's name."""
+        return self.analysis.name
+
+    @property
+    def headline(self) -> Headline | None:
+        """The answer in one sentence; None where the analysis has none to give."""
+        if self.analysis.headline is None:
+            return None
+        try:
+            found = self.analysis.headline(self.frame)
+        except Exception:
+            # Perhaps another package's: its table must not go with its sentence.
+            logger.exception("the headline of %s failed", self.name)
+            return None
+        # What the trace leaves out (a name, say) or what is no number leaves a sentence without its subject.
+        told = found is not None and all(
+            isinstance(e.value, str) or (e.value is not None and math.isfinite(e.value)) for e in found.values
+        )
+        return found if told else None
+
+    def finite(self) -> pl.DataFrame:
+        """The frame as files carry it: what is no number (NaN, infinity: a trace may hold them) is null."""
+        floats = [name for name, dtype in self.frame.schema.items() if dtype.is_float()]
+        return self.frame.with_columns(pl.when(pl.col(name).is_finite()).then(pl.col(name)) for name in floats)
+
+    def to_json(self, run: Mapping[str, Any]) -> dict[str, Any]:
+        """The JSON object that other programs read: rows as objects with the column names.
+
+        ``headline`` is there where the analysis answers in a sentence; null where this run gives it nothing to say.
+        """
+        headline = self.headline
+        said = {"headline": headline.to_json() if headline else None} if self.analysis.headline else {}
+        return {
+            "schema_version": RESULT_SCHEMA_VERSION,
+            "analysis": self.name,
+            "run": dict(run),
+            **said,
+            "columns": {column.name: {"unit": column.unit, "doc": column.doc} for column in self.analysis.columns},
+            "rows": self.finite().to_dicts(),
+            "findings": [finding.to_json() for finding in self.findings],
+        }
+
+    def _repr_html_(self) -> str:
+        """The frame with the analysis's title, in a notebook."""
+        units = {column.name: column.unit for column in self.analysis.columns if column.unit}
+        told = ", ".join(f"{name} in {unit}" for name, unit in units.items() if not name.endswith(f"_{unit}"))
+        head = f"<p><b>{escape(self.analysis.title)}</b>{f' ({escape(told)})' if told else ''}</p>"
+        return head + self.frame._repr_html_()

@@ -1,0 +1,48 @@
+"""An analysis's answer in one sentence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from rankscope.results.findings import Evidence
+
+
+@dataclass(frozen=True)
+class Headline:
+    """An analysis's answer in one sentence, with its numbers apart, so that whoever shows it writes them its own way.
+
+    Attributes:
+        text: the sentence; ``{name}`` stands where a value does.
+        values: these, with their units. Names out of traces stand here, never in the text.
+    """
+
+    text: str
+    values: tuple[Evidence, ...] = ()
+
+    @classmethod
+    def of(cls, text: str, /, **values: tuple[int | float | str, str]) -> Headline:
+        """One from values by name, each with its unit."""
+        return cls(text, tuple(Evidence(name, value, unit) for name, (value, unit) in values.items()))
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object."""
+        return {"text": self.text, "values": [{"name": e.name, "value": e.value, "unit": e.unit} for e in self.values]}
+
+
+def greatest(frame: pl.DataFrame, column: str) -> dict[str, Any] | None:
+    """The row with the greatest value, the first of several; None where no value is above 0."""
+    rows = frame.filter(pl.col(column) > 0).sort(column, descending=True, maintain_order=True)
+    return rows.row(0, named=True) if rows.height else None
+
+
+def total_of(frame: pl.DataFrame, column: str) -> int:
+    """The sum of a column of whole numbers; 0 where nothing is known."""
+    return int(frame[column].sum())
+
+
+def over_ranks(frame: pl.DataFrame) -> str:
+    """What to say of a sum: of which ranks, where it is of several."""
+    return " over all ranks" if frame["rank"].n_unique() > 1 else ""

@@ -1,0 +1,97 @@
+"""What a user may choose: of all analyses, and of one alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import polars as pl
+
+from rankscope.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user may choose about how numbers are made.
+
+    Attributes:
+        steps: the first and last step to look at, both included; None on either side leaves it open.
+        communication: a regular expression of further kernel names that are communication.
+    """
+
+    steps: tuple[int | None, int | None] | None = None
+    communication: str | None = None
+
+    def keeps(self, step: pl.Expr) -> pl.Expr:
+        """Whether a step number is among the chosen."""
+        first, last = self.steps or (None, None)
+        kept = step.is_not_null()
+        if first is not None:
+            kept = kept & (step >= first)
+        if last is not None:
+            kept = kept & (step <= last)
+        return kept
+
+
+Value = str | int | bool | None
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """What a user may choose of one analysis alone: `rankscope analyze NAME --match REGEX`, ``run.NAME(match=…)``.
+
+    Attributes:
+        name: in snake case; the command line writes it with dashes.
+        doc: what it does, for help and docs.
+        kind: `text`, `regex` (checked, to be used case aside), `number` (whole, not negative), or `flag` (off unless
+            given).
+        default: what holds where nothing is given; for a flag False.
+        choices: the texts that may be given; empty for any.
+    """
+
+    name: str
+    doc: str
+    kind: Literal["text", "regex", "number", "flag"] = "text"
+    default: Value = None
+    choices: tuple[str, ...] = ()
+
+    @property
+    def usage(self) -> str:
+        """How the command line takes it: ``--by name|shape``, ``--match REGEX``."""
+        takes = "|".join(self.choices) or {"regex": "REGEX", "number": "N", "flag": ""}.get(self.kind, "TEXT")
+        return f"--{self.name.replace('_', '-')} {takes}".rstrip()
+
+    def read(self, given: Value) -> Value:
+        """A value as given, by a program or as text on a command line, as one of the parameter's kind.
+
+        Raises:
+            ConfigError: it is none.
+        """
+        if given is None:
+            return self.default
+        if self.kind == "flag":
+            return given not in (False, "false", "0", "")
+        if self.kind == "number":
+            if not str(given).isdecimal():
+                raise ConfigError(f"{self.name}: {given!r} is no number", hint="give a whole number, 0 or more")
+            return int(given)
+        text = str(given)
+        if self.choices and text not in self.choices:
+            raise ConfigError(f"{self.name} cannot be {text!r}", hint=f"choose from: {', '.join(self.choices)}")
+        if self.kind == "regex":
+            try:
+                re.compile(text)
+                # The engine that searches the names knows no look-around, nor references back.
+                pl.Series([""]).str.contains(text)
+            except (re.error, pl.exceptions.ComputeError) as error:
+                reason = str(error).splitlines()[-1]
+                raise ConfigError(
+                    f"{self.name}: {text!r} is no regular expression that can be used: {reason}",
+                    hint="write one without look-around and without references back",
+                ) from error
+        return text
+
+
+Parameters = Mapping[str, Value]

@@ -1,0 +1,20 @@
+"""Nouns behind a count (one step, two steps), and lists in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def plural(noun: str, count: float, many: str | None = None) -> str:
+    """A noun as it stands behind a count: ``step`` behind 1, else ``steps``, or `many` where an s does not make it."""
+    return noun if count == 1 else (many if many is not None else f"{noun}s")
+
+
+def counted(count: int, noun: str, many: str | None = None) -> str:
+    """A count with its noun: ``1 step``, ``2 steps``, ``12,000 steps``."""
+    return f"{count:,} {plural(noun, count, many)}"
+
+
+def listed(parts: Sequence[str]) -> str:
+    """Parts of a sentence, the last behind an ``and``: ``a, b and c``."""
+    return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
