@@ -1,9 +1,12 @@
-"""What a window costs the training loop, against tensorboard_trace_handler(use_gzip=True) and d9d's way; and what
-waiting costs. Every way in a process of its own, in turn, so that a change of the machine's speed falls on all.
+"""What a window costs the training loop, against tensorboard_trace_handler(use_gzip=True), the same without
+compression, and d9d's way; and what waiting costs. Every way in a process of its own, in turn, so that a change of the
+machine's speed falls on all.
 
 The stall is the time for which the training thread did not get on: in `step()`, and in any later step beyond its usual
 time, wherever that came from (the interpreter held by another thread counts as well). It is given in wall seconds and,
-for what the thread itself did, in its CPU seconds.
+for what the thread itself did, in its CPU seconds; of those, what torch's own stop and save took is given for ours.
+What is `beside` is what the process needs besides, in the stall and the steps that follow: with no spare core the
+training gives that up as well.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import tempfile
 # About 60 MB of JSON, with shapes and stacks: layers of a small transformer forward and backward. A loop of one
 # operator would be compressed twice as fast.
 _CHILD = r"""
-import json, os, sys, tarfile, time, torch
+import json, os, sys, tarfile, threading, time, torch
 way, folder, operators, after = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 torch.set_num_threads(1)
 kinds = torch.profiler.ProfilerActivity
@@ -34,12 +37,22 @@ def d9d(profile):
         archive.add(path, "trace.json")
     os.remove(path)
 switches = dict(record_shapes=True, with_stack=True)
+torchs = [0.0]  # CPU seconds of this thread in torch's own stop and save
 if way == "ours":
     import rankscope
+    from rankscope.capture.recorder import Recording
+    def timed(whole):
+        def call(*args):
+            began = time.thread_time()
+            whole(*args)
+            torchs[0] += (time.thread_time() - began) * (threading.current_thread() is threading.main_thread())
+        return call
+    Recording.stop, Recording.save = timed(Recording.stop), timed(Recording.save)
     profile = rankscope.Profiler(folder, wait=2, warmup=1, active=2, **switches)
     profile.start()
 else:
-    handler = d9d if way == "d9d" else torch.profiler.tensorboard_trace_handler(folder, use_gzip=True)
+    handler = torch.profiler.tensorboard_trace_handler(folder, use_gzip=way == "gzip handler")
+    handler = d9d if way == "d9d" else handler
     schedule = torch.profiler.schedule(wait=2, warmup=1, active=2, repeat=1)
     profile = torch.profiler.profile(activities=[kinds.CPU], schedule=schedule, on_trace_ready=handler, **switches)
     profile.start()
@@ -47,21 +60,23 @@ for _ in range(4):
     work(operators)
     profile.step()
 work(operators)
+everything = time.process_time()
 began, cpu = time.perf_counter(), time.thread_time()
 profile.step()
 stall, stall_cpu = time.perf_counter() - began, time.thread_time() - cpu
-steps = []
-everything, whole = time.process_time(), time.perf_counter()
+steps, usually = [], []
 for _ in range(after):
-    began = time.perf_counter()
+    began, cpu = time.perf_counter(), time.thread_time()
     work(2)
     profile.step()
     steps.append(time.perf_counter() - began)
+    usually.append(time.thread_time() - cpu)
 usual = sorted(steps)[len(steps) // 2]
 later = sum(max(step - 2 * usual, 0.0) for step in steps)
-added = time.perf_counter() - whole - usual * after
-profile.stop()
-print("RESULT " + json.dumps(dict(stall=stall, stall_cpu=stall_cpu, later=later, worst=max(steps), added=added)))
+profile.stop()  # on a busy machine the writer may still be at it
+beside = time.process_time() - everything - sorted(usually)[len(usually) // 2] * after - stall_cpu
+found = dict(stall=stall, stall_cpu=stall_cpu, torch_cpu=torchs[0], later=later, worst=max(steps), beside=beside)
+print("RESULT " + json.dumps(found))
 """
 
 _WAITING = r"""
@@ -107,22 +122,27 @@ def _run(code: str, *arguments: str) -> dict[str, object]:
 
 def stalls(rounds: int = 5, operators: int = 95, after: int = 250) -> None:
     """The stall of one window, by way."""
-    found: dict[str, list[dict[str, float]]] = {"gzip handler": [], "d9d": [], "ours": []}
+    found: dict[str, list[dict[str, float]]] = {"gzip handler": [], "plain handler": [], "d9d": [], "ours": []}
     for _ in range(rounds):
         for way, runs in found.items():
             with tempfile.TemporaryDirectory() as folder:
                 runs.append(_run(_CHILD, way, folder, str(operators), str(after)))  # type: ignore[arg-type]
-    names = ("stall", "stall_cpu", "later", "worst", "added")
+    names = ("stall", "stall_cpu", "torch_cpu", "later", "worst", "beside")
     print(f"{'seconds, medians of ' + str(rounds):24}" + "".join(f"{name:>11}" for name in names))
     medians = {way: {n: statistics.median(run[n] for run in runs) for n in names} for way, runs in found.items()}
     for way, values in medians.items():
         print(f"{way:24}" + "".join(f"{values[name]:11.3f}" for name in names))
     ours = medians["ours"]
-    for way in ("gzip handler", "d9d"):
+    for way in ("gzip handler", "plain handler", "d9d"):
         other = medians[way]
         stall, cpu = ours["stall"] / other["stall"], ours["stall_cpu"] / other["stall_cpu"]
         both = (ours["stall"] + ours["later"]) / (other["stall"] + other["later"])
-        print(f"ours / {way}: stall {stall:.2f}, CPU {cpu:.2f}, stall and later steps {both:.2f}")
+        whole = (ours["stall_cpu"] + ours["beside"]) / (other["stall_cpu"] + other["beside"])
+        print(
+            f"ours / {way}: stall {stall:.2f}, CPU {cpu:.2f}, stall and later steps {both:.2f}, "
+            f"with no spare core {whole:.2f}"
+        )
+    print(f"of ours, CPU that is not torch's own: {ours['stall_cpu'] - ours['torch_cpu']:.3f} s")
 
 
 def waiting() -> None:

@@ -156,7 +156,9 @@ def work():
 
 @pytest.mark.parametrize("stop_off_loop", ["always", "never"])
 @pytest.mark.parametrize("chunk", [700, 1 << 20])
-def test_python_frames_outside_the_steps_are_left_out_and_no_others(tmp_path, monkeypatch, stop_off_loop, chunk):
+def test_python_frames_outside_the_steps_are_left_out_and_no_others(
+    tmp_path, monkeypatch, off_loop_everywhere, stop_off_loop, chunk
+):
     monkeypatch.setattr(edits, "CHUNK", chunk)
     whole, saved = packing.finish_trace, []
 

@@ -120,6 +120,17 @@ def test_the_surface_is_torchs():
         assert hasattr(Profiler(), name)
 
 
+def test_after_waiting_for_exports_the_trace_is_there(tmp_path):
+    prof = Profiler(tmp_path, **SHORT)
+    prof.wait_for_exports()  # before anything was recorded
+    prof.start()
+    train(prof, 5)
+    prof.wait_for_exports()
+    assert steps_in(read_trace(tmp_path / "rank0_iter2_3.trace.json.gz")) == [2, 3]
+    assert prof.take_pending_cuspy_export() is prof.take_pending_cupti_export() is None
+    prof.stop()
+
+
 def test_what_is_done_with_each_step_is_as_torch_says_it(tmp_path):
     theirs = [torch.profiler.schedule(**SHORT, repeat=1)(step) for step in range(6)]
     ours = []

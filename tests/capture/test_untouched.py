@@ -12,7 +12,7 @@ import pytest
 from rankscope.launch.hooked import hooked
 from rankscope.rundir.manifest import read_rank_manifest
 
-from .conftest import clean_environ, read_trace, steps_in, traces
+from .conftest import clean_environ, read_trace, said, steps_in, traces
 
 SHORT = {"RANKSCOPE_WAIT": "1", "RANKSCOPE_WARMUP": "1", "RANKSCOPE_ACTIVE": "2", "RANKSCOPE_RUN_DIR": "run"}
 TRAIN = """
@@ -44,7 +44,7 @@ def steps_made(folder: Path) -> int:
 
 def test_steps_are_the_optimizers_and_ranges_do_not_cross(tmp_path):
     done = run(ONE + "for _ in range(8):\n    backward(); optimizer.step()\n", tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, said(done.stderr)) == (0, "")
     assert traces(tmp_path / "run") == ["rank0_iter3_4.trace.json.gz"]
     trace = read_trace(tmp_path / "run" / traces(tmp_path / "run")[0])
     assert steps_in(trace) == [3, 4]
@@ -151,7 +151,7 @@ def test_a_process_without_torch_gets_nothing(tmp_path):
         "assert not bad, bad\nassert not [p for p in sys.path if p.endswith('hook')]"
     )
     done = run(code, tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, said(done.stderr)) == (0, "")
 
 
 def test_a_sitecustomize_that_was_there_runs(tmp_path):

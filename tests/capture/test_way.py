@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 
@@ -14,7 +16,7 @@ from rankscope.rundir.config import CaptureConfig
 from rankscope.rundir.manifest import read_rank_manifest
 from rankscope.rundir.metadata import METADATA_KEY, TraceMetadata
 
-from .conftest import read_trace, steps_in, traces, train
+from .conftest import clean_environ, read_trace, steps_in, traces, train
 
 CPU = [torch.profiler.ProfilerActivity.CPU]
 SHORT = {"wait": 1, "warmup": 1, "active": 2}
@@ -55,6 +57,22 @@ def test_without_the_settings_of_newer_torch_it_is_the_loop(released, monkeypatc
     assert way.choose_way(CaptureConfig(stop_off_loop="always"), CPU)[0] == way.LOOP
 
 
+@pytest.mark.parametrize("activities", [CPU, [*CPU, torch.profiler.ProfilerActivity.CUDA]])
+def test_where_torch_holds_others_up_nothing_makes_it_stop_off_the_loop(released, monkeypatch, activities):
+    monkeypatch.setattr(way, "_releases", False)
+    assert way.choose_way(CaptureConfig(stop_off_loop="always"), activities)[0] == way.LOOP
+
+
+def test_an_accelerator_is_not_woken_to_find_out(released, monkeypatch):
+    tried = []
+    monkeypatch.setattr(way, "_releases", None)
+    monkeypatch.setattr(way, "stop_releases_others", lambda activities, operators: not tried.append(activities))
+    accelerated = [*CPU, torch.profiler.ProfilerActivity.CUDA]
+    assert way.choose_way(CaptureConfig(stop_off_loop="always"), accelerated) == (way.THREAD, "asked for")
+    assert tried
+    assert all(kinds == CPU for kinds in tried)
+
+
 def counts_in_python():
     # Much longer than the interval at which threads usually make way for each other.
     until = time.perf_counter() + 0.05
@@ -93,7 +111,7 @@ def test_the_probe_leaves_no_trace_of_itself():
 
 
 @pytest.mark.parametrize("stop_off_loop", ["always", "never"])
-def test_both_ways_give_the_same_trace(tmp_path, monkeypatch, stop_off_loop):
+def test_both_ways_give_the_same_trace(tmp_path, monkeypatch, off_loop_everywhere, stop_off_loop):
     if way.choose_way(CaptureConfig(stop_off_loop=stop_off_loop), CPU)[1] != "asked for":
         pytest.skip("this torch cannot stop off the loop")
     threads = []
@@ -154,3 +172,58 @@ def test_an_older_torch_has_not_all_settings(monkeypatch):
     monkeypatch.setattr(torch._C._profiler, "_ExperimentalConfig", Older)
     assert way.settings(CaptureConfig(), off_loop=False) is None
     assert way.settings(CaptureConfig(), off_loop=True).profile_all_threads
+
+
+ACROSS = """
+import random, threading, torch
+from rankscope.capture.recorder import Recording
+from rankscope.rundir.config import CaptureConfig
+
+torch.set_num_threads(1)
+kinds, going = [torch.profiler.ProfilerActivity.CPU], True
+def ranges():  # they stay open across stops and starts
+    while going:
+        with torch.profiler.record_function("long"):
+            for _ in range(random.randrange(40)):
+                torch.neg(torch.ones(3))
+def backward():
+    layer = torch.nn.Linear(8, 8)
+    while going:
+        layer(torch.ones(4, 8)).sum().backward()
+def brief():  # threads whose queues outlive them
+    while going:
+        thread = threading.Thread(target=lambda: [torch.neg(torch.ones(3)) for _ in range(20)])
+        thread.start()
+        thread.join()
+beside = [threading.Thread(target=work) for work in (ranges, backward, brief)]
+for thread in beside:
+    thread.start()
+for number in range(100):
+    config = CaptureConfig(record_shapes=bool(number % 2), with_stack=number % 3 == 0)
+    recording = Recording(config, kinds, "id", off_loop=True)
+    recording.prepare()
+    recording.start()
+    recording.begin_step(number)
+    for _ in range(random.randrange(60)):
+        torch.neg(torch.ones(5))
+    if number % 4:
+        recording.end({})
+    stopping = threading.Thread(target=recording.stop)
+    stopping.start()
+    while stopping.is_alive():
+        torch.neg(torch.ones(5))
+    recording.free()
+going = False
+for thread in beside:
+    thread.join()
+print("survived")
+"""
+
+
+def test_operators_of_other_threads_survive_a_stop_off_the_loop():
+    """In a process of its own that overwrites what is freed: torch 2.13, stopped so, dies within seconds."""
+    if way.choose_way(CaptureConfig(), CPU)[0] != way.THREAD:
+        pytest.skip("this torch is not stopped off the loop")
+    environ = {**clean_environ(), "MALLOC_PERTURB_": "165"}
+    done = subprocess.run([sys.executable, "-c", ACROSS], env=environ, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout.strip()) == (0, "survived"), done.stderr[-3000:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -76,6 +77,36 @@ def test_a_worker_that_dies_costs_its_task_alone(bad: tuple[int, ...]) -> None:
 
 def test_workers_take_one_thread_each() -> None:
     assert run_tasks("processes", 2, threads, [(0,)]) == ["1"]
+
+
+SERVER = """
+import json, sys
+from multiprocessing import forkserver
+{before}
+from rankscope.executors import Pool, run_tasks
+pool = Pool("processes", 2)
+if run_tasks("processes", 2, len, [("ab",), ("c",)], pool=pool) != [2, 1]:
+    sys.exit("no outcomes")
+import psutil
+server = psutil.Process(forkserver._forkserver._forkserver_pid)
+print(json.dumps([server.num_threads(), forkserver._forkserver._preload_modules]))
+pool.close()
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no fork server")
+@pytest.mark.parametrize("own", [False, True])
+def test_the_fork_server_has_one_thread_and_what_the_program_wants(own: bool) -> None:
+    before = "forkserver.set_forkserver_preload(['colorsys'])" if own else ""
+    told = subprocess.run(
+        [sys.executable, "-c", SERVER.format(before=before)], capture_output=True, text=True, timeout=120
+    )
+    assert told.returncode == 0, told.stderr
+    threads, preloaded = json.loads(told.stdout)
+    # A fork after threads may hang: whatever is preloaded must start none.
+    assert threads == 1
+    assert preloaded == ["colorsys"] if own else {"__main__", "inspect", "zstandard"} <= set(preloaded)
+    assert not {"numpy", "polars"} & set(preloaded)
 
 
 def test_serial_and_processes_give_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from tests.kineto import kernel, small_step, step, trace, write
 
+from rankscope.ingest.describe import describe
 from rankscope.ingest.discover import find_traces, natural
-from rankscope.ingest.identify import assign_ranks, describe
+from rankscope.ingest.identify import assign_ranks
 from rankscope.ingest.kineto import read_kineto
 from rankscope.store.info import TraceInfo
 

@@ -150,9 +150,22 @@ def test_a_template_that_cannot_be_meant_is_refused(template):
         ("[Strategy]DDP-fit-3.1700000000000.pt.trace.json", 3),
         ("1764000000.123-TP-3.trace.json.gz", 3),
         ("1764000000.123-TP-3-EP-1.trace.json.gz", 3),
+        ("1764000000.123-TP-3-DECODE.trace.json.gz", 3),
+        ("prefix-1764000000.123-TP-3-EP-1-EXTEND.trace.json.gz", 3),
+        ("1764000000.123-TP-3-ForwardMode.DECODE.trace.json.gz", 3),
+        ("1764000000.123-TP-3-2.trace.json.gz", 3),
+        ("1764000000.123-TP-3-memory-DECODE.pickle", 3),
+        ("1764000000.123-TP-3-PP-1-DECODE.trace.json.gz", None),
         ("1764000000.123-TP-3-PP-1.trace.json.gz", None),
         ("1764000000.123-TP-3-DP-1.trace.json.gz", None),
+        ("actor_rollout/e2e_prof_rank-3.json.gz", 3),
+        ("iteration_10/replica_1/rank3_trace.json.gz", 3),
+        ("step_000000000010/000003_step_10.pickle", 3),
+        ("torch-trace-03-of-12.json", 3),
         # Numbers that are no ranks: process ids, times, sizes, steps.
+        ("host_19488.async_llm.1698954910154219890.pt.trace.json.gz", None),
+        ("merged-1764000000.123.trace.json.gz", None),
+        ("step_10/trace.json", None),
         ("host_19488.1698954910154219890.pt.trace.json.gz", None),
         ("host_0.1795170630711365614.pt.trace.json.gz", None),
         ("rank2-sleeps-4ranks/host_19488.1698954910154219890.pt.trace.json.gz", None),
@@ -177,10 +190,29 @@ def test_what_else_the_worlds_names_say():
     assert parse_trace_name("rank-3-coord-1-0-trace.tar.gz").mesh == {"dim0": 1, "dim1": 0}
     assert parse_trace_name("1764000000.1-TP-3-PP-1.trace.json.gz").mesh == {"tp": 3, "pp": 1}
     assert parse_trace_name("node.x_77.1698954910154219890.pt.trace.json").host == "node.x"
+    stage = parse_trace_name("1764000000.1-TP-3-PP-1-DECODE.trace.json.gz")
+    assert (stage.mesh, stage.pattern) == ({"tp": 3, "pp": 1}, "sglang")
+    server = parse_trace_name("node.x_77.async_llm.1698954910154219890.pt.trace.json")
+    assert (server.rank, server.host, server.pattern) == (None, "node.x", "frontend")
     ours = parse_trace_name("bench_rank0_iter10_12.json.gz")
     assert (ours.rank, ours.first, ours.last) == (0, 10, 12)
     # The folder of torchtitan says when it was written, not what is in the file.
     assert parse_trace_name("iteration_10/rank0_trace.json").last is None
+
+
+def test_numbers_that_are_called_ranks():
+    for name, called in (
+        ("rank3_iter1_2.trace.json", True),
+        ("rank-3-coord-1-0-trace.tar.gz", True),
+        ("t-3-of-8.json", True),
+        ("rank_3.json", True),
+        # A worker's number may be its host's, a folder's a step's, SGLang's the tensor's dimension's.
+        ("worker3.1623212756351.pt.trace.json", False),
+        ("3/trace.json", False),
+        ("1764.1-TP-3.trace.json", False),
+        ("trace.json", False),
+    ):
+        assert parse_trace_name(name).names_rank is called, name
 
 
 def test_folders_of_large_jobs():

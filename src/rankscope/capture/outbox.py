@@ -101,6 +101,7 @@ class Outbox:
     def _finish(self, ended: Ended, saved: Path, target: Path) -> None:
         began = time.perf_counter_ns()
         try:
+            ended.recording.calls.gather()
             if self._off_loop:
                 self._save(ended.recording, saved)
             # Both need the interpreter for themselves: not at a priority below the loop's.

@@ -115,6 +115,20 @@ class TorchSurface:
         if self._recording is not None and self._recording.started:
             self._recording.toggle(enable, activities)
 
+    def wait_for_exports(self) -> None:
+        """Wait until what was recorded is written."""
+        try:
+            if not self._writer.drain(_EXPORT_LIMIT_S):
+                warn("wait_for_exports(): a trace is still being written")
+        except Exception as error:
+            warn(f"wait_for_exports() failed: {error}")
+
+    def take_pending_cupti_export(self) -> None:
+        """Nothing is pending: torch's own monitor of CUPTI (2.14) is not used here."""
+
+    def take_pending_cuspy_export(self) -> None:
+        """Nothing, for the same reason (its name in 2.15)."""
+
     def _elsewhere(self, method: str, advice: str) -> None:
         warn(f"{method}() does nothing here: {advice}")
 

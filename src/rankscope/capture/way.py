@@ -1,7 +1,10 @@
 """Where a recording is stopped and saved: in the training loop, or off it. Found out by trying, not by version.
 
 Off the loop is for where torch lets other threads run while it stops (2.14 and newer). Elsewhere a thread would hold
-the loop up all the same, and longer.
+the loop up all the same, and longer; and a torch that does not let them run has not learnt to stop beside them either:
+an operator that another thread is in while a recording of all threads is stopped writes to what was freed (mended in
+pytorch #187141, #187483 and #188172, of which the second came before, and for, the letting run of #187594). So nothing
+but that decides, not even ``always``.
 """
 
 from __future__ import annotations
@@ -40,23 +43,28 @@ def choose_way(config: CaptureConfig, activities: Sequence[torch.profiler.Profil
         return LOOP, "this torch stops a recording only in the thread that began it"
     if not hasattr(torch.profiler.profile, "toggle_collection_dynamic"):
         return LOOP, "this torch cannot end a recording without stopping it"
-    if config.stop_off_loop == "always":
-        return THREAD, "asked for"
-    if any(activity is not torch.profiler.ProfilerActivity.CPU for activity in activities):
+    asked = config.stop_off_loop == "always"
+    if not asked and any(activity is not torch.profiler.ProfilerActivity.CPU for activity in activities):
         return LOOP, "an accelerator is recorded"
+    if not _lets_others_run():
+        return LOOP, "torch holds other threads up while it stops"
+    return THREAD, "asked for" if asked else "torch lets other threads run while it stops"
+
+
+def _lets_others_run() -> bool:
     global _releases
     if _releases is None:
+        # Of an accelerator's recording the stop is the same, and nothing is woken for the trial.
+        kinds = [torch.profiler.ProfilerActivity.CPU]
         try:
             # On a busy machine the other thread may come too late for a short stop, and a third one may make way for
             # it by chance: seen among a few, and once more.
-            _releases = any(stop_releases_others(activities, operators) for operators in _TRIED) and any(
-                stop_releases_others(activities, operators) for operators in _TRIED[1:]
+            _releases = any(stop_releases_others(kinds, operators) for operators in _TRIED) and any(
+                stop_releases_others(kinds, operators) for operators in _TRIED[1:]
             )
         except Exception:
             _releases = False
-    if _releases:
-        return THREAD, "torch lets other threads run while it stops"
-    return LOOP, "torch holds other threads up while it stops"
+    return _releases
 
 
 def all_threads() -> Any:

@@ -4,6 +4,10 @@ Workers start fresh (forkserver where there is one, else spawn): a bare fork wou
 holds. Python would have each fresh worker run the program's main module again, which breaks scripts without an
 ``if __name__ == "__main__"``; our tasks live in this package, so workers start without it.
 
+What the fork server has imported no worker has to import. Polars and NumPy start threads as they are imported, and a
+fork after threads may hang: so it is given the standard library's part of what workers need, and packages that start
+none.
+
 Ctrl-C reaches every process of a terminal's job. Workers leave it to the program: it ends them, so that there is one
 message and not one a core. And a worker whose program is gone, however that came, ends as well.
 """
@@ -22,6 +26,14 @@ from multiprocessing.connection import wait
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+# Of a worker's imports, these: the rest is Polars, NumPy and this package, which needs them.
+_PRELOADED = (
+    *("argparse", "ast", "concurrent.futures", "contextlib", "csv", "dataclasses", "datetime", "decimal", "fractions"),
+    *("functools", "gzip", "hashlib", "html", "importlib.metadata", "inspect", "json", "logging", "numbers", "pickle"),
+    *("platform", "random", "shutil", "statistics", "tarfile", "tempfile", "textwrap", "typing", "urllib.parse"),
+    *("zipfile", "zoneinfo", "isal.isal_zlib", "msgspec.json", "zstandard"),
+)
 
 _lock = threading.Lock()
 
@@ -55,6 +67,19 @@ def _no_main() -> Iterator[None]:
             main.__dict__.update(kept)
 
 
+def _preload() -> None:
+    """Have a fork server that is yet to start import what workers need, unless the program has a list of its own.
+
+    The server is one for the whole program: its other children merely find some of the standard library there.
+    """
+    from multiprocessing import forkserver  # not on Windows
+
+    server = getattr(forkserver, "_forkserver", None)
+    # There is no public way to ask: where there is no such list, nothing is preloaded.
+    if getattr(server, "_preload_modules", None) == ["__main__"]:
+        forkserver.set_forkserver_preload(["__main__", *_PRELOADED])
+
+
 def _start_worker() -> None:
     # One worker a core: a pool of threads in each would only make them wait for one another. Polars reads this when
     # it is first imported, which in a fresh worker is when the first task arrives.
@@ -74,6 +99,8 @@ def make(workers: int | None) -> Executor:
     """As many workers as asked for, else as many as there are cores to use."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+    if method == "forkserver":
+        _preload()
     return ProcessExecutor(
         workers or usable or 1, mp_context=multiprocessing.get_context(method), initializer=_start_worker
     )

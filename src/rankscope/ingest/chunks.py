@@ -28,6 +28,7 @@ from rankscope.ingest.salvage import (
     first_keys,
     trailing_byte,
 )
+from rankscope.ingest.typed import decode_typed, pieces
 
 # Small enough that what a chunk is decoded into stays in the processor's caches, large enough to be few.
 CHUNK_BYTES = 4 << 20
@@ -41,16 +42,29 @@ _KINETO_BOUNDARY = re.compile(rb'\}\s*,\s*(?=\{\s*"ph")')
 _BOUNDARY = re.compile(rb'\}\s*,\s*(?=\{\s*")')
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*(\[|null)')
 _EXECUTION_TRACE = re.compile(rb'"nodes"\s*:\s*\[')
+# After so many chunks in a row that are not all of known categories the next ones are not tried either.
+_TRIES = 3
+# Blocks of events without a category at the edges of a file are mostly shorter.
+_EDGE_BYTES = 64 << 10
 _CUT_EARLY = "the file breaks off before its first event"
 _WANTED = "rankscope reads the traces that torch.profiler exports (a JSON object with `traceEvents`)"
 
 
 @dataclass
 class Chunk:
-    """Some events, decoded, and the JSON array that they were decoded from."""
+    """Some events, decoded, and the JSON array that they were decoded from.
+
+    Attributes:
+        typed: whether they were decoded together with their arguments (`typed`).
+    """
 
     text: bytes
     events: list[Event]
+    typed: bool = False
+
+    def untyped(self) -> Chunk:
+        """The same events with their arguments as text."""
+        return Chunk(self.text, EVENTS.decode(self.text)) if self.typed else self
 
 
 @dataclass
@@ -76,6 +90,8 @@ class EventStream:
     bytes_read: int = 0
     _buffer: bytes = b""
     _ended: bool = False
+    _begun: bool = False
+    _tries: int = _TRIES
     _bare: bool = False
 
     def __iter__(self) -> Iterator[Chunk]:
@@ -91,9 +107,10 @@ class EventStream:
                 return
             if closes_array(self._buffer):
                 break
-            chunk, closed = self._next_chunk()
-            if chunk is not None:
-                yield chunk
+            chunks, closed = self._next_chunks()
+            while chunks:
+                # Nothing holds on to it while the next one is decoded.
+                yield chunks.pop(0)
         self._read_tail()
 
     # -- reading ------------------------------------------------------------------------------------------------
@@ -193,17 +210,17 @@ class EventStream:
 
     # -- cutting ------------------------------------------------------------------------------------------------
 
-    def _next_chunk(self) -> tuple[Chunk | None, bool]:
-        """The next chunk, and whether it was the last."""
+    def _next_chunks(self) -> tuple[list[Chunk], bool]:
+        """The next events, and whether they were the last."""
         cut = _last_boundary(self._buffer)
         while cut is None and not self._ended and len(self._buffer) <= MAX_EVENT_BYTES:
             self._fill(2 * len(self._buffer))
             cut = _last_boundary(self._buffer)
         if cut is None:
             return self._one_by_one(len(self._buffer))
-        text = b"[" + self._buffer[: cut[0]] + b"]"
+        text = b"".join((b"[", memoryview(self._buffer)[: cut[0]], b"]"))
         try:
-            chunk = Chunk(text, EVENTS.decode(text))
+            chunks = self._decoded(text)
         except UNREADABLE as error:
             closed = trailing_byte(error)
             if closed is not None:
@@ -212,11 +229,27 @@ class EventStream:
             if mended is None:
                 return self._one_by_one(cut[0])
             self.losses.repaired += 1
-            chunk = mended
+            chunks = [mended]
         self._buffer = self._buffer[cut[1] :]
-        return chunk, False
+        return chunks, False
 
-    def _closed_inside(self, array: bytes, cut: int) -> tuple[Chunk | None, bool]:
+    def _decoded(self, text: bytes) -> list[Chunk]:
+        """The events of a JSON array.
+
+        Raises:
+            UNREADABLE: it is none.
+        """
+        at_edge, self._begun = self._ended or not self._begun, True
+        if self._tries <= 0:
+            return [Chunk(text, EVENTS.decode(text))]
+        # Events without a category stand at the edges: there they are cut off first.
+        chunks = _in_pieces(text, _EDGE_BYTES) if at_edge else _in_pieces(text, 0)
+        if not any(chunk.typed for chunk in chunks):
+            chunks = _in_pieces(text)
+        self._tries = _TRIES if any(chunk.typed for chunk in chunks) else self._tries - 1
+        return chunks or [Chunk(text, EVENTS.decode(text))]
+
+    def _closed_inside(self, array: bytes, cut: int) -> tuple[list[Chunk], bool]:
         """The array ended inside the chunk: what follows belongs to the metadata after it."""
         # The text has one bracket before it that the buffer has not.
         rest = self._buffer[len(array) - 2 :]
@@ -227,9 +260,9 @@ class EventStream:
         except UNREADABLE:
             return self._one_by_one(cut)
         self._buffer = rest
-        return chunk if chunk.events else None, True
+        return [chunk] if chunk.events else [], True
 
-    def _one_by_one(self, limit: int) -> tuple[Chunk | None, bool]:
+    def _one_by_one(self, limit: int) -> tuple[list[Chunk], bool]:
         """The events that start before `limit`, each by itself: the last of the file, or of a damaged chunk."""
         salvage = Salvage(self.losses)
         salvage.read(self._buffer, limit, last=self._ended)
@@ -242,8 +275,8 @@ class EventStream:
             else:
                 self._fill(2 * len(self._buffer))
         self._buffer = self._buffer[taken:]
-        chunk = Chunk(b"[" + b",".join(salvage.kept) + b"]", salvage.events) if salvage.events else None
-        return chunk, salvage.closed
+        chunks = [Chunk(b"[" + b",".join(salvage.kept) + b"]", salvage.events)] if salvage.events else []
+        return chunks, salvage.closed
 
     # -- what stands behind the events --------------------------------------------------------------------------
 
@@ -278,6 +311,24 @@ class EventStream:
 
 def _without_events(found: dict[str, object]) -> dict[str, object]:
     return {key: value for key, value in found.items() if key != "traceEvents"}
+
+
+def _in_pieces(text: bytes, reach: int | None = None) -> list[Chunk]:
+    """The events of a text, with their arguments where that can be done; none if it is no array, or was cut wrongly."""
+    found = pieces(text, reach)
+    chunks = []
+    for piece in found:
+        events = decode_typed(piece)
+        if events is not None:
+            chunks.append(Chunk(piece, events, typed=True))
+        elif reach is not None and 2 * len(piece) > len(text):
+            return []  # not worth decoding: it can be cut in a better way
+        else:
+            try:
+                chunks.append(Chunk(piece, EVENTS.decode(piece)))
+            except UNREADABLE:
+                return []
+    return chunks
 
 
 def _mended(text: bytes) -> Chunk | None:

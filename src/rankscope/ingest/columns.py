@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
@@ -17,14 +18,17 @@ from rankscope.ingest import events as ev
 from rankscope.ingest.chunks import Chunk
 from rankscope.ingest.kinds import ANNOTATION_2020, MEMORY_NAME, table_of
 from rankscope.ingest.repair import repair
-from rankscope.ingest.rows import GROUPS
+from rankscope.ingest.rows import GROUPS, is_absent
 from rankscope.ingest.salvage import UNREADABLE, Losses
 from rankscope.ingest.times import NO_TIME, event_times
+from rankscope.ingest.typed import category_of, is_range
 from rankscope.primitives.intervals import Int64
 from rankscope.store.pile import Pile
 from rankscope.store.schema import TABLES
 
 S = TypeVar("S", bound=Struct)
+T = TypeVar("T")
+_PHASE = attrgetter("ph")
 _MEMO_LIMIT = 200_000
 _SEPARATOR = b"\0"
 _INTEGER = re.compile(r"-?\d{1,20}")
@@ -51,9 +55,16 @@ class ColumnBuilder:
     def add(self, chunk: Chunk) -> None:
         """Put a chunk's events into columns."""
         events = chunk.events
-        start, duration = event_times(chunk)
+        groups = (_grouped_typed if chunk.typed else _grouped)(events)
+        alike = {key: [events[row] for row in rows.tolist()] for key, rows in groups.items()} if chunk.typed else {}
+        start, duration = event_times(chunk, [(groups[key], own) for key, own in alike.items()] if alike else None)
+        if chunk.typed and (start == NO_TIME).any():
+            # How much text is lost is told.
+            self.add(chunk.untyped())
+            return
         tables: dict[tuple[str, str | None], list[Int64]] = {}
-        for (phase, category), rows in _grouped(events).items():
+        made: dict[tuple[str, str | None], list[ev.Event]] = {}
+        for (phase, category), rows in groups.items():
             self.counts[phase, category] += rows.size
             table = table_of(phase, category)
             at = rows
@@ -67,11 +78,15 @@ class ColumnBuilder:
             # Phase and category stand in the rows of these tables, so their groups can be added as one.
             told = table in ("other_events", "flows", "tracks", "counters", "half")
             tables.setdefault((table, None if told else category), []).append(at)
+            if at is rows and alike:
+                made[table, None if told else category] = alike[phase, category]
         for (table, category), parts in tables.items():
             at = parts[0] if len(parts) == 1 else np.sort(np.concatenate(parts))
             if not at.size:
                 continue
-            chosen = events if at.size == len(events) else [events[row] for row in at.tolist()]
+            chosen = made.get((table, category), [])
+            if len(chosen) != at.size:
+                chosen = events if at.size == len(events) else [events[row] for row in at.tolist()]
             if table == "half":
                 self._pair(chosen, start[at])
                 continue
@@ -151,8 +166,10 @@ class ColumnBuilder:
     def append(self, table: str, columns: dict[str, Any]) -> None:
         """Put a frame of some of a table's columns behind what the table has; None stands for a column of nulls."""
         schema = TABLES[table].schema
-        given = ((name, values) for name, values in columns.items() if values is not None)
-        frame = pl.DataFrame([self._series(name, values, schema[name]) for name, values in given])
+        given = {name: values for name, values in columns.items() if not is_absent(values)}
+        if not given:  # how many rows there are must be seen all the same
+            given = dict([next(iter(columns.items()))])
+        frame = pl.DataFrame([self._series(name, values, schema[name]) for name, values in given.items()])
         self._last[table] = self._pile.rows(table)
         self._pile.append(table, frame)
 
@@ -166,12 +183,14 @@ class ColumnBuilder:
             self.odd[f"values of {name} that do not fit"] += 1
             return pl.Series(name, [_fitting(value, dtype) for value in values], dtype=dtype)
 
-    def tracks(self, values: list[ev.Number]) -> Int64 | list[int | None]:
+    def tracks(self, values: list[ev.Number]) -> pl.Series | list[int | None]:
         """Process or thread ids as integers; texts get negative ones of their own, told in `tracks`."""
-        # Anything among them but whole numbers that fit gives another type.
-        found = np.array(values)
-        if found.dtype == np.int64:
-            return found
+        if isinstance(values[0], int):
+            try:
+                found: pl.Series = pl.Series(values, dtype=pl.Int64)
+                return found
+            except (TypeError, OverflowError):
+                pass  # there is something else among them
         known = {value: self._track(value) for value in dict.fromkeys(values)}
         return list(map(known.__getitem__, values))
 
@@ -191,6 +210,8 @@ class ColumnBuilder:
 
         No JSON holds the separator, so all values are split in one go, and each distinct one is made compact once.
         """
+        if not values or (values[0] is values[-1] and not values[0] and values.count(values[0]) == len(values)):
+            return None  # the default, which all share
         joined = _SEPARATOR.join(values)
         if len(joined) == len(values) - 1:
             return None  # not one of them has any
@@ -204,6 +225,8 @@ class ColumnBuilder:
 
     def args(self, decoder: Decoder[list[S]], kind: type[S], events: list[ev.Event]) -> list[S]:
         """The arguments of events of one kind, decoded together; one by one where some are odd."""
+        if events and not isinstance(events[0].args, Raw):
+            return [event.args for event in events]
         text = b"[" + b",".join([event.args for event in events]) + b"]"
         try:
             return decoder.decode(text)
@@ -243,6 +266,22 @@ def _grouped(events: list[ev.Event]) -> dict[tuple[str | None, str | None], Int6
     """Which events are of each phase and category."""
     category, categories = _numbered([event.cat for event in events])
     phase, phases = _numbered([event.ph for event in events])
+    return _by_both(category, categories, phase, phases)
+
+
+def _grouped_typed(events: list[ev.Event]) -> dict[tuple[str | None, str | None], Int64]:
+    """The same of events that were decoded by category: the category is their class's, and mostly the phase as well."""
+    kind, kinds = _numbered(list(map(type, events)))
+    categories = [category_of(each) for each in kinds]
+    if all(map(is_range, kinds)):
+        return _by_both(kind, categories, np.zeros_like(kind), ["X"])
+    phase, phases = _numbered(list(map(_PHASE, events)))
+    return _by_both(kind, categories, phase, phases)
+
+
+def _by_both(
+    category: Int64, categories: list[str | None], phase: Int64, phases: list[str | None]
+) -> dict[tuple[str | None, str | None], Int64]:
     both = category * len(phases) + phase
     present = np.flatnonzero(np.bincount(both)).tolist()
     return {
@@ -251,7 +290,7 @@ def _grouped(events: list[ev.Event]) -> dict[tuple[str | None, str | None], Int6
     }
 
 
-def _numbered(values: list[str | None]) -> tuple[Int64, list[str | None]]:
+def _numbered(values: list[T]) -> tuple[Int64, list[T]]:
     """Each value as the number of its first appearance, and the values by number."""
     distinct = list(dict.fromkeys(values))
     numbers = {value: number for number, value in enumerate(distinct)}

@@ -7,7 +7,7 @@ import glob
 import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +19,10 @@ from rankscope.rundir.names import RANKS_FOLDER
 
 TRACE_SUFFIXES = (".json", ".json.gz", ".json.zst", ".json.zstd", ".tar.gz", ".tgz", ".tar.zst", ".zip")
 SNAPSHOT_SUFFIXES = (".memory.pickle", "memory_snapshot.pickle")
+# Memory snapshots as torchtitan and SGLang name them.
+_SNAPSHOT = re.compile(r"\d{6}_step_\d+\.pickle|.+-TP-\d+-memory(-\w+)?\.pickle", re.IGNORECASE)
+# SGLang puts the traces of all ranks into one more file.
+_MERGED = re.compile(r"merged-(.+)\.trace\.json(\.gz)?")
 # Files that rankscope and its simulator put beside traces; JSON, but no traces.
 _BESIDE = re.compile(r"(run|truth|scaling)(\.\d+)?\.json$")
 # What `rankscope measure` leaves among them. A trace can be called `profiler.json`, too: these are looked at.
@@ -47,6 +51,7 @@ class Found:
         rank_manifests: files in them in which a rank says what it captured.
         denied: directories among them that could not be listed, and why.
         unfollowed: symbolic links among them that were left alone, and why.
+        doubled: files that hold what others among the traces hold; they are not among them.
         named: whether the files were named one by one, so that every one of them is meant.
     """
 
@@ -56,6 +61,7 @@ class Found:
     rank_manifests: list[str] = field(default_factory=list)
     denied: list[NoTracesError] = field(default_factory=list)
     unfollowed: list[tuple[str, str]] = field(default_factory=list)
+    doubled: list[str] = field(default_factory=list)
     named: bool = False
 
 
@@ -79,8 +85,11 @@ def find_traces(source: str | os.PathLike[str] | Iterable[str | os.PathLike[str]
     for one in sources:
         _add(os.fspath(one), found, links)
     found.unfollowed = links.left
-    unique = dict.fromkeys(found.traces)
-    found.traces = sorted(unique, key=natural)
+    found.traces = sorted(_each_once(found.traces), key=natural)
+    if not found.named:
+        doubled = _merged(found.traces)
+        found.doubled = sorted(doubled, key=natural)
+        found.traces = [path for path in found.traces if path not in doubled]
     if not sources:
         raise NoTracesError("no path was given", hint="name a directory with traces, or trace files")
     return found
@@ -124,6 +133,45 @@ def _add(source: str, found: Found, links: Symlinks) -> None:
         found.traces += matches
     else:
         raise NoTracesError("there is no such file or directory", path=source, hint="check the spelling of the path")
+
+
+def _each_once(paths: Iterable[str]) -> list[str]:
+    """Every file by one name: of links to a file that is there itself, only the file is taken."""
+    files: dict[tuple[int, int] | str, str] = {}
+    for path in dict.fromkeys(paths):
+        key: tuple[int, int] | str = path
+        if not is_url(path):
+            try:
+                status = Path(path).stat()
+            except OSError:
+                pass
+            else:
+                # Where a file system counts no files, all have the number 0.
+                key = (status.st_dev, status.st_ino) if status.st_ino else path
+        if key not in files or (Path(files[key]).is_symlink() and not Path(path).is_symlink()):
+            files[key] = path
+    return list(files.values())
+
+
+def _merged(paths: Sequence[str]) -> set[str]:
+    """Files that were put together from others that are there."""
+    names: dict[str, list[str]] = {}
+    for path in paths:
+        folder, name = _split(path)
+        names.setdefault(folder, []).append(name)
+    merged = set()
+    for path in paths:
+        folder, name = _split(path)
+        match = _MERGED.fullmatch(name)
+        # Before the id of the profile its parts may have a prefix.
+        if match and any(f"-{match[1]}-TP-" in f"-{other}" for other in names[folder]):
+            merged.add(path)
+    return merged
+
+
+def _split(path: str) -> tuple[str, str]:
+    *folder, name = re.split(r"[/\\]", path)
+    return "/".join(folder), name
 
 
 def _denied(error: OSError, path: str) -> NoTracesError:
@@ -184,9 +232,11 @@ def of_a_measurement(path: str) -> bool:
 
 def _is_candidate(name: str) -> bool:
     lower = name.lower()
-    return (
-        not name.startswith(".") and lower.endswith(TRACE_SUFFIXES + SNAPSHOT_SUFFIXES) and not _BESIDE.fullmatch(lower)
-    )
+    if name.startswith("."):
+        return False
+    if lower.endswith(TRACE_SUFFIXES + SNAPSHOT_SUFFIXES):
+        return _BESIDE.fullmatch(lower) is None
+    return _SNAPSHOT.fullmatch(name) is not None
 
 
 def _add_url(source: str, found: Found) -> None:

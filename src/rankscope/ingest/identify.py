@@ -1,110 +1,17 @@
-"""Whose trace it is: what one file says of its rank and run, and how the files of a run fit together."""
+"""Whose trace it is: how the files of a run fit together, by what each says of its rank (`describe`)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from itertools import pairwise
+from pathlib import PurePath
 
 from rankscope.ingest.discover import natural
-from rankscope.ingest.kineto import KinetoTrace
+from rankscope.ingest.windows import is_snapshot, one_process, same_time, start_of
 from rankscope.results import Evidence, Finding
-from rankscope.rundir.fields import count, mapping, text
-from rankscope.rundir.metadata import METADATA_KEY, TraceMetadata
 from rankscope.rundir.names import parse_trace_name
 from rankscope.store.info import TraceInfo
-
-# Beyond these a number is no rank and no count of them, but damage: counting up to it would never end.
-_MAX_RANKS = 1 << 20
-
-
-def describe(trace: KinetoTrace) -> TraceInfo:
-    """What a trace says about itself. The rank is from our own metadata, else `distributedInfo`, else the name."""
-    said = trace.metadata
-    own = TraceMetadata.from_json(said.get(METADATA_KEY))
-    distributed = mapping(said.get("distributedInfo"))
-    name = parse_trace_name(trace.path)
-    rank, source = _of_ranks(own.rank), "metadata"
-    if rank is None:
-        rank, source = _of_ranks(count(distributed.get("rank"))), "distributedInfo"
-    if rank is None:
-        rank, source = _of_ranks(name.rank), "folder" if name.pattern == "folder" else "name"
-    if rank is None:
-        source = "none"
-    mesh = own.mesh.by_name() if own.mesh is not None else dict(name.mesh or {})
-    return TraceInfo(
-        path=trace.path,
-        rank=rank,
-        rank_source=source,
-        world_size=_of_ranks(own.world_size or count(distributed.get("world_size")) or name.world_size),
-        local_rank=own.local_rank,
-        restart_count=own.restart_count or name.restart or 0,
-        run_id=own.run_id,
-        host=own.host or text(said.get("host_name")) or name.host,
-        launcher=own.launcher,
-        backend=text(distributed.get("backend")),
-        mesh=mesh,
-        first_step=trace.extent.first_step,
-        last_step=trace.extent.last_step,
-        start_ns=trace.extent.start_ns,
-        end_ns=trace.extent.end_ns,
-        base_time_ns=count(said.get("baseTimeNanoseconds")) or 0,
-        json_bytes=trace.json_bytes,
-        counts={f"{phase} {category}": number for (phase, category), number in trace.counts.items()},
-        lost_events=trace.losses.events,
-        lost_bytes=trace.losses.lost_bytes,
-        repaired=trace.losses.repaired,
-        truncated=trace.losses.truncated,
-        lost_metadata=trace.losses.metadata,
-        reason=trace.losses.reason,
-        odd=dict(trace.odd),
-        groups=_groups(own, distributed),
-        devices=_devices(said.get("deviceProperties")),
-        pid=trace.extent.pid,
-        threads=trace.extent.threads,
-    )
-
-
-def _of_ranks(number: int | None) -> int | None:
-    return number if number is not None and number <= _MAX_RANKS else None
-
-
-def _groups(own: TraceMetadata, distributed: Mapping[str, object]) -> tuple[Mapping[str, Any], ...]:
-    if own.process_groups:
-        return tuple(
-            {"name": group.name, "description": group.description, "ranks": list(group.ranks)}
-            for group in own.process_groups
-        )
-    listed = distributed.get("pg_config")
-    groups = []
-    for one in listed if isinstance(listed, list) else []:
-        group = mapping(one)
-        ranks = group.get("ranks")
-        groups.append(
-            {
-                "name": str(group.get("pg_name", "")),
-                "description": text(group.get("pg_desc")) or "",
-                "ranks": [rank for rank in ranks if isinstance(rank, int)] if isinstance(ranks, list) else [],
-            }
-        )
-    return tuple(groups)
-
-
-def _devices(listed: object) -> tuple[Mapping[str, Any], ...]:
-    devices = []
-    for one in listed if isinstance(listed, list) else []:
-        device = mapping(one)
-        devices.append(
-            {
-                "id": count(device.get("id")),
-                "name": text(device.get("name")) or "",
-                "total_memory": count(device.get("totalGlobalMem")),
-                # XPU counts what it calls compute units: vector engines.
-                "multiprocessors": count(device.get("numSms", device.get("maxComputeUnits"))),
-                "compute": [count(device.get("computeMajor")), count(device.get("computeMinor"))],
-            }
-        )
-    return tuple(devices)
 
 
 def assign_ranks(infos: Sequence[TraceInfo]) -> tuple[dict[int, list[TraceInfo]], list[Finding]]:
@@ -112,19 +19,23 @@ def assign_ranks(infos: Sequence[TraceInfo]) -> tuple[dict[int, list[TraceInfo]]
 
     Several windows of one rank follow one another in time. Files of one rank that cover the same time contradict
     each other: the first by name is taken. A file that says no rank gets the next free one, all windows of one process
-    the same.
+    the same. A process that serves the ranks and is none is left out.
     """
     findings: list[Finding] = []
+    infos, beside = _without_servers(infos)
+    findings += beside
     ranks: dict[int, list[TraceInfo]] = {}
     ordered = sorted(infos, key=lambda info: natural(info.path))
     for info in ordered:
         if info.rank is None:
             continue
-        rival = next((other for other in ranks.get(info.rank, []) if _same_time(info, other)), None)
+        rival = next((other for other in ranks.get(info.rank, []) if same_time(info, other)), None)
         if rival is not None:
             findings.append(_conflict(info, rival))
         else:
             ranks.setdefault(info.rank, []).append(info)
+    # The dimensions of a mesh that are said without a rank: the innermost is the tensor's.
+    ordered.sort(key=lambda info: (info.mesh.get("pp", 0), info.mesh.get("dp", 0)) if info.rank is None else (0, 0))
     free = (rank for rank in range(len(infos) + max(ranks, default=-1) + 1) if rank not in ranks)
     guessed: list[tuple[TraceInfo, int]] = []
     lives: list[list[TraceInfo]] = []
@@ -143,12 +54,64 @@ def assign_ranks(infos: Sequence[TraceInfo]) -> tuple[dict[int, list[TraceInfo]]
         findings.append(_guess(guessed))
     for files in ranks.values():
         # A memory snapshot has no time: it stands behind the traces, whose numbers it does not change.
-        files.sort(key=lambda info: (_is_snapshot(info), info.base_time_ns + (info.start_ns or 0)))
+        files.sort(key=lambda info: (is_snapshot(info), start_of(info)))
     return dict(sorted(ranks.items())), findings
 
 
-def _is_snapshot(info: TraceInfo) -> bool:
-    return any(kind.startswith("snapshot ") for kind in info.counts)
+def _without_servers(infos: Sequence[TraceInfo]) -> tuple[Sequence[TraceInfo], list[Finding]]:
+    """The files less those of processes that only hand work to the ranks, where there are others."""
+    servers = [info for info in infos if info.rank is None and parse_trace_name(info.path).pattern == "frontend"]
+    if not servers or len(servers) == len(infos):
+        return infos, []
+    finding = Finding(
+        id="no-rank",
+        severity="info",
+        title=f"{len(servers)} traces are of a server beside the ranks, and left out",
+        evidence=tuple(Evidence("file", info.path) for info in servers[:16]),
+        advice="Open such a trace by itself to look at it.",
+    )
+    left = {info.path for info in servers}
+    return [info for info in infos if info.path not in left], [finding]
+
+
+def without_numbered_folders(infos: Sequence[TraceInfo]) -> tuple[list[TraceInfo], list[Finding]]:
+    """The files, less the ranks that were read from folders that count something else: steps, epochs, attempts.
+
+    A folder's bare number (``20/trace.json``) is taken for a rank. It is none if a process has windows, one after
+    another, in folders of several numbers, or if several processes recorded into one such folder at the same time.
+    """
+    folders: dict[str, list[TraceInfo]] = {}
+    processes: dict[tuple[int, str | None], list[TraceInfo]] = {}
+    for info in infos:
+        if info.rank_source == "folder" and PurePath(info.path.replace("\\", "/")).parent.name.isdigit():
+            folders.setdefault(str(PurePath(info.path).parent), []).append(info)
+            if info.pid is not None:
+                processes.setdefault((info.pid, info.host), []).append(info)
+    wandering = [own for own in processes.values() if len({info.rank for info in own}) > 1 and _in_turn(own)]
+    shared = [own for own in folders.values() if any(a.pid != b.pid and same_time(a, b) for a, b in _pairs(own))]
+    if not wandering and not shared:
+        return list(infos), []
+    counted = [info for own in folders.values() for info in own]
+    paths = {info.path for info in counted}
+    finding = Finding(
+        id="folders-are-no-ranks",
+        severity="warning",
+        title="the numbers of folders are not taken for ranks: "
+        + ("one process has windows in several" if wandering else "several processes recorded into one at once"),
+        evidence=tuple(Evidence("file", info.path) for info in counted[:16]),
+        advice="Put the rank into the file's name (rank3.json.gz), or record with rankscope.Profiler.",
+    )
+    return [replace(info, rank=None, rank_source="none") if info.path in paths else info for info in infos], [finding]
+
+
+def _in_turn(infos: Sequence[TraceInfo]) -> bool:
+    """Whether windows follow one another, as those of one process must."""
+    return all(one_process(*pair) and not same_time(*pair) for pair in _pairs(infos))
+
+
+def _pairs(infos: Sequence[TraceInfo]) -> Iterator[tuple[TraceInfo, TraceInfo]]:
+    """Each window and the next one."""
+    return pairwise(sorted(infos, key=start_of))
 
 
 def _goes_on(life: Sequence[TraceInfo], info: TraceInfo) -> bool:
@@ -160,19 +123,9 @@ def _goes_on(life: Sequence[TraceInfo], info: TraceInfo) -> bool:
             other.pid == info.pid
             and other.host == info.host
             and other.start_ns is not None
-            and not _same_time(info, other)
+            and not same_time(info, other)
             for other in life
         )
-    )
-
-
-def _same_time(one: TraceInfo, other: TraceInfo) -> bool:
-    # A file without a range covers no time: it must not keep one that has some from being read.
-    if one.start_ns is None or other.start_ns is None or one.end_ns is None or other.end_ns is None:
-        return False
-    return (
-        one.base_time_ns + one.start_ns < other.base_time_ns + other.end_ns
-        and other.base_time_ns + other.start_ns < one.base_time_ns + one.end_ns
     )
 
 

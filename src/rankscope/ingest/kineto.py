@@ -113,6 +113,7 @@ def read_kineto(
         builder = ColumnBuilder(stream.losses, pile)
         for chunk in stream:
             builder.add(chunk)
+            del chunk  # else it would be held while the next one is decoded
     if builder.counts and not any(phase for phase, _ in builder.counts):
         raise NotATraceError(
             "JSON, but no trace: an array of something else than events (none has a `ph`)",
@@ -144,12 +145,17 @@ def _deliver(pile: Pile, sink: Sink) -> Extent:
         made = links.pop(name, None) if name in links else linked_columns(pile, name)
         start = 0
         for rows in pile.slices(name):
-            part = rows if made is None else rows.with_columns(made.slice(start, rows.height))
+            part = rows if made is None else _with(rows, made.slice(start, rows.height))
             start += rows.height
             extent.add(name, part)
             sink(name, part)
         pile.forget(name)
     return extent
+
+
+def _with(rows: pl.DataFrame, made: pl.DataFrame) -> pl.DataFrame:
+    """Rows, some columns of which were made later."""
+    return pl.DataFrame([(made if name in made.columns else rows).get_column(name) for name in rows.columns])
 
 
 def _least(one: int | None, other: object) -> int | None:

@@ -49,6 +49,17 @@ def not_followed(links: Sequence[tuple[str, str]]) -> list[Finding]:
     ]
 
 
+def doubled(path: str) -> Finding:
+    """A file whose events are in other files too."""
+    return Finding(
+        id="trace-doubled",
+        severity="info",
+        title=f"{path} holds the traces beside it once more, and was left out",
+        evidence=(Evidence("file", path),),
+        advice="Open it by itself to look at it.",
+    )
+
+
 def said(error: BaseException) -> str:
     """What went wrong, without the file's name."""
     return error.what if isinstance(error, RankscopeError) else f"{type(error).__name__}: {error}"
@@ -156,7 +167,7 @@ def missing_ranks(infos: Sequence[TraceInfo], chosen: str | None) -> list[Findin
             ranks=tuple(missing),
             evidence=(
                 Evidence("ranks in the job", size, "count"),
-                Evidence("ranks read", len(present), "count"),
+                Evidence("ranks read", size - len(missing), "count"),
                 *((Evidence("profiled ranks", chosen),) if chosen is not None else ()),
             ),
             advice="Only these ranks were asked for."

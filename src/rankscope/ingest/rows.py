@@ -28,7 +28,7 @@ class Builder(Protocol):
         """How many rows a table had before the frame that was appended last."""
         ...
 
-    def tracks(self, values: list[ev.Number]) -> Int64 | list[int | None]:
+    def tracks(self, values: list[ev.Number]) -> pl.Series | list[int | None]:
         """Process or thread ids as integers."""
         ...
 
@@ -51,14 +51,22 @@ def _same(value: object, dtype: pl.DataType, events: list[ev.Event]) -> pl.Serie
     return column
 
 
+def is_absent(values: object) -> bool:
+    """Whether a column has no values: to see that it is empty costs a twentieth of making it."""
+    if not isinstance(values, list):
+        return values is None
+    # Only None is counted fast, by what it is: so it is first looked whether there may be nothing else.
+    return not values or (values[0] is None and values[-1] is None and values.count(None) == len(values))
+
+
 def _any(values: list[str | None]) -> list[str | None] | None:
-    """A column that hardly any event has: to see that it is empty costs less than to make it."""
-    return values if any(values) else None
+    """Texts, if there is one that is not empty."""
+    return None if is_absent(values) or not any(values) else values
 
 
 def _either(values: list[int | None], others: list[int | None]) -> list[int | None]:
     """The values, the others where there is none."""
-    if all(other is None for other in set(others)):
+    if is_absent(others):
         return values
     return [other if value is None else value for value, other in zip(values, others, strict=True)]
 

@@ -20,7 +20,7 @@ _SHOWN = 40
 
 
 Runs = Mapping[str | None, Sequence[TraceInfo]]
-"""Traces by the id of their run; None for those that carry none and are one run all the same."""
+"""Traces by what their run is called: its id, or what tells it from others; None for the only one without an id."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class KnownRun:
     """A run whose traces are among some files.
 
     Attributes:
-        name: its id, or what tells it from others without one; None where it is the only one without.
+        name: its id, or what tells it from others that no id does; None where it is the only one without.
         began_ns: its first instant on the hosts' clocks, ns.
         ranks: how many ranks' traces there are.
         id: the id that its traces carry.
@@ -68,7 +68,7 @@ def known_runs(runs: Runs, place: str) -> tuple[KnownRun, ...]:
             name,
             min(info.base_time_ns + (info.start_ns or 0) for info in infos),
             len({info.path if info.rank is None else info.rank for info in infos}),
-            infos[0].run_id,
+            next((info.run_id for info in infos if info.run_id is not None), None),
             folders[name],
             count[folders[name]] == 1,
         )

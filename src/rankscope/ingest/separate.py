@@ -1,15 +1,19 @@
-"""Several runs in one place whose files carry no run id, told apart by what their files say of processes and clocks.
+"""Several runs in one place that no run id tells apart, told apart by what their files say of processes and clocks.
 
-A run is one process a rank, all of one job. Two files cannot be of one run if they name different world sizes or
-backends; or if they are of one rank, and of different processes (another pid, host or device), or the steps begin again
-in a process that shares no thread with the one before (containers give the same pids anew). Windows of one process stay
-together, however far apart: a schedule may wait for hours. Which ranks' processes belong together is told by time: the
-ranks of a job record at the same steps; then by folder and name. Where nothing speaks against it, all is one run.
+Without ids, a run is one process a rank, all of one job. Two files cannot be of one run if they name different world
+sizes or backends; or if they are of one rank, and of different processes (another pid, host or device), or the steps
+begin again in a process that shares no thread with the one before (containers give the same pids anew). Windows of one
+process stay together, however far apart: a schedule may wait for hours. Which ranks' processes belong together is told
+by time: the ranks of a job record at the same steps; then by folder and name. Where nothing speaks against it, all is
+one run.
+
+Files that carry one id are of one run unless a rank's windows are of two processes and its steps begin again, or both
+record at once: an id that was given by hand is given to each start of the job. A restart that torchrun counts is no
+second run.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -18,6 +22,7 @@ from pathlib import PurePath
 from statistics import median
 
 from rankscope.ingest.discover import natural
+from rankscope.ingest.windows import begins_again, end_of, gap_between, one_process, same_time, start_of, stem
 from rankscope.results import Evidence, Finding
 from rankscope.store.info import TraceInfo
 
@@ -29,8 +34,6 @@ APART_NS = 600 * 10**9
 _ROUNDS = 4
 # Files of a run that another is held against: ranks of a job record at the same time.
 _SOME = 16
-_RANK_IN_NAME = re.compile(r"[-_.]?(?:rank|worker)[-_]?\d+(?:-of-\d+)?|\d+-of-\d+", re.IGNORECASE)
-_ENDING = re.compile(r"(\.pt)?([._-]?(chrome[-_])?trace)?(\.json|\.tar|\.tgz|\.zip|\.gz|\.zstd?)+$", re.IGNORECASE)
 # Before this, a clock counts from the host's start.
 _YEAR_2001 = 10**18
 
@@ -50,6 +53,11 @@ class Separated:
     doubts: list[str] = field(default_factory=list)
     files: dict[str, TraceInfo] = field(default_factory=dict)
     ranks: dict[int | None, dict[str, TraceInfo]] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str | None:
+        """The id that its files carry."""
+        return next((info.run_id for info in self.files.values()), None)
 
     @property
     def infos(self) -> list[TraceInfo]:
@@ -81,8 +89,11 @@ class Separated:
 
 
 def separate_runs(infos: Sequence[TraceInfo]) -> list[Separated]:
-    """The runs that files without a run id are of, the oldest first; one where nothing speaks against it."""
-    ordered = sorted(infos, key=lambda info: (info.start_ns is None, _start(info), natural(info.path)))
+    """The runs that files are of which carry no run id, or all the same one.
+
+    The oldest run is first; there is one where nothing speaks against it.
+    """
+    ordered = sorted(infos, key=lambda info: (info.start_ns is None, start_of(info), natural(info.path)))
     runs = _sorted_into(ordered, strict=False)
     if len(runs) > 1:
         runs = _sorted_into(ordered, strict=True)
@@ -92,11 +103,14 @@ def separate_runs(infos: Sequence[TraceInfo]) -> list[Separated]:
         if not moved:
             break
     runs = [run for run in runs if run.files]
-    if len(runs) == 1:
+    if len(runs) > 1:
+        runs = _whole_folders(infos) or runs
+    elif runs and runs[0].id is None:
         runs = _by_folder(runs[0])
-    runs.sort(key=lambda run: min(map(_start, run.infos)))
+    runs.sort(key=lambda run: min(map(start_of, run.infos)))
     for run in runs:
-        run.doubts += _doubts(run)
+        if run.id is None:
+            run.doubts += _doubts(run)
     if len(runs) > 1:
         for run, label in zip(runs, _labels(runs), strict=True):
             run.label = label
@@ -106,7 +120,10 @@ def separate_runs(infos: Sequence[TraceInfo]) -> list[Separated]:
 def how_apart(runs: Sequence[Separated]) -> str:
     """How runs were told apart, to end a message with."""
     reasons = list(dict.fromkeys(run.why for run in runs if run.why))
-    return f" (those without an id are told apart by {'; '.join(reasons[:3])})" if len(runs) > 1 and reasons else ""
+    if len(runs) < 2 or not reasons:
+        return ""
+    which = "without an id" if runs[0].id is None else f"with the id {runs[0].id}"
+    return f" (those {which} are told apart by {'; '.join(reasons[:3])})"
 
 
 def told_apart(runs: Sequence[Separated], chosen: str | None) -> list[Finding]:
@@ -118,11 +135,14 @@ def told_apart(runs: Sequence[Separated], chosen: str | None) -> list[Finding]:
             Finding(
                 id="runs-told-apart",
                 severity="info",
-                title=f"{len(runs)} runs without run ids lie here: this is {chosen}, "
+                title=f"{len(runs)} runs {'without run ids' if run.id is None else f'with the id {run.id}'} lie here: "
+                f"this is {chosen}, "
                 f"kept apart from the others by its {'processes' if run.why == '' else run.why}",
                 ranks=tuple(run.known),
                 evidence=tuple(Evidence(each.label or "", len(each.infos), "traces") for each in runs[:16]),
-                advice="rankscope.Profiler writes a run id into each trace; else give each run a directory of its own.",
+                advice="rankscope.Profiler writes a run id into each trace; else give each run a directory of its own."
+                if run.id is None
+                else "Leave the run id to rankscope, or give each start of the job another one, and another directory.",
             )
         )
     findings += [
@@ -141,6 +161,8 @@ def told_apart(runs: Sequence[Separated], chosen: str | None) -> list[Finding]:
 
 def contradiction(one: TraceInfo, other: TraceInfo) -> str | None:
     """Why two files cannot be of one run, in a few words; None where they can."""
+    if one.run_id is not None and one.run_id == other.run_id:
+        return _another_start(one, other)
     if _differ(one.world_size, other.world_size):
         return f"world size ({one.world_size} and {other.world_size})"
     if _differ(one.backend, other.backend):
@@ -157,7 +179,19 @@ def contradiction(one: TraceInfo, other: TraceInfo) -> str | None:
     devices = [next((d.get("name") for d in info.devices if d.get("name")), None) for info in (one, other)]
     if _differ(*devices):
         return f"device {place} ({devices[0]} and {devices[1]})"
-    if _begins_again(one, other) and not _one_process(one, other):
+    if begins_again(one, other) and not one_process(one, other):
+        return f"steps {place}, which begin again in another process"
+    return None
+
+
+def _another_start(one: TraceInfo, other: TraceInfo) -> str | None:
+    # A job that was started again goes on at a later step, torchrun counts its restarts, and a job's size may change.
+    if one.rank is None or one.rank != other.rank or one.restart_count != other.restart_count:
+        return None
+    place = f"of rank {one.rank}"
+    if _differ(one.pid, other.pid) and (begins_again(one, other) or same_time(one, other)):
+        return f"process {place} ({one.pid} and {other.pid}), where the steps begin again"
+    if begins_again(one, other) and not one_process(one, other):
         return f"steps {place}, which begin again in another process"
     return None
 
@@ -170,29 +204,9 @@ def _far_apart(one: TraceInfo, other: TraceInfo) -> str | None:
     # Without a rank it may be another rank of the job, which records at the same time, or another job.
     if one.pid is None or other.pid is None or (one.pid == other.pid and not _differ(one.host, other.host)):
         return None
-    gap = _gap(one, other)
+    gap = gap_between(one, other)
     longest = max((info.end_ns or 0) - (info.start_ns or 0) for info in (one, other))
     return f"time ({gap // 10**9} s apart)" if gap is not None and gap > SLACK_NS + longest else None
-
-
-def _begins_again(one: TraceInfo, other: TraceInfo) -> bool:
-    first, last = sorted((one, other), key=_start)
-    gap = _gap(one, other)
-    return (
-        gap is not None
-        and gap > 0
-        and first.last_step is not None
-        and last.first_step is not None
-        and last.first_step <= first.last_step
-    )
-
-
-def _one_process(one: TraceInfo, other: TraceInfo) -> bool:
-    """Whether two files with the same pid are of one process: the threads beside the main one live on."""
-    if one.pid is None or other.pid is None:
-        return False
-    mine, others = ({*info.threads} - {info.pid} for info in (one, other))
-    return not mine or not others or not mine.isdisjoint(others)
 
 
 def _sorted_into(ordered: Sequence[TraceInfo], *, strict: bool) -> list[Separated]:
@@ -217,7 +231,7 @@ def _near(info: TraceInfo, run: Separated) -> bool:
     if any(info.pid is not None and other.pid == info.pid for other in run.ranks.get(info.rank, {}).values()):
         return True
     some = [*islice(run.files.values(), _SOME), *islice(reversed(run.files.values()), _SOME)]
-    gaps = [_gap(info, other) for other in some]
+    gaps = [gap_between(info, other) for other in some]
     return any(gap is None or gap <= APART_NS for gap in gaps)
 
 
@@ -253,8 +267,8 @@ def _strangeness(info: TraceInfo, run: Separated) -> tuple[bool, int, int, int]:
     others = run.ranks.get(info.rank, {}).values()
     same = info.pid is not None and any(other.pid == info.pid for other in others)
     some = list(islice(run.files.values(), _SOME))
-    times = [_start(each) for each in some if each.start_ns is not None]
-    gap = abs(_start(info) - int(median(times))) if times and info.start_ns is not None else 0
+    times = [start_of(each) for each in some if each.start_ns is not None]
+    gap = abs(start_of(info) - int(median(times))) if times and info.start_ns is not None else 0
     return not same, gap // SLACK_NS, -max(_likeness(info.path, other.path) for other in some), gap
 
 
@@ -262,7 +276,26 @@ def _likeness(one: str, other: str) -> int:
     """Folders that two paths have in common from the top, and whether their names differ by the rank alone."""
     mine, others = PurePath(one).parts[:-1], PurePath(other).parts[:-1]
     shared = next((at for at, (a, b) in enumerate(zip(mine, others, strict=False)) if a != b), len(mine))
-    return 2 * shared + (_stem(one) == _stem(other))
+    return 2 * shared + (stem(one) == stem(other))
+
+
+def _whole_folders(infos: Sequence[TraceInfo]) -> list[Separated]:
+    """The folders as runs, where each has all ranks of a job and no process of another: no clock needs to say more."""
+    folders: dict[PurePath, Separated] = {}
+    seen: dict[tuple[int | None, int | None], PurePath] = {}
+    for info in infos:
+        folder = PurePath(info.path).parent
+        if seen.setdefault((info.rank, info.pid), folder) != folder:
+            return []
+        folders.setdefault(folder, Separated(why="folder")).add(info)
+    parts = list(folders.values())
+    for part in parts:
+        sizes = {info.world_size for info in part.infos}
+        if len(sizes) > 1 or set(part.ranks) != set(range(sizes.pop() or 0)) or not part.known:
+            return []
+        if any(contradiction(*pair) for rank in part.known for pair in pairwise(part.ranks[rank].values())):
+            return []
+    return parts if len(parts) > 1 else []
 
 
 def _by_folder(run: Separated) -> list[Separated]:
@@ -280,17 +313,17 @@ def _by_folder(run: Separated) -> list[Separated]:
 
 
 def _overlap(files: Iterable[TraceInfo]) -> bool:
-    timed = sorted((info for info in files if info.start_ns is not None), key=_start)
-    return any(_end(one) > _start(two) for one, two in pairwise(timed))
+    timed = sorted((info for info in files if info.start_ns is not None), key=start_of)
+    return any(end_of(one) > start_of(two) for one, two in pairwise(timed))
 
 
 def _doubts(run: Separated) -> list[str]:
     said = []
-    by_rank = {rank: sorted(run.ranks[rank].values(), key=_start) for rank in run.known}
-    again = [rank for rank, files in by_rank.items() if any(_begins_again(*pair) for pair in pairwise(files))]
+    by_rank = {rank: sorted(run.ranks[rank].values(), key=start_of) for rank in run.known}
+    again = [rank for rank, files in by_rank.items() if any(begins_again(*pair) for pair in pairwise(files))]
     if again:
         said.append(f"the steps of rank {again[0]} begin again, in a process with the same id")
-    spans = [(_start(files[0]), max(map(_end, files))) for files in by_rank.values()]
+    spans = [(start_of(files[0]), max(map(end_of, files))) for files in by_rank.values()]
     if len(spans) > 1 and all(info.start_ns is not None for info in run.infos):
         gap = max(start for start, _ in spans) - min(end for _, end in spans)
         if gap > APART_NS:
@@ -299,15 +332,23 @@ def _doubts(run: Separated) -> list[str]:
 
 
 def _labels(runs: Sequence[Separated]) -> list[str]:
-    """What to call runs: their folder, what is common to their names, when they began, else their number."""
+    """What to call runs: their folder, what is common to their names, when they began, else their number.
+
+    Those with one id are mostly the same job time and again, and named by when they began.
+    """
     folders = [{PurePath(info.path).parent for info in run.infos} for run in runs]
     top = _shared([folder for each in folders for folder in each])
     within = [_shared(sorted(each)).relative_to(top).as_posix() if each else "" for each in folders]
-    stems = [_only({_stem(info.path) for info in run.infos}) for run in runs]
-    began = [_when(min(map(_start, run.infos))) for run in runs]
+    stems = [_only({stem(info.path) for info in run.infos}) for run in runs]
+    began = [_when(min(map(start_of, run.infos))) for run in runs]
+    # Windows may lie in folders of their own, in each of which every run has one (`iteration_10/replica_0/`).
+    parts = [set[str].intersection(*(set(folder.parts) for folder in each)) for each in folders]
+    common = set[str].intersection(*parts)
+    apart = [_only(each - common) for each in parts]
+    ways = (within, apart, stems, began) if runs[0].id is None else (began, within, apart, stems)
     labels = []
-    for number, own in enumerate(zip(within, stems, began, strict=True)):
-        unique = (name for name, all_of in zip(own, (within, stems, began), strict=True) if all_of.count(name) == 1)
+    for number, own in enumerate(zip(*ways, strict=True)):
+        unique = (name for name, all_of in zip(own, ways, strict=True) if all_of.count(name) == 1)
         labels.append(next((name for name in unique if name not in ("", ".")), f"run{number + 1}"))
     return labels if len(set(labels)) == len(labels) else [f"run{number + 1}" for number in range(len(runs))]
 
@@ -324,27 +365,7 @@ def _only(names: set[str]) -> str:
     return names.pop() if len(names) == 1 else ""
 
 
-def _stem(path: str) -> str:
-    """A file's name without its rank and endings."""
-    return _RANK_IN_NAME.sub("", _ENDING.sub("", PurePath(path).name))
-
-
 def _when(nanoseconds: int) -> str:
     if nanoseconds < _YEAR_2001:
         return ""
     return f"{datetime.fromtimestamp(nanoseconds // 10**9, timezone.utc):%Y%m%dT%H%M%S}"
-
-
-def _start(info: TraceInfo) -> int:
-    return info.base_time_ns + (info.start_ns or 0)
-
-
-def _end(info: TraceInfo) -> int:
-    return info.base_time_ns + (info.end_ns or info.start_ns or 0)
-
-
-def _gap(one: TraceInfo, other: TraceInfo) -> int | None:
-    """Time between two windows, ns; None where one has none, negative where they overlap."""
-    if one.start_ns is None or other.start_ns is None:
-        return None
-    return max(_start(one), _start(other)) - min(_end(one), _end(other))

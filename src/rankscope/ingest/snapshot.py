@@ -22,12 +22,6 @@ MAX_BYTES = 4 << 30
 MAX_ROWS = 50_000_000
 MAX_FRAMES = 64
 _BLOCK_BYTES = 8 << 20
-SUFFIXES = (".pickle", ".pkl")
-
-
-def is_snapshot(path: str) -> bool:
-    """Whether a file may be a memory snapshot, by its name: what it is, `read_snapshot` says."""
-    return path.lower().endswith(SUFFIXES)
 
 
 def read_snapshot(path: str) -> tuple[dict[str, pl.DataFrame], TraceInfo]:

@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rankscope.errors import NotATraceError, TraceError
-from rankscope.ingest.identify import describe
+from rankscope.ingest.describe import describe
 from rankscope.ingest.kineto import read_kineto
-from rankscope.ingest.snapshot import is_snapshot, read_snapshot
 from rankscope.ingest.source import is_url
 from rankscope.store.cache import Cache, CachedTrace
 from rankscope.store.key import trace_key
+
+# Whether a file may be a memory snapshot is told by its name; what it is, by `read_snapshot`.
+SNAPSHOT_SUFFIXES = (".pickle", ".pkl")
 
 
 @contextmanager
@@ -53,7 +55,9 @@ def ingest_trace(path: str, *, anew: bool = False) -> CachedTrace:
     found = cache.find(key)
     if found is not None:
         return found
-    if is_snapshot(path):
+    if path.lower().endswith(SNAPSHOT_SUFFIXES):
+        from rankscope.ingest.snapshot import read_snapshot  # hardly any worker needs it
+
         tables, info = read_snapshot(path)
         with cache.writer(key, path) as writer:
             for name, rows in tables.items():

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from decimal import Decimal
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
 from rankscope.ingest.chunks import Chunk
-from rankscope.ingest.events import EXACT_TIMES
+from rankscope.ingest.events import EXACT_TIMES, Event
 from rankscope.primitives.intervals import Int64
 
 Float64 = npt.NDArray[np.float64]
+Group = tuple["Int64 | slice", list[Event]]
 
 # Below 2^43 µs (101 days) neighbouring float64 are less than 1 ns apart, so a number with three decimals is the
 # nearest float of exactly one integer of nanoseconds, and rounding its fraction finds it. (Rounding a thousand times
@@ -26,18 +29,25 @@ MAX_US = float(MAX_NS // 1000)
 NO_TIME = -(1 << 63)
 
 
-def event_times(chunk: Chunk) -> tuple[Int64, Int64]:
+def event_times(chunk: Chunk, groups: Sequence[Group] | None = None) -> tuple[Int64, Int64]:
     """Start and duration of every event of a chunk, ns.
 
     `NO_TIME` stands for a start that is absent or that no clock can show, −1 for such a duration.
+
+    Args:
+        groups: its events by class, each with the rows that they are: events of one class are read in half the time.
     """
-    written = [event.ts for event in chunk.events]
-    try:
-        stamps = np.array(written, dtype=np.float64)
-    except OverflowError:  # a whole number beyond what any float holds: no clock shows that
-        written = [ts if ts is None or abs(ts) < MAX_US else None for ts in written]
-        stamps = np.array(written, dtype=np.float64)
-    durations = np.array([event.dur for event in chunk.events], dtype=np.float64)
+    stamps, durations = np.empty((2, len(chunk.events)))
+    texts: list[Sequence[int | float | None]] = []
+    for rows, events in [(slice(None), chunk.events)] if groups is None else groups:
+        written = [event.ts for event in events]
+        try:
+            stamps[rows] = _floats(written)
+        except OverflowError:  # a whole number beyond what any float holds: no clock shows that
+            written = [ts if ts is None or abs(ts) < MAX_US else None for ts in written]
+            stamps[rows] = _floats(written)
+        durations[rows] = _floats([event.dur for event in events])
+        texts.append(written)
     absent = ~((durations >= 0) & (durations < MAX_US))
     durations[absent] = 0.0
     spent = _rounded(durations)
@@ -45,12 +55,24 @@ def event_times(chunk: Chunk) -> tuple[Int64, Int64]:
     timeless = ~(np.abs(stamps) < MAX_US)
     stamps[timeless] = 0.0
     # Whole numbers are decoded as such, and a float64 holds them up to 2^53.
-    if stamps.size and np.abs(stamps).max() >= EXACT_FLOAT_US and float in set(map(type, written)):
+    if stamps.size and np.abs(stamps).max() >= EXACT_FLOAT_US and any(map(_has_fractions, texts)):
         start = _exact(chunk)
     else:
         start = _rounded(stamps)
     start[timeless] = NO_TIME
     return start, spent
+
+
+def _has_fractions(values: Sequence[int | float | None]) -> bool:
+    # To count what they all are is to compare pointers.
+    kinds = list(map(type, values))
+    return kinds.count(int) != len(kinds) and float in kinds
+
+
+def _floats(values: Sequence[float | None]) -> Float64:
+    """Numbers as an array, NaN for None. Polars reads a list in half of NumPy's time, and one with None in a tenth."""
+    found: Float64 = pl.Series(values, dtype=pl.Float64).to_numpy(writable=True)
+    return found
 
 
 def _rounded(microseconds: Float64) -> Int64:

@@ -5,8 +5,36 @@
 process ever holds all ranks. What fails is a finding, and the rest goes on.
 """
 
-from rankscope.pipeline.load import Loaded
-from rankscope.pipeline.run import HasRunDir, Run, Source, open_run, parse_steps
-from rankscope.pipeline.tasks import Progress
+from __future__ import annotations
 
-__all__ = ["HasRunDir", "Loaded", "Progress", "Run", "Source", "open_run", "parse_steps"]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rankscope.pipeline.load import Loaded as Loaded
+    from rankscope.pipeline.run import HasRunDir as HasRunDir
+    from rankscope.pipeline.run import Run as Run
+    from rankscope.pipeline.run import Source as Source
+    from rankscope.pipeline.run import open_run as open_run
+    from rankscope.pipeline.run import parse_steps as parse_steps
+    from rankscope.pipeline.tasks import Progress as Progress
+
+# On first use: a worker has to import what its tasks need, and no more.
+_MODULES = {
+    "HasRunDir": "run",
+    "Loaded": "load",
+    "Progress": "tasks",
+    "Run": "run",
+    "Source": "run",
+    "open_run": "run",
+    "parse_steps": "run",
+}
+__all__ = list(_MODULES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = found
+    return found

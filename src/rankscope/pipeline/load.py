@@ -8,12 +8,13 @@ from functools import cached_property
 from pathlib import Path
 
 from rankscope.errors import NotATraceError, NoTracesError, RankscopeError, RunSelectionError
+from rankscope.ingest.contradictions import contradictions
 from rankscope.ingest.discover import Found, of_a_measurement
-from rankscope.ingest.identify import assign_ranks
-from rankscope.ingest.losses import losses_of, missing_ranks, not_followed, unreadable
+from rankscope.ingest.identify import assign_ranks, without_numbered_folders
+from rankscope.ingest.losses import doubled, losses_of, missing_ranks, not_followed, unreadable
 from rankscope.ingest.manifests import of_capture, read_manifests, window_gaps
+from rankscope.ingest.membership import lives, membership
 from rankscope.ingest.runs import KnownRun, check_steps, choose_run, known_runs
-from rankscope.ingest.separate import how_apart, separate_runs, told_apart
 from rankscope.ingest.task import find_ingested, ingest_trace
 from rankscope.pipeline.tasks import SMALL_BYTES, Tasks
 from rankscope.results import Finding, Options
@@ -89,40 +90,43 @@ def load_run(found: Found, wanted: str | None, options: Options, tasks: Tasks, h
         findings += [unreadable(path, e, beside=True) for path, e in others]
     findings += [unreadable(error.path or where, error) for error in found.denied]
     findings += not_followed(found.unfollowed)
-    nameless = separate_runs([trace.info for trace in traces if trace.info.run_id is None])
-    runs: dict[str | None, list[TraceInfo]] = {run.label: run.infos for run in nameless}
-    for trace in traces:
-        if trace.info.run_id is not None:
-            runs.setdefault(trace.info.run_id, []).append(trace.info)
+    findings += [doubled(path) for path in found.doubled]
+    said, doubted = without_numbered_folders([trace.info for trace in traces])
+    sorted_out = membership(said)
+    runs = sorted_out.runs
     kept = [name for name, infos in runs.items() if any(info.path in had for info in infos)]
     try:
-        label = kept[0] if len(kept) == 1 else choose_run(runs, wanted, where, how_apart(nameless))
+        chosen = kept[0] if len(kept) == 1 else choose_run(runs, wanted, where, sorted_out.apart)
     except RunSelectionError as error:
         error.known = known_runs(runs, where)
         raise
-    members_paths = {info.path for info in runs[label]}
-    traces = [trace for trace in traces if trace.info.path in members_paths]
-    run_id = traces[0].info.run_id
-    if run_id is None:
-        findings += told_apart(nameless, label)
-    folders = {trace.info.path: trace for trace in traces}
-    members, conflicts = assign_ranks([trace.info for trace in traces])
+    infos = runs[chosen]
+    run_id = next((info.run_id for info in infos if info.run_id is not None), None)
+    own_paths = {info.path for info in infos}
+    findings += [finding for finding in doubted if any(path in own_paths for path in _files_of(finding))]
+    findings += sorted_out.findings(chosen)
+    folders = {trace.info.path: trace.folder for trace in traces}
+    members, conflicts = assign_ranks(infos)
     findings += conflicts
-    ranks = {rank: [CachedTrace(folders[info.path].folder, info) for info in infos] for rank, infos in members.items()}
+    ranks = {rank: [CachedTrace(folders[info.path], info) for info in files] for rank, files in members.items()}
     infos = [info for files in members.values() for info in files]
-    findings += losses_of(infos)
+    findings += [*losses_of(infos), *contradictions(members), *lives(infos)]
     manifest, own, unread = read_manifests(found.run_manifests, found.rank_manifests, run_id)
     findings += [*unread, *of_capture(own, found.traces), *window_gaps(members)]
     findings += missing_ranks(infos, manifest.ranks if manifest is not None else None)
     check_steps(infos, options.steps)
     known_of = known_runs(runs, where)
-    named = next(run.label for run in known_of if run.name == label) if len(known_of) > 1 else None
-    return Loaded(ranks, tuple(findings), run_id, named, manifest, tuple(own), known_of, label)
+    named = next(run.label for run in known_of if run.name == chosen) if len(known_of) > 1 else None
+    return Loaded(ranks, tuple(findings), run_id, named, manifest, tuple(own), known_of, chosen)
 
 
 def place_of(found: Found) -> str:
     """Where the traces are: the directory, else the first file."""
     return found.folders[0] if found.folders else found.traces[0]
+
+
+def _files_of(finding: Finding) -> list[str]:
+    return [str(each.value) for each in finding.evidence if each.name == "file"]
 
 
 def _nothing(failures: Sequence[tuple[str, BaseException]], where: str) -> RankscopeError:

@@ -321,7 +321,7 @@ class Run:
         tasks = self._tasks
         wanted = self.run_id or self._wanted_run
         run = Run(found, self._options, wanted, tasks.executor, tasks.workers, progress)
-        if self.run_id is None:
+        if self.run_id is None or self.loaded.chosen != self.run_id:
             run._had = frozenset(info.path for info in self.loaded.infos)
         return run
 

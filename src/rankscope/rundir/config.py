@@ -64,7 +64,7 @@ class CaptureConfig:
     """How many bytes of this process's traces to keep, the newest; 0 keeps all. One trace is always kept."""
     stop_off_loop: str = "auto"
     """Whether recordings are stopped and saved off the training loop: ``auto`` where torch lets other threads run
-    meanwhile and the CPU alone is recorded, ``always``, or ``never``."""
+    meanwhile and the CPU alone is recorded, ``always`` where torch lets them run, or ``never``."""
     run_id: str | None = None
     """What all ranks of this run share; found out by itself where it is not given."""
 

@@ -180,9 +180,10 @@ class TraceMetadata:
     ``bytes`` and ``parameters``), ``fsdp1`` or ``fsdp2`` (``bytes`` of the whole and ``shard_bytes`` of this rank);
     ``group`` is a process group's name."""
     collectives: Mapping[str, object] = field(default_factory=dict)
-    """What this rank called from Python while it was recorded: ``kinds`` (operation, group, ranks, dtype, elements,
-    bytes), ``order`` (an index into them for each call), ``us`` (when, after ``began_ns`` on the wall clock) and
-    ``left_out``."""
+    """What this rank called while it was recorded: ``kinds`` (operation, group, ranks, dtype, elements, bytes, and the
+    ``caller``: ``python`` or ``c++``), ``order`` (an index into them for each call), ``us`` (when, after ``began_ns``
+    on the wall clock), ``left_out``, and ``flight_recorder``: whether C++'s calls are there as a ``whole``, in ``part``
+    (the latest), or not at all (``None``)."""
     memory: Mapping[str, int] = field(default_factory=dict)
     """Bytes at the recording's end: ``host_rss``, ``host_peak``, and of an accelerator ``allocated``,
     ``peak_allocated``, ``reserved``."""

@@ -74,7 +74,13 @@ class TraceName:
     host: str | None = None
     pattern: str = "unknown"
     """Which pattern matched: ``rankscope``, ``d9d``, ``of``, ``rank``, ``worker``, ``sglang``, ``lightning``,
-    ``tensorboard``, ``folder``, ``unknown``."""
+    ``torchtitan``, ``frontend`` (a process of the job that is none of its ranks), ``tensorboard``, ``folder``,
+    ``unknown``."""
+
+    @property
+    def names_rank(self) -> bool:
+        """Whether the rank is called one, and so is the job's: a worker's or folder's number may be something else."""
+        return self.rank is not None and self.pattern in ("rankscope", "d9d", "of", "rank", "torchtitan")
 
 
 # --- writing ------------------------------------------------------------------------------------------------
@@ -239,8 +245,15 @@ _STEPS = re.compile(r"(?<![A-Za-z0-9])iter(\d{1,18})_(\d{1,18})(?![A-Za-z0-9_])"
 _RESTART = re.compile(r"_restart(\d{1,9})(?![A-Za-z0-9])")
 _WORKER = re.compile(r"worker[-_]?(\d{1,7})\.")
 _TENSORBOARD = re.compile(r"(?P<host>.+)_(?P<pid>\d+)\.\d{10,}\.pt\.trace\.json(?:\.gz)?")
-# SGLang names the parallel dimensions that there are; alone, the tensor's is the rank.
-_SGLANG = re.compile(r"(?<![A-Za-z0-9])TP-(\d{1,7})((?:-[A-Z]{2,4}-\d{1,7})*)(?=\.trace\.json)")
+# SGLang names the parallel dimensions that there are; alone, the tensor's is the rank. Behind them stands the stage,
+# where each is recorded by itself: its name, or what Python shows of an enumeration (`ForwardMode.DECODE`, `2`).
+_STAGE = r"(?:-(?:ForwardMode\.)?(?:[A-Z][A-Z_]*|[a-z][a-z_]*|\d{1,3}))"
+_SGLANG = re.compile(
+    r"(?<![A-Za-z0-9])TP-(\d{1,7})((?:-[A-Z]{2,4}-\d{1,7})*)" + _STAGE + r"{0,2}(?=\.trace\.json|\.pickle)"
+)
+# vLLM's server profiles itself beside its workers.
+_FRONTEND = re.compile(r"(?P<host>.+)_\d+\.async_llm\.\d{10,}\.pt\.trace\.json(?:\.gz)?")
+_TORCHTITAN = re.compile(r"(\d{6})_step_\d+\.pickle")
 _LIGHTNING = re.compile(r".+-(\d{1,5})\.\d{10,}\.pt\.trace\.json(?:\.gz)?")
 _FOLDER = re.compile(r"(?:rank[-_]?)?(\d{1,5})", re.IGNORECASE)
 
@@ -251,7 +264,8 @@ def parse_trace_name(path: str | os.PathLike[str]) -> TraceName:
     Understood are rankscope's own names, torchtitan's (``iteration_10/rank0_trace.json``), d9d's
     (``step_4/rank-3-coord-1-0-trace.tar.gz``), TensorBoard's (``host_pid.time.pt.trace.json``,
     ``worker0.pt.trace.json``), Lightning's (``fit-NAME-0.time.pt.trace.json``, the local rank), SGLang's
-    (``time-TP-0.trace.json.gz``), ``…-3-of-8…``, and any name with ``rank3``, ``rank_3`` or ``rank-3`` in it.
+    (``time-TP-0.trace.json.gz``, ``time-TP-0-DECODE.trace.json.gz``), ``…-3-of-8…``, torchtitan's memory snapshots
+    (``000003_step_10.pickle``), and any name with ``rank3``, ``rank_3`` or ``rank-3`` in it.
     The number in ``iteration_10`` and ``step_4`` says when a file was written, not which steps it holds, and
     is not read.
 
@@ -285,6 +299,10 @@ def _from_file(file: str) -> TraceName | None:
         return _with_steps(TraceName(rank=int(ranks[-1]), pattern="rank"), file)
     if match := _WORKER.match(file):
         return TraceName(rank=int(match[1]), pattern="worker")
+    if match := _FRONTEND.fullmatch(file):
+        return TraceName(host=match["host"], pattern="frontend")
+    if match := _TORCHTITAN.fullmatch(file):
+        return TraceName(rank=int(match[1]), pattern="torchtitan")
     if match := _SGLANG.search(file):
         others = {name.lower(): int(at) for name, at in re.findall(r"-([A-Z]+)-(\d+)", match[2])}
         # Experts lie on the same ranks as the tensors that they are cut from.

@@ -8,14 +8,15 @@ for the few columns of integers that links are made from.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from rankscope.store.schema import TABLES, Table
+from rankscope.store.schema import TABLES, Column, Table
 
 Int64 = npt.NDArray[np.int64]
 
@@ -60,8 +61,11 @@ class Pile:
         frames = self._frames[name]
         if not frames:
             return
-        frame, order = _sorted(conform(pl.concat(frames, how="diagonal"), TABLES[name]))
+        stacked = _stacked(frames, TABLES[name])
         frames.clear()
+        frame, order = _sorted(stacked)
+        frame = conform(frame, TABLES[name])
+        del stacked
         self._bytes[name] = 0
         self._arrivals[name].append(order.astype(np.int32) + sum(self._lengths[name]))
         self._lengths[name].append(frame.height)
@@ -140,12 +144,42 @@ class Pile:
         self._orders.pop(name, None)
 
 
-def conform(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
-    """The frame with exactly the table's columns, in order; those that no event had are null."""
-    has, nothing = frame.schema, pl.Series([None])
+def _stacked(frames: list[pl.DataFrame], table: Table) -> pl.DataFrame:
+    """Frames with some of a table's columns, one below the other, with the columns that any has."""
+    # Column by column: a plan of all frames costs as much as a small table.
+    parts = [{column.name: column for column in frame.get_columns()} for frame in frames]
+    present = [column for column in table.columns if any(column.name in part for part in parts)]
     return pl.DataFrame(
         [
-            nothing.cast(column.dtype).new_from_index(0, frame.height).alias(column.name)
+            pl.concat(
+                [
+                    part.get(column.name, _nulls(column, frame.height)).cast(column.dtype)
+                    for part, frame in zip(parts, frames, strict=True)
+                ],
+                rechunk=True,
+            )
+            for column in present
+        ]
+    )
+
+
+def _nulls(column: Column, size: int) -> pl.Series:
+    nulls: pl.Series = _null(column).new_from_index(0, size)
+    return nulls
+
+
+@cache
+def _null(column: Column) -> pl.Series:
+    # To make a series costs more than to fill a short one: an empty column is made once.
+    return pl.Series(column.name, [None], dtype=column.dtype)
+
+
+def conform(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
+    """The frame with exactly the table's columns, in order; those that no event had are null."""
+    has = frame.schema
+    return pl.DataFrame(
+        [
+            _nulls(column, frame.height)
             if column.name not in has
             else frame.get_column(column.name)
             if has[column.name] == column.dtype
@@ -159,7 +193,7 @@ def _whole(fragment: pl.DataFrame | pl.LazyFrame) -> pl.DataFrame:
     return fragment.collect() if isinstance(fragment, pl.LazyFrame) else fragment
 
 
-def _chosen(fragment: pl.DataFrame | pl.LazyFrame, columns: list[str]) -> pl.DataFrame:
+def _chosen(fragment: pl.DataFrame | pl.LazyFrame, columns: Sequence[str]) -> pl.DataFrame:
     # A lazy plan of columns that are at hand costs more than all else that is done with a small table.
     if isinstance(fragment, pl.LazyFrame):
         return fragment.select(columns).collect()
@@ -175,8 +209,9 @@ def _sorted(frame: pl.DataFrame) -> tuple[pl.DataFrame, Int64]:
     keys = [name for name in ("start_ns", "end_ns", "time_ns") if name in frame.columns]
     if not keys:
         return frame, np.arange(frame.height)
-    order = _order_of(frame.select(keys))
-    return frame[order], order
+    order = _order_of(_chosen(frame, keys))
+    # A thread's events are mostly written in order.
+    return (frame, order) if (order[1:] > order[:-1]).all() else (frame[order], order)
 
 
 def _order_of(keys: pl.DataFrame) -> Int64:

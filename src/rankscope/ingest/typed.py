@@ -1,0 +1,148 @@
+"""Events decoded together with their arguments, in one pass, where their category says what these are.
+
+Of most events the category (``cat``, at the front of an event) tells which arguments they have. Where all events of a
+text are of such categories they are decoded as what they are, and neither their category nor their arguments' text
+becomes an object. A text in which any event differs from what its category's events are like, by so much as an argument
+of another type, is decoded as `events.Event`, which takes whatever JSON holds: so both give the same rows.
+
+Kineto writes events without a category in a block at the beginning (names of threads) and at the end. There the text is
+cut, at a guess, which is right exactly if all pieces decode.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from functools import reduce
+from typing import Any, Literal, cast
+
+import msgspec
+from msgspec import Raw, Struct, field
+from msgspec.json import Decoder
+
+from rankscope.ingest import events as ev
+from rankscope.ingest.kinds import DEVICE_KINDS, DRIVER_CATEGORIES, RUNTIME_CATEGORIES
+
+# Categories of which nothing is wanted but what each event has, and those whose arguments stay text.
+_FLOWS = ("ac2g", "fwdbwd", "async", "async_gpu", "async_cpu_to_gpu")
+_TEXTS = ("cpu_instant_event", "overhead", "cuda_sync", "Trace", "cuda_profiler_range", "xpu_profiler_range")
+# As 2020–21 files and newer ones write them.
+_CASES = {"kernel": "Kernel", "memcpy": "Memcpy", "memset": "Memset", "operator": "Operator", "runtime": "Runtime"}
+
+
+def _with_collective(args: type[Struct]) -> type[Struct]:
+    """Arguments, and those of a collective, which some of such events have, behind them."""
+    own = {each.name for each in msgspec.structs.fields(args)}
+    more: list[Any] = [
+        (each.name, each.type, field(name=each.encode_name, default=each.default))
+        for each in msgspec.structs.fields(ev.CollectiveArgs)
+        if each.name not in own
+    ]
+    return msgspec.defstruct(f"Collective{args.__name__}", more, bases=(args,), gc=False)
+
+
+def _category(category: str, args: type | None, phases: Any) -> type[Struct]:
+    """The class of a category's events."""
+    fields: list[Any] = [
+        ("ph", phases),
+        ("name", str | None, None),
+        ("pid", ev.Number, None),
+        ("tid", ev.Number, None),
+        ("ts", int | float),
+        ("dur", float | None, None),
+        ("id", ev.Number, None),
+    ]
+    if args is Raw:
+        fields.append(("args", Raw, ev.NO_ARGS))
+    elif args is not None:
+        fields.append(("args", args, field(default_factory=args)))
+    return msgspec.defstruct(
+        f"Event[{category}]",
+        fields,
+        tag_field="cat",
+        tag=category,
+        kw_only=True,
+        gc=False,
+        namespace={"cat": category, "only_phase": "X" if phases is Literal["X"] else None},
+    )
+
+
+def category_of(kind: type) -> str | None:
+    """The category of a class's events."""
+    return cast("str", getattr(kind, "cat"))  # noqa: B009 (made by `defstruct`, which type checkers do not follow)
+
+
+def is_range(kind: type) -> bool:
+    """Whether a class's events are ranges, all of phase X."""
+    return getattr(kind, "only_phase", None) == "X"
+
+
+def _categories() -> list[type[Struct]]:
+    device, host = _with_collective(ev.DeviceArgs), _with_collective(ev.OperatorArgs)
+    args: dict[str, type] = {
+        **dict.fromkeys(DEVICE_KINDS, device),
+        **dict.fromkeys(RUNTIME_CATEGORIES | DRIVER_CATEGORIES, ev.RuntimeArgs),
+        "cpu_op": host,
+        "operator": host,
+        "python_function": ev.FrameArgs,
+        "user_annotation": ev.AnnotationArgs,
+        "gpu_user_annotation": ev.AnnotationArgs,
+    }
+    args |= {_CASES[category]: kind for category, kind in args.items() if category in _CASES}
+    return [
+        *(_category(category, kind, Literal["X"]) for category, kind in args.items()),
+        *(_category(category, None, Literal["s", "t", "f"]) for category in _FLOWS),
+        *(_category(category, Raw, Literal["X", "i", "I"]) for category in _TEXTS),
+    ]
+
+
+# Where events begin that have a category, as Kineto writes them (ranges, arrows, instants of a category), and those
+# that have none: names of threads and processes, counters, marks.
+_HAS = rb'\{\s*"ph"\s*:\s*"(?:[Xstf]"|i"\s*,\s*"cat")'
+_LACKS = rb'\{\s*"(?:name"|ph"\s*:\s*"(?:[MC]"|i"\s*,\s*"(?!cat")))'
+_STARTS_WITHOUT = re.compile(rb"\[\s*" + _LACKS)
+# A brace first: a pattern that begins with a choice is searched for byte by byte.
+_WITH, _WITHOUT = (re.compile(rb"\}\s*,\s*(?=" + begins + rb")") for begins in (_HAS, _LACKS))
+# More pieces than that are not worth cutting, nor is one of so few bytes between such without categories.
+_MAX_PIECES = 9
+_MIN_BYTES = 4096
+
+_TYPED: Decoder[Any] = Decoder(list[reduce(operator.or_, _categories())], strict=False)  # type: ignore[misc]
+
+
+def decode_typed(text: bytes) -> list[ev.Event] | None:
+    """The events of a JSON array, their arguments decoded; None where not all are of categories that are known."""
+    try:
+        return cast("list[ev.Event]", _TYPED.decode(text))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def pieces(text: bytes, reach: int | None = None) -> list[bytes]:
+    """A JSON array of events as several, cut where events with a category follow such without, and the other way round.
+
+    Where they were cut is a guess: none is an array for certain.
+
+    Args:
+        reach: look for events without a category only at the beginning, and in so many bytes at the end.
+    """
+    spans: list[tuple[int, int]] = []
+    without = _STARTS_WITHOUT.match(text) is not None
+    start, at = 1, 0
+    while len(spans) < _MAX_PIECES:
+        if not without and reach is not None:
+            at = max(at, len(text) - reach)
+        found = (_WITH if without else _WITHOUT).search(text, at)
+        if found is None:
+            break
+        # The match begins with the brace that ends the piece.
+        if spans and not without and found.start() - start < _MIN_BYTES:
+            start = spans.pop()[0]
+        else:
+            spans.append((start, found.start() + 1))
+            start = found.end()
+        without, at = not without, found.end()
+    if not spans:
+        return [text]
+    view = memoryview(text)
+    return [b"".join((b"[", view[first:last], b"]")) for first, last in (*spans, (start, len(text) - 1))]
