@@ -75,6 +75,11 @@ def run(tmp_path: Path) -> Run:
         kineto.write(folder / f"rank{rank}_acme.json", content(rank))
     manifest = {"schema_version": 1, "run_id": "acmerun", "command": ["python", "/home/alice/acme.py", "--acme"]}
     (folder / "run.json").write_text(json.dumps(manifest))
+    # What findings name: a file that is no trace, and a link that is not followed.
+    (folder / "acme_losses.json").write_text("loss 0.1")
+    (tmp_path / "beside").mkdir()
+    (tmp_path / "beside" / "acme_link").symlink_to(Path(__file__).parent, target_is_directory=True)
+    (folder / "beside").symlink_to(tmp_path / "beside", target_is_directory=True)
     return rankscope.open(folder, executor="serial")
 
 
@@ -93,7 +98,7 @@ def test_the_names_are_there_without_it(run: Run) -> None:
     wanted = (
         "acmehost0.cluster", "acme_train.py", "AcmeNet_0", "acme_pg", "acme stage: forward", "acme_loader_thread",
         "AcmeSecretFnBackward", "acmelib::fused_attention", "acme_model.py", "acme job 7", "acmedim", "/acme/data",
-        "--acme",
+        "--acme", "acme_losses.json", "acme_link",
     )  # fmt: skip
     assert [name for name in wanted if name not in text] == []
 

@@ -47,6 +47,15 @@ def test_sizes_of_a_scaling_study(tmp_path: Path) -> None:
     assert {column.name for column in result.analysis.columns} == set(result.frame.columns)
 
 
+def test_the_answer_is_of_the_most_ranks_that_had_a_core_each(tmp_path: Path) -> None:
+    plain, four, _ = SCALING["sizes"]
+    two = {"name": "2", "ranks": 2, "state": "done", "efficiency": {"value": 0.9}}
+    put(tmp_path, "scaling", {**SCALING, "sizes": [plain, two, four]})
+    headline = measured(str(tmp_path))["measured_scaling"].headline
+    assert headline is not None
+    assert [each.value for each in headline.values] == [2, 0.9, "strong"]
+
+
 def test_overhead_is_one_row(tmp_path: Path) -> None:
     time = {"median_ns": 1000}
     put(tmp_path, "overhead", {

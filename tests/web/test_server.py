@@ -343,7 +343,8 @@ def test_where_the_chosen_run_is_not_there_the_others_are_offered(tmp_path: Path
     state = server.ask("/api/state").json()
     assert (state["phase"], "no run here has an id" in state["error"]["what"]) == ("failed", True)
     listed = server.ask("/api/runs").json()
-    assert [each["name"] for each in listed["runs"]] == ["runs: first-id", "runs: second-id"]
+    assert [each["name"] for each in listed["runs"]] == ["first", "second"]
+    assert (listed["place"], listed["study"]) == ("runs", False)
     assert listed["shown"] not in {each["key"] for each in listed["runs"]}
     keys = [each["key"] for each in listed["runs"]]
     assert keys == [each["key"] for each in serving(tmp_path / "runs").ask("/api/runs").json()["runs"]]

@@ -21,6 +21,7 @@ from rankscope.errors import ConfigError, NoTracesError, RankscopeError
 from rankscope.ingest.watch import Watch
 from rankscope.pipeline import open_run
 from rankscope.report.errors import say_error
+from rankscope.report.measured import jobs_of
 from rankscope.report.words import plain
 from rankscope.web.loading import LoadedRun
 from rankscope.web.runs import Runs
@@ -66,7 +67,13 @@ def serve(
         raise ConfigError("a URL cannot be followed", hint="leave --follow out, or name a directory of this machine")
     try:
         open_run(list(source), **options)  # type: ignore[arg-type]  # what cannot be meant, or is not there, is said at once
-    except NoTracesError:
+    except NoTracesError as error:
+        if len(source) == 1 and jobs_of(source[0]) is not None:
+            raise NoTracesError(
+                "the jobs of this experiment recorded no trace",
+                path=source[0],
+                hint=f"its result: rankscope summary {source[0]}; to see its steps, measure with --trace-steps",
+            ) from error
         # A directory in which a job will write is there before its first trace.
         if not follow or not all(Path(each).is_dir() for each in source):
             raise

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+
 from rich.console import Console
+from rich.text import Text
 
 from rankscope.cli.options import Communication, Engine, RunId, Source, Steps, Workers, opened
+from rankscope.cli.writing import show
+from rankscope.measure.files import load_all
 from rankscope.report import summary as verdict
+from rankscope.report.measured import jobs_of
+from rankscope.report.measurements import measured
+from rankscope.report.words import plain
 
 
 def summary(
@@ -16,8 +25,27 @@ def summary(
     executor: Engine = "processes",
     workers: Workers = None,
 ) -> None:
-    """A run's verdict on one screen: step time, where it goes, who holds it up, memory, what was lost, what to do."""
+    """A run's verdict on one screen: step time, where it goes, who holds it up, memory, what was lost, what to do.
+
+    Of what `rankscope measure` wrote it shows the result, and names the jobs.
+    """
+    jobs = jobs_of(source[0]) if len(source) == 1 and run is None else None
+    if jobs is not None:
+        _study(Path(source[0]), jobs)
+        return
     with opened(source, steps, run, communication, executor, workers) as opened_run:
         console = Console(highlight=False)
         shown = verdict.summary(opened_run, console.width)
     console.print(shown)
+
+
+def _study(folder: Path, jobs: Mapping[str, str]) -> None:
+    """What was measured, and how each of its jobs is looked at."""
+    for result in load_all(folder):
+        show(measured(result), None)
+    if not jobs:
+        return
+    width = max(map(len, jobs.values()))
+    lines = [f"  {label:<{width}}  rankscope summary {folder / job}" for job, label in jobs.items()]
+    served = f"  {'all':<{width}}  rankscope serve {folder}"
+    show(Text("\n".join(["", "Its jobs:", *(plain(line, limit=1000) for line in [*lines, served])])), None)

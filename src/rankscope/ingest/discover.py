@@ -14,6 +14,7 @@ from pathlib import Path
 from rankscope.errors import NoTracesError
 from rankscope.ingest.manifests import why_none
 from rankscope.ingest.source import is_url
+from rankscope.ingest.symlinks import Symlinks
 from rankscope.rundir.names import RANKS_FOLDER
 
 TRACE_SUFFIXES = (".json", ".json.gz", ".json.zst", ".json.zstd", ".tar.gz", ".tgz", ".tar.zst", ".zip")
@@ -49,6 +50,7 @@ class Found:
         run_manifests: files in them that describe a run.
         rank_manifests: files in them in which a rank says what it captured.
         denied: directories among them that could not be listed, and why.
+        unfollowed: symbolic links among them that were left alone, and why.
         doubled: files that hold what others among the traces hold; they are not among them.
         named: whether the files were named one by one, so that every one of them is meant.
     """
@@ -58,6 +60,7 @@ class Found:
     run_manifests: list[str] = field(default_factory=list)
     rank_manifests: list[str] = field(default_factory=list)
     denied: list[NoTracesError] = field(default_factory=list)
+    unfollowed: list[tuple[str, str]] = field(default_factory=list)
     doubled: list[str] = field(default_factory=list)
     named: bool = False
 
@@ -78,8 +81,10 @@ def find_traces(source: str | os.PathLike[str] | Iterable[str | os.PathLike[str]
     """
     sources = [source] if isinstance(source, str | os.PathLike) else list(source)
     found = Found([], named=len(sources) > 0)
+    links = Symlinks(os.fspath(one) for one in sources)
     for one in sources:
-        _add(os.fspath(one), found)
+        _add(os.fspath(one), found, links)
+    found.unfollowed = links.left
     found.traces = sorted(_each_once(found.traces), key=natural)
     if not found.named:
         doubled = _merged(found.traces)
@@ -90,7 +95,7 @@ def find_traces(source: str | os.PathLike[str] | Iterable[str | os.PathLike[str]
     return found
 
 
-def _add(source: str, found: Found) -> None:
+def _add(source: str, found: Found, links: Symlinks) -> None:
     if is_url(source):
         _add_url(source, found)
         return
@@ -102,7 +107,7 @@ def _add(source: str, found: Found) -> None:
         raise _denied(error, str(path)) from error
     if is_folder:
         denied = len(found.denied)
-        traces = list(_in_directory(path, found))
+        traces = list(_in_directory(path, found, links))
         if not traces and found.denied[denied:]:
             raise found.denied[denied]
         if not traces:
@@ -174,13 +179,25 @@ def _denied(error: OSError, path: str) -> NoTracesError:
     return NoTracesError(f"cannot be read: {why}", path=path, hint="check its permissions and whose it is")
 
 
-def _in_directory(directory: Path, found: Found) -> Iterator[str]:
-    # A symbolic link may lead anywhere, and round in circles: linked files are read, linked folders are not.
+def _in_directory(directory: Path, found: Found, links: Symlinks) -> Iterator[str]:
+    linked: list[Path] = []
+    deeper: list[Path] = []
+    yield from _walk(directory, found, links, linked)
+    for link in linked:
+        if links.follow(link):
+            yield from _walk(link, found, links, deeper)
+    links.leave(deeper)
+
+
+def _walk(directory: Path, found: Found, links: Symlinks, linked: list[Path]) -> Iterator[str]:
+    """The traces in a directory, to its bottom; links to other folders are put aside."""
+
     def failed(error: OSError) -> None:
         found.denied.append(_denied(error, str(error.filename or directory)))
 
     for folder, folders, files in os.walk(directory, onerror=failed):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
+        linked += [path for name in folders if (path := Path(folder) / name).is_symlink()]
         of_ranks = _is_ranks_folder(Path(folder))
         for name in files:
             path = Path(folder) / name
@@ -188,7 +205,7 @@ def _in_directory(directory: Path, found: Found) -> Iterator[str]:
                 found.run_manifests.append(str(path))
             elif of_ranks and _RANK_MANIFEST.fullmatch(name) and _is_manifest(path):
                 found.rank_manifests.append(str(path))
-            elif _is_candidate(name):
+            elif _is_candidate(name) and links.meant(path):
                 yield str(path)
 
 

@@ -26,6 +26,29 @@ def unreadable(path: str, error: BaseException, *, beside: bool = False) -> Find
     )
 
 
+def not_followed(links: Sequence[tuple[str, str]]) -> list[Finding]:
+    """Symbolic links that were left alone: what they lead to is not among the traces.
+
+    Args:
+        links: each link, and why.
+    """
+    if not links:
+        return []
+    several = len(links) > 1
+    path, why = links[0]
+    return [
+        Finding(
+            id="link-not-followed",
+            severity="info",
+            title=f"{len(links)} symbolic links were not followed; the first, {path}: {why}"
+            if several
+            else f"{path} was not followed: {why}",
+            evidence=tuple(Evidence("link", link) for link, _ in links[:16]),
+            advice="If traces that belong here lie behind it, name their folder on the command line as well.",
+        )
+    ]
+
+
 def doubled(path: str) -> Finding:
     """A file whose events are in other files too."""
     return Finding(

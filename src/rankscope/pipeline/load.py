@@ -11,7 +11,7 @@ from rankscope.errors import NotATraceError, NoTracesError, RankscopeError, RunS
 from rankscope.ingest.contradictions import contradictions
 from rankscope.ingest.discover import Found, of_a_measurement
 from rankscope.ingest.identify import assign_ranks, without_numbered_folders
-from rankscope.ingest.losses import doubled, losses_of, missing_ranks, unreadable
+from rankscope.ingest.losses import doubled, losses_of, missing_ranks, not_followed, unreadable
 from rankscope.ingest.manifests import of_capture, read_manifests, window_gaps
 from rankscope.ingest.membership import lives, membership
 from rankscope.ingest.runs import KnownRun, check_steps, choose_run, known_runs
@@ -28,7 +28,7 @@ class Loaded:
     """What reading the files of a run gave: the tables of each rank, and what was not as it should be.
 
     Attributes:
-        label: what to call a run that no id tells from others beside it.
+        label: what to call a run that lies beside others; None where it is the only one.
         manifest: what rank 0 wrote of the run, if it is there.
         rank_manifests: what each rank said of its capture.
         known_runs: the runs whose traces are among the files, this one among them.
@@ -89,6 +89,7 @@ def load_run(found: Found, wanted: str | None, options: Options, tasks: Tasks, h
         others = [(path, e) for path, e in failures if isinstance(e, NotATraceError) and not of_a_measurement(path)]
         findings += [unreadable(path, e, beside=True) for path, e in others]
     findings += [unreadable(error.path or where, error) for error in found.denied]
+    findings += not_followed(found.unfollowed)
     findings += [doubled(path) for path in found.doubled]
     said, doubted = without_numbered_folders([trace.info for trace in traces])
     sorted_out = membership(said)
@@ -97,7 +98,7 @@ def load_run(found: Found, wanted: str | None, options: Options, tasks: Tasks, h
     try:
         chosen = kept[0] if len(kept) == 1 else choose_run(runs, wanted, where, sorted_out.apart)
     except RunSelectionError as error:
-        error.known = known_runs(runs)
+        error.known = known_runs(runs, where)
         raise
     infos = runs[chosen]
     run_id = next((info.run_id for info in infos if info.run_id is not None), None)
@@ -114,8 +115,9 @@ def load_run(found: Found, wanted: str | None, options: Options, tasks: Tasks, h
     findings += [*unread, *of_capture(own, found.traces), *window_gaps(members)]
     findings += missing_ranks(infos, manifest.ranks if manifest is not None else None)
     check_steps(infos, options.steps)
-    named = None if run_id is not None and chosen == run_id else chosen
-    return Loaded(ranks, tuple(findings), run_id, named, manifest, tuple(own), known_runs(runs), chosen)
+    known_of = known_runs(runs, where)
+    named = next(run.label for run in known_of if run.name == chosen) if len(known_of) > 1 else None
+    return Loaded(ranks, tuple(findings), run_id, named, manifest, tuple(own), known_of, chosen)
 
 
 def place_of(found: Found) -> str:

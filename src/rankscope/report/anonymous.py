@@ -71,7 +71,7 @@ class Anonymous:
         about = run.about()
         for host in about["hosts"]:
             self._take("host", host)
-        paths = {about["path"], *(trace.path for trace in run.traces)}
+        paths = {about["path"], *(trace.path for trace in run.traces), *_told_of(run)}
         for name in (about["name"], about["id"], run.loaded.label, *(about["command"] or ())):
             self._take("run", name)
         for path in paths:
@@ -216,6 +216,12 @@ class Anonymous:
             own = {"args": args, "shapes": "\n".join(shapes), "stack": self.value(said.get("stack", []))}
             found[event] = {key: each for key, each in own.items() if each}
         return found
+
+
+def _told_of(run: Run) -> set[str]:
+    """Paths of what was not read: findings name them."""
+    evidence = (each for finding in run.loaded.findings for each in finding.evidence)
+    return {str(each.value) for each in evidence if each.name in ("file", "link") and each.value is not None}
 
 
 def _own_words() -> frozenset[str]:

@@ -1,8 +1,9 @@
 """What `rankscope measure` wrote into a run's directory, as tables like those of analyses: scaling, overhead, the rest.
 
 Each `NAME.json` there (`scaling.json`, `overhead.json`, `buckets.json`, `binding.json`, `profiler.json`) is one table,
-a row for each size or variant that was measured. Fields that are not known are passed over, what a file lacks is null,
-and a file that is none of these, or of another schema, is left alone: it was perhaps not ours.
+a row for each size or variant that was measured; the projection in `scaling.json` is one of its own. Fields that are
+not known are passed over, what a file lacks is null, and a file that is none of these, or of another schema, is left
+alone: it was perhaps not ours.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from rankscope.results import Analysis, Column, Headline, Result
 from rankscope.rundir.plurals import plural
 
 PREFIX = "measured_"
+# The table whose rows stand in another one's file.
+_FILES = {"projection": "scaling"}
 MAX_BYTES = 16 << 20
 _INTERVAL = (("", ""), ("_low", ", lower end of its interval"), ("_high", ", upper end"))
 
@@ -59,6 +62,7 @@ def _difference(name: str, doc: str) -> list[Field]:
 
 
 _STATE = [*_plain("state", "", "done, failed, or pending"), *_plain("error", "", "why it failed")]
+_RUN = _plain("run", "", "where its traces lie, from here", "traced.run")
 _TRACED = _plain(
     "traced_overhead", "ratio", "exposed communication by the window, in a profiled window", "traced.exposed_share"
 )
@@ -67,7 +71,8 @@ _MEASURED = "(T sync − T no sync) / T sync, with gradient synchronization off 
 
 @dataclass(frozen=True)
 class _Shape:
-    """How a file becomes a table: where its rows are (the file itself where that is None), their columns, its words."""
+    """How a file becomes a table: where its rows are (keys joined by dots; None: the file itself), their columns, its
+    words."""
 
     doc: str
     rows: str | None
@@ -99,6 +104,18 @@ _SHAPES = {
             ),
             *_plain("lost_data_loading_ns", "ns", "of it data loading", "lost.data_loading_ns"),
             *_plain("lost_other_ns", "ns", "of it anything else", "lost.other_ns"),
+            *_RUN,
+        ],
+    ),
+    "projection": _Shape(
+        "What larger sizes would do if the law that fits the measured ones held on: a projection by `rankscope measure "
+        "scaling`, not a measurement. Intervals hold the noise of the measurement, not the error of the law.",
+        "projection.points",
+        [
+            *_plain("ranks", "count", "ranks"),
+            *_share("speed_up", "what the law gives", ""),
+            *_share("efficiency", "speed-up by ranks"),
+            *_plain("step_ns", "ns", "a step"),
         ],
     ),
     "overhead": _Shape(
@@ -112,6 +129,7 @@ _SHAPES = {
             *_time("sync_cost", "the difference", "sync_cost"),
             *_share("measured_overhead", _MEASURED),
             *_TRACED,
+            *_RUN,
         ],
     ),
     "buckets": _Shape(
@@ -125,6 +143,7 @@ _SHAPES = {
             *_difference("difference", "to the base: negative is faster"),
             *_plain("beyond_chance", "", "whether the interval of the difference excludes 0"),
             *_TRACED,
+            *_RUN,
         ],
     ),
     "binding": _Shape(
@@ -162,26 +181,65 @@ def measured(folder: str) -> dict[str, Result]:
     """The tables of a run's directory, by name (`measured_scaling`); none where it is no directory of this machine."""
     found = {}
     for name, shape in _SHAPES.items():
-        content = _read(Path(folder) / f"{name}.json", name)
+        content = _read(Path(folder), name)
         rows = _rows(content, shape) if content is not None else []
         if content is not None and rows:
             found[PREFIX + name] = _result(name, shape, rows, content)
     return found
 
 
-def _read(path: Path, name: str) -> Mapping[str, Any] | None:
+def jobs_of(folder: str) -> dict[str, str] | None:
+    """What the jobs of an experiment are called, by their folders in its output directory (``jobs/2-0``: ``2 ranks``).
+
+    Args:
+        folder: a directory; None comes back where it is not what `rankscope measure` was given with ``-o``.
+    """
+    place = Path(folder)
+    try:
+        if not (place / "jobs").is_dir() or (place / "run.json").exists():
+            return None
+    except OSError:
+        return None  # without the right to look in; whoever opens it says so
+    jobs: dict[str, str] = {}
+    ours = False
+    for name, shape in _SHAPES.items():
+        content = _read(place, name)
+        ours |= content is not None
+        for row in _rows(content, shape) if content is not None else []:
+            traced, label = row.get("traced"), _label(row)
+            if isinstance(traced, dict) and isinstance(traced.get("run"), str) and label is not None:
+                jobs[traced["run"]] = label
+    return jobs if ours else None
+
+
+def _label(row: Mapping[str, Any]) -> str | None:
+    """What people call a size or a variant: ``plain process``, ``1 rank``, ``4 ranks``, ``bucket_cap_mb=5``."""
+    name, ranks = row.get("name"), row.get("ranks", row.get("world_size"))
+    if not isinstance(name, str) or name == str(ranks):
+        return None if not isinstance(ranks, int) else "1 rank" if ranks == 1 else f"{ranks} ranks"
+    return "plain process" if name == "plain" else name
+
+
+def _read(folder: Path, name: str) -> Mapping[str, Any] | None:
+    """The file that holds a table's rows; None where there is none, or none of ours."""
+    measurement = _FILES.get(name, name)
+    path = folder / f"{measurement}.json"
     try:
         if not path.is_file() or path.stat().st_size > MAX_BYTES:
             return None
         content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
         return None
-    ours = isinstance(content, dict) and content.get("measurement") == name and content.get("schema") == SCHEMA
+    ours = isinstance(content, dict) and content.get("measurement") == measurement and content.get("schema") == SCHEMA
     return content if ours else None
 
 
 def _rows(content: Mapping[str, Any], shape: _Shape) -> list[Any]:
-    rows = [content] if shape.rows is None else content.get(shape.rows)
+    rows: Any = [content]
+    if shape.rows is not None:
+        rows = content
+        for key in shape.rows.split("."):
+            rows = rows.get(key) if isinstance(rows, dict) else None
     return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
 
 
@@ -192,10 +250,10 @@ def _result(name: str, shape: _Shape, rows: list[Any], content: Mapping[str, Any
         schema={column.name: _type(column) for column in columns},
         strict=False,
     )
-    said = _headline(name, content)
+    said = _headline(name, content) if name != "projection" else None
     analysis = Analysis(
         name=PREFIX + name,
-        doc=f"{shape.doc}\n\n{_setting(content)}",
+        doc=f"{shape.doc}\n\n{_setting(content) if name != 'projection' else _law(content['projection'])}",
         columns=columns,
         per_rank=lambda tables, inputs: pl.DataFrame(),
         across_ranks=lambda parts, inputs: (pl.DataFrame(), []),
@@ -204,7 +262,7 @@ def _result(name: str, shape: _Shape, rows: list[Any], content: Mapping[str, Any
     return Result(analysis, frame)
 
 
-_TEXT = ("name", "state", "error", "wrapper")
+_TEXT = ("name", "state", "error", "wrapper", "run")
 _FLAGS = ("base", "beyond_chance", "oversubscribed")
 
 
@@ -253,6 +311,17 @@ def _setting(content: Mapping[str, Any]) -> str:
     )
 
 
+def _law(projection: Mapping[str, Any]) -> str:
+    """What was projected by, in words."""
+    numbers = ((sign, projection.get(key)) for sign, key in (("sigma", "contention"), ("kappa", "coherence")))
+    fitted = [f"{sign} = {value:.4g}" for sign, value in numbers if isinstance(value, int | float)]
+    assumed = projection.get("assumptions")
+    said = [", ".join([str(projection.get("formula", "")), *fitted])]
+    if isinstance(assumed, list) and assumed:
+        said.append("It holds if " + "; ".join(str(each) for each in assumed) + ".")
+    return "\n\n".join(said)
+
+
 def _headline(name: str, content: Mapping[str, Any]) -> Headline | None:
     told = content.get("recommendation")
     if isinstance(told, dict) and isinstance(told.get("text"), str):
@@ -269,7 +338,9 @@ def _headline(name: str, content: Mapping[str, Any]) -> Headline | None:
     )
     if not done:
         return None
-    most = max(done, key=_ranks)
+    # More ranks than cores or devices say nothing on how the job scales, where there is another size.
+    fair = [size for size in done if size.get("oversubscribed") is not True and _ranks(size) > 1]
+    most = max(fair or done, key=_ranks)
     return Headline.of(
         f"On {{ranks}} {plural('rank', _ranks(most))} the efficiency is {{efficiency}} ({{mode}} scaling).",
         ranks=(_ranks(most), "count"),

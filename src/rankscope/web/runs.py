@@ -1,9 +1,12 @@
 """The runs that a server shows: those whose traces are among what it was started with, under keys of its own.
 
-A key is a hash of what tells the run: its id; without one its place, when it began and its ranks. So a link to a run
-holds when the server is started again. Until the first run is read nobody knows which keys there are: whatever looks
-like one is taken for the run that is being read, and is looked up when that is done. Where the run that was asked for
-on the command line is not among the files, the page says so and the others are listed all the same.
+A key is a hash of what tells the run: its id; without one its folder and when it began. So a link to a run holds when
+the server is started again, and when runs were added meanwhile. Until the first run is read nobody knows which keys
+there are: whatever looks like one is taken for the run that is being read, and is looked up when that is done. Where
+the run that was asked for on the command line is not among the files, the page says so and the others are listed all
+the same.
+
+What `rankscope measure` left is a study: its result is shown first, and its jobs are called as people call them.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +22,7 @@ from typing import Any
 from rankscope.ingest.runs import LATEST, KnownRun, when_of
 from rankscope.ingest.watch import Watch
 from rankscope.pipeline import Progress, Run, open_run
+from rankscope.report.measured import jobs_of
 from rankscope.web.answers import RefusedError
 from rankscope.web.loading import LoadedRun
 
@@ -55,6 +60,8 @@ class Runs:
         self._asked_key = _key("asked", *map(_absolute, source), run_id or LATEST)
         self.shown = ServedRun(self._asked_key, LoadedRun(shown, watch, patient=bool(follow)))
         self._others: dict[str, tuple[KnownRun, ServedRun]] = {}
+        self._chosen = run_id is not None
+        self._source = source
 
     def start(self) -> None:
         """Begin to load the one that is shown first."""
@@ -89,24 +96,39 @@ class Runs:
             asked: the key that the page's address names.
         """
         self._find_others()
+        study = self._study()
+        about = {"place": self._place(), "study": study is not None and not self._chosen}
         if asked is not None and self._may_be(asked):
-            return {"runs": [self._row(asked, None)], "shown": asked}
+            return {"runs": [self._row(asked, None, study)], "shown": asked, **about}
         others = [(served.key, known) for known, served in self._others.values()]
         if self._missed():
-            return {"runs": [self._row(*row) for row in sorted(others, key=_began)], "shown": self.shown.key}
+            rows = [self._row(*row, study) for row in sorted(others, key=_began)]
+            return {"runs": rows, "shown": self.shown.key, **about}
         own = self._own() if self._known() else None
         # The page finds its address's own key in the list, be it the one of before anything was read.
         shown = self._asked_key if asked == self._asked_key else self.shown.key
-        rows = sorted([*others, (shown, own)], key=_began)
-        return {"runs": [self._row(key, known) for key, known in rows], "shown": shown}
+        rows = [self._row(*row, study) for row in sorted([*others, (shown, own)], key=_began)]
+        return {"runs": rows, "shown": shown, **about}
 
-    def _row(self, key: str, known: KnownRun | None) -> dict[str, Any]:
+    def _row(self, key: str, known: KnownRun | None, study: Mapping[str, str] | None) -> dict[str, Any]:
+        if known is None or self.shown.loaded.run is None:
+            return {"key": key, "name": "", "ranks": None, "started": None, "folder": None}
+        name = (study or {}).get(known.folder or "") or known.label if self._others else self._place()
+        began = when_of(known.began_ns).rstrip(", ") or None
+        return {"key": key, "name": name, "ranks": known.ranks, "started": began, "folder": known.folder}
+
+    def _place(self) -> str:
+        """What to call where the runs lie."""
         run = self.shown.loaded.run
-        if known is None or run is None:
-            return {"key": key, "name": "", "ranks": None, "started": None}
-        place = Path(run.path).name if self._missed() else run.name.removesuffix(f": {run.loaded.label}")
-        name = f"{place}: {known.name or 'without an id'}" if self._others else place
-        return {"key": key, "name": name, "ranks": known.ranks, "started": when_of(known.began_ns).rstrip(", ") or None}
+        if run is None or not (self._known() or self.shown.loaded.error is not None):
+            return ""
+        if self.shown.loaded.error is not None:
+            return Path(run.path).name
+        return run.name.removesuffix(f": {run.loaded.label}")
+
+    def _study(self) -> Mapping[str, str] | None:
+        """What the jobs are called by their folders, where `rankscope measure` put them; None where it did not."""
+        return jobs_of(self._source[0]) if len(self._source) == 1 else None
 
     def _own(self) -> KnownRun | None:
         run = self.shown.loaded.run
@@ -132,12 +154,13 @@ class Runs:
         with self._lock:
             own = None if self._missed() else self._own()
             chosen = set() if self._missed() else {run.loaded.chosen}
+            keys = _keys(self.shown.loaded.known_runs, place)
             if own is not None and self.shown.key == self._asked_key:
-                self.shown = replace(self.shown, key=_key_of(own, place))
+                self.shown = replace(self.shown, key=keys[own.name])
             there = {known.name for known, _ in self._others.values()}
             for known in self.shown.loaded.known_runs:
                 if known.name not in chosen and known.name not in there:
-                    key = _key_of(known, place)
+                    key = keys[known.name]
                     self._others[key] = known, ServedRun(key, LoadedRun(_other(run, known)))
 
 
@@ -149,10 +172,15 @@ def _key(*parts: object) -> str:
     return hashlib.blake2b(repr(parts).encode("utf-8", "replace"), digest_size=6).hexdigest()
 
 
-def _key_of(known: KnownRun, place: str) -> str:
-    if known.id is not None:
-        return _key("id", known.id)
-    return _key("place", place, known.began_ns, known.ranks, known.name)
+def _keys(runs: Sequence[KnownRun], place: str) -> dict[str | None, str]:
+    """The key of each run by its name."""
+    keys: dict[str | None, str] = {}
+    for known in runs:
+        # What a run without an id is called depends on which others there are: it only helps where nothing else does.
+        tells = ("id", known.id) if known.id is not None else ("place", place, known.path, known.began_ns)
+        key = _key(*tells)
+        keys[known.name] = _key(*tells, known.name) if key in keys.values() else key
+    return keys
 
 
 def _absolute(source: str) -> str:

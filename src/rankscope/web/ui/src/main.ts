@@ -23,7 +23,7 @@ async function start(): Promise<void> {
     root.dataset["ready"] = "true";
     // Another run is another page: everything that was fetched belongs to this one.
     addEventListener("hashchange", () => {
-      if (served?.live && (parseHash(location.hash).params.get("run") ?? null) !== run) location.reload();
+      if (served?.live && (parseHash(location.hash).params.get("run") ?? served.shown) !== (run ?? served.shown)) location.reload();
     });
   } catch (error) {
     const known = error instanceof PayloadError;

@@ -1,5 +1,5 @@
-import { describe, expect, test } from "vitest";
-import { formatHash, parseHash } from "../src/app/router.ts";
+import { afterEach, describe, expect, test, vi } from "vitest";
+import { formatHash, parseHash, Router } from "../src/app/router.ts";
 import { docParts, paragraphs } from "../src/components/doc_text.ts";
 import { fold, MARKER } from "../plugins/single_file.ts";
 import { bareRun, fold as foldData, makeRun } from "../scripts/fixtures.mjs";
@@ -13,6 +13,33 @@ describe("permalinks", () => {
     expect(parseHash("").view).toBe("");
     expect(parseHash("#/%E0%A4%A").view).toBe("");
     expect(parseHash("#/<img>?x").params.get("x")).toBe("");
+  });
+});
+
+describe("the address names the run that is shown", () => {
+  afterEach(() => vi.unstubAllGlobals());
+  function at(hash: string): Router {
+    const location = { hash };
+    vi.stubGlobal("location", location);
+    vi.stubGlobal("addEventListener", () => undefined);
+    vi.stubGlobal("history", { replaceState: (_: unknown, __: string, to: string) => { location.hash = to; } });
+    return new Router(() => undefined);
+  }
+  test("as soon as its key is known, and with the view", () => {
+    const router = at("#/?x=1");
+    expect(router.href("run")).toBe("#/run");
+    router.stay("scaling", "abc");
+    expect(location.hash).toBe("#/scaling?x=1&run=abc");
+    expect(router.href("steps", { rank: 3 })).toBe("#/steps?run=abc&rank=3");
+    router.note({ x: "" });
+    expect(location.hash).toBe("#/scaling?run=abc");
+  });
+  test("a link that names one stays, and a link may lead into another", () => {
+    const router = at("#/steps?run=other");
+    router.stay("overview", "abc");
+    expect(location.hash).toBe("#/steps?run=other");
+    expect(router.href("steps")).toBe("#/steps?run=other");
+    expect(router.href("overview", { run: "third" })).toBe("#/overview?run=third");
   });
 });
 

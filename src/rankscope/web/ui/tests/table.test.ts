@@ -1,7 +1,7 @@
 import { describe, expect, test } from "vitest";
 import type { Cell } from "../src/data/payload.ts";
 import { Table } from "../src/data/table.ts";
-import { columnWidths, label } from "../src/components/table_layout.ts";
+import { columnOrder, columnWidths, label } from "../src/components/table_layout.ts";
 
 const make = (data: Record<string, Cell[]>, units: Record<string, string> = {}): Table =>
   new Table({ title: "", doc: "", truncated: null, data, columns: Object.fromEntries(Object.keys(data).map((name) => [name, { unit: units[name] ?? "", doc: "" }])) });
@@ -28,6 +28,20 @@ describe("filter", () => {
     expect(table.matching(table.rows(), "  ")).toEqual([0, 1, 2]);
   });
   test("ranks are found, durations are not", () => expect(table.matching(table.rows(), "12")).toEqual([1]));
+});
+
+describe("the order of columns", () => {
+  const stack = "f".repeat(80);
+  const long = make({ rank: [0], name: [stack], shapes: [null], stack: [stack], calls: [1], host_ns: [2], device_ns: [3] }, { calls: "count", host_ns: "ns", device_ns: "ns" });
+  test("what holds no value comes last", () => {
+    expect(columnOrder(long, [0], null)).toEqual(["rank", "name", "stack", "calls", "host_ns", "device_ns", "shapes"]);
+  });
+  test("what it is sorted by is in sight, beside the name", () => {
+    expect(columnOrder(long, [0], "device_ns")).toEqual(["rank", "name", "device_ns", "stack", "calls", "host_ns", "shapes"]);
+    const short = make({ rank: [0], name: ["k"], calls: [1], total_ns: [3] }, { calls: "count", total_ns: "ns" });
+    expect(columnOrder(short, [0], "total_ns")).toEqual(["rank", "name", "calls", "total_ns"]);
+    expect(columnOrder(short, [0], "no such column")).toEqual(["rank", "name", "calls", "total_ns"]);
+  });
 });
 
 test("distinct values, numbers in order", () => {

@@ -36,7 +36,7 @@ function runChooser(served: Source): HTMLElement | null {
   const shown = served.api.run ?? served.shown;
   if (served.runs.length < (served.runs.some(({ key }) => key === shown) ? 2 : 1)) return null;
   const none = served.runs.some(({ key }) => key === shown) ? [] : [{ value: shown, label: "Choose a run …" }];
-  return selector("run", "Run", [...none, ...served.runs.map(({ key, name, ranks }) => ({ value: key, label: `${shownName(name, 60)}${ranks === null ? "" : ` (${counted(ranks, "rank")})`}` }))], shown,
+  return selector("run", "Run", [...none, ...served.runs.map(({ key, name, ranks }) => ({ value: key, label: `${shownName(name, 60)}${ranks === null || name === counted(ranks, "rank") ? "" : ` (${counted(ranks, "rank")})`}` }))], shown,
     (run) => { location.hash = formatHash(parseHash(location.hash).view || "overview", new Map([["run", run]])); });
 }
 

@@ -24,6 +24,7 @@ function decoded(text: string): string {
 
 export class Router {
   readonly #go: (place: Place) => void;
+  #run: string | null = null;
 
   constructor(go: (place: Place) => void) {
     this.#go = go;
@@ -34,10 +35,18 @@ export class Router {
     return parseHash(location.hash);
   }
 
-  /** Where a server holds several runs, every link stays in the one that is shown. */
+  /** Every link names the run that it is of: it holds when others are there, or come. */
   href(view: string, params: Readonly<Record<string, string | number>> = {}): string {
-    const run = this.place().params.get("run");
-    return formatHash(view, new Map([...Object.entries(params).map(([key, value]): [string, string] => [key, String(value)]), ...(run === undefined ? [] : [["run", run] as [string, string]])]));
+    const run = this.place().params.get("run") ?? this.#run;
+    return formatHash(view, new Map([...(run === null ? [] : [["run", run] as [string, string]]), ...Object.entries(params).map(([key, value]): [string, string] => [key, String(value)])]));
+  }
+
+  /** From now on the address and every link say which view and which run they are of; null: there is none to say. */
+  stay(view: string, run: string | null): void {
+    const place = this.place();
+    this.#run = run;
+    if (run === null || (place.view !== "" && place.params.has("run"))) return;
+    this.#replace(formatHash(place.view || view, new Map([...place.params, ["run", run]])));
   }
 
   /** A step that Back undoes, for a view that moves itself: nothing is drawn anew. */
@@ -58,8 +67,12 @@ export class Router {
 
   /** Keeps the URL true to small changes (a filter's text, an order) without a new history entry or a new drawing. */
   note(changes: Readonly<Record<string, string>>): void {
+    this.#replace(this.#changed(changes));
+  }
+
+  #replace(hash: string): void {
     try {
-      history.replaceState(null, "", this.#changed(changes));
+      history.replaceState(null, "", hash);
     } catch {
       // Some browsers forbid this for local files; the page works, only the link lags behind.
     }

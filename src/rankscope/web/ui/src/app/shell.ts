@@ -3,6 +3,7 @@ import { answer } from "../components/answer.ts";
 import { button } from "../components/controls.ts";
 import { append, h, named, type Child } from "../components/dom.ts";
 import { emptyState, errorState, workingState } from "../components/notes.ts";
+import type { RunChoice } from "../data/api.ts";
 import type { Payload } from "../data/payload.ts";
 import type { Source } from "../data/source.ts";
 import { baseName, shownName } from "../format/text.ts";
@@ -16,6 +17,8 @@ export function showPage(root: HTMLElement, opened: Payload, served: Source | nu
   const table = tablesOf(opened);
   const router = new Router((place) => (moving && place.view === current ? moving(place) : show(place)));
   let views: readonly View[] = [];
+  /** What the list of views was made of. */
+  let listed = "";
   let links = new Map<string, HTMLElement>();
   let leaving: (() => void)[] = [];
   let moving: ((place: Place) => void) | null = null;
@@ -23,9 +26,19 @@ export function showPage(root: HTMLElement, opened: Payload, served: Source | nu
   /** What the view in sight was drawn from, so that it is drawn anew when more of it has come. */
   let drawnFrom = "";
 
+  const chosen = (): RunChoice | undefined => served?.runs.find(({ key }) => key === (served.api.run ?? served.shown));
   const runName = (): string => {
     const { run } = payloadNow();
+    const beside = served !== null && served.runs.length > 1 ? chosen() : undefined;
+    if (served && beside && beside.name !== "") return `${served.place}: ${beside.name}`;
     return run.name ?? (baseName(run.path) || run.id || (served?.working ? "…" : "unnamed run"));
+  };
+  /** What is shown where the address names no view. */
+  const home = (): string => (served?.study ? "scaling" : "overview");
+  /** The run that is shown first goes into the address once its key is known, so that the link holds when others come. */
+  const stay = (): void => {
+    const run = served?.live ? chosen() : undefined;
+    if (run && run.ranks !== null && run.key === served?.shown) router.stay(home(), run.key);
   };
   const main = h("main", { id: "main", tabindex: "-1" });
   const here = h("span", { class: "here" });
@@ -48,7 +61,9 @@ export function showPage(root: HTMLElement, opened: Payload, served: Source | nu
 
   function listViews(): void {
     const next = viewsOf(payloadNow(), served !== null);
-    if (next.map(({ id }) => id).join() === views.map(({ id }) => id).join()) return;
+    const now = [router.href(""), ...next.map(({ id }) => id)].join();
+    if (now === listed) return;
+    listed = now;
     views = next;
     links = new Map(views.map((view) => [view.id, h("a", { href: router.href(view.id), "data-testid": `nav-${view.id}` }, named(view.title, 60))]));
     list.replaceChildren(...(Object.entries(GROUPS) as [Group, string][]).flatMap(([group, title]) => {
@@ -74,7 +89,7 @@ export function showPage(root: HTMLElement, opened: Payload, served: Source | nu
     const away = [...view.shows, ...(view.wants ?? [])].filter((name) => analyses.get(name)?.away?.state === "ready");
     if (away.length > 0) {
       void Promise.all(away.map((name) => served.table(name))).then(() => {
-        if (router.place().view === place.view || (router.place().view === "" && view.id === "overview")) show(router.place());
+        if (router.place().view === place.view || (router.place().view === "" && view.id === home())) show(router.place());
       }, (error: unknown) => {
         const [what, hint] = error instanceof Error ? [error.message, "hint" in error ? String(error.hint) : "Load the page again."] : ["The table could not be fetched.", "Load the page again."];
         main.replaceChildren(errorState(what, hint));
@@ -87,10 +102,11 @@ export function showPage(root: HTMLElement, opened: Payload, served: Source | nu
   }
 
   function show(place: Place): void {
+    stay();
     for (const done of leaving) done();
     leaving = [];
     moving = null;
-    const view = viewOf(payloadNow(), views, place.view || "overview");
+    const view = viewOf(payloadNow(), views, place.view || home());
     const id = view?.id ?? "?";
     const focused = document.activeElement?.id ?? "";
     const title = h("h2", { id: "view-title", tabindex: "-1" }, view ? named(view.title, 120) : "No such view");
@@ -135,14 +151,16 @@ export function showPage(root: HTMLElement, opened: Payload, served: Source | nu
   }
 
   served?.onChange(() => {
+    stay();
     listViews();
     frame();
-    const view = viewOf(payloadNow(), views, router.place().view || "overview");
+    const view = viewOf(payloadNow(), views, router.place().view || home());
     const progress = main.querySelector("[data-testid=working]");
     if (fingerprint(view) !== drawnFrom) show(router.place());
     else if (progress && served.working) progress.replaceWith(workingState(phaseText(served), served.state));
   });
 
+  stay();
   listViews();
   frame();
   root.replaceChildren(

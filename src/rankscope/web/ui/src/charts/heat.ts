@@ -42,7 +42,7 @@ export function heatMap(context: Pick<ViewContext, "onLeave">, spec: HeatSpec): 
   const left = 14 + Math.min(LABEL, 7.4 * rows.reduce((longest, label) => Math.max(longest, label.length), 0));
   const most = values.reduce<number>((peak, value) => Math.max(peak, value ?? 0), 0);
   const row = Math.max(LEAST_ROW, Math.min(spec.inside ? 44 : 26, Math.floor(TALL / Math.max(1, rows.length))));
-  const height = TOP + row * rows.length;
+  const height = TOP + row * rows.length + (row < 15 ? 8 : 0); // a name is higher than such a row
   let width = 0;
   let at: { row: number; column: number } | null = null;
 

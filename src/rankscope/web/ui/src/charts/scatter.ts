@@ -35,7 +35,7 @@ export function scatterChart(context: ViewContext, table: Table, spec: ScatterSp
     label: `${spec.title} of collectives, one dot for each; the table below holds the numbers.`,
     testId: spec.testId,
     height: () => spec.height,
-    option: (width) => option(table, spec, groups.map((group) => group.rows), width),
+    option: () => option(table, spec, groups.map((group) => group.rows)),
   });
   const title = stride === 1 ? spec.title : `${spec.title} (${grouped(rows.length)} of ${grouped(drawable.length)} drawn)`;
   return h("figure", { class: "figure" }, h("figcaption", {}, title),
@@ -44,10 +44,11 @@ export function scatterChart(context: ViewContext, table: Table, spec: ScatterSp
     drawing.element);
 }
 
-function option(table: Table, spec: ScatterSpec, groups: readonly (readonly number[])[], width: number): EChartsOption {
+function option(table: Table, spec: ScatterSpec, groups: readonly (readonly number[])[]): EChartsOption {
   const [text, muted, line, surface] = [color("--text"), color("--muted"), color("--line"), color("--surface")];
   const axis = (name: string, format: (value: number) => string): object => ({
-    type: "log", name, nameLocation: "middle", nameTextStyle: { color: muted }, minorTick: { show: false },
+    type: "log", splitNumber: 8, // fewer, and only every tenth power is marked
+    name, nameLocation: "middle", nameTextStyle: { color: muted }, minorTick: { show: false },
     axisLabel: { color: muted, hideOverlap: true, margin: 12, formatter: (value: number) => formatTick(value, format) }, splitLine: { lineStyle: { color: line } }, axisLine: { lineStyle: { color: line } },
   });
   return {
@@ -58,7 +59,7 @@ function option(table: Table, spec: ScatterSpec, groups: readonly (readonly numb
       trigger: "item", confine: true, backgroundColor: surface, borderColor: line, textStyle: { color: text },
       formatter: (params: unknown) => tip(table, spec, ((params as { data?: number[] }).data ?? [])[2] ?? 0),
     },
-    xAxis: { ...axis("Size", formatBytes), nameGap: 30, splitNumber: width < 520 ? 3 : 6 },
+    xAxis: { ...axis("Size", formatBytes), nameGap: 30 },
     yAxis: { ...(spec.y === "duration_ns" ? axis("Duration", formatDuration) : axis("Bus bandwidth", formatRate)), nameGap: spec.y === "duration_ns" ? 58 : 82 },
     series: groups.map((rows, index) => ({
       type: "scatter", symbol: SHAPES[index] ?? "circle", symbolSize: 8, emphasis: { disabled: true },

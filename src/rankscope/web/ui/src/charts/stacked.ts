@@ -28,7 +28,7 @@ export interface StackedSpec {
   readonly title?: string;
   /** How amounts are written; durations where absent. */
   readonly format?: (value: number) => string;
-  /** What one bar is: "Rank", "Step". */
+  /** What one bar is: "Rank", "Step"; empty where the bars' names say it. */
   readonly axis: string;
   readonly bars: readonly string[];
   readonly segments: readonly Segment[];
@@ -44,9 +44,13 @@ const ROWS_AT_MOST = 24;
 export function stackedChart(context: ViewContext, spec: StackedSpec): HTMLElement {
   const hidden = new Set<Category>();
   const present = spec.segments.filter((segment) => segment.values.some((value) => value !== null && value !== 0));
+  if (present.length === 0) {
+    return h("figure", { class: "figure" }, spec.title === undefined ? null : h("figcaption", {}, spec.title),
+      h("p", { class: "quiet-line", "data-testid": spec.testId, "data-drawn": "true" }, "There is nothing to draw: all of it is 0, or not known."));
+  }
   const lying = !spec.upright && spec.bars.length <= ROWS_AT_MOST;
   const drawing: Chart = chart(context, {
-    label: `${spec.label} Stacked bars, one for each ${spec.axis.toLowerCase()}; the table on this page holds the numbers.`,
+    label: `${spec.label} Stacked bars, one for each ${spec.axis === "" ? "row" : spec.axis.toLowerCase()}; the table on this page holds the numbers.`,
     testId: spec.testId,
     height: () => (lying ? Math.max(120, spec.bars.length * 30 + 56) : 340),
     roomy: (width, share) => roomy(spec, lying, width, share),
@@ -79,7 +83,7 @@ function option(spec: StackedSpec, segments: readonly Segment[], lying: boolean,
     inverse: lying,
     axisTick: { show: false },
     axisLine: { lineStyle: { color: line } },
-    axisLabel: { color: text, hideOverlap: true, ...(lying ? { formatter: (bar: string) => `${spec.axis} ${bar}` } : {}) },
+    axisLabel: { color: text, hideOverlap: true, ...(lying ? { formatter: (bar: string) => `${spec.axis} ${bar}`.trim() } : {}) },
     name: lying ? "" : spec.axis,
     nameLocation: "middle" as const,
     nameGap: 26,
@@ -128,7 +132,7 @@ function option(spec: StackedSpec, segments: readonly Segment[], lying: boolean,
 
 /** Wide enough for a gap between bars and a pattern in them. */
 function roomy(spec: StackedSpec, lying: boolean, width: number, share: number): boolean {
-  return lying || width / (spec.bars.length * share) > 14;
+  return lying || width / (spec.bars.length * share) > 20;
 }
 
 /** More bars than are easily told apart: a slider, the fingers and the keyboard move through them. */
@@ -148,7 +152,7 @@ function tip(spec: StackedSpec, segments: readonly Segment[], params: unknown): 
   const line = (mark: Child, label: string, value: number | null | undefined): HTMLElement =>
     h("tr", {}, h("td", {}, mark), h("th", { scope: "row" }, label), h("td", {}, value === null || value === undefined ? "–" : (spec.format ?? formatDuration)(value)));
   return h("div", { class: "tip" },
-    h("strong", {}, `${spec.axis} ${spec.bars[index] ?? ""}`),
+    h("strong", {}, `${spec.axis} ${spec.bars[index] ?? ""}`.trim()),
     h("table", {},
       segments.map((segment) => line(swatch(segment.category), segment.label, segment.values[index])),
       spec.totals ? line("", spec.totals.label, spec.totals.values[index]) : null));

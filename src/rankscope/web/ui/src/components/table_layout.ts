@@ -3,14 +3,27 @@ import type { Table } from "../data/table.ts";
 import { columnLabel, shownName } from "../format/text.ts";
 import { formatCell } from "../format/units.ts";
 
+/** What is in sight without scrolling on a usual screen, in characters. */
+const IN_SIGHT = 100;
 const NARROWEST = 5;
 const WIDEST = 56;
 const SAMPLE = 400;
 
-export function columnWidths(table: Table, rows: readonly number[]): number[] {
+/** Columns as they are shown: those without any value behind the others, and what the table is sorted by at first never out of sight. */
+export function columnOrder(table: Table, rows: readonly number[], sorted: string | null): string[] {
+  const filled = (column: string): boolean => rows.some((row) => table.cell(row, column) !== null);
+  const order = [...table.columns.filter(filled), ...table.columns.filter((column) => !filled(column))];
+  const at = sorted === null ? -1 : order.indexOf(sorted);
+  const before = columnWidths(table, rows, order.slice(0, at + 1)).reduce((sum, width) => sum + width, 0);
+  const name = order.findIndex((column) => !table.isNumeric(column));
+  if (at < 0 || before <= IN_SIGHT || name < 0 || name >= at) return order;
+  return [...order.slice(0, name + 1), ...order.splice(at, 1), ...order.slice(name + 1)];
+}
+
+export function columnWidths(table: Table, rows: readonly number[], columns: readonly string[] = table.columns): number[] {
   const stride = Math.max(1, Math.floor(rows.length / SAMPLE));
   const sample = rows.filter((_, index) => index % stride === 0);
-  return table.columns.map((column) => {
+  return columns.map((column) => {
     const { unit } = table.meta(column);
     const head = label(table, column); // bold, with an arrow, on two lines where it is long
     let longest = Math.ceil(1.15 * Math.max(head.length / 2, ...head.split(" ").map((word) => word.length))) + 2;

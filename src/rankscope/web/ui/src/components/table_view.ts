@@ -10,7 +10,7 @@ import { button } from "./controls.ts";
 import { inline } from "./doc_text.ts";
 import { h, named, styled } from "./dom.ts";
 import { swatch } from "./swatch.ts";
-import { columnWidths, label, largest } from "./table_layout.ts";
+import { columnOrder, columnWidths, label, largest } from "./table_layout.ts";
 
 export interface TableOptions {
   /** The analysis' name: for test ids, the CSV's name and the link. */
@@ -38,9 +38,10 @@ export function tableView(context: ViewContext, options: TableOptions): HTMLElem
   const body = h("tbody");
   const count = h("span", { class: "count", role: "status", "data-testid": `count-${name}` });
   const empty = h("p", { class: "empty-rows", hidden: true }, "No row holds these words.");
-  const heads = table.columns.map((column) => head(column));
-  const widths = columnWidths(table, all);
-  const grid = styled(h("table", { class: table.columns[0] === "rank" ? "data pinned" : "data", "data-testid": `table-${name}` },
+  const columns = columnOrder(table, all, options.sort?.column ?? null);
+  const heads = columns.map((column) => head(column));
+  const widths = columnWidths(table, all, columns);
+  const grid = styled(h("table", { class: columns[0] === "rank" ? "data pinned" : "data", "data-testid": `table-${name}` },
     h("caption", { class: "unseen" }, options.caption),
     h("colgroup", {}, widths.map((width) => styled(h("col"), { width: `${width}ch` }))),
     h("thead", {}, h("tr", { "aria-rowindex": "1" }, heads)), body), { "min-width": `${widths.reduce((a, b) => a + b, 0)}ch` });
@@ -62,11 +63,12 @@ export function tableView(context: ViewContext, options: TableOptions): HTMLElem
   function order(): void {
     rows = table.sorted(table.matching(all, query), sort);
     heads.forEach((cell, index) => {
-      const mine = sort?.column === table.columns[index];
+      const mine = sort?.column === columns[index];
       cell.setAttribute("aria-sort", mine ? (sort?.descending ? "descending" : "ascending") : "none");
     });
     grid.setAttribute("aria-rowcount", String(rows.length + 1));
-    count.textContent = rows.length === table.length ? counted(rows.length, "row") : `${grouped(rows.length)} of ${counted(table.length, "row")}`;
+    const by = sort === null ? "" : ` by ${label(table, sort.column)} ${sort.descending ? "▼" : "▲"}`;
+    count.textContent = `${rows.length === table.length ? counted(rows.length, "row") : `${grouped(rows.length)} of ${counted(table.length, "row")}`}${by}`;
     empty.hidden = rows.length > 0;
     box.scrollTop = 0;
     draw(true);
@@ -90,7 +92,7 @@ export function tableView(context: ViewContext, options: TableOptions): HTMLElem
   }
 
   function line(row: number, place: number, peak: number | null): HTMLElement {
-    return h("tr", { "data-row": row, "aria-rowindex": place + 2 }, table.columns.map((column) => {
+    return h("tr", { "data-row": row, "aria-rowindex": place + 2 }, columns.map((column) => {
       const value = table.cell(row, column);
       const cell = tableCell(table, column, value, options.unitOf?.(row, column) ?? table.meta(column).unit);
       if (peak !== null && peak > 0 && sort?.column === column && typeof value === "number" && value > 0) {

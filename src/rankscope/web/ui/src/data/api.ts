@@ -19,6 +19,8 @@ export interface RunChoice {
   readonly name: string;
   readonly ranks: number | null;
   readonly started: string | null;
+  /** Where its traces lie within the directory that is served, if no other run's lie there. */
+  readonly folder: string | null;
 }
 
 export interface ServerState {

@@ -22,6 +22,8 @@ export class ServedRun implements Source {
   runs: readonly RunChoice[] = [];
   /** The key of the run that is served where the address names none. */
   shown = "";
+  place = "";
+  study = false;
   state: ServerState = { phase: "reading", what: "", done: 0, total: 0, ready: [], error: null, version: -1 };
   payload: Payload;
   generation = 0;
@@ -94,9 +96,9 @@ export class ServedRun implements Source {
   }
 
   async #list(): Promise<void> {
-    const { runs, shown } = await this.api.json<{ runs: RunChoice[]; shown: string }>("runs");
+    const { runs, shown, place, study } = await this.api.json<{ runs: RunChoice[]; shown: string; place: string; study: boolean }>("runs");
     if (shown !== this.shown) this.#summarised = -1; // what a link's key stood for while nothing was known was another run
-    [this.runs, this.shown] = [runs, shown];
+    [this.runs, this.shown, this.place, this.study] = [runs, shown, place, study];
   }
 
   async #look(): Promise<void> {

@@ -12,6 +12,10 @@ export interface Source {
   readonly runs: readonly RunChoice[];
   /** The key of the run that is shown where the address names none. */
   readonly shown: string;
+  /** What to call the directory that the runs lie in. */
+  readonly place: string;
+  /** Whether that is what an experiment left, so that its result is shown first. */
+  readonly study: boolean;
   readonly state: ServerState;
   readonly payload: Payload;
   /** Whether there is a server behind it, which may have more to tell. */

@@ -44,12 +44,13 @@ export class Gutter {
       const top = rows.top[row]!;
       const size = rows.size[row]!;
       const kind = rows.kind[row];
+      const at = Math.max(0, top - Math.max(0, WORDS_NEED - size) / 2);
       if (size < WORDS_NEED) {
-        if (kind !== RowKind.Rank || top < free) continue;
-        free = top + WORDS_NEED + 3;
+        if (kind !== RowKind.Rank || at < free) continue;
+        free = at + WORDS_NEED + 3;
       }
       const part = this.#part(row, kind ?? RowKind.Lane);
-      if (part) parts.push(styled(part, { top: `${RULER + Math.max(0, top - Math.max(0, WORDS_NEED - size) / 2)}px`, height: `${Math.max(size, WORDS_NEED)}px` }));
+      if (part) parts.push(styled(part, { top: `${RULER + at}px`, height: `${Math.max(size, WORDS_NEED)}px` }));
     }
     this.element.replaceChildren(...parts);
     if (inside && focused !== undefined) this.element.querySelector<HTMLElement>(`[data-row="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
@@ -80,7 +81,7 @@ export class Gutter {
     }, () => { this.#model.toggleRank(rank.rank); this.#folded(); },
     h("span", { class: "twist", "aria-hidden": "true" }, open ? "▾" : "▸"), h("span", { class: "which" }, `Rank ${rank.rank}`),
     mark ? h("span", { class: `mark ${mark}` }, h("span", { "aria-hidden": "true" }, "●"), h("span", { class: "unseen" }, ` (${SEVERITY[mark]})`)) : null,
-    rank.mesh === "" && rank.host === "" ? null : h("small", {}, named(rank.mesh || rank.host, 24)));
+    rank.mesh === "" && rank.host === "" ? null : h("small", {}, named(rank.mesh.replaceAll("=", "").replaceAll(", ", " ") || rank.host, 24)));
   }
 
   #track(track: Track): HTMLElement {

@@ -1,4 +1,4 @@
-/** What the colours and marks mean: below the picture, and under the pointer. */
+/** What the colours and marks mean: the colours above the picture, the rest below it, a thing's own under the pointer. */
 import { h, named, styled } from "../components/dom.ts";
 import { swatch } from "../components/swatch.ts";
 import type { Finding, Severity } from "../data/payload.ts";
@@ -16,9 +16,14 @@ export function corner(layout: Layout): HTMLElement {
   return h("div", { class: "tl-corner", title: title === "" ? null : title }, text);
 }
 
+/** In the first screen: without it the picture says nothing. */
 export function legend(layout: Layout): HTMLElement {
-  return h("div", { class: "tl-legend" },
-    h("ul", { class: "legend" }, layout.categories.filter(({ category }) => category !== "idle").map(({ category, title }) => h("li", { class: "legend-item" }, swatch(category), title))),
+  return h("ul", { class: "legend tl-legend", "aria-label": "What the colours mean" },
+    layout.categories.filter(({ category }) => category !== "idle").map(({ category, title }) => h("li", { class: "legend-item" }, swatch(category), title)));
+}
+
+export function help(): HTMLElement {
+  return h("div", { class: "tl-help" },
     h("p", { id: "tl-help", class: "quiet-line" }, "A rank’s row: computing above, moving data below; upright lines: its steps; ●: a finding names it. Ctrl and the wheel zoom, a drag moves, a click selects, Shift and a drag measure. Keys: W A S D, E to select, F to zoom to it."),
     h("details", { class: "notes" }, h("summary", {}, "All keys"), h("dl", { class: "tl-keys" }, KEYS.map(([keys, does]) => h("div", {}, h("dt", {}, keys), h("dd", {}, does))))));
 }

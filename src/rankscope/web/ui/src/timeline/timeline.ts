@@ -10,7 +10,7 @@ import { Gutter } from "./gutter.ts";
 import { Input } from "./input.ts";
 import { Jump } from "./jump.ts";
 import { rankIndex, stepWindow, type Layout } from "./layout.ts";
-import { corner, legend, marksOf, Tip } from "./legend.ts";
+import { corner, help, legend, marksOf, Tip } from "./legend.ts";
 import { Loader } from "./loader.ts";
 import { Measured } from "./measured.ts";
 import { Model } from "./model.ts";
@@ -71,9 +71,9 @@ export class Timeline {
       counters: (shown) => { model.showCounters = shown; model.refold(); permalink.note(); },
       measure: () => { this.#input.measuring = true; notice.announce("Drag over the picture to measure."); stage.element.focus({ preventScroll: true }); },
     });
-    this.element = h("div", { class: "tl", "data-testid": "timeline" }, this.#bar.element, notice.element,
+    this.element = h("div", { class: "tl", "data-testid": "timeline" }, this.#bar.element, notice.element, legend(layout),
       h("div", { class: "tl-main" }, h("div", { class: "tl-frame" }, stage.box, this.#tip.element), selection.element),
-      legend(layout), notice.live, measured.element);
+      help(), notice.live, measured.element);
     this.#apply(readAddress(context.place.params), true);
     notice.announce("");
     void names.load(api, () => model.changed()).catch(failed);

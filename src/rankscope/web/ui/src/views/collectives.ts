@@ -28,8 +28,8 @@ export const collectives: View = {
     }
     const height = Math.max(320, 42 * Math.min(TOP, kinds?.length ?? 0) - 40);
     return present([
-      h("div", { class: "pair" }, kinds && byKind(kinds), each && scatterChart(context, each, { y: "duration_ns", title: "Duration against size", testId: "chart-collectives", height })),
-      h("div", { class: "pair" }, kinds && scatterChart(context, kinds, { y: "bus_bandwidth", title: "Bus bandwidth against size", testId: "chart-bandwidth", height: 320 }), order(context)),
+      h("div", { class: "pair" }, kinds && byKind(kinds), each && scatterChart(context, each, { y: "duration_ns", title: "Duration against size", testId: "chart-collectives", height }),
+        kinds && scatterChart(context, kinds, { y: "bus_bandwidth", title: "Bus bandwidth against size", testId: "chart-bandwidth", height: 320 }), order(context)),
       tables(context, [{ name: "collective_summary", open: true, sort: { column: "total_ns", descending: true } }, { name: "collectives", open: true }, { name: "arrivals" }]),
     ]);
   },

@@ -129,7 +129,9 @@ function shown(context: ViewContext, answer: Answer, here: "a" | "b" | null): HT
   const [gained, lost] = [findings(answer.gained), findings(answer.lost)];
   const [a, b] = [readRun(answer.a), readRun(answer.b)];
   const within = a.path === b.path && a.id === b.id && a.ranks.length === 1 && b.ranks.length === 1;
-  const name = (run: RunInfo): string => (within ? `rank ${run.ranks[0]}` : run.name ?? "unnamed");
+  // The directory is the same for both: what tells them apart comes behind it.
+  const place = `${context.served?.place ?? ""}: `;
+  const name = (run: RunInfo): string => (within ? `rank ${run.ranks[0]}` : run.name === null ? "unnamed" : run.name.startsWith(place) ? run.name.slice(place.length) : run.name);
   const sections = table.distinct("section").map(String);
   const section = sections.find((each) => each === context.place.params.get("section")) ?? sections[0] ?? "";
   const rows = table.where("section", section);

@@ -1,14 +1,16 @@
+import { intervalsChart, type Point } from "../charts/intervals.ts";
 import { stackedChart } from "../charts/stacked.ts";
 import { answer } from "../components/answer.ts";
-import { h } from "../components/dom.ts";
-import { emptyState } from "../components/notes.ts";
+import { h, named } from "../components/dom.ts";
+import { emptyState, workingState } from "../components/notes.ts";
 import { tables } from "../components/tables.ts";
 import type { Table } from "../data/table.ts";
-import { exactCell, formatRatio } from "../format/units.ts";
+import { counted } from "../format/ranks.ts";
+import { exactCell, formatRatio, significant } from "../format/units.ts";
 import { present, type View, type ViewContext } from "./view.ts";
 
 /** What `rankscope measure` leaves in a run's directory. */
-const MEASURED = ["measured_scaling", "measured_overhead", "measured_buckets", "measured_binding", "measured_profiler"] as const;
+const MEASURED = ["measured_scaling", "measured_projection", "measured_overhead", "measured_buckets", "measured_binding", "measured_profiler"] as const;
 
 export const measured: View = {
   id: "scaling",
@@ -20,26 +22,47 @@ export const measured: View = {
   wants: ["overview", ...MEASURED],
   tables: MEASURED,
   render(context) {
-    const [scaling, overhead, ...variants] = MEASURED.map((name) => context.table(name));
-    const any = [scaling, overhead, ...variants].some((table) => table !== null);
+    const [scaling, overhead] = [context.table("measured_scaling"), context.table("measured_overhead")];
+    const any = MEASURED.some((name) => context.table(name) !== null);
+    if (!any && context.served?.working) return [workingState("Reading what was measured …", null)];
     return present([
-      overheads(context, scaling ?? null, overhead ?? null),
+      jobs(context),
+      scaling && h("div", { class: "pair" }, byRanks(context, scaling, "speed_up"), byRanks(context, scaling, "efficiency")),
+      scaling && lost(context, scaling),
+      overheads(context, scaling, overhead),
       !any && emptyState("Nothing was measured beside this run.", "A trace tells what one run did, not what more ranks bring. `rankscope measure scaling train.py` runs the job at several sizes, `rankscope measure overhead train.py` with and without gradient synchronization; their results show here when they lie in the run’s directory (`scaling.json`, `overhead.json`)."),
-      scaling && h("div", { class: "pair" }, efficiency(context, scaling), lost(context, scaling)),
       ...["measured_buckets", "measured_binding", "measured_profiler"].map((name) => changed(context, name)),
       tables(context, MEASURED.map((name) => ({ name, open: name === "measured_scaling" || name === "measured_overhead" }))),
     ]);
   },
 };
 
+/** What people call a size: `plain` is a process without a launcher, and the others are numbers of ranks. */
+export function sizeName(table: Table, row: number): string {
+  const [name, ranks] = [table.cell(row, "name"), table.number(row, "ranks")];
+  if (name === "plain") return "plain process";
+  return ranks === null ? String(name ?? "?") : counted(ranks, "rank");
+}
+
+/** The jobs that were measured, where their traces lie among those that are served. */
+function jobs(context: ViewContext): HTMLElement | null {
+  const { served } = context;
+  const found = (served?.runs ?? []).filter(({ folder }) => folder !== null && MEASURED.some((name) => context.table(name)?.where("run", folder).length));
+  if (!served?.live || found.length === 0) return null;
+  return h("p", { class: "quiet-line", "data-testid": "jobs" }, "Traces of its jobs: ", found.map(({ key, name }, index) => [index > 0 && " · ",
+    h("a", { href: context.router.href("overview", { run: key }) }, named(name, 60))]));
+}
+
 /** Three shares that are all called communication overhead, each named for what it is. */
 function overheads(context: ViewContext, scaling: Table | null, overhead: Table | null): HTMLElement {
-  const largest = scaling ? scaling.sorted(scaling.rows(), { column: "ranks", descending: true }).find((row) => scaling.number(row, "derived_overhead") !== null) : undefined;
+  const sizes = scaling ? scaling.sorted(scaling.rows(), { column: "ranks", descending: true }).filter((row) => scaling.number(row, "derived_overhead") !== null) : [];
+  // More ranks than cores say nothing of communication, where there is another size.
+  const largest = sizes.find((row) => scaling?.cell(row, "oversubscribed") !== true && (scaling?.number(row, "ranks") ?? 0) > 1) ?? sizes[0];
   const measured = overhead ?? scaling;
   const traced = measured?.number(overhead ? 0 : largest ?? 0, "traced_overhead") ?? null;
   const kinds = [
     { name: "measured", value: overhead?.number(0, "measured_overhead") ?? (largest === undefined ? null : scaling?.number(largest, "measured_overhead") ?? null), how: "(T with sync − T without) / T with, gradient synchronization off and on in turn", command: "rankscope measure overhead" },
-    { name: "derived", value: largest === undefined ? null : scaling?.number(largest, "derived_overhead") ?? null, how: "1 − efficiency, at the most ranks that were measured", command: "rankscope measure scaling" },
+    { name: "derived", value: largest === undefined ? null : scaling?.number(largest, "derived_overhead") ?? null, how: `1 − efficiency${largest === undefined || scaling === null ? "" : `, on ${sizeName(scaling, largest)}`}`, command: "rankscope measure scaling" },
     { name: "traced", value: traced ?? context.table("overview")?.number(0, "exposed_share") ?? null, how: `exposed communication by the steps’ windows, from ${traced === null ? "these traces" : "the traces of the job that was measured"}`, command: "" },
   ];
   return h("section", { "aria-labelledby": "overheads-title" }, h("h3", { id: "overheads-title" }, "Communication overhead, three ways"),
@@ -48,13 +71,24 @@ function overheads(context: ViewContext, scaling: Table | null, overhead: Table 
         value === null ? ["not measured here", command === "" ? "" : [": ", h("code", {}, command)]] : h("strong", {}, formatRatio(value)), " ", h("small", {}, how))))));
 }
 
-function efficiency(context: ViewContext, table: Table): HTMLElement {
-  const rows = table.rows().filter((row) => table.number(row, "efficiency") !== null);
-  return h("div", {}, stackedChart(context, {
-    label: "Efficiency by the number of ranks.", title: "Efficiency: speed-up by ranks", testId: "chart-efficiency", axis: "Size", format: formatRatio,
-    bars: rows.map((row) => String(table.cell(row, "name") ?? table.cell(row, "ranks") ?? "?")),
-    segments: [{ category: "compute", label: "Efficiency", values: rows.map((row) => table.number(row, "efficiency")) }],
-  }));
+const SHARES = {
+  speed_up: { title: "Speed-up", label: "Speed-up by the number of ranks.", perfect: (ranks: number) => ranks, doubling: true, format: (value: number) => `${significant(value, 3)}×` },
+  efficiency: { title: "Efficiency: speed-up by ranks", label: "Efficiency by the number of ranks.", perfect: () => 1, doubling: false, format: formatRatio },
+} as const;
+
+/** Sizes that were measured, and beyond them what the law says that fits them. The plain process is what they are held against. */
+function byRanks(context: ViewContext, table: Table, column: keyof typeof SHARES): HTMLElement {
+  const points = (of: Table | null, rows: readonly number[]): Point[] => rows.flatMap((row) => {
+    const [ranks, value] = [of?.number(row, "ranks") ?? null, of?.number(row, column) ?? null];
+    return of === null || ranks === null || value === null ? [] : [{ ranks, value, low: of.number(row, `${column}_low`), high: of.number(row, `${column}_high`) }];
+  });
+  const sizes = table.sorted(table.rows(), { column: "ranks", descending: false }).filter((row) => table.cell(row, "name") !== "plain");
+  const over = (row: number): boolean => table.cell(row, "oversubscribed") === true;
+  const projection = context.table("measured_projection");
+  return intervalsChart(context, {
+    ...SHARES[column], testId: `chart-${column.replace("_", "-")}`,
+    measured: points(table, sizes.filter((row) => !over(row))), oversubscribed: points(table, sizes.filter(over)), projected: points(projection, projection?.rows() ?? []),
+  });
 }
 
 /** Where a step is longer than the one that would be perfect. */
@@ -63,8 +97,8 @@ function lost(context: ViewContext, table: Table): HTMLElement | null {
   if (rows.length === 0) return null;
   const pick = (column: string): (number | null)[] => rows.map((row) => table.number(row, column));
   return h("div", {}, stackedChart(context, {
-    label: "What a step lost against the perfect one, by size.", title: "What a step lost against the perfect one", testId: "chart-lost", axis: "Size",
-    bars: rows.map((row) => String(table.cell(row, "name") ?? "?")),
+    label: "What a step lost against the perfect one, by size.", title: "What a step lost against the perfect one", testId: "chart-lost", axis: "",
+    bars: rows.map((row) => sizeName(table, row)),
     segments: [
       { category: "compute", label: "Compute", values: pick("lost_compute_ns") }, { category: "communication", label: "Exposed communication", values: pick("lost_communication_ns") },
       { category: "data_loading", label: "Data loading", values: pick("lost_data_loading_ns") }, { category: "other", label: "Other", values: pick("lost_other_ns") },
@@ -81,7 +115,7 @@ function changed(context: ViewContext, name: string): HTMLElement | null {
   const title = { measured_buckets: "The wrapper’s settings", measured_binding: "Binding to CPUs", measured_profiler: "The profiler’s cost" }[name] ?? name;
   return h("section", { "aria-labelledby": `title-${name}` }, h("h3", { id: `title-${name}` }, title), headline ? answer(name, headline) : null,
     rows.length === 0 ? null : stackedChart(context, {
-      label: `${title}: step time of each variant.`, testId: `chart-${name}`, axis: "Variant",
+      label: `${title}: step time of each variant.`, testId: `chart-${name}`, axis: "",
       bars: rows.map((row) => String(table.cell(row, "name") ?? "?")), segments: [{ category: "compute", label: "Step", values: rows.map((row) => table.number(row, "step_ns")) }],
     }));
 }

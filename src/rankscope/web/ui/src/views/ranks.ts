@@ -107,8 +107,10 @@ function inOrder(place: Table): Grid {
   const all = place.distinct("rank") as number[];
   const wide = Math.min(8, all.length);
   const lines = Array.from({ length: Math.ceil(all.length / wide) }, (_, row) => row);
+  const alone = lines.length === 1;
   return {
-    rows: lines.map((row) => `Rank ${all[row * wide] ?? ""} …`), columns: Array.from({ length: wide }, (_, column) => (column === 0 ? "" : `+${column}`)),
+    rows: lines.map((row) => (alone ? "Rank" : `Rank ${all[row * wide] ?? ""} …`)),
+    columns: Array.from({ length: wide }, (_, column) => (alone ? String(all[column] ?? "") : column === 0 ? "" : `+${column}`)),
     rank: (row, column) => all[row * wide + column] ?? null, of: () => "",
   };
 }

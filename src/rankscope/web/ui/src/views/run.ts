@@ -10,6 +10,9 @@ import { present, type View, type ViewContext } from "./view.ts";
 /** Findings that say what of the files is lost, doubtful or missing. */
 const LOSSES = /^(trace|rank|ranks|run|runs|window|missing|clock|clocks|capture|not|traces|profiler|unmatched|incomplete|ambiguous)-/;
 
+/** Longer lists of names flow like text. */
+const IN_A_COLUMN = 6;
+
 export const run: View = {
   id: "run",
   title: "Run",
@@ -21,7 +24,7 @@ export const run: View = {
   tables: ["recording", "clock", "devices"],
   render(context) {
     const { run: about, generatedBy, analyses, findings } = context.payload;
-    const list = (names: readonly string[]): Child => (names.length === 0 ? "not recorded" : h("ul", { class: "plain" }, [...new Set(names)].map((name) => h("li", {}, named(name)))));
+    const list = (names: readonly string[]): Child => (names.length === 0 ? "not recorded" : h("ul", { class: names.length > IN_A_COLUMN ? "flowing" : "plain" }, [...new Set(names)].map((name) => h("li", {}, named(name)))));
     const lines: [string, Child][] = [
       ["Run id", about.id === null ? "not recorded" : named(about.id)],
       ["Read from", about.path === "" ? "not recorded" : named(about.path, 400)],

@@ -142,6 +142,8 @@ export class Embedded implements Source {
   readonly generation = 0;
   readonly runs: readonly RunChoice[] = [];
   readonly shown = "";
+  readonly place = "";
+  readonly study = false;
   readonly leftOut: readonly string[];
   readonly state: ServerState;
 
