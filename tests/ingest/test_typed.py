@@ -54,7 +54,7 @@ events = st.fixed_dictionaries(
 REAL = [
     step(1, 0, 900),
     op("aten::mm", 1, 5, external=3, sequence=4, dims=[[2, 3], []], **{"Concrete Inputs": ["", "1.5"]}),
-    op("record_param_comms", 2, 3, external=4, **{"Collective name": "allreduce", "In msg nelems": 8, "Group size": 2}),
+    op("record_param_comms", 2, 3, external=4, sequence=9, **{"Collective name": "allreduce", "Seq": 6, "Group size": 2}),
     launch(3, 1, correlation=9, external=3),
     launch(4, 1, correlation=10, cat="cuda_driver", name="cuLaunchKernel"),
     kernel("gemm", 5, 6, correlation=9, external=3, grid=[1, 2, 3], **{"blocks per SM": 0.5}),
@@ -130,7 +130,7 @@ def test_events_of_real_kinds_are_decoded_together() -> None:
     found = decode_typed(json.dumps(REAL).encode())
     assert found is not None
     assert len(found) == len(REAL)
-    assert (found[6].args.collective, found[6].args.sequence) == ("allreduce", 5)  # type: ignore[attr-defined]
+    assert (found[6].args.collective, found[6].args.collective_sequence) == ("allreduce", 5)  # type: ignore[attr-defined]
     for other in (
         {"cat": "unknown"},
         {"cat": None},

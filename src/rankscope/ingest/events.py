@@ -75,7 +75,7 @@ class CollectiveArgs(Struct, gc=False):
     group_ranks: Raw = field(name="Process Group Ranks", default=Raw(b""))
     group_size: int | None = field(name="Group size", default=None)
     group_rank: int | None = field(name="Rank", default=None)
-    sequence: int | None = field(name="Seq", default=None)
+    collective_sequence: int | None = field(name="Seq", default=None)
     source_rank: int | None = field(name="Src Rank", default=None)
     destination_rank: int | None = field(name="Dst Rank", default=None)
 

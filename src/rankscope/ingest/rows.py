@@ -146,7 +146,7 @@ def _collectives(b: Builder, source: str, events: list[ev.Event], rows: list[int
             "group_ranks": b.json([a.group_ranks for a in args]),
             "group_size": [a.group_size for a in args],
             "group_rank": [a.group_rank for a in args],
-            "sequence": [a.sequence for a in args],
+            "sequence": [a.collective_sequence for a in args],
             "source_rank": [a.source_rank for a in args],
             "destination_rank": [a.destination_rank for a in args],
         },

@@ -32,7 +32,9 @@ _CASES = {"kernel": "Kernel", "memcpy": "Memcpy", "memset": "Memset", "operator"
 
 def _with_collective(args: type[Struct]) -> type[Struct]:
     """Arguments, and those of a collective, which some of such events have, behind them."""
-    own = {each.name for each in msgspec.structs.fields(args)}
+    own = {each.name: each.encode_name for each in msgspec.structs.fields(args)}
+    for each in msgspec.structs.fields(ev.CollectiveArgs):
+        assert own.get(each.name, each.encode_name) == each.encode_name, f"{each.name} is two arguments' name"
     more: list[Any] = [
         (each.name, each.type, field(name=each.encode_name, default=each.default))
         for each in msgspec.structs.fields(ev.CollectiveArgs)
