@@ -72,9 +72,9 @@ def test_the_head_names_what_was_chosen(tmp_path: Path, capfdbinary: Capture, mo
     assert status == 0, err
     heads = out.split("\n\n")[0].splitlines()
     told = [" ".join(line.split()) for line in heads]
-    assert told[0] == "A runs"
+    assert told[0] == "A runs: run-first"
     assert told[1].startswith("run run-first · rank 1 · steps 0–3")
-    assert told[3] == "B runs"
+    assert told[3] == "B runs: run-second"
     assert told[4].startswith("run run-second · rank 1 · steps 0–3")
     verdict = " ".join(out.split())
     # Kernels of 100 and 101 µs against 150 and 151: fifty more than what alternates.
