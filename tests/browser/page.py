@@ -17,6 +17,14 @@ CLIPPED = """() => ({
     .filter((e) => e.offsetParent && !e.closest('.scroll,.tl-gutter,.unseen,.broad .view-head') && !e.matches('.unseen')
       && getComputedStyle(e).display !== 'inline' && e.scrollWidth > e.clientWidth + 1 && !e.querySelector('pre'))
     .map((e) => `${e.tagName} ${e.className}: ${e.textContent.slice(0, 80)}`),
+  // What a field says of itself is no text of the document: it is measured.
+  unread: [...document.querySelectorAll('input[placeholder]')].filter((e) => e.offsetParent).filter((e) => {
+    const style = getComputedStyle(e), c = document.createElement('canvas').getContext('2d');
+    c.font = style.font;
+    const room = e.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);
+    const clear = e.type === 'search' ? parseFloat(style.fontSize) : 0;  // Chromium keeps room for the cross
+    return c.measureText(e.placeholder).width + clear > room + 1;
+  }).map((e) => e.placeholder),
 })"""
 
 
@@ -135,6 +143,7 @@ class Page:
         state = self.tab.evaluate(CLIPPED)
         assert state["sideways"] <= 0, "the page scrolls sideways"
         assert not state["clipped"], state["clipped"]
+        assert not state["unread"], state["unread"]
         if axe and AXE.exists():
             # Its text runs as the test's, not the page's: the page's policy allows no script but its own.
             self.tab.evaluate(AXE.read_text(encoding="utf-8") + "; 0")

@@ -252,3 +252,9 @@ def test_a_file_of_many_ranks_says_what_it_leaves_to_the_server(opened: Opener, 
     page.timeline("?rank=77")
     assert page.id("rank-77").get_attribute("aria-expanded") == "true"
     page.check(axe=True)
+    # Without any room it says that, and not that nothing could be read.
+    file.write_bytes(write_report(run, limit=100_000))
+    page = opened(file)
+    page.go("timeline")
+    page.tab.get_by_text("The timeline found no room in this file.").wait_for()
+    assert "Nothing is drawn of ranks 0–255" in str(page.id("left-out").text_content())

@@ -152,6 +152,14 @@ def test_mistakes_are_named(
     assert "→" in said or "regular expression" in said
 
 
+def test_a_report_that_finds_no_room_says_so(run: Path, capfdbinary: Capture, monkeypatch: Patch) -> None:
+    file = run / "report.html"
+    assert "--max-mb" not in called(capfdbinary, monkeypatch, "report", run, "-o", file).decode()
+    said = called(capfdbinary, monkeypatch, "report", run, "-o", file, "--max-mb", "0.1").decode()
+    assert file.stat().st_size > 100_000
+    assert "more than --max-mb 0.1: the tables alone take it" in " ".join(said.split())
+
+
 def terminal(*arguments: object, columns: int = 80, **environment: str) -> str:
     """What a command writes to a terminal of so many columns, escapes and all. Progress goes elsewhere."""
     pty = pytest.importorskip("pty")

@@ -96,6 +96,8 @@ def test_figures_are_those_of_the_analyses(tmp_path: Path) -> None:
 def test_the_slowest_rank_is_named(tmp_path: Path) -> None:
     lines = of_ranks(tmp_path, {0: rank_events(0), 1: rank_events(1), 2: rank_events(0)})
     assert "rank 1" in line(lines, "stragglers")
+    named = rankscope.open(tmp_path, executor="serial").stragglers()["cause"].drop_nulls().len() > 0
+    assert ("none beyond chance" in line(lines, "stragglers")) is not named
     even = of_ranks(tmp_path / "even", {0: rank_events(0), 1: rank_events(0)})
     assert line(even, "stragglers") == "stragglers  none: all ranks work alike"
 

@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 from tests.analyses.reference import write_reference
+from tests.kineto import kernel, launch, small_step, trace, write
 
 import rankscope
+import rankscope.analyses
 import rankscope.rules
 from rankscope.analyses import all_analyses
+from rankscope.pipeline.diagnosis import SPEAKING
 from rankscope.results import Finding, Inputs
 from rankscope.rules import all_rules
 
@@ -65,3 +68,18 @@ def test_findings_are_weighed(tmp_path: Path) -> None:
     assert savings == sorted(savings, reverse=True)
     for finding in found:
         assert finding.evidence, f"{finding.id} without evidence"
+
+
+def test_all_that_the_page_says_is_found_by_the_rules_too(tmp_path: Path) -> None:
+    """The page has every analysis: no finding of one of them may be missing from `rankscope findings`."""
+    folder = Path(rankscope.analyses.__file__).parent
+    speaking = {file.stem for file in folder.glob("*.py") if "Finding(\n" in file.read_text(encoding="utf-8")}
+    assert speaking <= {*SPEAKING}, "these have findings of their own"
+    for rank, at in ((0, 300), (1, 240)):  # The kernel of one begins before its launch has begun.
+        events = [*small_step(), launch(250, 5, correlation=7), kernel("k", at, 20, correlation=7)]
+        write(tmp_path / f"rank{rank}.json", trace(events, rank=rank, world_size=2))
+    found = rankscope.open(tmp_path, executor="serial").diagnose()
+    assert any("clocks of host and device disagree" in finding.title for finding in found)
+    whole = rankscope.open(tmp_path, executor="serial")
+    whole.attempt(*all_analyses())
+    assert [finding.title for finding in whole.diagnose()] == [finding.title for finding in found]

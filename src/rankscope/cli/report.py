@@ -20,7 +20,11 @@ def report(
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("report.html"),
     max_mb: Annotated[
         float,
-        typer.Option("--max-mb", min=0.1, help="Megabytes; what of the timeline has no room is left out and said."),
+        typer.Option(
+            "--max-mb",
+            min=0.1,
+            help="Megabytes; what of the timeline has no room is left out and said. The tables are whole.",
+        ),
     ] = MAX_BYTES / 1e6,
     anonymize: Annotated[
         bool,
@@ -33,10 +37,13 @@ def report(
     workers: Workers = None,
 ) -> None:
     """Write one HTML file with everything in it, the timeline too: opens offline, can be attached to a ticket."""
+    limit = round(max_mb * 1e6)
     with opened(source, steps, run, communication, executor, workers) as opened_run:
-        page = write_report(opened_run, limit=round(max_mb * 1e6), anonymize=anonymize)
+        page = write_report(opened_run, limit=limit, anonymize=anonymize)
     save(page, output)
     told = f"report: {plain(output, limit=4096)} ({number_of(len(page), 'bytes')})"
+    if len(page) > limit:
+        told += f"; that is more than --max-mb {max_mb:g}: the tables alone take it, and nothing is left out of them"
     Console(highlight=False, soft_wrap=True).print(Text(told))
 
 

@@ -12,8 +12,11 @@ from rankscope.store.info import TraceInfo
 
 Analyze = Callable[..., dict[str, Result]]
 
-SPEAKING = ("collectives", "clock", "stragglers")
-"""Analyses that have findings of their own, which no rule needs to look for."""
+SPEAKING = (
+    "annotations", "clock", "collectives", "device_time", "launches", "memory_blocks", "mesh", "pipeline_bubble",
+    "stragglers",
+)  # fmt: skip
+"""Analyses that have findings of their own. All are made: the page has every analysis, and says what they say."""
 
 
 def diagnose(

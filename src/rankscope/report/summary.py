@@ -165,6 +165,9 @@ def slowest(results: Mapping[str, Result], steps: Sequence[int]) -> Text:
         return _line("stragglers", ("not compared", "dim"))
     amount = f"{cell(margin, 'ns')} {each}"
     if share > _EVEN:
+        if "stragglers" in results and results["stragglers"].frame["waited_ns"].drop_nulls().len():
+            # As the analysis's own sentence has it, which names nobody here.
+            return _line("stragglers", f"none beyond chance: rank {rank} works {amount} ({percent(share)}) more")
         said = f" works {amount} ({percent(share)}) more than the others"
         return _line("stragglers", (f"rank {rank}", "bold"), said)
     if margin <= 0:

@@ -11,6 +11,8 @@ import { h, named } from "./dom.ts";
 
 const WORDS = { error: "Error", warning: "Warning", info: "Note" } as const;
 const FIRST = 6;
+/** Evidence can be a sentence (why a rank is late): it is shown whole, and only what nobody wrote to be read is cut. */
+const SAID = 600;
 
 export function findingsList(context: ViewContext): HTMLElement {
   const { findings } = context.payload;
@@ -65,7 +67,7 @@ function facts(context: ViewContext, finding: Finding, here: boolean): HTMLEleme
   }
   if (finding.steps.length > 0) fact(finding.steps.length === 1 ? "step" : "steps", formatRanks(finding.steps));
   for (const { name, value, unit } of finding.evidence) {
-    fact(name, typeof value === "string" ? named(value, 120) : formatCell(value, unit, name), exactCell(value, unit), value === null ? "" : String(value));
+    fact(name, typeof value === "string" ? named(value, SAID) : formatCell(value, unit, name), exactCell(value, unit), value === null ? "" : String(value));
   }
   return parts.length === 0 ? null : h("dl", { class: "facts" }, parts);
 }

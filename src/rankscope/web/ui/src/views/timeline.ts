@@ -46,6 +46,7 @@ export const timeline: View = {
         findings = null;
         tellFindings();
         place.replaceChildren(shown?.element ?? (served?.working ? workingState("Making the timeline …", null)
+          : served!.leftOut.length > 0 ? emptyState("The timeline found no room in this file.", "`rankscope serve DIR` shows it, and so does a report with a larger `--max-mb`.")
           : emptyState("No event could be read.", "The findings say what is wrong with the files; record at least one active step.")));
         focus(shown?.element ?? null);
       } catch (error) {
