@@ -95,6 +95,8 @@ def test_help_and_unknown_words(tmp_path):
         (("binding", "--affinities", "list", "resnet18"), "--list"),
         (("buckets", "--bucket-cap-mb", "x", "resnet18"), "no list of sizes"),
         (("buckets", "--bucket-cap-mb", "-1", "resnet18"), "more than 0"),
+        (("buckets", "--bucket-cap-mb", "1,nan", "resnet18"), "more than 0"),
+        (("buckets", "--first-bucket-mb", "inf", "resnet18"), "more than 0"),
         (("show", str(tmp_path)), "no result"),
     ]:
         done = called(*words)
