@@ -384,6 +384,10 @@ def test_a_run_that_is_not_whole(tmp_path):
     assert found["missing"].what == "ranks 2-3 of 4 are not here"
     assert "rankscope gather" in found["missing"].mend
     assert "rank1_iter3_4.trace.json.gz" in found["traces"].what
+    assert found["traces"].mend == f"rankscope gather {folder} HOST:DIR brings them again"
+    # What is there, gather does not overwrite: it has to go first.
+    (folder / "rank1_iter3_4.trace.json.gz").write_bytes(b"cut")
+    assert wrong(run.checks(folder))["traces"].mend.startswith("move what is cut away: rankscope gather ")
 
 
 def test_what_ranks_say(tmp_path):

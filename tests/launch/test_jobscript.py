@@ -101,6 +101,33 @@ def test_aurora_as_its_guide_has_it():
     assert "PET_LOCAL_ADDR" in by_torchrun
 
 
+def test_pbs_asks_for_what_the_ranks_need():
+    given = {"nodes": 2, "ranks_per_node": 4, "cpus_per_rank": 8, "device": "cuda"}
+    text = script(scheduler="pbs", **given)
+    assert {"-l select=2:ncpus=32:mpiprocs=4:ngpus=4", "-l place=scatter"} <= {*lines(text, "#PBS")}
+    # Open MPI without PBS's interface knows neither the hosts nor, on them, where the programs are.
+    (launched,) = lines(text, "mpiexec ")
+    assert launched.startswith('--hostfile "$PBS_NODEFILE" -n "$RANKS"')
+    assert " -x PATH -x MASTER_ADDR " in launched
+    assert "-l select=1:ncpus=1:mpiprocs=1" in lines(script(scheduler="pbs"), "#PBS")
+    # Who says it himself, is not contradicted.
+    own = lines(script(scheduler="pbs", directives=("-l select=2:system=x", "-l place=pack"), **given), "#PBS")
+    assert [line for line in own if "select=" in line or "place=" in line] == ["-l select=2:system=x", "-l place=pack"]
+
+
+def test_a_machines_arguments_are_its_own_launchers():
+    perlmutter, aurora = find_machine("perlmutter"), find_machine("aurora")
+    for launcher in (None, "srun", "torchrun"):
+        assert lines(script(machine=perlmutter, launcher=launcher), "srun ")[0].endswith("--gpu-bind=none \\")
+    assert "--gpu-bind" not in lines(script(machine=perlmutter, launcher="mpiexec"), "mpiexec ")[0]
+    pbs = {"scheduler": "pbs", "machine": aurora}
+    assert lines(script(**pbs, launcher="torchrun"), "mpiexec ")[0].endswith("--pmi=pmix \\")
+    assert "--pmi=pmix" not in lines(script(**pbs, mpi="openmpi"), "mpiexec ")[0]
+    assert lines(script(**pbs, mpi="mpich", launcher_arguments=("--hosts=a",)), "mpiexec ")[0].endswith(
+        '-ppn "$RANKS_PER_NODE" --hosts=a \\'
+    )
+
+
 def test_lumi_binds_as_its_guide_does():
     text = job_script(JobRequest("slurm", ("train.py",), machine=find_machine("lumi")))
     masks = "0xfe000000000000,0xfe00000000000000,0xfe0000,0xfe000000,0xfe,0xfe00,0xfe00000000,0xfe0000000000"

@@ -143,6 +143,30 @@ def test_open_mpi_under_pbs(tmp_path, launcher):
     reported(tmp_path, launcher, said, launcher="torchrun" if launcher == "torchrun" else "env")
 
 
+@pytest.mark.parametrize("traces", ["shared", "local"])
+def test_open_mpi_goes_to_another_host_with_the_jobs_software(tmp_path, traces):
+    """Behind a remote shell nothing of this one's environment is there: no virtual environment, no path to it."""
+    mpiexec = program("mpiexec.openmpi", "openmpi-bin")
+    shell = tmp_path / "shell"
+    shell.write_text('#!/bin/sh\nshift\nexec env -i HOME="$HOME" PATH=/usr/bin:/bin sh -c "$*"\n')
+    shell.chmod(0o755)
+    extra = ("--mca", "plm_rsh_agent", str(shell), *(("--allow-run-as-root",) if os.getuid() == 0 else ()))
+    path = job(
+        tmp_path, "two", scheduler="pbs", nodes=2, ranks_per_node=1, mpi="openmpi", mpiexec=mpiexec,
+        launcher_arguments=extra, traces=traces, local_dir=str(tmp_path / "disk"),
+    )  # fmt: skip
+    nodes = tmp_path / "nodes"
+    nodes.write_text("127.0.0.1\n127.0.0.2\n")  # the second is not known as this host
+    said = ran(
+        ["bash", str(path)], Path("/"), PBS_JOBID="12.server", PBS_NODEFILE=str(nodes), PBS_O_WORKDIR=str(tmp_path)
+    )
+    (run,) = (tmp_path / "runs two").iterdir()
+    assert run.name.startswith("E2_N2_R2_"), said
+    assert completeness(run).whole, said
+    for rank in (0, 1):
+        assert f"rank {rank} of 2 local 0 --epochs 2 a b" in said, said
+
+
 # Starts processes as PALS and Flux do, on this host alone, with the variables that they set.
 STAND_IN = f"""#!{sys.executable}
 import os, subprocess, sys

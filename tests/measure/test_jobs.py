@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
 from dataclasses import replace
@@ -15,13 +16,16 @@ from rankscope.errors import LaunchError, RankscopeError
 from rankscope.launch.job import JobResult
 from rankscope.measure.binding import measure_binding
 from rankscope.measure.buckets import BASE, Factors, measure_buckets
-from rankscope.measure.files import load_all
+from rankscope.measure.files import load_all, save
 from rankscope.measure.jobs import Start, run, target_of
 from rankscope.measure.overhead import measure_overhead
 from rankscope.measure.profiler import measure_profiler
+from rankscope.measure.results import Scaling
 from rankscope.measure.sampling import Sampling
 from rankscope.measure.scaling import Study, measure_scaling
 from rankscope.rundir.measurement import Plan
+
+from .test_results import OVERHEAD, SETTING
 
 pytestmark = pytest.mark.usefixtures("no_launcher")
 FEW = Sampling(blocks=2, block_steps=2, warmup_steps=2, traced_steps=0, timeout_s=300)
@@ -91,11 +95,25 @@ def test_help_and_unknown_words(tmp_path):
         (("binding", "--affinities", "list", "resnet18"), "--list"),
         (("buckets", "--bucket-cap-mb", "x", "resnet18"), "no list of sizes"),
         (("buckets", "--bucket-cap-mb", "-1", "resnet18"), "more than 0"),
+        (("buckets", "--bucket-cap-mb", "1,nan", "resnet18"), "more than 0"),
+        (("buckets", "--first-bucket-mb", "inf", "resnet18"), "more than 0"),
         (("show", str(tmp_path)), "no result"),
     ]:
         done = called(*words)
         assert isinstance(done.exception, RankscopeError), (words, done.output)
         assert message in str(done.exception)
+
+
+def test_what_is_shown_again(tmp_path):
+    save(OVERHEAD, tmp_path)
+    assert json.loads(called("show", tmp_path, "-f", "json").output)["measurement"] == "overhead"
+    # Without a study there is no curve, and nobody is to wait for one.
+    done = called("show", tmp_path, "--plot", tmp_path / "curve.svg")
+    assert "no study of scaling" in str(done.exception)
+    save(Scaling(SETTING, "strong", None, []), tmp_path)
+    # Two results are one document still.
+    found = json.loads(called("show", tmp_path, "-f", "json").output)
+    assert sorted(each["measurement"] for each in found) == ["overhead", "scaling"]
 
 
 def test_more_ranks_than_devices(monkeypatch, script):

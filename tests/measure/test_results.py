@@ -161,6 +161,9 @@ def test_one_of_a_thing_is_one():
 def test_an_overhead_within_its_noise_is_not_one():
     text = text_of(replace(OVERHEAD, measured_overhead=Share(0.08, -0.4, 0.6)))
     assert "less than can be told from noise (8.0 % ± 50.0 of the step, measured)" in text
+    text = text_of(replace(OVERHEAD, sync_cost=Time(2_000_000, -3_000_000, 7_000_000)))
+    assert "within noise ± 5.00 ms" in text
+    assert "+2.00 ms" not in text
 
 
 def test_phases_that_differ_by_less_than_their_noise():

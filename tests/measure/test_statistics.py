@@ -123,6 +123,17 @@ def test_times_of_nothing_and_less(recwarn):
     assert not recwarn.list
 
 
+def test_a_ratio_is_not_widened_to_what_cannot_be():
+    # 2 ± 3 of a speed-up: none is below 0. And of what is lost, there is no more than all.
+    drawn = np.linspace(0.5, 3.5, 1001)
+    assert share_of(2.0, drawn, 2.0).low < 0
+    share = share_of(2.0, drawn, 2.0, least=0.0)
+    assert (share.low, share.high) == (0.0, pytest.approx(4.97))
+    assert share_of(0.5, drawn - 1.5, 2.0, most=1.0).high == 1.0
+    few = share_of(2.0, np.empty(0), least=0.0, most=1.0)
+    assert (few.value, few.low, few.high) == (2.0, None, None)
+
+
 def test_what_both_suffer_cancels():
     rng = np.random.default_rng(3)
     slow = 1 + 0.3 * rng.random((20, 1, 1))  # a neighbour on the machine, round by round

@@ -159,7 +159,11 @@ def checks(folder: Path | None, more: Sequence[Path] = ()) -> Iterator[Check]:
             yield Check("logs", sign.name, sign.status, what, sign.mend)
     for text in unread[:1]:
         yield Check(
-            "logs", "unread", "warn", f"{counted(len(unread), 'log')} cannot be read: {text}", "check their permissions"
+            "logs",
+            "unread",
+            "warn",
+            f"{counted(len(unread), 'log')} cannot be read: {text}",
+            "check names and permissions",
         )
     if not seen and not unread:
         yield Check("logs", "logs", "ok", f"nothing wrong in {len(files)} logs")

@@ -177,7 +177,8 @@ def run_command(
         except subprocess.TimeoutExpired:
             raise LaunchError(
                 f"the job was ended after {timeout_s:.0f} s; its last lines:\n{''.join(tail)}",
-                hint="a hang at the start is often a rank that never came; at the end, a collective not all ranks call",
+                hint="a hang at the start is often a rank that never came, or a script that starts its ranks itself "
+                "(mp.spawn); at the end, a collective not all ranks call",
             ) from None
         finally:
             _end(job)

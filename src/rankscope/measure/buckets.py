@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -47,8 +48,8 @@ class Factors:
     switches: tuple[str, ...] = ("gradient_as_bucket_view", "static_graph")
 
     def __post_init__(self) -> None:
-        if any(size <= 0 for size in (*self.bucket_cap_mb, *self.first_bucket_mb)):
-            raise ConfigError("a bucket holds more than 0 MiB", hint="--bucket-cap-mb 1,5,25")
+        if not all(0 < size < math.inf for size in (*self.bucket_cap_mb, *self.first_bucket_mb)):
+            raise ConfigError("a bucket holds more than 0 MiB, and not endlessly many", hint="--bucket-cap-mb 1,5,25")
 
     def variants(self) -> dict[str, Settings]:
         """Arguments of DDP by name."""

@@ -128,6 +128,7 @@ def overhead_share(on: Series, off: Series, drawn_on: Float, drawn_off: Float) -
         formulas.measured_overhead(on.median(), off.median()),
         formulas.measured_overhead(drawn_on, drawn_off),
         widening(on, off),
+        most=1.0,
     )
 
 

@@ -54,7 +54,12 @@ def project(
         value, drawn = law.speed_up(n), np.asarray([each.speed_up(n) for each in laws])
         step = t1 / value if mode == STRONG else n * t1 / value
         points.append(
-            Projected(n, share_of(value, drawn, widened), share_of(value / n, drawn / n, widened), round(step))
+            Projected(
+                n,
+                share_of(value, drawn, widened, least=0.0),
+                share_of(value / n, drawn / n, widened, least=0.0),
+                round(step),
+            )
         )
     one = len(set(ranks)) == 1
     kept = "of the global batch's work" if mode == STRONG else "of the work, which grows with the ranks"

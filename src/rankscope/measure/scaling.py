@@ -243,7 +243,9 @@ def _size(
             spread = np.empty(0)
             if some and name != base:
                 spread = formula(drawn1[:some], drawn[:some], start.ranks, study.mode)
-            shares[field] = share_of(value, spread, max(widening(t1), widening(on)))
+            # No time is below 0: nor is a speed-up, and more than all is not lost.
+            within = {"most": 1.0} if field == "derived_overhead" else {"least": 0.0}
+            shares[field] = share_of(value, spread, max(widening(t1), widening(on)), **within)
     lost = None
     if base is not None and name in traces and base in traces and name != base:
         lost = lost_at(traces[name], traces[base], on.median(), times[base][0].median(), start.ranks, study.mode)

@@ -154,15 +154,19 @@ def difference_of(a: Series, b: Series, resampled_a: Float, resampled_b: Float) 
     )
 
 
-def share_of(value: float, resampled: Float, widened: float = 1.0) -> Share:
+def share_of(
+    value: float, resampled: Float, widened: float = 1.0, *, least: float = -math.inf, most: float = math.inf
+) -> Share:
     """A ratio with the interval of its replicates.
 
     Args:
         value: the ratio.
         resampled: its replicates.
         widened: of :func:`widening`.
+        least, most: what no such ratio can be beyond, however noisy its times are.
     """
-    return Share(float(value), *_bounds(resampled, float(value), widened))
+    low, high = _bounds(resampled, float(value), widened)
+    return Share(float(value), None if low is None else max(least, low), None if high is None else min(most, high))
 
 
 def beyond_chance(share: Share) -> bool | None:

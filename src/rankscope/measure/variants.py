@@ -52,7 +52,7 @@ def _compared(
             t0, spread = found[base].median(), np.empty(0)
             if len(drawn[name]) == len(drawn[base]):
                 spread = drawn[name] / drawn[base] - 1
-            difference = share_of(each.median() / t0 - 1, spread, widened(each, found[base]))
+            difference = share_of(each.median() / t0 - 1, spread, widened(each, found[base]), least=-1.0)
         beyond = beyond_chance(difference) if difference is not None else None
         compared[name] = Compared(time_of(each, drawn[name]), difference, beyond)
     return compared

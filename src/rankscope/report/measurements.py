@@ -271,7 +271,10 @@ def _time(time: Time | None) -> str:
 
 def _cost(difference: Time) -> str:
     half = half_width(difference.low_ns, difference.high_ns)
-    return _signed(difference.median_ns) + ("" if half is None else f" ± {number_of(half, 'ns')}")
+    if half is None or difference.low_ns is None or difference.high_ns is None:
+        return _signed(difference.median_ns)
+    noise = difference.low_ns <= 0 <= difference.high_ns
+    return f"{'within noise' if noise else _signed(difference.median_ns)} ± {number_of(half, 'ns')}"
 
 
 def _apart(on: Time, off: Time) -> str:

@@ -68,7 +68,11 @@ class Phases:
             elif begins:
                 opened[phase] = at
             elif phase in opened and steps:
-                steps[-1][phase] = steps[-1].get(phase, 0) + at - opened.pop(phase)
+                took = at - opened.pop(phase)
+                steps[-1][phase] = steps[-1].get(phase, 0) + took
+                if phase != OPTIMIZER and OPTIMIZER in opened:
+                    # A closure's (LBFGS calls it within its step): it is not the optimizer's own work as well.
+                    steps[-1][OPTIMIZER] = steps[-1].get(OPTIMIZER, 0) - took
         steps = steps[:-1]  # the one that began with the last boundary
         seen = [phase for phase in (FORWARD, BACKWARD, OPTIMIZER) if steps and all(phase in step for step in steps)]
         return {name: [step[name] for step in steps] for name in ("step", *seen)}

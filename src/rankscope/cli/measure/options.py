@@ -230,10 +230,11 @@ def _progress(name: str) -> Iterator[Told]:
     yield said
 
 
-def finish(result: AnyResult, folder: Path, form: Format) -> None:
+def finish(result: AnyResult | list[AnyResult], folder: Path, form: Format) -> None:
     """Print a result, and say where it is."""
     if form is Format.json:
         write(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n", None)
         return
-    show_text(measured(result), None)
-    _say(f"written: {path_in(folder, result.measurement)}")
+    for each in result if isinstance(result, list) else [result]:
+        show_text(measured(each), None)
+        _say(f"written: {path_in(folder, each.measurement)}")

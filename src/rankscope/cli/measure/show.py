@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -19,11 +20,18 @@ def show(
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw a study's curve: .png, .svg or .pdf.")] = None,
     form: o.Form = o.Format.table,
 ) -> None:
-    """Show again what was measured."""
+    """Show again what was measured; of several measurements in one directory, JSON is a list of them."""
     results = load_all(folder)
     if not results:
         raise RankscopeError("no result of a measurement", path=folder, hint="`rankscope measure overhead -o DIR …`")
-    for result in results:
-        o.finish(result, folder, form)
-        if plot is not None and isinstance(result, Scaling):
-            curve.draw(result, plot)
+    study = next((result for result in results if isinstance(result, Scaling)), None)
+    if plot is not None:
+        if study is None:
+            raise RankscopeError(
+                "no study of scaling is here to draw", path=folder, hint="`rankscope measure scaling -o DIR …`"
+            )
+        curve.check(plot)
+    o.finish(results[0] if len(results) == 1 else results, folder, form)
+    if plot is not None and study is not None:
+        curve.draw(study, plot)
+        typer.echo(f"curve: {os.fspath(plot)}", err=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rankscope.launch.jobscript.cpulist import pals_binding, slurm_binding
 from rankscope.launch.jobscript.quoting import quoted, words
-from rankscope.launch.jobscript.request import JobRequest
+from rankscope.launch.jobscript.request import JobRequest, usual_launcher
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,11 @@ def launch_words(job: JobRequest, exported: list[str], *, per_node: bool = False
     kind = starter(job)
     alone = per_node or job.launcher == "torchrun"
     count, each = ('"$NODES"', "1") if alone else ('"$RANKS"', '"$RANKS_PER_NODE"')
-    own = words((*job.machine.launch_arguments, *job.launcher_arguments))
+    # The machine's are its own launcher's, which another one need not know.
+    usual = kind == starter(
+        replace(job, launcher=usual_launcher(job.machine, job.scheduler), mpi=job.machine.launch_mpi)
+    )
+    own = words((*(job.machine.launch_arguments if usual else ()), *job.launcher_arguments))
     bind = _binding(job, kind, alone)
     mpiexec = quoted(job.mpiexec or "mpiexec")
     if kind == "srun":
@@ -61,8 +65,13 @@ def launch_words(job: JobRequest, exported: list[str], *, per_node: bool = False
         parts += ["--exclusive"] if alone else [f"--cores-per-task={cpus}" if cpus else ""]
         parts += ["" if alone or job.device == "cpu" else "--gpus-per-task=1"]
     elif kind == "openmpi":
-        sent = " ".join(f"-x {name}" for name in exported)
-        parts = [mpiexec, f"-n {count}", f"--map-by ppr:{each}:node", "--bind-to none", sent]
+        # Over ssh it takes nothing along that it is not told to: not even where the job's programs are.
+        sent = " ".join(f"-x {name}" for name in dict.fromkeys(("PATH", *exported)))
+        if "LD_LIBRARY_PATH" not in exported:
+            sent += " ${LD_LIBRARY_PATH:+-x LD_LIBRARY_PATH}"
+        # A build without PBS's own interface, as Debian's, knows of the job's nodes by this alone.
+        hosts = '--hostfile "$PBS_NODEFILE"' if job.scheduler == "pbs" else ""
+        parts = [mpiexec, hosts, f"-n {count}", f"--map-by ppr:{each}:node", "--bind-to none", sent]
     else:
         # PALS and Hydra take the whole environment along.
         parts = [mpiexec, f"-n {count}", f"-ppn {each}"]

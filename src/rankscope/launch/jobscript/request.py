@@ -102,7 +102,7 @@ class JobRequest:
             modules=self.modules or machine.software_modules,
             conda=self.conda or (None if self.venv or self.container else machine.software_conda),
             container_command=self.container_command or machine.container_command,
-            launcher=self.launcher or machine.launch_launcher or _DEFAULT_LAUNCHER[self.scheduler],
+            launcher=self.launcher or usual_launcher(machine, self.scheduler),
             mpi=self.mpi or machine.launch_mpi,
             mpiexec=self.mpiexec or machine.launch_mpiexec,
             master_suffix=machine.launch_master_suffix if self.master_suffix is None else self.master_suffix,
@@ -164,6 +164,11 @@ class JobRequest:
             raise ConfigError(f"{self.run_name!r} cannot name a run directory", hint=f"for example {RUN_NAME}: {known}")
         seconds(self.walltime)
         _check_capture(self.capture, self.nodes * (self.ranks_per_node or 1))
+
+
+def usual_launcher(machine: Machine, scheduler: str) -> str:
+    """What starts ranks where nobody chooses."""
+    return machine.launch_launcher or _DEFAULT_LAUNCHER[scheduler]
 
 
 def seconds(walltime: str) -> int:
