@@ -25,6 +25,8 @@ _THREAD_NAME = "pt_gloo_run"
 _PAUSE_S = 0.002
 """Where nobody says what these threads are doing: many times what they need."""
 _POLL_S = 0.0002
+_REST_S = 0.1
+"""How long a thread that has something to do is given for it: microseconds, once it gets a CPU."""
 _BETWEEN_TWO = ("send", "recv")
 """Their ranges end when the job has waited for them."""
 
@@ -54,9 +56,12 @@ class InFlight:
         self._works.append((work, between_two))
 
     def settle(self, limit_s: float) -> bool:
-        """Wait until they are over and gloo's threads rest; false if that takes longer than ``limit_s`` seconds.
+        """Wait until they are over, and until gloo's threads rest; false where either does not come.
 
         A collective that was called from C++ and that nobody has waited for is not known of.
+
+        Args:
+            limit_s: how long to wait for the collectives, in seconds; threads have a moment of their own.
         """
         until = time.monotonic() + limit_s
         while self._works:
@@ -70,6 +75,7 @@ class InFlight:
         threads = _gloo_threads()
         if not threads:
             time.sleep(_PAUSE_S)
+        until = time.monotonic() + _REST_S
         while any(map(_runs, threads)):
             if time.monotonic() > until:
                 return False
