@@ -34,6 +34,7 @@ with rankscope.Profiler("run", wait=1, warmup=1, active=2, repeat=0, keep_window
         if step % 4 == 3:
             seen.append((resident(), sum(p.is_file() for p in Path("run").rglob("*"))))
     dist.barrier()
+del model; import gc; gc.collect()
 Path(f"seen{rank}.json").write_text(json.dumps(seen))
 dist.destroy_process_group()
 """

@@ -196,7 +196,9 @@ def test_rankscope_run_profiles_a_script_that_knows_nothing(tmp_path):
     (tmp_path / "train.py").write_text(
         "import torch.distributed as dist\ndist.init_process_group('gloo')\n" + ONE
         + "model = torch.nn.parallel.DistributedDataParallel(model)\n"
-        "for _ in range(8):\n    backward(); optimizer.step()\ndist.destroy_process_group()\n"
+        "for _ in range(8):\n    backward(); optimizer.step()\n"
+        # Else a thread of gloo may meet the interpreter's end, and abort (docs/capture.md).
+        "import gc\ndel model\ngc.collect()\ndist.destroy_process_group()\n"
     )  # fmt: skip
     options = [
         "--ranks",

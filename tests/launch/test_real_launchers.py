@@ -30,6 +30,7 @@ optimizer = torch.optim.Adam(model.parameters())
 for _ in range(8):
     model(torch.ones(2, 4)).sum().backward(); optimizer.step()
 open(f"said{rank}.json", "w").write(json.dumps([dist.get_rank(), dist.get_world_size(), os.getpid()]))
+del model; import gc; gc.collect()
 dist.destroy_process_group()
 """
 
