@@ -13,6 +13,7 @@ import os
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -63,24 +64,18 @@ class InFlight:
         Args:
             limit_s: how long to wait for the collectives, in seconds; threads have a moment of their own.
         """
-        until = time.monotonic() + limit_s
-        while self._works:
-            self._drop_ended()
-            if self._works:
-                if time.monotonic() > until:
-                    return False
-                time.sleep(_POLL_S)
+        if not _comes(self._all_ended, limit_s):
+            return False
         if not _uses_gloo():
             return True
         threads = _gloo_threads()
         if not threads:
             time.sleep(_PAUSE_S)
-        until = time.monotonic() + _REST_S
-        while any(map(_runs, threads)):
-            if time.monotonic() > until:
-                return False
-            time.sleep(_POLL_S)
-        return True
+        return _comes(lambda: not any(map(_runs, threads)), _REST_S)
+
+    def _all_ended(self) -> bool:
+        self._drop_ended()
+        return not self._works
 
     def _drop_ended(self) -> None:
         while self._works:
@@ -91,6 +86,16 @@ class InFlight:
                     return
             del work
             self._works.popleft()
+
+
+def _comes(condition: Callable[[], bool], limit_s: float) -> bool:
+    """Whether something comes true within so many seconds."""
+    until = time.monotonic() + limit_s
+    while not condition():
+        if time.monotonic() > until:
+            return False
+        time.sleep(_POLL_S)
+    return True
 
 
 def _references_of_ours() -> int:

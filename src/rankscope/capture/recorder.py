@@ -83,6 +83,7 @@ class Recording:
         self._range: Any = None
         self._garbage = GarbageRanges()
         self._in_flight = InFlight()
+        self._settled = False
         self.calls = CollectiveCalls(self._in_flight)
         self._stopping = threading.Lock()
         self.started = self.ended = self.stopped = False
@@ -115,8 +116,10 @@ class Recording:
             opened.__exit__(None, None, None)
 
     def settled(self, limit_s: float) -> bool:
-        """Whether it may be stopped: no collective writes into it any more. Waits so long for it, in seconds."""
-        return self._in_flight.settle(limit_s)
+        """Whether it may be stopped: no collective writes into it any more. Waits so long for it, in seconds. Once it
+        was true it is not asked again: what begins between that and the stop is not recorded."""
+        self._settled = self._settled or self._in_flight.settle(limit_s)
+        return self._settled
 
     def end(self, metadata: Mapping[str, str]) -> None:
         """Put the user's metadata into the trace and record nothing further.

@@ -12,6 +12,7 @@ from pathlib import PurePath
 
 from rankscope.results import Evidence, Finding
 from rankscope.rundir.names import parse_trace_name
+from rankscope.rundir.plurals import counted, plural
 from rankscope.store.info import TraceInfo
 
 _MOST = 16
@@ -35,7 +36,8 @@ def _misnamed(infos: Sequence[TraceInfo]) -> list[Finding]:
         Finding(
             id="rank-contradicted",
             severity="warning",
-            title=f"{len(found)} traces are named for another rank than they say they are of: what they say is taken",
+            title=f"{counted(len(found), 'trace')} {plural('is', len(found), 'are')} named for another rank than "
+            f"{plural('it says it is', len(found), 'they say they are')} of: what is said inside is taken",
             ranks=tuple(sorted({info.rank for info, _ in found if info.rank is not None})),
             evidence=tuple(
                 Evidence(PurePath(info.path).name, f"rank {info.rank} by its {info.rank_source}, {rank} by its name")
@@ -73,7 +75,8 @@ def _beyond(members: Mapping[int, Sequence[TraceInfo]], infos: Sequence[TraceInf
         Finding(
             id="rank-beyond",
             severity="warning",
-            title=f"{len(beyond)} ranks are beyond the job's size, which the traces say is {size}",
+            title=f"{counted(len(beyond), 'rank')} {plural('is', len(beyond), 'are')} beyond the job's size, "
+            f"which the traces say is {size}",
             ranks=tuple(sorted(beyond)),
             evidence=tuple(
                 Evidence(f"rank {rank} by its {members[rank][0].rank_source}", members[rank][0].path)

@@ -16,6 +16,7 @@ from rankscope.ingest.runs import NAMELESS
 from rankscope.ingest.separate import Separated, how_apart, separate_runs, told_apart
 from rankscope.ingest.windows import end_of, is_snapshot, same_time, start_of, stem
 from rankscope.results import Evidence, Finding
+from rankscope.rundir.plurals import counted, plural
 from rankscope.store.info import TraceInfo
 
 Name = str | None
@@ -162,7 +163,8 @@ def lives(infos: Sequence[TraceInfo]) -> list[Finding]:
         Finding(
             id="several-lives",
             severity="info",
-            title=f"{len(again)} ranks have windows of more than one process: the job was started again in between",
+            title=f"{counted(len(again), 'rank')} {plural('has', len(again), 'have')} windows of more than one "
+            "process: the job was started again in between",
             ranks=tuple(sorted(again)),
             evidence=tuple(
                 Evidence(f"rank {rank}", f"restart {restart}, process {'unknown' if pid is None else pid}")

@@ -10,6 +10,7 @@ from itertools import takewhile
 from pathlib import PurePath
 
 from rankscope.errors import ConfigError, RunSelectionError
+from rankscope.ingest.windows import start_of
 from rankscope.rundir.plurals import counted
 from rankscope.store.info import TraceInfo
 
@@ -66,7 +67,7 @@ def known_runs(runs: Runs, place: str) -> tuple[KnownRun, ...]:
     found = [
         KnownRun(
             name,
-            min(info.base_time_ns + (info.start_ns or 0) for info in infos),
+            min(map(start_of, infos)),
             len({info.path if info.rank is None else info.rank for info in infos}),
             next((info.run_id for info in infos if info.run_id is not None), None),
             folders[name],

@@ -216,7 +216,7 @@ def _label(row: Mapping[str, Any]) -> str | None:
     """What people call a size or a variant: ``plain process``, ``1 rank``, ``4 ranks``, ``bucket_cap_mb=5``."""
     name, ranks = row.get("name"), row.get("ranks", row.get("world_size"))
     if not isinstance(name, str) or name == str(ranks):
-        return None if not isinstance(ranks, int) else "1 rank" if ranks == 1 else f"{ranks} ranks"
+        return f"{ranks} {plural('rank', ranks)}" if isinstance(ranks, int) else None
     return "plain process" if name == "plain" else name
 
 
@@ -235,11 +235,7 @@ def _read(folder: Path, name: str) -> Mapping[str, Any] | None:
 
 
 def _rows(content: Mapping[str, Any], shape: _Shape) -> list[Any]:
-    rows: Any = [content]
-    if shape.rows is not None:
-        rows = content
-        for key in shape.rows.split("."):
-            rows = rows.get(key) if isinstance(rows, dict) else None
+    rows = [content] if shape.rows is None else _found(content, shape.rows)
     return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
 
 

@@ -11,6 +11,7 @@ from rankscope.launch.gather.merge import rank_manifests
 from rankscope.rundir.manifest import RankManifest, RunManifest, read_run_manifest
 from rankscope.rundir.names import ENDINGS, RANKS_FOLDER, parse_trace_name
 from rankscope.rundir.plurals import counted, plural
+from rankscope.rundir.ranges import runs_of
 from rankscope.rundir.ranks import parse_ranks
 
 _OTHERS = (".json", ".json.gz", ".json.zst", ".tar.gz")
@@ -165,12 +166,7 @@ def _expected(
 
 def ranges(ranks: tuple[int, ...]) -> str:
     """Ranks as people write them: ``ranks 0, 2-5``."""
-    parts: list[list[int]] = []
-    for rank in ranks:
-        if parts and rank == parts[-1][1] + 1:
-            parts[-1][1] = rank
-        else:
-            parts.append([rank, rank])
+    parts = runs_of(ranks)
     shown = ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in parts[:20])
     return f"{plural('rank', len(ranks))} {shown}" + (" …" if len(parts) > 20 else "")
 
