@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.diagnosis.scoring import Case, misses, summary, table, table_by_set
+from benchmarks.diagnosis.scoring import Case, clean_by_steps, misses, summary, table, table_by_set
 
 TRACES = "RANKSCOPE_TRACES"
 
@@ -56,6 +56,10 @@ def main(arguments: Sequence[str] | None = ()) -> None:
                 *run_seeds(_seeds(given.clean), given.keep, given.workers, clean=True),
             ]
             show("Simulated jobs", sorted(cases, key=lambda case: case.name))
+            print("\nBy how many steps it strikes, where it costs 5% or more:\n")
+            print("\n".join(table(cases, by=lambda done: done.when, least=0.05)))
+            print("\nClean runs:\n")
+            print("\n".join(clean_by_steps(cases)))
         if "perturbed" in wanted and given.traces:
             cases = [*run_sets(Path(given.traces), given.keep or Path(temporary), given.workers)]
             show("Perturbed real traces", sorted(cases, key=lambda case: case.name))

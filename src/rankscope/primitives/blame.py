@@ -141,6 +141,9 @@ class Standing:
             self.late = sorted([*self.late, *self._without_peers(whole)], key=lambda each: -each.weight)
         self.out: Bool = np.zeros(self.ranks.size, dtype=np.bool_)
         self.out[[each.row for each in self.late]] = True
+        self.accused: Bool = np.zeros(self.known.shape, dtype=np.bool_)
+        for each in self.late:
+            self.accused[each.row] = each.late
         self.excess: Float = self._excess(own_time)
         for each in self.late:
             if each.row in self._slow:
