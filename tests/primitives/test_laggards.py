@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankscope.primitives.laggards import laggards
-from rankscope.primitives.peers import excesses
+from rankscope.primitives.peers import excesses, medians
 from rankscope.primitives.recurrent import Pairs
 
 STEP = 10_000_000.0
@@ -50,6 +50,14 @@ def test_excess_is_that_over_the_median_of_the_others(ranks: int, steps: int, se
             else:
                 # The median of two is between them, to the nanosecond below.
                 assert abs(found[r, s] - (int(value[r, s]) - statistics.median(others))) <= 0.5
+
+
+def test_medians_of_what_is_known() -> None:
+    draw = np.random.default_rng(1)
+    for shape in ((1, 1), (2, 5), (7, 4), (8, 3)):
+        values = draw.normal(size=shape)
+        values[1:][draw.random((shape[0] - 1, shape[1])) < 0.4] = np.nan
+        np.testing.assert_array_equal(medians(values), np.nanmedian(values, axis=0))
 
 
 def test_chance_alone_accuses_nobody() -> None:

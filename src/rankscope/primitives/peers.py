@@ -72,7 +72,16 @@ def excesses(value: Int64, known: Bool, role: Int64, without: Bool) -> Float:
         there = known[row] & peers.any(axis=0)
         if there.any():
             held = np.where(peers[:, there], value[alike][:, there].astype(np.float64), np.nan)
-            found[row, there] = value[row, there] - np.nanmedian(held, axis=0)
+            found[row, there] = value[row, there] - medians(held)
+    return found
+
+
+def medians(values: Float) -> Float:
+    """Of each column the median of what is not nan, of which there is some: a faster `np.nanmedian`."""
+    ordered = np.sort(values, axis=0)
+    count = np.isfinite(values).sum(axis=0)
+    column = np.arange(count.size)
+    found: Float = (ordered[(count - 1) // 2, column] + ordered[count // 2, column]) / 2
     return found
 
 

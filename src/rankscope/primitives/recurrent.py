@@ -22,12 +22,13 @@ from rankscope.primitives.peers import (
     Laggard,
     centre_and_spread,
     excesses,
+    medians,
 )
 
 RECURS, RECURS_PASSING = 5.0, 8.0  # times chance
 IDLE = ("host", "data_loading")
 OF_HOST = 0.4  # of what a device was idle longer must recur on its host; where there are ranks to learn chance from
-OF_HOST_CHANCE, OF_HOST_LEAST = 4.5, 0.1  # times what recurs on the others' by chance, and so much of it
+OF_IDLE_AND_CHANCE = ((0.35, 1.5), (0.1, 4.5))  # so much of it, and so many times what recurs on the others': either
 FEW_STEPS = 3
 RECURS_FEW = 4  # ranks to learn chance from
 RECURS_FLOOR = 0.004  # of a step
@@ -77,7 +78,7 @@ def recurs(pairs: Pairs, role: Int64, out: Bool, row: int, own: Float, step_ns: 
         return None
     # Chance is that of as many pairs.
     alike = others[np.isfinite(others[:, seen]).any(axis=1)][:, seen]
-    means = np.nanmedian(alike, axis=1)
+    means = medians(alike.T)
     each = others[np.isfinite(others)]
     floor = RECURS_FLOOR
     if means.size < RECURS_FEW:
@@ -123,12 +124,12 @@ def of_its_host(
     others = others[np.isfinite(others).any(axis=1)]
     if not np.isfinite(mine).any():
         return True
-    chance = float(np.sqrt(np.mean(np.nanmedian(others, axis=1) ** 2))) if len(others) >= RECURS_FEW else 0.0
-    least = OF_HOST * min(idle, late.recurring_ns or idle)
-    if chance > 0:
-        # The rank that is behind by chance has had the slower host of late.
-        least = max(OF_HOST_CHANCE * chance, OF_HOST_LEAST * idle)
-    return float(np.nanmedian(mine)) > least
+    chance = float(np.sqrt(np.mean(medians(others.T) ** 2))) if len(others) >= RECURS_FEW else 0.0
+    slower = float(np.nanmedian(mine))
+    if chance == 0:
+        return slower > OF_HOST * min(idle, late.recurring_ns or idle)
+    # The rank that is behind by chance has had the slower host of late: little of its idleness, or not by much.
+    return any(slower > max(part * idle, times * chance) for part, times in OF_IDLE_AND_CHANCE)
 
 
 def _again(row: int, late: Bool, lasting: bool, own: Float, mean: float, score: float) -> Laggard | None:
