@@ -16,9 +16,11 @@ a step, but whoever waits has its device in a communication kernel and nothing e
 has no excess. A rank is named if its excess, or that of a part of its time, exceeds what the others show by chance:
 lastingly (its mean, in standard errors) or in some steps (so often as chance would not have it); its findings say so.
 Hosts stumble, now here, now there: what a rank spends at the same place of its program in two steps is also held
-against its peers by itself (Σ over places of the lesser of the two). `saving_ns` is what a step gains at most if it
-took no longer than the slowest of the others; more work is shared out evenly, so of n ranks it gains (n − 1) / n. Ranks
-that fill a slice of the mesh or a host alike are one finding. A rank without peers is not judged.
+against its peers by itself (Σ over places of the lesser of the two). Where hosts run ahead of their devices and never
+wait for them, one falls behind by chance and stays so: it is named only if its host itself takes longer. `saving_ns` is
+what a step gains at most if it took no longer than the slowest of the others; more work is shared out evenly, so of n
+ranks it gains (n − 1) / n. Ranks that fill a slice of the mesh or a host alike are one finding. A rank without peers is
+not judged.
 
 The cause is the part of its late steps that exceeds the peers':
 
