@@ -14,7 +14,7 @@ from rankscope.measure.losses import lost_at
 from rankscope.measure.overhead import CONDITIONS, overhead_of
 from rankscope.measure.projection import project
 from rankscope.measure.results import Size, Traced
-from rankscope.measure.sampling import Sampling
+from rankscope.measure.sampling import Sampling, drift
 from rankscope.measure.scaling import Study, name_of
 from rankscope.measure.statistics import Series, replicates
 from rankscope.measure.variants import compare_conditions, compare_jobs, recommend
@@ -182,7 +182,8 @@ def test_sizes_of_a_study():
         ("plain", 1, 1),
         ("2", 2, 1),
         ("4", 4, 1),
-        ("8", 8, 2),
+        ("4 on 2 nodes", 4, 2),
+        ("8 on 2 nodes", 8, 2),
     ]
 
 
@@ -247,6 +248,46 @@ def test_a_busy_machine_is_spoken_of(tmp_path):
     assert not [
         note for note in overhead_of([outcome], target, sampling, tmp_path, 0.1).setting.notes if "busy" in note
     ]
+
+
+def wandering(seed, correlation, rounds=20, apart=4 * MS):
+    """A job on a machine whose speed goes up and down, round after round."""
+    rng = np.random.default_rng(seed)
+    level, levels = 0.0, []
+    for _ in range(rounds):
+        level = correlation * level + rng.normal() * (1 - correlation**2) ** 0.5
+        levels.append(level)
+    return tuple(
+        rank_of(
+            rank,
+            tuple(
+                Block(name, r, tuple(int(base * MS + apart * levels[r] + rng.normal() * MS) for _ in range(5)))
+                for r in range(rounds)
+                for name, base in (("sync", 50), ("no_sync", 40))
+            ),
+        )
+        for rank in range(2)
+    )
+
+
+def test_a_machine_that_drifts_is_spoken_of():
+    told = [drift(wandering(seed, 0.8)) for seed in range(20)]
+    assert sum(each is not None for each in told) >= 15
+    said = next(each for each in told if each is not None)
+    alike = float(re.search(r"correlation (\d\.\d\d)", said)[1])
+    times = float(re.search(r"(\d\.\d) times as wide", said)[1])
+    assert times == pytest.approx(((1 + alike) / (1 - alike)) ** 0.5, abs=0.1)
+    assert "--repeats" in said
+    # Of one that does not, and of few rounds, hardly ever.
+    assert sum(drift(wandering(seed, 0.0)) is not None for seed in range(20)) <= 2
+    assert drift(wandering(0, 0.9, rounds=9)) is None
+    assert drift(()) is None
+
+
+def test_the_drift_is_a_note_of_the_result(tmp_path):
+    ranks = next(each for seed in range(20) if drift(each := wandering(seed, 0.9)))
+    notes = overhead_of([Outcome(tmp_path, ranks)], target_of(["resnet18"]), Sampling(traced_steps=0), tmp_path, 0.1)
+    assert sum("speed drifted" in note for note in notes.setting.notes) == 1
 
 
 def test_nothing_is_projected_of_what_does_not_scale():

@@ -40,6 +40,11 @@ def bind(name: str, host: Host, ranks: int, cores: int | None = None, given: str
         return []
     if name == LIST:
         return _given(given, host, ranks)
+    if cores is not None and cores > len(host.cores):
+        raise ConfigError(
+            f"{cores} cores for each rank are more than the {len(host.cores)} that may be used here",
+            hint=f"--cores {max(1, len(host.cores) // ranks)} gives each of {ranks} ranks cores of its own",
+        )
     if name == COMPACT:
         each = _share(len(host.cores), ranks, cores)
         return [_of(host.cores, rank * each, each) for rank in range(ranks)]
@@ -97,6 +102,11 @@ def _by_node(host: Host, wanted: Sequence[int], cores: int | None, *, apart: boo
     found = []
     for rank, node in enumerate(wanted):
         own = [core for core in host.cores if core.node == node]
+        if cores is not None and cores > len(own):
+            raise ConfigError(
+                f"{cores} cores for each rank are more than the {len(own)} of NUMA node {node}",
+                hint="choose fewer --cores, or --affinities compact",
+            )
         place, fellows = wanted[:rank].count(node), wanted.count(node)
         each = _share(len(own), fellows, cores)
         step = max(each, len(own) // fellows) if apart else each

@@ -65,8 +65,9 @@ def measure_binding(
             notes.append(f"{name} is the same as {same} on this host")
             continue
         cpus[name] = lists
-    if start.ranks > len(found_host.cores):
-        notes.append(f"{start.ranks} ranks share {len(found_host.cores)} cores")
+    if start.ranks * (cores or 1) > len(found_host.cores):
+        of = f" of {cores} cores each" if cores is not None and cores > 1 else ""
+        notes.append(f"{start.ranks} ranks{of} share {len(found_host.cores)} cores")
     experiment = Experiment(
         "binding", target, out, sampling, told, {**settings_of(start), "--cores": cores, "--list": given}
     )

@@ -9,7 +9,7 @@ import shlex
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -161,6 +161,11 @@ class Outcome:
 
     folder: Path
     ranks: tuple[RankMeasurement, ...]
+
+    @property
+    def sources(self) -> Mapping[str, str]:
+        """Digests of the training's own source files, by their paths."""
+        return self.ranks[0].sources
 
     @property
     def rounds(self) -> list[int]:

@@ -122,8 +122,17 @@ def widening(series: Series, other: Series | None = None) -> float:
         # What makes a round slower makes both slower, by the same factor.
         level = series.median() / other.median() if other.median() > 0 else 1.0
         rounds = [a - level * b for a, b in zip(rounds, other.rounds(), strict=True)]
-    alike = _alike([job for job in rounds if len(job) >= _LEAST_ROUNDS])
-    return math.sqrt(few / (few - 1)) * student * math.sqrt((1 + alike) / (1 - alike))
+    return math.sqrt(few / (few - 1)) * student * stretch(correlation(rounds))
+
+
+def stretch(alike: float) -> float:
+    """By how much an interval is wider where the correlation of a round with the one before it is ``alike``."""
+    return math.sqrt((1 + alike) / (1 - alike))
+
+
+def correlation(jobs: Sequence[Float]) -> float:
+    """Of a round with the one before it, over jobs: 0 where there is none, or too few rounds to tell."""
+    return _alike([job for job in jobs if len(job) >= _LEAST_ROUNDS])
 
 
 def time_of(series: Series, resampled: Float) -> Time:
