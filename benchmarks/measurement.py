@@ -16,13 +16,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from rankscope.measure.jobs import Start, target_of
-from rankscope.measure.overhead import measure_overhead, overhead_share
+from rankscope.measure.overhead import SHORT_JOBS, measure_overhead, overhead_share
 from rankscope.measure.results import Share, Time
 from rankscope.measure.sampling import Sampling, load_average
 from rankscope.measure.statistics import Series, correlation, replicates, time_of
@@ -32,28 +32,23 @@ RANKS = 2
 WORKLOAD = ("resnet18", "--image-size", "32", "--batch-size", "4")
 KNOWN = Path(__file__).resolve().parents[1] / "tests" / "measure" / "known_job.py"
 
-# Blocks of steps of two conditions in turn, as a job has them; both are the same work, about 50 ms.
+# Blocks of steps of two conditions in turn, as a job has them; both are the same work, some ten milliseconds a step.
 _FLOOR = """
 import sys, time
 import torch
 torch.set_num_threads(1)
 a = torch.randn(256, 256) / 16
-def work(times):
+def work():
     x = a
-    for _ in range(times):
+    for _ in range(130):
         x = (x @ a).tanh()
-took = []
-for _ in range(5):
-    began = time.perf_counter_ns()
-    work(40)
-    took.append(time.perf_counter_ns() - began)
-each = max(1, round(40 * 50e6 / min(took)))
-blocks, steps = int(sys.argv[1]), int(sys.argv[2])
-for _ in range(2 * blocks):
+for _ in range(8):
+    work()
+for _ in range(2 * int(sys.argv[1])):
     times = []
-    for _ in range(1 + steps):
+    for _ in range(1 + int(sys.argv[2])):
         began = time.perf_counter_ns()
-        work(each)
+        work()
         times.append(time.perf_counter_ns() - began)
     print(*times[1:])
 """
@@ -77,7 +72,7 @@ def main() -> None:
         return measured([str(KNOWN), "0.04", "0", "0", "0.01"], folder / f"known-{seed}", seed)
 
     def real(seed: int) -> Found:
-        floors.append(floor(Sampling(), seed))
+        floors.append(floor(SHORT_JOBS, seed))
         _say(f"floor {seed}", floors[-1])
         return measured(list(WORKLOAD), folder / f"real-{seed}", seed)
 
@@ -101,7 +96,8 @@ def repeated(name: str, once: Callable[[int], Found]) -> None:
 
 def measured(words: list[str], folder: Path, seed: int) -> Found:
     """`rankscope measure overhead` with its defaults, without a recorded window."""
-    result = measure_overhead(target_of(words), folder, Start(ranks=RANKS), Sampling(traced_steps=0, seed=seed))
+    sampling = replace(SHORT_JOBS, traced_steps=0, seed=seed)
+    result = measure_overhead(target_of(words), folder, Start(ranks=RANKS), sampling)
     return Found(result.sync.step, result.measured_overhead)
 
 
@@ -109,19 +105,23 @@ def floor(sampling: Sampling, seed: int) -> Found:
     """The same statistics of as many processes that do fixed work and know nothing of one another.
 
     Args:
-        sampling: how many blocks and steps, as of a job.
+        sampling: how many jobs, blocks and steps.
         seed: of the bootstrap.
     """
     line = [sys.executable, "-c", _FLOOR, str(sampling.blocks), str(sampling.block_steps)]
-    ranks = [subprocess.Popen(line, stdout=subprocess.PIPE, text=True) for _ in range(RANKS)]
-    said = [each.communicate(timeout=1800)[0] for each in ranks]
-    if any(each.returncode for each in ranks):
-        raise RuntimeError("the loop of fixed work failed")
-    times = np.array([[line.split() for line in text.splitlines()] for text in said], dtype=np.float64)
-    # (ranks, blocks of both conditions, steps) as (blocks, ranks, steps) of each.
-    one, other = (Series((times[:, first::2].transpose(1, 0, 2),)) for first in (0, 1))
-    drawn = replicates({"one": one, "other": other}, seed)
-    return Found(time_of(one, drawn["one"]), overhead_share(one, other, drawn["one"], drawn["other"]))
+    one, other = [], []
+    for _ in range(sampling.repeats):
+        ranks = [subprocess.Popen(line, stdout=subprocess.PIPE, text=True) for _ in range(RANKS)]
+        said = [each.communicate(timeout=1800)[0] for each in ranks]
+        if any(each.returncode for each in ranks):
+            raise RuntimeError("the loop of fixed work failed")
+        times = np.array([[row.split() for row in text.splitlines()] for text in said], dtype=np.float64)
+        # (ranks, blocks of both conditions, steps) as (blocks, ranks, steps) of each.
+        one.append(times[:, ::2].transpose(1, 0, 2))
+        other.append(times[:, 1::2].transpose(1, 0, 2))
+    a, b = Series(tuple(one)), Series(tuple(other))
+    drawn = replicates({"one": a, "other": b}, seed)
+    return Found(time_of(a, drawn["one"]), overhead_share(a, b, drawn["one"], drawn["other"]))
 
 
 def _say(name: str, found: Found) -> None:

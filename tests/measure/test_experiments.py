@@ -233,6 +233,8 @@ def test_what_can_be_measured(tmp_path):
           "[rank0]: RuntimeError: Connection closed by peer"], ": rank 1: ValueError: bad batch 20"),
         (["  raise KeyError", "KeyError"], ": KeyError"),
         (["torch.OutOfMemoryError: CUDA out of memory"], ": torch.OutOfMemoryError: CUDA out of memory"),
+        (["usage: train.py [-h]", "python -m pkg.train: error: unrecognized arguments: --x 3", "E1121 failed"],
+         ": python -m pkg.train: error: unrecognized arguments: --x 3"),
         (["E1121 failed (exitcode: 1)", "an Error: not at its line's beginning", "killed"], ""),
     ],
 )  # fmt: skip
@@ -288,6 +290,21 @@ def test_the_drift_is_a_note_of_the_result(tmp_path):
     ranks = next(each for seed in range(20) if drift(each := wandering(seed, 0.9)))
     notes = overhead_of([Outcome(tmp_path, ranks)], target_of(["resnet18"]), Sampling(traced_steps=0), tmp_path, 0.1)
     assert sum("speed drifted" in note for note in notes.setting.notes) == 1
+
+
+def test_jobs_that_differ_are_spoken_of(tmp_path):
+    target, few = target_of(["resnet18"]), Sampling(blocks=6, repeats=3, traced_steps=0)
+
+    def notes(*milliseconds):
+        jobs = [outcome_of(tmp_path, {"sync": each, "no_sync": 40}) for each in milliseconds]
+        return [note for note in overhead_of(jobs, target, few, tmp_path, 0.1).setting.notes if "jobs differ" in note]
+
+    (said,) = notes(50, 56, 60)
+    # Rank 1, the slower by 1 ms.
+    assert said.startswith("its 3 jobs differ by more than their rounds explain, from 51 to 61 ms")
+    assert notes(50, 50, 50) == []
+    assert notes(50, 50.5, 51) == []
+    assert notes(50) == []
 
 
 def test_nothing_is_projected_of_what_does_not_scale():
