@@ -142,7 +142,7 @@ def test_a_list_of_ones_own(tmp_path):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("0-3", "1 lists of CPUs for 2 ranks"),
+        ("0-3", "1 list of CPUs for 2 ranks"),
         ("0:99", "CPUs 99"),
         ("0:x", "'x'"),
         ("3-1:2", "'3-1'"),
