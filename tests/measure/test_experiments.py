@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from rankscope.errors import ConfigError, LaunchError, RankscopeError
+from rankscope.measure.drift import from_job_to_job, within_jobs
 from rankscope.measure.jobs import Outcome, _cause, series, target_of
 from rankscope.measure.losses import lost_at
 from rankscope.measure.overhead import CONDITIONS, overhead_of
 from rankscope.measure.projection import project
 from rankscope.measure.results import Size, Traced
-from rankscope.measure.sampling import Sampling, drift
+from rankscope.measure.sampling import Sampling
 from rankscope.measure.scaling import Study, name_of
 from rankscope.measure.statistics import Series, replicates
 from rankscope.measure.variants import compare_conditions, compare_jobs, recommend
@@ -273,7 +274,7 @@ def wandering(seed, correlation, rounds=20, apart=4 * MS):
 
 
 def test_a_machine_that_drifts_is_spoken_of():
-    told = [drift(wandering(seed, 0.8)) for seed in range(20)]
+    told = [within_jobs(wandering(seed, 0.8)) for seed in range(20)]
     assert sum(each is not None for each in told) >= 15
     said = next(each for each in told if each is not None)
     alike = float(re.search(r"correlation (\d\.\d\d)", said)[1])
@@ -281,13 +282,13 @@ def test_a_machine_that_drifts_is_spoken_of():
     assert times == pytest.approx(((1 + alike) / (1 - alike)) ** 0.5, abs=0.1)
     assert "--repeats" in said
     # Of one that does not, and of few rounds, hardly ever.
-    assert sum(drift(wandering(seed, 0.0)) is not None for seed in range(20)) <= 2
-    assert drift(wandering(0, 0.9, rounds=9)) is None
-    assert drift(()) is None
+    assert sum(within_jobs(wandering(seed, 0.0)) is not None for seed in range(20)) <= 2
+    assert within_jobs(wandering(0, 0.9, rounds=9)) is None
+    assert within_jobs(()) is None
 
 
 def test_the_drift_is_a_note_of_the_result(tmp_path):
-    ranks = next(each for seed in range(20) if drift(each := wandering(seed, 0.9)))
+    ranks = next(each for seed in range(20) if within_jobs(each := wandering(seed, 0.9)))
     notes = overhead_of([Outcome(tmp_path, ranks)], target_of(["resnet18"]), Sampling(traced_steps=0), tmp_path, 0.1)
     assert sum("speed drifted" in note for note in notes.setting.notes) == 1
 
@@ -301,10 +302,18 @@ def test_jobs_that_differ_are_spoken_of(tmp_path):
 
     (said,) = notes(50, 56, 60)
     # Rank 1, the slower by 1 ms.
-    assert said.startswith("its 3 jobs differ by more than their rounds explain, from 51 to 61 ms")
+    assert said.startswith("the 3 jobs differ by more than their rounds explain, from 51 to 61 ms")
     assert notes(50, 50, 50) == []
     assert notes(50, 50.5, 51) == []
     assert notes(50) == []
+    # Of several kinds the one whose jobs lie furthest apart.
+    kinds = {
+        name: [outcome_of(tmp_path, {"sync": each}) for each in times]
+        for name, times in {"plain": (50, 50), "1 rank": (50, 54), "2 ranks": (60, 70), "4 ranks": (70, 75)}.items()
+    }
+    (said,) = from_job_to_job(kinds, "sync")
+    assert said.startswith("the 2 jobs of 2 ranks differ by more than their rounds explain, from 61 to 71 ms")
+    assert from_job_to_job({**kinds, "2 ranks": [], "1 rank": [], "4 ranks": []}, "sync") == []
 
 
 def test_nothing_is_projected_of_what_does_not_scale():

@@ -8,10 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from rankscope.errors import LaunchError
 from rankscope.measure import formulas
+from rankscope.measure.drift import from_job_to_job
 from rankscope.measure.experiment import Experiment, Job, Jobs, settings_of
 from rankscope.measure.files import save
 from rankscope.measure.jobs import THREADS_NOTE, Outcome, Start, Target, Told, series, silent
@@ -20,7 +19,6 @@ from rankscope.measure.sampling import Sampling, setting_of
 from rankscope.measure.statistics import (
     Float,
     Series,
-    between_jobs,
     difference_of,
     replicates,
     share_of,
@@ -36,8 +34,6 @@ CONDITIONS: dict[str, dict[str, Any]] = {
     NO_SYNC: {"kind": "gradient_sync", "on": False},
 }
 _PARTS = ("forward", "backward", "optimizer")
-_UNLIKE, _FAR = 0.8, 0.05
-"""Jobs are spoken of that make four fifths of the variance and lie further apart than a twentieth of a step."""
 SHORT_JOBS = Sampling(blocks=5, repeats=5)
 """Several short jobs: one job, however long, does not know by how much the next would differ from it."""
 FSDP_NOTE = (
@@ -116,8 +112,7 @@ def overhead_of(
         notes.append("one rank: there is nobody to synchronise with, and the difference is the wrapper's own work")
     if first.clock == "host":
         notes.append(THREADS_NOTE)
-    if (unlike := _unlike(on)) is not None:
-        notes.append(unlike)
+    notes += from_job_to_job({"": outcomes}, SYNC)
     drawn = replicates({SYNC: on, NO_SYNC: off}, sampling.seed)
     traced, why = (None, None) if not sampling.traced_steps else read_traced(outcomes[0].folder, out)
     if why is not None:
@@ -136,18 +131,6 @@ def overhead_of(
             RankTimes(each.rank, each.host, round(float(a)), round(float(b)))
             for each, a, b in zip(outcomes[0].ranks, on.by_rank(), off.by_rank(), strict=True)
         ],
-    )
-
-
-def _unlike(series: Series) -> str | None:
-    """What a reader has to know of jobs that differ; None where their rounds explain it, or it is no matter."""
-    medians = [float(np.median(job)) for job in series.rounds()]
-    if between_jobs(series) < _UNLIKE or max(medians) - min(medians) < _FAR * series.median():
-        return None
-    return (
-        f"its {len(medians)} jobs differ by more than their rounds explain, from {min(medians) / 1e6:.4g} to "
-        f"{max(medians) / 1e6:.4g} ms: the machine's speed changed from one to the next. The intervals hold that; what "
-        "another hour brings they cannot"
     )
 
 

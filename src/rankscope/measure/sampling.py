@@ -11,17 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from rankscope.errors import ConfigError
+from rankscope.measure.drift import within_jobs
 from rankscope.measure.jobs import Target
 from rankscope.measure.results import Setting
-from rankscope.measure.statistics import CONFIDENCE, LEAST_BLOCKS, METHOD, correlation, stretch
+from rankscope.measure.statistics import CONFIDENCE, LEAST_BLOCKS, METHOD
 from rankscope.rundir.manifest import redact
 from rankscope.rundir.measurement import EARLY, Plan, RankMeasurement
-
-_DRIFTS = 1.5
-"""An interval that is so many times as wide for it is spoken of; less is mostly the noise of the estimate itself."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +120,7 @@ def setting_of(
             f"the machine was busy as this began, with a load of {load:g} on {cpus} CPU{'s' * (cpus > 1)}: times are "
             "longer, and intervals wider, than on a quiet one"
         )
-    drifts = drift(ranks)
+    drifts = within_jobs(ranks)
     if drifts is not None:
         said.append(drifts)
     versions = sorted({each.torch for each in ranks})
@@ -150,27 +146,6 @@ def setting_of(
         clock=first.clock if first else None,
         load=load,
         notes=said,
-    )
-
-
-def drift(ranks: Sequence[RankMeasurement]) -> str | None:
-    """What a reader has to know of a machine whose speed changed while it was measured; None of one that kept it.
-
-    Args:
-        ranks: what was measured, of all jobs.
-    """
-    rounds = []
-    for each in ranks:
-        for name in {block.condition for block in each.blocks}:
-            blocks = sorted((b for b in each.blocks if b.condition == name), key=lambda block: block.round)
-            rounds.append(np.array([np.median(block.step_ns) for block in blocks if block.step_ns]))
-    alike = correlation(rounds)
-    if stretch(alike) < _DRIFTS:
-        return None
-    return (
-        f"the machine's speed drifted: each round of blocks is like the one before it (correlation {alike:.2f}), which "
-        f"makes the intervals of times {stretch(alike):.1f} times as wide; differences within one job suffer less. "
-        "--repeats spreads the jobs over more time; other programs, or other guests of the host, are the usual cause"
     )
 
 

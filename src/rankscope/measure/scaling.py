@@ -16,6 +16,7 @@ import numpy as np
 
 from rankscope.errors import ConfigError, LaunchError
 from rankscope.measure import formulas
+from rankscope.measure.drift import from_job_to_job
 from rankscope.measure.experiment import Experiment, Job, Jobs, no_job
 from rankscope.measure.files import save
 from rankscope.measure.jobs import THREADS_NOTE, Outcome, Start, Target, Told, series, silent
@@ -200,7 +201,8 @@ def _result(
     ]
     sizes = [replace(size, measured_overhead=overheads.get(size.name)) for size in sizes]
     ranks = [each for jobs in outcomes.values() for job in jobs for each in job.ranks]
-    notes = [*jobs.notes(), *_notes(sizes, base, errors, ranks, study)]
+    called = {_label(starts[name]): each for name, each in outcomes.items()}
+    notes = [*jobs.notes(), *_notes(sizes, base, errors, ranks, study), *from_job_to_job(called, SYNC)]
     t1 = times.get(base) if base is not None else None
     return Scaling(
         setting=setting_of(sampling, target, sys.argv, ranks, experiment.load, notes),
