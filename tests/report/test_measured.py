@@ -13,19 +13,25 @@ from tests.measure.test_results import OVERHEAD, SETTING
 
 from rankscope.measure.files import save
 from rankscope.measure.results import (
+    Binding,
+    BoundVariant,
     Buckets,
     Lost,
+    NumaNode,
     ProfiledVariant,
     ProfilerCost,
+    Projected,
+    Projection,
     Recommendation,
     Scaling,
     Share,
     Size,
     Time,
+    Topology,
     Traced,
     Variant,
 )
-from rankscope.report.measured import measured
+from rankscope.report.measured import jobs_of, measured
 
 PLAIN = Size("plain", 1, 1, "done", step=Time(100, 99, 101), efficiency=Share(1.0))
 FOUR = Size(
@@ -108,6 +114,23 @@ def test_what_no_table_holds_is_null(tmp_path: Path) -> None:
     save(replace(SCALING, sizes=[replace(FOUR, step=Time(1 << 62), efficiency=Share(1e300))]), tmp_path)
     (row,) = measured(str(tmp_path))["measured_scaling"].finite().to_dicts()
     assert row["step_ns"] is None and row["efficiency"] is None
+
+
+def test_a_projection_and_a_binding(tmp_path: Path) -> None:
+    law = Projection("usl", "S(n) = n", 0.1, 0.002, [2], ["as ever"], [Projected(8, Share(6.0), Share(0.75), 31)])
+    save(replace(SCALING, projection=law), tmp_path)
+    host = Topology("0-1", 1, 2, [NumaNode(0, "0-1")], [], ["/sys"])
+    bound = BoundVariant("compact", False, ["0", "1"], "done", step=Time(9), launch_latency=Time(7))
+    save(Binding(SETTING, 2, host, [bound], Recommendation(None, None, "keep it")), tmp_path)
+    found = measured(str(tmp_path))
+    assert sorted(found) == ["measured_binding", "measured_projection", "measured_scaling"]
+    assert found["measured_projection"].frame["efficiency"].to_list() == [0.75]
+    assert "sigma = 0.1, kappa = 0.002" in found["measured_projection"].analysis.doc
+    assert "It holds if as ever." in found["measured_projection"].analysis.doc
+    assert found["measured_binding"].frame["launch_latency_ns"].to_list() == [7]
+    # Whoever asks for the jobs of a study asks for all of its results.
+    (tmp_path / "jobs").mkdir()
+    assert jobs_of(str(tmp_path)) == {"jobs/4-0": "4 ranks"}
 
 
 def test_nowhere_and_elsewhere(tmp_path: Path) -> None:

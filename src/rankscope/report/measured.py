@@ -25,6 +25,7 @@ from rankscope.measure.results import (
     Scaling,
     Setting,
     Size,
+    Traced,
 )
 from rankscope.results import Analysis, Column, Headline, Result
 from rankscope.rundir.plurals import counted, plural
@@ -216,9 +217,9 @@ def jobs_of(folder: str) -> dict[str, str] | None:
         content = _read(place, name)
         ours |= content is not None
         for row in _rows(content, shape) if content is not None else []:
-            run = _found(row, "traced.run")
-            if isinstance(run, str):
-                jobs[run] = _label(row)
+            traced: Traced | None = getattr(row, "traced", None)  # a projected size has none, nor has a binding
+            if traced is not None:
+                jobs[traced.run] = _label(row)
     return jobs if ours else None
 
 
