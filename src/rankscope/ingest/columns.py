@@ -17,7 +17,7 @@ from msgspec.json import Decoder
 from rankscope.ingest import events as ev
 from rankscope.ingest.chunks import Chunk
 from rankscope.ingest.kinds import ANNOTATION_2020, MEMORY_NAME, table_of
-from rankscope.ingest.repair import repair
+from rankscope.ingest.repair import as_is_or_mended
 from rankscope.ingest.rows import GROUPS, is_absent
 from rankscope.ingest.salvage import UNREADABLE, Losses
 from rankscope.ingest.times import NO_TIME, event_times
@@ -234,9 +234,7 @@ class ColumnBuilder:
             return [self._odd_args(kind, bytes(event.args)) for event in events]
 
     def _odd_args(self, kind: type[S], text: bytes) -> S:
-        for candidate in (text, repair(text)):
-            if candidate is None:
-                continue
+        for candidate in as_is_or_mended(text):
             try:
                 found = msgspec.json.decode(candidate)
             except UNREADABLE:
