@@ -58,10 +58,10 @@ def _numbered(values: pl.Series) -> Int32:
     # Threads and processes are few: to find each value among them is less work than to sort all.
     known = values.cast(pl.Int64)
     distinct = np.sort(known.drop_nulls().unique().to_numpy())
-    if known.null_count() == 0:
-        return np.searchsorted(distinct, known.to_numpy()).astype(np.int32)
-    numbers = np.searchsorted(distinct, known.fill_null(0).to_numpy()).astype(np.int32) + np.int32(1)
-    numbers[known.is_null().to_numpy()] = 0
+    numbers: Int32 = np.searchsorted(distinct, known.fill_null(0).to_numpy()).astype(np.int32)
+    if known.null_count():
+        numbers += 1
+        numbers[known.is_null().to_numpy()] = 0
     return numbers
 
 

@@ -242,7 +242,9 @@ class Job:
                 raise ConfigError(f"truncate: {fraction} of rank {rank}'s file is no part of it", hint="0 to 1")
         for lost in recording.lost:
             if not 0 <= lost.fraction <= 1:
-                raise ConfigError(f"lose: {lost.fraction} of rank {lost.rank}'s events is no part of them", hint="0 to 1")
+                raise ConfigError(
+                    f"lose: {lost.fraction} of rank {lost.rank}'s events is no part of them", hint="0 to 1"
+                )
 
     def _check_fault(self, fault: Fault, layout: MeshLayout) -> None:
         named = [*fault.ranks, *(fault.link or ())]
