@@ -188,7 +188,11 @@ class Cache:
             ) from error
         finally:
             if aside is not None:
-                shutil.rmtree(aside, ignore_errors=True)
+                try:
+                    shutil.rmtree(aside, ignore_errors=True)
+                finally:
+                    # Whoever ends this process may do so in the midst of the first time.
+                    shutil.rmtree(aside, ignore_errors=True)
 
     def _aside(self, key: str) -> tuple[Path, Path]:
         preferred, fallback = self._versions()
