@@ -16,7 +16,7 @@ import pytest
 import rankscope.cli as cli_module
 from rankscope.errors import ConfigError, NoTracesError, RankscopeError, RunSelectionError
 from rankscope.launch.job import JobResult
-from rankscope.pipeline import open_run, parse_steps
+from rankscope.pipeline import graph, open_run, parse_steps
 from rankscope.results import Finding
 from tests.kineto import dumps, kernel, small_step, step, trace, write, write_ranks
 
@@ -365,6 +365,25 @@ def test_a_world_too_great_to_count_to(tmp_path: Path) -> None:
     write(tmp_path / "rank0.json", trace(small_step(), rank=0, world_size=10**15))
     run = open_run(tmp_path).load()
     assert (run.world_size, run.missing_ranks) == (None, [])
+
+
+def test_what_the_ranks_gave_serves_again_where_the_reduce_alone_is_asked_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mapped: list[str] = []
+    analyse = graph.analyze_rank
+    monkeypatch.setattr(
+        graph, "analyze_rank", lambda wanted, *rest: mapped.extend(n for n, _ in wanted) or analyse(wanted, *rest)
+    )
+    run = open_run(write_ranks(tmp_path / "run", {0: small_step(), 1: small_step(waiting=10)}), executor="serial")
+    whole = run.stragglers()
+    by_step = run.stragglers(by="step")
+    assert mapped.count("stragglers") == 2  # once a rank
+    assert whole["step"].null_count() == whole.height
+    assert by_step["step"].to_list() == [1, 1]
+    assert run.operators(by="name").height
+    assert run.operators(by="shape").height
+    assert mapped.count("operators") == 4  # its map looks at it
 
 
 def test_progress_is_told(tmp_path: Path) -> None:

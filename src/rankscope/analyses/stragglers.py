@@ -387,6 +387,6 @@ analysis = Analysis(
         "annotations": ("start_ns", "end_ns", "name", "pid", "tid", "on_device", "step"),
     },
     requires=("collectives", "clock"),
-    parameters=(Parameter("by", "what tells rows apart", default="rank", choices=("rank", "step")),),
+    parameters=(Parameter("by", "what tells rows apart", default="rank", choices=("rank", "step"), of_reduce=True),),
     headline=headline,
 )

@@ -14,6 +14,9 @@ from rankscope.pipeline.load import Loaded
 from rankscope.pipeline.tasks import Asked, Tasks, analyze_rank, asked, by_rank
 from rankscope.results import Finding, Inputs, Options, Result
 
+Maps = dict[Asked, tuple[list[pl.DataFrame], list[Finding]]]
+"""What the ranks gave, by analysis, and the ranks that gave nothing."""
+
 
 def levels(names: Sequence[str]) -> list[list[str]]:
     """The analyses and what they require, in levels: each needs only what is before it.
@@ -37,31 +40,49 @@ def levels(names: Sequence[str]) -> list[list[str]]:
 
 
 def run_level(
-    wanted: Sequence[Asked], loaded: Loaded, options: Options, known: Mapping[Asked, Result], tasks: Tasks
+    wanted: Sequence[Asked],
+    loaded: Loaded,
+    options: Options,
+    known: Mapping[Asked, Result],
+    tasks: Tasks,
+    maps: Maps,
 ) -> dict[Asked, Result]:
     """The results of analyses that require only what is known: the map on workers, the reduce here.
+
+    Args:
+        maps: what ranks gave before, of analyses of which that may be wanted again; it is added to.
 
     Raises:
         AnalysisError: not one rank could be analysed.
     """
     required = {name for each, _ in wanted for name in get_analysis(each).requires}
     results = {name: known[asked(name)].frame for name in required}
-    mapped = [each for each in wanted if get_analysis(each[0]).reads]
-    parts, lost = _map(mapped, loaded, options, results, tasks) if mapped else ({}, {})
+    reading = dict.fromkeys(_mapped_as(each) for each in wanted if get_analysis(each[0]).reads)
+    to_map = [each for each in reading if each not in maps]
+    mapped = maps | (_map(to_map, loaded, options, results, tasks) if to_map else {})
+    maps |= {each: mapped[each] for each in to_map if any(one.of_reduce for one in get_analysis(each[0]).parameters)}
     inputs = Inputs(options, tuple(loaded.infos), results, world_size=loaded.world_size, capture=loaded.rank_manifests)
     made = {}
     for each in wanted:
         analysis = get_analysis(each[0])
         own = replace(inputs, parameters=dict(each[1]))
-        frame, findings = analysis.across_ranks(parts.get(each, []), own)
-        made[each] = Result(analysis, frame, (*lost.get(each, ()), *findings))
+        parts, lost = mapped.get(_mapped_as(each), ([], []))
+        frame, findings = analysis.across_ranks(parts, own)
+        made[each] = Result(analysis, frame, (*lost, *findings))
     return made
+
+
+def _mapped_as(wanted: Asked) -> Asked:
+    """What a rank's share is known by: parameters at which the map does not look have their defaults."""
+    name, chosen = wanted
+    of_reduce = {each.name: each.default for each in get_analysis(name).parameters if each.of_reduce}
+    return name, tuple((each, of_reduce.get(each, value)) for each, value in chosen)
 
 
 def _map(
     wanted: Sequence[Asked], loaded: Loaded, options: Options, results: Mapping[str, pl.DataFrame], tasks: Tasks
-) -> tuple[dict[Asked, list[pl.DataFrame]], dict[Asked, list[Finding]]]:
-    """Each rank's share, by analysis; and by analysis the ranks that gave none."""
+) -> Maps:
+    """Each rank's share, by analysis, and the ranks that gave none."""
     ranks, own = loaded.ranks, by_rank(results)
     arguments = [
         (wanted, rank, tuple(traces), options, loaded.world_size, own(rank), tasks.columns)
@@ -95,4 +116,4 @@ def _map(
             finding = not_analyzed(rank, ranks[rank][0].info.path, names_lost, failures[affected[0]][rank])
             for each in affected:
                 lost[each].append(finding)
-    return parts, lost
+    return {each: (parts[each], lost[each]) for each in wanted}

@@ -19,7 +19,7 @@ from rankscope.ingest.discover import Found, find_traces
 from rankscope.ingest.kinds import DEVICE_KINDS
 from rankscope.ingest.runs import NAMELESS, KnownRun
 from rankscope.pipeline.diagnosis import attempt, diagnose
-from rankscope.pipeline.graph import levels, run_level
+from rankscope.pipeline.graph import Maps, levels, run_level
 from rankscope.pipeline.load import Loaded, load_run, place_of
 from rankscope.pipeline.tasks import Asked, Progress, Tasks, asked, of_rank
 from rankscope.results import Finding, Options, Parameters, Result, by_weight
@@ -130,6 +130,7 @@ class Run:
         self._had: frozenset[str] = frozenset()
         self._tasks = Tasks(executor, workers, progress)
         self._results: dict[Asked, Result] = {}
+        self._maps: Maps = {}
         self._diagnosed: list[Finding] | None = None
         self._lost: list[Finding] = []
 
@@ -270,7 +271,7 @@ class Run:
                 wanted |= dict.fromkeys(chosen[name] for name in level if name in chosen)
                 todo = [each for each in wanted if each not in self._results]
                 if todo:
-                    self._results |= run_level(todo, self.loaded, self._options, self._results, self._tasks)
+                    self._results |= run_level(todo, self.loaded, self._options, self._results, self._tasks, self._maps)
         return {name: self._results[each] for name, each in chosen.items()}
 
     def attempt(self, *names: str, parameters: Mapping[str, Parameters] | None = None) -> dict[str, Result]:

@@ -49,6 +49,7 @@ class Parameter:
             given).
         default: what holds where nothing is given; for a flag False.
         choices: the texts that may be given; empty for any.
+        of_reduce: whether ``across_ranks`` alone looks at it: what the ranks gave is kept then, for its other values.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Parameter:
     kind: Literal["text", "regex", "number", "flag"] = "text"
     default: Value = None
     choices: tuple[str, ...] = ()
+    of_reduce: bool = False
 
     @property
     def usage(self) -> str:
