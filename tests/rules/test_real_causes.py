@@ -2,8 +2,8 @@
 
 Gains are medians over steps of the faulty and the mended loop in turns, in the same job and not recorded; they have
 some noise, so a saving may lie 15 % below the gain that was measured. Where the job may go before others, as
-root's may, what the loops cost hangs on nobody else (real_job.py says how). Elsewhere a case of work is skipped, and
-says so, if a thread that had work to do was kept from it for more than a tenth of its time.
+root's may, what the loops cost hangs on nobody else (real_job.py says how). Elsewhere a case is skipped, and says
+so, if a thread that had work to do was kept from it for more than a tenth of its time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ BUSY = 1.1
 """What a thread may need of its own time where a gain of work is to be believed."""
 MOST = 1.5
 """What a saving, which is an upper bound, may be of the gain."""
-WORK = ("tiny", "precision")
 SHARED = "PYTEST_XDIST_WORKER" in os.environ
 """Whether other tests run beside these."""
 TRIES = 3
@@ -78,8 +77,7 @@ def findings(run: Path) -> list[Finding]:
     ],
 )
 def test_named_first_gone_after_mending_and_worth_what_it_says(runs: Path, case: str, mended: str, rule: str) -> None:
-    if case in WORK:
-        need_cores(runs, case)
+    need_cores(runs, case)
     first = findings(runs / case)[0]
     assert first.id == rule
     assert first.severity == "warning"
@@ -91,6 +89,7 @@ def test_named_first_gone_after_mending_and_worth_what_it_says(runs: Path, case:
 
 def test_imbalance_is_worth_what_sharing_gains(runs: Path) -> None:
     """60 and 180 ms: first comes that rank 1 is late; sharing its work gains half of what dropping does."""
+    need_cores(runs, "uneven")
     named = {each.id: each for each in findings(runs / "uneven")}
     assert named["straggler"].ranks == named["imbalance"].ranks == (1,)
     gain = gained(runs, "uneven-shared")
