@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.diagnosis.scoring import Case, misses, summary, table, table_by_set
+from benchmarks.diagnosis.scoring import Case, clean_by_steps, misses, summary, table, table_by_set
 
 TRACES = "RANKSCOPE_TRACES"
 
@@ -34,8 +34,8 @@ def main(arguments: Sequence[str] | None = ()) -> None:
     """Run the parts that are asked for; ``None``: those of the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.diagnosis", description=__doc__)
     parser.add_argument("parts", nargs="*", default=[], choices=["simulated", "perturbed", "jobs", []])
-    parser.add_argument("--seeds", default="2000:2150", help="simulated: from:to")
-    parser.add_argument("--clean", default="2000:2100", help="simulated: seeds run without their faults")
+    parser.add_argument("--seeds", default="3000:3200", help="simulated: from:to")
+    parser.add_argument("--clean", default="3000:3190", help="simulated: seeds run without their faults")
     parser.add_argument("--launches", type=int, default=6, help="jobs: how many torchrun launches")
     parser.add_argument(
         "--traces", default=os.environ.get(TRACES, ""), help=f"perturbed: where the real sets are ({TRACES})"
@@ -46,16 +46,23 @@ def main(arguments: Sequence[str] | None = ()) -> None:
     # Each needs what the others do not: torch, the real traces.
     from benchmarks.diagnosis.jobs import run_jobs
     from benchmarks.diagnosis.perturbed import run_sets
-    from benchmarks.diagnosis.simulated import run_seeds
+    from benchmarks.diagnosis.simulated import job_of, run_seeds
 
     wanted = given.parts or ["simulated", "perturbed", "jobs"]
     with tempfile.TemporaryDirectory() as temporary:
         if "simulated" in wanted:
+            faulty = _seeds(given.seeds)
+            # A seed that draws no fault is a clean run already.
+            clean = [seed for seed in _seeds(given.clean) if seed not in faulty or job_of(seed).faults]
             cases = [
-                *run_seeds(_seeds(given.seeds), given.keep, given.workers),
-                *run_seeds(_seeds(given.clean), given.keep, given.workers, clean=True),
+                *run_seeds(faulty, given.keep, given.workers),
+                *run_seeds(clean, given.keep, given.workers, clean=True),
             ]
             show("Simulated jobs", sorted(cases, key=lambda case: case.name))
+            print("\nBy how many steps it strikes, where it costs 5% or more:\n")
+            print("\n".join(table(cases, by=lambda done: done.when, least=0.05)))
+            print("\nClean runs:\n")
+            print("\n".join(clean_by_steps(cases)))
         if "perturbed" in wanted and given.traces:
             cases = [*run_sets(Path(given.traces), given.keep or Path(temporary), given.workers)]
             show("Perturbed real traces", sorted(cases, key=lambda case: case.name))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import polars as pl
 
@@ -23,12 +23,14 @@ class Done:
         causes: the verdicts that fit.
         cost: what it costs, as a share of an undisturbed step.
         kind: what to list it under.
+        when: in how many of the recorded steps: `2 of 6 steps`.
     """
 
     ranks: frozenset[int]
     causes: tuple[str, ...]
     cost: float
     kind: str
+    when: str = ""
 
 
 @dataclass(frozen=True)
@@ -42,14 +44,14 @@ class Said:
 
 @dataclass(frozen=True)
 class Case:
-    """A job, what was done to it and what was said of it, the weightiest first."""
+    """A job, what was done to it and what was said of it, the weightiest first; `steps`: how many were recorded."""
 
     name: str
     done: tuple[Done, ...]
     said: tuple[Said, ...]
     note: str = ""
     seconds: float = 0.0
-    extra: dict[str, float] = field(default_factory=dict)
+    steps: int = 0
 
 
 def said_of(stragglers: pl.DataFrame, findings: Sequence[Finding]) -> tuple[Said, ...]:
@@ -108,6 +110,16 @@ def table_by_set(cases: Sequence[Case], least: float = 0.05) -> list[str]:
         "|---|---|---|---|",
         *(f"| {n} | {len(each)} | {_share(each, 'rank')} | {_share(each, 'cause')} |" for n, each in rows.items()),
     ]
+
+
+def clean_by_steps(cases: Sequence[Case]) -> list[str]:
+    """Lines of Markdown: clean runs by their number of steps, and how many have an accusation."""
+    lines = ["| steps | clean runs | with an accusation |", "|---|---|---|"]
+    for steps in sorted({case.steps for case in cases}):
+        clean = [case for case in cases if case.steps == steps and not case.done]
+        if clean:
+            lines.append(f"| {steps} | {len(clean)} | {sum(bool(case.said) for case in clean)} |")
+    return lines
 
 
 def summary(cases: Sequence[Case], least: float = 0.05) -> list[str]:

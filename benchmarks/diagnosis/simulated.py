@@ -51,7 +51,7 @@ def job_of(seed: int, *, clean: bool = False) -> Job:
     )
     job = Job(
         ranks=ranks,
-        steps=draw.choice([4, 6]),
+        steps=draw.choice([4, 6, 10]),
         mesh=mesh,
         seed=seed,
         layers=draw.choice([1, 2, 4] if ranks <= 32 else [1, 2]),
@@ -135,7 +135,8 @@ def done_to(job: Job, truth: Truth) -> tuple[Done, ...]:
         in_steps = job.steps if fault.steps is None else len(fault.steps)
         kind = f"{fault.kind}, {fault.style}" if fault.kind in ("slow_host", "memory") else fault.kind
         ranks = frozenset(np.flatnonzero(hit).tolist())
-        found.append(Done(ranks, (fault.kind,), cost * job.steps / in_steps / clean, kind))
+        when = f"{in_steps:2d} of {job.steps:2d} steps"
+        found.append(Done(ranks, (fault.kind,), cost * job.steps / in_steps / clean, kind, when))
     return tuple(found)
 
 
@@ -163,6 +164,7 @@ def case_of(seed: int, keep: Path | None = None, *, clean: bool = False) -> Case
         said,
         f"{sizes} {faults}",
         time.process_time() - begun,
+        job.steps,
     )
 
 

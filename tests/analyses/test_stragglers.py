@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from tests.kineto import op, step, write_ranks
 
 import rankscope
 from rankscope.analyses import get_analysis, stragglers
@@ -259,3 +260,49 @@ def test_nobody_to_compare_with(tmp_path: Path) -> None:
     row = run.stragglers().row(0, named=True)
     assert {key: value for key, value in row.items() if value is not None} == {"rank": 0}
     assert run.collectives()["wait_ns"].null_count() == run.collectives().height
+
+
+def test_the_others_wait_for_the_rank_that_is_accused(tmp_path: Path) -> None:
+    # Rank 9 is in the second stage: the first, whose gradients come through it, is late to more collectives.
+    fault = Fault("data_loading", ranks=(9,), magnitude=0.1)
+    job = Job(ranks=16, mesh={"dp": 4, "tp": 2, "pp": 2}, steps=3, layers=2, faults=(fault,))
+    simulate(tmp_path, job, costs=False)
+    run = rankscope.open(tmp_path, executor="serial")
+    found = run.stragglers()
+    assert (worst(found)["rank"], worst(found)["cause"]) == (9, "data_loading")
+    assert [each.ranks for each in run.findings if each.id == "straggler"] == [(9,)]
+    # Nobody else is waited for by a fifth as much.
+    waited = sorted(found["waited_ns"])
+    assert 5 * waited[-2] < waited[-1]
+    # Step by step it is the same, and adds up to it.
+    steps = run.stragglers(by="step")
+    assert steps.height == sum(found["steps"])
+    assert dict(steps.group_by("rank").agg(pl.col("waited_ns").sum()).rows()) == dict(
+        found.select("rank", "waited_ns").rows()
+    )
+    accused = steps.filter(pl.col("cause").is_not_null())
+    assert accused.select("rank", "step", "cause").rows() == [(9, step, "data_loading") for step in (10, 11, 12)]
+    most = steps.group_by("step").agg(pl.col("rank").sort_by("waited_ns").last())
+    assert set(most["rank"]) == {9}
+
+
+@pytest.mark.parametrize(("rank", "accused"), [(2, [2]), (3, [])])
+def test_half_of_the_ranks_missing(tmp_path: Path, rank: int, accused: list[int]) -> None:
+    # Of a rank without a file nothing can be said, nor is another accused in its place.
+    fault = Fault("slow_device", ranks=(rank,), magnitude=0.2)
+    recording = Recording(missing=(1, 3, 5, 7))
+    simulate(tmp_path, Job(ranks=8, steps=3, layers=2, seed=5, faults=(fault,), recording=recording), costs=False)
+    run = rankscope.open(tmp_path, executor="serial")
+    found = run.stragglers()
+    assert found["rank"].to_list() == [0, 2, 4, 6]
+    assert found.filter(pl.col("cause").is_not_null())["rank"].to_list() == accused
+    said = {finding.id: finding.ranks for finding in run.findings}
+    assert (said["missing-ranks"], said["incomplete-groups"]) == ((1, 3, 5, 7), (0, 2, 4, 6))
+
+
+def test_without_collectives_nothing_is_compared(tmp_path: Path) -> None:
+    write_ranks(tmp_path, {rank: [step(10, 0, 990), op("aten::mm", 10, 100 + 50 * rank)] for rank in (0, 1)})
+    run = rankscope.open(tmp_path, executor="serial")
+    assert run.stragglers().drop("rank").null_count().row(0) == (2,) * 10
+    headline = run.analyze("stragglers")["stragglers"].headline
+    assert headline is not None and "No collective was matched" in headline.text

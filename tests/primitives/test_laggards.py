@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankscope.primitives.laggards import Pairs, excesses, laggards
+from rankscope.primitives.laggards import laggards
+from rankscope.primitives.peers import excesses, medians
+from rankscope.primitives.recurrent import Pairs
 
 STEP = 10_000_000.0
 
@@ -48,6 +50,14 @@ def test_excess_is_that_over_the_median_of_the_others(ranks: int, steps: int, se
             else:
                 # The median of two is between them, to the nanosecond below.
                 assert abs(found[r, s] - (int(value[r, s]) - statistics.median(others))) <= 0.5
+
+
+def test_medians_of_what_is_known() -> None:
+    draw = np.random.default_rng(1)
+    for shape in ((1, 1), (2, 5), (7, 4), (8, 3)):
+        values = draw.normal(size=shape)
+        values[1:][draw.random((shape[0] - 1, shape[1])) < 0.4] = np.nan
+        np.testing.assert_array_equal(medians(values), np.nanmedian(values, axis=0))
 
 
 def test_chance_alone_accuses_nobody() -> None:
@@ -134,7 +144,9 @@ def hiccups(seed: int, late: dict[int, int], places: int = 3) -> tuple[np.ndarra
     most = np.stack([(np.minimum(place[:, a], place[:, b]) - usual).max(axis=1) for a, b in two], axis=1)
     hiccup = np.stack([(np.maximum(place[:, a], place[:, b]) - usual).max(axis=1) for a, b in two], axis=1)
     known = np.ones(shared.shape, dtype=np.bool_)
-    return place.sum(axis=2).astype(np.int64), Pairs(shared, most.astype(int), hiccup.astype(int), known, two)
+    return place.sum(axis=2).astype(np.int64), Pairs(
+        shared, most.astype(int), hiccup.astype(int), np.zeros_like(shared), known, two
+    )
 
 
 def found_in(own: np.ndarray, pairs: Pairs | None):  # type: ignore[type-arg,no-untyped-def]
@@ -156,3 +168,42 @@ def test_what_recurs_is_found_among_hiccups_as_large() -> None:
     blind = [found_in(hiccups(seed, dict.fromkeys(range(4), 900_000))[0], None) for seed in seeds]
     assert sum(bool(found) for found in blind) < 10
     assert not any(found_in(*hiccups(seed, {})) for seed in range(100, 160))
+
+
+def hosts(excess: int, waited: int) -> Pairs:
+    """Of 8 hosts over 4 steps what recurs, 2 ms and a tenth of it; rank 5's is more; all wait for their devices."""
+    two = np.array([(a, b) for a in range(4) for b in range(a + 1, 4)])
+    recurring = 2_000_000 + np.random.default_rng(3).normal(0, 50_000, (8, len(two))).astype(np.int64)
+    recurring[5] += excess
+    none = np.zeros_like(recurring)
+    return Pairs(recurring, none, none, none + waited, np.ones(none.shape, dtype=np.bool_), two)
+
+
+def test_a_device_that_is_behind_by_chance_needs_a_host_that_is_slow() -> None:
+    value = chance(0, 8, 4)
+    value[5] += 2_000_000
+    known = np.ones(value.shape, dtype=np.bool_)
+
+    def rows(host_pairs: Pairs) -> list[int]:
+        # All of it is time in which the device was idle.
+        parts = {"own": value, "host": value - 6_000_000}
+        return [
+            each.row for each in laggards(parts, known, known, np.zeros(8, dtype=np.int64), STEP, host_pairs=host_pairs)
+        ]
+
+    # The hosts run ahead: the one that fell behind stays so, but is no slower than the others.
+    assert rows(hosts(0, waited=0)) == []
+    assert rows(hosts(800_000, waited=0)) == [5]
+    # They wait for their devices in every step, and begin each anew.
+    assert rows(hosts(0, waited=500_000)) == [5]
+
+
+def test_two_that_are_late_at_once_do_not_hide_each_other() -> None:
+    # Of four ranks one is late in the first step most of all, the other in all of them.
+    own = 8_000_000 + np.array(
+        [[3_000_000, 3_100_000, 5_000_000], [0, 10_000, 0], [6_000_000, 120_000, 0], [0, 0, 9_000]]
+    )
+    assert 0 in [each.row for each in find(own)]
+    # Nor is anybody accused where one was late once.
+    own[0] = [5_000, 0, 0]
+    assert find(own) == []

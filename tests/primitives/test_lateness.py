@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankscope.primitives.intervals import IntervalSet
-from rankscope.primitives.lateness import arrivals, median_of_others, pass_on, union_by
+from rankscope.primitives.lateness import arrivals, median_of_others, union_by
 
 
 @given(st.lists(st.lists(st.integers(-(10**12), 10**12), min_size=1, max_size=6), min_size=1, max_size=8))
@@ -40,18 +40,3 @@ def test_who_came_last() -> None:
     assert found.second_ns.tolist() == [20, 3]
     assert found.last_ns.tolist() == [50, 7]
     assert found.late.tolist() == [-25, 35, -10, 4, -4]
-
-
-def test_blame_passes_to_whom_the_last_one_waited_for() -> None:
-    # Ranks 0 and 1 are a group (event 0): 1 comes 90 late. Then 0 is late to its group with 2 (event 1).
-    event, rank = np.array([0, 0, 1, 1]), np.array([0, 1, 0, 2])
-    arrival, begin = np.array([10, 100, 120, 30]), np.array([0, 0, 0, 0])
-    found = arrivals(event, arrival)
-    none = np.full(2, -1)
-    assert rank[pass_on(event, rank, begin, arrival, found, np.array([False, False]), none)].tolist() == [1, 0]
-    assert rank[pass_on(event, rank, begin, arrival, found, np.array([False, True]), none)].tolist() == [1, 1]
-    # Late to event 1 only because it was late to event 0 already: but it was not the last there.
-    assert rank[pass_on(event, rank, begin, arrival, found, np.array([False, False]), np.array([-1, 0]))].tolist() == [
-        1,
-        0,
-    ]

@@ -25,7 +25,15 @@ def common(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> int:
     (row,) = recurring(at, code, at, bounds).rows()
     assert len(row) == len(COLUMNS)
     assert row[:4] == (0, 1, sum(ns for _, ns in one), sum(ns for _, ns in other))
-    return int(row[4])
+    assert row[4] == 0  # all of it is own time
+    return int(row[5])
+
+
+def test_what_is_not_own_time_was_waited() -> None:
+    # Of 50 and 60 ns the rank waited 7 and 20.
+    bounds = Bounds(*(np.array(each) for each in ([0, 1], [0, 50], [0, 43], [50, 110], [43, 83])))
+    (row,) = recurring(np.array([20, 70]), np.array([1, 1]), np.array([20, 63]), bounds).rows(named=True)
+    assert (row["elapsed_ns"], row["other_elapsed_ns"], row["waited_ns"]) == (50, 60, 7)
 
 
 @settings(deadline=None)

@@ -45,6 +45,17 @@ def test_a_group_without_any_like_is_held_against_its_other_steps() -> None:
     assert slow_links(collectives({"a": [1_000_000, 2_000_000, 3_000_000, 1_500_000, 2_500_000]}), STEP) == []
 
 
+def test_one_of_two_in_some_steps() -> None:
+    # The other group and its own other steps say what is usual.
+    slow = [1_000_000, 2_000_000, 2_100_000, 1_000_000]
+    (found,) = slow_links(collectives({"a": [1_000_000, 1_010_000, 990_000, 1_000_000], "b": slow}), STEP)
+    assert (found.group, found.steps, found.groups, found.excess_ns) == ("b", (1, 2), 1, 2_100_000)
+    # Both in the same steps, or once alone: nobody is the odd one.
+    assert slow_links(collectives({"a": slow, "b": slow}), STEP) == []
+    once = [1_000_000, 2_000_000, 990_000, 1_010_000]
+    assert slow_links(collectives({"a": once[2:] * 2, "b": once}), STEP) == []
+
+
 def test_alike_or_unknown() -> None:
     usual = [1_000_000, 1_010_000, 990_000, 1_000_000]
     assert slow_links(collectives({"a": usual, "b": usual[::-1], "c": usual}), STEP) == []

@@ -4,7 +4,8 @@ One row per rank. A collective cannot finish before its last rank has come. On a
 lateness is its arrival less the median of the *other* ranks' arrivals; below the clocks' residual it is nothing.
 `lateness_ns` is the worst of each step, averaged over the steps. `waited_ns` is the time in which others waited for
 this rank: the union, step by step, of the waits it causes, for sums over overlapping collectives would count the same
-time twice. A rank that came late because it waited in another group passes the blame on.
+time twice. A rank that came late because it waited in another group, or for the stage before it, passes the blame on;
+of several stages that meet only those of the last one's are compared, for their programs come at different times.
 
 Who is to blame is told by own time, step by step, from the last collective of one step to that of the next:
 
@@ -15,9 +16,11 @@ a step, but whoever waits has its device in a communication kernel and nothing e
 has no excess. A rank is named if its excess, or that of a part of its time, exceeds what the others show by chance:
 lastingly (its mean, in standard errors) or in some steps (so often as chance would not have it); its findings say so.
 Hosts stumble, now here, now there: what a rank spends at the same place of its program in two steps is also held
-against its peers by itself (Σ over places of the lesser of the two). `saving_ns` is what a step gains at most if it
-took no longer than the slowest of the others; more work is shared out evenly, so of n ranks it gains (n − 1) / n. Ranks
-that fill a slice of the mesh or a host alike are one finding. A rank without peers is not judged.
+against its peers by itself (Σ over places of the lesser of the two). Where hosts run ahead of their devices and never
+wait for them, one falls behind by chance and stays so: it is named only if its host itself takes longer. `saving_ns` is
+what a step gains at most if it took no longer than the slowest of the others; more work is shared out evenly, so of n
+ranks it gains (n − 1) / n. Ranks that fill a slice of the mesh or a host alike are one finding. A rank without peers is
+not judged.
 
 The cause is the part of its late steps that exceeds the peers':
 
@@ -37,17 +40,18 @@ by design; in own time they are communication like any other.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import polars as pl
 
 from rankscope.primitives.blame import Blamed, Standing, slices_of
 from rankscope.primitives.causes import CAUSES, Cause
-from rankscope.primitives.clocks import base_times, with_arrivals
+from rankscope.primitives.clocks import base_times
 from rankscope.primitives.communicators import POINT_TO_POINT, ranks_of
+from rankscope.primitives.culprits import culprits, on_one_clock
 from rankscope.primitives.intervals import Int64
-from rankscope.primitives.lateness import arrivals, excess, measures, pass_on
+from rankscope.primitives.lateness import measures
 from rankscope.primitives.mesh import Mesh, mesh_of
 from rankscope.primitives.owntime import WAITING, own_times, roles
 from rankscope.primitives.recurrence import COLUMNS as RECURRING
@@ -57,17 +61,16 @@ from rankscope.primitives.stretches import (
     ENDED,
     PARTS,
     STARTED,
-    began_by,
     parts_until,
     previous,
     step_work,
-    with_stretches,
 )
-from rankscope.results import Analysis, Column, Evidence, Finding, Headline, Inputs, Tables, by_window
+from rankscope.results import Analysis, Column, Evidence, Finding, Headline, Inputs, Parameter, Tables, by_window
 from rankscope.rundir.plurals import plural
 
 COLUMNS = (
     Column("rank", "", "the rank"),
+    Column("step", "", "the step; null unless `--by step`, where what is over steps is of this one"),
     Column("lateness_ns", "ns", "how late it came at worst in a step, mean over steps"),
     Column("waited_ns", "ns", "time in which others waited for it, over all steps"),
     Column("last_share", "ratio", "of its collectives, those where it came last by more than the residual"),
@@ -79,6 +82,11 @@ COLUMNS = (
     Column("saving_ns", "ns", "what a step would gain at most if it took no longer than the slowest of the others"),
 )
 
+_TYPES: dict[str, pl.DataType] = {
+    **{column.name: pl.Int64() for column in COLUMNS},
+    **dict.fromkeys(("cause", "evidence"), pl.String()),
+    "last_share": pl.Float64(),
+}
 _WORK = ("work_ns", "pieces", "size")
 _MAPPED = {
     "rank": pl.Int64, "window": pl.Int64, "match": pl.Int64, "previous": pl.Int64, "step": pl.Int64,
@@ -157,39 +165,30 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     ranks = sorted({info.rank for info in inputs.traces if info.rank is not None})
     mapped = pl.concat([part.select(pl.col(n).cast(t) for n, t in _MAPPED.items()) for part in parts if part.width])
     stretches = mapped.filter(pl.col("match").is_not_null())
-    cut = _cut(inputs)
-    rows = _on_one_clock(stretches, inputs)
+    clock = inputs.results["clock"].select("rank", "offset_ns", "drift_ppm", "at_ns", "residual_ns", "component")
+    rows = on_one_clock(stretches, clock, base_times(inputs.traces))
     if rows.is_empty():
         return _quiet(ranks), []
-    event, arrival = rows["event"].to_numpy(), rows["arrival_ns"].to_numpy()
-    found = arrivals(event, arrival)
-    residual = rows["residual_ns"].to_numpy()
-    late = np.where(found.late > residual, found.late, 0)
-    more = excess(event, {name: rows[name].to_numpy() for name in ("communication", "compute")})
-    inherits = (2 * more["communication"] > found.late)[found.last] & (late[found.last] > 0)
-    rank = rows["rank"].to_numpy()
-    carries = ~inherits & (2 * more["compute"] > found.late)[found.last] & (late[found.last] > 0)
-    carried = np.where(carries, began_by(rows)[found.last], -1)
-    behind = pass_on(event, rank, rows["begin_ns"].to_numpy(), arrival, found, inherits, carried)
-    blamed = np.where(late[found.last] > 0, rank[behind], -1)
-    table = measures(ranks, rows, found, late, blamed, _communicators(rows, inputs))
+    cut = _cut(inputs)
     work = mapped.filter(pl.col("work").is_not_null()).select("rank", "window", "step", "work", *_WORK)
     again = mapped.filter(pl.col("other").is_not_null()).select("rank", "window", "of_host", *RECURRING)
     mesh = _mesh(inputs)
     stretches, work, again = (
         each.join(cut, on=["rank", "window"], how="anti", maintain_order="left") for each in (stretches, work, again)
     )
-    if stretches.is_empty():
-        return table.select(column.name for column in COLUMNS), _not_judged(cut)
-    standing = _standing(stretches, work, again, mesh, inputs)
-    verdicts = standing.blamed()
-    links = slow_links(inputs.results["collectives"], standing.step_ns)
+    role = _roles(mesh, inputs)
+    standing = _standing(stretches, work, again, role, inputs) if stretches.height else None
+    table, by_step = measures(ranks, culprits(rows, role, inputs.results["collectives"], standing))
+    verdicts = standing.blamed() if standing is not None else []
     table = _with_causes(table, verdicts)
-    sliced = standing.by_slice(verdicts, slices_of(mesh))
-    return (
-        table.select(column.name for column in COLUMNS),
-        [*_findings(sliced, table), *_slow_networks(links, max(standing.steps.size, 1)), *_not_judged(cut)],
-    )
+    findings = _not_judged(cut)
+    if standing is not None:
+        links = slow_links(inputs.results["collectives"], standing.step_ns)
+        sliced = standing.by_slice(verdicts, slices_of(mesh))
+        findings = [*_findings(sliced, table), *_slow_networks(links, max(standing.steps.size, 1)), *findings]
+    if inputs.parameters.get("by") == "step":
+        table = _with_steps(by_step, standing, verdicts) if standing is not None else by_step
+    return _complete(table), findings
 
 
 def _cut(inputs: Inputs) -> pl.DataFrame:
@@ -207,7 +206,9 @@ def _not_judged(cut: pl.DataFrame) -> list[Finding]:
     return [Finding(id="not-judged", severity="info", title=title, ranks=ranks)]
 
 
-def _standing(stretches: pl.DataFrame, work: pl.DataFrame, again: pl.DataFrame, mesh: Mesh, inputs: Inputs) -> Standing:
+def _standing(
+    stretches: pl.DataFrame, work: pl.DataFrame, again: pl.DataFrame, role: Mapping[int, int], inputs: Inputs
+) -> Standing:
     """The ranks' own times, step by step."""
     collectives = inputs.results["collectives"]
     groups = collectives.select("match", "group", "group_ranks").drop_nulls("match").unique("match")
@@ -218,9 +219,13 @@ def _standing(stretches: pl.DataFrame, work: pl.DataFrame, again: pl.DataFrame, 
         rows = rows.with_columns(pl.lit(0, pl.Int64).alias("step"))
     rows = rows.with_columns((pl.col("ranks") == pl.col("ranks").max().over("group", "group_ranks")).alias("whole"))
     ended = rows.with_columns(pl.col(name).alias(part) for part, name in zip(PARTS, ENDED, strict=True))
+    return Standing(own_times(ended), work, again, role, on_host=bool(stretches["on_host"].all()))
+
+
+def _roles(mesh: Mesh, inputs: Inputs) -> dict[int, int]:
+    """Which program each rank runs."""
     stage = mesh.frame.filter(pl.col("dimension") == mesh.pipeline) if mesh.pipeline else mesh.frame.clear()
-    stages = dict(stage.select("rank", "coordinate").iter_rows())
-    return Standing(own_times(ended), work, again, roles(collectives, stages), on_host=bool(stretches["on_host"].all()))
+    return roles(inputs.results["collectives"], dict(stage.select("rank", "coordinate").iter_rows()))
 
 
 def _mesh(inputs: Inputs) -> Mesh:
@@ -229,50 +234,31 @@ def _mesh(inputs: Inputs) -> Mesh:
     return mesh_of(inputs.traces, named)
 
 
-def _on_one_clock(stretches: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
-    """Matched collectives of two ranks and more, with arrivals on the common clock."""
-    clock = inputs.results["clock"].select("rank", "offset_ns", "drift_ppm", "at_ns", "residual_ns", "component")
-    rows = (
-        with_arrivals(stretches, clock, base_times(inputs.traces))
-        # A launchless kernel has no step: that of the same collective on other ranks is its own.
-        .with_columns(
-            pl.col("step").max().over("match").alias("event_step"),
-            pl.max_horizontal("residual_ns", pl.col("residual_ns").median().over("match").cast(pl.Int64)),
-        )
-        .filter((pl.col("rank").n_unique().over("match") > 1) & (pl.len().over("match", "rank") == 1))
-    )
-    known = rows["event_step"].drop_nulls().len() > 0
-    rows = rows.filter(pl.col("event_step").is_not_null()) if known else rows.with_columns(event_step=pl.lit(0))
-    rows = with_stretches(rows)
-    # What came before the first collective of a group is not recorded alike on all ranks.
-    settled = rows.filter(pl.col("began_by") >= 0)
-    rows = settled if settled.height else rows
-    return rows.with_columns(
-        (pl.col("match").rank("dense").cast(pl.Int64) - 1).alias("event"),
-        (pl.col("event_step").rank("dense").cast(pl.Int64) - 1).alias("step_index"),
-    )
-
-
-def _communicators(rows: pl.DataFrame, inputs: Inputs) -> Int64:
-    """A number for each event's group."""
-    groups = inputs.results["collectives"].select("match", "group", "group_ranks").drop_nulls("match").unique("match")
-    codes = rows.select("event", "match").unique("event").join(groups, on="match", how="left").sort("event")
-    found: Int64 = (
-        (codes.select(pl.struct("group", "group_ranks").rank("dense").cast(pl.Int64) - 1)).to_series().to_numpy()
-    )
-    return found
-
-
 def _quiet(ranks: Sequence[int]) -> pl.DataFrame:
     """Nothing to compare: every rank with nulls."""
-    numbers = dict.fromkeys(("lateness_ns", "waited_ns", "steps", "late_steps", "cause_ns", "saving_ns"), pl.Int64)
-    schema = {
-        column.name: numbers.get(column.name, pl.Float64 if column.unit == "ratio" else pl.String)
-        for column in COLUMNS[1:]
-    }
-    return pl.DataFrame({"rank": pl.Series(ranks, dtype=pl.Int64)}).with_columns(
-        pl.lit(None, dtype).alias(name) for name, dtype in schema.items()
+    return _complete(pl.DataFrame({"rank": pl.Series(ranks, dtype=pl.Int64)}))
+
+
+def _complete(table: pl.DataFrame) -> pl.DataFrame:
+    """All columns in order; null what it has not."""
+    missing = (pl.lit(None, _TYPES[column.name]).alias(column.name) for column in COLUMNS)
+    return table.with_columns(each for each in missing if each.meta.output_name() not in table.columns).select(
+        column.name for column in COLUMNS
     )
+
+
+def _with_steps(by_step: pl.DataFrame, standing: Standing, verdicts: Sequence[Blamed]) -> pl.DataFrame:
+    """Each rank in each step; causes in the steps in which it stands out."""
+    schema = {"rank": pl.Int64, "step": pl.Int64, "cause": pl.String, "cause_ns": pl.Int64, "evidence": pl.String}
+    late: list[tuple[int, int, str, int, str]] = []
+    for each in verdicts:
+        row, share, why = int(np.searchsorted(standing.ranks, each.ranks[0])), each.cause.share, each.cause
+        for column in np.flatnonzero(standing.accused[row]):
+            taken = standing.excess[row, column]
+            told = round(taken * share) if np.isfinite(taken) else 0
+            late.append((each.ranks[0], int(standing.steps[column]), why.cause, told, why.evidence))
+    found = pl.DataFrame(late, schema=schema, orient="row")
+    return by_step.join(found, on=["rank", "step"], how="left", maintain_order="left")
 
 
 def _with_causes(table: pl.DataFrame, verdicts: Sequence[Blamed]) -> pl.DataFrame:
@@ -368,6 +354,8 @@ def headline(frame: pl.DataFrame) -> Headline | None:
         return None  # one rank alone holds nobody up
     if not frame["waited_ns"].drop_nulls().len():
         return Headline.of("No collective was matched across ranks: there is nothing to compare them by.")
+    if frame["step"].null_count() < frame.height:
+        return None  # by step there are several answers
     accused = frame.filter(pl.col("cause").is_not_null()).sort(
         "waited_ns", "saving_ns", "rank", descending=[True, True, False], nulls_last=True
     )
@@ -399,5 +387,6 @@ analysis = Analysis(
         "annotations": ("start_ns", "end_ns", "name", "pid", "tid", "on_device", "step"),
     },
     requires=("collectives", "clock"),
+    parameters=(Parameter("by", "what tells rows apart", default="rank", choices=("rank", "step")),),
     headline=headline,
 )

@@ -273,9 +273,9 @@ class Run:
                     self._results |= run_level(todo, self.loaded, self._options, self._results, self._tasks)
         return {name: self._results[each] for name, each in chosen.items()}
 
-    def attempt(self, *names: str) -> dict[str, Result]:
+    def attempt(self, *names: str, parameters: Mapping[str, Parameters] | None = None) -> dict[str, Result]:
         """The results of those analyses that can be made of these traces; why others cannot is among the findings."""
-        results, lost = attempt(names, self.analyze)
+        results, lost = attempt(names, lambda *each: self.analyze(*each, parameters=parameters))
         self._lost += [finding for finding in lost if finding not in self._lost]
         return results
 

@@ -10,10 +10,12 @@ import polars as pl
 
 from rankscope.primitives.causes import Cause, cause_of, work_beside
 from rankscope.primitives.intervals import Int64
-from rankscope.primitives.laggards import OWN as WHOLE
-from rankscope.primitives.laggards import Bool, Float, Laggard, Pairs, excesses, laggards
+from rankscope.primitives.laggards import laggards
 from rankscope.primitives.mesh import Mesh
 from rankscope.primitives.owntime import OWN
+from rankscope.primitives.peers import OWN as WHOLE
+from rankscope.primitives.peers import Bool, Float, Laggard, excesses
+from rankscope.primitives.recurrent import Pairs
 from rankscope.primitives.stretches import PARTS
 
 # What is looked at by itself: on a device what is regular, on the host the whole of it and the time without any record.
@@ -141,6 +143,9 @@ class Standing:
             self.late = sorted([*self.late, *self._without_peers(whole)], key=lambda each: -each.weight)
         self.out: Bool = np.zeros(self.ranks.size, dtype=np.bool_)
         self.out[[each.row for each in self.late]] = True
+        self.accused: Bool = np.zeros(self.known.shape, dtype=np.bool_)
+        for each in self.late:
+            self.accused[each.row] = each.late
         self.excess: Float = self._excess(own_time)
         for each in self.late:
             if each.row in self._slow:
@@ -228,7 +233,8 @@ class Standing:
             value[row, column.reshape(-1)] = each[name].to_numpy()
             return value
 
-        return Pairs(placed("recurring_ns"), placed("most_ns"), placed("hiccup_ns"), known, pairs)
+        waited = placed("waited_ns")
+        return Pairs(placed("recurring_ns"), placed("most_ns"), placed("hiccup_ns"), waited, known, pairs)
 
     def _work(self, work: pl.DataFrame) -> dict[str, Int64]:
         """What each step launched: as work, at the pace that is usual for each piece, and how much longer it took."""

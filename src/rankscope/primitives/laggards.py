@@ -19,16 +19,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from rankscope.primitives.intervals import Int64
-from rankscope.primitives.lateness import median_of_others
-
-Float = npt.NDArray[np.float64]
-Bool = npt.NDArray[np.bool_]
+from rankscope.primitives.peers import (
+    LEAST_PASSING,
+    OWN,
+    RECURRING,
+    SHARE,
+    Bool,
+    Float,
+    Laggard,
+    centre_and_spread,
+    excesses,
+)
+from rankscope.primitives.recurrent import Pairs, of_its_host, recurs
 
 LASTING = 5.0  # standard errors
 PASSING = 6.0  # times chance
@@ -36,7 +42,6 @@ TWICE = 2  # steps at least, of what a host does: in a single one it is a hiccup
 BY_CHANCE = 0.001  # cases expected among all ranks
 TAIL = 1.5  # measured hiccups of hosts fall off so
 LEAST = 0.01  # of a step: less is not worth a word
-LEAST_PASSING = 0.03  # of a step, in each of its late steps
 FLOOR = {
     "compute": 0.001,
     "copies": 0.001,
@@ -45,108 +50,13 @@ FLOOR = {
     "pace": 0.001,
 }  # of a step: chance is not taken for less
 FLOOR_HOST = 0.004
-SHARE = 0.5  # of a part's excess must be left in the own time as a whole
 FEW = 8  # values of others: with fewer, chance is not known from them, and is taken for more
 FLOOR_FEW = 0.01  # of a step
 FLOOR_HOSTS = 0.03  # where the hosts compute
 CONSISTENT = 0.06  # of a step, in every step (on hosts that compute by as much more as their floor is)
 BEYOND, BEYOND_FEW = 1.5, 2.0  # times chance, in every one of three steps or more, or of two
 CANDIDATES = 3
-MANY = 6  # steps, with which a few odd ones need not count
-RECURS, RECURS_PASSING = 5.0, 8.0  # times chance
-IDLE = ("host", "data_loading")
-OF_HOST = 0.4  # of what a device was idle longer must recur on its host, or
-OF_HOST_CHANCE = 2.5  # times what recurs on the others' by chance
-FEW_STEPS = 3
-RECURS_FEW = 4  # ranks to learn chance from
-RECURS_FLOOR = 0.004  # of a step
-OWN = "own"
-RECURRING = "recurring"
-
-
-@dataclass(frozen=True)
-class Pairs:
-    """The own time that recurs in each two steps (`recurrence`).
-
-    Attributes:
-        recurring: (ranks, pairs) ns.
-        most: of it, the most at one place of the program beyond what is usual there.
-        hiccup: the same in either of the two steps.
-        known: where it is known.
-        steps: (pairs, 2), which two.
-    """
-
-    recurring: Int64
-    most: Int64
-    hiccup: Int64
-    known: Bool
-    steps: Int64
-
-    def by_chance(self, out: Bool) -> float:
-        """What may come at one place of a rank in two steps by chance, ns: about the greatest hiccup of the others.
-
-        A hiccup of which there are k among all ranks, steps and places falls on one place twice about k² / (2 n p)
-        times, with n ranks and p places: of few ranks the greatest, of many a later one is what makes that unlikely.
-        """
-        greatest = np.where(self.known, self.hiccup, 0)[~out].max(axis=1, initial=0)
-        place = max(int(np.sqrt(greatest.size / 20)), 1)
-        return float(np.sort(greatest)[-place]) if greatest.size >= place else 0.0
-
-
-@dataclass(frozen=True)
-class Laggard:
-    """A rank whose own time stands out.
-
-    Attributes:
-        row: its row.
-        part: the part of its time that stands out most.
-        late: by step, where it does.
-        lasting: whether it does all the time.
-        excess: by step, its own time less its peers' median, ns; nan where not compared.
-        score: how many times chance, or standard errors, it stands out by.
-        recurring_ns: what recurs of it in a step, where that told; its hiccups and the others' are not in it.
-    """
-
-    row: int
-    part: str
-    late: Bool
-    lasting: bool
-    excess: Float
-    score: float
-    recurring_ns: float = 0.0
-
-    @property
-    def weight(self) -> float:
-        """What it takes in its late steps, ns in all."""
-        taken = float(np.nansum(np.where(self.late, self.excess, 0.0)))
-        return max(taken, self.recurring_ns * int(self.late.sum()))
-
-
-def excesses(value: Int64, known: Bool, role: Int64, without: Bool) -> Float:
-    """By rank and step, what it took less the median of the peers; nan where there is nothing to compare.
-
-    Args:
-        value: (ranks, steps) ns.
-        known: where it was measured.
-        role: of each rank, from 0.
-        without: ranks that are no standard for others.
-    """
-    steps = value.shape[1]
-    found = np.full(value.shape, np.nan)
-    code = role[:, None] * steps + np.arange(steps)
-    standard = known & ~without[:, None]
-    if standard.any():
-        event, taken = code[standard], value[standard]
-        alone = np.bincount(event)[event] < 2
-        found[standard] = np.where(alone, np.nan, taken - median_of_others(event, taken))
-    for row in np.flatnonzero(without):
-        alike = np.flatnonzero(role == role[row])
-        peers = standard[alike]
-        there = known[row] & peers.any(axis=0)
-        if there.any():
-            held = np.where(peers[:, there], value[alike][:, there].astype(np.float64), np.nan)
-            found[row, there] = value[row, there] - np.nanmedian(held, axis=0)
-    return found
+OTHERS = 3  # ranks, of which one can be left out; and steps, to judge by those that are left
 
 
 def laggards(
@@ -248,101 +158,43 @@ def _test(
         if late.any():
             found.append(Laggard(row, name, late, lasting, own, score))
     for each in (pairs, host_pairs):
-        if each is not None and (again := _recurs(each, role, out, row, own, step_ns, few)) is not None:
+        if each is not None and (again := recurs(each, role, out, row, own, step_ns, few)) is not None:
             found.append(again)
+    if not found and (masked := _behind_another(parts[OWN], known, role, out, row, step_ns, few)) is not None:
+        found.append(masked)
     if host_pairs is not None:
-        # What stands out as a whole needs no other witness.
+        # A host that waits for its device in every step begins each anew: what stands out there needs no other witness.
+        begins_anew = host_pairs.waits(row)
         found = [
-            each for each in found if each.part != RECURRING or _of_its_host(each, parts, known, role, out, host_pairs)
+            each
+            for each in found
+            if (begins_anew and each.part != RECURRING) or of_its_host(each, parts, known, role, out, host_pairs)
         ]
     # What lasts explains more than what passes; of the same kind, what is surest.
     return max(found, key=lambda each: (each.lasting, each.score), default=None)
 
 
-def _recurs(pairs: Pairs, role: Int64, out: Bool, row: int, own: Float, step_ns: float, few: float) -> Laggard | None:
-    """Whether, and in which steps, more of a rank's own time recurs than of its peers'."""
-    excess = excesses(pairs.recurring, pairs.known, role, out)
-    mine, others = excess[row], excess[~out]
-    seen = np.isfinite(mine)
-    if not seen.any():
+def _behind_another(
+    value: Int64, known: Bool, role: Int64, out: Bool, row: int, step_ns: float, few: float
+) -> Laggard | None:
+    """A rank that stands out as soon as the one of the others that differs most is left out as well.
+
+    Two that are late at once, now the one and now the other, are each the other's chance. Without the other it must be
+    late in every step by far more than what is left of chance.
+    """
+    left = excesses(value, known, role, out)
+    alike = np.flatnonzero((role == role[row]) & ~out & np.isfinite(left).any(axis=1))
+    if alike.size < OTHERS:
         return None
-    # Chance is that of as many pairs.
-    alike = others[np.isfinite(others[:, seen]).any(axis=1)][:, seen]
-    means = np.nanmedian(alike, axis=1)
-    each = others[np.isfinite(others)]
-    floor = RECURS_FLOOR
-    if means.size < RECURS_FEW:
-        left = mine[seen] - np.nanmean(mine)
-        means, each, floor = np.concatenate([means, left]), np.concatenate([each, left]), max(floor, few)
-    # Of n steps each is in n − 1 of the pairs: their mean varies as that of n / 2 of them would.
-    fewer = float(np.sqrt(2 / np.unique(pairs.steps[seen]).size))
-    chance = max(float(np.sqrt(np.mean(means**2))), float(np.sqrt(np.mean(each**2))) * fewer, floor * step_ns)
-    mean = float(np.nanmedian(mine))
-    steps = np.zeros(own.size, dtype=np.bool_)
-    steps[pairs.steps[seen].reshape(-1)] = True
-    late, some = _recurring_in(mine, pairs.steps, own.size)
-    if mean > RECURS * chance and float(np.nanmin(mine)) > SHARE * mean:
-        late, lasting = steps, True
-    else:
-        mean, lasting = some, bool((late >= steps).all())
-        chance = max(float(np.sqrt(np.mean(each**2))), chance)
-        if mean <= max(RECURS_PASSING * chance, LEAST_PASSING * step_ns):
-            return None
-    inside = late[pairs.steps].all(axis=1) & seen
-    place = float(np.median(pairs.most[row, inside]))
-    # What lies at one place alone must be more than hiccups are: in few steps they may fall there twice.
-    if late.sum() <= FEW_STEPS and place > SHARE * mean and place < pairs.by_chance(out):
+    without = out.copy()
+    without[alike[np.nanmean(left[alike] ** 2, axis=1).argmax()]] = True
+    excess = excesses(value, known, role, without)
+    own, others = excess[row], excess[~without & (role == role[row])]
+    seen = np.isfinite(own)
+    far = max(2 * CONSISTENT * few / FLOOR_FEW * step_ns, 2 * BEYOND_FEW * float(np.sqrt(np.nanmean(others**2))))
+    if seen.sum() < OTHERS or float(own[seen].min()) <= far:
         return None
-    return _again(row, late, lasting, own, mean, mean / chance)
-
-
-def _of_its_host(
-    late: Laggard, parts: Mapping[str, Int64], known: Bool, role: Int64, out: Bool, host_pairs: Pairs
-) -> bool:
-    """Whether the host takes longer, and again, where the device was idle longer; true where that is not known."""
-    idle = sum(
-        float(np.nanmean(excesses(parts[part], known, role, out)[late.row][late.late]))
-        for part in IDLE
-        if part in parts
-    )
-    own = float(np.nanmean(late.excess[late.late]))
-    inside = late.late[host_pairs.steps].all(axis=1) & host_pairs.known[late.row]
-    if idle < SHARE * own or not inside.any():
-        return True
-    host = excesses(host_pairs.recurring, host_pairs.known, role, out)[:, inside]
-    mine, others = host[late.row], host[~out]
-    others = others[np.isfinite(others).any(axis=1)]
-    if not np.isfinite(mine).any():
-        return True
-    chance = float(np.sqrt(np.mean(np.nanmedian(others, axis=1) ** 2))) if len(others) >= RECURS_FEW else 0.0
-    least = OF_HOST * min(idle, late.recurring_ns or idle)
-    return float(np.nanmedian(mine)) > (min(least, OF_HOST_CHANCE * chance) if chance > 0 else least)
-
-
-def _again(row: int, late: Bool, lasting: bool, own: Float, mean: float, score: float) -> Laggard | None:
-    total = own[late & np.isfinite(own)]
-    if not total.size:
-        return None
-    # What recurs must be left of the whole, as far as hiccups let that be told.
-    usual, unsure = _centre_and_spread(total)
-    if usual + 2 * unsure / np.sqrt(total.size) < SHARE * mean:
-        return None
-    return Laggard(row, RECURRING, late, lasting, own, score, mean)
-
-
-def _recurring_in(mine: Float, steps: Int64, count: int) -> tuple[Bool, float]:
-    """The steps that have something in common: the best pair, and those which share half as much with all of them."""
-    table = np.full((count, count), np.nan)
-    table[steps[:, 0], steps[:, 1]] = table[steps[:, 1], steps[:, 0]] = mine
-    best = steps[int(np.nanargmax(mine))]
-    least = SHARE * float(np.nanmax(mine))
-    late = np.zeros(count, dtype=np.bool_)
-    late[best] = True
-    shared = np.where(np.isfinite(table), table, -np.inf)
-    for step in np.argsort(-shared[best].min(axis=0)):
-        if not late[step] and (shared[step, late] > least).all():
-            late[step] = True
-    return late, float(np.nanmean(table[np.ix_(late, late)]))
+    return Laggard(row, OWN, seen, True, own, float(own[seen].min()) / far)
 
 
 def _stands_out(
@@ -357,9 +209,9 @@ def _stands_out(
         # Nobody to learn chance from: then from how the rank itself differs from step to step.
         pool, floor = np.concatenate([pool, judged - np.median(judged)]), max(floor, few)
     chance = max(float(np.sqrt(np.mean(pool**2))) if pool.size else 0.0, floor * step_ns)
-    mean, spread = _centre_and_spread(judged)
+    mean, spread = centre_and_spread(judged)
     score = mean / np.sqrt((chance**2 + spread**2) / judged.size)
-    usual, unsure = _centre_and_spread(total[whole[seen]] if whole[seen].any() else total)
+    usual, unsure = centre_and_spread(total[whole[seen]] if whole[seen].any() else total)
     # What is sure of the part must be left of the whole, as far as that can be told.
     unsure /= np.sqrt(judged.size)
     if score > LASTING and mean > LEAST * step_ns and usual > 0 and usual + unsure > max(LEAST * step_ns, SHARE * mean):
@@ -387,11 +239,3 @@ def _exceeds(pool: Float, value: float, chance: float) -> float:
     if value <= greatest:
         return float((pool >= value).sum() + 1) / (pool.size + 1)
     return float((greatest / value) ** TAIL) / (pool.size + 1)
-
-
-def _centre_and_spread(values: Float) -> tuple[float, float]:
-    """Mean and standard deviation; of many values those of a normal distribution through their quartiles."""
-    if values.size < MANY:
-        return float(values.mean()), float(values.std(ddof=1)) if values.size > 1 else 0.0
-    low, middle, high = np.quantile(values, (0.25, 0.5, 0.75))
-    return float(middle), float(high - low) / 1.349

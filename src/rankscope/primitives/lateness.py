@@ -9,12 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from rankscope.primitives.intervals import Int64, IntervalSet
-
-HOPS = 6  # blame is passed on over so many groups at most
 
 
 def median_of_others(event: Int64, value: Int64, missing: int = 0) -> Int64:
@@ -80,59 +77,6 @@ def arrivals(event: Int64, arrival: Int64) -> Arrivals:
     )
 
 
-def pass_on(
-    event: Int64,
-    rank: Int64,
-    begin: Int64,
-    arrival: Int64,
-    found: Arrivals,
-    inherits: npt.NDArray[np.bool_],
-    carried: Int64,
-) -> Int64:
-    """Who is to blame for each event: the row of the rank that is behind it.
-
-    A rank that is late because it waited for another in a group of its own is not to blame: the one that came last to
-    the collective it waited longest in is, or whoever that one waited for. Lateness that is only carried on from an
-    earlier collective (waiting there does not hold up what others compute meanwhile) is that one's.
-
-    Args:
-        event: by row.
-        rank: by row.
-        begin: where the row's stretch begins.
-        arrival: by row.
-        found: of the same rows.
-        inherits: by event, whether its last rank was late mostly because it waited elsewhere.
-        carried: by event, the earlier one that its last rank was late to already; −1 for none.
-    """
-    pointer = np.arange(found.last.size)
-    # The same rank must have been last there too.
-    earlier = np.flatnonzero(carried >= 0)
-    earlier = earlier[rank[found.last[carried[earlier]]] == rank[found.last[earlier]]]
-    pointer[earlier] = carried[earlier]
-    asked = np.flatnonzero(inherits)
-    if asked.size:
-        # Each rank's rows in order; those whose arrival lies in the asked stretch are a run.
-        order = np.lexsort((arrival, rank))
-        span = int(arrival.max() - min(begin.min(), arrival.min())) + 2
-        base = min(int(begin.min()), int(arrival.min()))
-        key = rank[order] * span + (arrival[order] - base)
-        rows = found.last[asked]
-        low = np.searchsorted(key, rank[rows] * span + (begin[rows] - base), side="left")
-        high = np.searchsorted(key, rank[rows] * span + (arrival[rows] - base), side="left")
-        counts = np.maximum(high - low, 0)
-        owner = np.repeat(np.arange(asked.size), counts)
-        inside = order[np.repeat(low - (np.cumsum(counts) - counts), counts) + np.arange(owner.size)]
-        waited = found.last_ns[event[inside]] - arrival[inside]
-        by_wait = np.lexsort((waited, owner))
-        owner, inside, waited = owner[by_wait], inside[by_wait], waited[by_wait]
-        longest = np.flatnonzero(np.concatenate([np.diff(owner) != 0, [True]])) if owner.size else owner
-        longest = longest[waited[longest] > 0]
-        pointer[asked[owner[longest]]] = event[inside[longest]]
-    for _ in range(HOPS):
-        pointer = pointer[pointer]
-    return found.last[pointer]
-
-
 def union_by(code: Int64, start: Int64, end: Int64, size: int) -> Int64:
     """The length of the union of the intervals of each code, ns."""
     result = np.zeros(size, dtype=np.int64)
@@ -146,36 +90,54 @@ def union_by(code: Int64, start: Int64, end: Int64, size: int) -> Int64:
     return result
 
 
-def measures(
-    ranks: Sequence[int], rows: pl.DataFrame, found: Arrivals, late: Int64, blamed: Int64, group: Int64
-) -> pl.DataFrame:
-    """Lateness, waits and savings by rank.
+@dataclass(frozen=True)
+class Caused:
+    """Lateness, and who is behind each wait.
+
+    Attributes:
+        rank: by row.
+        step: by row, from 0.
+        steps: the numbers of these steps.
+        found: of the same rows.
+        late: by row, ns; 0 below the clocks' residual.
+        blamed: by event, the rank that is behind it; −1 for none.
+        group: by event, a number for its group.
+    """
+
+    rank: Int64
+    step: Int64
+    steps: Int64
+    found: Arrivals
+    late: Int64
+    blamed: Int64
+    group: Int64
+
+
+def measures(ranks: Sequence[int], caused: Caused) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Lateness, waits and savings by rank, and by rank and step.
 
     Args:
         ranks: all of them, ascending.
-        rows: by row: rank, step_index (steps from 0).
-        found: of the same rows.
-        late: by row, ns; 0 below the clocks' residual.
-        blamed: by event, the rank that is behind it; -1 for none.
-        group: by event, a number for its group.
+        caused: lateness and who is behind it.
 
     Returns:
-        rank, lateness_ns, waited_ns, last_share, steps, late_steps, saving_ns, compared.
+        rank, lateness_ns, waited_ns, last_share, steps, late_steps, saving_ns; and rank, step, lateness_ns, waited_ns
+        of the steps in which it was compared.
     """
-    rank, step = rows["rank"].to_numpy(), rows["step_index"].to_numpy()
-    steps = int(step.max()) + 1
+    rank, step, found, late, blamed = caused.rank, caused.step, caused.found, caused.late, caused.blamed
+    steps = caused.steps.size
     event_step = step[found.last]
     known = np.array(ranks, dtype=np.int64)
     place = np.searchsorted(known, rank)
     size = known.size * steps
     worst = np.zeros(size, dtype=np.int64)
     np.maximum.at(worst, place * steps + step, late)
-    caused = blamed >= 0
-    code = np.searchsorted(known, np.where(caused, blamed, known[0])) * steps + event_step
-    waited = union_by(code[caused], found.first_ns[caused], found.last_ns[caused], size)
+    is_caused = blamed >= 0
+    code = np.searchsorted(known, np.where(is_caused, blamed, known[0])) * steps + event_step
+    waited = union_by(code[is_caused], found.first_ns[is_caused], found.last_ns[is_caused], size)
     # Those who wait in one of its groups and those who wait in another wait for the same delay: the greater counts.
-    groups, cell = np.unique(np.stack([code[caused], group[caused]]), axis=1, return_inverse=True)
-    each = union_by(cell.reshape(-1), found.second_ns[caused], found.last_ns[caused], groups.shape[1])
+    groups, cell = np.unique(np.stack([code[is_caused], caused.group[is_caused]]), axis=1, return_inverse=True)
+    each = union_by(cell.reshape(-1), found.second_ns[is_caused], found.last_ns[is_caused], groups.shape[1])
     saved = np.zeros(size, dtype=np.int64)
     np.maximum.at(saved, groups[0], each)
     seen = np.zeros(size, dtype=np.bool_)
@@ -187,7 +149,7 @@ def measures(
     count = np.maximum(seen.reshape(known.size, steps).sum(axis=1), 1)
     collectives = np.maximum(np.bincount(place, minlength=known.size), 1)
     compared = np.bincount(place, minlength=known.size) > 0
-    return pl.DataFrame(
+    by_rank = pl.DataFrame(
         {
             "rank": known,
             "lateness_ns": worst.reshape(known.size, steps).sum(axis=1) // count,
@@ -201,3 +163,12 @@ def measures(
     ).with_columns(
         pl.when("compared").then(name).alias(name) for name in ("lateness_ns", "waited_ns", "last_share", "saving_ns")
     )
+    by_step = pl.DataFrame(
+        {
+            "rank": np.repeat(known, steps)[seen],
+            "step": np.tile(caused.steps, known.size)[seen],
+            "lateness_ns": worst[seen],
+            "waited_ns": waited[seen],
+        }
+    )
+    return by_rank.drop("compared"), by_step

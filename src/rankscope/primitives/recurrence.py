@@ -30,7 +30,7 @@ from rankscope.primitives.synchronization import waiting_calls
 
 PAIRS = 128  # of a long recording fewer of those, so that there are about so many pairs
 ALIGNED = 400  # where more pieces in a row than that differ, they count as one
-COLUMNS = ("step", "other", "elapsed_ns", "other_elapsed_ns", "recurring_ns", "most_ns", "hiccup_ns")
+COLUMNS = ("step", "other", "elapsed_ns", "other_elapsed_ns", "waited_ns", "recurring_ns", "most_ns", "hiccup_ns")
 NEIGHBOURS = 8  # a step is laid beside so many that follow it at most
 
 
@@ -128,8 +128,9 @@ def recurring(at: Int64, code: Int64, own: Int64, bounds: Bounds) -> pl.DataFram
         bounds: of the steps.
 
     Returns:
-        step, other (a later one), elapsed_ns and other_elapsed_ns (how long the two took), recurring_ns, most_ns (of
-        it, the most at one place beyond what that place takes in the other steps), hiccup_ns (that of either step).
+        step, other (a later one), elapsed_ns and other_elapsed_ns (how long the two took), waited_ns (what is not own
+        time, in the one that has less of it), recurring_ns, most_ns (of it, the most at one place beyond what that
+        place takes in the other steps), hiccup_ns (that of either step).
     """
     first = np.searchsorted(at, bounds.begin, side="right")
     last = np.maximum(np.searchsorted(at, bounds.end, side="right"), first)
@@ -142,9 +143,13 @@ def recurring(at: Int64, code: Int64, own: Int64, bounds: Bounds) -> pl.DataFram
         for i in range(bounds.step.size)
     ]
     taken = dict(zip(bounds.step.tolist(), (bounds.end - bounds.begin).tolist(), strict=True))
+    waited = dict(zip(taken, (bounds.end - bounds.begin - bounds.end_own + bounds.begin_own).tolist(), strict=True))
     usual = _usual(cuts)
     rows = [
-        (one[0], other[0], taken[one[0]], taken[other[0]], *_common(one, other, usual(one, other)))
+        (
+            *(one[0], other[0], taken[one[0]], taken[other[0]], min(waited[one[0]], waited[other[0]])),
+            *_common(one, other, usual(one, other)),
+        )
         for one, other in _pairs(cuts)
     ]
     return pl.DataFrame(rows, schema=dict.fromkeys(COLUMNS, pl.Int64), orient="row")

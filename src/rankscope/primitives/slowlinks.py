@@ -2,7 +2,8 @@
 
 What a transfer takes is the least duration over a group's ranks, so waiting is not in it. A group's transfers of one
 kind and size in a step are held against the same of the other groups; where there is no other, against those of its
-other steps. What lasts and what passes is told as for ranks (`laggards`).
+other steps; where there are one or two, too few to learn chance from, against theirs and its own together. What lasts
+and what passes is told as for ranks (`laggards`).
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.intervals import Int64
-from rankscope.primitives.laggards import LEAST_PASSING, Bool, Laggard, laggards
+from rankscope.primitives.laggards import laggards
+from rankscope.primitives.peers import LEAST_PASSING, Bool, Laggard
 
 KEY = ("collective", "bytes", "group_size")
 NETWORK = 0.1  # slower than its like by less than this is no finding
 OWN_STEPS = 4  # steps at least, to be held against one another
 FEWEST = 3  # of them the usual ones
+FEW_GROUPS = 3  # of which chance is hardly known
+TWICE = 2  # steps at least, of one of few groups
 
 
 @dataclass(frozen=True)
@@ -94,18 +98,26 @@ def _of_kind(part: pl.DataFrame, step_ns: float) -> list[SlowLink]:
     if codes.size > 1:
         role = np.zeros(codes.size, dtype=np.int64)
         late = laggards({"own": taken}, known, known, role, step_ns)
-        return [
+        found = [
             link for each in late if (link := _link(each, taken, steps, names[each.row], codes.size - 1)) is not None
         ]
+        if found or codes.size > FEW_GROUPS:
+            return found
     if steps.size < OWN_STEPS:
         return []
-    slow = _apart(taken[0], step_ns)
-    if not slow.any():
+    slow: Bool = np.zeros(known.shape, dtype=np.bool_)
+    slow[known] = _apart(taken[known], step_ns)
+    rows = np.flatnonzero(slow.any(axis=1))
+    # Several groups slow in some steps: none of them is the odd one.
+    if rows.size != 1 or int(slow.sum()) < (TWICE if codes.size > 1 else 1):
         return []
-    usual = int(np.median(taken[0, ~slow]))
-    expected = usual * int(slow.sum())
-    excess = int(taken[0, slow].sum()) - expected
-    return [SlowLink(names[0][0], names[0][1], excess, expected, tuple(steps[slow].tolist()), False, 0)]
+    (place,) = rows.tolist()
+    usual = int(np.median(taken[known & ~slow]))
+    late_steps = tuple(steps[slow[place]].tolist())
+    expected = usual * len(late_steps)
+    excess = int(taken[place, slow[place]].sum()) - expected
+    group, group_ranks = names[place]
+    return [SlowLink(group, group_ranks, excess, expected, late_steps, False, codes.size - 1)]
 
 
 def _apart(taken: Int64, step_ns: float) -> Bool:

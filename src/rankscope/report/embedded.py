@@ -57,7 +57,10 @@ class Embedded:
 def grid_of(run: Run) -> dict[str, Any] | None:
     """Waiting and lateness by rank and step, as `timeline.heat` gives them; None where their analyses fail."""
     frames = {name: result.frame for name, result in run.attempt("collectives", "step_time").items()}
-    return heat(frames["collectives"], frames["step_time"], clock_of(run)) if len(frames) > 1 else None
+    if len(frames) < 2:
+        return None
+    late = run.attempt("stragglers", parameters={"stragglers": {"by": "step"}}).get("stragglers")
+    return heat(frames["collectives"], frames["step_time"], late.frame if late else None, clock_of(run))
 
 
 def embed_run(run: Run, grid: Mapping[str, Any] | None, room: int, names: Anonymous | None = None) -> Embedded:

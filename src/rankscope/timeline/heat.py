@@ -1,4 +1,7 @@
-"""Rank by step: how long each waited in collectives, how late it came, how long its step took.
+"""Rank by step: how long the others waited for each, how late it came, how long it waited, how long its step took.
+
+How long the others waited is `waited_ns` of `stragglers --by step`: who came late because it waited itself has none of
+it, however late it came.
 
 Waiting is `wait_ns` of the analysis `collectives`, summed. Lateness is how much later than the median of the others a
 rank came to a collective, at worst in the step, on the run's clock; nothing below the clock's residual counts, and
@@ -17,12 +20,15 @@ from rankscope.primitives.lateness import arrivals
 from rankscope.timeline.clock import RunClock
 
 
-def heat(collectives: pl.DataFrame, step_time: pl.DataFrame, clock: RunClock) -> dict[str, Any]:
+def heat(
+    collectives: pl.DataFrame, step_time: pl.DataFrame, stragglers: pl.DataFrame | None, clock: RunClock
+) -> dict[str, Any]:
     """Values by rank and step, row-major by rank; None where not known.
 
     Args:
         collectives: the analysis's result.
         step_time: the analysis's result.
+        stragglers: the analysis's result by step; None where there is none.
         clock: the run's clock.
     """
     steps = sorted({*step_time["step"].drop_nulls(), *collectives["step"].drop_nulls()})
@@ -38,11 +44,18 @@ def heat(collectives: pl.DataFrame, step_time: pl.DataFrame, clock: RunClock) ->
     return {
         "ranks": ranks,
         "steps": steps,
+        "waited_ns": _grid(_values(stragglers), ranks, steps),
         "wait_ns": _grid(waits, ranks, steps),
         "lateness_ns": _grid(_lateness(collectives, clock), ranks, steps),
         "step_ns": _grid(lengths, ranks, steps),
         "doc": (__doc__ or "").strip(),
     }
+
+
+def _values(stragglers: pl.DataFrame | None) -> pl.DataFrame:
+    if stragglers is None:
+        return pl.DataFrame(schema={"rank": pl.Int64, "step": pl.Int64, "value": pl.Int64})
+    return stragglers.select("rank", "step", pl.col("waited_ns").alias("value")).drop_nulls()
 
 
 def _lateness(collectives: pl.DataFrame, clock: RunClock) -> pl.DataFrame:

@@ -244,7 +244,13 @@ class LoadedRun:
         run.diagnose()
         self._learn(run)
         if {"collectives", "step_time"} <= set(self.results):
-            self.heat = heat(self.results["collectives"].frame, self.results["step_time"].frame, clock)
+            late = run.attempt("stragglers", parameters={"stragglers": {"by": "step"}}).get("stragglers")
+            self.heat = heat(
+                self.results["collectives"].frame,
+                self.results["step_time"].frame,
+                late.frame if late is not None else None,
+                clock,
+            )
         self._tell(new=True, phase="ready", what="")
 
     def _analyze(self, run: Run, name: str) -> None:

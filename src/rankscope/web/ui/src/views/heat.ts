@@ -14,6 +14,7 @@ import { leadTo, type ViewContext } from "./view.ts";
 interface Heat {
   readonly ranks: readonly number[];
   readonly steps: readonly (number | null)[];
+  readonly waited_ns: readonly (number | null)[];
   readonly wait_ns: readonly (number | null)[];
   readonly lateness_ns: readonly (number | null)[];
   readonly step_ns: readonly (number | null)[];
@@ -21,6 +22,7 @@ interface Heat {
 }
 
 const KINDS = [
+  { value: "waited_ns", label: "how long the others waited for it", ink: "--error", doc: "the time in which others waited for the rank; who came late because it waited itself has none" },
   { value: "lateness_ns", label: "how late it came", ink: "--error", doc: "how much later than the others the rank came to a collective, at worst" },
   { value: "wait_ns", label: "how long it waited", ink: "--cat-communication", doc: "the time the rank waited in collectives for others" },
   { value: "step_ns", label: "how long its step took", ink: "--cat-compute", doc: "how long the rank's step took" },
@@ -70,7 +72,7 @@ function sections(context: ViewContext, heat: Heat, both: boolean): HTMLElement[
 }
 
 function table(context: ViewContext, heat: Heat): HTMLElement {
-  const data: Record<string, Cell[]> = { rank: [], step: [], lateness_ns: [...heat.lateness_ns], wait_ns: [...heat.wait_ns], step_ns: [...heat.step_ns] };
+  const data: Record<string, Cell[]> = { rank: [], step: [], waited_ns: [...heat.waited_ns], lateness_ns: [...heat.lateness_ns], wait_ns: [...heat.wait_ns], step_ns: [...heat.step_ns] };
   for (const rank of heat.ranks) for (const step of heat.steps) { data["rank"]?.push(rank); data["step"]?.push(step); }
   const columns = { rank: { unit: "", doc: "the rank" }, step: { unit: "", doc: "the step" }, ...Object.fromEntries(KINDS.map(({ value, doc }) => [value, { unit: "ns", doc }])) };
   const analysis: AnalysisPayload = { title: "Ranks and steps", doc: heat.doc, columns, data, truncated: null };

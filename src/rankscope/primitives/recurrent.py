@@ -1,0 +1,158 @@
+"""Ranks that stand out by the own time that recurs in two steps, and what their hosts say to that.
+
+Hosts that run ahead of their devices are each as far behind as chance left them, and the one that is behind stays so:
+its device waits for launches step after step, though its host is no slower than the others'. So of a host that does not
+wait for its device in every step, and of one that is accused by what recurs alone, its own recurring time is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from rankscope.primitives.intervals import Int64
+from rankscope.primitives.peers import (
+    LEAST_PASSING,
+    RECURRING,
+    SHARE,
+    Bool,
+    Float,
+    Laggard,
+    centre_and_spread,
+    excesses,
+    medians,
+)
+
+RECURS, RECURS_PASSING = 5.0, 8.0  # times chance
+IDLE = ("host", "data_loading")
+OF_HOST = 0.4  # of what a device was idle longer must recur on its host; where there are ranks to learn chance from
+OF_IDLE_AND_CHANCE = ((0.35, 1.5), (0.1, 4.5))  # so much of it, and so many times what recurs on the others': either
+FEW_STEPS = 3
+RECURS_FEW = 4  # ranks to learn chance from
+RECURS_FLOOR = 0.004  # of a step
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The own time that recurs in each two steps (`recurrence`).
+
+    Attributes:
+        recurring: (ranks, pairs) ns.
+        most: of it, the most at one place of the program beyond what is usual there.
+        hiccup: the same in either of the two steps.
+        waited: what is not own time, in the step that has less of it.
+        known: where it is known.
+        steps: (pairs, 2), which two.
+    """
+
+    recurring: Int64
+    most: Int64
+    hiccup: Int64
+    waited: Int64
+    known: Bool
+    steps: Int64
+
+    def waits(self, row: int) -> bool:
+        """Whether a rank waited in the most of its steps."""
+        return bool(np.median(self.waited[row, self.known[row]]) > 0) if self.known[row].any() else True
+
+    def by_chance(self, out: Bool) -> float:
+        """What may come at one place of a rank in two steps by chance, ns: about the greatest hiccup of the others.
+
+        A hiccup of which there are k among all ranks, steps and places falls on one place twice about k² / (2 n p)
+        times, with n ranks and p places: of few ranks the greatest, of many a later one is what makes that unlikely.
+        """
+        greatest = np.where(self.known, self.hiccup, 0)[~out].max(axis=1, initial=0)
+        place = max(int(np.sqrt(greatest.size / 20)), 1)
+        return float(np.sort(greatest)[-place]) if greatest.size >= place else 0.0
+
+
+def recurs(pairs: Pairs, role: Int64, out: Bool, row: int, own: Float, step_ns: float, few: float) -> Laggard | None:
+    """Whether, and in which steps, more of a rank's own time recurs than of its peers'."""
+    excess = excesses(pairs.recurring, pairs.known, role, out)
+    mine, others = excess[row], excess[~out]
+    seen = np.isfinite(mine)
+    if not seen.any():
+        return None
+    # Chance is that of as many pairs.
+    alike = others[np.isfinite(others[:, seen]).any(axis=1)][:, seen]
+    means = medians(alike.T)
+    each = others[np.isfinite(others)]
+    floor = RECURS_FLOOR
+    if means.size < RECURS_FEW:
+        left = mine[seen] - np.nanmean(mine)
+        means, each, floor = np.concatenate([means, left]), np.concatenate([each, left]), max(floor, few)
+    # Of n steps each is in n − 1 of the pairs: their mean varies as that of n / 2 of them would.
+    fewer = float(np.sqrt(2 / np.unique(pairs.steps[seen]).size))
+    chance = max(float(np.sqrt(np.mean(means**2))), float(np.sqrt(np.mean(each**2))) * fewer, floor * step_ns)
+    mean = float(np.nanmedian(mine))
+    steps = np.zeros(own.size, dtype=np.bool_)
+    steps[pairs.steps[seen].reshape(-1)] = True
+    late, some = _recurring_in(mine, pairs.steps, own.size)
+    if mean > RECURS * chance and float(np.nanmin(mine)) > SHARE * mean:
+        late, lasting = steps, True
+    else:
+        mean, lasting = some, bool((late >= steps).all())
+        chance = max(float(np.sqrt(np.mean(each**2))), chance)
+        if mean <= max(RECURS_PASSING * chance, LEAST_PASSING * step_ns):
+            return None
+    inside = late[pairs.steps].all(axis=1) & seen
+    place = float(np.median(pairs.most[row, inside]))
+    # What lies at one place alone must be more than hiccups are: in few steps they may fall there twice.
+    if late.sum() <= FEW_STEPS and place > SHARE * mean and place < pairs.by_chance(out):
+        return None
+    return _again(row, late, lasting, own, mean, mean / chance)
+
+
+def of_its_host(
+    late: Laggard, parts: Mapping[str, Int64], known: Bool, role: Int64, out: Bool, host_pairs: Pairs
+) -> bool:
+    """Whether the host takes longer, and again, where the device was idle longer; true where that is not known."""
+    idle = sum(
+        float(np.nanmean(excesses(parts[part], known, role, out)[late.row][late.late]))
+        for part in IDLE
+        if part in parts
+    )
+    own = float(np.nanmean(late.excess[late.late]))
+    inside = late.late[host_pairs.steps].all(axis=1) & host_pairs.known[late.row]
+    if idle < SHARE * own or not inside.any():
+        return True
+    host = excesses(host_pairs.recurring, host_pairs.known, role, out)[:, inside]
+    mine, others = host[late.row], host[~out]
+    others = others[np.isfinite(others).any(axis=1)]
+    if not np.isfinite(mine).any():
+        return True
+    chance = float(np.sqrt(np.mean(medians(others.T) ** 2))) if len(others) >= RECURS_FEW else 0.0
+    slower = float(np.nanmedian(mine))
+    if chance == 0:
+        return slower > OF_HOST * min(idle, late.recurring_ns or idle)
+    # The rank that is behind by chance has had the slower host of late: little of its idleness, or not by much.
+    return any(slower > max(part * idle, times * chance) for part, times in OF_IDLE_AND_CHANCE)
+
+
+def _again(row: int, late: Bool, lasting: bool, own: Float, mean: float, score: float) -> Laggard | None:
+    total = own[late & np.isfinite(own)]
+    if not total.size:
+        return None
+    # What recurs must be left of the whole, as far as hiccups let that be told.
+    usual, unsure = centre_and_spread(total)
+    if usual + 2 * unsure / np.sqrt(total.size) < SHARE * mean:
+        return None
+    return Laggard(row, RECURRING, late, lasting, own, score, mean)
+
+
+def _recurring_in(mine: Float, steps: Int64, count: int) -> tuple[Bool, float]:
+    """The steps that have something in common: the best pair, and those which share half as much with all of them."""
+    table = np.full((count, count), np.nan)
+    table[steps[:, 0], steps[:, 1]] = table[steps[:, 1], steps[:, 0]] = mine
+    best = steps[int(np.nanargmax(mine))]
+    least = SHARE * float(np.nanmax(mine))
+    late = np.zeros(count, dtype=np.bool_)
+    late[best] = True
+    shared = np.where(np.isfinite(table), table, -np.inf)
+    for step in np.argsort(-shared[best].min(axis=0)):
+        if not late[step] and (shared[step, late] > least).all():
+            late[step] = True
+    return late, float(np.nanmean(table[np.ix_(late, late)]))
