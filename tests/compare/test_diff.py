@@ -118,10 +118,33 @@ def test_a_kernel_that_skips_steps_counts_as_nothing_there(tmp_path: Path) -> No
 )
 def test_conditions(tmp_path: Path, condition: str, fails: bool) -> None:
     diff = rankscope.diff(job(tmp_path / "a", gemm=100), job(tmp_path / "b", gemm=150))
-    said = parse_condition(condition).fails(diff)
-    assert (said is not None) == fails
-    if said is not None and "compute" in condition:
-        assert "+50000 ns (+49.5 %)" in said
+    breach = parse_condition(condition).fails(diff)
+    assert (breach is not None) == fails
+    if breach is not None and "compute" in condition:
+        assert (breach.name, breach.change, breach.unit, breach.significant) == ("compute", 50_000, "ns", True)
+        assert breach.ratio == pytest.approx(50 / 101)
+
+
+def test_each_row_of_a_name_is_held_to_the_limit(tmp_path: Path) -> None:
+    """One operator with two shapes: that with fewer elements takes longer, the other, which comes first, less."""
+
+    def once(folder: Path, small: float, large: float) -> Path:
+        events: list[kineto.Event] = []
+        for number in range(4):
+            at = 1000.0 * number
+            events += [
+                kineto.step(number, at, 1000),
+                kineto.op("aten::mm", at + 10, small, dims=SHAPES),
+                kineto.op("aten::mm", at + 500, large, dims=[[64, 64], [64, 64]]),
+            ]
+        return kineto.write_ranks(folder, {0: events})
+
+    diff = rankscope.diff(once(tmp_path / "a", 10, 400), once(tmp_path / "b", 20, 300))
+    assert [each["change"] for each in diff.section("operators").to_dicts()] == [-100_000, 10_000]
+    breach = parse_condition("aten::mm > 5%").fails(diff)
+    assert breach is not None
+    assert (breach.change, breach.ratio) == (10_000, 1.0)
+    assert parse_condition("operators:aten::mm > 11us").fails(diff) is None
 
 
 @pytest.mark.parametrize("text", ["", "step_time", "step_time > ", "> 5%", "step_time > 5 parsecs"])

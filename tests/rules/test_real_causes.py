@@ -1,9 +1,9 @@
 """Faults in real jobs: the first finding names them, they are gone after mending, and the saving is what that gained.
 
 Gains are medians over steps of the faulty and the mended loop in turns, in the same job and not recorded; they have
-some noise, so a saving may lie 15 % below the gain that was measured. Where the fault takes the cores (tiny operators,
-collections, all-reduces over loopback, products) and others have these, a gain is of another minute: such a case is
-skipped, and says so, where a thread that has work to do is kept from it for more than a tenth of its time.
+some noise, so a saving may lie 15 % below the gain that was measured. Where the job may go before others, as
+root's may, what the loops cost hangs on nobody else (real_job.py says how). Elsewhere a case is skipped, and says
+so, if a thread that had work to do was kept from it for more than a tenth of its time.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ pytestmark = pytest.mark.slow
 SOURCE = Path(__file__).parents[2]
 NOISE = 0.15
 BUSY = 1.1
-"""What a thread may need beside its own time where a gain of work is to be believed."""
+"""What a thread may need of its own time where a gain of work is to be believed."""
+MOST = 1.5
+"""What a saving, which is an upper bound, may be of the gain."""
 SHARED = "PYTEST_XDIST_WORKER" in os.environ
-"""Whether other tests run beside these, and take cores from them when they like."""
-WORK = ("tiny", "bucket", "gc")
+"""Whether other tests run beside these."""
 TRIES = 3
 
 
@@ -76,28 +77,23 @@ def findings(run: Path) -> list[Finding]:
     ],
 )
 def test_named_first_gone_after_mending_and_worth_what_it_says(runs: Path, case: str, mended: str, rule: str) -> None:
-    if case in WORK:
-        need_cores(runs, case)
+    need_cores(runs, case)
     first = findings(runs / case)[0]
     assert first.id == rule
     assert first.severity == "warning"
-    if rule in {each.id for each in findings(runs / mended) if each.severity == "warning"}:
-        for work in WORK:
-            need_cores(runs, work)
-        pytest.fail(f"{mended}: {rule} is still there")
+    assert rule not in {each.id for each in findings(runs / mended) if each.severity == "warning"}
     gain = gained(runs, mended)
     assert first.saving_ns is not None
-    # Recorded and timed are different moments: beside other tests work is as dear as these let it be.
-    most = 2.0 if SHARED and case in WORK else 1.5
-    assert (1 - NOISE) * gain <= first.saving_ns <= most * gain
+    assert (1 - NOISE) * gain <= first.saving_ns <= MOST * gain
 
 
 def test_imbalance_is_worth_what_sharing_gains(runs: Path) -> None:
     """60 and 180 ms: first comes that rank 1 is late; sharing its work gains half of what dropping does."""
+    need_cores(runs, "uneven")
     named = {each.id: each for each in findings(runs / "uneven")}
     assert named["straggler"].ranks == named["imbalance"].ranks == (1,)
     gain = gained(runs, "uneven-shared")
-    assert (1 - NOISE) * gain <= (named["imbalance"].saving_ns or 0) <= 1.5 * gain
+    assert (1 - NOISE) * gain <= (named["imbalance"].saving_ns or 0) <= MOST * gain
     assert "imbalance" not in {each.id for each in findings(runs / "uneven-shared")}
 
 
@@ -118,7 +114,7 @@ def test_precision_is_worth_what_it_says_where_the_cpu_has_the_instructions(runs
         pytest.skip("this CPU has no bfloat16 instructions")
     need_cores(runs, "precision")
     gain = gained(runs, "precision-mended")
-    assert (1 - NOISE) * gain <= (found["precision"].saving_ns or 0) <= (2.0 if SHARED else 1.5) * gain
+    assert (1 - NOISE) * gain <= (found["precision"].saving_ns or 0) <= MOST * gain
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.activity import data_loading, time_of
+from rankscope.primitives.constant import constant
 from rankscope.primitives.intervals import Int64, IntervalSet
 from rankscope.primitives.nulls import values_and_known
 from rankscope.primitives.steps import step_windows
@@ -74,14 +75,14 @@ DOING = {
     "nothing": "records nothing",
 }
 _KEYS = ("device", "stream", "cause", "detail")
-_SCHEMA: dict[str, pl.DataType] = {
-    "device": pl.Int64(),
-    "stream": pl.Int64(),
-    "cause": pl.String(),
-    "detail": pl.String(),
-    "gaps": pl.Int64(),
-    "idle_ns": pl.Int64(),
-    "max_ns": pl.Int64(),
+_SCHEMA = {
+    "device": pl.Int64,
+    "stream": pl.Int64,
+    "cause": pl.String,
+    "detail": pl.String,
+    "gaps": pl.Int64,
+    "idle_ns": pl.Int64,
+    "max_ns": pl.Int64,
 }
 _NO_ROWS = np.empty(0, dtype=np.int64)
 _CAUSES = ["host_wait", "kernel_wait", "other", "unknown"]
@@ -109,16 +110,16 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     if len(inputs.traces) > 1:
         found = found.group_by(_KEYS).agg(pl.col("gaps", "idle_ns").sum(), pl.col("max_ns").max())
         found = found.sort("cause", "detail", nulls_last=True)
-    # By device and stream, the greatest first; of equal ones by cause and detail, as they stand here.
-    whole = stream_numbers(found)
-    order = np.lexsort((-found["idle_ns"].to_numpy(), whole))
-    found, whole = found[order], whole[order]
-    idle = found["idle_ns"].to_numpy()
+    whole, idle = stream_numbers(found), found["idle_ns"].to_numpy()
+    if len(parts) > 1:
+        # By device and stream, the greatest first; of equal ones by cause and detail, as they stand here.
+        order = np.lexsort((-idle, whole))
+        found, whole, idle = found[order], whole[order], idle[order]
     total = np.zeros(int(whole.max(initial=0)) + 1, dtype=np.int64)
     np.add.at(total, whole, idle)
     return pl.DataFrame(
         [
-            pl.Series("rank", [inputs.rank], dtype=pl.Int64).new_from_index(0, found.height),
+            constant("rank", inputs.rank, pl.Int64, found.height),
             *(found[name] for name in (*_KEYS, "gaps", "idle_ns")),
             pl.Series("share", idle / total[whole]),
             pl.Series("mean_ns", idle / found["gaps"].to_numpy()),
@@ -170,15 +171,18 @@ def _of_streams(device: pl.DataFrame, chosen: IntervalSet | None) -> pl.DataFram
     gap = ends - begins if chosen is None else chosen.within(begins, ends)
     stream = streams.number[behind]
     group, gaps, total, longest = _by_group(stream * len(_CAUSES) + cause, gap)
-    stream, cause = np.divmod(group, len(_CAUSES))
-    heads = streams.order[streams.first[stream]]
+    # The rows of a stream as they are given: the greatest first.
+    order = np.lexsort((-total, group // len(_CAUSES)))
+    stream, cause = np.divmod(group[order], len(_CAUSES))
+    numbers, names = stream.tolist(), [_CAUSES[each] for each in cause.tolist()]
+    devices, own = (streams.heads(device, name) for name in ("device", "stream"))
     return _rows(
-        device["device"][heads],
-        device["stream"][heads],
-        pl.Series(_CAUSES, dtype=pl.String)[cause],
-        gaps=gaps,
-        idle_ns=total,
-        max_ns=longest,
+        pl.Series([devices[number] for number in numbers], dtype=pl.Int64),
+        pl.Series([own[number] for number in numbers], dtype=pl.Int64),
+        pl.Series(names, dtype=pl.String),
+        gaps=gaps[order],
+        idle_ns=total[order],
+        max_ns=longest[order],
     )
 
 
@@ -194,9 +198,7 @@ def _rows(
     keys = dict(zip(_KEYS, (device, stream, cause, detail), strict=True))
     return pl.DataFrame(
         [
-            key.alias(name)
-            if isinstance(key, pl.Series)
-            else pl.Series(name, [key], dtype=_SCHEMA[name]).new_from_index(0, count)
+            key.alias(name) if isinstance(key, pl.Series) else constant(name, key, _SCHEMA[name], count)
             for name, key in keys.items()
         ]
         + [pl.Series(name, values, dtype=pl.Int64) for name, values in figures.items()]
@@ -212,7 +214,9 @@ def _by_group(group: Int64, gap: Int64) -> tuple[Int64, Int64, Int64, Int64]:
     small = group.astype(np.uint16) if group.max(initial=0) < 1 << 16 else group
     order = np.argsort(small, kind="stable")
     group, gap = group[order], gap[order]
-    first = np.flatnonzero(np.diff(group, prepend=-1))
+    if not group.size:
+        return group, group, gap, gap
+    first = np.append(0, np.flatnonzero(group[1:] != group[:-1]) + 1)
     return (
         group[first],
         np.diff(first, append=group.size),

@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from rankscope.primitives.constant import constant
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.nulls import values_and_known
 from rankscope.primitives.queue import Queue
@@ -76,7 +77,7 @@ _KEYS = {
     "call": ("call",),
     "kernel": ("name",),
 }
-_TYPES = {"name": pl.String(), "mean_queue": pl.Float64(), "launch_bound_share": pl.Float64()}
+_TYPES = {"name": pl.String, "mean_queue": pl.Float64, "launch_bound_share": pl.Float64}
 
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
@@ -87,25 +88,26 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     events = pl.concat(window.events for window in windows)
     # All of a rank together: a rank that launched nothing has a row that says so.
     found = _grouped(events, keys)
-    columns = {column.name: column for column in found}
+    columns = {column.name: column for column in found.get_columns()}
     if by == "rank":
         columns |= _columns_of([_queue_of([window.queue() for window in windows])])
     elif by == "stream":
         columns |= _columns_of(_by_stream(found, windows))
     elif by == "call":
         columns["name"] = columns.pop("call")
-    columns["rank"] = pl.Series([inputs.rank], dtype=pl.Int64).new_from_index(0, found.height)
+    columns["rank"] = constant("rank", inputs.rank, pl.Int64, found.height)
     frame = pl.DataFrame(
         [
             columns[name].alias(name)
             if name in columns
-            else pl.Series(name, [None], dtype=_TYPES.get(name, pl.Int64())).new_from_index(0, found.height)
+            else constant(name, None, _TYPES.get(name, pl.Int64), found.height)
             for name in (column.name for column in COLUMNS)
         ]
     )
     if frame.height < 2:
         return frame
-    return frame.sort("events", "device", "stream", "name", descending=[True, False, False, False])
+    order = ["device", "stream"] if by == "stream" else ["name"]
+    return frame.sort("events", *order, descending=[True, *(False for _ in order)])
 
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
@@ -133,19 +135,22 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
 
 def _grouped(events: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
     """The figures of each group."""
+    figures = [*_FIGURES, _LAUNCHES if "call_id" in events.columns else _CALLED]
     if keys and events.is_empty():
-        return events.select(*keys, *_FIGURES).clear()
+        return events.select(*keys, *figures).clear()
     # What is the same everywhere, as the device mostly is, tells nothing apart and costs time.
     apart = [key for key in keys if events[key].n_unique() > 1]
-    figures = [*(pl.col(key).first() for key in keys if key not in apart), *_FIGURES]
+    figures = [*(pl.col(key).first() for key in keys if key not in apart), *figures]
     return events.group_by(apart, maintain_order=True).agg(figures) if apart else events.select(figures)
 
 
 _LATENCY = pl.col("latency")
+# Where the events of a call may be in several groups it counts in each, else where its first one is.
+_LAUNCHES = pl.col("call_id").drop_nulls().n_unique().cast(pl.Int64).alias("launches")
+_CALLED = pl.col("first").sum().cast(pl.Int64).alias("launches")
 _FIGURES = (
     pl.len().cast(pl.Int64).alias("events"),
     _LATENCY.null_count().cast(pl.Int64).alias("launchless"),
-    pl.col("call_id").drop_nulls().n_unique().cast(pl.Int64).alias("launches"),
     pl.col("call_ns").sum(),
     _LATENCY.mean().alias("mean_latency_ns"),
     _LATENCY.min().alias("min_latency_ns"),
@@ -163,7 +168,8 @@ class _Launched:
     """The device events of a window.
 
     Attributes:
-        events: a row each: what tells rows apart, latency, call_id, call_ns (of its first event alone), unqueued.
+        events: a row each: what tells rows apart, latency, first (whether it is its call's first), call_ns (of that one
+            alone), unqueued; call_id where a call's events may be told apart.
         device: the table's rows.
         streams: these stream by stream.
         launch: when each launch starts, ns.
@@ -203,11 +209,14 @@ def _launched(window: Tables, number: int, by: str, inputs: Inputs) -> _Launched
     keys = [device[name] for name in _KEYS[by] if name != "call"]
     if by == "call":
         keys.append(calls["name"].gather(device["launch_row"]).alias("call"))
+    if by in ("stream", "kernel"):
+        # Rows of different windows are different calls.
+        keys.append((device["launch_row"].cast(pl.Int64) * len(inputs.traces) + number).alias("call_id"))
+    firsts = (first[row] == event) & launched
     figures = [
         (device["start_ns"] - device["launch_ns"]).alias("latency"),
-        # Rows of different windows are different calls.
-        (device["launch_row"].cast(pl.Int64) * len(inputs.traces) + number).alias("call_id"),
-        pl.Series("call_ns", np.where(first[row] == event, lasted[row], 0)),
+        pl.Series("first", firsts),
+        pl.Series("call_ns", np.where(firsts, lasted[row], 0)),
         pl.Series("unqueued", unqueued & launched),
     ]
     return _Launched(pl.DataFrame([*keys, *figures]), device, streams, launch, launched)
@@ -215,11 +224,11 @@ def _launched(window: Tables, number: int, by: str, inputs: Inputs) -> _Launched
 
 _Queued = tuple[float | None, int | None, int | None, float | None, int | None]
 _QUEUE = {
-    "mean_queue": pl.Float64(),
-    "max_queue": pl.Int64(),
-    "launch_bound_ns": pl.Int64(),
-    "launch_bound_share": pl.Float64(),
-    "launch_bound_longest_ns": pl.Int64(),
+    "mean_queue": pl.Float64,
+    "max_queue": pl.Int64,
+    "launch_bound_ns": pl.Int64,
+    "launch_bound_share": pl.Float64,
+    "launch_bound_longest_ns": pl.Int64,
 }
 
 

@@ -16,9 +16,8 @@ from rankscope.compare import Diff, diff_runs
 from rankscope.compare.gate import parse_condition
 from rankscope.errors import ConfigError
 from rankscope.export.formats import FORMATS, as_json
-from rankscope.report.difference import diff_tables
+from rankscope.report.difference import breach_line, diff_tables
 from rankscope.report.terminal import findings_list
-from rankscope.report.words import plain
 
 FAILED = 1
 """Exit status where a condition of `--fail-on` does not hold; an error's is 2."""
@@ -62,7 +61,7 @@ def diff(
             with opened([b], steps, run_b, communication, executor, workers) as second:
                 found = diff_runs(first, second, ranks=chosen)
     # A condition on something that is not there is an error, told before anything is written.
-    failed = [said for condition in conditions if (said := condition.fails(found)) is not None]
+    failed = [breach for condition in conditions if (breach := condition.fails(found)) is not None]
     if form is Format.table:
         width = width_for(output) or Console().width
         show(_verdict(found, limit or None, width), output)
@@ -70,8 +69,8 @@ def diff(
         write(as_json(found.to_json()), output)
     else:
         write(FORMATS[form.value](found.result(), {}), output)
-    for said in failed:
-        Console(stderr=True, highlight=False).print(Text(f"fails: {plain(said, limit=400)}", style="bold red"))
+    for breach in failed:
+        Console(stderr=True, highlight=False).print(Text(f"fails: {breach_line(breach)}", style="bold red"))
     if failed:
         raise typer.Exit(FAILED)
 

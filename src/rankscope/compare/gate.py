@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import polars as pl
 
 from rankscope.compare import Diff
-from rankscope.compare.rows import CERTAIN
+from rankscope.compare.rows import SECTIONS
 from rankscope.errors import ConfigError
-from rankscope.rundir.plurals import counted
 
+# Names hold colons, too (`aten::mm`): a section is one only by its name.
 _CONDITION = re.compile(
-    r"^\s*(?:(?P<section>\w+):)?(?P<name>.+?)\s*(?P<sign>>=|<=|>|<)\s*(?P<limit>[+-]?\d+(?:\.\d+)?)\s*(?P<unit>%|\w+)?\s*$"
+    rf"^\s*(?:(?P<section>{'|'.join(SECTIONS)}):)?(?P<name>.+?)\s*(?P<sign>>=|<=|>|<)\s*(?P<limit>[+-]?\d+(?:\.\d+)?)\s*(?P<unit>%|\w+)?\s*$"
 )
 _SIGNS: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le,
@@ -29,12 +29,31 @@ _HINT = "write for instance 'step_time > 5%', 'exposed_communication > 2ms', 'ke
 
 
 @dataclass(frozen=True)
+class Breach:
+    """A row that changed beyond a condition's limit.
+
+    Attributes:
+        name: the row's; ``findings`` for how many were gained.
+        change: in `unit`.
+        unit: ``ns``, ``bytes``; ``count`` of findings.
+        ratio: change over what it was; None where that was nothing.
+        significant: whether it is more than steps vary by chance; None where too few steps tell.
+    """
+
+    name: str
+    change: float
+    unit: str
+    ratio: float | None = None
+    significant: bool | None = None
+
+
+@dataclass(frozen=True)
 class Condition:
-    """A limit on the change of one row: it fails where the change is beyond it.
+    """A limit on the change of a row, or of each row of one name: it fails where a change is beyond it.
 
     Attributes:
         text: as it was written.
-        section: which section's row; None for the first that has it.
+        section: which section's rows; None for the first section that has it.
         name: the row's name; ``findings`` for how many were gained.
         sign: `>`, `>=`, `<` or `<=`.
         limit: the change, or its share of the first run where `relative`.
@@ -50,15 +69,15 @@ class Condition:
     relative: bool
     unit: str
 
-    def fails(self, diff: Diff) -> str | None:
-        """What to say where it fails; None where it holds.
+    def fails(self, diff: Diff) -> Breach | None:
+        """By what it fails; None where it does not.
 
         Raises:
             ConfigError: the diff has no such row, or it is of another unit.
         """
         if self.name == "findings":
             gained = len(diff.gained)
-            return f"{counted(gained, 'finding')} gained" if _SIGNS[self.sign](gained, self.limit) else None
+            return Breach(self.name, gained, "count") if _SIGNS[self.sign](gained, self.limit) else None
         rows = diff.frame.filter(pl.col("name") == self.name)
         if self.section is not None:
             rows = rows.filter(pl.col("section") == self.section)
@@ -66,16 +85,17 @@ class Condition:
             measures = diff.frame.filter(pl.col("section").is_in(["steps", "phases", "memory", "snapshots"]))
             known = measures["name"].unique(maintain_order=True).to_list()
             raise ConfigError(f"{self.text!r}: no row is called {self.name!r}", hint=f"there are: {', '.join(known)}")
-        row = rows.row(0, named=True)
-        if self.unit and row["unit"] != self.unit:
-            raise ConfigError(f"{self.text!r}: {self.name} is in {row['unit']}", hint=_HINT)
-        # From nothing to something is beyond any share.
-        endless = float("inf") if row["change"] > 0 else 0.0
-        value = (endless if row["change_ratio"] is None else row["change_ratio"]) if self.relative else row["change"]
-        if not _SIGNS[self.sign](value, self.limit):
-            return None
-        share = "" if row["change_ratio"] is None else f" ({100 * row['change_ratio']:+.1f} %)"
-        return f"{self.name} changed by {row['change']:+.0f} {row['unit']}{share}: {CERTAIN[row['significant']]}"
+        # One name may be several rows, by shapes or by what launches it: each is held to the limit.
+        same = rows.filter(pl.col("section") == rows["section"][0])
+        if self.unit and same["unit"][0] != self.unit:
+            raise ConfigError(f"{self.text!r}: {self.name} is in {same['unit'][0]}", hint=_HINT)
+        for row in same.iter_rows(named=True):
+            # From nothing to something is beyond any share.
+            endless = float("inf") if row["change"] > 0 else 0.0
+            ratio = endless if row["change_ratio"] is None else row["change_ratio"]
+            if _SIGNS[self.sign](ratio if self.relative else row["change"], self.limit):
+                return Breach(row["name"], row["change"], row["unit"], row["change_ratio"], row["significant"])
+        return None
 
 
 def parse_condition(text: str) -> Condition:

@@ -12,6 +12,7 @@ from msgspec.json import Decoder
 
 from rankscope.ingest import events as ev
 from rankscope.ingest.kinds import DEVICE_KINDS, DRIVER_CATEGORIES, PROFILER_STEP
+from rankscope.primitives.constant import constant
 from rankscope.primitives.intervals import Int64
 
 S = TypeVar("S", bound=Struct)
@@ -47,8 +48,7 @@ Group = Callable[[Builder, "str | None", list[ev.Event], Int64, Int64], None]
 
 def _same(value: object, dtype: pl.DataType, events: list[ev.Event]) -> pl.Series:
     """A column that is alike for all events of a group."""
-    column: pl.Series = pl.Series([value], dtype=dtype).new_from_index(0, len(events))
-    return column
+    return constant("", value, dtype, len(events))
 
 
 def is_absent(values: object) -> bool:

@@ -7,9 +7,10 @@ import numpy.typing as npt
 import polars as pl
 
 from rankscope.primitives.intervals import Int64
+from rankscope.primitives.nulls import values_and_known
 
-# Stands for a process or thread without a number.
-_NOBODY = -(1 << 62)
+NOBODY = -(1 << 62)
+"""Stands for a process or thread without a number."""
 
 
 def innermost(ranges: pl.DataFrame, instants: pl.DataFrame) -> Int64:
@@ -27,17 +28,21 @@ def innermost(ranges: pl.DataFrame, instants: pl.DataFrame) -> Int64:
         Rows of `ranges`, shape ``(instants,)``.
     """
     found = np.full(instants.height, -1, dtype=np.int64)
-    parent = ranges["parent_row"].fill_null(-1).to_numpy()
+    parent, _ = values_and_known(ranges["parent_row"], -1)
     start, end = ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy()
-    pid, tid = (ranges[name].fill_null(_NOBODY).to_numpy() for name in ("pid", "tid"))
-    asked = instants.select(pl.col("pid", "tid").fill_null(_NOBODY), "at_ns").with_row_index("place")
-    # A job has few threads that launch.
-    for (process, thread), here in asked.group_by("pid", "tid"):
-        mine = np.flatnonzero((pid == process) & (tid == thread))
+    pid, tid = (values_and_known(ranges[name], NOBODY)[0] for name in ("pid", "tid"))
+    process, thread = (values_and_known(instants[name], NOBODY)[0] for name in ("pid", "tid"))
+    instant = instants["at_ns"].to_numpy()
+    left = np.arange(instants.height)
+    # A job has few threads that launch: one at a time, until no instant is left.
+    while left.size:
+        one = left[0]
+        of_it = (process[left] == process[one]) & (thread[left] == thread[one])
+        here, left = left[of_it], left[~of_it]
+        mine = _in_order(np.flatnonzero((pid == process[one]) & (tid == thread[one])), start, end)
         if not mine.size:
             continue
-        mine = mine[np.lexsort((start[mine] - end[mine], start[mine]))]
-        at = here["at_ns"].to_numpy()
+        at = instant[here]
         last = np.searchsorted(start[mine], at, side="right") - 1
         row = np.where(last >= 0, mine[np.maximum(last, 0)], -1)
         over = np.flatnonzero((row >= 0) & ~_open(start, end, row, at))
@@ -45,8 +50,17 @@ def innermost(ranges: pl.DataFrame, instants: pl.DataFrame) -> Int64:
         while over.size:
             row[over] = parent[row[over]]
             over = over[(row[over] >= 0) & ~_open(start, end, row[over], at[over])]
-        found[here["place"].to_numpy()] = row
+        found[here] = row
     return found
+
+
+def _in_order(rows: Int64, start: Int64, end: Int64) -> Int64:
+    """A thread's ranges by their starts, of equal starts the longest first; tables mostly are in this order."""
+    begins, until = start[rows], end[rows]
+    later = begins[1:] > begins[:-1]
+    if (later | ((begins[1:] == begins[:-1]) & (until[1:] <= until[:-1]))).all():
+        return rows
+    return rows[np.lexsort((begins - until, begins))]
 
 
 def _open(start: Int64, end: Int64, row: Int64, at: Int64) -> npt.NDArray[np.bool_]:

@@ -38,8 +38,10 @@ class IntervalSet:
             first, last = first[keep], last[keep]
         if first.size == 0:
             return EMPTY
-        order = np.argsort(first, kind="stable")
-        first, last = first[order], last[order]
+        # Tables are in this order already.
+        if (first[1:] < first[:-1]).any():
+            order = np.argsort(first, kind="stable")
+            first, last = first[order], last[order]
         reach = np.maximum.accumulate(last)
         # A new interval begins where nothing before it reaches its start. Touching intervals are one.
         begins = np.empty(first.size, dtype=np.bool_)

@@ -6,9 +6,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from rankscope.primitives.enclosing import innermost
+from rankscope.primitives.enclosing import NOBODY, innermost
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.nesting import Int32
+from rankscope.primitives.nulls import values_and_known
 
 
 def launching_operators(device: pl.DataFrame, calls: pl.DataFrame, operators: pl.DataFrame) -> Int64:
@@ -23,12 +24,15 @@ def launching_operators(device: pl.DataFrame, calls: pl.DataFrame, operators: pl
         calls: the runtime_calls that launch_row points into: pid, tid.
         operators: the host_ops that op_row points into: pid, tid, start_ns, end_ns, parent_row.
     """
-    owner: Int64 = device["op_row"].fill_null(-1).cast(pl.Int64).to_numpy().copy()
-    open_ = np.flatnonzero((owner < 0) & device["launch_row"].is_not_null().to_numpy())
-    if open_.size and operators.height:
-        rows = pl.Series(open_)
-        threads = calls.select("pid", "tid").select(pl.all().gather(device["launch_row"].gather(rows)))
-        owner[open_] = innermost(operators, threads.with_columns(device["launch_ns"].gather(rows).alias("at_ns")))
+    owner, owned = values_and_known(device["op_row"], -1)
+    launch, launched = values_and_known(device["launch_row"])
+    rows = np.flatnonzero(~owned & launched)
+    if not rows.size or not operators.height:
+        return owner
+    at = pl.Series("at_ns", values_and_known(device["launch_ns"])[0][rows])
+    threads = [pl.Series(name, values_and_known(calls[name], NOBODY)[0][launch[rows]]) for name in ("pid", "tid")]
+    owner = np.array(owner)
+    owner[rows] = innermost(operators, pl.DataFrame([*threads, at]))
     return owner
 
 

@@ -49,12 +49,13 @@ class Queue:
         if (start[1:] < start[:-1]).any():
             order = np.argsort(start, kind="stable")
             start, end, launch, launched = start[order], end[order], launch[order], launched[order]
-        return cls(start, end, launched, np.sort(launch[launched], kind="stable"))
+        own = launch if launched.all() else launch[launched]
+        return cls(start, end, launched, np.sort(own, kind="stable"))
 
     @cached_property
     def begun(self) -> Int64:
         """When each event that has a launch begins, ns, ascending."""
-        return self.start[self.launched]
+        return self.start if self.launch.size == self.start.size else self.start[self.launched]
 
     @property
     def deepest(self) -> int:
@@ -98,7 +99,8 @@ class Queue:
         reached = np.maximum.accumulate(self.end)[:-1]
         gap = np.flatnonzero(self.start[1:] > reached)
         # All before a gap have begun. In it the depth only grows: it ends the wait with the launch that makes it more.
-        more = np.minimum(np.cumsum(self.launched)[gap] + most, self.launch.size)
+        begun = gap + 1 if self.launch.size == self.start.size else np.cumsum(self.launched)[gap]
+        more = np.minimum(begun + most, self.launch.size)
         begins = np.maximum(reached[gap], span[0])
         ends = np.minimum(np.minimum(self.start[gap + 1], np.append(self.launch, _NEVER)[more]), span[1])
         # An event that lasts no time cuts a gap in two, which touch.

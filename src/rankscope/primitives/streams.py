@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,7 @@ from rankscope.primitives.intervals import Int64
 from rankscope.primitives.nulls import values_and_known
 
 # Streams' numbers are mostly small: below this they need not be ranked.
-_NEAR = 256
+_NEAR = 1 << 12
 
 
 @dataclass(frozen=True)
@@ -42,9 +43,10 @@ class Streams:
         first = np.zeros(min(order.size, 1), dtype=np.int64)
         if stream.any():
             order = order[np.argsort(stream[order], kind="stable")]
-            first = np.flatnonzero(np.diff(stream[order].astype(np.int64), prepend=-1))
+            stream = stream[order]
+            first = np.append(0, np.flatnonzero(stream[1:] != stream[:-1]) + 1)
         reached = device["end_ns"].to_numpy()[order]
-        for part in np.split(reached, first[1:]):
+        for part in _parts(reached, first):
             np.maximum.accumulate(part, out=part)
         return cls(order, first, reached)
 
@@ -53,9 +55,24 @@ class Streams:
         """For each place in the order which stream it is of, from 0 on."""
         return np.repeat(np.arange(self.first.size), np.diff(self.first, append=self.order.size))
 
+    def heads(self, device: pl.DataFrame, name: str) -> list[int | None]:
+        """A column's value of each stream's first event.
+
+        Args:
+            device: the events that the streams are of.
+        """
+        column = device[name]
+        return [column[row] for row in self.order[self.first].tolist()]
+
     def rows(self) -> list[Int64]:
         """The rows of each stream's events, by their starts."""
-        return np.split(self.order, self.first[1:]) if self.first.size else []
+        return _parts(self.order, self.first)
+
+
+def _parts(whole: Int64, first: Int64) -> list[Int64]:
+    """An array from each of these places to the next."""
+    bounds = [*first.tolist(), whole.size]
+    return [whole[begin:end] for begin, end in pairwise(bounds)]
 
 
 def stream_numbers(device: pl.DataFrame) -> npt.NDArray[np.integer]:
@@ -72,12 +89,16 @@ def stream_numbers(device: pl.DataFrame) -> npt.NDArray[np.integer]:
     for name in ("device", "stream"):
         value, known = values_and_known(device[name])
         there = value if known.all() else value[known]
-        if not there.size or (there.size == value.size and there.min() == there.max()):
+        if not there.size:
             continue
-        if int(there.max()) - int(there.min()) < _NEAR:
-            value = np.where(known, value - there.min() + 1, 0)
+        least, most = int(there.min()), int(there.max())
+        if least == most and there.size == value.size:
+            continue
+        if most - least < _NEAR:
+            value, size = np.where(known, value - (least - 1), 0), most - least + 2
         else:
             value = device[name].rank("dense").fill_null(0).to_numpy().astype(np.int64)
-        count *= int(value.max()) + 1
-        number = number * (int(value.max()) + 1) + value
+            size = int(value.max()) + 1
+        count *= size
+        number = number * size + value
     return number.astype(np.uint16) if count <= 1 << 16 else number

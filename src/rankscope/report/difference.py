@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rankscope.compare import Diff
+from rankscope.compare.gate import Breach
 from rankscope.compare.rows import CERTAIN, SECTIONS, WHOLES
 from rankscope.report.words import NOTHING, cell, number_of, numbered, plain
 from rankscope.rundir.plurals import counted
@@ -67,6 +68,17 @@ def diff_tables(diff: Diff, limit: int | None, width: int) -> RenderableType:
     else:
         parts.append(Text("There is nothing in these that could be compared."))
     return Group(*parts)
+
+
+def breach_line(breach: Breach) -> str:
+    """What changed beyond a limit, by how much, and whether that may be chance."""
+    if breach.name == "findings":
+        return f"{counted(round(breach.change), 'finding')} gained"
+    share = "" if breach.ratio is None else f" ({_percent(breach.ratio)})"
+    return (
+        f"{plain(breach.name, limit=200)} changed by {_with_sign(breach.change, breach.unit)}{share}: "
+        f"{CERTAIN[breach.significant]}"
+    )
 
 
 def _marked(diff: Diff) -> bool:
@@ -150,10 +162,13 @@ def _value(value: float | None, unit: str) -> Text:
 
 
 def _signed(row: dict[str, Any]) -> Text:
-    change = round(row["change"])
-    sign = "+" if change > 0 else ("−" if change < 0 else "")
-    colour = "" if not row["significant"] else ("red" if change > 0 else "green")
-    return Text(f"{sign}{number_of(abs(change), row['unit'])}", style=colour)
+    colour = "" if not row["significant"] else ("red" if row["change"] > 0 else "green")
+    return Text(_with_sign(row["change"], row["unit"]), style=colour)
+
+
+def _with_sign(change: float, unit: str) -> str:
+    shown = number_of(round(change), unit)
+    return f"+{shown}" if round(change) > 0 else shown
 
 
 def _share(row: dict[str, Any]) -> Text:

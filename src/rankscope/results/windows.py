@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import polars as pl
 
+from rankscope.primitives.constant import constant
 from rankscope.primitives.steps import host_steps, launched_in, started_in
 from rankscope.results.analysis import Column, Inputs, Tables
 
@@ -30,8 +31,7 @@ def chosen_starts(frame: pl.DataFrame, annotations: pl.DataFrame, inputs: Inputs
         annotations: start_ns, end_ns, on_device, step.
     """
     if inputs.options.steps is None:
-        every: pl.Series = pl.Series([True], dtype=pl.Boolean).new_from_index(0, frame.height)
-        return every
+        return constant("", True, pl.Boolean, frame.height)
     keep = inputs.options.keeps(pl.col("step"))
     return pl.Series(started_in(frame["start_ns"].to_numpy(), host_steps(annotations), keep))
 
