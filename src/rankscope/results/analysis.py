@@ -194,7 +194,7 @@ class Result:
 
     def _repr_html_(self) -> str:
         """The frame with the analysis's title, in a notebook."""
-        units = {column.name: column.unit for column in self.analysis.columns if column.unit}
+        units = {column.name: column.unit for column in self.analysis.columns if column.unit not in ("", "count")}
         told = ", ".join(f"{name} in {unit}" for name, unit in units.items() if not name.endswith(f"_{unit}"))
         head = f"<p><b>{escape(self.analysis.title)}</b>{f' ({escape(told)})' if told else ''}</p>"
         return head + self.frame._repr_html_()

@@ -15,6 +15,10 @@ describe("order", () => {
   test("names without regard to case", () => {
     expect(table.sorted(table.rows(), { column: "name", descending: false })).toEqual([1, 3, 0, 2]);
   });
+  test("numbers within names as numbers", () => {
+    const groups = make({ group: ["dp 10", "dp 2", "DP 1"] });
+    expect(groups.sorted(groups.rows(), { column: "group", descending: false })).toEqual([2, 1, 0]);
+  });
   test("an unknown column changes nothing", () => {
     expect(table.sorted([2, 0], { column: "__proto__", descending: false })).toEqual([2, 0]);
     expect(table.has("toString")).toBe(false);

@@ -18,7 +18,7 @@ interface Card {
   readonly second?: Readonly<Record<string, number | null>>;
 }
 
-export function headline(overview: Table): HTMLElement {
+export function headline(overview: Table, stragglers: Table | null): HTMLElement {
   const number = (column: string): number | null => overview.number(0, column);
   const doc = (column: string): string => overview.meta(column).doc;
   const [step, mean, overlap, exposed, share] = [number("step_ns"), number("mean_step_ns"), number("overlap_ratio"), number("exposed_communication_ns"), number("exposed_share")];
@@ -47,11 +47,20 @@ export function headline(overview: Table): HTMLElement {
       id: "slowest-rank", title: "Slowest rank", value: slowest, text: slowest === null ? MISSING : even ? "None" : `Rank ${slowest}`, exact: null, doc: doc("slowest_rank"),
       sentence: slowest === null ? (ranks === 1 ? "One rank alone: there is none to compare it with." : "No rank stands out from the others.")
         : margin === null ? "The traces do not tell by how much." : even ? "All ranks work alike."
-          : `Its own work takes ${formatDuration(margin)} a step more than the others’ median${marginShare === null ? "" : `, ${formatRatio(marginShare)} of a mean step`}.`,
+          : `Its own work takes ${formatDuration(margin)} a step more than the others’ median${marginShare === null ? "" : `, ${formatRatio(marginShare)} of a mean step`}.${verdict(slowest, stragglers)}`,
       second: { margin },
     },
   ];
   return h("div", { class: "cards" }, cards.map(card));
+}
+
+/** Whether that is more than chance, as the analysis that compares the ranks has it. */
+function verdict(slowest: number, stragglers: Table | null): string {
+  if (!stragglers) return "";
+  const rows = stragglers.sorted(stragglers.rows(), { column: "waited_ns", descending: true });
+  const accused = rows.filter((row) => stragglers.cell(row, "cause") !== null).map((row) => stragglers.number(row, "rank"));
+  if (accused.length === 0) return rows.some((row) => stragglers.number(row, "waited_ns") !== null) ? " That may be chance: no rank stands out beyond it." : "";
+  return accused.includes(slowest) ? "" : ` But it is rank ${accused[0] ?? MISSING} that holds the others up.`;
 }
 
 function card(about: Card): HTMLElement {

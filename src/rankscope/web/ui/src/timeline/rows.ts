@@ -36,7 +36,7 @@ export interface Folding {
 export const RANK_ROW = 22;
 export const LANE_ROW = 16;
 /** Few ranks, none open: their rows take the room there is. */
-const TALLEST = 44;
+const TALLEST = 64;
 /** A rank's row this high shows moving data below computing, so that overlap is seen as such. */
 const SPLIT_FROM = 14;
 const SPLIT_AT = 0.6;

@@ -19,13 +19,13 @@ export const overview: View = {
   question: "Where does the time go, and which rank holds the others up?",
   answers: ["overview"],
   shows: ["overview"],
-  wants: ["device_time", "step_time", "utilization"],
+  wants: ["device_time", "step_time", "stragglers", "utilization"],
   render(context) {
     const table = context.table("overview");
     const ranks = stackedDeviceTime(context);
     const comes = context.served?.working === true;
     return present([
-      table ? headline(table) : context.served
+      table ? headline(table, context.table("stragglers")) : context.served
         ? emptyState("There is no overview of this run.", "It is made from every rank that could be read: the findings say what is wrong with the files.")
         : emptyState("This report holds no overview.", "Write it again with `rankscope report DIR`: the overview is made from every rank that could be read."),
       h("section", { "aria-labelledby": "findings-title" }, h("h3", { id: "findings-title" }, "Findings"), savings(context), findingsList(context)),

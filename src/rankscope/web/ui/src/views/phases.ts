@@ -57,7 +57,7 @@ function bucketBars(context: ViewContext, table: Table): HTMLElement {
   const bars = rows.map((row) => {
     const [size, share] = [table.number(row, "bytes"), table.number(row, "start_share")];
     return {
-      label: [`Bucket ${String(table.cell(row, "bucket") ?? "?")}`, size === null ? null : h("small", {}, ` · ${formatBytes(size)}`), share === null ? null : h("small", {}, ` · begins at ${formatRatio(share)} of the backward`)],
+      label: [`Bucket ${String(table.cell(row, "bucket") ?? "?")}`, size === null ? null : h("small", {}, ` · ${formatBytes(size)}`), share === null ? null : h("small", {}, share > 1 ? " · begins after the backward" : ` · begins at ${formatRatio(share)} of the backward`)],
       ...hiddenBar(table, row),
     };
   });

@@ -5,7 +5,7 @@ import { h, named } from "../components/dom.ts";
 import { findingItems } from "../components/findings.ts";
 import { emptyState } from "../components/notes.ts";
 import { tables } from "../components/tables.ts";
-import type { Table } from "../data/table.ts";
+import { compareCells, type Table } from "../data/table.ts";
 import { shownName } from "../format/text.ts";
 import { formatRatio } from "../format/units.ts";
 import { heatSections } from "./heat.ts";
@@ -63,7 +63,7 @@ export function order(context: ViewContext): HTMLElement | null {
   const table = context.table("arrivals");
   if (!table) return null;
   const top = table.sorted(table.rows(), { column: "collectives", descending: true })[0] ?? 0;
-  const groups = table.distinct("group").map((each) => String(each ?? ""));
+  const groups = table.distinct("group").map((each) => String(each ?? "")).sort(compareCells);
   const group = groups.find((each) => each === context.place.params.get("group")) ?? String(table.cell(top, "group") ?? "");
   const rows = table.sorted(table.where("group", table.cell(table.rows().find((row) => String(table.cell(row, "group") ?? "") === group) ?? 0, "group")), { column: "rank", descending: false });
   const pick = (column: string): (number | null)[] => rows.map((row) => table.number(row, column));
