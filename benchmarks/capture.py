@@ -192,7 +192,7 @@ def waiting() -> None:
 
 def main(rounds: int = 5) -> None:
     stalls(rounds)
-    stalls(rounds, 195, stacks=False)
+    stalls(rounds, 100, stacks=False)
     waiting()
 
 
