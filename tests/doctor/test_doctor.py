@@ -385,9 +385,9 @@ def test_a_run_that_is_not_whole(tmp_path):
     assert "rankscope gather" in found["missing"].mend
     assert "rank1_iter3_4.trace.json.gz" in found["traces"].what
     assert found["traces"].mend == f"rankscope gather {folder} HOST:DIR brings them again"
-    # What is there, gather does not overwrite: it has to go first.
+    # Of what is cut its manifest is the proof, and gather puts the whole one in its place.
     (folder / "rank1_iter3_4.trace.json.gz").write_bytes(b"cut")
-    assert wrong(run.checks(folder))["traces"].mend.startswith("move what is cut away: rankscope gather ")
+    assert wrong(run.checks(folder))["traces"].mend == f"rankscope gather {folder} HOST:DIR brings them again"
 
 
 def test_what_ranks_say(tmp_path):

@@ -219,17 +219,42 @@ def test_interrupted_without_orphans(tmp_path: Path, private_cache: Path, to: st
     assert children
     number = getattr(signal, sent)
     os.killpg(program.pid, number) if to == "group" else program.send_signal(number)
-    told, errors = program.communicate(timeout=30)
-    _, alive = psutil.wait_procs(children, timeout=15)
+    told, errors = program.communicate(timeout=60)
+    _, alive = psutil.wait_procs(children, timeout=60)
     for orphan in alive:
         orphan.kill()
     assert alive == []
     if sent == "SIGINT":
         assert (told, program.returncode) == ("interrupted\n", 130), errors
         assert "Traceback" not in errors
-    # What is in the cache is whole.
+    # What is in the cache is whole, and what was begun is gone.
     for folder in private_cache.glob("v*/??/*"):
         assert (folder / "info.json").exists()
+    assert list(private_cache.rglob("*.tmp")) == []
+
+
+def begin_and_stay(folder: str) -> None:
+    begun = Path(folder) / f"begun-{os.getpid()}"
+    try:
+        begun.touch()
+        time.sleep(600)
+    finally:
+        begun.unlink()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals are POSIX's")
+def test_workers_that_are_ended_tidy_up(tmp_path: Path) -> None:
+    executor = make_executor("processes", 2)
+    futures = [executor.submit(begin_and_stay, str(tmp_path)) for _ in range(6)]
+    deadline = time.monotonic() + 60
+    while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert len(list(tmp_path.iterdir())) == 2
+    executor.stop()  # type: ignore[attr-defined]
+    executor.shutdown()
+    # Neither what they had begun nor a task that waited for them.
+    assert list(tmp_path.iterdir()) == []
+    assert all(future.cancelled() or future.exception() for future in futures)
 
 
 def test_workers_stay_from_one_level_to_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

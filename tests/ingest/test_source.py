@@ -20,6 +20,7 @@ from tests.kineto import dumps, kernel, pack, small_step, trace, write
 
 from rankscope.errors import NotATraceError, TraceError
 from rankscope.ingest.kineto import read_kineto
+from rankscope.pipeline import open_run
 
 MADE = small_step() + [kernel(f"kernel {number}", 200 + number, 1) for number in range(500)]
 TEXT = dumps(trace(MADE, rank=0))
@@ -112,6 +113,28 @@ def test_cut_and_damaged_packings_never_crash(tmp_path: Path, kind: str) -> None
             continue
         if sum(found.counts.values()) < len(MADE):
             assert found.losses.truncated or found.losses.events, cut
+
+
+MORE = {"rank0.json": TEXT, "notes.txt": b"x", "rank1.json": TEXT, "deep/rank2.json.gz": pack(TEXT, "gz")}
+
+
+@pytest.mark.parametrize("data", [tar_of(MORE), tar_of(MORE, "w"), zip_of(MORE)], ids=["tar.gz", "tar", "zip"])
+def test_further_traces_in_an_archive_are_said(tmp_path: Path, data: bytes, wanted: list[str]) -> None:
+    file = write(tmp_path / "traces.tar.gz", data, None)
+    assert names(file) == wanted
+    (finding,) = [each for each in open_run(file, executor="serial").load().findings if "archive" in each.id]
+    assert "holds 2 files more" in finding.title
+
+
+def test_what_lies_behind_the_trace_in_an_archive_does_no_harm(tmp_path: Path, wanted: list[str]) -> None:
+    two = tar_of({"rank0.json": TEXT, "rank1.json": TEXT}, "w")
+    start = two.index(b"rank1.json")
+    broken = two[:start] + b"\xff" * 512 + two[start + 512 :]
+    zeros = tar_of({"rank0.json": TEXT, "zeros": b"\0" * (100 << 20), "rank1.json": TEXT})
+    for data in (broken, zeros):
+        file = write(tmp_path / "t.tar.gz", data, None)
+        assert names(file) == wanted
+        assert read_kineto(str(file)).others == 0
 
 
 def test_a_member_that_fails_its_checksum_is_said(tmp_path: Path) -> None:

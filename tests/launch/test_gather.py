@@ -144,6 +144,36 @@ def test_a_different_file_is_never_overwritten(tmp_path, source_of):
     assert contents(run) == before
 
 
+def test_what_its_manifest_proves_cut_is_replaced(tmp_path, source_of):
+    first = part(tmp_path / "a", (0, 1))
+    name = "rank0_iter3_4.trace.json.gz"
+    whole = (first / name).read_bytes()
+    run = tmp_path / "run"
+    gather(run, [parse_source(source_of(first))])
+    (run / name).write_bytes(whole[:700])
+    assert completeness(run).absent_traces == ((0, name),)
+    assert [one.new for one in gather(run, [parse_source(source_of(first))])] == [1]
+    assert (run / name).read_bytes() == whole
+    assert not (run / STAGE).exists()
+    # Too long is not cut; and without its manifest here it may be anybody's; nor is it, where it is cut there as well.
+    manifest = run / "ranks" / "rank0.json"
+    for here, there, kept in (
+        (whole + b"x", whole, True),
+        (whole[:700], whole, False),
+        (whole[:700], whole[:900], True),
+    ):
+        (run / name).write_bytes(here)
+        (first / name).write_bytes(there)
+        text = manifest.read_bytes()
+        if not kept:
+            manifest.unlink()
+        with pytest.raises(RankscopeError, match="nothing is overwritten"):
+            gather(run, [parse_source(source_of(first))])
+        assert (run / name).read_bytes() == here
+        manifest.write_bytes(text)
+        (first / name).write_bytes(whole)
+
+
 def test_two_runs_do_not_become_one(tmp_path, source_of):
     first, second = part(tmp_path / "a", (0, 1)), part(tmp_path / "b", (2, 3), run_id="r2")
     run = tmp_path / "run"

@@ -21,7 +21,14 @@ from rankscope.measure.results import Binding, Buckets, Overhead, ProfilerCost, 
 from rankscope.measure.sampling import Sampling
 from rankscope.measure.scaling import Study, measure_scaling
 from rankscope.measure.topology import Core, Host
-from rankscope.rundir.measurement import Block, RankMeasurement, read_measurements, write_measurement, write_plan
+from rankscope.rundir.measurement import (
+    Block,
+    RankMeasurement,
+    digest_of,
+    read_measurements,
+    write_measurement,
+    write_plan,
+)
 
 MS = 1_000_000
 FEW = Sampling(blocks=1, block_steps=2, repeats=2, traced_steps=0)
@@ -46,6 +53,10 @@ class Machine:
         self.ends_at = None
         """Which job somebody ends, counted from 0."""
         self.fails = ()
+        self.loads = ()
+        """Files that the script imports."""
+        self.edits = None
+        """Of these, one that somebody edits behind each job."""
 
     def run(self, _target, start, plan, *, timeout_s, within):
         folder = Path(plan.out)
@@ -67,8 +78,11 @@ class Machine:
                 RankMeasurement(
                     rank, start.ranks, rank, "host", "complete", 99, "host", "CPU", "2.13",
                     wrapper=self.wrapper, cpus=plan.cpus[rank] if plan.cpus else "0-1", blocks=tuple(blocks),
+                    sources={str(path): digest_of(path.read_bytes()) for path in self.loads} if rank == 0 else {},
                 ),
             )  # fmt: skip
+        if self.edits is not None:
+            self.edits.write_text(f"STATE = {len(self.started)}\n")
         return Outcome(folder, tuple(read_measurements(folder)))
 
 
@@ -188,6 +202,45 @@ def test_what_else_is_refused(tmp_path, machine, script, monkeypatch):
     with pytest.raises(ConfigError, match="--strong not given then, given now"):
         measure("scaling", [script], tmp_path / "s")
         measure("scaling", [script], tmp_path / "s", study=study)
+
+
+@pytest.mark.parametrize("kind", PLACES)
+def test_an_edited_module_of_the_script_is_another_program(tmp_path, machine, script, kind):
+    machine.wrapper = "fsdp2" if "FSDP2" in kind else "ddp"
+    module, out = tmp_path / "model.py", tmp_path / "out"
+    module.write_text("STATE = 0\n")
+    machine.loads = (module,)
+    measure(kind, [script], out)
+    result = (out / f"{kind.partition(' ')[0]}.json").read_bytes()
+    machine.started = []
+    module.write_text("STATE = 1\n")
+    with pytest.raises(ConfigError, match=r"model\.py, which the script loads, has been changed since"):
+        measure(kind, [script], out)
+    assert machine.started == []
+    assert (out / f"{kind.partition(' ')[0]}.json").read_bytes() == result
+    # As it was, it goes on; what the job made for itself and is gone again is no matter.
+    module.write_text("STATE = 0\n")
+    measure(kind, [script], out)
+    module.unlink()
+    measure(kind, [script], out)
+    assert machine.started == []
+
+
+def test_a_module_that_is_edited_meanwhile(tmp_path, machine, script):
+    module = tmp_path / "model.py"
+    module.write_text("STATE = 0\n")
+    machine.loads, machine.edits = (module,), module
+    with pytest.raises(
+        ConfigError, match=r"model\.py was changed while this experiment ran: job-1 .* than job-0"
+    ) as told:
+        measure("overhead", [script], tmp_path / "out")
+    assert "put it back" in str(told.value)
+    # The job of the other state is not kept: once the file is as it was, that one is run anew.
+    machine.edits = None
+    module.write_text("STATE = 0\n")
+    machine.started = []
+    measure("overhead", [script], tmp_path / "out")
+    assert machine.started == ["overhead/job-1"]
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"settings": 3}'])

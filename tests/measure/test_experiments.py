@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from rankscope.errors import ConfigError, LaunchError, RankscopeError
+from rankscope.measure.drift import from_job_to_job, within_jobs
 from rankscope.measure.jobs import Outcome, _cause, series, target_of
 from rankscope.measure.losses import lost_at
 from rankscope.measure.overhead import CONDITIONS, overhead_of
@@ -182,7 +183,8 @@ def test_sizes_of_a_study():
         ("plain", 1, 1),
         ("2", 2, 1),
         ("4", 4, 1),
-        ("8", 8, 2),
+        ("4 on 2 nodes", 4, 2),
+        ("8 on 2 nodes", 8, 2),
     ]
 
 
@@ -232,6 +234,8 @@ def test_what_can_be_measured(tmp_path):
           "[rank0]: RuntimeError: Connection closed by peer"], ": rank 1: ValueError: bad batch 20"),
         (["  raise KeyError", "KeyError"], ": KeyError"),
         (["torch.OutOfMemoryError: CUDA out of memory"], ": torch.OutOfMemoryError: CUDA out of memory"),
+        (["usage: train.py [-h]", "python -m pkg.train: error: unrecognized arguments: --x 3", "E1121 failed"],
+         ": python -m pkg.train: error: unrecognized arguments: --x 3"),
         (["E1121 failed (exitcode: 1)", "an Error: not at its line's beginning", "killed"], ""),
     ],
 )  # fmt: skip
@@ -247,6 +251,69 @@ def test_a_busy_machine_is_spoken_of(tmp_path):
     assert not [
         note for note in overhead_of([outcome], target, sampling, tmp_path, 0.1).setting.notes if "busy" in note
     ]
+
+
+def wandering(seed, correlation, rounds=20, apart=4 * MS):
+    """A job on a machine whose speed goes up and down, round after round."""
+    rng = np.random.default_rng(seed)
+    level, levels = 0.0, []
+    for _ in range(rounds):
+        level = correlation * level + rng.normal() * (1 - correlation**2) ** 0.5
+        levels.append(level)
+    return tuple(
+        rank_of(
+            rank,
+            tuple(
+                Block(name, r, tuple(int(base * MS + apart * levels[r] + rng.normal() * MS) for _ in range(5)))
+                for r in range(rounds)
+                for name, base in (("sync", 50), ("no_sync", 40))
+            ),
+        )
+        for rank in range(2)
+    )
+
+
+def test_a_machine_that_drifts_is_spoken_of():
+    told = [within_jobs(wandering(seed, 0.8)) for seed in range(20)]
+    assert sum(each is not None for each in told) >= 15
+    said = next(each for each in told if each is not None)
+    alike = float(re.search(r"correlation (\d\.\d\d)", said)[1])
+    times = float(re.search(r"(\d\.\d) times as wide", said)[1])
+    assert times == pytest.approx(((1 + alike) / (1 - alike)) ** 0.5, abs=0.1)
+    assert "--repeats" in said
+    # Of one that does not, and of few rounds, hardly ever.
+    assert sum(within_jobs(wandering(seed, 0.0)) is not None for seed in range(20)) <= 2
+    assert within_jobs(wandering(0, 0.9, rounds=9)) is None
+    assert within_jobs(()) is None
+
+
+def test_the_drift_is_a_note_of_the_result(tmp_path):
+    ranks = next(each for seed in range(20) if within_jobs(each := wandering(seed, 0.9)))
+    notes = overhead_of([Outcome(tmp_path, ranks)], target_of(["resnet18"]), Sampling(traced_steps=0), tmp_path, 0.1)
+    assert sum("speed drifted" in note for note in notes.setting.notes) == 1
+
+
+def test_jobs_that_differ_are_spoken_of(tmp_path):
+    target, few = target_of(["resnet18"]), Sampling(blocks=6, repeats=3, traced_steps=0)
+
+    def notes(*milliseconds):
+        jobs = [outcome_of(tmp_path, {"sync": each, "no_sync": 40}) for each in milliseconds]
+        return [note for note in overhead_of(jobs, target, few, tmp_path, 0.1).setting.notes if "jobs differ" in note]
+
+    (said,) = notes(50, 56, 60)
+    # Rank 1, the slower by 1 ms.
+    assert said.startswith("the 3 jobs differ by more than their rounds explain, from 51 to 61 ms")
+    assert notes(50, 50, 50) == []
+    assert notes(50, 50.5, 51) == []
+    assert notes(50) == []
+    # Of several kinds the one whose jobs lie furthest apart.
+    kinds = {
+        name: [outcome_of(tmp_path, {"sync": each}) for each in times]
+        for name, times in {"plain": (50, 50), "1 rank": (50, 54), "2 ranks": (60, 70), "4 ranks": (70, 75)}.items()
+    }
+    (said,) = from_job_to_job(kinds, "sync")
+    assert said.startswith("the 2 jobs of 2 ranks differ by more than their rounds explain, from 61 to 71 ms")
+    assert from_job_to_job({**kinds, "2 ranks": [], "1 rank": [], "4 ranks": []}, "sync") == []
 
 
 def test_nothing_is_projected_of_what_does_not_scale():

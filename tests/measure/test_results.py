@@ -146,6 +146,8 @@ def test_noise_is_not_shown_as_a_cost():
     assert "+2.0 %" not in noise
     assert "+2.0 % ± 1.0" in profiled(Share(0.02, 0.01, 0.03))
     assert "\N{MINUS SIGN}2.0 % ± 1.0" in profiled(Share(-0.02, -0.03, -0.01))
+    # Far longer on one side, it excludes 0 all the same.
+    assert "+20.0 % (+5 to +90)" in profiled(Share(0.2, 0.05, 0.9))
 
 
 def test_one_of_a_thing_is_one():

@@ -12,6 +12,7 @@ from rankscope.measure.statistics import (
     CONFIDENCE,
     LEAST_BLOCKS,
     Series,
+    between_jobs,
     beyond_chance,
     difference_of,
     replicates,
@@ -170,6 +171,42 @@ def test_jobs_that_differ_widen_the_interval():
         low, high = np.quantile(replicates({"a": each}, 0)["a"], [0.005, 0.995])
         widths.append(high - low)
     assert widths[1] > 10 * widths[0]
+
+
+def test_jobs_that_differ_have_as_many_degrees_of_freedom_as_there_are_jobs():
+    # Student's quantiles at 99 % from a printed table; the expansion is 4 % short at 2 degrees of freedom.
+    for jobs, student, exact in ((3, 9.925, 0.05), (5, 4.604, 0.01), (8, 3.499, 0.01)):
+        rounds = 1e7 * (1 + 0.0001 * (-1) ** np.arange(6).reshape(6, 1, 1)) * np.ones((6, 2, 3))
+        apart = Series(tuple(rounds * (1 + 0.05 * k) for k in range(jobs)))
+        assert between_jobs(apart) == pytest.approx(1, abs=0.001)
+        assert widening(apart) == pytest.approx(student / 2.5758 * math.sqrt(jobs / (jobs - 1)), rel=exact)
+        # That both conditions go up from job to job is no matter of their difference.
+        assert widening(apart, Series(tuple(0.8 * job for job in apart.jobs))) < widening(apart) / (
+            1.3 if jobs < 8 else 1.1
+        )
+    # Jobs that differ by what their rounds explain have nearly those of the rounds.
+    rng = np.random.default_rng(4)
+    alike = Series(tuple(1e7 * (1 + 0.01 * rng.standard_normal((40, 1, 1))) * np.ones((40, 1, 3)) for _ in range(5)))
+    assert between_jobs(alike) < 0.8
+    assert widening(alike) < 1.2 * math.sqrt(5 / 4) * 2.6 / 2.5758
+    assert between_jobs(Series((1e7 * np.ones((8, 1, 5)),))) == 0
+    assert between_jobs(Series((1e7 * np.ones((8, 1, 5)),) * 3)) == 0
+
+
+def test_of_jobs_that_differ_a_repeat_falls_within():
+    again, count = 0, 80
+    for seed in range(count):
+        rng = np.random.default_rng(seed)
+
+        def one(rng=rng):
+            jobs = 1 + 0.02 * rng.standard_normal(5)
+            return Series(tuple(1e7 * job * (1 + 0.01 * rng.standard_normal((5, 1, 5))) for job in jobs))
+
+        first, second = one(), one()
+        time = time_of(first, replicates({"a": first}, seed, count=150)["a"])
+        again += time.low_ns <= second.median() <= time.high_ns
+    # 91 of 100; by the degrees of freedom of blocks 80.
+    assert again >= 0.85 * count
 
 
 @pytest.mark.parametrize("n", [3, 7, 8, 9, 20, 101, 150])

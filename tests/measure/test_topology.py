@@ -142,7 +142,7 @@ def test_a_list_of_ones_own(tmp_path):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("0-3", "1 lists of CPUs for 2 ranks"),
+        ("0-3", "1 list of CPUs for 2 ranks"),
         ("0:99", "CPUs 99"),
         ("0:x", "'x'"),
         ("3-1:2", "'3-1'"),
@@ -152,6 +152,21 @@ def test_a_list_of_ones_own(tmp_path):
 def test_lists_that_cannot_be_meant(tmp_path, given, message):
     with pytest.raises(ConfigError, match=message):
         bind("list", host_of(tmp_path), 2, given=given)
+
+
+@pytest.mark.parametrize(
+    ("name", "cores", "message"),
+    [
+        ("compact", 9, "9 cores for each rank are more than the 8 that may be used here"),
+        ("spread", 5, "5 cores for each rank are more than the 4 of NUMA node 0"),
+        ("numa", 5, "5 cores for each rank are more than the 4 of NUMA node 0"),
+    ],
+)
+def test_more_cores_than_there_are(tmp_path, name, cores, message):
+    host = host_of(tmp_path)
+    with pytest.raises(ConfigError, match=message):
+        bind(name, host, 2, cores)
+    assert [len(parse_cpus(text)) for text in bind(name, host, 2, 4)] == [8, 8]
 
 
 def test_what_to_write_for_it(tmp_path):

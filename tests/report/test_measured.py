@@ -3,41 +3,54 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from tests.measure.test_results import OVERHEAD, SETTING
 
-from rankscope.report.measured import measured
+from rankscope.measure.files import save
+from rankscope.measure.results import (
+    Binding,
+    BoundVariant,
+    Buckets,
+    Lost,
+    NumaNode,
+    ProfiledVariant,
+    ProfilerCost,
+    Projected,
+    Projection,
+    Recommendation,
+    Scaling,
+    Share,
+    Size,
+    Time,
+    Topology,
+    Traced,
+    Variant,
+)
+from rankscope.report.measured import jobs_of, measured
 
-SETTING = {"created": "2026-01-01T00:00:00Z", "target": "train.py", "device": "CPU", "notes": ["few blocks"]}
-SCALING: dict[str, Any] = {
-    "measurement": "scaling", "schema": 1, "mode": "strong", "base": "plain", "setting": SETTING,
-    "sizes": [
-        {"name": "plain", "ranks": 1, "nodes": 1, "state": "done",
-         "step": {"median_ns": 100, "low_ns": 99, "high_ns": 101},
-         "efficiency": {"value": 1.0, "low": None, "high": None}, "what is new": 7},
-        {"name": "4", "ranks": 4, "nodes": 1, "state": "done", "oversubscribed": True, "step": {"median_ns": 50},
-         "efficiency": {"value": 0.5, "low": 0.4, "high": 0.6}, "derived_overhead": {"value": 0.5},
-         "traced": {"exposed_share": 0.3}, "lost": {"total_ns": 25, "compute_ns": 5, "exposed_communication_ns": 20,
-                                                    "data_loading_ns": 0, "other_ns": 0}},
-        {"name": "8", "ranks": 8, "nodes": 2, "state": "failed", "error": "no such host"},
-    ],
-}  # fmt: skip
-
-
-def put(folder: Path, name: str, content: Any) -> None:
-    (folder / f"{name}.json").write_text(content if isinstance(content, str) else json.dumps(content))
+PLAIN = Size("plain", 1, 1, "done", step=Time(100, 99, 101), efficiency=Share(1.0))
+FOUR = Size(
+    "4", 4, 1, "done", oversubscribed=True, step=Time(50), efficiency=Share(0.5, 0.4, 0.6),
+    derived_overhead=Share(0.5), traced=Traced("jobs/4-0", 1, 100, 60, 30, 20, 0.3, 0.3), lost=Lost(25, 5, 20, 9, 0, 0),
+)  # fmt: skip
+EIGHT = Size("8 on 2 nodes", 8, 2, "failed", error="no such host")
+SCALING = Scaling(replace(SETTING, notes=["few blocks"]), "strong", "plain", [PLAIN, FOUR, EIGHT])
 
 
 def test_sizes_of_a_scaling_study(tmp_path: Path) -> None:
-    put(tmp_path, "scaling", SCALING)
+    save(SCALING, tmp_path)
     (name, result), = measured(str(tmp_path)).items()  # fmt: skip
     assert name == "measured_scaling"
     plain, four, eight = result.frame.to_dicts()
     assert (plain["step_ns"], plain["step_low_ns"], plain["step_high_ns"], plain["efficiency"]) == (100, 99, 101, 1.0)
     assert (four["efficiency_low"], four["efficiency_high"], four["oversubscribed"]) == (0.4, 0.6, True)
     assert (four["derived_overhead"], four["traced_overhead"], four["lost_communication_ns"]) == (0.5, 0.3, 20)
+    assert (four["lost_wait_ns"], plain["lost_wait_ns"]) == (9, None)
     assert (eight["state"], eight["error"], eight["step_ns"]) == ("failed", "no such host", None)
     assert "few blocks" in result.analysis.doc
     assert result.headline is not None
@@ -48,60 +61,76 @@ def test_sizes_of_a_scaling_study(tmp_path: Path) -> None:
 
 
 def test_the_answer_is_of_the_most_ranks_that_had_a_core_each(tmp_path: Path) -> None:
-    plain, four, _ = SCALING["sizes"]
-    two = {"name": "2", "ranks": 2, "state": "done", "efficiency": {"value": 0.9}}
-    put(tmp_path, "scaling", {**SCALING, "sizes": [plain, two, four]})
+    two = Size("2", 2, 1, "done", efficiency=Share(0.9))
+    save(replace(SCALING, sizes=[PLAIN, two, FOUR]), tmp_path)
     headline = measured(str(tmp_path))["measured_scaling"].headline
     assert headline is not None
     assert [each.value for each in headline.values] == [2, 0.9, "strong"]
 
 
 def test_overhead_is_one_row(tmp_path: Path) -> None:
-    time = {"median_ns": 1000}
-    put(tmp_path, "overhead", {
-        "measurement": "overhead", "schema": 1, "wrapper": "ddp", "world_size": 2, "sync": {"step": time},
-        "no_sync": {"step": {"median_ns": 800}}, "sync_cost": {"median_ns": 200}, "setting": SETTING,
-        "measured_overhead": {"value": 0.2, "low": 0.1, "high": 0.3}, "traced": None,
-    })  # fmt: skip
+    save(OVERHEAD, tmp_path)
     (row,) = measured(str(tmp_path))["measured_overhead"].frame.to_dicts()
     assert (row["sync_ns"], row["no_sync_ns"], row["measured_overhead"], row["traced_overhead"]) == (
-        1000,
-        800,
+        50_000_000,
+        40_000_000,
         0.2,
         None,
     )
 
 
 def test_a_recommendation_is_the_answer(tmp_path: Path) -> None:
-    variants = [{"name": "own", "base": True, "state": "done", "step": {"median_ns": 10}, "beyond_chance": None}]
-    told = {"variant": None, "saving_ns": None, "text": "nothing is worth it: {share}"}
-    put(tmp_path, "buckets", {"measurement": "buckets", "schema": 1, "variants": variants, "recommendation": told})
+    told = Recommendation(None, None, "nothing is worth it: {share}")
+    save(Buckets(SETTING, "ddp", 2, [Variant("own", {}, True, "done", step=Time(10))], told), tmp_path)
     result = measured(str(tmp_path))["measured_buckets"]
     assert result.frame["base"].to_list() == [True]
     assert result.headline is not None
-    assert (result.headline.text, result.headline.values[0].value) == ("{text}", told["text"])
+    assert (result.headline.text, result.headline.values[0].value) == ("{text}", told.text)
 
 
 @pytest.mark.parametrize(
-    "content",
+    "changed",
     [
-        "", "{", "[]", "null", '{"measurement": "scaling", "schema": 2, "sizes": []}', {**SCALING, "sizes": 7},
-        {**SCALING, "sizes": ["x", None]}, {**SCALING, "measurement": "overhead"}, "[" * 100_000,
+        {"sizes": 7}, {"sizes": ["x", None]}, {"measurement": "overhead"}, {"schema": 2}, {"setting": None},
+        {"sizes": [{"name": 7, "ranks": "many"}]}, {"mode": 3},
     ],
 )  # fmt: skip
-def test_what_is_no_result_is_left_alone(tmp_path: Path, content: Any) -> None:
-    put(tmp_path, "scaling", content)
+def test_what_is_no_result_is_left_alone(tmp_path: Path, changed: dict[str, Any]) -> None:
+    content = msgspec.to_builtins(SCALING)
+    path = tmp_path / "scaling.json"
+    path.write_text(json.dumps(content))
+    assert list(measured(str(tmp_path))) == ["measured_scaling"]
+    path.write_text(json.dumps({**content, **changed}))
     assert measured(str(tmp_path)) == {}
 
 
-def test_odd_values_are_null(tmp_path: Path) -> None:
-    odd = {"name": 7, "ranks": "many", "step": {"median_ns": True}, "efficiency": 3, "lost": [], "oversubscribed": 1}
-    put(
-        tmp_path, "scaling", {**SCALING, "sizes": [odd, {"step": {"median_ns": 1e300}, "efficiency": {"value": 1e999}}]}
-    )
-    first, second = measured(str(tmp_path))["measured_scaling"].finite().to_dicts()
-    assert all(value is None for value in first.values())
-    assert second["step_ns"] is None and second["efficiency"] is None
+@pytest.mark.parametrize("content", ["", "{", "[]", "null", "[" * 100_000])
+def test_what_is_no_json_is_left_alone(tmp_path: Path, content: str) -> None:
+    (tmp_path / "scaling.json").write_text(content)
+    assert measured(str(tmp_path)) == {}
+
+
+def test_what_no_table_holds_is_null(tmp_path: Path) -> None:
+    save(replace(SCALING, sizes=[replace(FOUR, step=Time(1 << 62), efficiency=Share(1e300))]), tmp_path)
+    (row,) = measured(str(tmp_path))["measured_scaling"].finite().to_dicts()
+    assert row["step_ns"] is None and row["efficiency"] is None
+
+
+def test_a_projection_and_a_binding(tmp_path: Path) -> None:
+    law = Projection("usl", "S(n) = n", 0.1, 0.002, [2], ["as ever"], [Projected(8, Share(6.0), Share(0.75), 31)])
+    save(replace(SCALING, projection=law), tmp_path)
+    host = Topology("0-1", 1, 2, [NumaNode(0, "0-1")], [], ["/sys"])
+    bound = BoundVariant("compact", False, ["0", "1"], "done", step=Time(9), launch_latency=Time(7))
+    save(Binding(SETTING, 2, host, [bound], Recommendation(None, None, "keep it")), tmp_path)
+    found = measured(str(tmp_path))
+    assert sorted(found) == ["measured_binding", "measured_projection", "measured_scaling"]
+    assert found["measured_projection"].frame["efficiency"].to_list() == [0.75]
+    assert "sigma = 0.1, kappa = 0.002" in found["measured_projection"].analysis.doc
+    assert "It holds if as ever." in found["measured_projection"].analysis.doc
+    assert found["measured_binding"].frame["launch_latency_ns"].to_list() == [7]
+    # Whoever asks for the jobs of a study asks for all of its results.
+    (tmp_path / "jobs").mkdir()
+    assert jobs_of(str(tmp_path)) == {"jobs/4-0": "4 ranks"}
 
 
 def test_nowhere_and_elsewhere(tmp_path: Path) -> None:
@@ -110,12 +139,9 @@ def test_nowhere_and_elsewhere(tmp_path: Path) -> None:
 
 
 def test_a_difference_without_an_interval_is_no_figure(tmp_path: Path) -> None:
-    shares = [None, {"value": 0.03, "low": None, "high": None}, {"value": 0.03, "low": 0.01, "high": 0.05}]
-    variants = [
-        {"name": str(k), "base": k == 0, "state": "done", "step": {"median_ns": 10 + k}, "cost": share}
-        for k, share in enumerate(shares)
-    ]
-    put(tmp_path, "profiler", {"measurement": "profiler", "schema": 1, "variants": variants})
+    shares = [None, Share(0.03), Share(0.03, 0.01, 0.05)]
+    variants = [ProfiledVariant(str(k), k == 0, [], Time(10 + k), share) for k, share in enumerate(shares)]
+    save(ProfilerCost(SETTING, 2, variants), tmp_path)
     frame = measured(str(tmp_path))["measured_profiler"].frame
     assert frame["cost"].to_list() == [None, None, 0.03]
     assert frame["step_ns"].to_list() == [10, 11, 12]

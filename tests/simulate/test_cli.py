@@ -64,3 +64,19 @@ def test_large_runs_keep_the_truth_apart(tmp_path: Path, monkeypatch: pytest.Mon
 def test_what_cannot_be_read_is_refused(tmp_path: Path, option: tuple[str, str]) -> None:
     with pytest.raises(ConfigError):
         run(str(tmp_path / "run"), *option)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--clock-offset", "9=5s"), ("--drift", "9=1"), ("--lose", "9=3"), ("--window-start", "9=1ms"),
+        ("--window-end", "9=1ms"), ("--missing", "9"), ("--missing", "0,1"), ("--truncate", "9=0.5"),
+        ("--truncate", "1=2.0"), ("--lose", "1=1.5"), ("--jitter", "-1"), ("--device-scale", "0"),
+        ("--host-scale", "nan"), ("--target-size", "0MB"), ("--fault", "slow_device:rank=1,magnitude=0.1,steps=99"),
+    ],
+)  # fmt: skip
+def test_what_would_do_nothing_is_refused(tmp_path: Path, option: str, value: str) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(ConfigError):
+        run(str(out), "--ranks", "2", "--steps", "2", option, value)
+    assert not out.exists()

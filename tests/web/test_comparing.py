@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from tests.kineto import small_step, trace, write, write_ranks
@@ -11,6 +10,7 @@ from tests.web.asking import Asking, serving
 from tests.web.conftest import events
 
 import rankscope
+from rankscope.measure.files import save
 
 
 def test_two_ranks_of_a_run(server: Asking, folder: Path) -> None:
@@ -52,7 +52,7 @@ def test_what_cannot_be_compared_is_refused(server: Asking) -> None:
 
 def test_sentences_and_what_was_measured(tmp_path: Path, private_cache: Path) -> None:
     folder = write_ranks(tmp_path / "run", {0: events(0), 1: events(100)})
-    (folder / "scaling.json").write_text(json.dumps(SCALING))
+    save(SCALING, folder)
     server = serving(folder)
     run = server.runs.shown.loaded.run
     assert run is not None

@@ -1,25 +1,20 @@
 """Profiling a job whose script knows nothing of it: a step is over when the optimizer has made its own.
 
-Torch wraps the ``step`` of every optimizer by ``Optimizer.profile_hook_step``. That is wrapped once more here: the
-public hook runs inside torch's own range of the step, which would cross ours. Of several optimizers one is counted, and
-of steps within steps (ZeRO, a wrapper around an optimizer) the outermost. With gradient accumulation a step is the
-optimizer's.
+Of several optimizers one is counted (``optimizers``).
 """
 
 from __future__ import annotations
 
 import atexit
-import functools
 import os
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from rankscope.capture.notices import warn
-from rankscope.capture.optimizers import Primary
+from rankscope.capture.optimizers import Primary, watch_steps
 from rankscope.rundir.names import RUN_MANIFEST
 
 _loaded_at = time.time()
@@ -35,7 +30,7 @@ class _Counter:
         self.profiler: Any = None
         self.made_ns = time.perf_counter_ns()
         self.primary = Primary()
-        self.depth = self.steps = 0
+        self.steps = 0
         self.aside = False
 
     def stepped(self, optimizer: object) -> None:
@@ -72,33 +67,19 @@ def install(module: Any) -> None:
     Args:
         module: ``torch.optim.optimizer``, just loaded.
     """
-    kind = module.Optimizer
-    original: Callable[..., Any] = kind.profile_hook_step
-
-    @functools.wraps(original)
-    def profile_hook_step(func: Callable[..., Any]) -> Callable[..., Any]:
-        step = original(func)
-        if not _counter.steps:
-            _counter.made_ns = time.perf_counter_ns()  # torch comes here at the first optimizer of each kind
-
-        @functools.wraps(step)
-        def counted(*args: Any, **options: Any) -> Any:
-            counter = _counter
-            counter.depth += 1
-            try:
-                result = step(*args, **options)
-            finally:
-                counter.depth -= 1
-            if counter.depth == 0:
-                counter.stepped(args[0])
-            return result
-
-        return counted
-
-    kind.profile_hook_step = staticmethod(profile_hook_step)
+    watch_steps(module, _stepped, wrapped=_made)
     atexit.register(_tell_if_never_stepped, os.getpid())
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_in_child)
+
+
+def _stepped(optimizer: object) -> None:
+    _counter.stepped(optimizer)  # of this process: a fork has one of its own
+
+
+def _made() -> None:
+    if not _counter.steps:
+        _counter.made_ns = time.perf_counter_ns()
 
 
 def stand_aside() -> None:

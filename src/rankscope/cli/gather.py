@@ -23,6 +23,7 @@ def gather(
     """Bring the ranks' traces from their hosts' disks into one place, and say whether all are there.
 
     By rsync where both ends have it, else by scp; folders of this machine too. A file is never replaced by a different
-    one, and what was cut off is gone on with by the same command. Exit code 1: something is missing.
+    one, except a trace that its manifest here proves cut. What was cut off is gone on with by the same command. Exit
+    code 1: something is missing.
     """
     raise typer.Exit(run_gather(run, sources or [], shell=ssh, part=part, world_size=world_size, as_json=as_json))

@@ -166,7 +166,10 @@ def _size(text: str) -> int:
     match = re.fullmatch(r"([\d.]+)\s*(B|[kK]B|MB|GB)?", text)
     if match is None:
         raise ConfigError(f"{text!r} is no size", hint="for example 200MB or 2GB")
-    return round(float(match[1]) * _SIZES[match[2] or ""])
+    size = round(float(match[1]) * _SIZES[match[2] or ""])
+    if size < 1:
+        raise ConfigError(f"a file cannot be {text!r} large", hint="for example 200MB or 2GB")
+    return size
 
 
 def _by_rank(texts: list[str] | None, read: Callable[[str], T]) -> tuple[dict[int, T], T | None]:

@@ -38,10 +38,7 @@ def checks(folder: Path) -> Iterator[Check]:
         rank, file = found.absent_traces[0]
         many = f" and {len(found.absent_traces) - 1} more" if len(found.absent_traces) > 1 else ""
         what = f"written, and not here or not whole: {file} of rank {rank}{many}"
-        # A file that is there is never overwritten, not even by its whole self.
-        cut = any((folder / file).exists() for _, file in found.absent_traces)
-        mend = f"{'move what is cut away: ' if cut else ''}rankscope gather {folder} HOST:DIR brings them again"
-        yield Check("run", "traces", "fail", what, mend)
+        yield Check("run", "traces", "fail", what, f"rankscope gather {folder} HOST:DIR brings them again")
     if found.broken:
         (file, wrong), *others = found.broken
         many = f" and {len(others)} more" if others else ""

@@ -9,7 +9,8 @@ fork after threads may hang: so it is given the standard library's part of what 
 none.
 
 Ctrl-C reaches every process of a terminal's job. Workers leave it to the program: it ends them, so that there is one
-message and not one a core. And a worker whose program is gone, however that came, ends as well.
+message and not one a core. And a worker whose program is gone, however that came, ends as well. A worker that is ended
+leaves its task as an error would make it leave, so that what the task has begun to write goes with it.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing.connection import wait
+from types import FrameType
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -35,7 +38,15 @@ _PRELOADED = (
     *("zipfile", "zoneinfo", "isal.isal_zlib", "msgspec.json", "zstandard"),
 )
 
+# A task that does not come to an end by itself in so many seconds is cut off.
+_GRACE_S = 10.0
+
 _lock = threading.Lock()
+_busy = False
+
+
+class _Ended(BaseException):
+    """Takes a worker out of its task; no error, so that no task takes it for one of its own."""
 
 
 class ProcessExecutor(ProcessPoolExecutor):
@@ -44,14 +55,18 @@ class ProcessExecutor(ProcessPoolExecutor):
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         """Hand the task to a worker; workers start at the first one."""
         with _no_main():
-            return super().submit(fn, *args, **kwargs)
+            return super().submit(_run_task, fn, *args, **kwargs)
 
     def stop(self) -> None:
-        """End the workers, in the middle of their tasks."""
+        """End the workers, in the middle of their tasks, which tidy up behind them."""
         workers = list((self._processes or {}).values())
+        # After a shutdown that does not wait, one that does finds nobody to wait for.
+        manager = getattr(self, "_executor_manager_thread", None)
         self.shutdown(wait=False, cancel_futures=True)
         for worker in workers:
             worker.terminate()
+        if manager is not None:
+            manager.join(2 * _GRACE_S)
 
 
 @contextmanager
@@ -85,13 +100,42 @@ def _start_worker() -> None:
     # it is first imported, which in a fresh worker is when the first task arrives.
     os.environ["POLARS_MAX_THREADS"] = "1"
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _end)
     threading.Thread(target=_end_with_program, daemon=True).start()
+
+
+def _run_task(fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
+    """Run a task in a worker, which ends where it is told to."""
+    global _busy
+    _busy = True
+    try:
+        return fn(*args, **kwargs)
+    except _Ended:
+        # The pool would take it for the task's own failure, and give this worker the next one.
+        os._exit(1)
+    finally:
+        _busy = False
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    if not _busy:
+        os._exit(1)
+    # Once is enough: the pool says it again to all others when the first is gone, and that must not stop their tidying.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # Work in another language goes on until it comes back to Python.
+    cut_off = threading.Timer(_GRACE_S, os._exit, (1,))
+    cut_off.daemon = True
+    cut_off.start()
+    raise _Ended
 
 
 def _end_with_program() -> None:
     program = multiprocessing.parent_process()
     if program is not None:
         wait([program.sentinel])
+        # To the process and not to this thread: the main one may be waiting. Where it cannot be caught, it is the end.
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(_GRACE_S)
         os._exit(1)
 
 

@@ -17,7 +17,7 @@ from msgspec.json import Decoder
 from rankscope.ingest import events as ev
 from rankscope.ingest.chunks import Chunk
 from rankscope.ingest.kinds import ANNOTATION_2020, MEMORY_NAME, table_of
-from rankscope.ingest.repair import repair
+from rankscope.ingest.repair import as_is_or_mended
 from rankscope.ingest.rows import GROUPS, is_absent
 from rankscope.ingest.salvage import UNREADABLE, Losses
 from rankscope.ingest.times import NO_TIME, event_times
@@ -49,7 +49,7 @@ class ColumnBuilder:
         self._pile = pile
         self._last: dict[str, int] = {}
         self._text_tracks: dict[str, int] = {}
-        self._json_memo: dict[str, str | None] = {}
+        self._compacted = _Compacted()
         self._open: dict[tuple[object, object], list[tuple[ev.Event, int]]] = {}
 
     def add(self, chunk: Chunk) -> None:
@@ -216,12 +216,9 @@ class ColumnBuilder:
         if len(joined) == len(values) - 1:
             return None  # not one of them has any
         texts = joined.decode("utf-8", "replace").split(_SEPARATOR.decode())
-        memo = self._json_memo
-        if len(memo) > _MEMO_LIMIT:
-            memo.clear()
-        for text in set(texts) - memo.keys():
-            memo[text] = _compact(text) if text else None
-        return pl.Series(list(map(memo.__getitem__, texts)), dtype=pl.String)
+        if len(self._compacted) > _MEMO_LIMIT:
+            self._compacted.clear()
+        return pl.Series(list(map(self._compacted.__getitem__, texts)), dtype=pl.String)
 
     def args(self, decoder: Decoder[list[S]], kind: type[S], events: list[ev.Event]) -> list[S]:
         """The arguments of events of one kind, decoded together; one by one where some are odd."""
@@ -234,9 +231,7 @@ class ColumnBuilder:
             return [self._odd_args(kind, bytes(event.args)) for event in events]
 
     def _odd_args(self, kind: type[S], text: bytes) -> S:
-        for candidate in (text, repair(text)):
-            if candidate is None:
-                continue
+        for candidate in as_is_or_mended(text):
             try:
                 found = msgspec.json.decode(candidate)
             except UNREADABLE:
@@ -260,6 +255,14 @@ class ColumnBuilder:
         if text != b"null":
             self.odd["arguments that cannot be read"] += 1
         return kind()
+
+
+class _Compacted(dict[str, str | None]):
+    """JSON texts, as they were written, to compact ones."""
+
+    def __missing__(self, text: str) -> str | None:
+        self[text] = made = _compact(text) if text else None
+        return made
 
 
 def _grouped(events: list[ev.Event]) -> dict[tuple[str | None, str | None], Int64]:

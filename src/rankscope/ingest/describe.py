@@ -55,6 +55,7 @@ def describe(trace: KinetoTrace) -> TraceInfo:
         lost_metadata=trace.losses.metadata,
         reason=trace.losses.reason,
         odd=dict(trace.odd),
+        others=trace.others,
         groups=_groups(own, distributed),
         devices=_devices(said.get("deviceProperties")),
         pid=trace.extent.pid,

@@ -15,7 +15,7 @@ from rankscope.ingest.chunks import CHUNK_BYTES, EventStream
 from rankscope.ingest.columns import ColumnBuilder
 from rankscope.ingest.links import linked_columns
 from rankscope.ingest.salvage import Losses
-from rankscope.ingest.source import open_trace
+from rankscope.ingest.source import Archived, open_trace
 from rankscope.store.pile import Pile
 from rankscope.store.schema import TABLES
 
@@ -72,6 +72,7 @@ class KinetoTrace:
         odd: counts of oddities that were read all the same.
         json_bytes: size of the decompressed text.
         extent: its first and last step and instant.
+        others: further traces in the same archive, which are not read.
     """
 
     path: str
@@ -82,6 +83,7 @@ class KinetoTrace:
     odd: Counter[str] = field(default_factory=Counter)
     json_bytes: int = 0
     extent: Extent = field(default_factory=Extent)
+    others: int = 0
 
 
 _SPANS = ("device_events", "host_ops", "runtime_calls", "python_frames", "annotations")
@@ -114,6 +116,7 @@ def read_kineto(
         for chunk in stream:
             builder.add(chunk)
             del chunk  # else it would be held while the next one is decoded
+        others = reader.others() if isinstance(reader, Archived) else 0
     if builder.counts and not any(phase for phase, _ in builder.counts):
         raise NotATraceError(
             "JSON, but no trace: an array of something else than events (none has a `ph`)",
@@ -133,7 +136,15 @@ def read_kineto(
     if stream.losses.retyped:
         builder.odd["events with a field of an unexpected type"] += stream.losses.retyped
     return KinetoTrace(
-        path, tables, _unfolded(stream.metadata), builder.counts, stream.losses, builder.odd, stream.bytes_read, extent
+        path=path,
+        tables=tables,
+        metadata=_unfolded(stream.metadata),
+        counts=builder.counts,
+        losses=stream.losses,
+        odd=builder.odd,
+        json_bytes=stream.bytes_read,
+        extent=extent,
+        others=others,
     )
 
 

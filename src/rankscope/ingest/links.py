@@ -38,7 +38,7 @@ def _nested(pile: Pile, name: str) -> pl.DataFrame:
         if (int(thread.max()) + 1) * (int(numbers.max()) + 1) >= 1 << 31:
             # So many processes and threads that their pairs must be counted, not computed.
             pairs = pl.DataFrame([pl.Series("thread", thread), pl.Series("number", numbers)])
-            thread = _numbered(pairs.select(pl.struct("thread", "number").rank("dense")).to_series())
+            thread = pairs.select(pl.struct("thread", "number").rank("dense")).to_series().cast(pl.Int32).to_numpy()
         else:
             thread = thread * (numbers.max() + 1) + numbers
     start, end = (pile.columns(name, [column])[column].to_numpy() for column in ("start_ns", "end_ns"))
@@ -55,7 +55,13 @@ def _nested(pile: Pile, name: str) -> pl.DataFrame:
 
 def _numbered(values: pl.Series) -> Int32:
     """The distinct values counted through, from 0; nulls are one of them."""
-    numbers: Int32 = values.rank("dense").fill_null(0).cast(pl.Int32).to_numpy()
+    # Threads and processes are few: to find each value among them is less work than to sort all.
+    known = values.cast(pl.Int64)
+    distinct = np.sort(known.drop_nulls().unique().to_numpy())
+    numbers: Int32 = np.searchsorted(distinct, known.fill_null(0).to_numpy()).astype(np.int32)
+    if known.null_count():
+        numbers += 1
+        numbers[known.is_null().to_numpy()] = 0
     return numbers
 
 

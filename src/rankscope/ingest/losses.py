@@ -133,6 +133,18 @@ def losses_of(infos: Sequence[TraceInfo]) -> list[Finding]:
                     evidence=tuple(Evidence(name, number, "count") for name, number in oddities.items()),
                 )
             )
+        if info.others:
+            findings.append(
+                Finding(
+                    id="archive-holds-more",
+                    severity="warning",
+                    title=f"{info.path} holds {counted(info.others, 'file')} more that may be "
+                    f"{plural('a trace', info.others, 'traces')}: only its first was read",
+                    ranks=ranks,
+                    evidence=(Evidence("files not read", info.others, "count"),),
+                    advice="Unpack it and open the folder: an archive is read as one trace.",
+                )
+            )
         if not read:
             findings.append(
                 Finding(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 # Strings whole, so that nothing inside them is taken for a bare word; then the words that C++ prints for a float
 # that JSON has none for.
@@ -30,6 +31,14 @@ def repair(text: bytes) -> bytes | None:
         whole = text.decode("utf-8", "replace").encode()
     mended = _TOKEN.sub(_mend_token, whole)
     return None if mended == text else mended
+
+
+def as_is_or_mended(text: bytes) -> Iterator[bytes]:
+    """The text, then what it is when it is mended, if anything was to mend: that is looked for only when asked."""
+    yield text
+    mended = repair(text)
+    if mended is not None:
+        yield mended
 
 
 def _mend_token(match: re.Match[bytes]) -> bytes:

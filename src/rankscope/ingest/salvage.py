@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Raw
 
 from rankscope.ingest.events import EVENT, Event
-from rankscope.ingest.repair import repair
+from rankscope.ingest.repair import as_is_or_mended, repair
 
 # What a decoder raises over text from elsewhere; RecursionError where it is nested beyond reason.
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -87,9 +87,7 @@ def closes_array(text: bytes, position: int = 0) -> bool:
 
 def decode_object(text: bytes) -> dict[str, object] | None:
     """A JSON object, mended if need be; None if it is none."""
-    for candidate in (text, repair(text)):
-        if candidate is None:
-            continue
+    for candidate in as_is_or_mended(text):
         try:
             found = msgspec.json.decode(candidate)
         except UNREADABLE:

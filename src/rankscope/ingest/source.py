@@ -10,7 +10,8 @@ import io
 import tarfile
 import zipfile
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from itertools import islice
 from typing import IO, BinaryIO, Protocol, cast
 
 import zstandard
@@ -241,11 +242,13 @@ def _is_trace_name(name: str) -> bool:
 def _tar_member(reader: Reader, path: str, stack: ExitStack) -> Reader:
     try:
         archive = stack.enter_context(tarfile.open(fileobj=_AsFile(reader), mode="r|", bufsize=BLOCK_BYTES))  # noqa: SIM115 (the stack does)
-        for count, member in enumerate(archive):
+        members = iter(archive)
+        for count, member in enumerate(members):
             if member.isreg() and _is_trace_name(member.name):
                 found = archive.extractfile(member)
                 if found is not None:
-                    return _unpacked_member(cast("Reader", found), path)
+                    names = (each.name if each.isreg() else "" for each in members)
+                    return Archived(_unpacked_member(cast("Reader", found), path), names)
             if count >= MAX_MEMBERS:
                 break
     except NotATraceError:
@@ -267,7 +270,24 @@ def _zip_member(raw: BinaryIO, path: str, stack: ExitStack) -> Reader:
         opened = stack.enter_context(archive.open(member))
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError) as error:
         raise TraceError(f"the archive cannot be read: {error}", path=path, hint="copy it again") from error
-    return _unpacked_member(cast("Reader", opened), path)
+    return Archived(_unpacked_member(cast("Reader", opened), path), (each.filename for each in members[1:]))
+
+
+class Archived:
+    """A trace that lies in an archive, where others may lie as well."""
+
+    def __init__(self, trace: Reader, names: Iterator[str]) -> None:
+        self._names = names
+        self.read = trace.read
+
+    def others(self) -> int:
+        """How many files in the archive are called as traces are and were not read; to be asked when this one was."""
+        number = 0
+        # What lies behind the trace may be damaged, or a bomb: none of it is wanted.
+        with suppress(Exception):
+            for name in islice(self._names, MAX_MEMBERS):
+                number += _is_trace_name(name)
+        return number
 
 
 class _Member:

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from rankscope.errors import ConfigError
 from rankscope.measure.topology import Core, Host
 from rankscope.rundir.cpus import parse_cpus
+from rankscope.rundir.plurals import counted
 from rankscope.rundir.ranges import as_ranges
 
 NONE, COMPACT, SPREAD, NUMA, LIST = "none", "compact", "spread", "numa", "list"
@@ -40,6 +41,12 @@ def bind(name: str, host: Host, ranks: int, cores: int | None = None, given: str
         return []
     if name == LIST:
         return _given(given, host, ranks)
+    if cores is not None and cores > len(host.cores):
+        raise ConfigError(
+            f"{counted(cores, 'core')} for each rank are more than the {len(host.cores)} that may be used here",
+            hint=f"--cores {max(1, len(host.cores) // ranks)}"
+            + (": none is shared" if ranks <= len(host.cores) else ""),
+        )
     if name == COMPACT:
         each = _share(len(host.cores), ranks, cores)
         return [_of(host.cores, rank * each, each) for rank in range(ranks)]
@@ -85,7 +92,8 @@ def flags(cpus: Sequence[str], host: Host) -> dict[str, str]:
 def _given(given: str | None, host: Host, ranks: int) -> list[str]:
     lists = [as_ranges(parse_cpus(part)) for part in (given or "").split(":") if part.strip()]
     if len(lists) != ranks:
-        raise ConfigError(f"{len(lists)} lists of CPUs for {ranks} ranks of a host", hint="write --list 0-3:4-7")
+        said = f"{counted(len(lists), 'list')} of CPUs for {counted(ranks, 'rank')} of a host"
+        raise ConfigError(said, hint="write --list 0-3:4-7")
     known = {cpu for core in host.cores for cpu in core.cpus}
     strange = sorted({cpu for text in lists for cpu in parse_cpus(text)} - known)
     if strange:
@@ -97,6 +105,11 @@ def _by_node(host: Host, wanted: Sequence[int], cores: int | None, *, apart: boo
     found = []
     for rank, node in enumerate(wanted):
         own = [core for core in host.cores if core.node == node]
+        if cores is not None and cores > len(own):
+            raise ConfigError(
+                f"{cores} cores for each rank are more than the {len(own)} of NUMA node {node}",
+                hint="choose fewer --cores, or --affinities compact",
+            )
         place, fellows = wanted[:rank].count(node), wanted.count(node)
         each = _share(len(own), fellows, cores)
         step = max(each, len(own) // fellows) if apart else each

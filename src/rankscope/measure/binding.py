@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rankscope.errors import ConfigError, LaunchError
 from rankscope.measure.affinities import LIST, NONE, bind, flags
+from rankscope.measure.drift import from_job_to_job
 from rankscope.measure.experiment import Experiment, Job, Jobs, no_job, settings_of
 from rankscope.measure.files import save
 from rankscope.measure.jobs import THREADS_NOTE, Outcome, Start, Target, Told, silent
@@ -65,8 +66,9 @@ def measure_binding(
             notes.append(f"{name} is the same as {same} on this host")
             continue
         cpus[name] = lists
-    if start.ranks > len(found_host.cores):
-        notes.append(f"{start.ranks} ranks share {len(found_host.cores)} cores")
+    if start.ranks * (cores or 1) > len(found_host.cores):
+        of = f" of {cores} cores each" if cores is not None and cores > 1 else ""
+        notes.append(f"{start.ranks} ranks{of} share {len(found_host.cores)} cores")
     experiment = Experiment(
         "binding", target, out, sampling, told, {**settings_of(start), "--cores": cores, "--list": given}
     )
@@ -118,6 +120,7 @@ def _result(
         )
     ranks = [rank for outcome in jobs.every for rank in outcome.ranks]
     said = [*jobs.notes(), *notes, *([THREADS_NOTE] if ranks[0].clock == "host" else [])]
+    said += from_job_to_job(jobs.outcomes, _CONDITION)
     return Binding(
         setting=setting_of(sampling, target, sys.argv, ranks, load, said),
         world_size=start.ranks,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rankscope.errors import ConfigError, LaunchError
+from rankscope.measure.drift import from_job_to_job
 from rankscope.measure.experiment import Experiment, Job, Jobs, settings_of
 from rankscope.measure.files import save
 from rankscope.measure.jobs import THREADS_NOTE, Outcome, Start, Target, Told, silent
@@ -184,6 +185,7 @@ def _saved(
 ) -> Buckets:
     ranks = [rank for outcome in jobs.every for rank in outcome.ranks]
     notes = [*jobs.notes(), *([THREADS_NOTE] if ranks[0].clock == "host" else [])]
+    notes += from_job_to_job(jobs.outcomes, BASE)
     result = Buckets(
         setting=setting_of(sampling or experiment.sampling, target, sys.argv, ranks, experiment.load, notes),
         wrapper=wrapper,

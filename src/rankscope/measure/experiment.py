@@ -6,9 +6,7 @@ once it went through. Who begins again with the same settings goes on; with othe
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import re
 import shlex
 import shutil
@@ -21,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from rankscope.errors import ConfigError, LaunchError, RankscopeError
-from rankscope.measure.jobs import THREADS, Outcome, Start, Target, Told, begun, run
+from rankscope.measure.jobs import Outcome, Start, Target, Told, begun, run
 from rankscope.measure.results import Traced
 from rankscope.measure.sampling import Sampling, load_average
 from rankscope.measure.traced import read_traced
-from rankscope.rundir.manifest import redact
+from rankscope.measure.unchanged import HINT, differing, refuse_edited, refuse_mixed, state_of
 from rankscope.rundir.measurement import Plan, plan_path, read_measurements, read_plan
 
 KEPT = "kept"
@@ -127,7 +125,7 @@ class Experiment:
         self._own: set[Path] = set()
         self._traced: dict[Path, tuple[Traced | None, str | None]] = {}
         own = {option: getattr(sampling, name) for option, name in _OF_SAMPLING.items()}
-        self._settings = {**_of_target(target), **own, **settings}
+        self._settings = {**state_of(target), **own, **settings}
         self._load = self._claim()
 
     @property
@@ -183,6 +181,7 @@ class Experiment:
     ) -> Jobs:
         made = {(repeat, name): job(name, repeat, self.folder_of(name, repeat)) for repeat, name in order}
         kept = {key: found for key, each in made.items() if (found := _finished(each.plan)) is not None}
+        refuse_edited(kept.values(), self.out, self._measurement)
         before = sum(each.folder not in self._own for each in kept.values())
         if before and announced:
             jobs_are = "job is" if len(order) == 1 else "jobs are"
@@ -208,6 +207,7 @@ class Experiment:
                 said = error.what.splitlines()[0].removesuffix("; its last lines:")
                 self._told(f"{label(name)} failed: {said}", number, len(order), "")
                 continue
+            refuse_mixed(outcome, jobs.every, self.out)
             (outcome.folder / _DONE).touch()
             if (repeat, name) not in kept:
                 self._own.add(outcome.folder)
@@ -245,12 +245,12 @@ class Experiment:
             raise RankscopeError(f"cannot be read: {error}", path=path, hint="choose another -o") from error
         known = before if isinstance(before, dict) else {}
         settings = known.get("settings")
-        differing = _differing(settings if isinstance(settings, dict) else {}, json.loads(json.dumps(self._settings)))
-        if differing:
+        others = differing(settings if isinstance(settings, dict) else {}, json.loads(json.dumps(self._settings)))
+        if others:
             raise ConfigError(
-                f"holds jobs of `measure {self._measurement}` that were begun otherwise: {'; '.join(differing)}",
+                f"holds jobs of `measure {self._measurement}` that were begun otherwise: {'; '.join(others)}",
                 path=self.out,
-                hint="give a new directory with -o, or go on with what it was begun with",
+                hint=HINT,
             )
         first = known.get("load")
         return float(first) if isinstance(first, int | float) else None
@@ -290,41 +290,6 @@ def finished_jobs(out: Path, measurement: str) -> int:
     return len(list((out / "jobs" / measurement).glob(f"*/{_DONE}")))
 
 
-def _of_target(target: Target) -> dict[str, Any]:
-    """What is run, and in which state: an edited script is another one. Secrets are not written down, and still told
-    apart."""
-    path = Path(target.file)
-    text = _digest(path.read_bytes()) if path.is_file() else None
-    return {
-        "script": shlex.join(redact(target.words)),
-        "arguments": _digest("\0".join(target.words).encode(errors="surrogateescape")),
-        "text": text,
-        THREADS: os.environ.get(THREADS, "1"),
-    }
-
-
-def _differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """In words, what is not as it was."""
-    if not before:
-        return ["by another version of rankscope"]
-    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-    if "script" in names:
-        names = [name for name in names if name not in ("arguments", "text")]
-    words = []
-    for name in names:
-        if name == "arguments":
-            words.append("another key, token or password among the script's arguments")
-        elif name == "text":
-            words.append("the script has been changed since")
-        else:
-            words.append(f"{name} {_told_of(before.get(name))} then, {_told_of(now.get(name))} now")
-    return words
-
-
-def _told_of(value: object) -> str:
-    return "not given" if value is None else "given" if value is True else str(value)
-
-
 def _finished(plan: Plan) -> Outcome | None:
     """What a job measured that went through by the same plan; None where none did."""
     folder = Path(plan.out)
@@ -348,10 +313,6 @@ def _comparable(plan: Plan) -> dict[str, Any]:
 def no_job(jobs: Jobs, out: Path, what: str) -> LaunchError:
     """The error of an experiment of which nothing went through."""
     return LaunchError(f"{what}:\n" + "\n".join(f"{name}: {why}" for name, why in jobs.errors.items()), path=out)
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:

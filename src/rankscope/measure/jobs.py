@@ -9,7 +9,7 @@ import shlex
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +35,8 @@ _FUNCTION = "rankscope.workloads.function"
 WORKLOADS = ("resnet18", "transformer", "fsdp")
 STEP = "step"
 _POLL_S = 0.5
+_USAGE = re.compile(r".*: error: .+")
+"""How argparse and click refuse a command line."""
 _EXCEPTION = re.compile(
     r"(?:\[(?:rank)?(?P<rank>\d+)\]:\s?)?(?P<what>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt)\b(?::.*)?)$"
 )
@@ -163,6 +165,11 @@ class Outcome:
     ranks: tuple[RankMeasurement, ...]
 
     @property
+    def sources(self) -> Mapping[str, str]:
+        """Digests of the training's own source files, by their paths."""
+        return self.ranks[0].sources
+
+    @property
     def rounds(self) -> list[int]:
         """Those in which every rank has every condition."""
         names = {block.condition for each in self.ranks for block in each.blocks}
@@ -283,13 +290,14 @@ def _cause(lines: Sequence[str]) -> str:
         if found:
             rank = "" if found["rank"] is None else f"rank {found['rank']}: "
             return f": {rank}{found['what'].strip()[:300]}"
-    return ""
+    usage = next((line.strip() for line in lines if _USAGE.match(line)), None)
+    return "" if usage is None else f": {usage[:300]}"
 
 
 def _hint(tail: str, start: Start) -> str:
     if re.search(r"EADDRINUSE|address already in use", tail, re.IGNORECASE):
         return "a port is in use: another job has it; leave the port to torchrun, or choose another --master-port"
-    if re.search(r"^\S*: error: (ambiguous option|unrecognized arguments)", tail, re.MULTILINE):
+    if re.search(r": error: (ambiguous option|unrecognized arguments)", tail, re.MULTILINE):
         return "what stands behind the script goes to it: options of rankscope measure stand before it"
     if re.search(r"invalid device ordinal|CUDA_ERROR_INVALID_DEVICE|Duplicate GPU detected", tail, re.IGNORECASE):
         return f"{start.ranks} ranks are more than there are devices here"

@@ -10,12 +10,21 @@ from typing import Any
 
 from rankscope.errors import LaunchError
 from rankscope.measure import formulas
+from rankscope.measure.drift import from_job_to_job
 from rankscope.measure.experiment import Experiment, Job, Jobs, settings_of
 from rankscope.measure.files import save
 from rankscope.measure.jobs import THREADS_NOTE, Outcome, Start, Target, Told, series, silent
 from rankscope.measure.results import Overhead, Phases, RankTimes, Share, Time
 from rankscope.measure.sampling import Sampling, setting_of
-from rankscope.measure.statistics import Float, Series, difference_of, replicates, share_of, time_of, widening
+from rankscope.measure.statistics import (
+    Float,
+    Series,
+    difference_of,
+    replicates,
+    share_of,
+    time_of,
+    widening,
+)
 from rankscope.measure.traced import read_traced
 from rankscope.rundir.measurement import Plan
 
@@ -25,6 +34,8 @@ CONDITIONS: dict[str, dict[str, Any]] = {
     NO_SYNC: {"kind": "gradient_sync", "on": False},
 }
 _PARTS = ("forward", "backward", "optimizer")
+SHORT_JOBS = Sampling(blocks=5, repeats=5)
+"""Several short jobs: one job, however long, does not know by how much the next would differ from it."""
 FSDP_NOTE = (
     "FSDP: switched off is the reduction of gradients alone; parameters are gathered in both conditions. The traced "
     "overhead has both"
@@ -56,7 +67,7 @@ def measure_overhead(
     target: Target,
     out: Path,
     start: Start,
-    sampling: Sampling = Sampling(),  # noqa: B008  # frozen
+    sampling: Sampling = SHORT_JOBS,
     told: Told = silent,
 ) -> Overhead:
     """Measure it, and write ``overhead.json`` and the job's folders into ``out``.
@@ -101,6 +112,7 @@ def overhead_of(
         notes.append("one rank: there is nobody to synchronise with, and the difference is the wrapper's own work")
     if first.clock == "host":
         notes.append(THREADS_NOTE)
+    notes += from_job_to_job({"": outcomes}, SYNC)
     drawn = replicates({SYNC: on, NO_SYNC: off}, sampling.seed)
     traced, why = (None, None) if not sampling.traced_steps else read_traced(outcomes[0].folder, out)
     if why is not None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rankscope.measure.drift import from_job_to_job
 from rankscope.measure.experiment import Experiment, Job, Jobs, settings_of
 from rankscope.measure.files import save
 from rankscope.measure.jobs import THREADS_NOTE, Start, Target, Told, silent
@@ -66,6 +67,7 @@ def _cost(
     compared = compare_conditions(outcomes, list(conditions), NONE, sampling.seed)
     ranks = [each for outcome in outcomes for each in outcome.ranks]
     notes = [*jobs.notes(), *([THREADS_NOTE] if ranks[0].clock == "host" else [])]
+    notes += from_job_to_job(jobs.outcomes, NONE)
     variants = []
     for name, each in compared.items():
         blocks = [block for rank in ranks for block in rank.blocks if block.condition == name]

@@ -161,7 +161,7 @@ class Size:
     """One size of a scaling study."""
 
     name: str
-    """``plain`` (a process alone, without a wrapper), else the number of ranks: ``1``, ``2`` …"""
+    """``plain`` (a process alone, without a wrapper), else the number of ranks: ``1``, ``2``, ``8 on 2 nodes`` …"""
     ranks: int
     nodes: int
     state: str

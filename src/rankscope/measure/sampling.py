@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rankscope.errors import ConfigError
+from rankscope.measure.drift import within_jobs
 from rankscope.measure.jobs import Target
 from rankscope.measure.results import Setting
 from rankscope.measure.statistics import CONFIDENCE, LEAST_BLOCKS, METHOD
@@ -119,6 +120,9 @@ def setting_of(
             f"the machine was busy as this began, with a load of {load:g} on {cpus} CPU{'s' * (cpus > 1)}: times are "
             "longer, and intervals wider, than on a quiet one"
         )
+    drifts = within_jobs(ranks)
+    if drifts is not None:
+        said.append(drifts)
     versions = sorted({each.torch for each in ranks})
     if len(versions) > 1:
         said.append(f"jobs ran with different versions of torch: {', '.join(versions)}")

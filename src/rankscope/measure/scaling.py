@@ -16,6 +16,7 @@ import numpy as np
 
 from rankscope.errors import ConfigError, LaunchError
 from rankscope.measure import formulas
+from rankscope.measure.drift import from_job_to_job
 from rankscope.measure.experiment import Experiment, Job, Jobs, no_job
 from rankscope.measure.files import save
 from rankscope.measure.jobs import THREADS_NOTE, Outcome, Start, Target, Told, series, silent
@@ -26,6 +27,7 @@ from rankscope.measure.results import Scaling, Size, Traced
 from rankscope.measure.sampling import Sampling, setting_of
 from rankscope.measure.statistics import Float, Series, replicates, share_of, widening
 from rankscope.rundir.measurement import RankMeasurement
+from rankscope.rundir.plurals import counted
 
 PLAIN = "plain"
 BATCH = "{batch}"
@@ -72,17 +74,25 @@ class Study:
 
     def sizes(self) -> list[Start]:
         """How each size is started, the smallest first; the plain process before all."""
-        each = {nodes * ranks: (nodes, ranks) for nodes in sorted(self.nodes, reverse=True) for ranks in self.ranks}
+        each = sorted({(nodes * ranks, nodes) for nodes in self.nodes for ranks in self.ranks})
         starts = [
-            Start(ranks=total, nodes=each[total][0], launcher=self.launcher, torchrun=self.torchrun)
-            for total in sorted(each)
+            Start(ranks=total, nodes=nodes, launcher=self.launcher, torchrun=self.torchrun) for total, nodes in each
         ]
         return ([Start(plain=True)] if self.plain else []) + starts
 
 
 def name_of(start: Start) -> str:
-    """``plain``, else the number of ranks."""
-    return PLAIN if start.plain else str(start.ranks)
+    """``plain``, else the number of ranks, and of hosts where these are several: ``8 on 2 nodes``."""
+    if start.plain:
+        return PLAIN
+    return str(start.ranks) if start.nodes == 1 else f"{start.ranks} on {start.nodes} nodes"
+
+
+def _label(start: Start) -> str:
+    """What people call it."""
+    if start.plain:
+        return PLAIN
+    return counted(start.ranks, "rank") + (f" on {counted(start.nodes, 'node')}" if start.nodes > 1 else "")
 
 
 def measure_scaling(
@@ -126,7 +136,7 @@ def measure_scaling(
         job,
         so_far=result,
         check=lambda name, outcome: _check(starts[name], outcome),
-        label=lambda name: name if name == PLAIN else f"{name} rank{'s' * (name != '1')}",
+        label=lambda name: _label(starts[name]),
     )
     made = result(jobs)
     if not jobs.every:
@@ -191,7 +201,8 @@ def _result(
     ]
     sizes = [replace(size, measured_overhead=overheads.get(size.name)) for size in sizes]
     ranks = [each for jobs in outcomes.values() for job in jobs for each in job.ranks]
-    notes = [*jobs.notes(), *_notes(sizes, base, errors, ranks, study)]
+    called = {_label(starts[name]): each for name, each in outcomes.items()}
+    notes = [*jobs.notes(), *_notes(sizes, base, errors, ranks, study), *from_job_to_job(called, SYNC)]
     t1 = times.get(base) if base is not None else None
     return Scaling(
         setting=setting_of(sampling, target, sys.argv, ranks, experiment.load, notes),

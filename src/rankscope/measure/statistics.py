@@ -9,7 +9,10 @@ resampled together, round by round, so that what both suffered cancels in their 
 Percentiles of a bootstrap are too narrow where there is little to resample, and where a block is like the one before.
 So they are widened: by Student's quantile over the normal one and the root of n / (n - 1) (T. Hesterberg, What Teachers
 Should Know About the Bootstrap, The American Statistician 69, 2015, section 4), and by the root of (1 + r) / (1 - r), r
-being the correlation of a round with the one before it (the variance of a mean of an autoregressive series).
+being the correlation of a round with the one before it (the variance of a mean of an autoregressive series). Student's
+quantile has the degrees of freedom of blocks, or of jobs, or between the two, as either makes the variance
+(F. Satterthwaite, An Approximate Distribution of Estimates of Variance Components, Biometrics Bulletin 2, 1946): three
+jobs that differ say little of a fourth.
 """
 
 from __future__ import annotations
@@ -33,8 +36,8 @@ LEAST_BLOCKS = 5
 
 METHOD = (
     "median over steps of the slowest rank; percentile bootstrap over blocks of consecutive steps, and over jobs where "
-    "they were repeated, widened for few blocks and for rounds that are alike; conditions of one job resampled "
-    f"together; {REPLICATES} replicates"
+    "they were repeated, widened for few blocks, for few jobs that differ and for rounds that are alike; conditions of "
+    f"one job resampled together; {REPLICATES} replicates"
 )
 _LEAST_ROUNDS = 10
 """Of fewer, the correlation of a round with the one before it is mostly noise."""
@@ -116,14 +119,56 @@ def widening(series: Series, other: Series | None = None) -> float:
         return 1.0
     few = jobs if jobs > 1 else blocks
     outside = (1 - CONFIDENCE) / 2
-    student = _student(blocks - 1) / -NormalDist().inv_cdf(outside)
     rounds = list(series.rounds())
     if other is not None:
         # What makes a round slower makes both slower, by the same factor.
         level = series.median() / other.median() if other.median() > 0 else 1.0
         rounds = [a - level * b for a, b in zip(rounds, other.rounds(), strict=True)]
-    alike = _alike([job for job in rounds if len(job) >= _LEAST_ROUNDS])
-    return math.sqrt(few / (few - 1)) * student * math.sqrt((1 + alike) / (1 - alike))
+    wider = stretch(correlation(rounds))
+    student = _student(_freedom(rounds, wider)) / -NormalDist().inv_cdf(outside)
+    return math.sqrt(few / (few - 1)) * student * wider
+
+
+def _freedom(jobs: Sequence[Float], wider: float) -> float:
+    """Degrees of freedom of an interval: those of blocks where jobs differ by no more than their blocks explain, those
+    of jobs where they differ by much more, and between the two by how much each adds to the variance.
+
+    Args:
+        jobs: of each, its rounds.
+        wider: by how much a job's median is less certain for rounds that are alike.
+    """
+    blocks = sum(len(job) for job in jobs)
+    if len(jobs) < 2:
+        return blocks - 1
+    share = _between(jobs, wider)
+    return 1 / (share**2 / (len(jobs) - 1) + (1 - share) ** 2 / max(1, blocks - len(jobs)))
+
+
+def between_jobs(series: Series) -> float:
+    """The share of the variance of jobs' medians that their rounds do not explain: 0 of one job, or of jobs alike."""
+    rounds = series.rounds()
+    return _between(rounds, stretch(correlation(rounds)))
+
+
+def _between(jobs: Sequence[Float], wider: float) -> float:
+    if len(jobs) < 2:
+        return 0.0
+    between = float(np.var([np.median(job) for job in jobs], ddof=1))
+    # A median's variance is that of a mean times pi / 2, of normal values.
+    within = [math.pi / 2 * float(np.var(job, ddof=1)) / len(job) * wider**2 for job in jobs if len(job) > 1]
+    if not within or between == 0:
+        return float(between > 0)
+    return max(0.0, 1 - math.fsum(within) / len(within) / between)
+
+
+def stretch(alike: float) -> float:
+    """By how much an interval is wider where the correlation of a round with the one before it is ``alike``."""
+    return math.sqrt((1 + alike) / (1 - alike))
+
+
+def correlation(jobs: Sequence[Float]) -> float:
+    """Of a round with the one before it, over jobs: 0 where there is none, or too few rounds to tell."""
+    return _alike([job for job in jobs if len(job) >= _LEAST_ROUNDS])
 
 
 def time_of(series: Series, resampled: Float) -> Time:
@@ -217,7 +262,7 @@ def _bounds(resampled: Float, value: float, widened: float) -> tuple[float | Non
     return value + widened * (float(low) - value), value + widened * (float(high) - value)
 
 
-def _student(freedom: int) -> float:
+def _student(freedom: float) -> float:
     """Student's quantile for the confidence, by the expansion of Cornish and Fisher (M. Abramowitz and I. Stegun,
     Handbook of Mathematical Functions, 1964, 26.7.5)."""
     z = -NormalDist().inv_cdf((1 - CONFIDENCE) / 2)

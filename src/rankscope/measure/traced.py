@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
@@ -9,6 +10,9 @@ import polars as pl
 from rankscope.errors import RankscopeError
 from rankscope.measure.results import Traced
 from rankscope.pipeline import open_run
+from rankscope.primitives.clocks import base_times, with_arrivals
+from rankscope.primitives.unions import covered_by
+from rankscope.store.info import TraceInfo
 
 _PARTS = ("compute_ns", "exposed_communication_ns", "data_loading_ns", "window_ns")
 NOTHING_RECORDED = "no window was recorded: the traced figures are missing"
@@ -29,7 +33,7 @@ def read_traced(folder: Path, beside: Path) -> tuple[Traced | None, str | None]:
     try:
         ranks = len(list(folder.glob("*.trace.json*")))
         run = open_run(folder, executor="processes" if ranks > _MANY_RANKS else "serial")
-        results = run.attempt("step_time", "device_time", "collectives")
+        results = run.attempt("step_time", "device_time", "collectives", "clock")
         steps = results["step_time"].frame.filter(pl.col("step").is_not_null())
         device = results["device_time"].frame
     except RankscopeError as error:
@@ -49,7 +53,9 @@ def read_traced(folder: Path, beside: Path) -> tuple[Traced | None, str | None]:
         if mine.height:
             reduces = mine.filter(pl.col("collective") == "all_reduce").height / worst["steps"]
             if mine["wait_ns"].null_count() == 0:
-                wait = round(mine["wait_ns"].sum() / worst["steps"])
+                wait = mine["wait_ns"].sum()
+            elif "clock" in results:
+                wait = waited(results["collectives"].frame, results["clock"].frame, run.traces, worst["rank"])
     window = worst["window_ns"]
     exposed = worst["exposed_communication_ns"]
     other = window - worst["compute_ns"] - exposed - worst["data_loading_ns"]
@@ -67,10 +73,43 @@ def read_traced(folder: Path, beside: Path) -> tuple[Traced | None, str | None]:
             exposed_communication_ns=round(exposed),
             overlap_ratio=whole["overlap_ratio"],
             exposed_share=exposed / window if window else 0.0,
-            wait_ns=wait,
+            wait_ns=None if wait is None else round(wait / worst["steps"]),
             data_loading_ns=round(worst["data_loading_ns"]),
             other_ns=round(other),
             all_reduces=reduces,
         ),
         None,
     )
+
+
+def waited(collectives: pl.DataFrame, clock: pl.DataFrame, traces: Sequence[TraceInfo], rank: int) -> int | None:
+    """The time in which a rank had come to a collective and another one had not, ns: the union over its collectives.
+
+    Gloo's ranges overlap, so that no collective's own duration tells waiting from transfer; when the ranks came does,
+    on aligned clocks. It is as exact as these: `clock` states its residual.
+
+    Args:
+        collectives: the result of `collectives`.
+        clock: that of `clock`.
+        traces: the run's files.
+        rank: whose waiting.
+
+    Returns:
+        None where a rank of a collective was not recorded, or the clocks cannot be aligned.
+    """
+    rows = collectives.filter(pl.col("step").is_not_null() & pl.col("peers").is_null())
+    mine = rows.filter(pl.col("rank") == rank)
+    ranks = collectives["rank"].n_unique()
+    if not mine.height or mine.filter(pl.col("matched_ranks") < pl.col("group_size").fill_null(ranks)).height:
+        return None
+    rows = rows.filter(pl.col("match").is_in(mine["match"].implode()))
+    came = with_arrivals(rows, clock, base_times(traces))
+    if came.height < rows.height:
+        return None
+    spans = came.with_columns(pl.col("arrival_ns").max().over("match").alias("last_ns")).select(
+        "rank",
+        pl.col("arrival_ns").alias("start_ns"),
+        # Whoever has what it needs goes on: the root of a broadcast waits for nobody.
+        pl.min_horizontal("last_ns", pl.col("arrival_ns") + pl.col("duration_ns")).alias("end_ns"),
+    )
+    return int(covered_by(spans.filter(pl.col("rank") == rank), ["rank"], "waited_ns")["waited_ns"].sum())

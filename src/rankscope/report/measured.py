@@ -1,24 +1,34 @@
 """What `rankscope measure` wrote into a run's directory, as tables like those of analyses: scaling, overhead, the rest.
 
 Each `NAME.json` there (`scaling.json`, `overhead.json`, `buckets.json`, `binding.json`, `profiler.json`) is one table,
-a row for each size or variant that was measured; the projection in `scaling.json` is one of its own. Fields that are
-not known are passed over, what a file lacks is null, and a file that is none of these, or of another schema, is left
-alone: it was perhaps not ours.
+a row for each size or variant that was measured; the projection in `scaling.json` is one of its own. A file that is
+none of these, or of another schema, is left alone: it was perhaps not ours.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from rankscope.measure import SCHEMA
+from rankscope.errors import RankscopeError
+from rankscope.measure.files import KINDS, load, path_in
+from rankscope.measure.results import (
+    AnyResult,
+    Binding,
+    Buckets,
+    Overhead,
+    ProfilerCost,
+    Projection,
+    Scaling,
+    Setting,
+    Size,
+    Traced,
+)
 from rankscope.results import Analysis, Column, Headline, Result
-from rankscope.rundir.plurals import plural
+from rankscope.rundir.plurals import counted, plural
 
 PREFIX = "measured_"
 # The table whose rows stand in another one's file.
@@ -84,7 +94,7 @@ _SHAPES = {
         "How the job's step time goes with the number of ranks, measured by `rankscope measure scaling`.",
         "sizes",
         [
-            *_plain("name", "", "`plain` for one process without a wrapper, else the number of ranks"),
+            *_plain("name", "", "`plain` for one process without a wrapper, else its ranks, and its hosts if several"),
             *_plain("ranks", "count", "ranks"),
             *_plain("nodes", "count", "hosts"),
             *_STATE,
@@ -102,6 +112,7 @@ _SHAPES = {
             *_plain(
                 "lost_communication_ns", "ns", "of it exposed communication", "lost.exposed_communication_ns"
             ),
+            *_plain("lost_wait_ns", "ns", "of that communication waiting for other ranks", "lost.wait_ns"),
             *_plain("lost_data_loading_ns", "ns", "of it data loading", "lost.data_loading_ns"),
             *_plain("lost_other_ns", "ns", "of it anything else", "lost.other_ns"),
             *_RUN,
@@ -206,50 +217,49 @@ def jobs_of(folder: str) -> dict[str, str] | None:
         content = _read(place, name)
         ours |= content is not None
         for row in _rows(content, shape) if content is not None else []:
-            traced, label = row.get("traced"), _label(row)
-            if isinstance(traced, dict) and isinstance(traced.get("run"), str) and label is not None:
-                jobs[traced["run"]] = label
+            traced: Traced | None = getattr(row, "traced", None)  # a projected size has none, nor has a binding
+            if traced is not None:
+                jobs[traced.run] = _label(row)
     return jobs if ours else None
 
 
-def _label(row: Mapping[str, Any]) -> str | None:
+def _label(row: Any) -> str:
     """What people call a size or a variant: ``plain process``, ``1 rank``, ``4 ranks``, ``bucket_cap_mb=5``."""
-    name, ranks = row.get("name"), row.get("ranks", row.get("world_size"))
-    if not isinstance(name, str) or name == str(ranks):
-        return f"{ranks} {plural('rank', ranks)}" if isinstance(ranks, int) else None
-    return "plain process" if name == "plain" else name
+    if isinstance(row, Overhead):
+        return counted(row.world_size, "rank")
+    if isinstance(row, Size) and row.name != "plain":
+        return counted(row.ranks, "rank") + (f" on {counted(row.nodes, 'node')}" if row.nodes > 1 else "")
+    return "plain process" if isinstance(row, Size) else str(row.name)
 
 
-def _read(folder: Path, name: str) -> Mapping[str, Any] | None:
-    """The file that holds a table's rows; None where there is none, or none of ours."""
+def _read(folder: Path, name: str) -> AnyResult | None:
+    """What holds a table's rows; None where there is none, or none of ours."""
     measurement = _FILES.get(name, name)
-    path = folder / f"{measurement}.json"
     try:
+        path = path_in(folder, measurement)
         if not path.is_file() or path.stat().st_size > MAX_BYTES:
             return None
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        return load(KINDS[measurement], folder)  # type: ignore[type-var]  # each of them is one of its kinds
+    except (OSError, RankscopeError):
         return None
-    ours = isinstance(content, dict) and content.get("measurement") == measurement and content.get("schema") == SCHEMA
-    return content if ours else None
 
 
-def _rows(content: Mapping[str, Any], shape: _Shape) -> list[Any]:
-    rows = [content] if shape.rows is None else _found(content, shape.rows)
-    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+def _rows(content: AnyResult, shape: _Shape) -> list[Any]:
+    return [content] if shape.rows is None else list(_found(content, shape.rows) or [])
 
 
-def _result(name: str, shape: _Shape, rows: list[Any], content: Mapping[str, Any]) -> Result:
+def _result(name: str, shape: _Shape, rows: list[Any], content: AnyResult) -> Result:
     columns = tuple(field.column for field in shape.fields)
     frame = pl.DataFrame(
         {field.column.name: [_value(row, field) for row in rows] for field in shape.fields},
         schema={column.name: _type(column) for column in columns},
-        strict=False,
     )
-    said = _headline(name, content) if name != "projection" else None
+    projection = content.projection if name == "projection" and isinstance(content, Scaling) else None
+    said = _headline(content) if projection is None else None
+    how = _setting(content.setting) if projection is None else _law(projection)
     analysis = Analysis(
         name=PREFIX + name,
-        doc=f"{shape.doc}\n\n{_setting(content) if name != 'projection' else _law(content['projection'])}",
+        doc=f"{shape.doc}\n\n{how}",
         columns=columns,
         per_rank=lambda tables, inputs: pl.DataFrame(),
         across_ranks=lambda parts, inputs: (pl.DataFrame(), []),
@@ -275,82 +285,54 @@ def _type(column: Column) -> pl.DataType:
 
 
 def _found(row: Any, path: str) -> Any:
-    for key in path.split("."):
-        row = row.get(key) if isinstance(row, dict) else None
+    for name in path.split("."):
+        row = getattr(row, name) if row is not None else None
     return row
 
 
 def _value(row: Any, field: Field) -> object:
     if field.only_with is not None and _found(row, field.only_with) is None:
         return None
-    row = _found(row, field.path)
-    kind = _type(field.column)
-    if isinstance(row, bool):
-        return row if kind == pl.Boolean() else None
-    if isinstance(row, int | float):
-        return row if kind in (pl.Int64(), pl.Float64()) and abs(row) < 1 << 62 else None
-    return row if isinstance(row, str) and kind == pl.String() else None
+    value = _found(row, field.path)
+    # A file may hold any whole number; a table's have 64 bits.
+    return value if not isinstance(value, int | float) or abs(value) < 1 << 62 else None
 
 
-def _setting(content: Mapping[str, Any]) -> str:
+def _setting(setting: Setting) -> str:
     """How it was measured, in words."""
-    setting = content.get("setting")
-    known = setting if isinstance(setting, dict) else {}
     words = [
-        f"{key}: {known[key]}"
+        f"{key}: {value}"
         for key in ("created", "target", "device", "method", "confidence", "load")
-        if known.get(key) is not None
+        if (value := getattr(setting, key)) is not None
     ]
-    notes = known.get("notes")
-    return "\n\n".join(
-        [". ".join(words), *(str(note) for note in notes if note)] if isinstance(notes, list) else [". ".join(words)]
-    )
+    return "\n\n".join([". ".join(words), *(note for note in setting.notes if note)])
 
 
-def _law(projection: Mapping[str, Any]) -> str:
+def _law(law: Projection) -> str:
     """What was projected by, in words."""
-    numbers = ((sign, projection.get(key)) for sign, key in (("sigma", "contention"), ("kappa", "coherence")))
-    fitted = [f"{sign} = {value:.4g}" for sign, value in numbers if isinstance(value, int | float)]
-    assumed = projection.get("assumptions")
-    said = [", ".join([str(projection.get("formula", "")), *fitted])]
-    if isinstance(assumed, list) and assumed:
-        said.append("It holds if " + "; ".join(str(each) for each in assumed) + ".")
+    said = [f"{law.formula}, sigma = {law.contention:.4g}, kappa = {law.coherence:.4g}"]
+    if law.assumptions:
+        said.append("It holds if " + "; ".join(law.assumptions) + ".")
     return "\n\n".join(said)
 
 
-def _headline(name: str, content: Mapping[str, Any]) -> Headline | None:
-    told = content.get("recommendation")
-    if isinstance(told, dict) and isinstance(told.get("text"), str):
-        return Headline.of("{text}", text=(told["text"], ""))
-    share = content.get("measured_overhead")
-    if isinstance(share, dict) and isinstance(share.get("value"), float | int):
+def _headline(content: AnyResult) -> Headline | None:
+    if isinstance(content, Buckets | Binding):
+        return Headline.of("{text}", text=(content.recommendation.text, ""))
+    if isinstance(content, Overhead):
         text = "Gradient synchronization takes {share} of a step, measured with and without it."
-        return Headline.of(text, share=(share["value"], "ratio"))
-    sizes = content.get("sizes")
-    done = (
-        [each for each in sizes if isinstance(each, dict) and _number(each, "efficiency")]
-        if isinstance(sizes, list)
-        else []
-    )
-    if not done:
+        return Headline.of(text, share=(content.measured_overhead.value, "ratio"))
+    if isinstance(content, ProfilerCost):
         return None
+    done = [size for size in content.sizes if size.efficiency is not None]
     # More ranks than cores or devices say nothing on how the job scales, where there is another size.
-    fair = [size for size in done if size.get("oversubscribed") is not True and _ranks(size) > 1]
-    most = max(fair or done, key=_ranks)
+    fair = [size for size in done if not size.oversubscribed and size.ranks > 1]
+    most = max(fair or done, key=lambda size: size.ranks, default=None)
+    if most is None or most.efficiency is None:
+        return None
     return Headline.of(
-        f"On {{ranks}} {plural('rank', _ranks(most))} the efficiency is {{efficiency}} ({{mode}} scaling).",
-        ranks=(_ranks(most), "count"),
-        efficiency=(_number(most, "efficiency") or 0.0, "ratio"),
-        mode=(str(content.get("mode", "")), ""),
+        f"On {{ranks}} {plural('rank', most.ranks)} the efficiency is {{efficiency}} ({{mode}} scaling).",
+        ranks=(most.ranks, "count"),
+        efficiency=(most.efficiency.value, "ratio"),
+        mode=(content.mode, ""),
     )
-
-
-def _number(row: Mapping[str, Any], name: str) -> float | None:
-    value = row.get(name)
-    found = value.get("value") if isinstance(value, dict) else None
-    return float(found) if isinstance(found, int | float) and not isinstance(found, bool) else None
-
-
-def _ranks(row: Mapping[str, Any]) -> int:
-    value = row.get("ranks")
-    return value if isinstance(value, int) else 0

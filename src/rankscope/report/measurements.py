@@ -312,7 +312,10 @@ def _difference(share: Share | None) -> str:
     if half is None:
         return "too few blocks"
     if beyond_chance(share):
-        return _minus(f"{100 * share.value:+.1f} % ± {100 * half:.1f}")
+        if half < abs(share.value) or share.low is None or share.high is None:
+            return _minus(f"{100 * share.value:+.1f} % ± {100 * half:.1f}")
+        # Far longer on one side: with a half-width it would look as if it held 0.
+        return _minus(f"{100 * share.value:+.1f} % ({100 * share.low:+.0f} to {100 * share.high:+.0f})")
     return f"within noise ± {100 * half:.1f} %"
 
 

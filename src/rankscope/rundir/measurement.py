@@ -6,6 +6,7 @@ The plan is one JSON file that all ranks read; its path is in :data:`PLAN_VARIAB
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -94,7 +95,14 @@ class RankMeasurement:
     blocks: tuple[Block, ...] = ()
     latency_ns: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """:func:`digest_of` the training's own source files, by their absolute paths; of rank 0 alone."""
     schema: int = SCHEMA
+
+
+def digest_of(content: bytes) -> str:
+    """What tells one state of a file from another."""
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def plan_path(folder: Path) -> Path:

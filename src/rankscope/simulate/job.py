@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -213,11 +214,47 @@ class Job:
         for name, (value, known) in choices.items():
             if value not in known:
                 raise ConfigError(f"{name} cannot be {value!r}", hint=f"known: {', '.join(known)}")
+        self._check_numbers()
+
+    def _check_numbers(self) -> None:
+        recording = self.recording
+        for name, value in (("device_scale", self.device_scale), ("host_scale", self.host_scale)):
+            if not 0 < value < math.inf:
+                raise ConfigError(f"{name} must be above 0, not {value}")
+        if not 0 <= self.jitter < math.inf:
+            raise ConfigError(f"jitter must be 0 or more, not {self.jitter}")
+        by_rank = {
+            "clock_offset": recording.clock_offset_ns,
+            "drift": recording.drift_ppm,
+            "lose": [lost.rank for lost in recording.lost],
+            "window_start": recording.window_start_ns,
+            "window_end": recording.window_end_ns,
+            "missing": recording.missing,
+            "truncate": recording.truncated,
+        }
+        for name, named in by_rank.items():
+            if foreign := [rank for rank in named if not 0 <= rank < self.ranks]:
+                raise ConfigError(f"{name} names a rank that the job has not: {foreign}")
+        if len(set(recording.missing)) == self.ranks:
+            raise ConfigError("every rank is missing: there is nothing to write")
+        for rank, fraction in recording.truncated.items():
+            if not 0 <= fraction <= 1:
+                raise ConfigError(f"truncate: {fraction} of rank {rank}'s file is no part of it", hint="0 to 1")
+        for lost in recording.lost:
+            if not 0 <= lost.fraction <= 1:
+                raise ConfigError(
+                    f"lose: {lost.fraction} of rank {lost.rank}'s events is no part of them", hint="0 to 1"
+                )
 
     def _check_fault(self, fault: Fault, layout: MeshLayout) -> None:
         named = [*fault.ranks, *(fault.link or ())]
         if any(not 0 <= rank < self.ranks for rank in named):
             raise ConfigError(f"the fault {fault.kind} names a rank that the job has not: {named}")
+        first, end = self.first_step - self.warmup_steps, self.first_step + self.steps
+        if fault.steps is not None and not any(first <= step < end for step in fault.steps):
+            raise ConfigError(
+                f"the fault {fault.kind} is in no step of the job", hint=f"its steps are {first} to {end - 1}"
+            )
         if fault.dim and fault.dim not in (*layout.dims, "world"):
             raise ConfigError(f"the fault {fault.kind} names {fault.dim!r}, which the mesh has not")
         for dim, coordinate in fault.where.items():

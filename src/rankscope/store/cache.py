@@ -29,6 +29,8 @@ from rankscope.store.schema import SCHEMA_VERSION, TABLES
 
 _INFO = "info.json"
 _TEMPORARY = ".tmp"
+# Small tables are written together, up to so many bytes in memory.
+_WAITING_BYTES = 4 << 20
 # Nothing is read for so long: what is older was left by a process that was killed.
 _STALE_S = 24 * 3600.0
 
@@ -99,17 +101,37 @@ class TableWriter:
     aside: Path
     folder: Path
     sizes: dict[str, int] = field(default_factory=dict)
+    _waiting: dict[str, pl.DataFrame] = field(default_factory=dict)
+    _bytes: int = 0
 
     def write(self, name: str, rows: pl.DataFrame) -> None:
         """Write rows of a table, behind those that it has; a table without any leaves no file."""
-        if rows.height:
-            number = sum(each.startswith(f"{name}.") for each in self.sizes)
-            file = self.aside / f"{name}.{number:04}.parquet"
-            rows.write_parquet(file, compression="zstd", compression_level=1)
-            self.sizes[file.name] = file.stat().st_size
+        if not rows.height:
+            return
+        number = sum(each.startswith(f"{name}.") for each in (*self.sizes, *self._waiting))
+        self._waiting[f"{name}.{number:04}.parquet"] = rows
+        self._bytes += int(rows.estimated_size())
+        if self._bytes > _WAITING_BYTES:
+            self._write_waiting()
+
+    def _write_waiting(self) -> None:
+        """Write what waits, together: to begin takes a third of the time that a small table does."""
+        # Nobody looks for rows by their values in the files, so nothing is noted about these.
+        sinks = [
+            rows.lazy().sink_parquet(
+                self.aside / file, compression="zstd", compression_level=1, statistics=False, lazy=True
+            )
+            for file, rows in self._waiting.items()
+        ]
+        pl.collect_all(sinks)
+        self.sizes |= {file: (self.aside / file).stat().st_size for file in self._waiting}
+        self._waiting.clear()
+        self._bytes = 0
 
     def commit(self, info: TraceInfo) -> CachedTrace:
         """Put the folder in place; the last thing to do."""
+        if self._waiting:
+            self._write_waiting()
         for left in self.aside.glob(f".*{FRAGMENT_SUFFIX}"):
             left.unlink()
         (self.aside / _INFO).write_text(json.dumps({"tables": self.sizes, "trace": info.to_json()}))

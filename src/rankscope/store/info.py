@@ -28,6 +28,7 @@ class TraceInfo:
         lost_metadata: whether some of what stands beside the events could not be read.
         reason: what was wrong with it, first.
         odd: counts of oddities that were read all the same.
+        others: further traces in the same archive, which were not read.
         groups: process groups: name, description, ranks.
         devices: devices: id, name, total memory, multiprocessors.
         pid: the process that recorded it, by its host events.
@@ -59,6 +60,7 @@ class TraceInfo:
     lost_metadata: bool = False
     reason: str | None = None
     odd: Mapping[str, int] = field(default_factory=dict)
+    others: int = 0
     groups: tuple[Mapping[str, Any], ...] = ()
     devices: tuple[Mapping[str, Any], ...] = ()
     pid: int | None = None

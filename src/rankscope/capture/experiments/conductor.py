@@ -9,7 +9,6 @@ This is not capture: the job is run to be measured. It ends when the plan is don
 from __future__ import annotations
 
 import atexit
-import functools
 import os
 import socket
 import sys
@@ -26,7 +25,8 @@ from rankscope.capture.experiments import conditions, wrapping
 from rankscope.capture.experiments.clocks import Clock, HostClock, clock_for, launch_latencies
 from rankscope.capture.experiments.modules import Model
 from rankscope.capture.experiments.phases import BACKWARD, FORWARD, OPTIMIZER, Phases
-from rankscope.capture.optimizers import Primary
+from rankscope.capture.experiments.sources import own_sources
+from rankscope.capture.optimizers import Primary, watch_steps
 from rankscope.rundir.cpus import usable_cpus
 from rankscope.rundir.measurement import (
     COMPLETE,
@@ -68,10 +68,10 @@ class Conductor:
         self._condition: conditions.Condition | None = None
         self._parameters: list[torch.Tensor] = []
         self._primary = Primary()
-        self._depth = 0
         self._blocks: list[Block] = []
         self._began = 0.0
         self._latency: list[int] = []
+        self._sources: dict[str, str] = {}
         self._profiler: Any = None
         self._pid = os.getpid()
 
@@ -83,31 +83,7 @@ class Conductor:
         Args:
             module: ``torch.optim.optimizer``.
         """
-        kind = module.Optimizer
-        original: Callable[..., Any] = kind.profile_hook_step
-
-        @functools.wraps(original)
-        def profile_hook_step(func: Callable[..., Any]) -> Callable[..., Any]:
-            step = original(func)
-
-            @functools.wraps(step)
-            def counted(*args: Any, **options: Any) -> Any:
-                if self._pid != os.getpid():
-                    return step(*args, **options)
-                self._depth += 1
-                if self._depth == 1:
-                    self._before_optimizer(args[0])
-                try:
-                    return_value = step(*args, **options)
-                finally:
-                    self._depth -= 1
-                if self._depth == 0:
-                    self._after_optimizer(args[0])
-                return return_value
-
-            return counted
-
-        kind.profile_hook_step = staticmethod(profile_hook_step)
+        watch_steps(module, self._after_optimizer, self._before_optimizer)
 
     def step_ended(self) -> None:
         """A step of the training is over.
@@ -146,11 +122,15 @@ class Conductor:
     # -- steps ----------------------------------------------------------------------------------------------------
 
     def _before_optimizer(self, optimizer: Any) -> None:
+        if self._pid != os.getpid():
+            return
         if self._condition is not None:
             self._condition.before_optimizer(self._parameters)
         self._phases.begin(OPTIMIZER)
 
     def _after_optimizer(self, optimizer: Any) -> None:
+        if self._pid != os.getpid():
+            return
         self._phases.end(OPTIMIZER)
         if not self._primary.counts(optimizer):
             return
@@ -183,6 +163,7 @@ class Conductor:
 
     def _look(self) -> None:
         """Who is trained, and on what: known once the first steps are made."""
+        self._sources = self._loaded()
         self._model = Model(self._parameters)
         self._clock = clock_for(self._model.device)
         self._phases = Phases(self._clock)
@@ -285,6 +266,13 @@ class Conductor:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(f"{round_number}/{len(self.plan.rounds)}\n", encoding="utf-8")
 
+    def _loaded(self) -> dict[str, str]:
+        who, _ = facts.this_process()
+        try:
+            return own_sources(self._sources) if who is None or who.rank == 0 else {}
+        except Exception:
+            return self._sources  # a module that is none of Python's own making
+
     def _write(self, ended: str, error: str | None = None) -> None:
         who, notes = facts.this_process()
         model = self._model
@@ -309,6 +297,7 @@ class Conductor:
                 blocks=tuple(self._blocks),
                 latency_ns=tuple(self._latency),
                 notes=tuple(notes),
+                sources=self._loaded(),
             ),
         )
 

@@ -10,11 +10,11 @@ def overhead(
     words: o.Words,
     output: o.Output = None,
     nproc: o.Nproc = None,
-    blocks: o.Blocks = 20,
+    blocks: o.Blocks = 5,
     block_steps: o.BlockSteps = 5,
     settle: o.Settle = 1,
     warmup: o.Warmup = 8,
-    repeats: o.Repeats = 1,
+    repeats: o.Repeats = 5,
     trace_steps: o.TraceSteps = 4,
     seed: o.Seed = 0,
     limit: o.Limit = 300,
@@ -24,7 +24,8 @@ def overhead(
     oversubscribe: o.Oversubscribe = False,
     form: o.Form = o.Format.table,
 ) -> None:
-    """What gradient synchronization costs: the step with it and without, in one job, block by block in random order.
+    """What gradient synchronization costs: the step with it and without, block by block in random order, in a few
+    short jobs.
 
     DDP and FSDP1 by no_sync, FSDP2 by set_requires_gradient_sync. Forward, backward and optimizer beside it, by the
     device's events on a GPU; and what a trace of the same job calls exposed communication.

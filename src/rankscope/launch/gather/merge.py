@@ -1,12 +1,12 @@
 """Parts of a run put together: what is missing is fetched aside, checked, and moved in; nothing is ever replaced by
-something else."""
+something else. A trace that is shorter than its manifest here says is cut, and its whole self takes its place."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,8 +66,9 @@ def _bring(run: Path, source: Source) -> Gathered:
     different = [path for path in here if path not in same]
     # A rank writes its manifest again after each trace: a later state of what is here is no different file.
     later = [path for path in different if path.startswith(f"{RANKS_FOLDER}/")]
-    _refuse(source, run, [path for path in different if path not in later])
-    wanted = [*(path for path in there if path not in same and path not in different), *later]
+    cut = _cut(run, there, [path for path in different if path not in later])
+    _refuse(source, run, [path for path in different if path not in later and path not in cut])
+    wanted = [*(path for path in there if path not in same and path not in different), *sorted(cut), *later]
     # A source's own place: what was cut off is gone on with.
     stage = run / STAGE / hashlib.sha256(source.shown.encode("utf-8", "surrogateescape")).hexdigest()[:16]
     if wanted:
@@ -84,7 +85,7 @@ def _bring(run: Path, source: Source) -> Gathered:
             )
         _check_run(run, stage, source)
         for path in wanted:
-            _move(stage / path, run / path, source)
+            _move(stage / path, run / path, source, over=path in cut)
     _tidy(run, stage)
     return Gathered(source.shown, len(there), len(wanted), sum(there[path] for path in wanted))
 
@@ -106,6 +107,20 @@ def _refuse(source: Source, run: Path, paths: Sequence[str]) -> None:
             path=run,
             hint="gather into a directory of its own, or move these away",
         )
+
+
+def _cut(run: Path, there: Mapping[str, int], paths: Sequence[str]) -> set[str]:
+    """Files here that the manifest here of the rank that wrote them proves cut, and that are whole there."""
+    if not paths:
+        return set()
+    told = {trace.file: trace.bytes for manifest in rank_manifests(run) for trace in manifest.written}
+    found = set()
+    for path in paths:
+        whole, here = told.get(path), run / path
+        regular = here.is_file() and not here.is_symlink()
+        if whole is not None and whole == there[path] and regular and here.stat().st_size < whole:
+            found.add(path)
+    return found
 
 
 def _names(paths: Sequence[str]) -> str:
@@ -139,9 +154,12 @@ def rank_manifests(folder: Path) -> list[RankManifest]:
     return sorted(found, key=lambda manifest: (manifest.rank or 0, manifest.restart_count))
 
 
-def _move(staged: Path, target: Path, source: Source) -> None:
-    """Give a whole file its name, unless another has it."""
+def _move(staged: Path, target: Path, source: Source, *, over: bool) -> None:
+    """Give a whole file its name, unless another has it; ``over`` where what has it is known to be a part of it."""
     try:
+        if over:
+            staged.replace(target)
+            return
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             os.link(staged, target)

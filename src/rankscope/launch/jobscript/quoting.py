@@ -22,6 +22,9 @@ def quoted(text: str) -> str:
     """
     if "\0" in text:
         raise ConfigError(f"{text!r} holds a NUL character, which no argument can")
+    if set(text) & set("$`\\"):
+        # Within single quotes they stand for themselves, too; but there shellcheck takes them for a mistake.
+        return '"' + re.sub(r'(["$`\\])', r"\\\1", text) + '"'
     return shlex.quote(text)
 
 

@@ -41,7 +41,8 @@ export const measured: View = {
 export function sizeName(table: Table, row: number): string {
   const [name, ranks] = [table.cell(row, "name"), table.number(row, "ranks")];
   if (name === "plain") return "plain process";
-  return ranks === null ? String(name ?? "?") : counted(ranks, "rank");
+  const nodes = table.number(row, "nodes") ?? 1;
+  return ranks === null ? String(name ?? "?") : counted(ranks, "rank") + (nodes > 1 ? ` on ${counted(nodes, "node")}` : "");
 }
 
 /** The jobs that were measured, where their traces lie among those that are served. */

@@ -1,0 +1,91 @@
+"""Steps of optimizers, noticed from outside."""
+
+from __future__ import annotations
+
+import os
+import types
+
+import pytest
+import torch
+
+from rankscope.capture.optimizers import watch_steps
+
+
+class Outer(torch.optim.Optimizer):
+    """Calls another one in its own step, as ZeRO does."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self.inner = inner
+        super().__init__(inner.param_groups, {})
+
+    def step(self, closure=None):
+        return self.inner.step(closure)
+
+
+@pytest.fixture
+def module():
+    """torch.optim.optimizer's kind, so that nothing is left behind of it."""
+
+    class Optimizer(torch.optim.Optimizer):
+        pass
+
+    return types.SimpleNamespace(Optimizer=Optimizer)
+
+
+def stepping(module, optimizer, function):
+    """A step as torch wraps it for this optimizer's kind."""
+    wrapped = module.Optimizer.profile_hook_step(function)
+    return lambda: wrapped(optimizer)
+
+
+def test_the_outermost_step_is_one(module):
+    said = []
+    watch_steps(
+        module, lambda o: said.append(("after", o)), lambda o: said.append(("before", o)), lambda: said.append("made")
+    )
+    inner = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+    outer = Outer(inner)
+    inside = stepping(module, inner, lambda _self: said.append("step"))
+    outside = stepping(module, outer, lambda _self: inside())
+    assert said == ["made", "made"]
+    said.clear()
+    outside()
+    assert said == [("before", outer), "step", ("after", outer)]
+
+
+def test_a_step_that_raised_is_none_and_the_next_is(module):
+    said = []
+    watch_steps(module, said.append)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+
+    def failing(_self):
+        raise RuntimeError("no step")
+
+    with pytest.raises(RuntimeError, match="no step"):
+        stepping(module, optimizer, failing)()
+    assert said == []
+    stepping(module, optimizer, lambda _self: None)()
+    assert said == [optimizer]
+
+
+def test_who_is_forked_off_within_a_step_counts_its_own(module, monkeypatch):
+    in_child = []
+    monkeypatch.setattr(
+        os, "register_at_fork", lambda *, after_in_child: in_child.append(after_in_child), raising=False
+    )
+    said = []
+    watch_steps(module, said.append)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+    own = stepping(module, optimizer, lambda _self: None)
+
+    def forking(_self):
+        own()
+        assert said == []  # within a step of the same process it is none
+        for each in in_child:
+            each()
+        own()
+        raise SystemExit  # the child does not come back
+
+    with pytest.raises(SystemExit):
+        stepping(module, optimizer, forking)()
+    assert said == [optimizer]
