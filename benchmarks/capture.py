@@ -2,11 +2,17 @@
 compression, and d9d's way; and what waiting costs. Every way in a process of its own, in turn, so that a change of the
 machine's speed falls on all.
 
-The stall is the time for which the training thread did not get on: in `step()`, and in any later step beyond its usual
-time, wherever that came from (the interpreter held by another thread counts as well). It is given in wall seconds and,
-for what the thread itself did, in its CPU seconds; of those, what torch's own stop and save took is given for ours.
-What is `beside` is what the process needs besides, in the stall and the steps that follow: with no spare core the
-training gives that up as well.
+Each process makes several windows. The first is the first end of a recording in this process, the later ones are the
+steady state. All that a window costs, from the call of `step()` that ends it until the next one records, is its own:
+also the freeing of its recording, which torch's handlers put off until the next window's warm-up.
+
+- `stall`: wall seconds of the call of `step()` that ends the window; `stall_cpu`: of those, the training thread's own
+  CPU seconds; `torch_cpu`: for ours, those in torch's own stop and save.
+- `later`: wall seconds that the steps lost until the next window records, beyond twice their median each; `worst`: the
+  longest of them.
+- `next_cpu`: CPU seconds of the whole process, all threads, in that call and the steps that follow until the next
+  window's warm-up, less what the steps take by themselves: what the training loses where there is no spare core.
+- `whole_cpu`: the same until the next window records.
 """
 
 from __future__ import annotations
@@ -18,11 +24,12 @@ import subprocess
 import sys
 import tempfile
 
-# About 60 MB of JSON, with shapes and stacks: layers of a small transformer forward and backward. A loop of one
-# operator would be compressed twice as fast.
+WINDOWS = 3
+# About 50 MB of JSON: layers of a small transformer forward and backward. A loop of one operator would be compressed
+# twice as fast.
 _CHILD = r"""
 import json, os, sys, tarfile, threading, time, torch
-way, folder, operators, after = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+way, folder, operators, waiting, windows, stacks = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])
 torch.set_num_threads(1)
 kinds = torch.profiler.ProfilerActivity
 layers = [torch.nn.TransformerEncoderLayer(d, 2, 2 * d, batch_first=True) for d in range(4, 20, 2)]
@@ -36,7 +43,7 @@ def d9d(profile):
     with tarfile.open(folder + "/trace.tar.gz", "w:gz") as archive:
         archive.add(path, "trace.json")
     os.remove(path)
-switches = dict(record_shapes=True, with_stack=True)
+switches = dict(record_shapes=True, with_stack=bool(stacks))
 torchs = [0.0]  # CPU seconds of this thread in torch's own stop and save
 if way == "ours":
     import rankscope
@@ -48,34 +55,42 @@ if way == "ours":
             torchs[0] += (time.thread_time() - began) * (threading.current_thread() is threading.main_thread())
         return call
     Recording.stop, Recording.save = timed(Recording.stop), timed(Recording.save)
-    profile = rankscope.Profiler(folder, wait=2, warmup=1, active=2, **switches)
+    profile = rankscope.Profiler(folder, wait=waiting, warmup=1, active=2, repeat=windows + 1, **switches)
     profile.start()
 else:
     handler = torch.profiler.tensorboard_trace_handler(folder, use_gzip=way == "gzip handler")
     handler = d9d if way == "d9d" else handler
-    schedule = torch.profiler.schedule(wait=2, warmup=1, active=2, repeat=1)
+    schedule = torch.profiler.schedule(wait=waiting, warmup=1, active=2, repeat=windows + 1)
     profile = torch.profiler.profile(activities=[kinds.CPU], schedule=schedule, on_trace_ready=handler, **switches)
     profile.start()
-for _ in range(4):
-    work(operators)
+period, rows = waiting + 3, []
+def clocks():
+    return time.perf_counter(), time.thread_time(), time.process_time(), torchs[0]
+for number in range(period * windows + waiting + 1):
+    if way == "ours" and number % period == waiting - 2:
+        profile.wait_for_exports()  # on a busy machine the writer may still be at it, and the window would be skipped
+    began = time.perf_counter()
+    work(operators if number % period > waiting else 2)
+    before = clocks()
     profile.step()
-work(operators)
-everything = time.process_time()
-began, cpu = time.perf_counter(), time.thread_time()
-profile.step()
-stall, stall_cpu = time.perf_counter() - began, time.thread_time() - cpu
-steps, usually = [], []
-for _ in range(after):
-    began, cpu = time.perf_counter(), time.thread_time()
-    work(2)
-    profile.step()
-    steps.append(time.perf_counter() - began)
-    usually.append(time.thread_time() - cpu)
-usual = sorted(steps)[len(steps) // 2]
-later = sum(max(step - 2 * usual, 0.0) for step in steps)
-profile.stop()  # on a busy machine the writer may still be at it
-beside = time.process_time() - everything - sorted(usually)[len(usually) // 2] * after - stall_cpu
-found = dict(stall=stall, stall_cpu=stall_cpu, torch_cpu=torchs[0], later=later, worst=max(steps), beside=beside)
+    rows.append((began, before, clocks()))
+# What a step takes by itself: before any window.
+calm = range(waiting // 2, waiting - 2)
+usual = sorted(rows[n][2][0] - rows[n][0] for n in calm)[len(calm) // 2]
+cpu = (rows[calm[-1]][2][2] - rows[calm[0]][2][2]) / (len(calm) - 1)
+found = []
+for window in range(windows):
+    end = (window + 1) * period - 1  # its step() ends the window
+    warmup, recording = end + waiting, end + waiting + 1  # whose step() begins the next one's
+    _, before, after = rows[end]
+    later = [rows[n][2][0] - rows[n][0] for n in range(end + 1, recording + 1)]
+    found.append(dict(
+        stall=after[0] - before[0], stall_cpu=after[1] - before[1], torch_cpu=after[3] - before[3],
+        later=sum(max(step - 2 * usual, 0.0) for step in later), worst=max(later),
+        next_cpu=rows[warmup - 1][2][2] - before[2] - cpu * (warmup - 1 - end),
+        whole_cpu=rows[recording][2][2] - before[2] - cpu * (recording - end),
+    ))
+profile.stop()
 print("RESULT " + json.dumps(found))
 """
 
@@ -120,29 +135,46 @@ def _run(code: str, *arguments: str) -> dict[str, object]:
     raise RuntimeError(f"the measured process failed:\n{done.stderr[-2000:]}")
 
 
-def stalls(rounds: int = 5, operators: int = 95, after: int = 250) -> None:
-    """The stall of one window, by way."""
-    found: dict[str, list[dict[str, float]]] = {"gzip handler": [], "plain handler": [], "d9d": [], "ours": []}
+NAMES = ("stall", "stall_cpu", "torch_cpu", "later", "worst", "next_cpu", "whole_cpu")
+
+
+def stalls(rounds: int = 5, operators: int = 95, between: int = 250, *, stacks: bool = True) -> None:
+    """What a window costs, by way: the first of a process, and those after it.
+
+    Args:
+        rounds: how often each way is run.
+        operators: layers of a recorded step.
+        between: steps between two windows.
+        stacks: whether Python stacks are recorded beside the shapes.
+    """
+    found: dict[str, list[list[dict[str, float]]]] = {"gzip handler": [], "plain handler": [], "d9d": [], "ours": []}
     for _ in range(rounds):
         for way, runs in found.items():
             with tempfile.TemporaryDirectory() as folder:
-                runs.append(_run(_CHILD, way, folder, str(operators), str(after)))  # type: ignore[arg-type]
-    names = ("stall", "stall_cpu", "torch_cpu", "later", "worst", "beside")
-    print(f"{'seconds, medians of ' + str(rounds):24}" + "".join(f"{name:>11}" for name in names))
-    medians = {way: {n: statistics.median(run[n] for run in runs) for n in names} for way, runs in found.items()}
+                options = (operators, between, WINDOWS, int(stacks))
+                runs.append(_run(_CHILD, way, folder, *map(str, options)))  # type: ignore[arg-type]
+    for which, windows in (("first window", slice(1)), ("later windows", slice(1, None))):
+        title = f"{which}, shapes{' and stacks' if stacks else ''}"
+        _table(title, {way: [w for run in runs for w in run[windows]] for way, runs in found.items()})
+
+
+def _table(title: str, found: dict[str, list[dict[str, float]]]) -> None:
+    print(f"{title + ' (s, medians)':40}" + "".join(f"{name:>10}" for name in NAMES))
+    medians = {way: {n: statistics.median(one[n] for one in many) for n in NAMES} for way, many in found.items()}
     for way, values in medians.items():
-        print(f"{way:24}" + "".join(f"{values[name]:11.3f}" for name in names))
+        print(f"{way:40}" + "".join(f"{values[name]:10.3f}" for name in NAMES))
     ours = medians["ours"]
     for way in ("gzip handler", "plain handler", "d9d"):
         other = medians[way]
         stall, cpu = ours["stall"] / other["stall"], ours["stall_cpu"] / other["stall_cpu"]
         both = (ours["stall"] + ours["later"]) / (other["stall"] + other["later"])
-        whole = (ours["stall_cpu"] + ours["beside"]) / (other["stall_cpu"] + other["beside"])
+        spare, whole = ours["next_cpu"] / other["next_cpu"], ours["whole_cpu"] / other["whole_cpu"]
         print(
-            f"ours / {way}: stall {stall:.2f}, CPU {cpu:.2f}, stall and later steps {both:.2f}, "
-            f"with no spare core {whole:.2f}"
+            f"ours / {way}: stall {stall:.3f}, CPU {cpu:.3f}, stall and later steps {both:.3f}, "
+            f"with no spare core {spare:.3f}, whole {whole:.3f}; worst later step / stall "
+            f"{ours['worst'] / other['stall']:.3f}"
         )
-    print(f"of ours, CPU that is not torch's own: {ours['stall_cpu'] - ours['torch_cpu']:.3f} s")
+    print(f"of our stall, CPU that is not torch's own: {ours['stall_cpu'] - ours['torch_cpu']:.3f} s\n")
 
 
 def waiting() -> None:
@@ -160,6 +192,7 @@ def waiting() -> None:
 
 def main(rounds: int = 5) -> None:
     stalls(rounds)
+    stalls(rounds, 100, stacks=False)
     waiting()
 
 

@@ -26,6 +26,14 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="forks and signals of
 OURS = str(Path(rankscope.capture.__file__).parent)
 
 
+@pytest.fixture
+def ctrl_c():
+    """Ctrl-C as in a terminal: a shell that starts pytest in the background has it ignored, also in its children."""
+    found = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, found)
+
+
 class Interrupting:
     """Presses Ctrl-C before the n-th line of capture's own code that this thread runs."""
 
@@ -62,6 +70,7 @@ def interrupted(folder, at):
 
 @pytest.mark.slow
 @linux
+@pytest.mark.usefixtures("ctrl_c")
 def test_an_interrupt_before_any_line_of_capture_leaves_torch_free(tmp_path):
     found, at = [], 1
     while interrupted(tmp_path / str(at), at):
@@ -82,6 +91,7 @@ def test_an_interrupt_before_any_line_of_capture_leaves_torch_free(tmp_path):
 
 @pytest.mark.slow
 @linux
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("delay_ms", [0, 20, 60, 150, 300, 600, 1200])
 def test_ctrl_c_during_an_export(tmp_path, delay_ms):
     before = "def at(step):\n    if step == 3: say('last')\n"
@@ -163,7 +173,7 @@ def at(step):
             {end}
         began = time.monotonic()
         _, status = os.waitpid(child, 0)
-        say(f"{{os.waitstatus_to_exitcode(status)}} {{time.monotonic() - began < 30}}")
+        say(f"{{os.waitstatus_to_exitcode(status)}} {{time.monotonic() - began < 100}}")
 """
 
 

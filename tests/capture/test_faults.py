@@ -22,7 +22,7 @@ for i in range({steps}):
 
 def run(code, cwd):
     return subprocess.run(
-        [sys.executable, "-c", code], cwd=cwd, env=clean_environ(), capture_output=True, text=True, timeout=100
+        [sys.executable, "-c", code], cwd=cwd, env=clean_environ(), capture_output=True, text=True, timeout=300
     )
 
 

@@ -18,7 +18,9 @@ from rankscope.rundir.names import parse_trace_name
 
 from .conftest import HAS_TRACE_ID, clean_environ, read_trace, steps_in, traces
 
-TIMEOUT_S = 120
+TIMEOUT_S = 300
+ASKS_FOR_A_GPU = ("CUDA driver version is insufficient", "'Stream' object has no attribute 'record_event'")
+"""What FSDP2 of torch 2.4 to 2.6 says where there is none."""
 
 
 def run(arguments: list[str], cwd: Path) -> str:
@@ -40,8 +42,8 @@ def run(arguments: list[str], cwd: Path) -> str:
         os.killpg(job.pid, signal.SIGKILL)
         output, _ = job.communicate()
         pytest.fail(f"took more than {TIMEOUT_S} s:\n{output}")
-    if "CUDA driver version is insufficient" in output:
-        pytest.skip("this torch's FSDP2 asks for a GPU, and has a build for one")
+    if job.returncode != 0 and any(text in output for text in ASKS_FOR_A_GPU):
+        pytest.skip("this torch's FSDP2 asks for a GPU")
     assert job.returncode == 0, output
     return output
 

@@ -49,7 +49,7 @@ dist.destroy_process_group()
 def test_d9ds_profiler_and_its_files_in_a_job(tmp_path):
     (tmp_path / "job.py").write_text(D9D)
     line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "job.py"]
-    done = subprocess.run(line, cwd=tmp_path, env=clean_environ(), capture_output=True, text=True, timeout=120)
+    done = subprocess.run(line, cwd=tmp_path, env=clean_environ(), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     # At step 3 the warm-up of the first period, steps 0 to 4, has passed: it is left out.
     names = [f"step_{n}/rank-{r}-coord-0-{r}-trace.tar.gz" for n in (10, 15, 20) for r in (0, 1)]

@@ -33,7 +33,7 @@ def run(code, cwd, *, arguments=("-c",), path=(), **variables):
         env=hooked(environ),
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
     )
 
 
@@ -219,7 +219,7 @@ def test_rankscope_run_profiles_a_script_that_knows_nothing(tmp_path):
         env=clean_environ(),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     assert traces(tmp_path / "out") == ["rank1_iter3_4.trace.json.gz"]

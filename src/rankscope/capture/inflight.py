@@ -71,7 +71,7 @@ class InFlight:
         threads = _gloo_threads()
         if not threads:
             time.sleep(_PAUSE_S)
-        return _comes(lambda: not any(map(_runs, threads)), _REST_S)
+        return _comes(lambda: _rest(threads), _REST_S)
 
     def _all_ended(self) -> bool:
         self._drop_ended()
@@ -129,9 +129,19 @@ def _gloo_threads() -> list[Path]:
     return found
 
 
+def _rest(threads: list[Path]) -> bool:
+    """Whether none has anything to do, now and a moment later: one that waited for a lock would be seen the second
+    time."""
+    if any(map(_runs, threads)):
+        return False
+    time.sleep(_POLL_S if threads else 0)
+    return not any(map(_runs, threads))
+
+
 def _runs(stat: Path) -> bool:
-    """Whether a thread has something to do; one that waits for another rank has not."""
+    """Whether a thread has something to do; one that waits for another rank has not. One that waits for its memory
+    (``D``) has."""
     try:
-        return stat.read_bytes().rpartition(b") ")[2][:1] == b"R"
+        return stat.read_bytes().rpartition(b") ")[2][:1] != b"S"
     except OSError:
         return False

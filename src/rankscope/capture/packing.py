@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
-from rankscope.capture.edits import Edits
+from rankscope.capture.edits import Change, Edits, changed
 from rankscope.capture.room import free_bytes, remove_saved, temporary_beside
 from rankscope.rundir.manifest import claim
 
@@ -73,12 +73,13 @@ def finish_trace(saved: Path, target: Path, *, edits: Edits | None = None, aside
         json_bytes = verify_json(saved)
         _check_room(folder, target.name, json_bytes)
         with saved.open("rb") as source, temporary.open("wb") as sink:
+            changes = edits.changes(source)
             if target.name.endswith(".tar.gz"):
-                _copy_to_tar(source, sink, target.name.removesuffix(".tar.gz") + ".json", edits)
+                _copy_to_tar(source, sink, target.name.removesuffix(".tar.gz") + ".json", changes, json_bytes)
             else:
                 with _compressed(sink, target.name) as write:
-                    for chunk in edits.apply(source):
-                        write(chunk)
+                    for piece in changed(source, changes):
+                        write(piece)
             sink.flush()
             os.fsync(sink.fileno())
         size = temporary.stat().st_size
@@ -146,14 +147,12 @@ def _compressed(sink: IO[bytes], name: str) -> Iterator[Callable[[bytes], object
     sink.write(machine.flush())
 
 
-def _copy_to_tar(source: IO[bytes], sink: IO[bytes], member: str, edits: Edits) -> None:
-    # A member's size stands before it, and the edits change it: it is counted first.
-    size = sum(len(chunk) for chunk in edits.apply(source))
-    source.seek(0)
+def _copy_to_tar(source: IO[bytes], sink: IO[bytes], member: str, changes: list[Change], size: int) -> None:
     header = tarfile.TarInfo(member)
-    header.size = size
+    # It stands before the member, and the changes have changed it.
+    header.size = size + sum(len(change.text) - (change.end - change.begin) for change in changes)
     with _compressed(sink, ".gz") as write:
         write(header.tobuf(tarfile.GNU_FORMAT))
-        for chunk in edits.apply(source):
-            write(chunk)
-        write(b"\0" * (-size % tarfile.BLOCKSIZE + 2 * tarfile.BLOCKSIZE))
+        for piece in changed(source, changes):
+            write(piece)
+        write(b"\0" * (-header.size % tarfile.BLOCKSIZE + 2 * tarfile.BLOCKSIZE))

@@ -20,6 +20,7 @@ from rankscope.capture import preemption, rivals, untouched
 from rankscope.capture.anchors import Anchors
 from rankscope.capture.ending import at_end, forget
 from rankscope.capture.entry import Entry, enter
+from rankscope.capture.losses import Losses
 from rankscope.capture.notices import warn
 from rankscope.capture.outbox import BUSY, Ended, Outbox
 from rankscope.capture.ranklog import RankLog, log_of
@@ -125,7 +126,7 @@ class Profiler(TorchSurface):
         self._anchors = Anchors()
         self._window_stall_ns = self._earlier_stall_ns = 0
         self._start_step = self._recorded = self._pid = 0
-        self._told = False
+        self._losses = Losses()
 
     # --- what a loop calls ----------------------------------------------------------------------------------
 
@@ -216,12 +217,13 @@ class Profiler(TorchSurface):
         rank = entry.rank
         self._entry, self.run_id, self.run_dir = entry, rank.run_id, rank.run_dir
         self._log = self._last_log = log_of(rank.run_dir, rank.rank_manifest())
+        self._losses.begin(self._log)
         if entry.doubt:
             self._log.warn_once("run_id", entry.doubt)
         self._writer.submit(self._log.save)
-        self._outbox = Outbox(rank, self._log, self._writer, self._fail)
+        self._outbox = Outbox(rank, self._log, self._writer, self._losses.failed)
         load_torch_parts()
-        self._start_step, self._recorded, self._told = start_step, 0, False
+        self._start_step, self._recorded = start_step, 0
         self._windows = windows(self.config, start_step)
         self._window = next(self._windows, None)
         # Exit or an exception after a start without a stop would otherwise end in a crash inside torch.
@@ -278,7 +280,7 @@ class Profiler(TorchSurface):
             return None
         # At most one result waits: each holds its whole recording in memory.
         if outbox.busy or rivals.another_profiler_runs():
-            self._skip(window, BUSY if outbox.busy else "another torch profiler was running")
+            self._losses.skipped(window, BUSY if outbox.busy else "another torch profiler was running")
             self._advance()
             return None
         preemption.arm(self._at_exit)
@@ -322,7 +324,7 @@ class Profiler(TorchSurface):
                 recording.abandon()
             if not isinstance(error, Exception):
                 raise
-            self._fail(first, last, error, "save")
+            self._losses.failed(first, last, error, "save")
             if self._log is not None:
                 self._writer.submit(self._log.save)
             return
@@ -342,7 +344,7 @@ class Profiler(TorchSurface):
         """The job starts a profiler of its own while ours is busy: it has the right of way."""
         window, self._recording = self._window, None
         if window is not None:
-            self._skip(window, "the job started a torch profiler of its own")
+            self._losses.skipped(window, "the job started a torch profiler of its own")
         self._advance()
 
     def _stop(self) -> None:
@@ -357,12 +359,8 @@ class Profiler(TorchSurface):
             else:
                 self._recording = None
                 recording.abandon()
-        if self._recorded == 0 and not self._told:
-            steps, first = self.step_num - self._start_step, window.first if window else None
-            reason = f"the loop ended after {steps} steps, before step {first} was complete"
-            log.skipped(first, window.last if window else None, reason)
-            advice = "choose a smaller wait or warmup, or make more steps"
-            log.warn_once("short", f"no trace was written: {reason}; {advice}")
+        if self._recorded == 0:
+            self._losses.too_short(self.step_num - self._start_step, window)
 
     # --- trouble --------------------------------------------------------------------------------------------
 
@@ -385,25 +383,7 @@ class Profiler(TorchSurface):
         if recording is not None:
             with suppress(Exception):  # it had not come so far
                 recording.abandon()
-        self._fail(window.first if window else None, window.last if window else None, error, what)
-
-    def _fail(self, first: int | None, last: int | None, error: BaseException, what: str) -> None:
-        # Also in the writer's thread, after the end of the capture.
-        log = self._log or self._last_log
-        reason = f"{type(error).__name__}: {error}"
-        if log is None:
-            warn(f"the capture failed ({what}): {reason}; the job goes on without it")
-            return
-        self._told = True
-        log.failed(first, last, reason)
-        lost = f"steps {first} to {last} were lost ({what})"
-        log.warn_once(f"failed {what}", f"{lost}: {reason}; the job goes on")
-
-    def _skip(self, window: Window, reason: str) -> None:
-        if self._log is not None:
-            self._told = True
-            self._log.skipped(window.first, window.last, reason)
-            self._log.warn_once(reason, f"steps {window.first} to {window.last} were not recorded: {reason}")
+        self._losses.failed(window.first if window else None, window.last if window else None, error, what)
 
     def _at_exit(self) -> None:
         self.stop(exit_time_left())
