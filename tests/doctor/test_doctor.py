@@ -233,7 +233,7 @@ def test_launchers():
         ),
         ({**TORCH, "LOCAL_WORLD_SIZE": "4"}, {}, "threads", "each of 4 ranks starts 8 threads"),
         ({"RANKSCOPE_WARMPUP": "3"}, {}, "settings", "RANKSCOPE_WARMPUP is no variable"),
-        ({"RANKSCOPE_WAIT": "soon"}, {}, "settings", "not a whole number"),
+        ({"RANKSCOPE_WAIT": "soon"}, {}, "settings", "must be a whole number from 0"),
         ({"RANKSCOPE_RANKS": "5-2"}, {}, "settings", "runs backwards"),
     ],
 )

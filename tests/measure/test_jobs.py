@@ -236,6 +236,10 @@ def test_wrong_use_is_told(tmp_path, script):
     short = target_of([script(), "4"])
     with pytest.raises(LaunchError, match="ended after 4 steps, before one round"):
         measure_overhead(short, tmp_path / "short", Start(ranks=1), FEW)
+    half = target_of([script(), "6"])  # two steps of warm-up, and the three of one condition's block
+    for _ in range(2):  # nor is it kept as a job that went through
+        with pytest.raises(LaunchError, match="ended after 6 steps, before one round"):
+            measure_overhead(half, tmp_path / "half", Start(ranks=1), FEW)
     early = measure_overhead(target_of([script(), "12"]), tmp_path / "early", Start(ranks=1), FEW)
     assert any("ended before the plan was done" in note for note in early.setting.notes)
     with socket.socket() as taken:

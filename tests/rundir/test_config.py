@@ -40,6 +40,8 @@ def test_arguments_win_over_variables_and_variables_over_defaults():
         ({"period_steps": 40, "wait": 2}, {}, "wait"),
         ({"warmup": 2, "warmup_steps": 3}, {}, "warmup_steps"),
         ({}, {"RANKSCOPE_WAIT": "many"}, "RANKSCOPE_WAIT"),
+        ({}, {"RANKSCOPE_WAIT": "-3"}, "whole number from 0"),
+        ({}, {"RANKSCOPE_ACTIVE": "x"}, "whole number from 1"),
         ({}, {"RANKSCOPE_WITH_STACK": "maybe"}, "RANKSCOPE_WITH_STACK"),
     ],
 )

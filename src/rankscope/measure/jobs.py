@@ -232,7 +232,9 @@ def run(target: Target, start: Start, plan: Plan, *, timeout_s: float, within: C
             path=folder,
             hint="does it call init_process_group with what the launcher gave it?",
         )
-    if not outcome.rounds:
+    measured = {block.condition for each in ranks for block in each.blocks}
+    if not outcome.rounds or any(name not in measured for names in plan.rounds for name in names):
+        # A round of the plan's conditions: a script that ended within the first one has a round of fewer.
         raise LaunchError(
             f"the script ended after {ranks[0].steps} steps, before one round of blocks was complete",
             path=folder,

@@ -151,7 +151,7 @@ def _read(name: str, text: str) -> object:
     variable = variable_of(name)
     if name in _LEAST:
         if not (text.isascii() and text.isdigit()):
-            raise ConfigError(f"{variable}={text!r} is not a whole number")
+            raise ConfigError(f"{variable}={text!r} must be a whole number from {_LEAST[name]}")
         return int(text)
     if isinstance(getattr(CaptureConfig, name, None), bool):
         if text.lower() in _TRUE:
