@@ -31,7 +31,7 @@ from playwright.sync_api import sync_playwright
 IMAGES = Path(__file__).resolve().parent / "images"
 H100 = "modded-nanogpt-h100-8ranks"
 SIMULATED = "--ranks 64 --mesh pp=2,dp=4,tp=8 --steps 3 --fault slow_device:rank=37 --seed 3"
-COLOURS, FEW_COLOURS = 256, 64
+COLOURS = 256
 WAIT_MS, SHOWN_MS = 300_000, 20_000
 # An analysis's picture: the window it is taken in, how large it may be, and how wide (in ch) a column of a table.
 WINDOW, WIDEST, TALLEST, COLUMN = (1180, 1400), 900, 440, 34
@@ -159,7 +159,7 @@ def take(browser: Any, traces: Path, place: Path, names: list[str]) -> None:
                 page.set_viewport_size({"width": width, "height": height})
                 show(page)
                 page.wait_for_timeout(1500)
-                write(page.screenshot(), IMAGES / f"{name}.png", COLOURS)
+                write(page.screenshot(), IMAGES / f"{name}.png")
 
 
 def take_analyses(browser: Any, traces: Path, place: Path, names: list[str]) -> None:
@@ -175,13 +175,14 @@ def take_analyses(browser: Any, traces: Path, place: Path, names: list[str]) -> 
         with opened(browser, files) as page:
             page.set_viewport_size({"width": WINDOW[0], "height": WINDOW[1]})
             for name in wanted:
-                go(page, listed["pictures"][name]["place"])
-                shown = listed["pictures"][name]["show"]
+                one = listed["pictures"][name]
+                shown = one["show"]
+                go(page, one["place"])
                 open_fold(page, shown)
                 page.wait_for_selector(selector(shown), timeout=SHOWN_MS)
                 page.wait_for_timeout(1500)
-                png = cropped(page, shown, listed["pictures"][name].get("columns", []))
-                write(png, IMAGES / "analyses" / f"{name}.png", FEW_COLOURS)
+                png = cropped(page, shown, one.get("columns", []), one.get("column_ch", COLUMN))
+                write(png, IMAGES / "analyses" / f"{name}.png")
 
 
 def selector(shown: str) -> str:
@@ -197,13 +198,13 @@ def open_fold(page: Any, shown: str) -> None:
         fold.click()
 
 
-def cropped(page: Any, shown: str, columns: list[str]) -> bytes:
+def cropped(page: Any, shown: str, columns: list[str], widest_column: int) -> bytes:
     """A picture of one element: a figure whole, of a table the head, the rows that have room, and some columns."""
     element = page.locator(selector(shown)).first
     if not shown.startswith("table-"):
         figure = element.locator("xpath=ancestor::*[contains(@class, 'figure')][1]")
         return listing(page, figure if figure.count() else element)
-    box = element.evaluate(OF_TABLE, [columns, WIDEST, TALLEST, COLUMN])
+    box = element.evaluate(OF_TABLE, [columns, WIDEST, TALLEST, widest_column])
     table: bytes = page.screenshot(clip=box)
     return table
 
@@ -215,10 +216,10 @@ def listing(page: Any, element: Any) -> bytes:
     return picture
 
 
-def write(png: bytes, path: Path, colours: int) -> None:
+def write(png: bytes, path: Path) -> None:
     """A picture with few colours, the rare ones of a legend among them, and how large it is."""
     whole = Image.open(io.BytesIO(png)).convert("RGB")
-    picture = whole.quantize(colours, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    picture = whole.quantize(COLOURS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     picture.save(path, optimize=True)
     print(f"{path.name}: {path.stat().st_size:,} bytes")
 
