@@ -10,6 +10,7 @@ import inspect
 import json
 import re
 import sys
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -147,7 +148,7 @@ def table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 def fenced(text: str) -> str:
     """Docstring text as Markdown: indented formulas become code blocks."""
-    return re.sub(r"(?m)^((?: {4}.*\n?)+)", lambda match: f"```text\n{inspect.cleandoc(match[1])}\n```\n", text)
+    return re.sub(r"(?m)^((?: {4}.*\n?)+)", lambda match: f"```text\n{textwrap.dedent(match[1]).strip()}\n```\n", text)
 
 
 def main() -> None:
