@@ -113,6 +113,12 @@ def test_the_table_and_its_limit(run: Path, tmp_path: Path, capfdbinary: Capture
     assert lines[-1] == "no value in any row: grid, block, registers, shared_memory"
 
 
+def test_a_table_of_nothing_says_so(run: Path, capfdbinary: Capture, monkeypatch: Patch) -> None:
+    for name in ("operators", "kernels"):
+        text = called(capfdbinary, monkeypatch, "analyze", name, run, "--match", "no_such_name").decode()
+        assert text == f"nothing: these traces hold nothing that {name} would show with --match no_such_name\n"
+
+
 def test_findings_are_in_the_json(tmp_path: Path, capfdbinary: Capture, monkeypatch: Patch) -> None:
     kineto.write(tmp_path / "rank0.json", kineto.trace(rank_events(0), rank=0, world_size=4))
     found = json.loads(called(capfdbinary, monkeypatch, "analyze", "device_time", tmp_path, "-f", "json"))

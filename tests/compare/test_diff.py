@@ -162,6 +162,24 @@ def test_a_condition_on_what_is_not_there_says_what_is(tmp_path: Path) -> None:
         parse_condition("step_time > 5MB").fails(diff)
 
 
+def test_a_run_that_recorded_nothing_passes_no_condition(tmp_path: Path) -> None:
+    full = job(tmp_path / "a", gemm=100, ranks=1)
+    empty = kineto.write_ranks(tmp_path / "b", {0: []})
+    for diff, which in ((rankscope.diff(full, empty), "B"), (rankscope.diff(empty, full), "A")):
+        with pytest.raises(ConfigError, match=f"cannot be judged: {which} has no step_time"):
+            parse_condition("step_time > 5%").fails(diff)
+    # What only one of them ran did take no time in the other.
+    assert parse_condition("kernels:gemm > 5%").fails(rankscope.diff(full, empty)) is None
+    assert parse_condition("kernels:gemm > 5%").fails(rankscope.diff(empty, full)) is not None
+
+
+def test_a_kernel_that_is_not_there_is_answered_with_the_nearest(tmp_path: Path) -> None:
+    diff = rankscope.diff(job(tmp_path / "a", gemm=100), job(tmp_path / "b", gemm=150))
+    with pytest.raises(ConfigError, match="no row is called 'gem'") as error:
+        parse_condition("kernels:gem > 5%").fails(diff)
+    assert error.value.hint == "nearest of the 1 kernels: gemm"
+
+
 def test_json_holds_what_the_frame_does(tmp_path: Path) -> None:
     diff = rankscope.diff(job(tmp_path / "a", gemm=100), job(tmp_path / "b", gemm=150))
     content = json.loads(json.dumps(diff.to_json(), allow_nan=False))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
+import lzma
 import os
 import pickle
 import random
@@ -73,6 +74,10 @@ PACKED = {
     "zst": pack(TEXT, "zst"),
     "zst of many frames": pack(TEXT[:777], "zst") + pack(TEXT[777:], "zst"),
     "zst without a size": zstandard.ZstdCompressor(write_content_size=False).compress(TEXT),
+    "zst with frames to skip, as pzstd writes it": b"".join(
+        b"\x50\x2a\x4d\x18\4\0\0\0" + len(frame).to_bytes(4, "little") + frame
+        for frame in (pack(TEXT[:777], "zst"), pack(TEXT[777:], "zst"))
+    ),
     "tar.gz": tar_of({"rank-3-coord-1-0-trace.json": TEXT}),
     "tar.gz behind other members": tar_of({"notes.txt": b"x" * 5000, "._t.json": b"\0", "a/b/t.json": TEXT}),
     "tar.gz of a gz": tar_of({"t.json.gz": pack(TEXT, "gz")}),
@@ -113,6 +118,22 @@ def test_cut_and_damaged_packings_never_crash(tmp_path: Path, kind: str) -> None
             continue
         if sum(found.counts.values()) < len(MADE):
             assert found.losses.truncated or found.losses.events, cut
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (pack(TEXT, "zst")[:200], "the compressed file breaks off"),
+        (pack(b"", "zst"), "the file is empty"),
+        (bz2.compress(TEXT), "packed with bzip2, which is not read"),
+        (lzma.compress(TEXT), "packed with xz, which is not read"),
+        (b'{"traceEvents": {}}', "its `traceEvents` are no array"),
+    ],
+    ids=["zst cut", "zst of nothing", "bz2", "xz", "no array"],
+)
+def test_why_a_file_is_refused(tmp_path: Path, data: bytes, why: str) -> None:
+    with pytest.raises(NotATraceError, match=why):
+        read_kineto(str(write(tmp_path / "t.json", data, None)))
 
 
 MORE = {"rank0.json": TEXT, "notes.txt": b"x", "rank1.json": TEXT, "deep/rank2.json.gz": pack(TEXT, "gz")}
@@ -219,7 +240,7 @@ def test_a_pickle_is_refused_and_never_loaded(tmp_path: Path, protocol: int) -> 
 
 
 def test_what_nobody_reads_is_refused(tmp_path: Path) -> None:
-    for data in (bz2.compress(TEXT), b"\x7fELF\x02\x01", b"PAR1....", b"\xff\xfe{\x00", os.urandom(4000)):
+    for data in (b"\x7fELF\x02\x01", b"PAR1....", b"\xff\xfe{\x00", os.urandom(4000)):
         with pytest.raises(NotATraceError, match="not JSON"):
             read_kineto(str(write(tmp_path / "t.json", data, None)))
 

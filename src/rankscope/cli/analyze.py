@@ -18,7 +18,7 @@ from rankscope.export.formats import FORMATS
 from rankscope.pipeline import Run
 from rankscope.report.key_averages import key_averages
 from rankscope.report.terminal import findings_list, result_table
-from rankscope.report.words import sentence
+from rankscope.report.words import plain, sentence
 from rankscope.results import Parameters, Result, by_weight
 
 # The options of one analysis (`--match`, `--by`) are not known before its name is.
@@ -81,7 +81,7 @@ def write_result(
         about = opened_run.about()
         findings = tuple(by_weight([*opened_run.loaded.findings, *result.findings]))
     if form is Format.table:
-        _write_table(result, output, limit, _device_word(about["devices"]))
+        _write_table(result, own, output, limit, _device_word(about["devices"]))
     else:
         write(FORMATS[form.value](Result(result.analysis, result.frame, findings), about), output)
     worth = [finding for finding in findings if finding.severity != "info"]
@@ -95,7 +95,12 @@ def _device_word(devices: list[str]) -> str:
     return "XPU" if any("intel" in name.lower() for name in devices) else "CUDA"
 
 
-def _write_table(result: Result, output: Path | None, limit: int, device: str) -> None:
+def _write_table(result: Result, own: Parameters, output: Path | None, limit: int, device: str) -> None:
+    pattern = own.get("match")
+    if result.frame.is_empty() and (pattern or result.name == "operators"):
+        asked = f" with --match {plain(str(pattern))}" if pattern else ""
+        show(Text(f"nothing: these traces hold nothing that {result.name} would show{asked}", style="dim"), output)
+        return
     if result.name == "operators":
         # People know this table from torch, and pipe it on: its lines are as long as they are.
         write(key_averages(result, limit or None, device).encode("utf-8", "replace"), output)

@@ -6,6 +6,7 @@ import operator
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 import polars as pl
 
@@ -25,6 +26,8 @@ _UNITS = {
     "B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 1024.0, "MiB": 1024.0**2, "GiB": 1024.0**3,
 }  # fmt: skip
 _TIMES = ("ns", "us", "µs", "ms", "s")
+_MEASURED = ("steps", "phases", "memory")
+"""The sections whose rows are measures, which a run has or has not recorded."""
 _HINT = "write for instance 'step_time > 5%', 'exposed_communication > 2ms', 'kernels:NAME > 10%' or 'findings > 0'"
 
 
@@ -82,20 +85,37 @@ class Condition:
         if self.section is not None:
             rows = rows.filter(pl.col("section") == self.section)
         if rows.is_empty():
-            measures = diff.frame.filter(pl.col("section").is_in(["steps", "phases", "memory", "snapshots"]))
-            known = measures["name"].unique(maintain_order=True).to_list()
-            raise ConfigError(f"{self.text!r}: no row is called {self.name!r}", hint=f"there are: {', '.join(known)}")
+            raise ConfigError(f"{self.text!r}: no row is called {self.name!r}", hint=self._nearest(diff.frame))
         # One name may be several rows, by shapes or by what launches it: each is held to the limit.
         same = rows.filter(pl.col("section") == rows["section"][0])
         if self.unit and same["unit"][0] != self.unit:
             raise ConfigError(f"{self.text!r}: {self.name} is in {same['unit'][0]}", hint=_HINT)
         for row in same.iter_rows(named=True):
+            # A kernel that one run has not takes no time there; a step or a peak that it has not is unknown, and a run
+            # that recorded nothing must not pass for a fast one.
+            lacking = " and ".join(side for side in ("a", "b") if row[side] is None).upper()
+            if lacking and row["section"] in _MEASURED:
+                raise ConfigError(
+                    f"{self.text!r} cannot be judged: {lacking} has no {self.name}",
+                    hint="look at what its traces hold: rankscope summary",
+                )
             # From nothing to something is beyond any share.
             endless = float("inf") if row["change"] > 0 else 0.0
             ratio = endless if row["change_ratio"] is None else row["change_ratio"]
             if _SIGNS[self.sign](ratio if self.relative else row["change"], self.limit):
                 return Breach(row["name"], row["change"], row["unit"], row["change_ratio"], row["significant"])
         return None
+
+    def _nearest(self, frame: pl.DataFrame) -> str:
+        """Names that might have been meant."""
+        if self.section is None or self.section in _MEASURED:
+            measured = frame.filter(pl.col("section").is_in(_MEASURED))
+            return f"there are: {', '.join(measured['name'].unique(maintain_order=True))}"
+        there = frame.filter(pl.col("section") == self.section)["name"].unique(maintain_order=True).to_list()
+        names = get_close_matches(self.name, there, n=3, cutoff=0.3) or there[:3]
+        if not names:
+            return f"no {self.section} at all"
+        return f"nearest of the {len(there)} {self.section}: {', '.join(names)}"
 
 
 def parse_condition(text: str) -> Condition:

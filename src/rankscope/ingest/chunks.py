@@ -206,6 +206,8 @@ class EventStream:
         keys = ", ".join(repr(key[:40]) for key in list(found)[:4]) if isinstance(found, dict) else "no object"
         if isinstance(found, dict) and {"schema", "nodes"} <= set(found):
             return execution_trace
+        if isinstance(found, dict) and "traceEvents" in found:
+            return "JSON, but no trace: its `traceEvents` are no array"
         return f"JSON, but no trace: it has no `traceEvents` (it has {keys or 'nothing'})"
 
     # -- cutting ------------------------------------------------------------------------------------------------

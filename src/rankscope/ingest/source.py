@@ -26,6 +26,11 @@ FREE_BYTES = 64 << 20
 MAX_MEMBERS = 10_000
 
 _GZIP, _ZSTD, _ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04"
+# A zstandard file may begin with a frame to be skipped: pzstd writes one before each of its own.
+_SKIPPED = tuple(bytes([low]) + b"\x2a\x4d\x18" for low in range(0x50, 0x60))
+# The longest zstandard frame of nothing: magic, header, an empty block, checksum.
+_EMPTY_FRAME_BYTES = 4 + 14 + 3 + 4
+_OTHER_PACKINGS = {b"\xfd7zX": "xz", b"BZh": "bzip2", b"\x04\x22\x4d\x18": "lz4", b"7z\xbc\xaf": "7z", b"Rar!": "rar"}
 _DAMAGED = isal_zlib.error
 # The most memory that one zstandard frame may ask for: what the zstd command grants without --long=28 and more.
 _MAX_WINDOW = 1 << 27
@@ -92,9 +97,13 @@ def _unpacked(raw: BinaryIO, path: str, stack: ExitStack) -> Reader:
     reader: Reader
     if start.startswith(_GZIP):
         reader = Gunzip(Prefixed(start, raw), path)
-    elif start == _ZSTD:
+    elif start == _ZSTD or start in _SKIPPED:
         reader = Unzstd(Prefixed(start, raw), path)
     else:
+        for magic, packing in _OTHER_PACKINGS.items():
+            if start.startswith(magic):
+                hint = "unpack it, or pack it with gzip, zstandard or zip"
+                raise NotATraceError(f"packed with {packing}, which is not read", path=path, hint=hint)
         reader = Prefixed(start, raw)
     head = _read_full(reader, 512)
     whole = Prefixed(head, reader)
@@ -214,13 +223,16 @@ class Unzstd(_Bounded):
         """Up to so many bytes.
 
         Raises:
-            ValueError: it is damaged.
+            ValueError: it is damaged, or breaks off before anything of it can be had.
             NotATraceError: it grows beyond bounds.
         """
         try:
             data = self._stream.read(size)
         except zstandard.ZstdError as error:
             raise ValueError(f"the compressed file is damaged: {error}") from error
+        if not data and not self.given and self.taken > _EMPTY_FRAME_BYTES:
+            # A frame comes block by block, and not even its first is whole.
+            raise ValueError("the compressed file breaks off")
         self.count(len(data))
         return data
 
@@ -315,7 +327,7 @@ def _unpacked_member(opened: Reader, path: str) -> Reader:
         raise _pickle(path)
     if start.startswith(_GZIP):
         return Gunzip(whole, path)
-    if start == _ZSTD:
+    if start == _ZSTD or start in _SKIPPED:
         return Unzstd(whole, path)
     return whole
 
