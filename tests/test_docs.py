@@ -1,12 +1,18 @@
-"""The generated docs pages are what a rebuild gives, and every link between pages leads somewhere."""
+"""The generated docs pages are what a rebuild gives, have their pictures, and every link leads somewhere."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
+import struct
 from pathlib import Path
+from typing import Any
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
+PICTURES = DOCS / "images" / "analyses"
+# An analysis that is not listed, a new one say, has its page without a picture; what is listed keeps its own.
+LISTED: dict[str, Any] = json.loads(PICTURES.with_suffix(".json").read_text(encoding="utf-8"))
 
 
 def built_pages() -> dict[str, str]:
@@ -34,3 +40,26 @@ def test_links_between_pages_lead_somewhere() -> None:
     for page in DOCS.rglob("*.md"):
         for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_every_listed_analysis_has_its_picture_formula_and_reading() -> None:
+    made = built_pages()
+    assert len(LISTED["pictures"]) >= 43
+    for name, taken in LISTED["pictures"].items():
+        page = made[f"analyses/{name}.md"]
+        assert f"](../images/analyses/{name}.png)" in page, f"no picture of {name}: docs/pictures.py --analyses {name}"
+        assert LISTED["runs"][taken["run"]]["about"] in page
+        assert "```text\n" in page, f"{name} has no formula"
+        assert "How to read it: " in page, f"{name} does not say how to read it"
+
+
+def test_pictures_of_analyses_are_listed_small_and_fit_a_page() -> None:
+    files = sorted(PICTURES.iterdir())
+    assert {file.name for file in files} == {f"{name}.png" for name in LISTED["pictures"]}
+    for file in files:
+        data = file.read_bytes()
+        assert data.startswith(b"\x89PNG\r\n\x1a\n"), f"{file.name} is no PNG"
+        width, height = struct.unpack(">II", data[16:24])
+        assert 400 <= width <= 940 and 70 <= height <= 480, f"{file.name} is {width} x {height}"
+        assert len(data) <= 40_000, f"{file.name} has {len(data)} bytes"
+    assert sum(file.stat().st_size for file in files) <= 1_000_000

@@ -7,6 +7,10 @@ run reached with this collective, type and size on the same side of the hosts (`
 this one comes: what crosses a network is not held against what stays within a host. They rest only on collectives of
 which all ranks are known; `measured` says how many those are.
 
+    algorithm bandwidth = bytes / transfer                     bus bandwidth = algorithm bandwidth · f(n)
+    f(n) = 2 (n − 1) / n for all_reduce, (n − 1) / n for all_gather, reduce_scatter and all_to_all, else 1
+    of_best = bus bandwidth / best bus bandwidth               n: the group's size
+
 How to read it: rows of which most is waiting are about ranks that come late (`stragglers`). A low `of_best` at a large
 size is about links. Many calls of a small size pay latency again and again: put them into fewer.
 """

@@ -4,6 +4,8 @@ One row per rank and kind of collective, the greatest total first. Sizes are the
 `collectives`; calls without a size count in `calls` alone. `transfer_ns` and `wait_ns` are sums over the calls of which
 all ranks are known (`measured`), null where there is none; `mean_transfer_ns` is over these alone.
 
+    transfer = Σ least duration over the ranks of the call         wait = Σ (duration − transfer of the call)
+
 It is the table of operations of the old TensorBoard plugin's Distributed view, whose data-transfer time this is.
 `collective_summary` has the same over all ranks, by group and size.
 

@@ -6,6 +6,9 @@ the host in the call (CUDA's API synchronization behaviour). `host_ns` is the ti
 launched them; `exposed_ns` the time that nothing else ran on the device meanwhile. Bandwidth is bytes over the summed
 durations, null where no sizes are written. With steps in the file, copies launched outside of them are left out.
 
+    exposed = Σ |copy − everything on the device that is no copy|
+    bandwidth = Σ bytes / Σ durations                 per step = exposed / steps of the file
+
 How to read it: exposed time is what copying beside compute would save (`non_blocking=True`, from pinned memory). Much
 `host_ns` on a pageable kind: `pin_memory=True` in the loader.
 """

@@ -9,10 +9,11 @@ is there: the all-reduces that are called inside an `AccumulateGrad` of the back
     exposed      = |all-reduce| − |all-reduce ∩ compute of the rank|
     tail         = end of the all-reduce less the end of the backward's compute, if that is later; 0 if not
 
-Only the last bucket should have a tail: it can start no earlier than the last gradient, and its tail is the least that
-DDP costs. Many small buckets pay latency again and again; one huge one starts when the backward is over and hides
-nothing. `bucket_cap_mb` sets the size (25 MiB; the first is smaller, so that it starts early).
 Under gradient accumulation with `no_sync` only the last backward of a step has buckets, and the shares are of that one.
+
+How to read it: only the last bucket should have a tail: it can start no earlier than the last gradient, and its tail is
+the least that DDP costs. Many small buckets pay latency again and again; one huge one starts when the backward is over
+and hides nothing. `bucket_cap_mb` sets the size (25 MiB; the first is smaller, so that it starts early).
 """
 
 from __future__ import annotations

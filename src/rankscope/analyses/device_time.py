@@ -10,11 +10,14 @@ One row per rank, over the whole of its files: how long the device computed, com
     span                   = last end − first start
     idle                   = span − busy
 
-Overlap near 1 means that communication hides behind compute; exposed communication is what it costs. A trace without
-device events (a CPU job with Gloo) is read on the host: communication is the union of `gloo:*` ranges, compute that of
-top-level operators that do not start inside such a range of their own thread. With several windows of a rank, each is
-measured by itself and the figures are added. `--steps` keeps the events that the chosen steps launched (on the host:
-what lies in their ranges).
+A trace without device events (a CPU job with Gloo) is read on the host: communication is the union of `gloo:*` ranges,
+compute that of top-level operators that do not start inside such a range of their own thread. With several windows of a
+rank, each is measured by itself and the figures are added. `--steps` keeps the events that the chosen steps launched
+(on the host: what lies in their ranges).
+
+How to read it: overlap near 1 means that communication hides behind compute; exposed communication is what it costs
+(`collectives` says which, and how much of it is waiting for others: `stragglers`). Where much is idle, `idle` says why.
+A rank with much less exposed communication than the others is the one that they wait for.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """What the host did while each device had nothing to do, one row a device.
 
 The rows of `idle` that are of whole devices, side by side: each cause a column, operators of all names together. The
-causes exclude one another and sum to `idle_ns` exactly.
+causes exclude one another and sum to `idle_ns` exactly:
+
+    idle = data loading + synchronisation + runtime + operators + Python + nothing
 
 How to read it: the greatest column says where to look next: `data_loading`, `synchronization`, `launches` for the
 runtime, `operators` for operators; Python and nothing are code of the user's between them.

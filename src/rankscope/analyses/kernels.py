@@ -7,6 +7,9 @@ null where the vendor writes none (AMD, some engines). `std_ns` is the sample's 
 call. `launched_by` is the operator that most of the row's time comes from: by External id, else the innermost that was
 open on the launching thread; null where none was, or the launch is not in the file.
 
+    share     = total / Σ total of all kernels, copies and fills of the rank
+    occupancy = Σ occupancy · duration / Σ duration, of the launches that carry it; blocks_per_sm likewise
+
 How to read it: many calls with a small mean are launches that could be fused. Below one block per multiprocessor the
 grid is too small for the device; a low occupancy with many registers or much shared memory is the kernel's own limit.
 `--steps` keeps kernels whose launch starts in the chosen steps; `--match` those whose name it finds.

@@ -11,11 +11,14 @@ writes what is allocated and reserved on a device after each allocation and rele
 What the allocator holds but nobody uses is cache and fragments; a snapshot tells them apart (`memory_snapshot`).
 `change_peak` counts from the first event of the file and is there even where the file writes no totals (2020–21). The
 host's totals count only what was allocated while the profiler ran: a model made before it is not in them, and what a
-thread of Gloo's releases is not seen, so under FSDP on the CPU they drift upwards. Else a growth that goes on over all
-steps is a leak, or something kept on purpose.
+thread of Gloo's releases is not seen, so under FSDP on the CPU they drift upwards.
 `device_allocations` and `device_frees` are calls of the driver's own malloc and free while recording: an allocator that
 is warm makes none, and one that frees and allocates in every step is retrying at the limit. `--steps` keeps samples of
 the chosen steps.
+
+How to read it: a peak near the device's memory leaves no room; `peak_operator` and `peak_step` say what needed it,
+`memory_operators` what leaves most behind. A growth that goes on over all steps is a leak, or something kept on
+purpose: `memory_steps` has it step by step.
 """
 
 from __future__ import annotations

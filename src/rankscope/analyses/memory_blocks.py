@@ -2,9 +2,15 @@
 
 One row per allocation, paired with the next release of that address on that device (`profile_memory`); a release
 of something allocated before recording began has a row too, without `allocated_ns`, and what was not released while
-recording has no `released_ns`. Blocks that are large, old and never released are what fills a device; blocks that are
-large and short-lived make its peak.
+recording has no `released_ns`.
+
+    lifetime = released − allocated
+
 Files of 2020–21 write no addresses, so nothing can be paired: they have no row here, and a finding says so.
+
+How to read it: blocks that are large and never released are what fills a device: parameters, gradients, the optimizer's
+state, or what the loop keeps. Blocks that are large and short-lived make its peak. Blocks of every step that none
+releases are a leak.
 """
 
 from __future__ import annotations

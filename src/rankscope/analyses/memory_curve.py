@@ -7,6 +7,10 @@ counts from 0 at the file's first event, so it is there where older files write 
     change(i) = Σ bytes(j), j ≤ i, on the same device
 
 Between two rows nothing changes: draw steps, not slopes. Times are on the trace's own clock.
+
+How to read it: a training step is a rise through the forward and a fall through the backward. Ends of steps that lie
+ever higher are growth (`memory_steps`); a lone spike is one operator's workspace, and `operator` names it. Where
+`reserved` stays far above `allocated`, the allocator holds what nobody uses.
 """
 
 from __future__ import annotations

@@ -7,6 +7,9 @@ by the cutting. `memory_curve` has every event, `memory` the peaks alone. `--ste
 the file's.
 
     piece = ⌊240 · (time − first) / (last − first + 1)⌋        at_ns = the piece's begin, from the file's first event
+
+How to read it: as `memory_curve`: rise and fall of each step, a level that climbs from step to step, a spike above the
+rest. Ranks of one job should look alike; one that lies higher holds more of the model, or larger batches.
 """
 
 from __future__ import annotations

@@ -9,13 +9,14 @@ itself or as `rank3….memory.pickle` beside the traces). It is read without run
     fragmentation = 1 − largest free block / free
     rounding      = allocated − requested
 
-A request larger than the largest free block needs a new segment, however much is free in all. Segments that can grow
-(`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`) are the first thing to try; free blocks of a private pool (CUDA
-graphs, `torch.cuda.MemPool`) serve nobody else. Segments without a block in use go back when the device runs out.
-
 `peak_allocated` is the most that was live at once in the history (`_record_memory_history`): what the history allocates
 and frees, on top of what was there throughout. The history has sizes as they were asked for, blocks are rounded up, so
 it can lie a little below `allocated`. Without a history it is null. Which stacks hold it: `memory_stacks`.
+
+How to read it: a request larger than the largest free block needs a new segment, however much is free in all. Where
+much is free and fragmentation is near 1, segments that can grow are the first thing to try
+(`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`); free blocks of a private pool (CUDA graphs, `torch.cuda.MemPool`)
+serve nobody else. Segments without a block in use go back when the device runs out.
 """
 
 from __future__ import annotations

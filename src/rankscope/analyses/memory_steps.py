@@ -7,9 +7,11 @@ One row per rank, file, device and step with at least one allocation or release 
     end     = allocated at the step's last sample
     growth  = end less the end of the step before (on the same device); null for the first
 
-The first steps grow for good reasons: gradients, the optimizer's state, the allocator's cache. A growth that goes on in
-every later step is memory that the loop keeps: a list of losses with their graphs, a cache without a limit.
 Without totals in the file (2020–21) peak and end are null; `change_peak`, `end_change` and growth still hold.
+
+How to read it: the first steps grow for good reasons: gradients, the optimizer's state, the allocator's cache. A growth
+that goes on in every later step is memory that the loop keeps: a list of losses with their graphs, a cache without a
+limit.
 """
 
 from __future__ import annotations

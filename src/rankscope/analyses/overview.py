@@ -13,6 +13,9 @@ others spend the difference waiting inside their collectives. The margin is to t
 of the mean step no rank stands out. It is an indication: a rank can also be early in one collective and late in the
 next. Ranks whose files break off or are damaged are left out of everything here but their count; where no rank's file
 is whole, all are counted.
+
+How to read it: the greatest share says where to look next: exposed communication in `collectives` and `stragglers`,
+copies in `copies`, data loading in `data_loading`, other in `idle`; compute in `kernels` and `operators`.
 """
 
 from __future__ import annotations

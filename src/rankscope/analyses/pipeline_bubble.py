@@ -18,6 +18,9 @@ with m microbatches, whether it fills and drains (GPipe: Huang et al., 2019) or 
 turn (1F1B; Narayanan et al., 2021, who give (p − 1) / m of the time without bubble, which is the same); interleaved
 stages have less. m is how often a rank sends to one neighbour in a step. The stage is the rank's coordinate on the
 mesh (`mesh`); null where no mesh is known, and then one row stands for all such ranks.
+
+How to read it: a first stage near the ideal has what its schedule costs: more microbatches or interleaved stages lower
+it. Far above it, a stage is slower than the others (`step_time`, `stragglers`), or the transfers themselves are slow.
 """
 
 from __future__ import annotations

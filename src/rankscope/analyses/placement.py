@@ -5,6 +5,13 @@ row: hosts in the order of their lowest rank, on each the ranks by local rank. `
 fastest dimension of the mesh along a row (mostly tensor parallel: neighbours that talk the most) and all slower ones
 down the rows. The mesh is that of the job's metadata, else of its process groups, as in `mesh`; columns are null where
 the host, or the mesh, is not known.
+
+    host_row = place of the host among the hosts      host_column = place of the rank among the host's
+    mesh_row = place of (c1, …, cn−1) in order        mesh_column = cn, its coordinate in the fastest dimension
+
+How to read it: in the page's field of ranks, a full row that stands out is a host or one coordinate of the slower
+dimensions, a column one coordinate of the fastest; a single cell is a rank of its own. That is where to look for the
+cause: a network, a share of the work, a device.
 """
 
 from __future__ import annotations

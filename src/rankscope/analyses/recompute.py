@@ -10,10 +10,13 @@ in `_AlltoAllBackward`).
     device = |union of the kernels, copies and fills launched inside them|
 
 The shares are of the host's time in the backward (as in `phases`) and of the device time of what was launched there.
-That is what the memory that was not kept costs: checkpointing every other block halves it, and checkpointing only what
-is cheap to run again (selective checkpointing) saves most of it. Without checkpointing there is no row.
+Without checkpointing there is no row.
 `create_graph=True` numbers the operators of the backward too: a gradient of a gradient looks like this, and is not told
 apart.
+
+How to read it: the shares are what the memory that was not kept costs. Checkpointing every other block halves it;
+checkpointing only what is cheap to run again (selective checkpointing) saves most of it. With memory to spare
+(`memory`), checkpoint less.
 """
 
 from __future__ import annotations

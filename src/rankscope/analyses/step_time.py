@@ -9,7 +9,12 @@ under deep queues a window is what the device took for the step, not what the ho
 The columns exclude one another and sum to the window exactly. Each instant counts for the first of these that holds:
 compute, communication, copy, fill on the device; the host in a device runtime call; in data loading (a DataLoader's
 `__next__`, or a range of the user's that says so); in an operator; nothing of these. Host categories are unions over
-all host threads. Without device events compute is top-level operators and communication Gloo's ranges.
+all host threads:
+
+    window = compute + exposed communication + exposed copies + exposed fills
+             + runtime + data loading + operators + other
+
+Without device events compute is top-level operators and communication Gloo's ranges.
 A file without steps gives one row for the whole of it, its step null.
 
 How to read it: what is not compute is what a better step lacks. Exposed communication: `collectives`, `ddp_buckets`,

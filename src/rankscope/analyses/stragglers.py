@@ -36,6 +36,8 @@ The cause is the part of its late steps that exceeds the peers':
 What is peculiar comes first, if it explains three tenths: a late rank's host also lacks the time in which the others'
 hosts run ahead. Point-to-point operations are left out of lateness: in a pipeline a stage waits for the one before it
 by design; in own time they are communication like any other.
+
+How to read it: the rank with the most `waited_ns` holds the others up; where it has no cause, that may be chance.
 """
 
 from __future__ import annotations

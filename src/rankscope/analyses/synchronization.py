@@ -11,6 +11,8 @@ on. `idle_ns` is the time around the call's end, from when the device ran dry (b
 event, and no more than the call took: without it the host would have been that much earlier, and not more. It is what a
 step would gain at most if the call were not there.
 
+    idle = next start on the device − max(when it ran dry, begin of the call), at least 0, at most the call's duration
+
 How to read it: the rows at the top are the calls to take out of the loop, and `operator` and `range` say where they
 are: `.item()` and `.cpu()` on a loss (keep it on the device, read it every so many steps), `nonzero`, boolean masks.
 """

@@ -4,6 +4,12 @@ One row per rank, step, kind, name, shapes and launching operator. A kernel's ti
 operator's its self time on the host: its duration less the operators inside it. A kernel belongs to the step in whose
 range its launch starts, an operator to the one in which it starts; what lies in none has step null. These are the
 samples that `rankscope diff` compares: step by step and rank by rank, so that a change can be held against the spread.
+
+    kernel:    total = Σ (end − start)
+    operator:  total = Σ (end − start − durations of the operators directly inside)
+
+How to read it: a name over the steps of a rank shows its spread. One that differs between ranks in `calls` or `shapes`
+is work that is not shared evenly; one that differs in time alone, a device or a host that is slower.
 """
 
 from __future__ import annotations
