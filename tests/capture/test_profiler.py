@@ -98,6 +98,21 @@ def test_a_loop_that_is_too_short_says_so_once(tmp_path, steps):
     assert manifest.warnings
 
 
+def test_steps_without_a_start_are_told_once(tmp_path):
+    profiler = Profiler(str(tmp_path), **SHORT)
+    with pytest.warns(CaptureWarning, match="without a start: nothing is recorded") as told:
+        for _ in range(3):
+            profiler.step()
+    assert len(told) == 1
+    assert not traces(tmp_path)
+    with profiler:  # later it can be started all the same
+        train(profiler, 8)
+    assert len(traces(tmp_path)) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        profiler.step()  # behind its end it is what loops do
+
+
 def test_an_unselected_rank_makes_no_profiler_and_writes_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.profiler, "profile", lambda *a, **k: pytest.fail("a torch profiler was made"))
     for name, value in {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}.items():

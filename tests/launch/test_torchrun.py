@@ -115,6 +115,12 @@ def test_no_script(script):
     assert torchrun.command(["-m"], ["any.module"], {})[-2:] == ["-m", "any.module"]
 
 
+def test_python_before_the_script_is_told_of(script):
+    with pytest.raises(LaunchError, match="no such script") as raised:
+        torchrun.command([], ["python", script], {})
+    assert "leave 'python' out" in str(raised.value.hint)
+
+
 @pytest.mark.parametrize(
     "environ",
     [

@@ -112,7 +112,7 @@ class Profiler(TorchSurface):
         self.run_id: str | None = None
         self._mesh_given, self._context_given = mesh, dist_context
         self._activities = activities
-        self._next = _NEVER
+        self._next = 1  # the first step without a start says so
         self._windows: Iterator[Window] = iter(())
         self._window: Window | None = None
         self._recording: Recording | None = None
@@ -148,7 +148,7 @@ class Profiler(TorchSurface):
             first_began_ns: nobody wrote this call: ``rankscope run`` or ``exec`` counts the optimizer's steps, and the
                 one before ``start_step`` began at this reading of ``time.perf_counter_ns``.
         """
-        self.step_num = start_step
+        self.step_num, self._next = start_step, _NEVER
         if first_began_ns is None:
             if os.environ.get(PLAN_VARIABLE):
                 return  # `rankscope measure` times this job: a profiler of the script's would be measured with it
@@ -366,8 +366,10 @@ class Profiler(TorchSurface):
 
     def _guarded(self, what: str, action: Callable[[], Any]) -> None:
         if self._pid != os.getpid():
-            self._next = _NEVER  # a forked child has the object and not the profiler
-            return
+            self._next = _NEVER
+            if not self._pid:
+                warn("step() without a start: nothing is recorded; use `with`, or call start() before the loop")
+            return  # or a forked child, which has the object and not the profiler
         with preemption.Uninterrupted():
             try:
                 action()

@@ -157,7 +157,10 @@ def command(options: Sequence[str], script: Sequence[str], environ: Mapping[str,
         )
     given = {_name(option) for option in options}
     if not given & {"m", "module", "no-python"} and not Path(script[0]).is_file():
-        raise LaunchError("no such script", path=script[0], hint="give the path of a Python file, or -m MODULE")
+        hint = "give the path of a Python file, or -m MODULE"
+        if Path(script[0]).name.startswith("python") and len(script) > 1:
+            hint = f"leave {script[0]!r} out, as with torchrun: rankscope run {script[1]}"
+        raise LaunchError("no such script", path=script[0], hint=hint)
     added: list[str] = []
     elsewhere = given & {"standalone", *_RENDEZVOUS} or any(v in environ for v in _RENDEZVOUS_VARIABLES)
     if not elsewhere:
