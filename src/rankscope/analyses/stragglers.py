@@ -362,7 +362,16 @@ def headline(frame: pl.DataFrame) -> Headline | None:
         "waited_ns", "saving_ns", "rank", descending=[True, True, False], nulls_last=True
     )
     if not accused.height:
-        return Headline.of("No rank holds the others up by more than chance.")
+        most = frame.sort("waited_ns", "rank", descending=[True, False], nulls_last=True).row(0, named=True)
+        if not most["waited_ns"]:
+            return Headline.of("No rank made the others wait.")
+        return Headline.of(
+            "No rank is late by more than chance explains; the others waited longest for rank {rank}: {waited} over "
+            f"{{steps}} {plural('step', most['steps'])}.",
+            rank=(most["rank"], ""),
+            waited=(most["waited_ns"], "ns"),
+            steps=(most["steps"], "count"),
+        )
     worst = accused.row(0, named=True)
     values = {"rank": (worst["rank"], ""), "cause": (CAUSES.get(worst["cause"], worst["cause"]), "")}
     if not worst["waited_ns"]:
