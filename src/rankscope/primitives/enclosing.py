@@ -7,6 +7,7 @@ import numpy.typing as npt
 import polars as pl
 
 from rankscope.primitives.intervals import Int64
+from rankscope.primitives.nesting import in_order
 from rankscope.primitives.nulls import values_and_known
 
 NOBODY = -(1 << 62)
@@ -55,10 +56,9 @@ def innermost(ranges: pl.DataFrame, instants: pl.DataFrame) -> Int64:
 
 
 def _in_order(rows: Int64, start: Int64, end: Int64) -> Int64:
-    """A thread's ranges by their starts, of equal starts the longest first; tables mostly are in this order."""
+    """A thread's ranges by their starts, of equal starts the longest first."""
     begins, until = start[rows], end[rows]
-    later = begins[1:] > begins[:-1]
-    if (later | ((begins[1:] == begins[:-1]) & (until[1:] <= until[:-1]))).all():
+    if in_order(begins, until):
         return rows
     return rows[np.lexsort((begins - until, begins))]
 

@@ -59,12 +59,16 @@ def nest(thread: Int32, start: Int64, end: Int64) -> Nesting:
     return Nesting(depth, parent, np.maximum(self_ns, 0, out=self_ns))
 
 
-def _order(thread: Int32, start: Int64, end: Int64) -> Int32:
-    """By thread, then start, then longest first."""
-    # Tables are in that order but for the threads.
+def in_order(start: Int64, end: Int64) -> bool:
+    """Whether ranges come by their starts, of equal starts the longest first: as tables have them, threads aside."""
     ahead = start[1:] > start[:-1]
     ahead |= (start[1:] == start[:-1]) & (end[1:] <= end[:-1])
-    if not ahead.all():
+    return bool(ahead.all())
+
+
+def _order(thread: Int32, start: Int64, end: Int64) -> Int32:
+    """By thread, then start, then longest first."""
+    if not in_order(start, end):
         return np.lexsort((start - end, start, thread)).astype(np.int32)
     # Small numbers are sorted digit by digit.
     small = thread.astype(np.int16) if thread.min() >= 0 and thread.max() < 1 << 15 else thread

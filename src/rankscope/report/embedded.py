@@ -26,7 +26,7 @@ from rankscope.results import Finding
 from rankscope.rundir.plurals import counted
 from rankscope.timeline.counters import curves_of
 from rankscope.timeline.drawing import clock_of, draw_run
-from rankscope.timeline.heat import heat
+from rankscope.timeline.heat import heat_of
 from rankscope.timeline.whole import Timeline
 
 FORMAT = 1
@@ -56,11 +56,7 @@ class Embedded:
 
 def grid_of(run: Run) -> dict[str, Any] | None:
     """Waiting and lateness by rank and step, as `timeline.heat` gives them; None where their analyses fail."""
-    frames = {name: result.frame for name, result in run.attempt("collectives", "step_time").items()}
-    if len(frames) < 2:
-        return None
-    late = run.attempt("stragglers", parameters={"stragglers": {"by": "step"}}).get("stragglers")
-    return heat(frames["collectives"], frames["step_time"], late.frame if late else None, clock_of(run))
+    return heat_of(run, clock_of(run))
 
 
 def embed_run(run: Run, grid: Mapping[str, Any] | None, room: int, names: Anonymous | None = None) -> Embedded:

@@ -15,9 +15,19 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from rankscope.pipeline import Run
 from rankscope.primitives.communicators import POINT_TO_POINT
 from rankscope.primitives.lateness import arrivals
 from rankscope.timeline.clock import RunClock
+
+
+def heat_of(run: Run, clock: RunClock) -> dict[str, Any] | None:
+    """Values by rank and step of a run, as `heat` gives them; None where the analyses that it takes fail."""
+    frames = {name: result.frame for name, result in run.attempt("collectives", "step_time").items()}
+    if len(frames) < 2:
+        return None
+    late = run.attempt("stragglers", parameters={"stragglers": {"by": "step"}}).get("stragglers")
+    return heat(frames["collectives"], frames["step_time"], late.frame if late else None, clock)
 
 
 def heat(

@@ -27,7 +27,7 @@ from rankscope.results import Analysis, Finding, Result, by_weight
 from rankscope.timeline.clock import RunClock
 from rankscope.timeline.counters import Counters
 from rankscope.timeline.drawing import clock_of, draw_run
-from rankscope.timeline.heat import heat
+from rankscope.timeline.heat import heat_of
 from rankscope.timeline.search import Search
 from rankscope.timeline.whole import Timeline
 
@@ -244,13 +244,7 @@ class LoadedRun:
         run.diagnose()
         self._learn(run)
         if {"collectives", "step_time"} <= set(self.results):
-            late = run.attempt("stragglers", parameters={"stragglers": {"by": "step"}}).get("stragglers")
-            self.heat = heat(
-                self.results["collectives"].frame,
-                self.results["step_time"].frame,
-                late.frame if late is not None else None,
-                clock,
-            )
+            self.heat = heat_of(run, clock)
         self._tell(new=True, phase="ready", what="")
 
     def _analyze(self, run: Run, name: str) -> None:
