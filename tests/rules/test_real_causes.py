@@ -4,12 +4,17 @@ Gains are medians over steps of the faulty and the mended loop in turns, in the 
 some noise, so a saving may lie 15 % below the gain that was measured. Where the job may go before others, as
 root's may, what the loops cost hangs on nobody else (real_job.py says how). Elsewhere a case is skipped, and says
 so, if a thread that had work to do was kept from it for more than a tenth of its time.
+
+A core itself may be slower for a while, by 40 % and more where its other half belongs to another machine: no priority
+helps, and what a loop of work costs is another figure then than a second later. So such a loop's gain is known from two
+times, in turns and in the steps right before the recording, and a saving is held against what lies between.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +32,7 @@ BUSY = 1.1
 """What a thread may need of its own time where a gain of work is to be believed."""
 MOST = 1.5
 """What a saving, which is an upper bound, may be of the gain."""
+MADE_OF_WORK = ("tiny", "precision")
 SHARED = "PYTEST_XDIST_WORKER" in os.environ
 """Whether other tests run beside these."""
 TRIES = 3
@@ -46,10 +52,30 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def gained(runs: Path, mended: str) -> float:
-    """What mending gained in the same job, ns a step: the two loops in turns, not recorded."""
+def gained(runs: Path, case: str, mended: str) -> tuple[float, float]:
+    """What mending gained in the same job at least and at most, ns a step: the two loops in turns, not recorded; what
+    is made of work also by the steps before the recording."""
     found: dict[str, float] = json.loads((runs / "gains.json").read_text())
-    return found[mended] * 1e9
+    gains = [found[mended] * 1e9]
+    if case in MADE_OF_WORK:
+        gains.append(plain_step(runs / case) - plain_step(runs / mended))
+    return min(gains), max(gains)
+
+
+def plain_step(run: Path) -> float:
+    """The slower rank's median step before the recording, ns."""
+    manifests = [json.loads(path.read_text()) for path in (run / "ranks").iterdir()]
+    before = [
+        next(span["ns"] for span in each["step_times"] if span["state"] == "wait" and span["first_step"] == 0)
+        for each in manifests
+    ]
+    return max(statistics.median(each) for each in before)
+
+
+def believable(runs: Path, case: str, mended: str, saving: int | None) -> bool:
+    """Whether a saving, an upper bound, is not below the gain and not far above."""
+    least, most = gained(runs, case, mended)
+    return saving is not None and (1 - NOISE) * least <= saving <= MOST * most
 
 
 def need_cores(runs: Path, case: str) -> None:
@@ -82,9 +108,7 @@ def test_named_first_gone_after_mending_and_worth_what_it_says(runs: Path, case:
     assert first.id == rule
     assert first.severity == "warning"
     assert rule not in {each.id for each in findings(runs / mended) if each.severity == "warning"}
-    gain = gained(runs, mended)
-    assert first.saving_ns is not None
-    assert (1 - NOISE) * gain <= first.saving_ns <= MOST * gain
+    assert believable(runs, case, mended, first.saving_ns), (first.saving_ns, gained(runs, case, mended))
 
 
 def test_imbalance_is_worth_what_sharing_gains(runs: Path) -> None:
@@ -92,8 +116,7 @@ def test_imbalance_is_worth_what_sharing_gains(runs: Path) -> None:
     need_cores(runs, "uneven")
     named = {each.id: each for each in findings(runs / "uneven")}
     assert named["straggler"].ranks == named["imbalance"].ranks == (1,)
-    gain = gained(runs, "uneven-shared")
-    assert (1 - NOISE) * gain <= (named["imbalance"].saving_ns or 0) <= MOST * gain
+    assert believable(runs, "uneven", "uneven-shared", named["imbalance"].saving_ns)
     assert "imbalance" not in {each.id for each in findings(runs / "uneven-shared")}
 
 
@@ -113,8 +136,7 @@ def test_precision_is_worth_what_it_says_where_the_cpu_has_the_instructions(runs
     if "avx512_bf16" not in flags and "amx_bf16" not in flags:
         pytest.skip("this CPU has no bfloat16 instructions")
     need_cores(runs, "precision")
-    gain = gained(runs, "precision-mended")
-    assert (1 - NOISE) * gain <= (found["precision"].saving_ns or 0) <= MOST * gain
+    assert believable(runs, "precision", "precision-mended", found["precision"].saving_ns)
 
 
 @pytest.mark.parametrize(

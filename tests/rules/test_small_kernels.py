@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import polars as pl
 from tests import kineto
 from tests.rules.steps import diagnosed, work
+
+from rankscope.results import Inputs, Options
+from rankscope.rules.small_kernels import rule
+from rankscope.rundir.manifest import RankManifest
 
 
 def many(at: float, every: float, dur: float) -> list[kineto.Event]:
@@ -43,3 +48,16 @@ def test_is_silent_where_the_device_idles_elsewhere(tmp_path: Path) -> None:
     """Short kernels in a row, and then a gap of 400 µs before a long one: their being short is not what it costs."""
     found = diagnosed(tmp_path, lambda _, at: [*many(at - 8, 3, 3), *work(at + 520, 470)])
     assert "small_kernels" not in found
+
+
+def test_speaks_where_recording_takes_longer_than_the_operators_themselves() -> None:
+    """30 ms a step recorded, 14.6 ms not: what is left of the operators is all of a step that is not recorded."""
+    capture = [RankManifest(rank=0, step_median_ns={"wait": 14_600_000})]
+    times = {"rank": 0, "window": 0, "window_ns": 30_000_000}
+    gaps = {"rank": 0, "on_device": False, "pieces": 4000, "short": 4000, "late_ns": 0, "late_short_ns": 5_000_000}
+    results = {
+        "step_time": pl.DataFrame([{**times, "step": step} for step in range(6)]),
+        "launch_gaps": pl.DataFrame([{**gaps, "short_ns": 24_500_000} for _ in range(6)]),
+    }
+    (finding,) = rule.find(Inputs(Options(), (), results, capture=capture))
+    assert (finding.severity, finding.saving_ns) == ("warning", 29_500_000 - (30_000_000 - 14_600_000))

@@ -4,7 +4,8 @@ Speaks where the gaps before compute kernels shorter than 10 µs (`launch_gaps`)
 some microseconds, and of shorter kernels it can hardly keep a device supplied. It speaks where such gaps are most of
 those that come from late launches; else `launch_bound` does. The saving is these gaps. On the CPU the pieces are
 operators shorter than 20 µs, and the saving is the time in them and before them, less what the profiler adds to a step,
-where that was measured: fused into a few, they would take next to nothing.
+where that was measured: fused into a few, they would take next to nothing. There it speaks of ten a step and more, and
+where the saving is most of a step without what the profiler adds.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from rankscope.rules.measures import recording_adds, severity_of, spoken, step_n
 _SHARE = 0.5
 _MANY = 0.5
 """Of a step on the CPU: every model has some short operators, and these are no matter."""
+_FEW = 10
+"""Operators a step: fewer are a few already."""
 
 
 def find(inputs: Inputs) -> list[Finding]:
@@ -31,13 +34,15 @@ def find(inputs: Inputs) -> list[Finding]:
         (pl.col("short_ns") + pl.col("late_short_ns")).median().alias("cost"),
     )
     added = recording_adds(inputs)
-    costs = pl.col("cost") - pl.col("rank").replace_strict(added, default=0)
+    extra = pl.col("rank").replace_strict(added, default=0)
+    costs = pl.col("cost") - extra
     found = (
         means.with_columns(pl.when("on_device").then("late_short_ns").otherwise(costs.clip(0)).alias("saving"))
         .filter(
             pl.when("on_device")
             .then(pl.col("late_short_ns") > _SHARE * pl.col("late_ns"))
-            .otherwise(pl.col("saving") > _MANY * step)
+            # Both without the profiler: where recording is dear, operators that are all of a step remain all of it.
+            .otherwise((pl.col("short") >= _FEW) & (pl.col("saving") > _MANY * (step - extra)))
         )
         .sort("saving", "rank", descending=[True, False])
     )
