@@ -38,6 +38,15 @@ def test_in_some_steps() -> None:
     assert (found.group, found.lasting, found.steps) == ("b", False, (1, 2))
 
 
+def test_a_lost_collective_does_not_hide_its_step() -> None:
+    """Of three collectives a step one was lost, on the slow group in its late steps: the rest tell."""
+    one = collectives({each: [1_000_000] * 4 for each in "acd"} | {"b": [1_000_000, 2_000_000, 2_000_000, 1_000_000]})
+    rows = pl.concat([one.with_columns(pl.col("match") + 10_000 * n) for n in range(3)])
+    lost = (pl.col("group") == "b") & pl.col("step").is_in([1, 2]) & (pl.col("match") < 10_000)
+    (found,) = slow_links(rows.filter(~lost), STEP)
+    assert (found.group, found.steps, found.excess_ns) == ("b", (1, 2), 2 * 3 * 1_000_000)
+
+
 def test_a_group_without_any_like_is_held_against_its_other_steps() -> None:
     (found,) = slow_links(collectives({"a": [1_000_000, 1_010_000, 3_000_000, 990_000, 1_005_000, 3_200_000]}), STEP)
     assert (found.steps, found.groups, found.excess_ns) == ((2, 5), 0, 4_195_000)

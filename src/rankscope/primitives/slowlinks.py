@@ -1,9 +1,9 @@
 """Groups whose collectives move their data slower than those of their like, or than in other steps.
 
 What a transfer takes is the least duration over a group's ranks, so waiting is not in it. A group's transfers of one
-kind and size in a step are held against the same of the other groups; where there is no other, against those of its
-other steps; where there are one or two, too few to learn chance from, against theirs and its own together. What lasts
-and what passes is told as for ranks (`laggards`).
+kind and size in a step (their mean, times as many as there usually are: some may be lost) are held against the same of
+the other groups; where there is no other, against those of its other steps; where there are one or two, too few to
+learn chance from, against theirs and its own together. What lasts and what passes is told as for ranks (`laggards`).
 """
 
 from __future__ import annotations
@@ -61,8 +61,10 @@ def slow_links(rows: pl.DataFrame, step_ns: float) -> list[SlowLink]:
         .agg(pl.col("group", "group_ranks", *KEY, "transfer_ns").first(), pl.col("step").max())
         .drop_nulls("step")
         .group_by("group", "group_ranks", *KEY, "step")
-        .agg(pl.col("transfer_ns").sum().alias("taken"), pl.len().alias("count"))
+        .agg(pl.col("transfer_ns").mean(), pl.len().alias("count"))
         .with_columns(pl.struct("group", "group_ranks").rank("dense").alias("code"))
+        .with_columns(pl.col("count").mode().max().over("code", *KEY))
+        .with_columns((pl.col("transfer_ns") * pl.col("count")).round().cast(pl.Int64).alias("taken"))
     )
     if each.is_empty():
         return []
