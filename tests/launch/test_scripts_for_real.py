@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 from tests.capture.conftest import clean_environ
-from tests.launch.test_real_launchers import free_port, program, slurm_cluster
+from tests.launch.test_real_launchers import program, slurm_cluster
+from tests.ports import free_port
 
 import rankscope
 from rankscope.launch.gather import completeness
@@ -238,7 +239,7 @@ def two_hosts():
     made = []
 
     def run(*words):
-        return subprocess.run([ip, *words], capture_output=True, text=True, timeout=30)
+        return subprocess.run([ip, *words], capture_output=True, text=True, timeout=120)
 
     try:
         for name in names:
@@ -317,7 +318,7 @@ def test_two_hosts_meet_profile_and_are_gathered(tmp_path):
     assert (reduced["ranks"].max(), reduced["hosts"].max()) == (4, 2), reduced
     report = tmp_path / "report.html"
     subprocess.run(
-        [sys.executable, "-m", "rankscope", "report", tmp_path / "run", "-o", report], check=True, timeout=120
+        [sys.executable, "-m", "rankscope", "report", tmp_path / "run", "-o", report], check=True, timeout=300
     )
     page = report.read_text()
     assert "host0" in page
