@@ -145,6 +145,10 @@ def slurm_cluster(folder: Path):
         for line in ([munged, *keys], [slurmctld, "-D", "-c"], [slurmd, "-D", "-c"]):
             running.append(subprocess.Popen(line, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
             time.sleep(1)
+            for _ in range(600):  # the others ask munged when they start, and end where it does not answer
+                if (folder / "munge.socket").exists() or running[0].poll() is not None:
+                    break
+                time.sleep(0.1)
         for _ in range(300):
             said = subprocess.run(["sinfo", "-h", "-o", "%T"], env=environ, capture_output=True, text=True, timeout=120)
             if said.stdout.strip() == "idle":

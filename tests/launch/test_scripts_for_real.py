@@ -99,7 +99,7 @@ def reported(folder: Path, name: str, printed: str, *, launcher: str, ranks: int
 
 def ran(line: list[str], folder: Path, **environ: str) -> str:
     done = subprocess.run(
-        line, cwd=folder, env={**clean_environ(), **environ}, capture_output=True, text=True, timeout=300
+        line, cwd=folder, env={**clean_environ(), **environ}, capture_output=True, text=True, timeout=900
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
@@ -286,7 +286,7 @@ def test_two_hosts_meet_profile_and_are_gathered(tmp_path):
             with (tmp_path / f"said{number}").open("w") as out:
                 running.append(subprocess.Popen([*inside, *line], cwd=tmp_path, env=environ, stdout=out, stderr=out))
         try:
-            codes = [process.wait(300) for process in running]
+            codes = [process.wait(900) for process in running]
         finally:
             for process in running:
                 process.kill()
