@@ -51,6 +51,9 @@ with rankscope.Profiler(out, wait=0, warmup=0, active=6, profile_memory=True) as
             kept.append(torch.ones(250_000))
         gc.collect()
         prof.step()
+# Else a thread of gloo may meet the interpreter's end, and abort (docs/capture.md).
+del model
+gc.collect()
 dist.destroy_process_group()
 """
 
