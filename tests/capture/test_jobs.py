@@ -195,7 +195,7 @@ def test_hosts_with_disjoint_directories_share_a_run_id(ddp):
     # One run: also with the captures before it, which are of the same job.
     ids.add(read_run_manifest(ddp / "shared" / "run.json").run_id)
     assert len(ids) == 1
-    assert max(clocks) - min(clocks) < 60e9
+    assert max(clocks) - min(clocks) < 600e9
     assert not list(ddp.rglob(".*"))
 
 
