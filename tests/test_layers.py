@@ -104,7 +104,7 @@ def lint(directory: Path, *options: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         encoding="utf-8",
-        timeout=120,
+        timeout=300,
     )
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import polars as pl
 import pytest
+from tests.ports import free_port
 
 import rankscope
 
@@ -51,6 +51,9 @@ with rankscope.Profiler(out, wait=0, warmup=0, active=6, profile_memory=True) as
             kept.append(torch.ones(250_000))
         gc.collect()
         prof.step()
+# Else a thread of gloo may meet the interpreter's end, and abort (docs/capture.md).
+del model
+gc.collect()
 dist.destroy_process_group()
 """
 
@@ -59,8 +62,8 @@ def run_job(folder: Path, kind: str, leak: str = "") -> rankscope.Run:
     folder.mkdir()
     script = folder / "job.py"
     script.write_text("import rankscope\n" + JOB)
-    port = 20_000 + os.getpid() % 20_000
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={port}"]
+    place = ["--master-addr=127.0.0.1", f"--master-port={free_port()}", "--nproc-per-node=2"]
+    command = [sys.executable, "-m", "torch.distributed.run", *place]
     subprocess.run([*command, str(script), kind, str(folder / "run"), leak], check=True, timeout=300)
     return rankscope.open(folder / "run", executor="serial")
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.browser.page import Page
+from tests.browser.page import WAIT_MS, Page
 
 CHROMIUM = os.environ.get("RANKSCOPE_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-PRINTED_S = 120
+PRINTED_S = 300
 HOW = "Debian: apt-get install chromium. Elsewhere name a Chromium or Chrome in RANKSCOPE_CHROMIUM"
 
 
@@ -27,7 +27,9 @@ def browser() -> Iterator[Any]:
     if CHROMIUM is None:
         pytest.skip(f"no Chromium here. {HOW}")
     with sync.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        opened = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"], timeout=WAIT_MS
+        )
         yield opened
         opened.close()
 
@@ -65,7 +67,7 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., st
         process.send_signal(signal.SIGINT)
     for process, _ in running.values():
         try:
-            process.wait(timeout=20)
+            process.wait(timeout=60)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

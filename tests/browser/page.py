@@ -9,6 +9,16 @@ from urllib.parse import urlsplit
 UI = Path(__file__).resolve().parents[2] / "src" / "rankscope" / "web" / "ui"
 AXE = UI / "node_modules" / "axe-core" / "axe.min.js"
 WAIT_MS = 240_000
+"""Nothing that a page is waited for takes so long, on any machine."""
+
+# By the page's own frames and timers, in their order: a page that gets no core makes no progress, and this waits on.
+PAUSED = "(ms) => new Promise((on) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(on, ms))))"
+STILL = """async (ms) => {
+  for (let before = null; before !== location.href; ) {
+    before = location.href;
+    await new Promise((on) => setTimeout(on, ms));
+  }
+}"""
 
 CLIPPED = """() => ({
   sideways: document.documentElement.scrollWidth - document.documentElement.clientWidth,
@@ -52,6 +62,7 @@ class Page:
             offline=offline,
             has_touch=touch,
         )
+        self.context.set_default_timeout(WAIT_MS)
         self.tab = self.context.new_page()
         self.tab.on("console", lambda message: self.said.append(message.text))
         self.tab.on("pageerror", lambda error: self.said.append(str(error)))
@@ -82,8 +93,16 @@ class Page:
 
     def settled(self) -> None:
         self.tab.wait_for_selector('[data-testid="timeline-stage"][data-settled=true]', timeout=WAIT_MS)
-        self.tab.wait_for_timeout(150)
+        self.paused(150)
         self.tab.wait_for_selector('[data-testid="timeline-stage"][data-settled=true]', timeout=WAIT_MS)
+
+    def paused(self, ms: int) -> None:
+        """Until the page has drawn what it was just told, and some time more of its own."""
+        self.tab.evaluate(PAUSED, ms)
+
+    def still(self) -> None:
+        """Until the address is that of what is in sight, which it follows after a pause."""
+        self.tab.evaluate(STILL, 600)
 
     def press(self, *keys: str) -> None:
         self.id("timeline-stage").focus()
@@ -93,7 +112,7 @@ class Page:
     def selected(self) -> dict[str, str]:
         """What the panel says is selected, once it is there."""
         panel = self.id("selection")
-        panel.wait_for(timeout=30_000)
+        panel.wait_for()
         found: dict[str, str] = panel.evaluate("(panel) => ({...panel.dataset})")
         return found
 
@@ -120,9 +139,7 @@ class Page:
         self.id("search").fill(text)
         self.tab.keyboard.press("Enter")
         count = self.id("search-count")
-        self.tab.wait_for_function(
-            "(e) => / of |none found/.test(e.textContent)", arg=count.element_handle(), timeout=30_000
-        )
+        self.tab.wait_for_function("(e) => / of |none found/.test(e.textContent)", arg=count.element_handle())
         return str(count.text_content())
 
     def ink(self) -> int:

@@ -34,10 +34,10 @@ def test_a_new_rank_and_window_appear_and_the_view_stays(
         page.find("gemm")
         chosen = page.selected()
         page.press("f")
-        page.tab.wait_for_timeout(400)
+        page.still()
         shown = page.tab.url.split("t=")[1].split("&")[0]
         window(tmp_path, 0, 0)
-        page.tab.wait_for_selector('[data-testid="rank-0"]', timeout=120_000)
+        page.tab.wait_for_selector('[data-testid="rank-0"]')
         page.settled()
         again = page.selected()
         assert {key: again[key] for key in ("name", "start", "end", "row")} == {
@@ -48,7 +48,6 @@ def test_a_new_rank_and_window_appear_and_the_view_stays(
         window(tmp_path, 2, 1)
         page.tab.wait_for_function(
             "() => [...document.querySelectorAll('.tl-bar option')].some((each) => /11/.test(each.textContent))",
-            timeout=120_000,
         )
         assert page.tab.url.split("t=")[1].split("&")[0] == shown
         page.go("overview")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.browser.page import Page
+from tests.browser.page import WAIT_MS, Page
 
 import rankscope
 from rankscope.export.formats import to_json
@@ -106,6 +106,7 @@ def test_numbers_are_those_of_analyze(opened: Opener, files: Any, h100: rankscop
     for view in ("ranks", "steps", "kernels"):
         page.go(view)
         page.tab.wait_for_selector(f'[data-testid="nav-{view}"][aria-current=page]', state="attached")
+        page.tab.wait_for_selector("main [data-testid=working]", state="detached")
         shown = page.tab.evaluate(
             """() => [...document.querySelectorAll('table[data-testid^="table-"]')].map((table) => [
                 table.dataset.testid.slice(6), [...table.querySelectorAll('tr[data-row]')].slice(0, 50).map((row) => [
@@ -160,7 +161,7 @@ def test_measuring_zooming_and_counters_from_the_file(opened: Opener, files: Any
     page = opened(files(h100))
     page.timeline("?rank=2&step=12")
     page.press("m")
-    page.id("measure").wait_for(timeout=60_000)
+    page.id("measure").wait_for()
     low, high = (int(page.id("measure").get_attribute(f"data-{end}") or "0") for end in ("from", "to"))
     rows = page.tab.evaluate(
         """() => [...document.querySelectorAll('[data-testid=table-measured] tr[data-row]')].map((row) =>
@@ -182,13 +183,12 @@ def test_measuring_zooming_and_counters_from_the_file(opened: Opener, files: Any
     assert float(rows[2]["compute_ns"]) == total > 0
     before = page.tab.evaluate("() => document.querySelector('.tl-pixels').toDataURL()")
     page.press("w", "w", "w")
-    page.tab.wait_for_timeout(300)
     page.settled()
     assert page.tab.evaluate("() => document.querySelector('.tl-pixels').toDataURL()") != before
     page.check()
     page.go("overview")
     heat = page.id("heat")
-    heat.wait_for(timeout=30_000)
+    heat.wait_for()
     assert heat.get_attribute("data-rows") == "8"
     page.check()
 
@@ -199,7 +199,7 @@ def test_a_link_into_the_file_leads_to_the_same_view(opened: Opener, files: Any,
     page.find("all_reduce")
     chosen = page.selected()
     page.press("f")
-    page.tab.wait_for_timeout(400)
+    page.still()
     other = opened(files(gloo))
     other.tab.goto(page.tab.url)
     other.tab.reload()
@@ -216,8 +216,9 @@ def test_a_file_cut_short_says_so(browser: Any, files: Any, gloo: rankscope.Run,
     # The head of the timeline loses its end, the page around it stays.
     broken.write_bytes(whole[: at + 400] + whole[whole.index(b"</script>", at) :])
     tab = browser.new_page()
+    tab.set_default_timeout(WAIT_MS)
     tab.goto(broken.as_uri())
-    tab.wait_for_selector("#app[data-ready=error]", timeout=60_000)
+    tab.wait_for_selector("#app[data-ready=error]")
     assert "A part of this report cannot be read (timeline" in str(tab.locator("#app").text_content())
     tab.close()
 

@@ -24,7 +24,7 @@ def test_the_overview_leads_to_the_place(opened: Opener, h100: Path) -> None:
     page.ready()
     page.go("overview")
     heat = page.id("heat")
-    heat.wait_for(timeout=30_000)
+    heat.wait_for()
     assert heat.get_attribute("data-rows") == "8"
     table = api(page, "heat")
     heat.focus()
@@ -90,12 +90,13 @@ def test_a_click_selects_what_lies_under_it(opened: Opener, h100: Path) -> None:
     hit = None
     for y in range(50, int(box["height"]), 8):
         page.tab.mouse.click(box["x"] + box["width"] / 2, box["y"] + y)
-        page.tab.wait_for_timeout(120)
+        page.paused(60)
         chosen = page.tab.evaluate("() => ({...document.querySelector('[data-testid=selection]')?.dataset})")
         if (chosen.get("lane"), chosen.get("row")) == (found["lane"], found["row"]):
             hit = chosen
             break
         page.go(page.tab.url.split("#/")[1])
+        page.settled()
     assert hit is not None
     page.check()
 
@@ -112,7 +113,7 @@ def test_measuring_says_what_the_server_adds_up(opened: Opener, h100: Path) -> N
     page.tab.mouse.up()
     page.tab.keyboard.up("Shift")
     measure = page.id("measure")
-    measure.wait_for(timeout=30_000)
+    measure.wait_for()
     low, high = (int(measure.get_attribute(f"data-{end}") or "0") for end in ("from", "to"))
     window = api(page, "timeline")["span_ns"]
     assert 0 < high - low < window
@@ -148,7 +149,7 @@ def test_a_link_leads_to_the_same_view_and_back_goes_back(opened: Opener, h100: 
     page.find("nccl")
     chosen = page.selected()
     page.press("f")
-    page.tab.wait_for_timeout(400)
+    page.still()
     link = page.tab.url
     other = opened(h100)
     other.tab.goto(link)
@@ -230,7 +231,7 @@ def test_a_single_rank(opened: Opener, shared_traces: Path, folder: str) -> None
     page = opened(shared_traces / "hta" / folder)
     page.ready()
     page.go("overview")
-    page.tab.wait_for_selector("[data-testid=working]", state="detached", timeout=60_000)
+    page.tab.wait_for_selector("[data-testid=working]", state="detached")
     page.check(axe=True)
     page.timeline()
     assert page.ink() > 5
@@ -243,7 +244,7 @@ def test_256_ranks_one_row_each(opened: Opener, ranks256: Path) -> None:
     page = opened(ranks256, width=1280, height=1000)
     page.ready()
     page.go("overview")
-    page.id("heat").wait_for(timeout=60_000)
+    page.id("heat").wait_for()
     assert page.id("heat").get_attribute("data-rows") == "256"
     page.timeline()
     assert page.ink() > 20
@@ -264,7 +265,7 @@ def test_hostile_names_are_text(opened: Opener, hostile: Path) -> None:
     page.ready()
     for view in ("overview", "kernels", "collectives", "run"):
         page.go(view)
-        page.tab.wait_for_selector("[data-testid=working]", state="detached", timeout=60_000)
+        page.tab.wait_for_selector("[data-testid=working]", state="detached")
         page.check()
     page.timeline()
     page.id("open-all").click()
@@ -289,7 +290,7 @@ def test_what_a_report_says_is_still_what_it_says(opened: Opener, h100: Path) ->
     page = opened(h100)
     page.ready()
     page.go("overview")
-    page.id("headline-step-time").wait_for(timeout=30_000)
+    page.id("headline-step-time").wait_for()
     table = api(page, "table/overview")
     assert page.id("headline-step-time").get_attribute("data-value") == json.dumps(table["data"]["step_ns"][0])
     page.check()

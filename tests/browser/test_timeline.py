@@ -73,8 +73,8 @@ SIGHT = "new URLSearchParams(location.hash.split('?')[1] ?? '').get('t')"
 def window(page: Page, before: tuple[float, float] | None = None) -> tuple[float, float]:
     """What is in sight, by the address, once that is another than before and has come to rest; ns."""
     old = None if before is None else f"{before[0]:.0f}_{before[1]:.0f}"
-    page.tab.wait_for_function(f"(old) => {SIGHT} !== null && {SIGHT} !== old", arg=old, timeout=30_000)
-    page.tab.wait_for_timeout(500)
+    page.tab.wait_for_function(f"(old) => {SIGHT} !== null && {SIGHT} !== old", arg=old)
+    page.still()
     low, high = (float(part) for part in page.tab.evaluate(f"() => {SIGHT}").split("_"))
     return low, high
 

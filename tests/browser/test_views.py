@@ -49,7 +49,7 @@ def visit(page: Page, view: str) -> None:
 
 
 def settle(page: Page) -> None:
-    page.tab.wait_for_selector("main [data-testid=working]", state="detached", timeout=120_000)
+    page.tab.wait_for_selector("main [data-testid=working]", state="detached")
 
 
 def unfold(page: Page) -> None:
@@ -221,7 +221,7 @@ def test_two_runs_side_by_side(tmp_path: Path, opened: Callable[..., Page], shar
     )
     page.ready()
     visit(page, "diff")
-    page.id("answer-diff").wait_for(timeout=60_000)
+    page.id("answer-diff").wait_for()
     one, two = (rankscope.open(tmp_path / "runs" / name, executor="serial") for name in ("first", "second"))
     wanted = rankscope.diff(one, two).to_json()["rows"]
     said = page.tab.evaluate(SAID)["diff"]

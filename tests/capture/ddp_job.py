@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import warnings
 
@@ -40,8 +41,10 @@ def main(out: str) -> None:
             train(profiler, 6)
     with rankscope.Profiler(f"{out}/host{rank}", wait=1, warmup=1, active=2, record_shapes=True) as profiler:
         train(profiler, 6)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     main(sys.argv[1])
+    # The model with its group goes first: else a thread of gloo may meet the interpreter's end, and abort.
+    gc.collect()
+    dist.destroy_process_group()

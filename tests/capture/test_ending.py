@@ -118,7 +118,8 @@ def test_sigterm_while_the_end_waits_for_the_last_trace(tmp_path):
 from rankscope.capture import outbox
 whole = outbox.finish_trace
 def slow(*given, **named):
-    say('writing'); time.sleep(2)
+    say('writing')
+    while not os.path.exists('go'): time.sleep(0.01)
     return whole(*given, **named)
 outbox.finish_trace = slow
 def settle(prof): pass
@@ -128,6 +129,7 @@ def settle(prof): pass
         assert running.stdout.readline() == "writing\n"
         time.sleep(0.5)
         running.terminate()
+        (tmp_path / "go").touch()  # not before: it could be at its end
         _, errors = running.communicate(timeout=TIMEOUT_S)
     finally:
         running.kill()
@@ -139,19 +141,18 @@ def settle(prof): pass
 @linux
 @pytest.mark.parametrize("awaited", [True, False])
 def test_a_writer_that_is_waited_for_does_not_yield(awaited):
-    writer, gate, seen = Writer(), threading.Event(), []
+    writer, seen = Writer(), []
 
     def work():
-        gate.wait(TIMEOUT_S)
+        while awaited and not writer._awaited:
+            time.sleep(0.01)
         writer.yield_to_training()
         seen.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
 
     writer.submit(work)
     if awaited:
-        threading.Timer(0.5, gate.set).start()
         assert writer.drain(TIMEOUT_S)
     else:
-        gate.set()
         while writer.busy:
             time.sleep(0.01)
     assert seen == [os.getpriority(os.PRIO_PROCESS, 0) if awaited else 19]

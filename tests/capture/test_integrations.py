@@ -76,7 +76,7 @@ def run(code, cwd, environ=None, launcher=()):
     (cwd / "train.py").write_text(code)
     environ = {**clean_environ(), "HF_HUB_OFFLINE": "1", **(environ or {})}
     done = subprocess.run(
-        [sys.executable, *launcher, "train.py"], cwd=cwd, env=environ, capture_output=True, text=True, timeout=280
+        [sys.executable, *launcher, "train.py"], cwd=cwd, env=environ, capture_output=True, text=True, timeout=900
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done

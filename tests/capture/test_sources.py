@@ -26,7 +26,7 @@ def test_the_scripts_own_and_nobody_elses(tmp_path):
     (tmp_path / "unused.py").write_text("")
     script = tmp_path / "train.py"
     script.write_text(LOOK)
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=100, check=True)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300, check=True)
     names = ("train.py", "model.py", "package/__init__.py", "package/layers.py")
     wanted = {str((tmp_path / name).resolve()): digest_of((tmp_path / name).read_bytes()) for name in names}
     assert json.loads(done.stdout) == {**wanted, "/gone/before.py": "abc"}

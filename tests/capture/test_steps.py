@@ -89,7 +89,7 @@ def test_a_first_step_that_began_before_the_profiler():
     times.mark(time.perf_counter_ns())
     (span,) = times.spans(1)
     assert (span.first_step, len(span.ns)) == (0, 1)
-    assert 7e9 <= span.ns[0] < 60e9
+    assert 7e9 <= span.ns[0] < 600e9
 
 
 def test_settings_are_kept_and_secrets_are_not():

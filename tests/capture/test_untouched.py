@@ -142,7 +142,7 @@ def test_the_first_step_has_its_time(tmp_path):
     (first, *_) = read_rank_manifest(tmp_path / "run" / "ranks" / "rank0.json").step_times
     # From the making of the optimizer on.
     assert (first.first_step, first.state) == (0, "wait")
-    assert 0.5e9 <= first.ns[0] < 60e9
+    assert 0.5e9 <= first.ns[0] < 600e9
 
 
 def test_a_process_without_torch_gets_nothing(tmp_path):

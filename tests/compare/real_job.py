@@ -6,6 +6,7 @@ trains a transformer as it is written, or compiled, with the compiler's kernels 
 
 from __future__ import annotations
 
+import gc
 import sys
 
 import torch
@@ -46,6 +47,9 @@ def distributed(out: str, *, sharded: bool) -> None:
             optimizer.step()
             optimizer.zero_grad()
             p.step()
+    # Else a thread of gloo may meet the interpreter's end, and abort (docs/capture.md).
+    del model
+    gc.collect()
     dist.destroy_process_group()
 
 

@@ -123,7 +123,7 @@ def read(file: Path, chunk_bytes: int) -> KinetoTrace | None:
         assert isinstance(error, NotATraceError) or "archive" in error.what
         return None
     finally:
-        assert time.monotonic() - since < 20
+        assert time.monotonic() - since < 120  # it ends
 
 
 def rows_of(found: KinetoTrace) -> Counter[tuple[str | None, int, int]]:

@@ -362,7 +362,7 @@ def test_many_at_once_into_one_place(tmp_path):
     parts = [part(tmp_path / f"n{n}", (2 * n, 2 * n + 1), world_size=8, host=f"h{n}") for n in range(4)]
     line = [sys.executable, "-m", "rankscope.launch.gather", "--part", str(tmp_path / "run")]
     running = [subprocess.Popen([*line, str(folder)], stdout=subprocess.PIPE, text=True) for folder in parts]
-    said = [process.communicate(timeout=120)[0] for process in running]
+    said = [process.communicate(timeout=300)[0] for process in running]
     assert [process.returncode for process in running] == [0] * 4, said
     assert completeness(tmp_path / "run").whole
     assert not list((tmp_path / "run").rglob(".*"))

@@ -297,7 +297,7 @@ def test_hostile_values_arrive_as_they_are_and_nothing_obeys_them(tmp_path, text
         "SLURM_JOB_NODELIST": "node[01-02]",
         "BASH_FUNC_module%%": f'() {{ printf "%s\\0" "$@" >>{modules}; }}',
     }
-    done = subprocess.run(["bash", "job.sh"], cwd=work, env=environ, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["bash", "job.sh"], cwd=work, env=environ, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert not list(tmp_path.rglob("pwned"))
     assert not Path("/tmp/pwned").exists()
@@ -333,7 +333,7 @@ def test_placeholders_of_a_machines_settings(tmp_path):
     machine = Machine(environment=(Setting("CACHE", "/tmp/a b-{user}-{job}/$(x)"),))
     (tmp_path / "job.sh").write_text(script(machine=machine))
     environ = {"PATH": f"{bin_folder}:/usr/bin:/bin", "SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": "n", "USER": "me"}
-    subprocess.run(["bash", "job.sh"], cwd=tmp_path, env=environ, check=True, timeout=60, stdout=subprocess.DEVNULL)
+    subprocess.run(["bash", "job.sh"], cwd=tmp_path, env=environ, check=True, timeout=300, stdout=subprocess.DEVNULL)
     assert called(tmp_path, "srun")[0][1]["CACHE"] == "/tmp/a b-me-5/$(x)"
 
 
@@ -344,7 +344,7 @@ def test_the_jobs_own_exit_code_is_the_scripts(tmp_path):
     (bin_folder / "srun").chmod(0o755)
     (tmp_path / "job.sh").write_text(script())
     environ = {"PATH": f"{bin_folder}:/usr/bin:/bin", "SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": "n"}
-    done = subprocess.run(["bash", "job.sh"], cwd=tmp_path, env=environ, timeout=60, stdout=subprocess.DEVNULL)
+    done = subprocess.run(["bash", "job.sh"], cwd=tmp_path, env=environ, timeout=300, stdout=subprocess.DEVNULL)
     assert done.returncode == 3
     # What there is is reported all the same.
     assert [arguments[0] for arguments, _ in called(tmp_path, "rankscope")] == ["gather", "summary", "report"]
@@ -386,7 +386,7 @@ def shellcheck(folder: Path, texts: set[str]) -> str:
     for number, text in enumerate(sorted(texts | inner)):
         (folder / f"{number}.sh").write_text(text)
     line = ["shellcheck", *map(str, sorted(folder.glob("*.sh")))]
-    return subprocess.run(line, capture_output=True, text=True, timeout=120).stdout
+    return subprocess.run(line, capture_output=True, text=True, timeout=300).stdout
 
 
 # --- machines -------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.capture.conftest import clean_environ, read_trace, steps_in
+from tests.ports import free_port
 
 from rankscope.rundir.manifest import read_rank_manifest, read_run_manifest
 
@@ -35,12 +36,6 @@ dist.destroy_process_group()
 """
 
 
-def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
-
-
 def program(name, package):
     found = shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"]))
     if found is None:
@@ -60,7 +55,7 @@ def launched(cwd, launcher, variables, environ=None):
         env={**clean_environ(), **(environ or {})},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     found = sorted(p.name for p in (cwd / "run").glob("*.trace.json.gz"))
@@ -150,8 +145,12 @@ def slurm_cluster(folder: Path):
         for line in ([munged, *keys], [slurmctld, "-D", "-c"], [slurmd, "-D", "-c"]):
             running.append(subprocess.Popen(line, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
             time.sleep(1)
-        for _ in range(60):
-            said = subprocess.run(["sinfo", "-h", "-o", "%T"], env=environ, capture_output=True, text=True, timeout=60)
+            for _ in range(600):  # the others ask munged when they start, and end where it does not answer
+                if (folder / "munge.socket").exists() or running[0].poll() is not None:
+                    break
+                time.sleep(0.1)
+        for _ in range(300):
+            said = subprocess.run(["sinfo", "-h", "-o", "%T"], env=environ, capture_output=True, text=True, timeout=120)
             if said.stdout.strip() == "idle":
                 break
             time.sleep(0.5)
@@ -163,7 +162,7 @@ def slurm_cluster(folder: Path):
         for process in reversed(running):
             process.terminate()
             try:
-                process.wait(20)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 from tests.capture.conftest import clean_environ
-from tests.launch.test_real_launchers import free_port, program, slurm_cluster
+from tests.launch.test_real_launchers import program, slurm_cluster
+from tests.ports import free_port
 
 import rankscope
 from rankscope.launch.gather import completeness
@@ -98,7 +99,7 @@ def reported(folder: Path, name: str, printed: str, *, launcher: str, ranks: int
 
 def ran(line: list[str], folder: Path, **environ: str) -> str:
     done = subprocess.run(
-        line, cwd=folder, env={**clean_environ(), **environ}, capture_output=True, text=True, timeout=300
+        line, cwd=folder, env={**clean_environ(), **environ}, capture_output=True, text=True, timeout=900
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
@@ -238,7 +239,7 @@ def two_hosts():
     made = []
 
     def run(*words):
-        return subprocess.run([ip, *words], capture_output=True, text=True, timeout=30)
+        return subprocess.run([ip, *words], capture_output=True, text=True, timeout=120)
 
     try:
         for name in names:
@@ -285,7 +286,7 @@ def test_two_hosts_meet_profile_and_are_gathered(tmp_path):
             with (tmp_path / f"said{number}").open("w") as out:
                 running.append(subprocess.Popen([*inside, *line], cwd=tmp_path, env=environ, stdout=out, stderr=out))
         try:
-            codes = [process.wait(300) for process in running]
+            codes = [process.wait(900) for process in running]
         finally:
             for process in running:
                 process.kill()
@@ -317,7 +318,7 @@ def test_two_hosts_meet_profile_and_are_gathered(tmp_path):
     assert (reduced["ranks"].max(), reduced["hosts"].max()) == (4, 2), reduced
     report = tmp_path / "report.html"
     subprocess.run(
-        [sys.executable, "-m", "rankscope", "report", tmp_path / "run", "-o", report], check=True, timeout=120
+        [sys.executable, "-m", "rankscope", "report", tmp_path / "run", "-o", report], check=True, timeout=300
     )
     page = report.read_text()
     assert "host0" in page

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.analyses.reference import write_reference
+from tests.browser.page import WAIT_MS
 from tests.report.test_html import hostile_run
 
 import rankscope
@@ -30,7 +31,9 @@ def browser() -> Iterator[Any]:
     if CHROMIUM is None:
         pytest.skip(f"no Chromium here. {HOW}")
     with sync.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        opened = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"], timeout=WAIT_MS
+        )
         yield opened
         opened.close()
 
@@ -42,12 +45,13 @@ class Opened:
         self.said: list[str] = []
         self.asked: list[str] = []
         self.page = browser.new_page(color_scheme=colours, viewport={"width": 1400, "height": 4000})
+        self.page.set_default_timeout(WAIT_MS)
         self.page.on("console", lambda message: self.said.append(message.text))
         self.page.on("pageerror", lambda error: self.said.append(str(error)))
         self.page.on("dialog", lambda dialog: (self.said.append(f"dialog {dialog.message}"), dialog.dismiss()))
         self.page.on("request", lambda request: self.asked.append(request.url))
         self.page.goto(file.as_uri())
-        self.page.wait_for_selector("#app[data-ready]", timeout=30_000)
+        self.page.wait_for_selector("#app[data-ready]")
 
     def views(self) -> list[str]:
         """The names of the views."""
@@ -56,7 +60,8 @@ class Opened:
 
     def show(self, view: str) -> None:
         self.page.locator(f'[data-testid="nav-{view}"]').first.click()
-        self.page.wait_for_timeout(150)
+        self.page.wait_for_selector(f'[data-testid="nav-{view}"][aria-current=page]', state="attached")
+        self.page.wait_for_selector("main [data-testid=working]", state="detached")
 
     def headline(self, name: str) -> str | None:
         value: str | None = self.page.get_attribute(f'[data-testid="headline-{name}"]', "data-value")

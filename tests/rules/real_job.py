@@ -293,6 +293,10 @@ def main(out: str, *names: str) -> None:
         gains |= {each: gain(steps[name], steps[each]) for each in MENDED[name]}
         busy[name] = max(before, kept_from_cores())
         dist.barrier()
+        steps.clear()
+        del step
+    # Else a thread of gloo may meet the interpreter's end, and abort (docs/capture.md).
+    gc.collect()
     if dist.get_rank() == 0:
         Path(out, "gains.json").write_text(json.dumps(gains))
         Path(out, "busy.json").write_text(json.dumps(busy))

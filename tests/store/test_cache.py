@@ -188,7 +188,7 @@ def test_two_processes_at_once(tmp_path: Path, private_cache: Path) -> None:
     workers = [
         subprocess.Popen([sys.executable, "-c", MANY, str(file)], stdout=subprocess.PIPE, text=True) for _ in range(3)
     ]
-    told = {worker.communicate(timeout=60)[0] for worker in workers}
+    told = {worker.communicate(timeout=300)[0] for worker in workers}
     assert [worker.returncode for worker in workers] == [0, 0, 0]
     assert told == {f"{Cache().find(trace_key(str(file))).folder} 20000\n"}  # type: ignore[union-attr]
     assert not list(private_cache.rglob("*.tmp"))

@@ -36,7 +36,7 @@ def test_the_tutorial_does_what_it_says(page, tmp_path, environ):
         found = shutil.which(program, path=environ["PATH"])
         if found is None:
             pytest.skip(f"no {program} here: Debian has it")
-        if words and subprocess.run([found, *words], env=environ, capture_output=True, timeout=120).returncode:
+        if words and subprocess.run([found, *words], env=environ, capture_output=True, timeout=300).returncode:
             pytest.skip(f"`{need}` does not work here")
     folder = tmp_path / "work"
     folder.mkdir()

@@ -96,5 +96,5 @@ def serving(source: Path, **options: Any) -> Asking:
     runs = Runs([str(source)], executor="serial", **options)
     gate = Gate.of(options.pop("names", []))
     runs.start()
-    assert runs.shown.loaded.wait(120)
+    assert runs.shown.loaded.wait(300)
     return Asking(make_app(runs, gate), gate, runs)

@@ -34,7 +34,7 @@ def test_two_runs_of_a_directory(tmp_path: Path, private_cache: Path) -> None:
     shown, (other,) = listed["shown"], [each["key"] for each in listed["runs"] if each["key"] != listed["shown"]]
     first = server.ask(f"/api/diff?run={shown}&with={other}")
     assert first.status in (200, 409)  # the other one may still be on its way
-    assert server.runs.get(other).loaded.wait(60)
+    assert server.runs.get(other).loaded.wait(300)
     told = server.ask(f"/api/diff?run={shown}&with={other}").json()
     assert (told["a"]["id"], told["b"]["id"]) == ("second-id", "first-id")
     assert "steps" in told["table"]["data"]["section"]

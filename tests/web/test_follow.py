@@ -36,7 +36,7 @@ def follow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Asking]]:
     yield start
     for runs in started:
         runs.stop()
-        assert runs.shown.loaded.wait(60)
+        assert runs.shown.loaded.wait(300)
 
 
 def window(folder: Path, rank: int, number: int) -> None:
@@ -134,7 +134,7 @@ def test_what_cannot_be_read_leaves_what_was_there(tmp_path: Path, follow: Calla
 def test_without_following_what_comes_is_not_seen(tmp_path: Path, follow: Callable[..., Asking]) -> None:
     window(tmp_path, 0, 0)
     server = follow(tmp_path, False)
-    assert server.runs.shown.loaded.wait(60)
+    assert server.runs.shown.loaded.wait(300)
     window(tmp_path, 1, 0)
     state = server.ask("/api/state").json()
     assert (state["following"], state["generation"]) == (False, 0)
@@ -161,7 +161,7 @@ def test_another_run_without_an_id_leaves_the_one_that_is_shown(tmp_path: Path, 
     until(server, lambda state: state["phase"] == "ready")
     listed = server.ask("/api/runs").json()
     other = next(row["key"] for row in listed["runs"] if row["key"] != listed["shown"])
-    assert server.runs.get(other).loaded.wait(60)
+    assert server.runs.get(other).loaded.wait(300)
     asked = f"/api/diff?run={listed['shown']}&with={other}"
     assert [finding["id"] for finding in server.ask(asked).json()["lost"]] == ["missing-ranks"]
     for rank in (0, 1):

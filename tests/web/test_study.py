@@ -28,7 +28,7 @@ def test_it_is_served_as_a_study_with_jobs_by_name(study: Path) -> None:
     ]
     first = listed["runs"][0]["key"]
     assert server.ask(f"/api/state?run={first}").status == 200
-    assert server.runs.get(first).loaded.wait(60)
+    assert server.runs.get(first).loaded.wait(300)
     # Whichever job is looked at, the result of all is beside it.
     for key in (first, listed["shown"]):
         table = server.ask(f"/api/table/measured_scaling?run={key}").json()["data"]

@@ -146,7 +146,7 @@ def test_cifar10_with_loader_workers(tmp_path):
         [sys.executable, "-m", "rankscope.workloads.resnet18", *options, "--data-dir", ".", "--save-dir", "run"],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
         env=environ,
         cwd=tmp_path,
     )

@@ -15,5 +15,6 @@ export default defineConfig({
     reportCompressedSize: false,
     modulePreload: false,
   },
-  test: { environment: "node", include: ["tests/**/*.test.ts"] },
+  // Time-outs are for what hangs: a machine that others use may take long for anything.
+  test: { environment: "node", include: ["tests/**/*.test.ts"], testTimeout: 240_000, hookTimeout: 240_000 },
 });
