@@ -110,8 +110,9 @@ def _fault(draw: random.Random, job: Job) -> Fault | None:
     numbers = range(job.first_step, job.first_step + job.steps)
     steps = None
     if draw.random() < 0.25:
-        # What comes in one step alone cannot be told from a machine's hiccup of that size.
-        steps = tuple(sorted(draw.sample(list(numbers), draw.randint(2, job.steps // 2))))
+        # What comes in one step alone cannot be told from a machine's hiccup of that size, and of the first step the
+        # beginning is not recorded: two whole steps at least.
+        steps = tuple(sorted(draw.sample(list(numbers)[1:], draw.randint(2, job.steps // 2))))
     rank = draw.randrange(job.ranks)
     if kind != "slow_network":
         return Fault(kind, ranks=(rank,), steps=steps, magnitude=magnitude, style=style)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rankscope.primitives.laggards import laggards
 from rankscope.primitives.peers import excesses, medians
-from rankscope.primitives.recurrent import Pairs
+from rankscope.primitives.recurrent import Pairs, slowest_hosts, usually_slower
 
 STEP = 10_000_000.0
 
@@ -145,7 +145,7 @@ def hiccups(seed: int, late: dict[int, int], places: int = 3) -> tuple[np.ndarra
     hiccup = np.stack([(np.maximum(place[:, a], place[:, b]) - usual).max(axis=1) for a, b in two], axis=1)
     known = np.ones(shared.shape, dtype=np.bool_)
     return place.sum(axis=2).astype(np.int64), Pairs(
-        shared, most.astype(int), hiccup.astype(int), np.zeros_like(shared), known, two
+        shared, most.astype(int), hiccup.astype(int), np.zeros_like(shared), np.full(8, np.nan), known, two
     )
 
 
@@ -170,13 +170,17 @@ def test_what_recurs_is_found_among_hiccups_as_large() -> None:
     assert not any(found_in(*hiccups(seed, {})) for seed in range(100, 160))
 
 
-def hosts(excess: int, waited: int) -> Pairs:
-    """Of 8 hosts over 4 steps what recurs, 2 ms and a tenth of it; rank 5's is more; all wait for their devices."""
+def hosts(excess: int, waited: int, usual: int | None = None) -> Pairs:
+    """Of 8 hosts over 4 steps what recurs, 2 ms and a fortieth of it; rank 5's is more, and so is its usual step."""
     two = np.array([(a, b) for a in range(4) for b in range(a + 1, 4)])
     recurring = 2_000_000 + np.random.default_rng(3).normal(0, 50_000, (8, len(two))).astype(np.int64)
     recurring[5] += excess
     none = np.zeros_like(recurring)
-    return Pairs(recurring, none, none, none + waited, np.ones(none.shape, dtype=np.bool_), two)
+    steps = np.full(8, np.nan)
+    if usual is not None:
+        steps = 2_000_000 + np.random.default_rng(4).normal(0, 40_000, 8)
+        steps[5] = 2_000_000 + usual
+    return Pairs(recurring, none, none, none + waited, steps, np.ones(none.shape, dtype=np.bool_), two)
 
 
 def test_a_device_that_is_behind_by_chance_needs_a_host_that_is_slow() -> None:
@@ -196,6 +200,53 @@ def test_a_device_that_is_behind_by_chance_needs_a_host_that_is_slow() -> None:
     assert rows(hosts(800_000, waited=0)) == [5]
     # They wait for their devices in every step, and begin each anew.
     assert rows(hosts(0, waited=500_000)) == [5]
+    # What recurs does not tell, but its usual step is longer by more than chance: of one that is behind that will do.
+    assert rows(hosts(0, waited=0, usual=20_000)) == []
+    assert rows(hosts(0, waited=0, usual=200_000)) == [5]
+
+
+def test_a_slow_host_that_falls_behind_once() -> None:
+    """Hosts run ahead; the slow one loses a step's worth of time in one step of five, which others might by chance."""
+    value = chance(0, 8, 5)
+    value[5, 2] += 8_000_000
+    known, role = np.ones(value.shape, dtype=np.bool_), np.zeros(8, dtype=np.int64)
+    parts = {"own": value, "host": value - 6_000_000}
+
+    def rows(usual: int, own: np.ndarray = value) -> list[int]:  # type: ignore[type-arg]
+        host_pairs = hosts(0, waited=0, usual=usual)
+        return [each.row for each in laggards({**parts, "own": own}, known, known, role, STEP, host_pairs=host_pairs)]
+
+    assert rows(0) == []
+    assert rows(1_000_000) == [5]
+    # That costs nothing where its device never waits for it.
+    assert rows(1_000_000, chance(0, 8, 5)) == []
+
+
+def test_usually_slower_is_beside_the_own_program_and_chance_is_of_all() -> None:
+    # Two programs of four hosts each, one of which takes twice as long; rank 6 is a tenth slower than its like.
+    usual = np.array([100.0, 101, 99, 100, 200, 202, 221, 198]) * 1e4
+    role, out = np.repeat([0, 1], 4), np.arange(8) == 6
+    slower, times = usually_slower(usual, role, out, 6)
+    assert slower == 21e4
+    # Each of the others beside the median of its own: by hand.
+    apart = np.array([0, 1 / 100, -1 / 100, 0]) / np.sqrt(4 / 3)
+    apart = np.append(apart, np.array([200 / 200 - 1, 202 / 199 - 1, 198 / 201 - 1]) / np.sqrt(3 / 2))
+    assert times == pytest.approx(21 / 200 / (np.sqrt(np.mean(apart**2)) * np.sqrt(4 / 3)))
+    assert slowest_hosts(usual, role, np.zeros(8, dtype=np.bool_), 2) == [6, 1]
+    # Too few to know chance from.
+    assert np.isnan(usually_slower(usual[:3], role[:3], out[4:7], 2)).all()
+
+
+def test_more_work_in_one_step_is_no_hiccup() -> None:
+    """Four ranks, three steps: on a device what takes twenty times what differs otherwise has a reason."""
+    own = chance(1, 4, 3)
+    assert find(own) == []
+    own[2, 1] += 3_000_000
+    known, role = np.ones(own.shape, dtype=np.bool_), np.zeros(4, dtype=np.int64)
+    (late,) = laggards({"own": own, "compute": own}, known, known, role, STEP)
+    assert (late.row, late.part, late.late.tolist(), late.lasting) == (2, "compute", [False, True, False], False)
+    # Of a host that is a hiccup.
+    assert laggards({"own": own, "host": own}, known, known, role, STEP) == []
 
 
 def test_two_that_are_late_at_once_do_not_hide_each_other() -> None:

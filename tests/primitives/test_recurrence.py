@@ -60,6 +60,18 @@ def test_the_most_at_one_place_and_the_greatest_hiccup() -> None:
     assert (found[2, 3]["most_ns"], found[2, 3]["hiccup_ns"]) == (0, 11 - 10)  # nothing behind the last
 
 
+def test_the_usual_step_is_that_of_all_places_alike() -> None:
+    """The geometric mean over places of the medians over steps that do the same; pieces below 1 µs tell nothing."""
+    slow = [[(1, 2000), (2, 8000), (3, 10)], [(1, 2000), (2, 90_000), (3, 10)], [(1, 50_000), (2, 8000), (3, 20)]]
+    other = [(1, 2000), (3, 10)]
+    for steps in (slow, [slow[0], other, *slow[1:]]):
+        at, code, bounds = made(steps)
+        assert set(recurring(at, code, at, bounds)["usual_ns"]) == {2 * 4000}
+    # Of two steps no median tells a hiccup.
+    at, code, bounds = made([slow[0], other, slow[1]])
+    assert recurring(at, code, at, bounds)["usual_ns"].null_count() == 3
+
+
 def test_a_lost_piece_counts_with_the_next() -> None:
     one = [(1, 10), (2, 20), (3, 30), (1, 10), (2, 25)]
     lost = [(1, 11), (3, 52), (1, 10), (2, 20)]  # 2 and 3 in one

@@ -89,7 +89,7 @@ _TYPES: dict[str, pl.DataType] = {
     **dict.fromkeys(("cause", "evidence"), pl.String()),
     "last_share": pl.Float64(),
 }
-_WORK = ("work_ns", "pieces", "size")
+_WORK = ("ranged", "work_ns", "pieces", "size")
 _MAPPED = {
     "rank": pl.Int64, "window": pl.Int64, "match": pl.Int64, "previous": pl.Int64, "step": pl.Int64,
     "start_ns": pl.Int64, "end_ns": pl.Int64, "count": pl.Int64, "on_host": pl.Boolean, "work": pl.Int64,

@@ -30,6 +30,7 @@ WATCHED = {
 SHARED = "more_work"
 HALF = 0.5  # of a step: of one cut at its beginning there must be so much
 SHARED_BY = 3  # ranks that launch a piece of work, to tell its usual pace
+ALIKE = 0.5  # of the latest of a slice its other ranks are late by at least: they share one reason
 OUTSIDE = 0.5  # a slice of the mesh larger than this is no exception
 
 
@@ -75,7 +76,7 @@ class Standing:
 
         Args:
             own: as `own_times` gives them.
-            work: rank, step, work, pieces, work_ns, size: what each rank's steps launched.
+            work: rank, step, work, ranged, pieces, work_ns, size: what each rank's steps launched.
             again: rank, of_host, and what `recurring` gives: the own time that recurs in each two steps.
             role: which program each rank runs.
             on_host: the job computes on its hosts.
@@ -233,12 +234,17 @@ class Standing:
             value[row, column.reshape(-1)] = each[name].to_numpy()
             return value
 
+        usual = each.drop_nulls("usual_ns").group_by("rank").agg(pl.col("usual_ns").median())
+        by_rank: Float = np.full(self.ranks.size, np.nan)
+        by_rank[np.searchsorted(self.ranks, usual["rank"].to_numpy())] = usual["usual_ns"].to_numpy()
         waited = placed("waited_ns")
-        return Pairs(placed("recurring_ns"), placed("most_ns"), placed("hiccup_ns"), waited, known, pairs)
+        return Pairs(placed("recurring_ns"), placed("most_ns"), placed("hiccup_ns"), waited, by_rank, known, pairs)
 
     def _work(self, work: pl.DataFrame) -> dict[str, Int64]:
         """What each step launched: as work, at the pace that is usual for each piece, and how much longer it took."""
-        each = work.filter(pl.col("rank").is_in(self.ranks) & pl.col("step").is_in(self.steps))
+        each = work.filter(
+            pl.col("rank").is_in(self.ranks) & pl.col("step").is_in(self.steps) & (pl.col("ranged") == 1)
+        )
         unit = (
             each.group_by("work", "rank")
             .agg((pl.col("work_ns").sum() / pl.col("pieces").sum()).alias("unit_ns"))
@@ -258,7 +264,20 @@ class Standing:
         found = {name: np.zeros(self.known.shape, dtype=np.int64) for name in ("work", "pace")}
         found["work"][row, column] = sums["usual"].to_numpy()
         found["pace"][row, column] = (sums["work_ns"] - sums["usual"]).to_numpy()
+        lost = self.known.copy()
+        lost[row, column] = False
+        for value in found.values():
+            self._fill(value, lost)
         return found
+
+    def _fill(self, value: Int64, lost: Bool) -> None:
+        """Where a step's range was not recorded, what it launched is not known: as much as its peers, or as usual."""
+        told = np.where(self.known & ~lost, value, np.nan)
+        for row, column in np.argwhere(lost):
+            peers = told[self.role == self.role[row], column]
+            held = peers if np.isfinite(peers).any() else told[row]
+            if np.isfinite(held).any():
+                value[row, column] = round(float(np.nanmedian(held)))
 
     def saving(self, rows: Sequence[int], cause: str) -> int:
         """What a step would gain if these ranks took no longer than the slowest of the others, ns.
@@ -339,7 +358,8 @@ class Standing:
             if not 1 < len(here) < OUTSIDE * len(known) or not here <= left.keys():
                 continue
             causes = {left[rank].cause.cause for rank in here}
-            if len(causes) > 1:
+            by_how_much = [left[rank].excess_ns for rank in here]
+            if len(causes) > 1 or min(by_how_much) < ALIKE * max(by_how_much):
                 continue
             first = max((left[rank] for rank in here), key=lambda each: each.excess_ns)
             rows = np.searchsorted(self.ranks, sorted(here)).tolist()

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -34,13 +35,14 @@ from rankscope.primitives.peers import (
     centre_and_spread,
     excesses,
 )
-from rankscope.primitives.recurrent import Pairs, of_its_host, recurs
+from rankscope.primitives.recurrent import Pairs, of_its_host, recurs, slow_host, slowest_hosts
 
 LASTING = 5.0  # standard errors
 PASSING = 6.0  # times chance
 TWICE = 2  # steps at least, of what a host does: in a single one it is a hiccup, however long
 BY_CHANCE = 0.001  # cases expected among all ranks
 TAIL = 1.5  # measured hiccups of hosts fall off so
+TAIL_ON_DEVICE = 3.0  # a device's long kernels take 1.25 times their median at most (measured)
 LEAST = 0.01  # of a step: less is not worth a word
 FLOOR = {
     "compute": 0.001,
@@ -50,6 +52,7 @@ FLOOR = {
     "pace": 0.001,
 }  # of a step: chance is not taken for less
 FLOOR_HOST = 0.004
+ON_DEVICE = ("compute", "copies", "work", "pace")
 FEW = 8  # values of others: with fewer, chance is not known from them, and is taken for more
 FLOOR_FEW = 0.01  # of a step
 FLOOR_HOSTS = 0.03  # where the hosts compute
@@ -119,6 +122,8 @@ def _best(
         for order in (mean, ranked_steps[:, -1], ranked_steps[:, -min(2, filled.shape[1])]):
             ranked = [row for row in np.argsort(-order)[:CANDIDATES].tolist() if np.isfinite(filled[row]).any()]
             rows.update(dict.fromkeys(row for row in ranked if order[row] > 0))
+    if host_pairs is not None:
+        rows.update(dict.fromkeys(slowest_hosts(host_pairs.usual, role, without, CANDIDATES)))
     tested = [_test(parts, known, whole, role, without, step_ns, row, few, pairs, host_pairs) for row in rows]
     sure = [each for each in tested if each is not None]
     # Those of like weight together: a slow host has many.
@@ -154,12 +159,16 @@ def _test(
             FLOOR.get(name, FLOOR_HOST),
             few,
             1 if name in FLOOR else TWICE,
+            TAIL_ON_DEVICE if name in ON_DEVICE and few < FLOOR_HOSTS else TAIL,
         )
         if late.any():
             found.append(Laggard(row, name, late, lasting, own, score))
     for each in (pairs, host_pairs):
         if each is not None and (again := recurs(each, role, out, row, own, step_ns, few)) is not None:
-            found.append(again)
+            # What a host takes longer is lost only as far as its device waits for it.
+            found.append(again if each is pairs else replace(again, recurring_ns=0.0))
+    if host_pairs is not None and (slow := slow_host(host_pairs, role, out, row, own, step_ns)) is not None:
+        found.append(slow)
     if not found and (masked := _behind_another(parts[OWN], known, role, out, row, step_ns, few)) is not None:
         found.append(masked)
     if host_pairs is not None:
@@ -198,7 +207,15 @@ def _behind_another(
 
 
 def _stands_out(
-    mine: Float, others: Float, own: Float, whole: Bool, step_ns: float, floor: float, few: float, least_steps: int
+    mine: Float,
+    others: Float,
+    own: Float,
+    whole: Bool,
+    step_ns: float,
+    floor: float,
+    few: float,
+    least_steps: int,
+    tail: float,
 ) -> tuple[Bool, bool, float]:
     """In which steps, whether in all, and by how much."""
     seen = np.isfinite(mine)
@@ -227,15 +244,15 @@ def _stands_out(
     if count >= least_steps:
         least = float(mine[late].min())
         # How often chance alone would give any rank so many steps like these.
-        expected = others.shape[0] * math.comb(values.size, count) * _exceeds(pool, least, chance) ** count
+        expected = others.shape[0] * math.comb(values.size, count) * _exceeds(pool, least, chance, tail) ** count
         if expected < BY_CHANCE:
             return late, False, least / chance
     return np.zeros_like(seen), False, 0.0
 
 
-def _exceeds(pool: Float, value: float, chance: float) -> float:
+def _exceeds(pool: Float, value: float, chance: float, tail: float) -> float:
     """How likely chance exceeds a value: as often as it did, and beyond what it did falling off by a power law."""
     greatest = max(float(pool.max()) if pool.size else 0.0, chance)
     if value <= greatest:
         return float((pool >= value).sum() + 1) / (pool.size + 1)
-    return float((greatest / value) ** TAIL) / (pool.size + 1)
+    return float((greatest / value) ** tail) / (pool.size + 1)

@@ -2,7 +2,9 @@
 
 Hosts that run ahead of their devices are each as far behind as chance left them, and the one that is behind stays so:
 its device waits for launches step after step, though its host is no slower than the others'. So of a host that does not
-wait for its device in every step, and of one that is accused by what recurs alone, its own recurring time is asked.
+wait for its device in every step, and of one that is accused by what recurs alone, its own recurring time is asked,
+and how fast it usually goes beside its peers. A host that is slow beyond doubt is to blame for what it loses even if
+that is in one step of many.
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ OF_IDLE_AND_CHANCE = ((0.35, 1.5), (0.1, 4.5))  # so much of it, and so many tim
 FEW_STEPS = 3
 RECURS_FEW = 4  # ranks to learn chance from
 RECURS_FLOOR = 0.004  # of a step
+SLOW_HOST, SLOW_AND_BEHIND = 5.0, 2.5  # times chance, by a host's usual step: of any, and of one that is behind
+LEAST_OWN = 0.01  # of a step must be lost by a slow host
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,7 @@ class Pairs:
         most: of it, the most at one place of the program beyond what is usual there.
         hiccup: the same in either of the two steps.
         waited: what is not own time, in the step that has less of it.
+        usual: (ranks,) ns, own time of a step without the hiccups of single steps; nan where it is not known.
         known: where it is known.
         steps: (pairs, 2), which two.
     """
@@ -51,6 +56,7 @@ class Pairs:
     most: Int64
     hiccup: Int64
     waited: Int64
+    usual: Float
     known: Bool
     steps: Int64
 
@@ -106,6 +112,52 @@ def recurs(pairs: Pairs, role: Int64, out: Bool, row: int, own: Float, step_ns: 
     return _again(row, late, lasting, own, mean, mean / chance)
 
 
+def slow_host(pairs: Pairs, role: Int64, out: Bool, row: int, own: Float, step_ns: float) -> Laggard | None:
+    """Whether a rank's host usually takes longer than its peers' do, and the rank lost time to it, now or then.
+
+    A host that runs ahead hides what it loses until it falls behind; that may be in one step of many.
+    """
+    slower, times = usually_slower(pairs.usual, role, out, row)
+    seen = np.isfinite(own)
+    if not times > SLOW_HOST or slower < LEAST_PASSING * step_ns or own[seen].mean() < LEAST_OWN * step_ns:
+        return None
+    return Laggard(row, RECURRING, seen, True, own, times)
+
+
+def slowest_hosts(usual: Float, role: Int64, without: Bool, count: int) -> list[int]:
+    """The rows whose usual step exceeds that of the median of their program most, relative to it."""
+    found: list[tuple[float, int]] = []
+    for each in np.unique(role):
+        rows = np.flatnonzero((role == each) & ~without & np.isfinite(usual))
+        if rows.size > 1:
+            found += zip((usual[rows] / np.median(usual[rows])).tolist(), rows.tolist(), strict=True)
+    return [row for _, row in sorted(found, reverse=True)[:count]]
+
+
+def usually_slower(usual: Float, role: Int64, out: Bool, row: int) -> tuple[float, float]:
+    """By how much a rank's usual step is longer than its peers' median, ns, and how many times chance that is.
+
+    Chance is how ranks differ from their own peers, relative to these, those of other programs among them: what a
+    host takes for a step varies alike whichever stage it serves. nan where there are too few to tell.
+
+    Args:
+        usual: (ranks,) ns; nan where it is not known.
+        role: of each rank.
+        out: ranks that are no standard for others; ``row`` is one.
+        row: which.
+    """
+    known = np.isfinite(usual)
+    beside = excesses(np.where(known, usual, 0).astype(np.int64)[:, None], known[:, None], role, out)[:, 0]
+    standard = known & ~out
+    peers = np.bincount(role[standard], minlength=int(role.max()) + 1)[role] - standard
+    # A median of few varies by itself.
+    apart = beside / (usual - beside) / np.sqrt(1 + 1 / np.maximum(peers, 1))
+    rest = apart[standard & np.isfinite(apart)]
+    if rest.size < RECURS_FEW or not np.isfinite(apart[row]):
+        return np.nan, np.nan
+    return float(beside[row]), float(apart[row]) / max(float(np.sqrt(np.mean(rest**2))), RECURS_FLOOR)
+
+
 def of_its_host(
     late: Laggard, parts: Mapping[str, Int64], known: Bool, role: Int64, out: Bool, host_pairs: Pairs
 ) -> bool:
@@ -129,7 +181,9 @@ def of_its_host(
     if chance == 0:
         return slower > OF_HOST * min(idle, late.recurring_ns or idle)
     # The rank that is behind by chance has had the slower host of late: little of its idleness, or not by much.
-    return any(slower > max(part * idle, times * chance) for part, times in OF_IDLE_AND_CHANCE)
+    if any(slower > max(part * idle, times * chance) for part, times in OF_IDLE_AND_CHANCE):
+        return True
+    return late.lasting and usually_slower(host_pairs.usual, role, out, late.row)[1] > SLOW_AND_BEHIND
 
 
 def _again(row: int, late: Bool, lasting: bool, own: Float, mean: float, score: float) -> Laggard | None:

@@ -21,7 +21,7 @@ from rankscope.primitives.activity import computing_operators, data_loading, glo
 from rankscope.primitives.intervals import EMPTY, Int64, IntervalSet
 from rankscope.primitives.kernels import COMMUNICATION, COMPUTE
 from rankscope.primitives.nulls import values_and_known
-from rankscope.primitives.steps import host_steps, owners
+from rankscope.primitives.steps import Bool, host_steps, owners
 
 # Exclusive, in this precedence on a device; on a host without one, loading and operators come before communication.
 PARTS = ("compute", "copies", "communication", "data_loading", "allocation", "runtime", "operators", "nothing")
@@ -140,7 +140,8 @@ def step_work(tables: Mapping[str, pl.DataFrame], extra: str | None) -> pl.DataF
 
     A piece is a compute kernel with its launch grid, and the size the blocks of that; without a device a top-level
     operator with its inputs' shapes (or those of the first operator inside that has any), and the size those. `work`
-    is a number that is the same for the same piece on every rank. Work of no step counts for none.
+    is a number that is the same for the same piece on every rank. Work of no step counts for none; that of a step whose
+    range was lost, or is cut by an edge of the recording, has `ranged` 0: not all of it may be there.
     """
     device, annotations = tables["device_events"], tables["annotations"]
     steps = host_steps(annotations)
@@ -156,27 +157,50 @@ def step_work(tables: Mapping[str, pl.DataFrame], extra: str | None) -> pl.DataF
         steps["end_ns"].to_numpy(),
         *values_and_known(at),
     )
-    number = steps["step"].to_numpy() if steps.height else np.empty(0, dtype=np.int64)
-    owned = owner >= 0
+    number, owned = _numbers(steps, owner, *values_and_known(at))
     pieces = pl.DataFrame(
         {
-            "step": number[owner[owned]] if steps.height else np.empty(0, dtype=np.int64),
+            "step": number[owned],
+            "ranged": (owner >= 0)[owned].astype(np.int64),
             "name": done["name"].filter(pl.Series(owned)),
             "text": text.filter(pl.Series(owned)),
             "work_ns": (done["end_ns"] - done["start_ns"]).filter(pl.Series(owned)),
         }
     )
-    sums = pieces.group_by("step", "name", "text").agg(pl.len().cast(pl.Int64).alias("pieces"), pl.col("work_ns").sum())
+    sums = pieces.group_by("step", "ranged", "name", "text").agg(
+        pl.len().cast(pl.Int64).alias("pieces"), pl.col("work_ns").sum()
+    )
     # Numbers of their own, as hashes differ from process to process.
     labels = [_code(name, text) for name, text in sums.select("name", "text").iter_rows()]
     size = [_size(text, product=bool(device.height)) if text else 0 for text in sums["text"]]
     return sums.select(
         pl.col("step").cast(pl.Int64),
+        "ranged",
         pl.Series("work", labels, pl.Int64),
         "pieces",
         "work_ns",
         (pl.col("pieces") * pl.Series(size, dtype=pl.Int64)).alias("size"),
     )
+
+
+def _numbers(steps: pl.DataFrame, owner: Int64, at: Int64, known: Bool) -> tuple[Int64, Bool]:
+    """By event the number of its step, and whether it has one: outside all ranges the step between, before or after.
+
+    Args:
+        steps: as `host_steps` gives them.
+        owner: by event the range it lies in; −1 for none.
+        at: by event, when it was launched.
+        known: whether it was.
+    """
+    if not steps.height:
+        return np.zeros(owner.size, dtype=np.int64), np.zeros(owner.size, dtype=np.bool_)
+    start, number = steps["start_ns"].to_numpy(), steps["step"].to_numpy()
+    before = np.searchsorted(start, at, side="right") - 1
+    last = before == number.size - 1
+    skipped = number[np.minimum(before + 1, number.size - 1)] == number[before] + 2
+    guess = np.where(before < 0, number[0] - 1, number[before] + 1)
+    found = np.where(owner >= 0, number[owner], guess)
+    return found, (owner >= 0) | (known & ((before < 0) | last | skipped))
 
 
 def with_shapes(top: pl.DataFrame, operators: pl.DataFrame) -> pl.DataFrame:
