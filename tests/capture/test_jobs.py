@@ -19,7 +19,11 @@ from rankscope.rundir.names import parse_trace_name
 from .conftest import HAS_TRACE_ID, clean_environ, read_trace, steps_in, traces
 
 TIMEOUT_S = 300
-ASKS_FOR_A_GPU = ("CUDA driver version is insufficient", "'Stream' object has no attribute 'record_event'")
+ASKS_FOR_A_GPU = (
+    "CUDA driver version is insufficient",
+    "FSDP requires CUDA for streams",
+    "'Stream' object has no attribute 'record_event'",
+)
 """What FSDP2 of torch 2.4 to 2.6 says where there is none."""
 
 

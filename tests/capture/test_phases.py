@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rankscope.capture.experiments.phases import BACKWARD, FORWARD, OPTIMIZER, Phases
+from rankscope.capture.experiments.phases import BACKWARD, FORWARD, OPTIMIZER, PASSES, Phases
 
 
 class Counting:
@@ -38,7 +38,7 @@ def test_parts_that_follow_one_another():
     passed(
         phases, "|", f"+{FORWARD}", f"-{FORWARD}", f"+{BACKWARD}", f"-{BACKWARD}", f"+{OPTIMIZER}", f"-{OPTIMIZER}", "|"
     )
-    assert phases.take() == {"step": [15], FORWARD: [3], BACKWARD: [6], OPTIMIZER: [2]}
+    assert phases.take() == {"step": [15], FORWARD: [3], BACKWARD: [6], OPTIMIZER: [2], PASSES: [1]}
 
 
 def test_a_closure_within_the_optimizers_step_is_not_counted_twice():
@@ -47,4 +47,4 @@ def test_a_closure_within_the_optimizers_step_is_not_counted_twice():
     phases.on = True
     closure = (f"+{FORWARD}", f"-{FORWARD}", f"+{BACKWARD}", f"-{BACKWARD}")
     passed(phases, "|", f"+{OPTIMIZER}", *closure, *closure, f"-{OPTIMIZER}", "|")
-    assert phases.take() == {"step": [31], FORWARD: [6], BACKWARD: [12], OPTIMIZER: [11]}
+    assert phases.take() == {"step": [31], FORWARD: [6], BACKWARD: [12], OPTIMIZER: [11], PASSES: [2]}

@@ -372,3 +372,17 @@ def test_waiting_and_inert_steps_cost_next_to_nothing(tmp_path, monkeypatch):
     # torch's own costs 8 µs; measured here 0.1 µs. The bound leaves room for a loaded machine.
     assert per_step < 2e-6
     assert profiler_module._NEVER > 10**15
+
+
+def test_a_file_url_is_its_path_and_another_url_is_told_and_left(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    staged = Profiler((tmp_path / "my run").as_uri(), **SHORT, staging_dir="s3://bucket/stage")
+    with pytest.warns(CaptureWarning, match="no directory that a job can write to: traces are staged"), staged as prof:
+        train(prof, 8)
+    assert len(traces(tmp_path / "my run")) == 1
+    away = Profiler("s3://bucket/run", **SHORT)
+    with pytest.warns(CaptureWarning, match="'s3://bucket/run' is no directory that a job can write to"), away as prof:
+        train(prof, 8)
+    (made,) = tmp_path.glob("rankscope_run_*")
+    assert len(traces(made)) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["my run", made.name]

@@ -27,3 +27,15 @@ def test_lists_and_clears(tmp_path: Path, capfd: pytest.CaptureFixture[str], mon
     assert "1removed" in told(capfd, monkeypatch, "--clear")
     assert "0traces" in told(capfd, monkeypatch)
     assert file.exists()
+
+
+def test_a_relative_path_is_listed_whole(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "night" / "rank0.json", trace(small_step()))
+    monkeypatch.chdir(tmp_path)
+    for _ in "new", "cached":
+        run = open_run("night")
+        # The run itself is called as it was asked for.
+        assert [info.path for info in run.load().traces] == [str(Path("night") / "rank0.json")]
+    assert str(tmp_path / "night" / "rank0.json") in told(capfd, monkeypatch)

@@ -105,10 +105,26 @@ def test_two_ranks_of_one_run(runs: tuple[Path, Path], capfdbinary: Capture, mon
     assert status == 0
     assert "rank 0" in out
     assert "rank 1" in out
-    for wrong, said in (("0", "two ranks"), ("a,b", "no list of ranks"), ("0,9", "no trace of rank 9")):
+    for wrong, said in (
+        ("0", "two ranks"),
+        ("a,b", "no list of ranks"),
+        ("0,9", "no trace of rank 9"),
+        ("1,1", "rank 1 was named twice"),
+    ):
         status, _, err = called(capfdbinary, monkeypatch, "diff", runs[0], "--ranks", wrong, "--executor", "serial")
         assert status == 2
         assert said in err
+
+
+def test_a_rank_named_twice_is_looked_at_once(
+    runs: tuple[Path, Path], capfdbinary: Capture, monkeypatch: Patch
+) -> None:
+    told = [
+        called(capfdbinary, monkeypatch, "diff", *runs, "--ranks", ranks, "--executor", "serial", "-f", "json")
+        for ranks in ("0", "0,0")
+    ]
+    assert told[0] == told[1]
+    assert json.loads(told[0][1])["a"]["ranks"] == [0]
 
 
 def test_findings_with_evidence(tmp_path: Path, capfdbinary: Capture, monkeypatch: Patch) -> None:

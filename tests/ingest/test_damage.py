@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +175,37 @@ def test_the_metadata_before_the_events_is_damaged() -> None:
     assert beside == {"distributedInfo": {"rank": 3, "world_size": 4}}
     assert losses.metadata
     assert not losses.truncated
+
+
+@pytest.mark.parametrize("chunk_bytes", [300, 4 << 20])
+@pytest.mark.parametrize("between", ["", '"a": {"traceEvents": [1]}, ', '"traceEvents": null, "b": 2, '])
+def test_every_array_of_events_is_read(tmp_path: Path, between: str, chunk_bytes: int) -> None:
+    one, two, three = small_step(), small_step(100, 2, correlation=4), small_step(200, 3, correlation=8)
+    text = (
+        f'{{"before": 1, "traceEvents": {json.dumps(one)}, {between}"traceEvents": {json.dumps(two, indent=2)}, '
+        f'"traceEvents" : [], "traceEvents": {json.dumps(three)}, "traceName": "t"}}'
+    )
+    found = read_kineto(str(write(tmp_path / "t.json", text.encode(), None)), chunk_bytes=chunk_bytes)
+    plain = Counter((event["ph"], event.get("cat")) for event in [*one, *two, *three])
+    assert found.counts == plain
+    assert found.metadata["before"] == 1
+    assert found.metadata["traceName"] == "t"
+    assert found.losses == Losses()
+    assert found.odd["further arrays called traceEvents"] == 3
+
+
+def test_the_second_array_may_come_behind_null(tmp_path: Path) -> None:
+    text = f'{{"traceEvents": null, "a": 1, "traceEvents": {json.dumps(small_step())}}}'
+    found = read_kineto(str(write(tmp_path / "t.json", text.encode(), None)))
+    assert sum(found.counts.values()) == len(small_step())
+    assert found.metadata == {"a": 1}
+
+
+def test_a_second_array_that_breaks_off(tmp_path: Path) -> None:
+    text = f'{{"traceEvents": {json.dumps(small_step())}, "traceEvents": {json.dumps(small_step(100, 2))}'
+    found = read_kineto(str(write(tmp_path / "t.json", text[:-20].encode(), None)))
+    assert found.losses.truncated
+    assert sum(found.counts.values()) == 2 * len(small_step()) - 1
 
 
 def test_zeros_and_blanks_after_the_end() -> None:

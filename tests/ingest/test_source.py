@@ -13,6 +13,8 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -63,6 +65,8 @@ def zip_of(entries: dict[str, bytes]) -> bytes:
             archive.writestr(name, data)
     return out.getvalue()
 
+
+Packer = Callable[[dict[str, bytes]], bytes]
 
 PACKED = {
     "plain": TEXT,
@@ -158,12 +162,93 @@ def test_what_lies_behind_the_trace_in_an_archive_does_no_harm(tmp_path: Path, w
         assert read_kineto(str(file)).others == 0
 
 
-def test_a_member_that_fails_its_checksum_is_said(tmp_path: Path) -> None:
-    damaged = bytearray(pack(TEXT, "gz"))
-    damaged[-6] ^= 0xFF
-    found = read_kineto(str(write(tmp_path / "t.json.gz", bytes(damaged), None)))
+def other_checksum(data: bytes, at: int) -> bytes:
+    damaged = bytearray(data)
+    damaged[at] ^= 0xFF
+    return bytes(damaged)
+
+
+def zip_of_another_checksum(text: bytes) -> bytes:
+    packed = zip_of({"t.json": text})
+    # Behind its signature: 12 bytes of a local header, 14 of the directory's entry.
+    return other_checksum(other_checksum(packed, 14), packed.index(b"PK\x01\x02") + 16)
+
+
+WITH_CHECKSUM = zstandard.ZstdCompressor(write_checksum=True)
+# Long enough that it comes in several pieces, the last of them short.
+LONG = dumps(trace(MADE + [kernel(f"kernel {number}", 800 + number, 1) for number in range(20_000)], rank=0))
+
+
+@pytest.mark.parametrize("text", [TEXT, LONG], ids=["short", "long"])
+@pytest.mark.parametrize("kind", ["gz", "gz of many members", "gz in a tar", "tar.gz", "zip", "zst"])
+def test_what_fails_its_checksum_is_kept_and_said(tmp_path: Path, kind: str, text: bytes) -> None:
+    data = {
+        "gz": other_checksum(pack(text, "gz"), -6),
+        "gz of many members": other_checksum(members(text[:9000]), -6) + members(text[9000:]),
+        "gz in a tar": tar_of({"t.json.gz": other_checksum(pack(text, "gz"), -6)}, "w"),
+        "tar.gz": other_checksum(tar_of({"t.json": text}), -6),
+        "zip": zip_of_another_checksum(text),
+        "zst": other_checksum(WITH_CHECKSUM.compress(text), -1),
+    }[kind]
+    file = write(tmp_path / "rank0.json", data, None)
+    found = read_kineto(str(file))
+    assert found.counts == read_kineto(str(write(tmp_path / "whole.json", text, None))).counts
+    if kind != "tar.gz":  # nobody reads on behind the member
+        assert found.losses.checksum
+        assert not found.losses.truncated
+        (finding,) = [each for each in open_run(file, executor="serial").load().findings if "damaged" in each.id]
+        assert "fails its checksum" in finding.title
+
+
+def test_damage_in_the_midst_of_a_gzip_costs_what_follows(tmp_path: Path) -> None:
+    packed = pack(LONG, "gz")
+    at = len(packed) // 2
+    found = read_kineto(str(write(tmp_path / "rank0.json", packed[:at] + b"\xff" * 4096, None)))
     assert found.losses.truncated
-    assert "damaged" in (found.losses.reason or "")
+    before = zlib.decompressobj(wbits=31).decompress(packed[:at]).count(b'"ph"')
+    assert sum(found.counts.values()) > 0.8 * before > 0
+
+
+HEADERS = {
+    "nothing": (0, b""),
+    "a name": (8, b"t.json\0"),
+    "all": (4 | 8 | 16 | 2, b"\5\0extra" + b"t.json\0" + b"a comment\0" + b"\1\2"),
+    "an extra field of no bytes": (4, b"\0\0"),
+    "a long name": (8, b"n" * 300_000 + b"\0"),
+}
+
+
+@pytest.mark.parametrize("kind", HEADERS)
+def test_headers_of_gzip(tmp_path: Path, wanted: list[str], kind: str) -> None:
+    flags, more = HEADERS[kind]
+    packed = gzip.compress(TEXT)
+    data = packed[:3] + bytes([flags]) + packed[4:10] + more + packed[10:]
+    assert names(write(tmp_path / "t.json", members(b"") + data, None)) == wanted
+    for cut in range(len(members(b"")) + 1, len(data) - len(packed) + 30):
+        if cut < 2000:
+            with pytest.raises(NotATraceError):
+                read_kineto(str(write(tmp_path / "t.json", (members(b"") + data)[:cut], None)))
+
+
+MANIFEST = b'{\n "run_id": "20261122",\n "schema_version": 1,\n "versions": {"rankscope": "0.1.0"}\n}\n'
+PACKED_RUN = {"run.json": MANIFEST, "ranks/rank0.json": MANIFEST, "ranks/rank1.json": MANIFEST}
+MEASURED = {"overhead.json": b'{"schema": 1}', "jobs/1/settings.json": b"{}", "measured/rank0.json": b"{}"}
+
+
+@pytest.mark.parametrize("folder", ["", "./", "night/"])
+@pytest.mark.parametrize("packed", [tar_of, zip_of], ids=["tar.gz", "zip"])
+def test_a_packed_run_directory(tmp_path: Path, wanted: list[str], packed: Packer, folder: str) -> None:
+    entries = {**PACKED_RUN, **MEASURED, "rank0_iter1_2.trace.json": TEXT, "rank1_iter1_2.trace.json": TEXT}
+    file = write(tmp_path / "run.tar.gz", packed({folder + name: data for name, data in entries.items()}), None)
+    assert names(file) == wanted
+    (finding,) = [each for each in open_run(file, executor="serial").load().findings if "archive" in each.id]
+    assert "holds 1 file more" in finding.title
+    without = write(tmp_path / "run.tar.gz", packed({folder + name: data for name, data in PACKED_RUN.items()}), None)
+    with pytest.raises(NotATraceError, match="an archive of a run without its traces"):
+        read_kineto(str(without))
+    # What is called so and is a trace is read.
+    assert names(write(tmp_path / "run.tar.gz", packed({folder + "ranks/rank0.json": TEXT}), None)) == wanted
+    assert names(write(tmp_path / "run.tar.gz", packed({folder + "run.json": TEXT}), None)) == wanted
 
 
 # VmHWM and not ru_maxrss: that one starts with what the parent had when it forked.

@@ -33,6 +33,10 @@ def test_options_of_the_capture_are_taken_before_the_script(arguments, variables
 def test_the_run_directory_is_that_of_the_caller(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert take_options(["--run-dir", "here"])[0] == {"RANKSCOPE_RUN_DIR": str(tmp_path / "here")}
+    url = (tmp_path / "my run").as_uri()
+    assert take_options(["--run-dir", url])[0] == {"RANKSCOPE_RUN_DIR": str(tmp_path / "my run")}
+    with pytest.raises(ConfigError, match="no directory that a job can write to"):
+        take_options(["--run-dir", "s3://bucket/run"])
 
 
 @pytest.mark.parametrize(("arguments", "error"), [(["--wait", "many", "t.py"], ConfigError), (["--wait"], LaunchError)])

@@ -162,6 +162,15 @@ def test_where_the_launcher_cannot_bind_each_rank_does():
         ("45s", 45),
         ("01:30:00", 5400),
         ("1-02:00:00", 93_600),
+        # As sbatch(1) has them.
+        ("30:15", 1815),
+        ("90:00", 5400),
+        ("1:2:3", 3723),
+        ("1-2", 93_600),
+        ("0-12", 43_200),
+        ("1-00:00", 86_400),
+        ("1-2:30", 95_400),
+        ("1-0:0:1", 86_401),
     ],
 )
 def test_walltimes(text, found):
@@ -172,7 +181,15 @@ def test_walltimes_in_each_schedulers_way():
     assert "--time=1-02:00:00" in lines(script(walltime="26h"), "#SBATCH")
     assert "-l walltime=26:00:00" in lines(script(scheduler="pbs", walltime="26h"), "#PBS")
     assert "--time-limit=93600s" in lines(script(scheduler="flux", walltime="26h"), "#flux:")
-    for wrong in ("", "0", "1:2", "soon", "-5", "00:00:00", "٣"):
+    assert "--time=1-00:00:00" in lines(script(walltime="1-00:00"), "#SBATCH")
+    assert "--time=00:30:15" in lines(script(walltime="30:15"), "#SBATCH")
+    assert "-l walltime=36:00:00" in lines(script(scheduler="pbs", walltime="1-12"), "#PBS")
+    assert "-l walltime=00:30:15" in lines(script(scheduler="pbs", walltime="30:15"), "#PBS")
+    assert "--time-limit=90s" in lines(script(scheduler="flux", walltime="1:30"), "#flux:")
+    assert "-l walltime=00:30:00" in lines(script(scheduler="pbs", walltime="30m"), "#PBS")
+    with pytest.raises(ConfigError, match="seconds to PBS and minutes to others"):
+        script(scheduler="pbs", walltime="30")
+    for wrong in ("", "0", "1:", ":30", "1-", "1-2:3:4:5", "1:2:3:4", "UNLIMITED", "soon", "-5", "00:00:00", "٣"):
         with pytest.raises(ConfigError, match="no wall time"):
             seconds(wrong)
 

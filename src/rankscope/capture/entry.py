@@ -12,7 +12,9 @@ from rankscope.capture import process as facts
 from rankscope.capture.describe import ThisRank, write_run_manifest
 from rankscope.capture.notices import warn
 from rankscope.capture.way import choose_way
+from rankscope.errors import ConfigError
 from rankscope.rundir.config import CaptureConfig
+from rankscope.rundir.directory import directory_of
 from rankscope.rundir.names import ENDINGS
 from rankscope.rundir.ranks import parse_ranks
 
@@ -63,7 +65,7 @@ def enter(
     kinds = tuple(activities if activities is not None else facts.activities())
     way: dict[str, str] = {}
     if chosen:
-        config, compressor = _compression(config)
+        config, compressor = _compression(_staging(config))
         where, reason = choose_way(config, kinds)
         way = {"stop": where, "stop_reason": reason, "compressor": compressor}
     given = _mesh(mesh, dist_context)
@@ -85,6 +87,17 @@ def _mesh(mesh: object, dist_context: object) -> object:
     except Exception as error:
         warn(f"dist_context gives no mesh: {type(error).__name__}: {error}")
         return None
+
+
+def _staging(config: CaptureConfig) -> CaptureConfig:
+    """With the path of the staging directory, or without what is none."""
+    if config.staging_dir is None:
+        return config
+    try:
+        return replace(config, staging_dir=directory_of(config.staging_dir))
+    except ConfigError as error:
+        warn(f"{error.what}: traces are staged in $TMPDIR")
+        return replace(config, staging_dir=None)
 
 
 def _compression(config: CaptureConfig) -> tuple[CaptureConfig, str]:

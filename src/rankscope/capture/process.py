@@ -21,8 +21,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from rankscope.capture.notices import warn
 from rankscope.capture.surroundings import numa_node_of
-from rankscope.errors import LauncherError
+from rankscope.errors import ConfigError, LauncherError
+from rankscope.rundir.directory import directory_of
 from rankscope.rundir.launcher import Identity, identify
 from rankscope.rundir.metadata import ClockAnchor, Device, Mesh, ProcessGroup
 
@@ -146,6 +148,12 @@ def resolve_run_id(given: str | None, process: Process) -> tuple[str, str | None
 
 def resolve_run_dir(given: str | None, run_id: str, process: Process) -> str:
     """The run directory: given, else ``rankscope_run_<time>``, the same for all ranks."""
+    if given:
+        try:
+            given = directory_of(given)
+        except ConfigError as error:
+            warn(f"{error.what}: the traces go to a directory rankscope_run_<time>. {error.hint}")
+            given = None
     if given:
         return os.path.abspath(os.path.expanduser(given))  # noqa: PTH100, PTH111  # before any chdir of the job
     mine = f"rankscope_run_{time.strftime('%Y%m%d_%H%M%S')}"

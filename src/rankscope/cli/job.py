@@ -69,7 +69,7 @@ def write(
     cpus_per_rank: Annotated[int | None, typer.Option(min=1, help="Cores, or hardware threads, of each rank.")] = None,
     account: Annotated[str | None, typer.Option("--account", "-A", help="Project that pays.")] = None,
     queue: Annotated[str | None, typer.Option("--queue", "--partition", "-q", help="Queue or partition.")] = None,
-    walltime: Annotated[str, typer.Option("--walltime", "-t", help="01:30:00, 1-00:00:00, 90m or 2h.")] = "00:30:00",
+    walltime: Annotated[str, typer.Option("--walltime", "-t", help="01:30:00, 1-12:00, 90m or 2h.")] = "00:30:00",
     job_name: Annotated[str, typer.Option(help="The job's name.")] = "rankscope",
     filesystems: Annotated[str | None, typer.Option(help="PBS: file systems to wait for, home:eagle.")] = None,
     directive: Annotated[list[str] | None, typer.Option(help="A further line for the scheduler, --exclusive.")] = None,

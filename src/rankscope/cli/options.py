@@ -34,9 +34,10 @@ def own_options(analysis: Analysis, words: Sequence[str]) -> tuple[list[str], di
     Raises:
         ConfigError: an option that neither the command nor the analysis has, one without its value, or no source.
     """
-    kinds = {parameter.name: parameter.kind for parameter in analysis.parameters}
+    known = {parameter.name: parameter for parameter in analysis.parameters}
     sources: list[str] = []
     given: dict[str, Value] = {}
+    values: list[str] = []
     rest = iter(words)
     for word in rest:
         if not word.startswith("-"):
@@ -44,22 +45,25 @@ def own_options(analysis: Analysis, words: Sequence[str]) -> tuple[list[str], di
             continue
         option, told, value = word.partition("=")
         name = option.lstrip("-").replace("-", "_")
-        if not option.startswith("--") or name not in kinds:
-            own = ", ".join(f"--{each.replace('_', '-')}" for each in kinds) or "none"
+        if not option.startswith("--") or name not in known:
+            own = ", ".join(f"--{each.replace('_', '-')}" for each in known) or "none"
             raise ConfigError(
                 f"{analysis.name} has no option {option!r}",
                 hint=f"its own: {own}; those of all analyses: rankscope analyze --help",
             )
-        if kinds[name] == "flag" and not told:
+        if known[name].kind == "flag" and not told:
             given[name] = True
             continue
         taken = value if told else next(rest, None)
         if taken is None:
-            raise ConfigError(f"{option} wants a value", hint=f"rankscope analyses {analysis.name} says which")
+            raise ConfigError(f"{option} wants a value", hint=f"{known[name].usage}: {known[name].doc}")
         given[name] = taken
+        values.append(f"{option} {taken!r}" if not told else "")
     analysis.choose(given)
     if not sources:
-        raise ConfigError("there is no directory and no trace to read", hint="name one behind the analysis")
+        # A directory that was meant as one may have been taken for an option's value.
+        took = f"; {values[-1]} was read as an option and its value" if values and values[-1] else ""
+        raise ConfigError("there is no directory and no trace to read", hint=f"name one behind the analysis{took}")
     return sources, given
 
 

@@ -74,13 +74,18 @@ def diff_runs(a: Run | Source, b: Run | Source | None = None, *, ranks: Sequence
         ranks: with one run the two ranks to compare; with two runs those that are looked at, in both.
 
     Raises:
-        ConfigError: neither a second run nor two ranks were given, or a rank is not there.
+        ConfigError: neither a second run nor two different ranks were given, or a rank is not there.
         NoTracesError: there is nothing to read.
     """
     first = a if isinstance(a, Run) else open_run(a)
     if b is None:
         if ranks is None or len(ranks) != 2:
             raise ConfigError("one run alone is compared rank against rank", hint="name two ranks: --ranks 0,1")
+        if ranks[0] == ranks[1]:
+            raise ConfigError(
+                f"rank {ranks[0]} was named twice: a rank does not differ from itself",
+                hint="name two ranks: --ranks 0,1",
+            )
         _check(first, ranks)
         samples, findings = _samples(first), _findings(first)
         one, two = ranks
@@ -93,7 +98,7 @@ def diff_runs(a: Run | Source, b: Run | Source | None = None, *, ranks: Sequence
         _check(run, ranks or ())
     sides = [_samples(run) if ranks is None else _samples(run).of_ranks(ranks) for run in (first, second)]
     apart = _apart(_findings(first), _findings(second), with_ranks=True)
-    abouts = [{**run.about(), "ranks": sorted(ranks) if ranks else run.ranks} for run in (first, second)]
+    abouts = [{**run.about(), "ranks": sorted(set(ranks)) if ranks else run.ranks} for run in (first, second)]
     return Diff(abouts[0], abouts[1], compare(sides[0], sides[1]), *apart)
 
 

@@ -29,6 +29,7 @@ from rankscope.ingest.salvage import (
     trailing_byte,
 )
 from rankscope.ingest.typed import decode_typed, pieces
+from rankscope.ingest.unpack import ChecksumError
 
 # Small enough that what a chunk is decoded into stays in the processor's caches, large enough to be few.
 CHUNK_BYTES = 4 << 20
@@ -41,6 +42,9 @@ MAX_METADATA_BYTES = 64 << 20
 _KINETO_BOUNDARY = re.compile(rb'\}\s*,\s*(?=\{\s*"ph")')
 _BOUNDARY = re.compile(rb'\}\s*,\s*(?=\{\s*")')
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*(\[|null)')
+_OPENED = b'{"traceEvents":['
+# Keys called so deep inside the metadata are nobody's habit: after so many none is tried.
+_MAX_KEYS = 64
 _EXECUTION_TRACE = re.compile(rb'"nodes"\s*:\s*\[')
 # After so many chunks in a row that are not all of known categories the next ones are not tried either.
 _TRIES = 3
@@ -76,7 +80,9 @@ class EventStream:
         path: the file's name, for errors.
         chunk_bytes: how much is decoded at once.
 
-    Iterate once; then `metadata` (the top-level keys other than the events) and `losses` are complete.
+    Iterate once; then `metadata` (the top-level keys other than the events) and `losses` are complete. Files that were
+    put together by hand may have the key `traceEvents` more than once: all of its arrays are read, and `arrays` tells
+    how many they were.
 
     Raises:
         NotATraceError: while iterating, if the file is no JSON, or JSON without events.
@@ -88,6 +94,7 @@ class EventStream:
     metadata: dict[str, object] = field(default_factory=dict)
     losses: Losses = field(default_factory=Losses)
     bytes_read: int = 0
+    arrays: int = 0
     _buffer: bytes = b""
     _ended: bool = False
     _begun: bool = False
@@ -96,8 +103,14 @@ class EventStream:
 
     def __iter__(self) -> Iterator[Chunk]:
         """Yield the chunks in the file's order."""
-        if not self._open_array():
-            return
+        more = self._open_array()
+        while more:
+            self.arrays += 1
+            yield from self._array()
+            more = self._open_next_array()
+
+    def _array(self) -> Iterator[Chunk]:
+        """The chunks of one array, up to the bracket that closes it."""
         closed = False
         while not closed:
             self._fill(self.chunk_bytes)
@@ -111,7 +124,6 @@ class EventStream:
             while chunks:
                 # Nothing holds on to it while the next one is decoded.
                 yield chunks.pop(0)
-        self._read_tail()
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -122,6 +134,9 @@ class EventStream:
         while have < size:
             try:
                 data = self.read(size - have)
+            except ChecksumError as error:
+                self.losses.doubt(str(error))
+                data = b""
             except (EOFError, OSError, ValueError, ArithmeticError) as error:
                 # A compressed file that breaks off or is damaged inside: what came out so far is good.
                 self.losses.cut(str(error) or type(error).__name__)
@@ -162,23 +177,43 @@ class EventStream:
         found = self._find_events()
         if found is None:
             raise NotATraceError(self._why_no_trace(), path=self.path, hint=_WANTED)
-        self._buffer = self._buffer[found.end() :]
-        if found.group(1) == b"[":
-            return True
-        self._buffer = b"]" + self._buffer
+        return self._opened(found) or self._open_next_array()
+
+    def _open_next_array(self) -> bool:
+        """Read what stands behind an array of events: up to the next such array, or to the end."""
+        while not self._bare:
+            # What is broken here is no second array, but metadata that is lost.
+            found = self._find_events(_OPENED)
+            if found is None:
+                break
+            if self._opened(found):
+                return True
         self._read_tail()
         return False
 
-    def _find_events(self) -> re.Match[bytes] | None:
-        """Where the events begin: at the key whose text before it is the start of an object, the metadata."""
+    def _opened(self, found: re.Match[bytes]) -> bool:
+        """Go on behind the key of the events. False where there is no array, but null: then as behind one."""
+        is_array = found.group(1) == b"["
+        self._buffer = (b"" if is_array else b"]") + self._buffer[found.end() :]
+        return is_array
+
+    def _find_events(self, opened: bytes = b"") -> re.Match[bytes] | None:
+        """Where events begin: at the key whose text before it is the start of an object, the metadata.
+
+        Args:
+            opened: what stands before the text; if anything, a key is not taken on doubt.
+        """
         doubtful: re.Match[bytes] | None = None
-        searched = 0
+        searched = tries = 0
         while True:
             for match in _EVENTS_KEY.finditer(self._buffer, searched):
+                tries += 1
+                if tries > _MAX_KEYS:
+                    break
                 before = self._buffer[: match.start()]
-                head = decode_object(before + b'"traceEvents":[]}')
+                head = decode_object(opened + before + b'"traceEvents":[]}')
                 if head is not None:
-                    self.metadata = _without_events(head)
+                    self.metadata.update(_without_events(head))
                     return match
                 if doubtful is None and before.rstrip().endswith((b"{", b",")):
                     doubtful = match
@@ -187,6 +222,8 @@ class EventStream:
             # The key may straddle the end of the buffer.
             searched = max(0, len(self._buffer) - 64)
             self._fill(max(2 * len(self._buffer), self.chunk_bytes))
+        if opened:
+            return None
         if doubtful is not None:
             self._lose_metadata(self._buffer[: doubtful.start()])
         return doubtful
@@ -292,7 +329,7 @@ class EventStream:
         if not text:
             self.losses.cut("the file breaks off behind its events")
             return
-        whole = b'{"traceEvents":[]' + text
+        whole = _OPENED + b"]" + text
         found = decode_object(whole)
         if found is not None:
             self.metadata.update(_without_events(found))

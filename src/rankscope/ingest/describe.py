@@ -53,6 +53,7 @@ def describe(trace: KinetoTrace) -> TraceInfo:
         repaired=trace.losses.repaired,
         truncated=trace.losses.truncated,
         lost_metadata=trace.losses.metadata,
+        checksum=trace.losses.checksum,
         reason=trace.losses.reason,
         odd=dict(trace.odd),
         others=trace.others,

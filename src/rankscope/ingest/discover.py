@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rankscope.errors import NoTracesError
+from rankscope.ingest.companions import HEAD_BYTES, is_beside, is_manifest, is_rank_manifest_path, is_run_manifest
 from rankscope.ingest.manifests import why_none
 from rankscope.ingest.source import is_url
 from rankscope.ingest.symlinks import Symlinks
-from rankscope.rundir.names import RANKS_FOLDER
 
 TRACE_SUFFIXES = (".json", ".json.gz", ".json.zst", ".json.zstd", ".tar.gz", ".tgz", ".tar.zst", ".zip")
 SNAPSHOT_SUFFIXES = (".memory.pickle", "memory_snapshot.pickle")
@@ -23,19 +23,6 @@ SNAPSHOT_SUFFIXES = (".memory.pickle", "memory_snapshot.pickle")
 _SNAPSHOT = re.compile(r"\d{6}_step_\d+\.pickle|.+-TP-\d+-memory(-\w+)?\.pickle", re.IGNORECASE)
 # SGLang puts the traces of all ranks into one more file.
 _MERGED = re.compile(r"merged-(.+)\.trace\.json(\.gz)?")
-# Files that rankscope and its simulator put beside traces; JSON, but no traces.
-_BESIDE = re.compile(r"(run|truth|scaling)(\.\d+)?\.json$")
-# What `rankscope measure` leaves among them. A trace can be called `profiler.json`, too: these are looked at.
-_OF_MEASUREMENTS = re.compile(
-    r"(?:^|[/\\])(?:(?:overhead|buckets|binding|profiler|plan)\.json|measured[/\\]rank\d+\.json"
-    r"|jobs[/\\][^/\\]+[/\\]settings\.json)$"
-)
-
-_RUN_MANIFEST = re.compile(r"run(\.\d+)?\.json")
-_RANK_MANIFEST = re.compile(r"rank\d+(_restart\d+)?(\.\d+)?\.json")
-_RANKS_OF = re.compile(r"ranks\d+-\d+")
-_MANIFEST_PATH = re.compile(rf"/{RANKS_FOLDER}/(?:{_RANKS_OF.pattern}/)?{_RANK_MANIFEST.pattern}$")
-_HEAD_BYTES = 256
 
 _CHECK_URL = "check the URL and the access to it"
 
@@ -198,36 +185,23 @@ def _walk(directory: Path, found: Found, links: Symlinks, linked: list[Path]) ->
     for folder, folders, files in os.walk(directory, onerror=failed):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         linked += [path for name in folders if (path := Path(folder) / name).is_symlink()]
-        of_ranks = _is_ranks_folder(Path(folder))
         for name in files:
             path = Path(folder) / name
-            if _RUN_MANIFEST.fullmatch(name):
+            if is_run_manifest(name):
                 found.run_manifests.append(str(path))
-            elif of_ranks and _RANK_MANIFEST.fullmatch(name) and _is_manifest(path):
+            elif is_rank_manifest_path(path.as_posix()) and _is_manifest(path):
                 found.rank_manifests.append(str(path))
             elif _is_candidate(name) and links.meant(path):
                 yield str(path)
 
 
-def _is_ranks_folder(folder: Path) -> bool:
-    return folder.name == RANKS_FOLDER or (
-        folder.parent.name == RANKS_FOLDER and _RANKS_OF.fullmatch(folder.name) is not None
-    )
-
-
 def _is_manifest(path: Path) -> bool:
-    """Whether a file in a folder called `ranks` is what a rank says, and not a trace that somebody has put there."""
+    """Whether a file that is called as what a rank says of itself is that."""
     try:
         with path.open("rb") as file:
-            head = file.read(_HEAD_BYTES)
+            return is_manifest(file.read(HEAD_BYTES))
     except OSError:
         return False
-    return head.lstrip().startswith(b"{") and b'"run_id"' in head and b'"schemaVersion"' not in head
-
-
-def of_a_measurement(path: str) -> bool:
-    """Whether a file that is no trace is called as those of `rankscope measure`, so that nobody need be told."""
-    return _OF_MEASUREMENTS.search(path) is not None
 
 
 def _is_candidate(name: str) -> bool:
@@ -235,7 +209,7 @@ def _is_candidate(name: str) -> bool:
     if name.startswith("."):
         return False
     if lower.endswith(TRACE_SUFFIXES + SNAPSHOT_SUFFIXES):
-        return _BESIDE.fullmatch(lower) is None
+        return not is_beside(lower)
     return _SNAPSHOT.fullmatch(name) is not None
 
 
@@ -250,7 +224,7 @@ def _add_url(source: str, found: Found) -> None:
             names = [
                 name
                 for name in system.find(path)
-                if _is_candidate(name.rsplit("/", 1)[-1]) and not _MANIFEST_PATH.search(name)
+                if _is_candidate(name.rsplit("/", 1)[-1]) and not is_rank_manifest_path(name)
             ]
             found.named = False
         else:

@@ -135,6 +135,8 @@ def read_kineto(
     tables = {} if sink else {name: pl.concat([TABLES[name].empty(), *frames]) for name, frames in kept.items()}
     if stream.losses.retyped:
         builder.odd["events with a field of an unexpected type"] += stream.losses.retyped
+    if stream.arrays > 1:
+        builder.odd["further arrays called traceEvents"] += stream.arrays - 1
     return KinetoTrace(
         path=path,
         tables=tables,

@@ -122,6 +122,18 @@ def losses_of(infos: Sequence[TraceInfo]) -> list[Finding]:
                     "killed while it saved: rankscope.Profiler puts a file in place only when it is whole.",
                 )
             )
+        elif info.checksum:
+            findings.append(
+                Finding(
+                    id="trace-damaged",
+                    severity="warning",
+                    title=f"{info.path} fails its checksum: its {counted(read, 'event')} were read, and may not "
+                    "all be what was written",
+                    ranks=ranks,
+                    evidence=(Evidence("events read", read, "count"), Evidence("reason", info.reason or "unknown")),
+                    advice="Copy the file again.",
+                )
+            )
         oddities = {**info.odd, **({"pieces of invalid JSON that were mended": info.repaired} if info.repaired else {})}
         if oddities:
             findings.append(

@@ -51,6 +51,7 @@ class Losses:
         retyped: events with a field of a type that no producer writes; that field is null.
         truncated: the file ends before its events do.
         metadata: some of what stands beside the events could not be read.
+        checksum: all of it came out of its packing, but its checksum is that of something else.
         reason: what the decompressor or the parser said first.
     """
 
@@ -60,12 +61,18 @@ class Losses:
     retyped: int = 0
     truncated: bool = False
     metadata: bool = False
+    checksum: bool = False
     reason: str | None = None
 
     def lose(self, size: int, reason: str, events: int = 1) -> None:
         """Count events of so many bytes as lost."""
         self.events += events
         self.lost_bytes += size
+        self.reason = self.reason or reason
+
+    def doubt(self, reason: str) -> None:
+        """All of the file is there, but it is not what was packed."""
+        self.checksum = True
         self.reason = self.reason or reason
 
     def cut(self, reason: str) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 
 from rankscope.errors import NotATraceError, TraceError
 from rankscope.ingest.describe import describe
 from rankscope.ingest.kineto import read_kineto
 from rankscope.ingest.source import is_url
 from rankscope.store.cache import Cache, CachedTrace
+from rankscope.store.info import TraceInfo
 from rankscope.store.key import trace_key
 
 # Whether a file may be a memory snapshot is told by its name; what it is, by `read_snapshot`.
@@ -74,7 +77,7 @@ def ingest_trace(path: str, *, anew: bool = False) -> CachedTrace:
         with cache.writer(key, path) as writer:
             for name, rows in tables.items():
                 writer.write(name, rows)
-            return writer.commit(info)
+            return writer.commit(_of_anywhere(info))
     _keep_freed_memory()
     with cache.writer(key, path) as writer, _collector_off():
         trace = read_kineto(path, aside=writer.aside, sink=writer.write)
@@ -84,4 +87,9 @@ def ingest_trace(path: str, *, anew: bool = False) -> CachedTrace:
                 path=path,
                 hint="leave it out, or look at what wrote it",
             )
-        return writer.commit(describe(trace))
+        return writer.commit(_of_anywhere(describe(trace)))
+
+
+def _of_anywhere(info: TraceInfo) -> TraceInfo:
+    """With a path that another directory's process understands too: the cache is everybody's."""
+    return info if is_url(info.path) else replace(info, path=str(Path(info.path).absolute()))

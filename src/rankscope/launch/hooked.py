@@ -18,6 +18,7 @@ from typing import NoReturn
 
 from rankscope.errors import LaunchError, RankscopeError
 from rankscope.rundir.config import CaptureConfig, variable_of
+from rankscope.rundir.directory import directory_of
 
 HOOK_VARIABLE = "RANKSCOPE_HOOK"
 _FOLDER = Path(__file__).resolve().parents[1] / "capture" / "hook"
@@ -63,7 +64,7 @@ def take_options(arguments: Sequence[str], flags: Collection[str] = ()) -> tuple
         variable = variable_of(name)
         if variable in variables:
             # Before any change of directory in the job.
-            variables[variable] = str(Path(variables[variable]).expanduser().absolute())
+            variables[variable] = str(Path(directory_of(variables[variable])).expanduser().absolute())
     return variables, [*kept, *rest]
 
 

@@ -18,6 +18,7 @@ from types import FrameType
 
 from rankscope.errors import LaunchError
 from rankscope.launch.torchrun import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, command, refuse_to_nest
+from rankscope.rundir.directory import directory_of
 from rankscope.rundir.names import ENDINGS
 
 _TAIL_LINES = 40
@@ -194,10 +195,11 @@ def make_run_dir(wanted: str | os.PathLike[str] | None) -> Path:
 
     Raises:
         LaunchError: it cannot be made.
+        ConfigError: what was named is no directory.
     """
     try:
         if wanted is not None:
-            folder = Path(wanted).expanduser().absolute()
+            folder = Path(directory_of(wanted)).expanduser().absolute()
             folder.mkdir(parents=True, exist_ok=True)
             return folder
         base = Path.cwd() / f"rankscope_run_{time.strftime('%Y%m%d_%H%M%S')}"

@@ -21,6 +21,9 @@ from rankscope.measure.variants import compare_jobs, recommend
 _CONDITION = "step"
 _CONDITIONS = {_CONDITION: {"kind": "none"}}
 
+SAMPLING = Sampling(blocks=8, repeats=3, traced_steps=0, limit_s=120)
+"""What is measured where nothing else is asked for."""
+
 
 def measure_binding(
     target: Target,
@@ -30,7 +33,7 @@ def measure_binding(
     *,
     given: str | None = None,
     cores: int | None = None,
-    sampling: Sampling = Sampling(blocks=8, repeats=3, traced_steps=0),  # noqa: B008  # frozen
+    sampling: Sampling = SAMPLING,
     told: Told = silent,
     host: Host | None = None,
 ) -> Binding:

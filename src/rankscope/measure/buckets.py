@@ -65,12 +65,16 @@ class Factors:
         return found
 
 
+SAMPLING = Sampling(blocks=8, repeats=3, limit_s=120)
+"""What is measured where nothing else is asked for."""
+
+
 def measure_buckets(
     target: Target,
     out: Path,
     start: Start,
     factors: Factors = Factors(),  # frozen
-    sampling: Sampling = Sampling(blocks=8, repeats=3),  # noqa: B008  # frozen
+    sampling: Sampling = SAMPLING,
     told: Told = silent,
 ) -> Buckets:
     """Measure it, and write ``buckets.json`` and the jobs' folders into ``out``.

@@ -10,6 +10,7 @@ from typing import Any
 
 from rankscope.errors import LaunchError
 from rankscope.measure import formulas
+from rankscope.measure.closures import unequal_work
 from rankscope.measure.drift import from_job_to_job
 from rankscope.measure.experiment import Experiment, Job, Jobs, settings_of
 from rankscope.measure.files import save
@@ -112,6 +113,7 @@ def overhead_of(
         notes.append("one rank: there is nobody to synchronise with, and the difference is the wrapper's own work")
     if first.clock == "host":
         notes.append(THREADS_NOTE)
+    notes += unequal_work(outcomes, SYNC, NO_SYNC)
     notes += from_job_to_job({"": outcomes}, SYNC)
     drawn = replicates({SYNC: on, NO_SYNC: off}, sampling.seed)
     traced, why = (None, None) if not sampling.traced_steps else read_traced(outcomes[0].folder, out)

@@ -33,11 +33,15 @@ def conditions_of(switches: tuple[str, ...] = SWITCHES) -> dict[str, dict[str, A
     }
 
 
+SAMPLING = Sampling(blocks=10, block_steps=3, limit_s=600)
+"""What is measured where nothing else is asked for."""
+
+
 def measure_profiler(
     target: Target,
     out: Path,
     start: Start,
-    sampling: Sampling = Sampling(blocks=10, block_steps=3),  # noqa: B008  # frozen
+    sampling: Sampling = SAMPLING,
     told: Told = silent,
 ) -> ProfilerCost:
     """Measure it, and write ``profiler.json`` and the jobs' folders into ``out``.

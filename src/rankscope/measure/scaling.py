@@ -27,7 +27,7 @@ from rankscope.measure.results import Scaling, Size, Traced
 from rankscope.measure.sampling import Sampling, setting_of
 from rankscope.measure.statistics import Float, Series, replicates, share_of, widening
 from rankscope.rundir.measurement import RankMeasurement
-from rankscope.rundir.plurals import counted
+from rankscope.rundir.plurals import ranks_on
 
 PLAIN = "plain"
 BATCH = "{batch}"
@@ -81,6 +81,10 @@ class Study:
         return ([Start(plain=True)] if self.plain else []) + starts
 
 
+SAMPLING = Sampling(blocks=8, repeats=3, limit_s=120)
+"""Several jobs of each size, of fewer rounds: one job does not know by how much the next would differ from it."""
+
+
 def name_of(start: Start) -> str:
     """``plain``, else the number of ranks, and of hosts where these are several: ``8 on 2 nodes``."""
     if start.plain:
@@ -90,16 +94,14 @@ def name_of(start: Start) -> str:
 
 def _label(start: Start) -> str:
     """What people call it."""
-    if start.plain:
-        return PLAIN
-    return counted(start.ranks, "rank") + (f" on {counted(start.nodes, 'node')}" if start.nodes > 1 else "")
+    return PLAIN if start.plain else ranks_on(start.ranks, start.nodes)
 
 
 def measure_scaling(
     target: Target,
     out: Path,
     study: Study,
-    sampling: Sampling = Sampling(),  # noqa: B008  # frozen
+    sampling: Sampling = SAMPLING,
     told: Told = silent,
 ) -> Scaling:
     """Measure it, and write ``scaling.json`` and the jobs' folders into ``out``, after each job anew.

@@ -8,8 +8,9 @@ from functools import cached_property
 from pathlib import Path
 
 from rankscope.errors import NotATraceError, NoTracesError, RankscopeError, RunSelectionError
+from rankscope.ingest.companions import of_a_measurement
 from rankscope.ingest.contradictions import contradictions
-from rankscope.ingest.discover import Found, of_a_measurement
+from rankscope.ingest.discover import Found
 from rankscope.ingest.identify import assign_ranks, without_numbered_folders
 from rankscope.ingest.losses import doubled, losses_of, missing_ranks, not_followed, unreadable
 from rankscope.ingest.manifests import of_capture, read_manifests, window_gaps

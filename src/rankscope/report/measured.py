@@ -28,7 +28,7 @@ from rankscope.measure.results import (
     Traced,
 )
 from rankscope.results import Analysis, Column, Headline, Result
-from rankscope.rundir.plurals import counted, plural
+from rankscope.rundir.plurals import counted, plural, ranks_on
 
 PREFIX = "measured_"
 # The table whose rows stand in another one's file.
@@ -228,7 +228,7 @@ def _label(row: Any) -> str:
     if isinstance(row, Overhead):
         return counted(row.world_size, "rank")
     if isinstance(row, Size) and row.name != "plain":
-        return counted(row.ranks, "rank") + (f" on {counted(row.nodes, 'node')}" if row.nodes > 1 else "")
+        return ranks_on(row.ranks, row.nodes)
     return "plain process" if isinstance(row, Size) else str(row.name)
 
 

@@ -24,7 +24,7 @@ class CaptureConfig:
     """How this job is profiled. All counts are steps of the training loop."""
 
     save_dir: str | None = None
-    """The run directory. Without one, ``rankscope_run_<time>`` in the working directory."""
+    """The run directory, or its ``file:`` URL. Without one, ``rankscope_run_<time>`` in the working directory."""
     ranks: RanksLike = "all"
     """Which ranks to profile: ``all``, ``0, 2, 4``, ``0-3``, ``every:8``, ``node``, or any of them joined."""
     wait: int = 10

@@ -64,6 +64,9 @@ class Block:
     """Empty where no forward was seen; the same for the others."""
     backward_ns: tuple[int, ...] = ()
     optimizer_ns: tuple[int, ...] = ()
+    backward_passes: tuple[int, ...] = ()
+    """How often a step went backward: several times with gradient accumulation, and where the optimizer calls a closure
+    as often as it likes (LBFGS)."""
     stop_ns: int | None = None
     """How long a recording's stop took."""
     save_ns: int | None = None

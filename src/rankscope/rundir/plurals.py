@@ -15,6 +15,11 @@ def counted(count: int, noun: str, many: str | None = None) -> str:
     return f"{count:,} {plural(noun, count, many)}"
 
 
+def ranks_on(ranks: int, nodes: int) -> str:
+    """What people call a size of a job: ``4 ranks``, ``4 ranks on 2 nodes``."""
+    return counted(ranks, "rank") + (f" on {counted(nodes, 'node')}" if nodes > 1 else "")
+
+
 def listed(parts: Sequence[str]) -> str:
     """Parts of a sentence, the last behind an ``and``: ``a, b and c``."""
     return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))

@@ -12,7 +12,7 @@ class TraceInfo:
     """One trace file, without its events.
 
     Attributes:
-        path: the file, as it was given.
+        path: the file: absolute in the cache, as it was given in a run.
         rank: its rank; what says so is `rank_source` (`metadata`, `distributedInfo`, `name`, `folder`); None unknown.
         run_id: the run it belongs to, as far as it says.
         first_step: the first `ProfilerStep#` in it.
@@ -26,6 +26,7 @@ class TraceInfo:
         repaired: pieces that were mended before they could be read.
         truncated: whether it ends before its events do.
         lost_metadata: whether some of what stands beside the events could not be read.
+        checksum: whether its packing's checksum is that of something else.
         reason: what was wrong with it, first.
         odd: counts of oddities that were read all the same.
         others: further traces in the same archive, which were not read.
@@ -58,6 +59,7 @@ class TraceInfo:
     repaired: int = 0
     truncated: bool = False
     lost_metadata: bool = False
+    checksum: bool = False
     reason: str | None = None
     odd: Mapping[str, int] = field(default_factory=dict)
     others: int = 0

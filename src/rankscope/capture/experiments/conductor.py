@@ -24,7 +24,7 @@ from rankscope.capture import process as facts
 from rankscope.capture.experiments import conditions, wrapping
 from rankscope.capture.experiments.clocks import Clock, HostClock, clock_for, launch_latencies
 from rankscope.capture.experiments.modules import Model
-from rankscope.capture.experiments.phases import BACKWARD, FORWARD, OPTIMIZER, Phases
+from rankscope.capture.experiments.phases import BACKWARD, FORWARD, OPTIMIZER, PASSES, Phases
 from rankscope.capture.experiments.sources import own_sources
 from rankscope.capture.optimizers import Primary, watch_steps
 from rankscope.rundir.cpus import usable_cpus
@@ -253,6 +253,7 @@ class Conductor:
                 forward_ns=tuple(times.get(FORWARD, ())),
                 backward_ns=tuple(times.get(BACKWARD, ())),
                 optimizer_ns=tuple(times.get(OPTIMIZER, ())),
+                backward_passes=tuple(times.get(PASSES, ())),
                 **told,
             )
         )

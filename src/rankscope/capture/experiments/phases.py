@@ -18,6 +18,7 @@ from rankscope.capture.experiments.clocks import Clock
 from rankscope.capture.experiments.modules import first_size
 
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
+PASSES = "passes"
 
 
 class Phases:
@@ -53,7 +54,10 @@ class Phases:
             self._marks.append(("", True, self._clock.now()))
 
     def take(self) -> dict[str, list[int]]:
-        """Nanoseconds by step: ``step`` and each phase that was seen; the marks are gone then."""
+        """By step: nanoseconds as ``step`` and as each phase that was seen, and how often backward began as ``passes``.
+
+        The marks are gone then.
+        """
         marks, self._marks = self._marks, []
         times = self._clock.read([mark for _, _, mark in marks]) if marks else []
         steps: list[dict[str, int]] = []
@@ -67,6 +71,8 @@ class Phases:
                 steps.append({})
             elif begins:
                 opened[phase] = at
+                if phase == BACKWARD and steps:
+                    steps[-1][PASSES] = steps[-1].get(PASSES, 0) + 1
             elif phase in opened and steps:
                 took = at - opened.pop(phase)
                 steps[-1][phase] = steps[-1].get(phase, 0) + took
@@ -75,6 +81,8 @@ class Phases:
                     steps[-1][OPTIMIZER] = steps[-1].get(OPTIMIZER, 0) - took
         steps = steps[:-1]  # the one that began with the last boundary
         seen = [phase for phase in (FORWARD, BACKWARD, OPTIMIZER) if steps and all(phase in step for step in steps)]
+        if BACKWARD in seen:
+            seen.append(PASSES)
         return {name: [step[name] for step in steps] for name in ("step", *seen)}
 
     # -- how they are noticed -------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import typer
 from rankscope.cli.measure import options as o
 from rankscope.errors import ConfigError
 from rankscope.measure.affinities import COMPACT, LIST, NAMES, NUMA, SPREAD
-from rankscope.measure.binding import measure_binding
+from rankscope.measure.binding import SAMPLING, measure_binding
 
 
 def binding(
@@ -23,14 +23,14 @@ def binding(
     cores: Annotated[int | None, typer.Option(min=1, help="Cores of a rank. Default: all are shared out.")] = None,
     output: o.Output = None,
     nproc: o.Nproc = None,
-    blocks: o.Blocks = 8,
-    block_steps: o.BlockSteps = 5,
-    settle: o.Settle = 1,
-    warmup: o.Warmup = 8,
-    repeats: o.Repeats = 3,
-    seed: o.Seed = 0,
-    limit: o.Limit = 120,
-    timeout: o.Timeout = 3600,
+    blocks: o.Blocks = SAMPLING.blocks,
+    block_steps: o.BlockSteps = SAMPLING.block_steps,
+    settle: o.Settle = SAMPLING.settle_steps,
+    warmup: o.Warmup = SAMPLING.warmup_steps,
+    repeats: o.Repeats = SAMPLING.repeats,
+    seed: o.Seed = SAMPLING.seed,
+    limit: o.Limit = SAMPLING.limit_s,
+    timeout: o.Timeout = SAMPLING.timeout_s,
     launcher: o.Launcher = None,
     torchrun: o.Torchrun = "",
     oversubscribe: o.Oversubscribe = False,

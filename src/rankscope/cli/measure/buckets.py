@@ -8,7 +8,7 @@ import typer
 
 from rankscope.cli.measure import options as o
 from rankscope.errors import ConfigError
-from rankscope.measure.buckets import Factors, measure_buckets
+from rankscope.measure.buckets import SAMPLING, Factors, measure_buckets
 
 
 def buckets(
@@ -22,15 +22,15 @@ def buckets(
     switches: Annotated[bool, typer.Option(help="DDP: try gradient_as_bucket_view and static_graph, too.")] = True,
     output: o.Output = None,
     nproc: o.Nproc = None,
-    blocks: o.Blocks = 8,
-    block_steps: o.BlockSteps = 5,
-    settle: o.Settle = 1,
-    warmup: o.Warmup = 8,
-    repeats: o.Repeats = 3,
-    trace_steps: o.TraceSteps = 4,
-    seed: o.Seed = 0,
-    limit: o.Limit = 120,
-    timeout: o.Timeout = 3600,
+    blocks: o.Blocks = SAMPLING.blocks,
+    block_steps: o.BlockSteps = SAMPLING.block_steps,
+    settle: o.Settle = SAMPLING.settle_steps,
+    warmup: o.Warmup = SAMPLING.warmup_steps,
+    repeats: o.Repeats = SAMPLING.repeats,
+    trace_steps: o.TraceSteps = SAMPLING.traced_steps,
+    seed: o.Seed = SAMPLING.seed,
+    limit: o.Limit = SAMPLING.limit_s,
+    timeout: o.Timeout = SAMPLING.timeout_s,
     launcher: o.Launcher = None,
     torchrun: o.Torchrun = "",
     oversubscribe: o.Oversubscribe = False,

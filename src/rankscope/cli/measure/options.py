@@ -62,7 +62,7 @@ Warmup = Annotated[int, typer.Option(help="Steps of a job before its first block
 Repeats = Annotated[int, typer.Option(help="Jobs of each kind, interleaved.", min=1)]
 TraceSteps = Annotated[int, typer.Option(help="Steps to record behind the blocks; 0 for none.", min=0)]
 Seed = Annotated[int, typer.Option(help="Of the order of blocks and jobs, and of the intervals.", min=0)]
-Limit = Annotated[float, typer.Option(help="A job begins no new round of blocks after so many seconds.", min=1)]
+Limit = Annotated[float | None, typer.Option(help="A job begins no new round of blocks after so many seconds.", min=1)]
 Timeout = Annotated[float, typer.Option(help="A job that has not ended after so many seconds is ended.", min=1)]
 Launcher = Annotated[
     str | None,
@@ -153,7 +153,7 @@ def sampling_of(
     repeats: int,
     trace_steps: int,
     seed: int,
-    limit: float,
+    limit: float | None,
     timeout: float,
 ) -> Sampling:
     """What was chosen."""

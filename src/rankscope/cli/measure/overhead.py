@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from rankscope.cli.measure import options as o
-from rankscope.measure.overhead import measure_overhead
+from rankscope.measure.overhead import SHORT_JOBS, measure_overhead
 
 
 def overhead(
     words: o.Words,
     output: o.Output = None,
     nproc: o.Nproc = None,
-    blocks: o.Blocks = 5,
-    block_steps: o.BlockSteps = 5,
-    settle: o.Settle = 1,
-    warmup: o.Warmup = 8,
-    repeats: o.Repeats = 5,
-    trace_steps: o.TraceSteps = 4,
-    seed: o.Seed = 0,
-    limit: o.Limit = 300,
-    timeout: o.Timeout = 3600,
+    blocks: o.Blocks = SHORT_JOBS.blocks,
+    block_steps: o.BlockSteps = SHORT_JOBS.block_steps,
+    settle: o.Settle = SHORT_JOBS.settle_steps,
+    warmup: o.Warmup = SHORT_JOBS.warmup_steps,
+    repeats: o.Repeats = SHORT_JOBS.repeats,
+    trace_steps: o.TraceSteps = SHORT_JOBS.traced_steps,
+    seed: o.Seed = SHORT_JOBS.seed,
+    limit: o.Limit = SHORT_JOBS.limit_s,
+    timeout: o.Timeout = SHORT_JOBS.timeout_s,
     launcher: o.Launcher = None,
     torchrun: o.Torchrun = "",
     oversubscribe: o.Oversubscribe = False,

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from rankscope.cli.measure import options as o
-from rankscope.measure.profiler import measure_profiler
+from rankscope.measure.profiler import SAMPLING, measure_profiler
 
 
 def profiler(
     words: o.Words,
     output: o.Output = None,
     nproc: o.Nproc = None,
-    blocks: o.Blocks = 10,
-    block_steps: o.BlockSteps = 3,
-    settle: o.Settle = 1,
-    warmup: o.Warmup = 8,
-    repeats: o.Repeats = 1,
-    seed: o.Seed = 0,
-    limit: o.Limit = 600,
-    timeout: o.Timeout = 3600,
+    blocks: o.Blocks = SAMPLING.blocks,
+    block_steps: o.BlockSteps = SAMPLING.block_steps,
+    settle: o.Settle = SAMPLING.settle_steps,
+    warmup: o.Warmup = SAMPLING.warmup_steps,
+    repeats: o.Repeats = SAMPLING.repeats,
+    seed: o.Seed = SAMPLING.seed,
+    limit: o.Limit = SAMPLING.limit_s,
+    timeout: o.Timeout = SAMPLING.timeout_s,
     launcher: o.Launcher = None,
     torchrun: o.Torchrun = "",
     oversubscribe: o.Oversubscribe = False,

@@ -13,7 +13,7 @@ from rankscope.errors import ConfigError
 from rankscope.launch.devices import accelerators
 from rankscope.measure.formulas import STRONG, WEAK
 from rankscope.measure.jobs import WORKLOADS
-from rankscope.measure.scaling import BATCH, Study, measure_scaling
+from rankscope.measure.scaling import BATCH, SAMPLING, Study, measure_scaling
 from rankscope.report import curve
 from rankscope.rundir.cpus import usable_cpus
 
@@ -34,15 +34,15 @@ def scaling(
         Path | None, typer.Option(metavar="FILE", help="Draw the curve: .png, .svg or .pdf; needs the extra `plot`.")
     ] = None,
     output: o.Output = None,
-    blocks: o.Blocks = 8,
-    block_steps: o.BlockSteps = 5,
-    settle: o.Settle = 1,
-    warmup: o.Warmup = 8,
-    repeats: o.Repeats = 3,
-    trace_steps: o.TraceSteps = 4,
-    seed: o.Seed = 0,
-    limit: o.Limit = 120,
-    timeout: o.Timeout = 3600,
+    blocks: o.Blocks = SAMPLING.blocks,
+    block_steps: o.BlockSteps = SAMPLING.block_steps,
+    settle: o.Settle = SAMPLING.settle_steps,
+    warmup: o.Warmup = SAMPLING.warmup_steps,
+    repeats: o.Repeats = SAMPLING.repeats,
+    trace_steps: o.TraceSteps = SAMPLING.traced_steps,
+    seed: o.Seed = SAMPLING.seed,
+    limit: o.Limit = SAMPLING.limit_s,
+    timeout: o.Timeout = SAMPLING.timeout_s,
     launcher: o.Launcher = None,
     torchrun: o.Torchrun = "",
     oversubscribe: o.Oversubscribe = False,

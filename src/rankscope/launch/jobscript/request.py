@@ -20,6 +20,10 @@ _DEFAULT_LAUNCHER = {"slurm": "srun", "pbs": "mpiexec", "flux": "flux"}
 _MOST = 1_000_000
 CONTAINERS = ("apptainer", "singularity")
 """Whose options the script uses; another program has others."""
+# D-H, D-H:M, D-H:M:S; then M:S and H:M:S; then a number with a unit or without.
+_DAYS = re.compile(r"(\d{1,3})-(\d{1,4})(?::(\d{1,2}))?(?::(\d{1,2}))?", re.ASCII)
+_CLOCK = re.compile(r"(?:(\d{1,4}):)?(\d{1,6}):(\d{1,2})", re.ASCII)
+_NUMBER = re.compile(r"(\d{1,6})\s*(m|min|h|d|s)?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -162,7 +166,7 @@ class JobRequest:
         if not re.fullmatch(r"[A-Za-z0-9_.,=+-]+", bare) or bare.strip(".") == "":
             known = " ".join("{" + name + "}" for name in RUN_NAME_VARIABLES)
             raise ConfigError(f"{self.run_name!r} cannot name a run directory", hint=f"for example {RUN_NAME}: {known}")
-        seconds(self.walltime)
+        seconds(self.walltime, self.scheduler)
         _check_capture(self.capture, self.nodes * (self.ranks_per_node or 1))
 
 
@@ -171,21 +175,31 @@ def usual_launcher(machine: Machine, scheduler: str) -> str:
     return machine.launch_launcher or _DEFAULT_LAUNCHER[scheduler]
 
 
-def seconds(walltime: str) -> int:
-    """A wall time in seconds: ``HH:MM:SS``, ``D-HH:MM:SS``, ``90m``, ``2h``, ``1d``, or minutes.
+def seconds(walltime: str, scheduler: str = "slurm") -> int:
+    """A wall time in seconds, in any form that Slurm, PBS or Flux knows.
+
+    ``M:S``, ``H:M:S``, ``D-H``, ``D-H:M``, ``D-H:M:S``, ``45s``, ``90m``, ``2h``, ``1d``; a number alone is minutes, as
+    Slurm and Flux have it. To PBS it would be seconds, so there it needs its unit.
 
     Raises:
         ConfigError: it is none of these.
     """
     text = walltime.strip()
     found = 0
-    if match := re.fullmatch(r"(?:(\d{1,3})-)?(\d{1,4}):(\d{2}):(\d{2})", text, re.ASCII):
+    if match := _DAYS.fullmatch(text):
         days, hours, minutes, rest = (int(part or 0) for part in match.groups())
         found = ((days * 24 + hours) * 60 + minutes) * 60 + rest
-    elif match := re.fullmatch(r"(\d{1,6})\s*(m|min|h|d|s)?", text, re.ASCII):
+    elif match := _CLOCK.fullmatch(text):
+        hours, minutes, rest = (int(part or 0) for part in match.groups())
+        found = (hours * 60 + minutes) * 60 + rest
+    elif match := _NUMBER.fullmatch(text):
+        if match[2] is None and scheduler == "pbs":
+            raise ConfigError(
+                f"{walltime!r} is seconds to PBS and minutes to others", hint=f"write {text}m or {text}s, or 01:30:00"
+            )
         found = int(match[1]) * {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}[match[2] or "m"]
     if found <= 0:
-        raise ConfigError(f"{walltime!r} is no wall time", hint="01:30:00, 1-00:00:00, 90m or 2h")
+        raise ConfigError(f"{walltime!r} is no wall time", hint="01:30:00, 1-00:00:00, 1-12, 90m or 2h")
     return found
 
 

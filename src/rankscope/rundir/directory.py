@@ -1,0 +1,35 @@
+"""The directory that a text names: a path, or a ``file:`` URL. A job writes to nothing else."""
+
+from __future__ import annotations
+
+import os
+import re
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from rankscope.errors import ConfigError
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+
+
+def directory_of(named: str | os.PathLike[str]) -> str:
+    """The path of a directory that is named by its path or by a ``file:`` URL.
+
+    Raises:
+        ConfigError: a URL of something that is no directory of this host (``s3://…``, ``file://another-host/…``).
+    """
+    text = os.fspath(named)
+    found = _SCHEME.match(text)
+    if found is None:
+        return text
+    if found[1].lower() == "file":
+        parts = urlsplit(text)
+        if parts.netloc in ("", "localhost") and parts.path.strip("/"):
+            return url2pathname(parts.path)
+    elif not text.startswith("//", found.end() - 1):
+        return text  # a folder that is called `a:`
+    raise ConfigError(
+        f"{text!r} is no directory that a job can write to",
+        hint="name a directory on a file system that all hosts see, and copy the run when the job has ended: traces "
+        "behind URLs are read where they are",
+    )
