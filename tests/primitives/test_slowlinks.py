@@ -47,6 +47,16 @@ def test_a_lost_collective_does_not_hide_its_step() -> None:
     assert (found.group, found.steps, found.excess_ns) == ("b", (1, 2), 2 * 3 * 1_000_000)
 
 
+def test_a_step_of_which_little_was_recorded_tells_nothing() -> None:
+    """The last of eight collectives takes four times as long on all groups; on one, two steps have no other."""
+    one = collectives({each: [1_000_000, 1_010_000, 990_000, 1_000_000] for each in "abcd"})
+    rows = pl.concat(
+        [one.with_columns(pl.col("match") + 10_000 * n, pl.col("transfer_ns") * (4 if n == 7 else 1)) for n in range(8)]
+    )
+    cut = (pl.col("group") == "b") & pl.col("step").is_in([0, 3]) & (pl.col("match") < 70_000)
+    assert slow_links(rows.filter(~cut), STEP) == []
+
+
 def test_a_group_without_any_like_is_held_against_its_other_steps() -> None:
     (found,) = slow_links(collectives({"a": [1_000_000, 1_010_000, 3_000_000, 990_000, 1_005_000, 3_200_000]}), STEP)
     assert (found.steps, found.groups, found.excess_ns) == ((2, 5), 0, 4_195_000)

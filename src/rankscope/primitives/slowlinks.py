@@ -23,6 +23,7 @@ OWN_STEPS = 4  # steps at least, to be held against one another
 FEWEST = 3  # of them the usual ones
 FEW_GROUPS = 3  # of which chance is hardly known
 TWICE = 2  # steps at least, of one of few groups
+LEFT = 0.5  # of a step's transfers must be recorded, to tell what all take
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,11 @@ def slow_links(rows: pl.DataFrame, step_ns: float) -> list[SlowLink]:
         .agg(pl.col("group", "group_ranks", *KEY, "transfer_ns").first(), pl.col("step").max())
         .drop_nulls("step")
         .group_by("group", "group_ranks", *KEY, "step")
-        .agg(pl.col("transfer_ns").mean(), pl.len().alias("count"))
+        .agg(pl.col("transfer_ns").mean(), pl.len().alias("seen"))
         .with_columns(pl.struct("group", "group_ranks").rank("dense").alias("code"))
-        .with_columns(pl.col("count").mode().max().over("code", *KEY))
+        .with_columns(pl.col("seen").mode().max().over("code", *KEY).alias("count"))
+        # Of a step cut by the recording's edge a few are left: one slow place of the program would be its mean.
+        .filter(pl.col("seen") > LEFT * pl.col("count"))
         .with_columns((pl.col("transfer_ns") * pl.col("count")).round().cast(pl.Int64).alias("taken"))
     )
     if each.is_empty():
