@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rankscope.primitives import peers
 from rankscope.primitives.laggards import laggards
-from rankscope.primitives.peers import excesses, medians
+from rankscope.primitives.peers import Float, excesses, filled, medians
 from rankscope.primitives.recurrent import Pairs, slowest_hosts, usually_slower
 
 STEP = 10_000_000.0
@@ -50,6 +51,44 @@ def test_excess_is_that_over_the_median_of_the_others(ranks: int, steps: int, se
             else:
                 # The median of two is between them, to the nanosecond below.
                 assert abs(found[r, s] - (int(value[r, s]) - statistics.median(others))) <= 0.5
+
+
+def test_what_is_lost_is_as_with_the_peers_or_as_usual() -> None:
+    """As plain Python has it: the median of the program's other ranks in the step, else of the rank's other steps."""
+    draw = np.random.default_rng(3)
+    value, role = draw.integers(0, 1_000, (6, 3)), np.arange(6) % 2
+    known, lost = np.ones((6, 3), dtype=np.bool_), np.zeros((6, 3), dtype=np.bool_)
+    known[4, 0] = False
+    for rank, step in ((0, 0), (1, 1), (3, 1), (5, 1), (2, 2)):
+        lost[rank, step] = True
+    found = filled(value, known & ~lost, lost, role)
+    for rank, step in np.ndindex(6, 3):
+        if not lost[rank, step]:
+            assert found[rank, step] == value[rank, step]
+            continue
+        told = known & ~lost
+        alike = [int(value[o, step]) for o in range(6) if role[o] == role[rank] and told[o, step]]
+        own = [int(value[rank, each]) for each in range(3) if told[rank, each]]
+        assert found[rank, step] == round(statistics.median(alike or own))
+    everywhere = np.ones((6, 3), dtype=np.bool_)
+    np.testing.assert_array_equal(filled(value, ~everywhere, everywhere, role), value)
+
+
+def test_what_is_lost_on_many_ranks_takes_no_median_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1,024 ranks whose ranges were not recorded: by program and step at once, else it is quadratic in the ranks."""
+    asked = 0
+
+    def counted(values: Float) -> Float:
+        nonlocal asked
+        asked += 1
+        return medians(values)
+
+    monkeypatch.setattr(peers, "medians", counted)
+    lost = np.zeros((1_024, 4), dtype=np.bool_)
+    lost[1:] = True
+    value = np.where(lost, 0, 7)
+    assert (filled(value, ~lost, lost, np.zeros(1_024, dtype=np.int64)) == 7).all()
+    assert 0 < asked <= 2
 
 
 def test_medians_of_what_is_known() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import polars as pl
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankscope.primitives.recurrence import COLUMNS, NEIGHBOURS, Bounds, pieces, recurring
+from rankscope.primitives.recurrent import usual_of
 
 
 def made(steps: list[list[tuple[int, int]]]) -> tuple[np.ndarray, np.ndarray, Bounds]:  # type: ignore[type-arg]
@@ -66,10 +68,34 @@ def test_the_usual_step_is_that_of_all_places_alike() -> None:
     other = [(1, 2000), (3, 10)]
     for steps in (slow, [slow[0], other, *slow[1:]]):
         at, code, bounds = made(steps)
-        assert set(recurring(at, code, at, bounds)["usual_ns"]) == {2 * 4000}
+        assert set(recurring(at, code, at, bounds)["usual_ns"].drop_nulls()) == {2 * 4000}
     # Of two steps no median tells a hiccup.
     at, code, bounds = made([slow[0], other, slow[1]])
     assert recurring(at, code, at, bounds)["usual_ns"].null_count() == 3
+
+
+def test_a_lost_event_makes_no_host_slow_whose_steps_do_two_things_in_turn() -> None:
+    """Long and short steps in turn on all ranks: of the last one a piece of a short step was lost."""
+    short, long = [(1, 2_000), (2, 3_000), (3, 4_000)], [(1, 2_000), (2, 3_000), (3, 4_000), (4, 90_000)]
+    by_step = np.full((5, 6), np.nan)
+    for rank in range(5):
+        steps = [short, long] * 3
+        if rank == 4:
+            steps[0] = [short[0], short[2]]
+        at, code, bounds = made(steps)
+        for step, usual in recurring(at, code, at, bounds).select("step", "usual_ns").rows():
+            by_step[rank, step] = np.nan if usual is None else usual * (1 + rank / 1_000)
+    assert np.isnan(by_step[4, [0, 2, 4]]).all()  # of two steps no median tells
+    assert (by_step[0, 1] / by_step[0, 0]) > 2
+    found = usual_of(by_step, np.zeros(5, dtype=np.int64))
+    np.testing.assert_allclose(found / found[0], [1, 1.001, 1.002, 1.003, 1.004], rtol=1e-3)
+    # Whom nothing is known of is not known; another program is its own measure.
+    role = np.array([0, 0, 0, 1, 1])
+    by_step[2], by_step[3:] = np.nan, by_step[3:] * 10
+    found = usual_of(by_step, role)
+    assert np.isnan(found).tolist() == [False, False, True, False, False]
+    assert found[4] / found[3] == pytest.approx(1.004 / 1.003, abs=1e-3)
+    assert np.isnan(usual_of(np.full((2, 3), np.nan), role[:2])).all()
 
 
 def test_a_lost_piece_counts_with_the_next() -> None:

@@ -14,8 +14,8 @@ from rankscope.primitives.laggards import laggards
 from rankscope.primitives.mesh import Mesh
 from rankscope.primitives.owntime import OWN
 from rankscope.primitives.peers import OWN as WHOLE
-from rankscope.primitives.peers import Bool, Float, Laggard, excesses
-from rankscope.primitives.recurrent import Pairs
+from rankscope.primitives.peers import Bool, Float, Laggard, excesses, filled
+from rankscope.primitives.recurrent import Pairs, usual_of
 from rankscope.primitives.stretches import PARTS
 
 # What is looked at by itself: on a device what is regular, on the host the whole of it and the time without any record.
@@ -234,11 +234,20 @@ class Standing:
             value[row, column.reshape(-1)] = each[name].to_numpy()
             return value
 
-        usual = each.drop_nulls("usual_ns").group_by("rank").agg(pl.col("usual_ns").median())
-        by_rank: Float = np.full(self.ranks.size, np.nan)
-        by_rank[np.searchsorted(self.ranks, usual["rank"].to_numpy())] = usual["usual_ns"].to_numpy()
+        usual = each.drop_nulls("usual_ns")
+        by_step: Float = np.full((self.ranks.size, self.steps.size), np.nan)
+        mine = np.searchsorted(self.ranks, usual["rank"].to_numpy())
+        by_step[mine, np.searchsorted(self.steps, usual["step"].to_numpy())] = usual["usual_ns"].to_numpy()
         waited = placed("waited_ns")
-        return Pairs(placed("recurring_ns"), placed("most_ns"), placed("hiccup_ns"), waited, by_rank, known, pairs)
+        return Pairs(
+            placed("recurring_ns"),
+            placed("most_ns"),
+            placed("hiccup_ns"),
+            waited,
+            usual_of(by_step, self.role),
+            known,
+            pairs,
+        )
 
     def _work(self, work: pl.DataFrame) -> dict[str, Int64]:
         """What each step launched: as work, at the pace that is usual for each piece, and how much longer it took."""
@@ -266,18 +275,8 @@ class Standing:
         found["pace"][row, column] = (sums["work_ns"] - sums["usual"]).to_numpy()
         lost = self.known.copy()
         lost[row, column] = False
-        for value in found.values():
-            self._fill(value, lost)
-        return found
-
-    def _fill(self, value: Int64, lost: Bool) -> None:
-        """Where a step's range was not recorded, what it launched is not known: as much as its peers, or as usual."""
-        told = np.where(self.known & ~lost, value, np.nan)
-        for row, column in np.argwhere(lost):
-            peers = told[self.role == self.role[row], column]
-            held = peers if np.isfinite(peers).any() else told[row]
-            if np.isfinite(held).any():
-                value[row, column] = round(float(np.nanmedian(held)))
+        # Where a step's range was not recorded, what it launched is not known.
+        return {name: filled(value, self.known & ~lost, lost, self.role) for name, value in found.items()}
 
     def saving(self, rows: Sequence[int], cause: str) -> int:
         """What a step would gain if these ranks took no longer than the slowest of the others, ns.

@@ -85,6 +85,34 @@ def medians(values: Float) -> Float:
     return found
 
 
+def filled(value: Int64, told: Bool, lost: Bool, role: Int64) -> Int64:
+    """Values with what is lost taken to be the peers' median of the step, or what is usual of the rank itself.
+
+    Args:
+        value: (ranks, steps) ns.
+        told: where it was measured.
+        lost: where it is to be filled in; left as it is where neither the step nor the rank has a value.
+        role: of each rank.
+    """
+    held = np.where(told, value, np.nan)
+    found: Int64 = value.copy()
+    for each in np.unique(role[lost.any(axis=1)]):
+        rows = np.flatnonzero(role == each)
+        peers, own = _middle(held[rows]), _middle(held[rows].T)
+        instead = np.where(np.isfinite(peers), peers, own[:, None])
+        fills = lost[rows] & np.isfinite(instead)
+        found[rows] = np.where(fills, np.round(np.where(fills, instead, 0.0)).astype(np.int64), value[rows])
+    return found
+
+
+def _middle(values: Float) -> Float:
+    """Of each column the median of what is not nan; nan where there is nothing."""
+    found: Float = np.full(values.shape[1], np.nan)
+    some = np.isfinite(values).any(axis=0)
+    found[some] = medians(values[:, some])
+    return found
+
+
 def centre_and_spread(values: Float) -> tuple[float, float]:
     """Mean and standard deviation; of many values those of a normal distribution through their quartiles."""
     if values.size < MANY:

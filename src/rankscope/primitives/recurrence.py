@@ -135,8 +135,8 @@ def recurring(at: Int64, code: Int64, own: Int64, bounds: Bounds) -> pl.DataFram
     Returns:
         step, other (a later one), elapsed_ns and other_elapsed_ns (how long the two took), waited_ns (what is not own
         time, in the one that has less of it), recurring_ns, most_ns (of it, the most at one place beyond what that
-        place takes in the other steps), hiccup_ns (that of either step), usual_ns (what a step of the file usually
-        takes: `_usual_step`).
+        place takes in the other steps), hiccup_ns (that of either step), usual_ns (what a step that does what
+        the first does usually takes: `_usual_steps`).
     """
     first = np.searchsorted(at, bounds.begin, side="right")
     last = np.maximum(np.searchsorted(at, bounds.end, side="right"), first)
@@ -150,11 +150,11 @@ def recurring(at: Int64, code: Int64, own: Int64, bounds: Bounds) -> pl.DataFram
     ]
     taken = dict(zip(bounds.step.tolist(), (bounds.end - bounds.begin).tolist(), strict=True))
     waited = dict(zip(taken, (bounds.end - bounds.begin - bounds.end_own + bounds.begin_own).tolist(), strict=True))
-    usual, whole = _usual(cuts), _usual_step(cuts)
+    usual, whole = _usual(cuts), _usual_steps(cuts)
     rows = [
         (
             *(one[0], other[0], taken[one[0]], taken[other[0]], min(waited[one[0]], waited[other[0]])),
-            *(*_common(one, other, usual(one, other)), whole),
+            *(*_common(one, other, usual(one, other)), whole.get(one[0])),
         )
         for one, other in _pairs(cuts)
     ]
@@ -192,22 +192,25 @@ def _usual(cuts: list[_Cut]) -> Callable[[_Cut, _Cut], Int64]:
     return found
 
 
-def _usual_step(cuts: list[_Cut]) -> int | None:
+def _usual_steps(cuts: list[_Cut]) -> dict[int, int]:
     """The geometric mean over places of the median over steps, times the places: how fast a step goes, place by place.
 
     Whoever is slow is so at many places. Of a sum one place could be most, and of three steps two have a hiccup at the
-    same one in one of ten runs; here it weighs no more than any other. Of the steps that do the same as the most others
-    do; None where fewer than `USUAL` do.
+    same one in one of ten runs; here it weighs no more than any other. By step, of those that do the same as it does;
+    steps of which fewer than `USUAL` do the same have none.
     """
-    alike: dict[bytes, list[Int64]] = {}
-    for _, code, own in cuts:
-        alike.setdefault(code.tobytes(), []).append(own)
-    most = max(alike.values(), key=len, default=[])
-    if len(most) < USUAL:
-        return None
-    middle = np.median(np.stack(most), axis=0)
-    worth = middle[middle >= SHORT]
-    return round(float(np.exp(np.log(worth).mean())) * worth.size) if worth.size else None
+    alike: dict[bytes, list[_Cut]] = {}
+    for cut in cuts:
+        alike.setdefault(cut[1].tobytes(), []).append(cut)
+    found: dict[int, int] = {}
+    for same in alike.values():
+        if len(same) < USUAL:
+            continue
+        middle = np.median(np.stack([own for _, _, own in same]), axis=0)
+        worth = middle[middle >= SHORT]
+        if worth.size:
+            found.update(dict.fromkeys((cut[0] for cut in same), round(np.exp(np.log(worth).mean()) * worth.size)))
+    return found
 
 
 def _common(one: _Cut, other: _Cut, usual: Int64) -> tuple[int, int, int]:

@@ -124,6 +124,26 @@ def slow_host(pairs: Pairs, role: Int64, out: Bool, row: int, own: Float, step_n
     return Laggard(row, RECURRING, seen, True, own, times)
 
 
+def usual_of(by_step: Float, role: Int64) -> Float:
+    """What a step of each rank usually takes, ns, alike for all of a program; nan where it is not known.
+
+    Steps may do this or that in turn, and a lost event takes one out: on one rank more is known of the long steps, on
+    the next of the short ones. So each is taken as a ratio to the others' of the same step.
+
+    Args:
+        by_step: (ranks, steps) ns, what steps that do what this one does usually take; nan where it is not known.
+        role: of each rank.
+    """
+    found: Float = np.full(role.size, np.nan)
+    for each in np.unique(role):
+        rows = np.flatnonzero((role == each) & np.isfinite(by_step).any(axis=1))
+        held = by_step[rows][:, np.isfinite(by_step[rows]).any(axis=0)]
+        if held.size:
+            middle = medians(held)
+            found[rows] = medians((held / middle).T) * np.median(middle)
+    return found
+
+
 def slowest_hosts(usual: Float, role: Int64, without: Bool, count: int) -> list[int]:
     """The rows whose usual step exceeds that of the median of their program most, relative to it."""
     found: list[tuple[float, int]] = []
