@@ -22,8 +22,10 @@ import zstandard
 from tests.kineto import dumps, kernel, pack, small_step, trace, write
 
 from rankscope.errors import NotATraceError, TraceError
+from rankscope.ingest.discover import find_traces
 from rankscope.ingest.kineto import read_kineto
 from rankscope.pipeline import open_run
+from rankscope.rundir.directory import directory_of
 
 MADE = small_step() + [kernel(f"kernel {number}", 200 + number, 1) for number in range(500)]
 TEXT = dumps(trace(MADE, rank=0))
@@ -381,3 +383,18 @@ def test_no_file_and_no_permission(tmp_path: Path) -> None:
         read_kineto(str(tmp_path / "none.json"))
     with pytest.raises(TraceError, match="cannot be opened"):
         read_kineto(str(tmp_path))
+
+
+def test_file_urls_mean_what_they_mean_to_a_job(tmp_path: Path) -> None:
+    folder = tmp_path / "my run#2"
+    folder.mkdir()
+    write(folder / "rank0.json", TEXT)
+    quoted = f"{tmp_path}/my%20run%232"
+    for url in (f"file://{folder}", f"file://{quoted}", f"file:{quoted}", f"FILE://localhost{quoted}"):
+        assert Path(directory_of(url)) == folder
+        assert find_traces(url).traces == [str(folder / "rank0.json")]
+    assert find_traces(f"file://{quoted}/rank*.json").traces == [str(folder / "rank0.json")]
+    # A folder whose name looks quoted is found by the name that it has.
+    (tmp_path / "my%20run%232").mkdir()
+    write(tmp_path / "my%20run%232" / "rank1.json", TEXT)
+    assert find_traces(f"file://{quoted}").traces == [str(tmp_path / "my%20run%232" / "rank1.json")]

@@ -7,12 +7,15 @@ Archives are read as streams and nothing is unpacked to disk, so no path in them
 from __future__ import annotations
 
 import io
+import os
 import tarfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from itertools import islice
+from pathlib import Path
 from typing import BinaryIO, cast
+from urllib.request import url2pathname
 
 from rankscope.errors import NotATraceError, TraceError
 from rankscope.ingest.companions import HEAD_BYTES, begins_a_trace, is_companion
@@ -30,6 +33,7 @@ from rankscope.ingest.unpack import (
     Unzstd,
     bomb,
 )
+from rankscope.rundir.directory import path_of_file_url
 
 MAX_MEMBERS = 10_000
 
@@ -45,7 +49,16 @@ _SETTINGS_BYTES = 64 << 10
 
 def is_url(path: str) -> bool:
     """Whether a path names something that fsspec must fetch (``s3://…``)."""
-    return "://" in path and not path.startswith("file://")
+    return "://" in path and not path.lower().startswith("file://")
+
+
+def local_path(source: str) -> Path:
+    """The path that a source on this machine means: a path, or a ``file:`` URL (``rankscope run`` takes those, too)."""
+    path = path_of_file_url(source) or source.removeprefix("file://")
+    # What is called like a quoted name goes first: a shell's user writes names as they are.
+    if path != source and not os.path.lexists(path):
+        path = url2pathname(path)
+    return Path(path).expanduser()
 
 
 @contextmanager
