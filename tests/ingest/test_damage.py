@@ -353,3 +353,15 @@ def test_a_gzip_cut_anywhere(tmp_path: Path) -> None:
             continue
         assert found.losses.truncated
         assert sum(found.counts.values()) <= len(made)
+
+
+@pytest.mark.parametrize(
+    "between", ["}\n{", ', "a": {broken, ', ', "a": 1 2, '], ids=["two files in one", "damaged", "two"]
+)
+def test_events_behind_what_is_damaged_are_counted_as_lost(tmp_path: Path, between: str) -> None:
+    first, second = ([kernel(f"kernel {number}", 1, 1)] for number in range(2))
+    text = f'{{"traceEvents": {json.dumps(first)}{between}"traceEvents": {json.dumps(second)}}}'
+    found = read_kineto(str(write(tmp_path / "t.json", text.encode())))
+    assert sum(found.counts.values()) == 1
+    assert found.losses.events == 1
+    assert found.losses.lost_bytes > len(json.dumps(second))

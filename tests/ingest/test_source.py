@@ -22,8 +22,10 @@ import zstandard
 from tests.kineto import dumps, kernel, pack, small_step, trace, write
 
 from rankscope.errors import NotATraceError, TraceError
+from rankscope.ingest.discover import find_traces
 from rankscope.ingest.kineto import read_kineto
 from rankscope.pipeline import open_run
+from rankscope.rundir.directory import directory_of
 
 MADE = small_step() + [kernel(f"kernel {number}", 200 + number, 1) for number in range(500)]
 TEXT = dumps(trace(MADE, rank=0))
@@ -179,25 +181,71 @@ WITH_CHECKSUM = zstandard.ZstdCompressor(write_checksum=True)
 LONG = dumps(trace(MADE + [kernel(f"kernel {number}", 800 + number, 1) for number in range(20_000)], rank=0))
 
 
+KINDS_WITH_CHECKSUM = ["gz", "gz of many members", "gz in a tar", "tar.gz", "tar.gz of two", "tar.zst", "zip", "zst"]
+
+
 @pytest.mark.parametrize("text", [TEXT, LONG], ids=["short", "long"])
-@pytest.mark.parametrize("kind", ["gz", "gz of many members", "gz in a tar", "tar.gz", "zip", "zst"])
+@pytest.mark.parametrize("kind", KINDS_WITH_CHECKSUM)
 def test_what_fails_its_checksum_is_kept_and_said(tmp_path: Path, kind: str, text: bytes) -> None:
     data = {
         "gz": other_checksum(pack(text, "gz"), -6),
         "gz of many members": other_checksum(members(text[:9000]), -6) + members(text[9000:]),
         "gz in a tar": tar_of({"t.json.gz": other_checksum(pack(text, "gz"), -6)}, "w"),
         "tar.gz": other_checksum(tar_of({"t.json": text}), -6),
+        "tar.gz of two": other_checksum(tar_of({"run.json": MANIFEST, "t.json": text, "u.json": text}), -6),
+        "tar.zst": other_checksum(WITH_CHECKSUM.compress(tar_of({"t.json": text}, "w")), -1),
         "zip": zip_of_another_checksum(text),
         "zst": other_checksum(WITH_CHECKSUM.compress(text), -1),
     }[kind]
     file = write(tmp_path / "rank0.json", data, None)
     found = read_kineto(str(file))
     assert found.counts == read_kineto(str(write(tmp_path / "whole.json", text, None))).counts
-    if kind != "tar.gz":  # nobody reads on behind the member
-        assert found.losses.checksum
-        assert not found.losses.truncated
-        (finding,) = [each for each in open_run(file, executor="serial").load().findings if "damaged" in each.id]
-        assert "fails its checksum" in finding.title
+    assert found.losses.checksum
+    assert not found.losses.truncated
+    (finding,) = [each for each in open_run(file, executor="serial").load().findings if "damaged" in each.id]
+    assert "fails its checksum" in finding.title
+
+
+def test_the_checksum_of_a_file_that_is_looked_at_as_a_whole(tmp_path: Path) -> None:
+    text = dumps({"schemaVersion": 1, "traceEvents": [kernel("k", 1, 1)]})
+    assert len(text) < 512
+    file = write(tmp_path / "rank0.json", other_checksum(WITH_CHECKSUM.compress(text), -1), None)
+    assert read_kineto(str(file)).losses.checksum
+
+
+def test_a_zstandard_file_that_breaks_off_behind_its_last_block(tmp_path: Path) -> None:
+    text = LONG[:100_000]  # one block, and more than is asked for first
+    file = write(tmp_path / "rank0.json", WITH_CHECKSUM.compress(text)[:-4], None)
+    plain = write(tmp_path / "plain.json", text, None)
+    assert read_kineto(str(file)).json_bytes == read_kineto(str(plain)).json_bytes == len(text)
+
+
+def test_a_zip_whose_manifest_is_damaged(tmp_path: Path, wanted: list[str]) -> None:
+    packed = zip_of({"run.json": MANIFEST, "rank0.json": TEXT})
+    at = packed.index(b"run.json") + len(b"run.json")
+    # No block of deflate begins so.
+    file = write(tmp_path / "run.zip", packed[:at] + b"\xff" + packed[at + 1 :], None)
+    assert names(file) == wanted
+
+
+@pytest.mark.parametrize("packed", [tar_of, zip_of], ids=["tar.gz", "zip"])
+def test_what_is_no_trace_before_the_trace_in_an_archive(tmp_path: Path, wanted: list[str], packed: Packer) -> None:
+    before = {"failed.json": b"", "config.json": b'{"lr": 0.1}'}
+    file = write(tmp_path / "t.zip", packed({**before, "rank0.json": TEXT}), None)
+    assert names(file) == wanted
+    (finding,) = [each for each in open_run(file, executor="serial").load().findings if "archive" in each.id]
+    assert "holds 2 files more" in finding.title
+    for name, why in (("failed.json", "the file is empty"), ("config.json", "it has no `traceEvents`")):
+        with pytest.raises(NotATraceError, match=why):
+            read_kineto(str(write(tmp_path / "t.zip", packed({name: before[name]}), None)))
+
+
+def test_an_encrypted_zip(tmp_path: Path) -> None:
+    packed = bytearray(zip_of({"t.json": TEXT}))
+    for at in (6, packed.index(b"PK\x01\x02") + 8):
+        packed[at] |= 1
+    with pytest.raises(NotATraceError, match="encrypted"):
+        read_kineto(str(write(tmp_path / "t.zip", bytes(packed), None)))
 
 
 def test_damage_in_the_midst_of_a_gzip_costs_what_follows(tmp_path: Path) -> None:
@@ -335,3 +383,18 @@ def test_no_file_and_no_permission(tmp_path: Path) -> None:
         read_kineto(str(tmp_path / "none.json"))
     with pytest.raises(TraceError, match="cannot be opened"):
         read_kineto(str(tmp_path))
+
+
+def test_file_urls_mean_what_they_mean_to_a_job(tmp_path: Path) -> None:
+    folder = tmp_path / "my run#2"
+    folder.mkdir()
+    write(folder / "rank0.json", TEXT)
+    quoted = f"{tmp_path}/my%20run%232"
+    for url in (f"file://{folder}", f"file://{quoted}", f"file:{quoted}", f"FILE://localhost{quoted}"):
+        assert Path(directory_of(url)) == folder
+        assert find_traces(url).traces == [str(folder / "rank0.json")]
+    assert find_traces(f"file://{quoted}/rank*.json").traces == [str(folder / "rank0.json")]
+    # A folder whose name looks quoted is found by the name that it has.
+    (tmp_path / "my%20run%232").mkdir()
+    write(tmp_path / "my%20run%232" / "rank1.json", TEXT)
+    assert find_traces(f"file://{quoted}").traces == [str(tmp_path / "my%20run%232" / "rank1.json")]

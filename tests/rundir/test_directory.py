@@ -18,6 +18,8 @@ from rankscope.rundir.directory import directory_of
         ("file:///scratch/run", "/scratch/run"),
         ("FILE://localhost/scratch/my%20run", "/scratch/my run"),
         ("file:/scratch/run", "/scratch/run"),
+        ("file:///scratch/run#2?b", "/scratch/run#2?b"),
+        ("file:///scratch//run", "/scratch//run"),
         ("~/run", "~/run"),
         ("C:\\runs", "C:\\runs"),
         ("C:/runs", "C:/runs"),
@@ -29,7 +31,9 @@ def test_paths_and_file_urls(named: str | Path, path: str) -> None:
     assert directory_of(named) == path
 
 
-@pytest.mark.parametrize("named", ["s3://bucket/run", "gs://b", "https://host/x", "file://other/run", "file:///"])
+@pytest.mark.parametrize(
+    "named", ["s3://bucket/run", "gs://b", "https://host/x", "file://other/run", "file:///", "file:///a%00b"]
+)
 def test_what_is_no_directory_is_refused(named: str) -> None:
     with pytest.raises(ConfigError, match="no directory that a job can write to") as error:
         directory_of(named)

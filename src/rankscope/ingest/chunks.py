@@ -334,6 +334,8 @@ class EventStream:
         if found is not None:
             self.metadata.update(_without_events(found))
             return
+        if any(match[1] == b"[" for match in _EVENTS_KEY.finditer(text)):
+            self.losses.lose(len(text), "further events stand behind what is damaged, or behind the end of the trace")
         self._lose_metadata(whole)
 
     def _lose_metadata(self, text: bytes) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from rankscope.errors import NoTracesError
 from rankscope.ingest.companions import HEAD_BYTES, is_beside, is_manifest, is_rank_manifest_path, is_run_manifest
 from rankscope.ingest.manifests import why_none
-from rankscope.ingest.source import is_url
+from rankscope.ingest.source import is_url, local_path
 from rankscope.ingest.symlinks import Symlinks
 
 TRACE_SUFFIXES = (".json", ".json.gz", ".json.zst", ".json.zstd", ".tar.gz", ".tgz", ".tar.zst", ".zip")
@@ -86,7 +86,7 @@ def _add(source: str, found: Found, links: Symlinks) -> None:
     if is_url(source):
         _add_url(source, found)
         return
-    path = Path(source.removeprefix("file://")).expanduser()
+    path = local_path(source)
     try:
         is_folder, is_there = path.is_dir(), path.exists()
     except OSError as error:

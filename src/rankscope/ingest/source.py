@@ -7,12 +7,15 @@ Archives are read as streams and nothing is unpacked to disk, so no path in them
 from __future__ import annotations
 
 import io
+import os
 import tarfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from itertools import islice
+from pathlib import Path
 from typing import BinaryIO, cast
+from urllib.request import url2pathname
 
 from rankscope.errors import NotATraceError, TraceError
 from rankscope.ingest.companions import HEAD_BYTES, begins_a_trace, is_companion
@@ -30,19 +33,32 @@ from rankscope.ingest.unpack import (
     Unzstd,
     bomb,
 )
+from rankscope.rundir.directory import path_of_file_url
 
 MAX_MEMBERS = 10_000
 
 _ZIP = b"PK\x03\x04"
+_ENCRYPTED = 1  # of a zip member's flags
 # A zstandard file may begin with a frame to be skipped: pzstd writes one before each of its own.
 _SKIPPED = tuple(bytes([low]) + b"\x2a\x4d\x18" for low in range(0x50, 0x60))
 _OTHER_PACKINGS = {b"\xfd7zX": "xz", b"BZh": "bzip2", b"\x04\x22\x4d\x18": "lz4", b"7z\xbc\xaf": "7z", b"Rar!": "rar"}
 _PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+# A member of an archive that is shorter is looked at as a whole: it may be somebody's settings.
+_SETTINGS_BYTES = 64 << 10
 
 
 def is_url(path: str) -> bool:
     """Whether a path names something that fsspec must fetch (``s3://…``)."""
-    return "://" in path and not path.startswith("file://")
+    return "://" in path and not path.lower().startswith("file://")
+
+
+def local_path(source: str) -> Path:
+    """The path that a source on this machine means: a path, or a ``file:`` URL (``rankscope run`` takes those, too)."""
+    path = path_of_file_url(source) or source.removeprefix("file://")
+    # What is called like a quoted name goes first: a shell's user writes names as they are.
+    if path != source and not os.path.lexists(path):
+        path = url2pathname(path)
+    return Path(path).expanduser()
 
 
 @contextmanager
@@ -124,94 +140,160 @@ def _is_trace_name(name: str) -> bool:
 
 
 def _tar_member(reader: Reader, path: str, stack: ExitStack) -> Reader:
-    companions = False
+    seen = _Members(path)
+    file = _AsFile(reader)
     try:
-        archive = stack.enter_context(tarfile.open(fileobj=_AsFile(reader), mode="r|", bufsize=BLOCK_BYTES))  # noqa: SIM115 (the stack does)
+        archive = stack.enter_context(tarfile.open(fileobj=file, mode="r|", bufsize=BLOCK_BYTES))  # noqa: SIM115 (the stack does)
         members = iter(archive)
         for count, member in enumerate(members):
             if member.isreg() and _is_trace_name(member.name):
                 found = archive.extractfile(member)
-                trace = found and _unless_companion(cast("Reader", found), member.name)
+                trace = found and seen.trace(cast("Reader", found), member.name)
                 if trace:
                     names = (each.name if each.isreg() else "" for each in members)
-                    return Archived(_unpacked_member(trace, path), names)
-                companions = True
+                    return Archived(trace, names, seen.left, file)
             if count >= MAX_MEMBERS:
                 break
     except NotATraceError:
         raise
     except (tarfile.TarError, EOFError, ValueError, OSError) as error:
         raise TraceError(f"the archive cannot be read: {error}", path=path, hint="copy it again") from error
-    raise NotATraceError(_only_companions(companions), path=path)
+    return seen.instead()
 
 
 def _zip_member(raw: BinaryIO, path: str, stack: ExitStack) -> Reader:
+    seen = _Members(path)
     try:
         archive = stack.enter_context(zipfile.ZipFile(raw))
         members = [info for info in archive.infolist()[:MAX_MEMBERS] if _is_trace_name(info.filename)]
         for number, member in enumerate(members):
             if member.file_size > FREE_BYTES and member.file_size > MAX_RATIO * max(member.compress_size, 1):
                 raise bomb(path)
+            if member.flag_bits & _ENCRYPTED:
+                hint = "unpack it with its password, and name what comes out"
+                raise NotATraceError("the archive is encrypted", path=path, hint=hint)
             checksum = member.CRC
             # Where zipfile knows it, a member that fails it loses the last that was read. So it is verified here.
             del member.CRC
             opened = Checked(cast("Reader", stack.enter_context(archive.open(member))), checksum)
-            trace = _unless_companion(opened, member.filename)
+            trace = seen.trace(opened, member.filename)
             if trace:
-                return Archived(_unpacked_member(trace, path), (each.filename for each in members[number + 1 :]))
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError) as error:
+                return Archived(trace, (each.filename for each in members[number + 1 :]), seen.left)
+    except NotImplementedError as error:
+        hint = "unpack it, or pack it as zip does by default"
+        raise TraceError(f"the archive cannot be read: {error}", path=path, hint=hint) from error
+    except (zipfile.BadZipFile, RuntimeError, EOFError, OSError) as error:
         raise TraceError(f"the archive cannot be read: {error}", path=path, hint="copy it again") from error
-    raise NotATraceError(_only_companions(bool(members)), path=path)
+    return seen.instead()
 
 
-def _unless_companion(member: Reader, name: str) -> Reader | None:
-    """A member of an archive, unless it is what rankscope puts beside traces."""
-    if not is_companion(name):
-        return member
-    head = _read_full(member, HEAD_BYTES)
-    return Prefixed(head, member) if begins_a_trace(head) else None
+class _Members:
+    """The members of an archive that are called as traces are, one after another, up to the first that can be one.
+
+    Attributes:
+        left: how many were left behind that neither are a trace nor what rankscope puts beside traces.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._first: Reader | None = None
+        self._companions = False
+        self.left = 0
+
+    def trace(self, opened: Reader, name: str) -> Reader | None:
+        """A member, unless it is what rankscope puts beside traces, or is small and surely something else."""
+        member = _Member(opened)
+        head = _read_full(member, _SETTINGS_BYTES)
+        whole = Prefixed(head, member)
+        if is_companion(name) and not begins_a_trace(head[:HEAD_BYTES]):
+            self._companions = True
+            return None
+        if len(head) < _SETTINGS_BYTES and _surely_no_trace(head) and not member.failed:
+            self.left += 1
+            self._first = self._first or whole
+            return None
+        return _unpacked_member(whole, self._path)
+
+    def instead(self) -> Reader:
+        """Where no member is a trace: the first that was left behind, which tells best why it is none.
+
+        Raises:
+            NotATraceError: there was none.
+        """
+        if self._first is not None:
+            return self._first
+        what = "of a run without its traces" if self._companions else "without a .json in it"
+        raise NotATraceError(f"an archive {what}", path=self._path)
 
 
-def _only_companions(any_of_them: bool) -> str:
-    return "an archive of a run without its traces" if any_of_them else "an archive without a .json in it"
+def _surely_no_trace(text: bytes) -> bool:
+    """Whether the whole of a file is an object without events, or nothing."""
+    begin = text.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
+    return not begin or (begin == b"{" and b'"traceEvents"' not in text)
 
 
 class Archived:
-    """A trace that lies in an archive, where others may lie as well."""
+    """A trace that lies in an archive, where others may lie as well.
 
-    def __init__(self, trace: Reader, names: Iterator[str]) -> None:
-        self._names = names
+    Args:
+        trace: what it reads.
+        names: the members behind it.
+        left: how many before it are called as traces are and are none.
+        file: the whole of the archive, if its checksum lies behind all members.
+    """
+
+    def __init__(self, trace: Reader, names: Iterator[str], left: int = 0, file: Reader | None = None) -> None:
+        self._names, self._left, self._file = names, left, file
         self.read = trace.read
 
     def others(self) -> int:
         """How many files in the archive are called as traces are and were not read; to be asked when this one was."""
-        number = 0
+        number = self._left
         # What lies behind the trace may be damaged, or a bomb: none of it is wanted.
         with suppress(Exception):
             for name in islice(self._names, MAX_MEMBERS):
                 number += _is_trace_name(name) and not is_companion(name)
         return number
 
+    def doubt(self) -> str | None:
+        """What to say where the archive fails its checksum, which lies behind all of it; to be asked at the end."""
+        try:
+            while self._file is not None and self._file.read(BLOCK_BYTES):
+                pass
+        except ChecksumError as error:
+            return str(error)
+        except Exception:
+            return None  # as with what lies behind the trace: there is no checksum to be had
+        return None
+
 
 class _Member:
-    """A member of an archive. Whatever its format raises over damage becomes one kind of error."""
+    """A member of an archive. Whatever its format raises over damage becomes one kind of error, and stays.
+
+    Attributes:
+        failed: what it raised.
+    """
 
     def __init__(self, member: Reader) -> None:
         self._member = member
+        self.failed: Exception | None = None
 
     def read(self, size: int, /) -> bytes:
         """Up to so many bytes."""
+        if self.failed is not None:
+            raise self.failed
         try:
             return self._member.read(size)
-        except (NotATraceError, ChecksumError):
+        except (NotATraceError, ChecksumError) as error:
+            self.failed = error
             raise
         except Exception as error:
-            raise ValueError(f"the archive is damaged: {error}") from error
+            self.failed = ValueError(f"the archive is damaged: {error}")
+            raise self.failed from error
 
 
-def _unpacked_member(opened: Reader, path: str) -> Reader:
+def _unpacked_member(member: Reader, path: str) -> Reader:
     """A member may be gzipped itself; archives in archives are not opened."""
-    member = _Member(opened)
     start = _read_full(member, 4)
     whole = Prefixed(start, member)
     if start.startswith(_PICKLES):

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from rankscope.ingest.source import is_url
+from rankscope.ingest.source import is_url, local_path
 
 FOREIGN = "it belongs to somebody else than what it leads to"
 AROUND = "it leads to a folder around this one"
@@ -27,7 +27,7 @@ class Symlinks:
     """
 
     def __init__(self, sources: Iterable[str]) -> None:
-        folders = [Path(each.removeprefix("file://")).expanduser() for each in sources if not is_url(each)]
+        folders = [local_path(each) for each in sources if not is_url(each)]
         self._searched = [_real(folder) for folder in folders]
         self.left: list[tuple[str, str]] = []
         """Links that were left alone, and why."""

@@ -15,7 +15,7 @@ from isal import isal_zlib
 from rankscope.errors import NotATraceError
 
 BLOCK_BYTES = 1 << 20
-# What is damaged in its midst loses what one call would have given: so much of it.
+# What is damaged in its midst loses what one call would have given: so much of it. More than a block of zstandard.
 _PIECE_BYTES = 256 << 10
 # What is not unpacked yet is copied by each call: as much as fills some pieces.
 _PACKED_BYTES = 128 << 10
@@ -221,6 +221,8 @@ class Unzstd(_Bounded):
 
     def __init__(self, raw: Reader, path: str) -> None:
         super().__init__(path)
+        self._failed: ValueError | None = None
+        self._held = b""
         source = _EndApart(raw, self)
         self._stream = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW).stream_reader(
             cast("IO[bytes]", source), read_across_frames=True
@@ -234,12 +236,21 @@ class Unzstd(_Bounded):
             ChecksumError: its last frame's checksum is another.
             NotATraceError: it grows beyond bounds.
         """
+        if not self._held:
+            self._held = self._next()
+        data, self._held = self._held[:size], self._held[size:]
+        return data
+
+    def _next(self) -> bytes:
+        if self._failed is not None:
+            raise self._failed
         try:
-            data = self._stream.read1(min(size, _PIECE_BYTES))
+            # Where the file breaks off behind a block, what of it is not taken at once is never given.
+            data = self._stream.read1(_PIECE_BYTES)
         except zstandard.ZstdError as error:
-            if "checksum" in str(error):
-                raise _other_checksum() from error
-            raise ValueError(f"the compressed file is damaged: {error}") from error
+            damaged = ValueError(f"the compressed file is damaged: {error}")
+            self._failed = _other_checksum() if "checksum" in str(error) else damaged
+            raise self._failed from error
         if not data and not self.given and self.taken > _EMPTY_FRAME_BYTES:
             # A frame comes block by block, and not even its first is whole.
             raise ValueError("the compressed file breaks off")

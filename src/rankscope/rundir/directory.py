@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import os
 import re
-from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from rankscope.errors import ConfigError
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+# No query and no fragment: people who write `file:///scratch/run#2` have a directory `run#2`.
+_FILE = re.compile(r"file:(?://(?:localhost)?(?=/)|(?!//))(/.*)", re.IGNORECASE | re.DOTALL)
+
+
+def path_of_file_url(text: str) -> str | None:
+    """The path in a ``file:`` URL of this host, as it is written there; None if the text is none."""
+    found = _FILE.fullmatch(text)
+    return None if found is None else found[1]
 
 
 def directory_of(named: str | os.PathLike[str]) -> str:
@@ -23,9 +30,9 @@ def directory_of(named: str | os.PathLike[str]) -> str:
     if found is None:
         return text
     if found[1].lower() == "file":
-        parts = urlsplit(text)
-        if parts.netloc in ("", "localhost") and parts.path.strip("/"):
-            return url2pathname(parts.path)
+        path = url2pathname(path_of_file_url(text) or "")
+        if path.strip("/") and "\0" not in path:
+            return path
     elif not text.startswith("//", found.end() - 1):
         return text  # a folder that is called `a:`
     raise ConfigError(
