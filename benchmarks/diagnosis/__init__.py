@@ -34,8 +34,8 @@ def main(arguments: Sequence[str] | None = ()) -> None:
     """Run the parts that are asked for; ``None``: those of the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.diagnosis", description=__doc__)
     parser.add_argument("parts", nargs="*", default=[], choices=["simulated", "perturbed", "jobs", []])
-    parser.add_argument("--seeds", default="3000:3200", help="simulated: from:to")
-    parser.add_argument("--clean", default="3000:3190", help="simulated: seeds run without their faults")
+    parser.add_argument("--seeds", default="4000:4200", help="simulated: from:to")
+    parser.add_argument("--clean", default="4000:4120", help="simulated: seeds run without their faults")
     parser.add_argument("--launches", type=int, default=6, help="jobs: how many torchrun launches")
     parser.add_argument(
         "--traces", default=os.environ.get(TRACES, ""), help=f"perturbed: where the real sets are ({TRACES})"
