@@ -116,9 +116,11 @@ def read_kineto(
         for chunk in stream:
             builder.add(chunk)
             del chunk  # else it would be held while the next one is decoded
-        others = reader.others() if isinstance(reader, Archived) else 0
-        if isinstance(reader, Archived) and (doubt := reader.doubt()):
-            stream.losses.doubt(doubt)
+        others = 0
+        if isinstance(reader, Archived):
+            others = reader.others()
+            if doubt := reader.doubt():
+                stream.losses.doubt(doubt)
     if builder.counts and not any(phase for phase, _ in builder.counts):
         raise NotATraceError(
             "JSON, but no trace: an array of something else than events (none has a `ph`)",

@@ -82,12 +82,27 @@ class Checked:
 
 
 class _Bounded:
-    """Counts what goes in and comes out, and stops at what no trace can be."""
+    """Counts what goes in and comes out, and stops at what no trace can be. What failed once fails again."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self.taken = 0
         self.given = 0
+        self._failed: ValueError | None = None
+
+    def _next(self, size: int) -> bytes:
+        """Up to so many bytes, as the format has them."""
+        raise NotImplementedError
+
+    def _some(self, size: int) -> bytes:
+        """The next bytes, or what was wrong when they were last asked for: a look at a file's head may have met it."""
+        if self._failed is not None:
+            raise self._failed
+        try:
+            return self._next(size)
+        except ValueError as error:
+            self._failed = error
+            raise
 
     def count(self, given: int) -> None:
         self.given += given
@@ -105,7 +120,6 @@ class Gunzip(_Bounded):
         self._inflate: isal_zlib.Decompress | None = None
         self._crc = self._size = 0
         self._ended = self._other = False
-        self._failed: ValueError | None = None
 
     def read(self, size: int, /) -> bytes:
         """Up to so many bytes.
@@ -116,15 +130,9 @@ class Gunzip(_Bounded):
             ChecksumError: all of it is read, and a member's checksum is another.
             NotATraceError: it grows beyond bounds.
         """
-        if self._failed is not None:
-            raise self._failed
-        try:
-            return self._some(min(size, _PIECE_BYTES))
-        except ValueError as error:
-            self._failed = error
-            raise
+        return self._some(min(size, _PIECE_BYTES))
 
-    def _some(self, size: int) -> bytes:
+    def _next(self, size: int) -> bytes:
         while not self._ended:
             if self._inflate is None:
                 self._begin_member()
@@ -221,7 +229,6 @@ class Unzstd(_Bounded):
 
     def __init__(self, raw: Reader, path: str) -> None:
         super().__init__(path)
-        self._failed: ValueError | None = None
         self._held = b""
         source = _EndApart(raw, self)
         self._stream = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW).stream_reader(
@@ -237,20 +244,18 @@ class Unzstd(_Bounded):
             NotATraceError: it grows beyond bounds.
         """
         if not self._held:
-            self._held = self._next()
+            # Where the file breaks off behind a block, what of it is not taken at once is never given.
+            self._held = self._some(_PIECE_BYTES)
         data, self._held = self._held[:size], self._held[size:]
         return data
 
-    def _next(self) -> bytes:
-        if self._failed is not None:
-            raise self._failed
+    def _next(self, size: int) -> bytes:
         try:
-            # Where the file breaks off behind a block, what of it is not taken at once is never given.
-            data = self._stream.read1(_PIECE_BYTES)
+            data = self._stream.read1(size)
         except zstandard.ZstdError as error:
-            damaged = ValueError(f"the compressed file is damaged: {error}")
-            self._failed = _other_checksum() if "checksum" in str(error) else damaged
-            raise self._failed from error
+            if "checksum" in str(error):
+                raise _other_checksum() from error
+            raise ValueError(f"the compressed file is damaged: {error}") from error
         if not data and not self.given and self.taken > _EMPTY_FRAME_BYTES:
             # A frame comes block by block, and not even its first is whole.
             raise ValueError("the compressed file breaks off")

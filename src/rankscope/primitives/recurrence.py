@@ -150,7 +150,8 @@ def recurring(at: Int64, code: Int64, own: Int64, bounds: Bounds) -> pl.DataFram
     ]
     taken = dict(zip(bounds.step.tolist(), (bounds.end - bounds.begin).tolist(), strict=True))
     waited = dict(zip(taken, (bounds.end - bounds.begin - bounds.end_own + bounds.begin_own).tolist(), strict=True))
-    usual, whole = _usual(cuts), _usual_steps(cuts)
+    alike = _alike(cuts)
+    usual, whole = _usual(cuts, alike), _usual_steps(alike)
     rows = [
         (
             *(one[0], other[0], taken[one[0]], taken[other[0]], min(waited[one[0]], waited[other[0]])),
@@ -171,11 +172,16 @@ def _pairs(cuts: list[_Cut]) -> Iterator[tuple[_Cut, _Cut]]:
             yield one, other
 
 
-def _usual(cuts: list[_Cut]) -> Callable[[_Cut, _Cut], Int64]:
-    """What the places of the first of two steps take in the others: the median, of an even number the lower."""
+def _alike(cuts: list[_Cut]) -> dict[bytes, list[_Cut]]:
+    """The steps that do the same, by what they do."""
     alike: dict[bytes, list[_Cut]] = {}
     for cut in cuts:
         alike.setdefault(cut[1].tobytes(), []).append(cut)
+    return alike
+
+
+def _usual(cuts: list[_Cut], alike: dict[bytes, list[_Cut]]) -> Callable[[_Cut, _Cut], Int64]:
+    """What the places of the first of two steps take in the others: the median, of an even number the lower."""
     by_code = np.concatenate([np.empty(0, dtype=np.int64), *(cut[1] for cut in cuts)])
     by_own = np.concatenate([np.empty(0, dtype=np.int64), *(cut[2][:-1] for cut in cuts)])
 
@@ -192,16 +198,13 @@ def _usual(cuts: list[_Cut]) -> Callable[[_Cut, _Cut], Int64]:
     return found
 
 
-def _usual_steps(cuts: list[_Cut]) -> dict[int, int]:
+def _usual_steps(alike: dict[bytes, list[_Cut]]) -> dict[int, int]:
     """The geometric mean over places of the median over steps, times the places: how fast a step goes, place by place.
 
     Whoever is slow is so at many places. Of a sum one place could be most, and of three steps two have a hiccup at the
     same one in one of ten runs; here it weighs no more than any other. By step, of those that do the same as it does;
     steps of which fewer than `USUAL` do the same have none.
     """
-    alike: dict[bytes, list[_Cut]] = {}
-    for cut in cuts:
-        alike.setdefault(cut[1].tobytes(), []).append(cut)
     found: dict[int, int] = {}
     for same in alike.values():
         if len(same) < USUAL:

@@ -152,12 +152,9 @@ def step_work(tables: Mapping[str, pl.DataFrame], extra: str | None) -> pl.DataF
         done = computing_operators(tables["host_ops"], gloo_ranges(tables["host_ops"], annotations))
         done = with_shapes(done, tables["host_ops"])
         at, text = done["start_ns"], done["input_dims"]
-    owner = owners(
-        steps["start_ns"].to_numpy(),
-        steps["end_ns"].to_numpy(),
-        *values_and_known(at),
-    )
-    number, owned = _numbers(steps, owner, *values_and_known(at))
+    launched = values_and_known(at)
+    owner = owners(steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), *launched)
+    number, owned = _numbers(steps, owner, *launched)
     pieces = pl.DataFrame(
         {
             "step": number[owned],
