@@ -1,7 +1,8 @@
 """A small training job under torchrun in which one thing after another is made to go wrong: ``gloo_job.py OUT PLAN``.
 
 The plan is JSON: a list of windows, each with a name, what goes wrong, on which rank, and how much (ms a step). Every
-window is a run directory of its own, recorded by rankscope's Profiler as any user's would be.
+window is a run directory of its own, recorded by rankscope's Profiler as any user's would be. A slow network is one of
+a network namespace of the job's own, whose loopback a token bucket throttles for some steps.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import signal
 import statistics
 import subprocess
 import sys
@@ -27,7 +27,9 @@ import rankscope
 
 WARMUP, ACTIVE = 2, 8
 WIDTH, LAYERS, BATCH = 512, 4, 48
-SLOW_STEPS = (3, 5, 6)  # of the recorded ones: those with a slow collective
+SLOW_STEPS = (3, 5, 6)  # of the recorded ones: those with a slow network
+USUAL_MS = 12  # that a step's transfers take anyway, with Gloo's threads on the core of their rank
+FAST = 30_000_000_000  # bit/s: more than loopback moves here
 
 
 class Batches(torch.utils.data.Dataset[torch.Tensor]):
@@ -53,16 +55,14 @@ class Trouble:
         self.ms = float(window.get("ms", 0))
         self.hogs: list[subprocess.Popen[bytes]] = []
         self.heap: list[dict[int, list[int]]] = []
-        if self.kind in ("hog", "slow_collective"):
-            # Four against a throttled thread, two against the whole rank; they inherit this rank's core.
-            spin = f"import os\nos.nice({15 if self.kind == 'slow_collective' else 0})\nwhile True: pass"
-            count = 4 if self.kind == "slow_collective" else 2
-            self.hogs = [subprocess.Popen([sys.executable, "-c", spin]) for _ in range(count)]
+        self.tc: subprocess.Popen[str] | None = None
+        if self.kind == "hog":
+            # Against the whole rank: they inherit its core.
+            self.hogs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
         if self.kind == "slow_collective":
-            self._signal(signal.SIGSTOP)
-            for task in Path("/proc/self/task").iterdir():
-                if "gloo" in (task / "comm").read_text():
-                    os.setpriority(os.PRIO_PROCESS, int(task.name), 19)
+            # It obeys each line as it comes, so that a change costs this rank no process.
+            self.tc = subprocess.Popen(["tc", "-batch", "-"], stdin=subprocess.PIPE, text=True, bufsize=1)
+            self._network("add", FAST)
         if self.kind == "gc":
             self.heap = [{i: [i]} for i in range(120_000)]
 
@@ -83,17 +83,23 @@ class Trouble:
         if self.kind == "sleep":
             time.sleep(self.ms / 1e3)
         if self.kind == "slow_collective":
-            self._signal(signal.SIGCONT if step - WARMUP in SLOW_STEPS else signal.SIGSTOP)
+            sent = 2 * LAYERS * 4 * WIDTH * WIDTH  # by both ranks: each sends as much as a layer's gradient has
+            slow = round(8 * sent / ((USUAL_MS + self.ms) / 1e3))
+            self._network("change", slow if step - WARMUP in SLOW_STEPS else FAST)
 
     def end(self) -> None:
         """Everything as it was."""
         for hog in self.hogs:
             hog.kill()
             hog.wait()
+        if self.tc is not None and self.tc.stdin is not None:
+            self.tc.stdin.write("qdisc del dev lo root\n")
+            self.tc.stdin.close()
+            self.tc.wait()
 
-    def _signal(self, number: signal.Signals) -> None:
-        for hog in self.hogs:
-            hog.send_signal(number)
+    def _network(self, what: str, bits_per_second: int) -> None:
+        assert self.tc is not None and self.tc.stdin is not None
+        self.tc.stdin.write(f"qdisc {what} dev lo root tbf rate {bits_per_second}bit burst 1mb latency 1s\n")
 
 
 def model() -> torch.nn.Module:
@@ -158,7 +164,9 @@ def main() -> None:
     took = {}
     for window in plan["windows"]:
         times = run_window(window, out, trained, plan["ddp"])
-        took[window["name"]] = statistics.median(times)
+        # A fault's cost is that of a step which it strikes.
+        struck = [times[step] for step in SLOW_STEPS] if window["kind"] == "slow_collective" else times
+        took[window["name"]] = statistics.median(struck)
     if dist.get_rank() == 0:
         (out / "took.json").write_text(json.dumps(took))
     dist.destroy_process_group()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,24 @@ def test_a_fault_strikes_only_its_steps_and_changes_no_other_draw() -> None:
     a, b = clean.engine.stages[0], struck.engine.stages[0]
     np.testing.assert_array_equal(a.transfer, b.transfer)
     np.testing.assert_array_equal(np.diff(a.host[2, :20, 0]), np.diff(b.host[2, :20, 0]))
+
+
+@pytest.mark.parametrize(("text", "device_scale"), EACH)
+def test_a_fault_that_adds_events_redraws_nothing(text: str, device_scale: float) -> None:
+    """What it adds to the program stands there in every step, also in those that it does not strike."""
+    clean = simulate_timing(Job(ranks=8, steps=4, seed=3, device_scale=device_scale))
+    fault = Fault.parse(text.replace("rank=3", "rank=3,steps=13"))
+    if fault.steps is None:
+        fault = replace(fault, steps=(13,))
+    struck = simulate_timing(Job(ranks=8, steps=4, seed=3, device_scale=device_scale, faults=(fault,)))
+    assert struck.step_ns[:3] == clean.step_ns[:3]
+    assert struck.step_ns[3] != clean.step_ns[3]
+
+
+def test_pauses_of_a_host_far_ahead_of_its_device_cost_nothing() -> None:
+    fault = Fault.parse("slow_host:rank=3,magnitude=0.05,style=gc")
+    truth = simulate_timing(Job(ranks=8, steps=4, seed=3, device_scale=4.0, synchronize=False, faults=(fault,)))
+    assert truth.fault_cost_ns == (0,)
 
 
 def test_a_slice_of_the_mesh_and_a_link() -> None:

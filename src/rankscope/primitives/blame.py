@@ -89,7 +89,9 @@ class Standing:
         # A step that is cut at its beginning lacks the loading, among others.
         length = alike.filter(~pl.col("first"))["elapsed_ns"].median() or alike["elapsed_ns"].median()
         self.step_ns = float(length) if isinstance(length, int | float) else 0.0
-        frame = alike.filter(~pl.col("first") | (pl.col("elapsed_ns") > HALF * self.step_ns)).sort("rank", "step")
+        # All ranks are tied: one whose cut step is twice as long as theirs has lost what tells where it begins.
+        cut_alike = pl.col("elapsed_ns").is_between(HALF * self.step_ns, self.step_ns / HALF, closed="none")
+        frame = alike.filter(~pl.col("first") | cut_alike).sort("rank", "step")
         self.ranks: Int64 = frame["rank"].unique().sort().to_numpy()
         self.steps: Int64 = frame["step"].unique().sort().to_numpy()
         self.on_host = on_host

@@ -8,6 +8,7 @@ learn chance from, against theirs and its own together. What lasts and what pass
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +25,10 @@ FEWEST = 3  # of them the usual ones
 FEW_GROUPS = 3  # of which chance is hardly known
 TWICE = 2  # steps at least, of one of few groups
 LEFT = 0.5  # of a step's transfers must be recorded, to tell what all take
+APART = (
+    2.0  # times what the usual steps span; or, where transfers one by one say it too, what they are above their median
+)
+RANK_SUM = 3.0  # standard deviations, by which the late steps' transfers rank above the others
 
 
 @dataclass(frozen=True)
@@ -61,8 +66,9 @@ def slow_links(rows: pl.DataFrame, step_ns: float) -> list[SlowLink]:
         .group_by("match")
         .agg(pl.col("group", "group_ranks", *KEY, "transfer_ns").first(), pl.col("step").max())
         .drop_nulls("step")
+        .with_columns((pl.col("transfer_ns") / _median_of_like("transfer_ns")).alias("ratio"))
         .group_by("group", "group_ranks", *KEY, "step")
-        .agg(pl.col("transfer_ns").mean(), pl.len().alias("seen"))
+        .agg(pl.col("transfer_ns").mean(), pl.len().alias("seen"), pl.col("ratio"))
         .with_columns(pl.struct("group", "group_ranks").rank("dense").alias("code"))
         .with_columns(pl.col("seen").mode().max().over("code", *KEY).alias("count"))
         # Of a step cut by the recording's edge a few are left: one slow place of the program would be its mean.
@@ -75,6 +81,7 @@ def slow_links(rows: pl.DataFrame, step_ns: float) -> list[SlowLink]:
     does = each.group_by("code", "step").agg(
         pl.struct(*KEY, "count").sort().alias("does"),
         pl.col("taken").sum(),
+        pl.col("ratio").explode(),
         pl.col("group", "group_ranks").first(),
     )
     usual = does.with_columns(_kind(does))
@@ -84,6 +91,10 @@ def slow_links(rows: pl.DataFrame, step_ns: float) -> list[SlowLink]:
     for _, part in held.group_by("kind", maintain_order=True):
         found += _of_kind(part, step_ns)
     return sorted(found, key=lambda link: (-link.excess_ns, link.group, link.group_ranks or ""))
+
+
+def _median_of_like(name: str) -> pl.Expr:
+    return pl.max_horizontal(pl.col(name).median().over("group", "group_ranks", *KEY), 1)
 
 
 def _kind(does: pl.DataFrame) -> pl.Series:
@@ -111,10 +122,15 @@ def _of_kind(part: pl.DataFrame, step_ns: float) -> list[SlowLink]:
     if steps.size < OWN_STEPS:
         return []
     slow: Bool = np.zeros(known.shape, dtype=np.bool_)
-    slow[known] = _apart(taken[known], step_ns)
+    ratios = dict(zip(zip(row.tolist(), column.tolist(), strict=True), part["ratio"].to_list(), strict=True))
+    slow[known] = _apart(taken[known], [ratios[i, j] for i, j in np.argwhere(known).tolist()], step_ns)
     rows = np.flatnonzero(slow.any(axis=1))
-    # Several groups slow in some steps: none of them is the odd one.
-    if rows.size != 1 or int(slow.sum()) < (TWICE if codes.size > 1 else 1):
+    # Several groups slow in some steps: none of them is the odd one. One that is slow in all of them is half of two.
+    if (
+        rows.size != 1
+        or int(slow.sum()) < (TWICE if codes.size > 1 else 1)
+        or slow[rows[0]].sum() == known[rows[0]].sum()
+    ):
         return []
     (place,) = rows.tolist()
     usual = int(np.median(taken[known & ~slow]))
@@ -125,20 +141,48 @@ def _of_kind(part: pl.DataFrame, step_ns: float) -> list[SlowLink]:
     return [SlowLink(group, group_ranks, excess, expected, late_steps, False, codes.size - 1)]
 
 
-def _apart(taken: Int64, step_ns: float) -> Bool:
-    """Which steps' transfers lie apart from the others: by a gap twice as wide (as a ratio) as what the others span."""
+def _apart(taken: Int64, ratios: Sequence[Sequence[float]], step_ns: float) -> Bool:
+    """Which steps' transfers lie apart from the others: by a gap twice as wide (as a ratio) as what the others span.
+
+    Where hosts move the data, transfers differ from one to the next by several times; then their geometric means must
+    lie apart by as much as the others exceed their own median, twice, and the transfers one by one rank above the
+    others' (Wilcoxon, Mann and Whitney).
+
+    Args:
+        taken: by step, ns.
+        ratios: by step, of each transfer to the median of its like.
+        step_ns: how long a step takes.
+    """
     none = np.zeros(taken.size, dtype=np.bool_)
-    order = np.argsort(taken)
-    ratio = np.log(np.maximum(taken[order], 1).astype(np.float64))
-    gaps = np.diff(ratio)
-    place = int(gaps.argmax()) + 1
-    usual = taken[order[:place]]
-    if place < FEWEST or 2 * place <= taken.size or gaps[place - 1] < 2 * (ratio[place - 1] - ratio[0]):
+    means = np.array([np.log(np.maximum(each, 1e-9)).mean() for each in ratios])
+    for ratio, by_each in ((np.log(np.maximum(taken, 1).astype(np.float64)), False), (means, True)):
+        order = np.argsort(ratio, kind="stable")
+        gaps = np.diff(ratio[order])
+        place = int(gaps.argmax()) + 1
+        usual, late = order[:place], order[place:]
+        beyond = taken[late].min() - taken[usual].max()
+        if place < (TWICE if by_each else FEWEST) or 2 * place < taken.size:
+            continue
+        if beyond < max(NETWORK * taken[usual].max(), LEAST_PASSING * step_ns):
+            continue
+        low = np.median(ratio[usual]) if by_each else ratio[usual].min()
+        if gaps[place - 1] < APART * (ratio[usual].max() - low):
+            continue
+        if by_each and (
+            late.size < TWICE or _rank_sum([ratios[i] for i in late], [ratios[i] for i in usual]) < RANK_SUM
+        ):
+            continue
+        none[late] = True
         return none
-    if taken[order[place]] < (1 + NETWORK) * usual.max() or taken[order[place]] - usual.max() < LEAST_PASSING * step_ns:
-        return none
-    none[order[place:]] = True
     return none
+
+
+def _rank_sum(late: Sequence[Sequence[float]], usual: Sequence[Sequence[float]]) -> float:
+    """By how many standard deviations the values of some rank above those of the others."""
+    first, second = (np.concatenate([np.asarray(each, dtype=np.float64) for each in some]) for some in (late, usual))
+    above = float((first[:, None] > second).sum()) + float((first[:, None] == second).sum()) / 2
+    both = first.size * second.size
+    return (above - both / 2) / float(np.sqrt(both * (first.size + second.size + 1) / 12))
 
 
 def _link(late: Laggard, taken: Int64, steps: Int64, name: tuple[str, str], others: int) -> SlowLink | None:

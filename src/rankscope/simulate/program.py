@@ -26,6 +26,9 @@ ROWS_PER_ITEM = 256
 
 LONG_KERNEL_NS = 20_000
 
+DRAWS_OF_FAULTS = 1 << 40
+DRAWS_OF_A_FAULT = 1 << 20
+
 STREAMS = {WORLD: 19, "tp": 23, "ep": 27, "dp": 31, "dp_gather": 35}
 P2P_STREAMS = {("send", True): 39, ("recv", True): 43, ("send", False): 47, ("recv", False): 51}
 
@@ -90,6 +93,8 @@ class Program:
     """A stage's step, and the arrays that the engine and the writer compute with."""
 
     rows: list[Cell] = field(default_factory=list)
+    draws: list[int] = field(default_factory=list)
+    """What each row's draws are numbered by: those of the undisturbed step as if no fault had added any."""
     sequence: list[int] = field(default_factory=list)
     items: list[Item] = field(default_factory=list)
     ranges: list[Range] = field(default_factory=list)
@@ -100,6 +105,7 @@ class Program:
         self.cells: list[Cell] = list(dict.fromkeys(self.rows))
         numbers = {cell: number for number, cell in enumerate(self.cells)}
         self.cell: I64 = np.array([numbers[c] for c in self.rows], dtype=np.int64)
+        self.draw: I64 = np.array(self.draws, dtype=np.int64)
         spans = np.array([c.spans_ns for c in self.cells], dtype=np.int64).reshape(-1, HOST_MOMENTS)
         launch_at = np.array([c.launch_at for c in self.cells], dtype=np.int64)
         kernel_ns = np.array([c.kernel_ns for c in self.cells], dtype=np.int64)
@@ -155,6 +161,7 @@ class _Writer:
         self.operators = 0
         self.per_dim: dict[str, int] = {}
         self.place = 0
+        self.drawn: dict[int, int] = {}
         # Places where a fault can take effect: the layers' passes, forward and backward.
         self.places = 2 * job.layers * job.microbatch_count
 
@@ -163,6 +170,9 @@ class _Writer:
 
     def add(self, rows: list[tuple[Cell, int]], kind: str = "cells", fault: int = -1, communication: int = -1) -> int:
         first = len(self.p.rows)
+        draw = self.drawn.get(fault, 0 if fault < 0 else DRAWS_OF_FAULTS + fault * DRAWS_OF_A_FAULT)
+        self.drawn[fault] = draw + len(rows)
+        self.p.draws.extend(range(draw, draw + len(rows)))
         for start in range(0, len(rows), ROWS_PER_ITEM):
             part = rows[start : start + ROWS_PER_ITEM]
             self.p.items.append(Item(kind, len(self.p.rows), len(part), fault, communication))

@@ -75,7 +75,7 @@ class Clockwork:
     def host_spans(self, rows: I64, keys: Keys, slow: Slowness) -> I64:
         """(ranks, rows, moments): the spans between moments."""
         p = self.table(rows)
-        place = rows[None, :]
+        place = self.program.draw[rows][None, :]
         if self.chance is None:
             host = launch = np.full((1, len(rows)), ONE, dtype=np.int64)
         else:
@@ -98,7 +98,7 @@ class Clockwork:
         if self.chance is None:
             factor = np.full((1, len(rows)), ONE, dtype=np.int64)
         else:
-            place = rows[None, :]
+            place = self.program.draw[rows][None, :]
             factor = np.where(
                 p.is_long,
                 self.chance.factors("kernel_long", keys.kernel, place),
