@@ -236,17 +236,21 @@ class Standing:
             value[row, column.reshape(-1)] = each[name].to_numpy()
             return value
 
-        usual = each.drop_nulls("usual_ns")
-        by_step: Float = np.full((self.ranks.size, self.steps.size), np.nan)
-        mine = np.searchsorted(self.ranks, usual["rank"].to_numpy())
-        by_step[mine, np.searchsorted(self.steps, usual["step"].to_numpy())] = usual["usual_ns"].to_numpy()
+        def by_step(step: str, name: str, into: Float | None = None) -> Float:
+            told = each.drop_nulls(name)
+            value: Float = np.full((self.ranks.size, self.steps.size), np.nan) if into is None else into
+            rows = np.searchsorted(self.ranks, told["rank"].to_numpy())
+            value[rows, np.searchsorted(self.steps, told[step].to_numpy())] = told[name].to_numpy()
+            return value
+
         waited = placed("waited_ns")
         return Pairs(
             placed("recurring_ns"),
             placed("most_ns"),
             placed("hiccup_ns"),
             waited,
-            usual_of(by_step, self.role),
+            usual_of(by_step("step", "usual_ns"), self.role),
+            by_step("other", "other_paced_ns", by_step("step", "paced_ns")),
             known,
             pairs,
         )

@@ -27,6 +27,9 @@ EXPLAINS = 0.5  # of the lateness: less explains nothing
 # What is peculiar comes first. A rank that is late by it also lacks the time that the others wait in, in which their
 # hosts run ahead; so its host seems slow beside theirs, by up to as much again.
 PECULIAR = 0.3
+# Of the lateness in calls for device memory that nobody else makes: each waits until the device has nothing left to do,
+# and what it is idle for until its host is ahead again counts as operators.
+ALONE = 0.05
 
 CAUSES = {
     "slow_device": "its device is slow",
@@ -154,6 +157,8 @@ def cause_of(
     """
     if late <= 0:
         return Cause("unclear", 0.0, "it never came last by its own doing")
+    if usual.get("allocation") == 0 and (drained := _drained(late, more)) is not None:
+        return drained
     found = [*_by_work(late, more, work, on_host=on_host), *_by_parts(late, _of_host(more, usual))]
     peculiar = [each for each in found if each.cause != "slow_host" and each.share >= PECULIAR]
     chosen = max(peculiar or found, key=lambda each: each.share, default=None)
@@ -162,6 +167,20 @@ def cause_of(
     if not peculiar and chosen.share < EXPLAINS:
         return Cause("unclear", chosen.share, f"at most {100 * chosen.share:.0f} % is explained: {chosen.evidence}")
     return chosen
+
+
+def _drained(late: int, more: Mapping[str, int]) -> Cause | None:
+    """Of a rank that alone calls for device memory: with what its device was idle for until its host was ahead."""
+    calls = more.get("allocation", 0)
+    after = max(sum(more.get(part, 0) for part in PARTS_OF_CAUSE["slow_host"]), 0)
+    share = (calls + after) / late
+    if calls < ALONE * late or share < EXPLAINS:
+        return None
+    words = (
+        f"over its late steps {_ms(calls)} in calls for device memory, none of which the others make; "
+        f"each waits for the device, which is idle for {_ms(after)} more until the host is ahead again"
+    )
+    return Cause("memory", min(share, 1.0), words)
 
 
 def _of_host(more: Mapping[str, int], usual: Mapping[str, int]) -> dict[str, int]:

@@ -35,7 +35,7 @@ from rankscope.primitives.peers import (
     centre_and_spread,
     excesses,
 )
-from rankscope.primitives.recurrent import Pairs, of_its_host, recurs, slow_host, slowest_hosts
+from rankscope.primitives.recurrent import Pairs, of_its_host, recurs, slow_host, slow_steps, slowest_hosts
 
 LASTING, LASTING_SINGLE = 5.0, 10.0  # standard errors; of a single step
 PASSING = 6.0  # times chance
@@ -53,12 +53,14 @@ FLOOR = {
     "pace": 0.001,
 }  # of a step: chance is not taken for less
 FLOOR_HOST = 0.004
+DRAINS = "allocation"  # its calls wait for the device: they cost more than they take, and mostly elsewhere
 ON_DEVICE = ("compute", "copies", "work", "pace")
 FEW = 8  # values of others: with fewer, chance is not known from them, and is taken for more
 FLOOR_FEW = 0.01  # of a step
 FLOOR_HOSTS = 0.03  # where the hosts compute
 CONSISTENT = 0.06  # of a step, in every step (on hosts that compute by as much more as their floor is)
 BEYOND, BEYOND_FEW = 1.5, 2.5  # times chance, in every one of three steps or more, or of two
+BEYOND_MASKED = 4.0  # likewise, of two ranks that are late at once
 CANDIDATES = 3
 OTHERS = 3  # ranks, of which one can be left out; and steps, to judge by those that are left
 
@@ -124,7 +126,8 @@ def _best(
             ranked = [row for row in np.argsort(-order)[:CANDIDATES].tolist() if np.isfinite(filled[row]).any()]
             rows.update(dict.fromkeys(row for row in ranked if order[row] > 0))
     if host_pairs is not None:
-        rows.update(dict.fromkeys(slowest_hosts(host_pairs.usual, role, without, CANDIDATES)))
+        for usual in (host_pairs.usual, *host_pairs.paced.T):
+            rows.update(dict.fromkeys(slowest_hosts(usual, role, without, CANDIDATES)))
     tested = [_test(parts, known, whole, role, without, step_ns, row, few, pairs, host_pairs) for row in rows]
     sure = [each for each in tested if each is not None]
     # Those of like weight together: a slow host has many.
@@ -161,6 +164,7 @@ def _test(
             few,
             1 if name in FLOOR else TWICE,
             TAIL_ON_DEVICE if name in ON_DEVICE and few < FLOOR_HOSTS else TAIL,
+            LEAST if name == DRAINS else LEAST_PASSING,
         )
         if late.any():
             found.append(Laggard(row, name, late, lasting, own, score))
@@ -168,11 +172,13 @@ def _test(
         if each is not None and (again := recurs(each, role, out, row, own, step_ns, few)) is not None:
             # What a host takes longer is lost only as far as its device waits for it.
             found.append(again if each is pairs else replace(again, recurring_ns=0.0))
-    if host_pairs is not None and (slow := slow_host(host_pairs, role, out, row, own, step_ns)) is not None:
-        found.append(slow)
-    if not found and (masked := _behind_another(parts[OWN], known, role, out, row, step_ns, few)) is not None:
-        found.append(masked)
+    slow: list[Laggard] = []
     if host_pairs is not None:
+        by_host = (rule(host_pairs, role, out, row, own, step_ns) for rule in (slow_host, slow_steps))
+        slow = [each for each in by_host if each is not None]
+    if not (found or slow) and (masked := _behind_another(parts[OWN], known, role, out, row, step_ns, few)) is not None:
+        found.append(masked)
+    if host_pairs is not None and not slow:
         # A host that waits for its device in every step begins each anew: what stands out there needs no other witness.
         begins_anew = host_pairs.waits(row)
         found = [
@@ -181,7 +187,7 @@ def _test(
             if (begins_anew and each.part != RECURRING) or of_its_host(each, parts, known, role, out, host_pairs)
         ]
     # What lasts explains more than what passes; of the same kind, what is surest.
-    return max(found, key=lambda each: (each.lasting, each.score), default=None)
+    return max([*found, *slow], key=lambda each: (each.lasting, each.score), default=None)
 
 
 def _behind_another(
@@ -201,7 +207,7 @@ def _behind_another(
     excess = excesses(value, known, role, without)
     own, others = excess[row], excess[~without & (role == role[row])]
     seen = np.isfinite(own)
-    far = max(2 * CONSISTENT * few / FLOOR_FEW * step_ns, 2 * BEYOND_FEW * float(np.sqrt(np.nanmean(others**2))))
+    far = max(2 * CONSISTENT * few / FLOOR_FEW * step_ns, BEYOND_MASKED * float(np.sqrt(np.nanmean(others**2))))
     if seen.sum() < OTHERS or float(own[seen].min()) <= far:
         return None
     return Laggard(row, OWN, seen, True, own, float(own[seen].min()) / far)
@@ -217,6 +223,7 @@ def _stands_out(
     few: float,
     least_steps: int,
     tail: float,
+    least_passing: float,
 ) -> tuple[Bool, bool, float]:
     """In which steps, whether in all, and by how much."""
     seen = np.isfinite(mine)
@@ -246,7 +253,9 @@ def _stands_out(
     if judged.size >= TWICE and min(float(judged.min()), float(total[whole[seen]].min(initial=np.inf))) > far:
         return seen, True, float(judged.min() / far)
     late = seen.copy()
-    late[seen] = (values > max(PASSING * chance, LEAST_PASSING * step_ns)) & (total > SHARE * values)
+    late[seen] = (values > max(PASSING * chance, least_passing * step_ns)) & (
+        total > np.maximum(SHARE * values, 0 if least_passing == LEAST_PASSING else LEAST_PASSING * step_ns)
+    )
     count = int(late.sum())
     if count >= least_steps:
         least = float(mine[late].min())

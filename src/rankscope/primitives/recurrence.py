@@ -10,7 +10,8 @@ at the ends of the pieces of work (kernels and copies of the busiest stream; wit
 where what lies before a piece counts as its own: the gap in which the device waited for its launch, and the piece. The
 minimum is lower than either, on every rank alike; ranks with the same program are compared in the same two steps. This
 is the idea of a repeated measurement's minimum, taken place by place. Beside it stands how fast a step usually goes: of
-each place the median over the steps, and of these the geometric mean.
+each place the median over the steps, and of these the geometric mean; and how fast each step went: the geometric mean
+of what its places took. Whoever is slow is so at many places. Of a sum one place could be most.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from rankscope.primitives.activity import computing_operators, gloo_ranges, time_of, with_category
@@ -33,6 +35,7 @@ PAIRS = 128  # of a long recording fewer of those, so that there are about so ma
 ALIGNED = 400  # where more pieces in a row than that differ, they count as one
 COLUMNS = (
     "step", "other", "elapsed_ns", "other_elapsed_ns", "waited_ns", "recurring_ns", "most_ns", "hiccup_ns", "usual_ns",
+    "paced_ns", "other_paced_ns",
 )  # fmt: skip
 USUAL = 3  # steps at least of which a place's median is taken
 SHORT = 1_000  # ns: of shorter pieces clocks tell too little
@@ -136,7 +139,8 @@ def recurring(at: Int64, code: Int64, own: Int64, bounds: Bounds) -> pl.DataFram
         step, other (a later one), elapsed_ns and other_elapsed_ns (how long the two took), waited_ns (what is not own
         time, in the one that has less of it), recurring_ns, most_ns (of it, the most at one place beyond what that
         place takes in the other steps), hiccup_ns (that of either step), usual_ns (what a step that does what
-        the first does usually takes: `_usual_steps`).
+        the first does usually takes: `_paces`), paced_ns and other_paced_ns (what the two would take if all their
+        places went as fast as they do on the geometric mean).
     """
     first = np.searchsorted(at, bounds.begin, side="right")
     last = np.maximum(np.searchsorted(at, bounds.end, side="right"), first)
@@ -151,11 +155,12 @@ def recurring(at: Int64, code: Int64, own: Int64, bounds: Bounds) -> pl.DataFram
     taken = dict(zip(bounds.step.tolist(), (bounds.end - bounds.begin).tolist(), strict=True))
     waited = dict(zip(taken, (bounds.end - bounds.begin - bounds.end_own + bounds.begin_own).tolist(), strict=True))
     alike = _alike(cuts)
-    usual, whole = _usual(cuts, alike), _usual_steps(alike)
+    usual, paces = _usual(cuts, alike), _paces(alike)
     rows = [
         (
             *(one[0], other[0], taken[one[0]], taken[other[0]], min(waited[one[0]], waited[other[0]])),
-            *(*_common(one, other, usual(one, other)), whole.get(one[0])),
+            *_common(one, other, usual(one, other)),
+            *(*paces.get(one[0], (None, None)), paces.get(other[0], (None, None))[1]),
         )
         for one, other in _pairs(cuts)
     ]
@@ -198,22 +203,27 @@ def _usual(cuts: list[_Cut], alike: dict[bytes, list[_Cut]]) -> Callable[[_Cut, 
     return found
 
 
-def _usual_steps(alike: dict[bytes, list[_Cut]]) -> dict[int, int]:
-    """The geometric mean over places of the median over steps, times the places: how fast a step goes, place by place.
+def _paces(alike: dict[bytes, list[_Cut]]) -> dict[int, tuple[int, int]]:
+    """By step the geometric mean over places, times the places: of the median over steps that do the same, and its own.
 
-    Whoever is slow is so at many places. Of a sum one place could be most, and of three steps two have a hiccup at the
-    same one in one of ten runs; here it weighs no more than any other. By step, of those that do the same as it does;
-    steps of which fewer than `USUAL` do the same have none.
+    Of a sum one place could be most, and of three steps two have a hiccup at the same one in one of ten runs; here it
+    weighs no more than any other. Steps of which fewer than `USUAL` do the same have none.
     """
-    found: dict[int, int] = {}
+    found: dict[int, tuple[int, int]] = {}
     for same in alike.values():
         if len(same) < USUAL:
             continue
-        middle = np.median(np.stack([own for _, _, own in same]), axis=0)
-        worth = middle[middle >= SHORT]
-        if worth.size:
-            found.update(dict.fromkeys((cut[0] for cut in same), round(np.exp(np.log(worth).mean()) * worth.size)))
+        each = np.stack([own for _, _, own in same])
+        middle = np.median(each, axis=0)
+        worth = middle >= SHORT
+        if worth.any():
+            usual = _pace(middle[worth])
+            found.update((cut[0], (usual, _pace(own[worth]))) for cut, own in zip(same, each, strict=True))
     return found
+
+
+def _pace(own: npt.NDArray[np.float64] | Int64) -> int:
+    return round(float(np.exp(np.log(np.maximum(own, 1)).mean())) * own.size)
 
 
 def _common(one: _Cut, other: _Cut, usual: Int64) -> tuple[int, int, int]:

@@ -9,8 +9,10 @@ that is in one step of many.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 
@@ -36,6 +38,9 @@ RECURS_FEW = 4  # ranks to learn chance from
 RECURS_FLOOR = 0.004  # of a step
 SLOW_HOST, SLOW_AND_BEHIND = 5.0, 2.5  # times chance, by a host's usual step: of any, and of one that is behind
 LEAST_OWN = 0.01  # of a step must be lost by a slow host
+SLOW_STEP = 1.5  # times chance, in each of its slow steps
+BY_CHANCE = 0.001  # runs in which a host is slow in some steps by chance,
+SURELY = 1.3  # times what that takes
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,8 @@ class Pairs:
         hiccup: the same in either of the two steps.
         waited: what is not own time, in the step that has less of it.
         usual: (ranks,) ns, own time of a step without the hiccups of single steps; nan where it is not known.
+        paced: (ranks, steps) ns, own time of each step if all went as fast as its places do on the geometric mean;
+            nan where it is not known.
         known: where it is known.
         steps: (pairs, 2), which two.
     """
@@ -57,6 +64,7 @@ class Pairs:
     hiccup: Int64
     waited: Int64
     usual: Float
+    paced: Float
     known: Bool
     steps: Int64
 
@@ -122,6 +130,48 @@ def slow_host(pairs: Pairs, role: Int64, out: Bool, row: int, own: Float, step_n
     if not times > SLOW_HOST or slower < LEAST_PASSING * step_ns or own[seen].mean() < LEAST_OWN * step_ns:
         return None
     return Laggard(row, RECURRING, seen, True, own, times)
+
+
+def slow_steps(pairs: Pairs, role: Int64, out: Bool, row: int, own: Float, step_ns: float) -> Laggard | None:
+    """The steps in which a rank's host went slower than its peers', place by place, and the rank lost time by it.
+
+    Of n steps the k slowest are looked at, k from two up. They are slower by chance in as many runs as there are
+    choices of k of n, and ranks, times the tail of a normal distribution: what a step takes is a mean over its places.
+    """
+    known = np.isfinite(pairs.paced)
+    value = np.round(np.where(known, pairs.paced, 0.0)).astype(np.int64)
+    beside = excesses(value, known, role, out)
+    apart = beside / np.maximum(value - beside, 1)
+    rest = apart[~out]
+    rest = rest[np.isfinite(rest)]
+    if rest.size < RECURS_FEW or not np.isfinite(apart[row]).any():
+        return None
+    chance = max(float(np.sqrt(np.mean(rest**2))), RECURS_FLOOR)
+    order = [step for step in np.argsort(-np.nan_to_num(apart[row], nan=-np.inf)) if np.isfinite(apart[row, step])]
+    best: tuple[float, int] | None = None
+    for count in range(2, len(order) + 1):
+        chosen = apart[row, order[:count]]
+        if chosen[-1] < SLOW_STEP * chance:
+            break
+        choices = math.comb(len(order), count) * int((~out).sum() + 1)
+        times = float(chosen.mean()) * math.sqrt(count) / chance / NormalDist().inv_cdf(1 - BY_CHANCE / choices)
+        if best is None or times > best[0]:
+            best = times, count
+    if best is None or best[0] < SURELY:
+        return None
+    late = np.zeros(own.size, dtype=np.bool_)
+    late[order[: best[1]]] = True
+    slower = float(np.mean(beside[row, late]))
+    # A host that runs ahead of its device makes up for it first: what is lost may come a step later.
+    late[1:] |= late[:-1]
+    late &= np.isfinite(own)
+    if (
+        slower < LEAST_PASSING * step_ns
+        or not late.any()
+        or own[late].mean() < max(LEAST_OWN * step_ns, SHARE * slower)
+    ):
+        return None
+    return Laggard(row, RECURRING, late, bool(late.sum() == np.isfinite(own).sum()), own, best[0] * SLOW_HOST)
 
 
 def usual_of(by_step: Float, role: Int64) -> Float:
