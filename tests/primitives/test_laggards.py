@@ -184,7 +184,14 @@ def hiccups(seed: int, late: dict[int, int], places: int = 3) -> tuple[np.ndarra
     hiccup = np.stack([(np.maximum(place[:, a], place[:, b]) - usual).max(axis=1) for a, b in two], axis=1)
     known = np.ones(shared.shape, dtype=np.bool_)
     return place.sum(axis=2).astype(np.int64), Pairs(
-        shared, most.astype(int), hiccup.astype(int), np.zeros_like(shared), np.full(8, np.nan), known, two
+        shared,
+        most.astype(int),
+        hiccup.astype(int),
+        np.zeros_like(shared),
+        np.full(8, np.nan),
+        np.full((8, 4), np.nan),
+        known,
+        two,
     )
 
 
@@ -209,7 +216,7 @@ def test_what_recurs_is_found_among_hiccups_as_large() -> None:
     assert not any(found_in(*hiccups(seed, {})) for seed in range(100, 160))
 
 
-def hosts(excess: int, waited: int, usual: int | None = None) -> Pairs:
+def hosts(excess: int, waited: int, usual: int | None = None, paced: np.ndarray | None = None) -> Pairs:  # type: ignore[type-arg]
     """Of 8 hosts over 4 steps what recurs, 2 ms and a fortieth of it; rank 5's is more, and so is its usual step."""
     two = np.array([(a, b) for a in range(4) for b in range(a + 1, 4)])
     recurring = 2_000_000 + np.random.default_rng(3).normal(0, 50_000, (8, len(two))).astype(np.int64)
@@ -219,7 +226,8 @@ def hosts(excess: int, waited: int, usual: int | None = None) -> Pairs:
     if usual is not None:
         steps = 2_000_000 + np.random.default_rng(4).normal(0, 40_000, 8)
         steps[5] = 2_000_000 + usual
-    return Pairs(recurring, none, none, none + waited, steps, np.ones(none.shape, dtype=np.bool_), two)
+    each = np.full((8, 4), np.nan) if paced is None else paced
+    return Pairs(recurring, none, none, none + waited, steps, each, np.ones(none.shape, dtype=np.bool_), two)
 
 
 def test_a_device_that_is_behind_by_chance_needs_a_host_that_is_slow() -> None:
@@ -259,6 +267,53 @@ def test_a_slow_host_that_falls_behind_once() -> None:
     assert rows(1_000_000) == [5]
     # That costs nothing where its device never waits for it.
     assert rows(1_000_000, chance(0, 8, 5)) == []
+
+
+def test_a_host_that_is_slow_in_some_steps() -> None:
+    """By 30 % in two of six, where hosts' steps differ by 4 %; its device, behind it by then, waits a step longer."""
+
+    def found(seed: int, slower: float, lost_ns: int, *, told: bool = True) -> list[int]:
+        own, known = chance(seed, 8, 6), np.ones((8, 6), dtype=np.bool_)
+        paced = 3_000_000 * (1 + 0.04 * np.random.default_rng(seed).normal(size=(8, 6)))
+        paced[5, [1, 2]] *= 1 + slower
+        own[5, [2, 3]] += lost_ns
+        parts, role = {"own": own, "host": own - 6_000_000}, np.zeros(8, dtype=np.int64)
+        late = laggards(parts, known, known, role, STEP, host_pairs=hosts(0, waited=0, paced=paced if told else None))
+        assert not any(each.lasting for each in late)
+        return [each.row for each in late]
+
+    assert all(found(seed, 0.3, 1_500_000) == [5] for seed in range(20))
+    # Hosts run ahead here: being behind alone accuses nobody.
+    assert not any(found(seed, 0.3, 1_500_000, told=False) for seed in range(20))
+    # At no cost, or by chance: nobody.
+    assert not any(found(seed, 0.3, 0) for seed in range(20))
+    assert not any(found(seed, 0.0, 0) for seed in range(60))
+
+
+def test_a_single_step_asks_more_of_a_host() -> None:
+    known, role = np.ones((8, 1), dtype=np.bool_), np.zeros(8, dtype=np.int64)
+
+    def found(late: int, part: str) -> list[int]:
+        own = chance(4, 8, 1)
+        own[5] += late
+        return [each.row for each in laggards({"own": own, part: own}, known, known, role, STEP)]
+
+    assert found(int(0.15 * STEP), "host") == []
+    assert found(int(0.4 * STEP), "host") == [5]
+    assert found(int(0.15 * STEP), "compute") == [5]
+
+
+def test_calls_for_memory_that_nobody_else_makes_count_for_more_than_they_take() -> None:
+    own, known = chance(2, 8, 6), np.ones((8, 6), dtype=np.bool_)
+    calls = np.zeros_like(own)
+    calls[5, [2, 4]] = int(0.015 * STEP)
+    own[5, [2, 4]] += int(0.1 * STEP)
+    (found,) = laggards({"own": own, "allocation": calls}, known, known, np.zeros(8, dtype=np.int64), STEP)
+    assert (found.row, found.part, np.flatnonzero(found.late).tolist()) == (5, "allocation", [2, 4])
+    # Without any lateness they are nobody's trouble.
+    assert (
+        laggards({"own": chance(2, 8, 6), "allocation": calls}, known, known, np.zeros(8, dtype=np.int64), STEP) == []
+    )
 
 
 def test_usually_slower_is_beside_the_own_program_and_chance_is_of_all() -> None:

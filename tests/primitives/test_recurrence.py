@@ -74,6 +74,19 @@ def test_the_usual_step_is_that_of_all_places_alike() -> None:
     assert recurring(at, code, at, bounds)["usual_ns"].null_count() == 3
 
 
+def test_how_fast_each_step_went() -> None:
+    """The geometric mean over the places whose median is 1 µs and more; a step that does something else has none."""
+    steps = [[(1, 2000), (2, 8000), (3, 10)], [(1, 2000), (2, 32_000), (3, 10)], [(1, 4000), (2, 16_000), (3, 9000)]]
+    at, code, bounds = made([*steps, [(1, 2000), (3, 10)]])
+    found = recurring(at, code, at, bounds)
+    assert dict(found.select("step", "paced_ns").rows()) == {0: 2 * 4000, 1: 2 * 8000, 2: 2 * 8000}
+    assert dict(found.filter(pl.col("step") == 0).select("other", "other_paced_ns").rows()) == {
+        1: 2 * 8000,
+        2: 2 * 8000,
+        3: None,
+    }
+
+
 def test_a_lost_event_makes_no_host_slow_whose_steps_do_two_things_in_turn() -> None:
     """Long and short steps in turn on all ranks: of the last one a piece of a short step was lost."""
     short, long = [(1, 2_000), (2, 3_000), (3, 4_000)], [(1, 2_000), (2, 3_000), (3, 4_000), (4, 90_000)]

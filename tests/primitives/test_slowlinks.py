@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 
 from rankscope.primitives.slowlinks import slow_links
@@ -62,6 +63,28 @@ def test_a_group_without_any_like_is_held_against_its_other_steps() -> None:
     assert (found.steps, found.groups, found.excess_ns) == ((2, 5), 0, 4_195_000)
     # One that only varies is not.
     assert slow_links(collectives({"a": [1_000_000, 2_000_000, 3_000_000, 1_500_000, 2_500_000]}), STEP) == []
+
+
+def test_slow_in_every_other_step() -> None:
+    """Half of the steps at most: which half is usual is then the faster one."""
+    slow = [1_000_000, 1_400_000, 1_010_000, 1_410_000, 990_000, 1_390_000]
+    (found,) = slow_links(collectives({"a": slow}), STEP)
+    assert (found.steps, found.groups) == ((1, 3, 5), 0)
+
+
+def noisy(seed: int, slower_ns: int) -> pl.DataFrame:
+    """Eight steps of six transfers, each of 0.5 to 8 ms whoever has the core; in three of them all take longer."""
+    draw = np.random.default_rng(seed)
+    taken = np.exp(draw.uniform(np.log(5e5), np.log(8e6), (6, 8)))
+    taken[:, [1, 3, 4]] += slower_ns
+    each = [collectives({"a": row.astype(int).tolist()}) for row in taken]
+    return pl.concat([frame.with_columns(pl.col("match") + 10_000 * n) for n, frame in enumerate(each)])
+
+
+def test_where_hosts_move_the_data_the_transfers_tell_one_by_one() -> None:
+    found = [slow_links(noisy(seed, 10_000_000), 4 * STEP) for seed in range(20)]
+    assert sum([link.steps for link in links] == [(1, 3, 4)] for links in found) >= 17
+    assert sum(bool(slow_links(noisy(seed, 0), 4 * STEP)) for seed in range(100)) <= 3
 
 
 def test_one_of_two_in_some_steps() -> None:

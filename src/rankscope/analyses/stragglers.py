@@ -16,11 +16,12 @@ a step, but whoever waits has its device in a communication kernel and nothing e
 has no excess. A rank is named if its excess, or that of a part of its time, exceeds what the others show by chance:
 lastingly (its mean, in standard errors) or in some steps (so often as chance would not have it); its findings say so.
 Hosts stumble, now here, now there: what a rank spends at the same place of its program in two steps is also held
-against its peers by itself (Σ over places of the lesser of the two). Where hosts run ahead of their devices and never
-wait for them, one falls behind by chance and stays so: it is named only if its host itself takes longer. `saving_ns` is
-what a step gains at most if it took no longer than the slowest of the others; more work is shared out evenly, so of n
-ranks it gains (n − 1) / n. Ranks that fill a slice of the mesh or a host alike are one finding. A rank without peers is
-not judged.
+against its peers by itself (Σ over places of the lesser of the two), and so is the pace of its host in each step (the
+geometric mean over places). Where hosts run ahead of their devices and never wait for them, one falls behind by chance
+and stays so: it is named only if its host itself takes longer, always or in some steps. Of a single whole step a host
+is named for a quarter of it, or 2 ms, and more: record four. `saving_ns` is what a step gains at most if it took no
+longer than the slowest of the others; more work is shared out evenly, so of n ranks it gains (n − 1) / n. Ranks that
+fill a slice of the mesh or a host alike are one finding. A rank without peers is not judged.
 
 The cause is the part of its late steps that exceeds the peers':
 
@@ -28,9 +29,10 @@ The cause is the part of its late steps that exceeds the peers':
   the host operators by name and input shapes)
 - `data_loading`: the device sat idle while the host was in its data loader
 - `slow_host`: the device sat idle while the host ran operators, the runtime, or nothing that was recorded (asleep)
-- `memory`: the device sat idle in allocations, or copied
+- `memory`: the device sat idle in allocations, or copied; calls for device memory that no other rank makes count with
+  what they left the device idle for
 - `slow_network` (a finding of its own): a group moves its data slower than groups of its kind do, or than in its
-  other steps
+  other steps; where transfers differ from one to the next by several times, one by one (Wilcoxon, Mann and Whitney)
 - `unclear`: nothing explains half of it
 
 What is peculiar comes first, if it explains three tenths: a late rank's host also lacks the time in which the others'

@@ -37,10 +37,10 @@ from rankscope.primitives.peers import (
 )
 from rankscope.primitives.recurrent import Pairs, of_its_host, recurs, slow_host, slow_steps, slowest_hosts
 
-LASTING, LASTING_SINGLE = 5.0, 10.0  # standard errors; of a single step
+LASTING, LASTING_SINGLE = 5.0, 10.0  # standard errors; of a single step of a device
 PASSING = 6.0  # times chance
 TWICE = 2  # steps at least, of what a host does: in a single one it is a hiccup, however long
-SINGLE = 0.25  # of a step: so much of it, where a single one is all that there is
+SINGLE, SINGLE_NS = 0.25, 2_000_000  # of a step, or ns: so much of it, where a single one is all that there is
 BY_CHANCE = 0.001  # cases expected among all ranks
 TAIL = 1.5  # measured hiccups of hosts fall off so
 TAIL_ON_DEVICE = 3.0  # a device's long kernels take 1.25 times their median at most (measured)
@@ -59,7 +59,7 @@ FEW = 8  # values of others: with fewer, chance is not known from them, and is t
 FLOOR_FEW = 0.01  # of a step
 FLOOR_HOSTS = 0.03  # where the hosts compute
 CONSISTENT = 0.06  # of a step, in every step (on hosts that compute by as much more as their floor is)
-BEYOND, BEYOND_FEW = 1.5, 2.5  # times chance, in every one of three steps or more, or of two
+BEYOND, BEYOND_FEW = 1.5, {2: 2.5, 3: 2.0}  # times chance, in every step, of so many
 BEYOND_MASKED = 4.0  # likewise, of two ranks that are late at once
 CANDIDATES = 3
 OTHERS = 3  # ranks, of which one can be left out; and steps, to judge by those that are left
@@ -239,9 +239,10 @@ def _stands_out(
     usual, unsure = centre_and_spread(total[whole[seen]] if whole[seen].any() else total)
     # What is sure of the part must be left of the whole, as far as that can be told.
     unsure /= np.sqrt(judged.size)
-    least = (SINGLE if judged.size < least_steps else LEAST) * step_ns
+    of_host, single = least_steps == TWICE, judged.size < TWICE
+    least = min(SINGLE * step_ns, SINGLE_NS) if of_host and single else LEAST * step_ns
     if (
-        score > (LASTING_SINGLE if judged.size < TWICE else LASTING)
+        score > (LASTING_SINGLE if single and not of_host else LASTING)
         and mean > least
         and usual > 0
         and usual + unsure > max(LEAST * step_ns, SHARE * mean)
@@ -249,7 +250,7 @@ def _stands_out(
         return seen, True, float(score)
     # Few steps that differ much, but all of them by far: their spread says nothing against it.
     known_chance = float(np.sqrt(np.mean(others[np.isfinite(others)] ** 2))) if np.isfinite(others).any() else 0.0
-    far = max(CONSISTENT * few / FLOOR_FEW * step_ns, (BEYOND_FEW if judged.size <= TWICE else BEYOND) * known_chance)
+    far = max(CONSISTENT * few / FLOOR_FEW * step_ns, BEYOND_FEW.get(judged.size, BEYOND) * known_chance)
     if judged.size >= TWICE and min(float(judged.min()), float(total[whole[seen]].min(initial=np.inf))) > far:
         return seen, True, float(judged.min() / far)
     late = seen.copy()

@@ -238,7 +238,10 @@ def of_its_host(
         if part in parts
     )
     own = float(np.nanmean(late.excess[late.late]))
-    inside = late.late[host_pairs.steps].all(axis=1) & host_pairs.known[late.row]
+    both = late.late[host_pairs.steps]
+    # Where an event is lost two late steps may not be comparable, but each with another is.
+    inside = both.all(axis=1) & host_pairs.known[late.row]
+    inside = inside if inside.any() else both.any(axis=1) & host_pairs.known[late.row]
     if idle < SHARE * own or not inside.any():
         return True
     host = excesses(host_pairs.recurring, host_pairs.known, role, out)[:, inside]

@@ -28,7 +28,7 @@ LEFT = 0.5  # of a step's transfers must be recorded, to tell what all take
 APART = (
     2.0  # times what the usual steps span; or, where transfers one by one say it too, what they are above their median
 )
-RANK_SUM = 3.0  # standard deviations, by which the late steps' transfers rank above the others
+RANK_SUM = 3.5  # standard deviations, by which the late steps' transfers rank above the others
 
 
 @dataclass(frozen=True)
