@@ -34,8 +34,9 @@ def main(arguments: Sequence[str] | None = ()) -> None:
     """Run the parts that are asked for; ``None``: those of the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.diagnosis", description=__doc__)
     parser.add_argument("parts", nargs="*", default=[], choices=["simulated", "perturbed", "jobs", []])
-    parser.add_argument("--seeds", default="4000:4200", help="simulated: from:to")
-    parser.add_argument("--clean", default="4000:4120", help="simulated: seeds run without their faults")
+    parser.add_argument("--seeds", default="5000:5200", help="simulated: from:to")
+    parser.add_argument("--clean", default="5000:5120", help="simulated: seeds run without their faults")
+    parser.add_argument("--lean", action="store_true", help="simulated: steps leaner than those of any real set")
     parser.add_argument("--launches", type=int, default=6, help="jobs: how many torchrun launches")
     parser.add_argument(
         "--traces", default=os.environ.get(TRACES, ""), help=f"perturbed: where the real sets are ({TRACES})"
@@ -55,8 +56,8 @@ def main(arguments: Sequence[str] | None = ()) -> None:
             # A seed that draws no fault is a clean run already.
             clean = [seed for seed in _seeds(given.clean) if seed not in faulty or job_of(seed).faults]
             cases = [
-                *run_seeds(faulty, given.keep, given.workers),
-                *run_seeds(clean, given.keep, given.workers, clean=True),
+                *run_seeds(faulty, given.keep, given.workers, lean=given.lean),
+                *run_seeds(clean, given.keep, given.workers, clean=True, lean=given.lean),
             ]
             show("Simulated jobs", sorted(cases, key=lambda case: case.name))
             print("\nBy how many steps it strikes, where it costs 5% or more:\n")

@@ -144,12 +144,12 @@ def done_to(job: Job, truth: Truth) -> tuple[Done, ...]:
     return tuple(found)
 
 
-def case_of(seed: int, keep: Path | None = None, *, clean: bool = False) -> Case:
+def case_of(seed: int, keep: Path | None = None, *, clean: bool = False, lean: bool = False) -> Case:
     """Simulate, write, open, ask. Files are kept where ``keep`` says, for the next time."""
     begun = time.process_time()
-    job = job_of(seed, clean=clean)
+    job = job_of(seed, clean=clean, lean=lean)
     truth = simulate_timing(job)
-    out = (keep or Path(tempfile.mkdtemp())) / f"{'clean' if clean else 'seed'}{seed}"
+    out = (keep or Path(tempfile.mkdtemp())) / f"{'lean-' if lean else ''}{'clean' if clean else 'seed'}{seed}"
     os.environ["RANKSCOPE_CACHE"] = str(out / "cache")
     try:
         if not (out / "run" / "truth.json").exists():
@@ -173,9 +173,9 @@ def case_of(seed: int, keep: Path | None = None, *, clean: bool = False) -> Case
 
 
 def run_seeds(
-    seeds: Iterable[int], keep: Path | None = None, workers: int = 2, *, clean: bool = False
+    seeds: Iterable[int], keep: Path | None = None, workers: int = 2, *, clean: bool = False, lean: bool = False
 ) -> Iterator[Case]:
     """The cases of these seeds, as they come."""
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-        for future in as_completed([pool.submit(case_of, seed, keep, clean=clean) for seed in seeds]):
+        for future in as_completed([pool.submit(case_of, seed, keep, clean=clean, lean=lean) for seed in seeds]):
             yield future.result()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -326,7 +327,11 @@ def test_usually_slower_is_beside_the_own_program_and_chance_is_of_all() -> None
     apart = np.array([0, 1 / 100, -1 / 100, 0]) / np.sqrt(4 / 3)
     apart = np.append(apart, np.array([200 / 200 - 1, 202 / 199 - 1, 198 / 201 - 1]) / np.sqrt(3 / 2))
     assert times == pytest.approx(21 / 200 / (np.sqrt(np.mean(apart**2)) * np.sqrt(4 / 3)))
-    assert slowest_hosts(usual, role, np.zeros(8, dtype=np.bool_), 2) == [6, 1]
+    # Then those whose second slowest step is most beyond the others of their program in that step.
+    paced = np.tile(usual[:, None], 3)
+    paced[6], paced[5, :2], paced[3, 1] = np.nan, 2 * paced[5, :2], 5 * paced[3, 1]
+    pairs = replace(hosts(0, waited=0, paced=paced), usual=usual)
+    assert slowest_hosts(pairs, role, np.zeros(8, dtype=np.bool_), 2) == [6, 1, 5]
     # Too few to know chance from.
     assert np.isnan(usually_slower(usual[:3], role[:3], out[4:7], 2)).all()
 

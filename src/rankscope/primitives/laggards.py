@@ -126,8 +126,7 @@ def _best(
             ranked = [row for row in np.argsort(-order)[:CANDIDATES].tolist() if np.isfinite(filled[row]).any()]
             rows.update(dict.fromkeys(row for row in ranked if order[row] > 0))
     if host_pairs is not None:
-        for usual in (host_pairs.usual, *host_pairs.paced.T):
-            rows.update(dict.fromkeys(slowest_hosts(usual, role, without, CANDIDATES)))
+        rows.update(dict.fromkeys(slowest_hosts(host_pairs, role, without, CANDIDATES)))
     tested = [_test(parts, known, whole, role, without, step_ns, row, few, pairs, host_pairs) for row in rows]
     sure = [each for each in tested if each is not None]
     # Those of like weight together: a slow host has many.

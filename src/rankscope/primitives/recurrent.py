@@ -33,6 +33,7 @@ RECURS, RECURS_PASSING = 5.0, 8.0  # times chance
 IDLE = ("host", "data_loading")
 OF_HOST = 0.4  # of what a device was idle longer must recur on its host; where there are ranks to learn chance from
 OF_IDLE_AND_CHANCE = ((0.35, 1.5), (0.1, 4.5))  # so much of it, and so many times what recurs on the others': either
+TWO_STEPS = 3.0  # times that at least, of two steps alone
 FEW_STEPS = 3
 RECURS_FEW = 4  # ranks to learn chance from
 RECURS_FLOOR = 0.004  # of a step
@@ -194,14 +195,20 @@ def usual_of(by_step: Float, role: Int64) -> Float:
     return found
 
 
-def slowest_hosts(usual: Float, role: Int64, without: Bool, count: int) -> list[int]:
-    """The rows whose usual step exceeds that of the median of their program most, relative to it."""
-    found: list[tuple[float, int]] = []
-    for each in np.unique(role):
-        rows = np.flatnonzero((role == each) & ~without & np.isfinite(usual))
-        if rows.size > 1:
-            found += zip((usual[rows] / np.median(usual[rows])).tolist(), rows.tolist(), strict=True)
-    return [row for _, row in sorted(found, reverse=True)[:count]]
+def slowest_hosts(pairs: Pairs, role: Int64, without: Bool, count: int) -> list[int]:
+    """The rows whose usual step exceeds that of the median of their program most, and whose two slowest steps do."""
+    each = np.column_stack([pairs.usual, pairs.paced])
+    ratio = np.full(each.shape, -np.inf)
+    for program in np.unique(role):
+        rows = np.flatnonzero((role == program) & ~without)
+        some = np.isfinite(each[rows]).sum(axis=0) > 1
+        if some.any():
+            found = each[np.ix_(rows, some)]
+            ratio[np.ix_(rows, some)] = np.where(np.isfinite(found), found / medians(found), -np.inf)
+    by_step = np.sort(ratio[:, 1:], axis=1)
+    ranked = [ratio[:, 0], *([by_step[:, -2]] if by_step.shape[1] > 1 else [])]
+    chosen = (row for value in ranked for row in np.argsort(-value, kind="stable")[:count] if np.isfinite(value[row]))
+    return list(dict.fromkeys(int(row) for row in chosen))
 
 
 def usually_slower(usual: Float, role: Int64, out: Bool, row: int) -> tuple[float, float]:
@@ -254,7 +261,8 @@ def of_its_host(
     if chance == 0:
         return slower > OF_HOST * min(idle, late.recurring_ns or idle)
     # The rank that is behind by chance has had the slower host of late: little of its idleness, or not by much.
-    if any(slower > max(part * idle, times * chance) for part, times in OF_IDLE_AND_CHANCE):
+    least = TWO_STEPS if inside.sum() == 1 else 0.0
+    if any(slower > max(part * idle, max(times, least) * chance) for part, times in OF_IDLE_AND_CHANCE):
         return True
     return late.lasting and usually_slower(host_pairs.usual, role, out, late.row)[1] > SLOW_AND_BEHIND
 
