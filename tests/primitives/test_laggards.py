@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rankscope.primitives import peers
 from rankscope.primitives.laggards import laggards
 from rankscope.primitives.peers import Float, excesses, filled, medians
-from rankscope.primitives.recurrent import Pairs, slowest_hosts, usually_slower
+from rankscope.primitives.recurrent import Pairs, slow_steps, slowest_hosts, usually_slower
 
 STEP = 10_000_000.0
 
@@ -289,6 +289,17 @@ def test_a_host_that_is_slow_in_some_steps() -> None:
     # At no cost, or by chance: nobody.
     assert not any(found(seed, 0.3, 0) for seed in range(20))
     assert not any(found(seed, 0.0, 0) for seed in range(60))
+
+
+def test_of_a_long_recording_any_choice_of_steps_has_a_probability() -> None:
+    """Half of 3,000 steps: there are 10⁹⁰⁰ such choices."""
+    own = np.full(3_000, 2_000_000.0)
+    paced = 3_000_000 * (1 + 0.04 * np.random.default_rng(1).normal(size=(8, own.size)))
+    paced[5, ::2] *= 1.5
+    pairs, out = replace(hosts(0, waited=0), paced=paced), np.arange(8) == 5
+    found = slow_steps(pairs, np.zeros(8, dtype=np.int64), out, 5, own, STEP)
+    assert found is not None
+    assert found.late[::2].all()
 
 
 def test_a_single_step_asks_more_of_a_host() -> None:

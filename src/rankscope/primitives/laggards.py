@@ -25,6 +25,7 @@ import numpy as np
 
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.peers import (
+    BY_CHANCE,
     LEAST_PASSING,
     OWN,
     RECURRING,
@@ -41,7 +42,6 @@ LASTING, LASTING_SINGLE = 5.0, 10.0  # standard errors; of a single step of a de
 PASSING = 6.0  # times chance
 TWICE = 2  # steps at least, of what a host does: in a single one it is a hiccup, however long
 SINGLE, SINGLE_NS = 0.25, 2_000_000  # of a step, or ns: so much of it, where a single one is all that there is
-BY_CHANCE = 0.001  # cases expected among all ranks
 TAIL = 1.5  # measured hiccups of hosts fall off so
 TAIL_ON_DEVICE = 3.0  # a device's long kernels take 1.25 times their median at most (measured)
 LEAST = 0.01  # of a step: less is not worth a word
@@ -163,7 +163,7 @@ def _test(
             few,
             1 if name in FLOOR else TWICE,
             TAIL_ON_DEVICE if name in ON_DEVICE and few < FLOOR_HOSTS else TAIL,
-            LEAST if name == DRAINS else LEAST_PASSING,
+            *((LEAST, LEAST_PASSING) if name == DRAINS else (LEAST_PASSING, 0.0)),
         )
         if late.any():
             found.append(Laggard(row, name, late, lasting, own, score))
@@ -222,7 +222,8 @@ def _stands_out(
     few: float,
     least_steps: int,
     tail: float,
-    least_passing: float,
+    least_part: float,
+    least_whole: float,
 ) -> tuple[Bool, bool, float]:
     """In which steps, whether in all, and by how much."""
     seen = np.isfinite(mine)
@@ -253,9 +254,8 @@ def _stands_out(
     if judged.size >= TWICE and min(float(judged.min()), float(total[whole[seen]].min(initial=np.inf))) > far:
         return seen, True, float(judged.min() / far)
     late = seen.copy()
-    late[seen] = (values > max(PASSING * chance, least_passing * step_ns)) & (
-        total > np.maximum(SHARE * values, 0 if least_passing == LEAST_PASSING else LEAST_PASSING * step_ns)
-    )
+    apart = values > max(PASSING * chance, least_part * step_ns)
+    late[seen] = apart & (total > np.maximum(SHARE * values, least_whole * step_ns))
     count = int(late.sum())
     if count >= least_steps:
         least = float(mine[late].min())

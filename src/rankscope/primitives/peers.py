@@ -17,6 +17,7 @@ OWN = "own"
 RECURRING = "recurring"
 SHARE = 0.5  # of a part's excess must be left in the own time as a whole
 LEAST_PASSING = 0.03  # of a step, in each of its late steps
+BY_CHANCE = 0.001  # cases expected among all ranks
 MANY = 6  # steps, with which a few odd ones need not count
 
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.peers import (
+    BY_CHANCE,
     LEAST_PASSING,
     RECURRING,
     SHARE,
@@ -40,8 +41,8 @@ RECURS_FLOOR = 0.004  # of a step
 SLOW_HOST, SLOW_AND_BEHIND = 5.0, 2.5  # times chance, by a host's usual step: of any, and of one that is behind
 LEAST_OWN = 0.01  # of a step must be lost by a slow host
 SLOW_STEP = 1.5  # times chance, in each of its slow steps
-BY_CHANCE = 0.001  # runs in which a host is slow in some steps by chance,
-SURELY = 1.3  # times what that takes
+SURELY = 1.3  # times what chance would have in `BY_CHANCE` of all runs
+LEAST_LOG = -600.0  # of a probability, as far as it can be told as a number
 
 
 @dataclass(frozen=True)
@@ -154,8 +155,9 @@ def slow_steps(pairs: Pairs, role: Int64, out: Bool, row: int, own: Float, step_
         chosen = apart[row, order[:count]]
         if chosen[-1] < SLOW_STEP * chance:
             break
-        choices = math.comb(len(order), count) * int((~out).sum() + 1)
-        times = float(chosen.mean()) * math.sqrt(count) / chance / NormalDist().inv_cdf(1 - BY_CHANCE / choices)
+        choices = _log_choices(len(order), count) + math.log((~out).sum() + 1)
+        tail = NormalDist().inv_cdf(math.exp(max(math.log(BY_CHANCE) - choices, LEAST_LOG)))
+        times = float(chosen.mean()) * math.sqrt(count) / chance / -tail
         if best is None or times > best[0]:
             best = times, count
     if best is None or best[0] < SURELY:
@@ -173,6 +175,10 @@ def slow_steps(pairs: Pairs, role: Int64, out: Bool, row: int, own: Float, step_
     ):
         return None
     return Laggard(row, RECURRING, late, bool(late.sum() == np.isfinite(own).sum()), own, best[0] * SLOW_HOST)
+
+
+def _log_choices(count: int, chosen: int) -> float:
+    return math.lgamma(count + 1) - math.lgamma(chosen + 1) - math.lgamma(count - chosen + 1)
 
 
 def usual_of(by_step: Float, role: Int64) -> Float:

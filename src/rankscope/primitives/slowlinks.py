@@ -25,9 +25,7 @@ FEWEST = 3  # of them the usual ones
 FEW_GROUPS = 3  # of which chance is hardly known
 TWICE = 2  # steps at least, of one of few groups
 LEFT = 0.5  # of a step's transfers must be recorded, to tell what all take
-APART = (
-    2.0  # times what the usual steps span; or, where transfers one by one say it too, what they are above their median
-)
+APART = 2.0  # times what the usual steps span; where single transfers say it too, what they exceed their median by
 RANK_SUM = 3.5  # standard deviations, by which the late steps' transfers rank above the others
 
 
