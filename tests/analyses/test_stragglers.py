@@ -229,6 +229,16 @@ def test_a_stage_of_one_rank_is_held_against_other_stages_and_its_own_steps(
     assert finding.steps == (steps or ())
 
 
+def test_a_stage_whose_ranks_are_all_as_slow_is_held_against_the_other_stages(tmp_path: Path) -> None:
+    fault = Fault("slow_device", where={"pp": 1}, magnitude=0.1)
+    simulate(tmp_path, Job(ranks=8, mesh={"pp": 4, "dp": 2}, steps=4, layers=1, seed=3, faults=(fault,)), costs=False)
+    run = rankscope.open(tmp_path, executor="serial")
+    assert dict(run.stragglers().select("rank", "cause").drop_nulls().rows()) == {2: "slow_device", 3: "slow_device"}
+    (finding,) = [each for each in run.findings if each.id == "straggler"]
+    assert finding.ranks == (2, 3)
+    assert finding.title == "pp=1 holds the others up: its device is slow"
+
+
 def test_two_at_once(tmp_path: Path) -> None:
     faults = (Fault("slow_device", ranks=(1,), magnitude=0.3), Fault("memory", ranks=(6,), magnitude=0.2))
     simulate(tmp_path, Job(ranks=8, steps=4, seed=5, faults=faults), costs=False)

@@ -87,3 +87,16 @@ def test_a_slow_host_allocates_slowly_too() -> None:
         "slow_host"
     )
     assert cause_of(150, {"allocation": 150}, usual, None, on_host=False).cause == "memory"
+
+
+def test_the_evidence_says_no_more_than_the_numbers() -> None:
+    # Where the hosts compute there is no device that could sit idle.
+    on_host = cause_of(100, {"data_loading": 90}, {}, None, on_host=True).evidence
+    assert (
+        on_host == "over its late steps 0.09 µs more of its time than the others' median, most of it in its data loader"
+    )
+    on_device = cause_of(100, {"data_loading": 90}, {}, None, on_host=False).evidence
+    assert "more of its device's idle time than" in on_device
+    # The greatest of three parts need not be half of them.
+    parts = {"runtime": 25, "operators": 40, "nothing": 25}
+    assert cause_of(100, parts, {}, None, on_host=False).evidence.endswith("the greatest part of it in operators")

@@ -90,6 +90,13 @@ def test_a_slice_of_the_mesh_and_a_link() -> None:
     assert slower["dp"] == [False] * 4
 
 
+def test_a_link_that_carries_several_groups_takes_its_time_once() -> None:
+    """The tensor-parallel group and that of all ranks share it."""
+    fault = Fault.parse("slow_network:link=2-3,ms=2")
+    truth = simulate_timing(Job(ranks=8, mesh=parse_mesh("dp=4,tp=2"), seed=3, faults=(fault,)))
+    assert truth.fault_cost_ns[0] == pytest.approx(2_000_000, rel=0.2)
+
+
 def test_two_faults_are_costed_one_by_one() -> None:
     """The smaller of two on different ranks hides behind the other: taken away alone, it changes nothing."""
     faults = (Fault.parse("data_loading:rank=1,ms=3"), Fault.parse("slow_device:rank=2,ms=1"))

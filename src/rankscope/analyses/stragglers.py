@@ -21,7 +21,8 @@ geometric mean over places). Where hosts run ahead of their devices and never wa
 and stays so: it is named only if its host itself takes longer, always or in some steps. Of a single whole step a host
 is named for a quarter of it, or 2 ms, and more: record four. `saving_ns` is what a step gains at most if it took no
 longer than the slowest of the others; more work is shared out evenly, so of n ranks it gains (n − 1) / n. Ranks that
-fill a slice of the mesh or a host alike are one finding. A rank without peers is not judged.
+fill a slice of the mesh or a host alike are one finding. A rank alone in its stage is held against its other steps and,
+by the kernels that other stages launch too, against these; so is a stage whose ranks are all as slow, of three or more.
 
 The cause is the part of its late steps that exceeds the peers':
 

@@ -31,6 +31,7 @@ SHARED = "more_work"
 HALF = 0.5  # of a step: of one cut at its beginning there must be so much
 SHARED_BY = 3  # ranks that launch a piece of work, to tell its usual pace
 ALIKE = 0.5  # of the latest of a slice its other ranks are late by at least: they share one reason
+STAGES = 3  # of which one can be the odd one
 OUTSIDE = 0.5  # a slice of the mesh larger than this is no exception
 
 
@@ -144,6 +145,8 @@ class Standing:
         self._slow: dict[int, float] = {}
         if self.alone.sum() > 1 and self.step_ns > 0:
             self.late = sorted([*self.late, *self._without_peers(whole)], key=lambda each: -each.weight)
+        if not on_host and self.step_ns > 0:
+            self.late = sorted([*self.late, *self._slow_stages(whole)], key=lambda each: -each.weight)
         self.out: Bool = np.zeros(self.ranks.size, dtype=np.bool_)
         self.out[[each.row for each in self.late]] = True
         self.accused: Bool = np.zeros(self.known.shape, dtype=np.bool_)
@@ -170,7 +173,29 @@ class Standing:
                 for each in late
                 if each.lasting == lasting and rows[each.row] not in {other.row for other in found}
             ]
-        self._slow = {each.row: float(np.median(ratio[each.row])) for each in found if each.lasting}
+        self._slow |= {each.row: float(np.median(ratio[each.row])) for each in found if each.lasting}
+        return found
+
+    def _slow_stages(self, whole: Bool) -> list[Laggard]:
+        """All ranks of a stage, where each is as slow: none stands out of its peers, but the stage of the others.
+
+        A stage is as slow as the fastest of its ranks, at what ranks of other stages launch too.
+        """
+        count = int(self.role.max(initial=-1)) + 1
+        taken = {int(self.role[each.row]) for each in self.late}
+        if count < STAGES or bool(self.alone.all()):
+            return []
+        pace, ratio = self._pace()
+        members = [np.flatnonzero(self.role == each) for each in range(count)]
+        known = np.array([self.known[rows].all(axis=0) for rows in members])
+        value = np.array([pace[rows].min(axis=0) for rows in members])
+        from_start = np.array([whole[rows].all(axis=0) for rows in members])
+        found: list[Laggard] = []
+        for each in laggards({WHOLE: value}, known, from_start, np.zeros(count, dtype=np.int64), self.step_ns):
+            rows = members[each.row]
+            if each.lasting and rows.size > 1 and each.row not in taken:
+                self._slow |= {int(row): float(np.median(ratio[row])) for row in rows}
+                found += [replace(each, row=int(row)) for row in rows]
         return found
 
     def _usual(self, value: Int64) -> Int64:

@@ -159,7 +159,7 @@ def cause_of(
         return Cause("unclear", 0.0, "it never came last by its own doing")
     if usual.get("allocation") == 0 and (drained := _drained(late, more)) is not None:
         return drained
-    found = [*_by_work(late, more, work, on_host=on_host), *_by_parts(late, _of_host(more, usual))]
+    found = [*_by_work(late, more, work, on_host=on_host), *_by_parts(late, _of_host(more, usual), on_host=on_host)]
     peculiar = [each for each in found if each.cause != "slow_host" and each.share >= PECULIAR]
     chosen = max(peculiar or found, key=lambda each: each.share, default=None)
     if chosen is None:
@@ -192,22 +192,25 @@ def _of_host(more: Mapping[str, int], usual: Mapping[str, int]) -> dict[str, int
     return {**more, "allocation": more.get("allocation", 0) - moved, "runtime": more.get("runtime", 0) + moved}
 
 
-def _by_parts(late: int, more: Mapping[str, int]) -> list[Cause]:
+def _by_parts(late: int, more: Mapping[str, int], *, on_host: bool) -> list[Cause]:
     causes = []
     for cause, names in PARTS_OF_CAUSE.items():
         total = sum(more.get(name, 0) for name in names)
         if total <= 0:
             continue
         main = max(names, key=lambda name: more.get(name, 0))
+        # Parts of which there is less make the sum smaller than the greatest of them.
+        most = f"most of it {WORDS[main]}" if 2 * more[main] > total else f"the greatest part of it {WORDS[main]}"
         words = (
-            f"over its late steps {_ms(total)} more {_place(cause)} than the others' median, most of it {WORDS[main]}"
+            f"over its late steps {_ms(total)} more {_place(cause, on_host=on_host)} than the others' median, {most}"
         )
         causes.append(Cause(cause, min(total / late, 1.0), words))
     return causes
 
 
-def _place(cause: str) -> str:
-    return "of its time" if cause in ("slow_network", "memory") else "of its device's idle time"
+def _place(cause: str, *, on_host: bool) -> str:
+    """A job that computes on its hosts has no device that could sit idle."""
+    return "of its time" if on_host or cause in ("slow_network", "memory") else "of its device's idle time"
 
 
 def _by_work(late: int, more: Mapping[str, int], work: Work | None, *, on_host: bool) -> list[Cause]:

@@ -141,10 +141,18 @@ class Effects:
                 continue
             if (number, dim) not in self._groups:
                 self._groups[number, dim] = struck_groups(fault, dim, self._layout, self._ranks)
+            # A link carries the groups of several dimensions: what it takes, it takes of all of them together.
+            dims = [dim] if fault.link is None else self._over_link(fault)
             # A middle stage sends twice what the last one does: both ends of a link must be slowed alike.
-            whole = max(each.get(dim, 0) for each in self._nominal.transfer_ns)
+            whole = sum(max(each.get(other, 0) for each in self._nominal.transfer_ns) for other in dims)
             self._stretch(factors, self._groups[number, dim], taken, whole)
         return factors
+
+    def _over_link(self, fault: Fault) -> list[str]:
+        """The dimensions of which a group has both ends of the link."""
+        every = np.arange(self._layout.size)
+        dims = sorted({dim for each in (self._nominal.transfer_ns if self._nominal else ()) for dim in each})
+        return [dim for dim in dims if struck_groups(fault, dim, self._layout, every).any()]
 
 
 def sums(program: Program) -> tuple[int, int]:
