@@ -24,6 +24,7 @@ FAR = 20  # blurs: further apart two ends of a synchronising collective are no p
 FAR_LOOSE = 160
 FAR_ONE_SIDED = 400
 LEAST_FAR = 300_000  # ns
+AT_WORST = 100_000  # ns: ends of a synchronising collective were 85 µs apart at most (NCCL), however well others agree
 MOST_CELLS = 1 << 21
 
 NOT = np.float32(1e9)
@@ -70,15 +71,16 @@ def _filled(reference: Timeline, other: Timeline, partner: Int64, by_step: bool,
         alike[[0, -1]] = False
     mine, theirs = mine[alike[between_mine]], theirs[alike[between_theirs]]
     fits = compatible(reference.full[mine], other.full[theirs]) & (reference.kind[mine] == other.kind[theirs])
+    apart = np.abs(reference.end[mine] - other.end[theirs])
     if not loose:
-        fits &= other.one_sided[theirs] | other.uneven[theirs]
+        fits &= other.one_sided[theirs] | other.uneven[theirs] | (apart <= AT_WORST)
     if by_step:
         fits &= (reference.step[mine] == other.step[theirs]) & (other.step[theirs] >= 0)
     else:
         # Nothing but the ends says that nothing is missing on both sides: they must lie nearer than neighbours do.
         spacing = np.diff(reference.end, prepend=reference.end[:1], append=reference.end[-1:])
         nearest = np.minimum(spacing[mine], spacing[mine + 1])
-        fits &= 2 * np.abs(reference.end[mine] - other.end[theirs]) < nearest
+        fits &= 2 * apart < nearest
     filled: Int64 = partner.copy()
     filled[theirs[fits]] = mine[fits]
     return filled
