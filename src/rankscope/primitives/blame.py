@@ -327,8 +327,10 @@ class Standing:
         return gain
 
     def blamed(self) -> list[Blamed]:
-        """Who holds the others up, the weightiest first."""
-        return [self._blame(each) for each in self.late]
+        """Who holds the others up, the weightiest first; not who is beside a rank as slow that is not to blame."""
+        taken = np.where(np.isfinite(self.excess), self.excess, 0.0)
+        rest = taken[~self.out].max(axis=0, initial=0.0)
+        return [self._blame(each) for each in self.late if (taken[each.row] > rest)[each.late].any()]
 
     def _blame(self, late: Laggard) -> Blamed:
         rank = int(self.ranks[late.row])

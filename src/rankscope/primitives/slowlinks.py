@@ -25,8 +25,9 @@ FEWEST = 3  # of them the usual ones
 FEW_GROUPS = 3  # of which chance is hardly known
 TWICE = 2  # steps at least, of one of few groups
 LEFT = 0.5  # of a step's transfers must be recorded, to tell what all take
-APART = 2.0  # times what the usual steps span; where single transfers say it too, what they exceed their median by
-RANK_SUM = 3.5  # standard deviations, by which the late steps' transfers rank above the others
+APART = 2.0  # times what the usual steps span
+APART_EACH = 1.0  # times what they exceed their median by, where the transfers one by one say it too
+RANK_SUM = 4.0  # standard deviations, by which the late steps' transfers rank above the others
 
 
 @dataclass(frozen=True)
@@ -143,8 +144,8 @@ def _apart(taken: Int64, ratios: Sequence[Sequence[float]], step_ns: float) -> B
     """Which steps' transfers lie apart from the others: by a gap twice as wide (as a ratio) as what the others span.
 
     Where hosts move the data, transfers differ from one to the next by several times; then their geometric means must
-    lie apart by as much as the others exceed their own median, twice, and the transfers one by one rank above the
-    others' (Wilcoxon, Mann and Whitney).
+    lie apart by as much as the others exceed their own median, and the transfers one by one rank above the others'
+    (Wilcoxon, Mann and Whitney).
 
     Args:
         taken: by step, ns.
@@ -163,8 +164,8 @@ def _apart(taken: Int64, ratios: Sequence[Sequence[float]], step_ns: float) -> B
             continue
         if beyond < max(NETWORK * taken[usual].max(), LEAST_PASSING * step_ns):
             continue
-        low = np.median(ratio[usual]) if by_each else ratio[usual].min()
-        if gaps[place - 1] < APART * (ratio[usual].max() - low):
+        low, times = (np.median(ratio[usual]), APART_EACH) if by_each else (ratio[usual].min(), APART)
+        if gaps[place - 1] < times * (ratio[usual].max() - low):
             continue
         if by_each and (
             late.size < TWICE or _rank_sum([ratios[i] for i in late], [ratios[i] for i in usual]) < RANK_SUM
