@@ -117,7 +117,7 @@ def test_what_the_report_holds_of_the_longest_is_what_the_server_says(tmp_path: 
 
 
 def test_ranks_that_findings_name_come_first_and_what_has_no_room_is_said(tmp_path: Path) -> None:
-    content = {0: events(0), 1: events(100)}
+    content = {0: events(0), 1: events(400)}
     run = rankscope.open(kineto.write_ranks(tmp_path / "run", content), executor="serial")
     everything = embed_run(run, grid_of(run), 1 << 40)
     late = next(finding for finding in run.diagnose() if finding.ranks == (1,))
