@@ -217,7 +217,7 @@ def test_what_recurs_is_found_among_hiccups_as_large() -> None:
     assert not any(found_in(*hiccups(seed, {})) for seed in range(100, 160))
 
 
-def hosts(excess: int, waited: int, usual: int | None = None, paced: np.ndarray | None = None) -> Pairs:  # type: ignore[type-arg]
+def hosts(excess: int, waited: int, usual: int | None = None, paced: Float | None = None) -> Pairs:
     """Of 8 hosts over 4 steps what recurs, 2 ms and a fortieth of it; rank 5's is more, and so is its usual step."""
     two = np.array([(a, b) for a in range(4) for b in range(a + 1, 4)])
     recurring = 2_000_000 + np.random.default_rng(3).normal(0, 50_000, (8, len(two))).astype(np.int64)

@@ -38,8 +38,8 @@ BUSY = 1.1
 """What a thread may need of its own time where a gain of work is to be believed."""
 MOST = 1.5
 """What a saving, which is an upper bound, may be of the gain."""
-MOST_OF_PEAK = 3.0
-"""Likewise of 16 bits, whose bound is the ratio of two peaks: an EPYC with avx512_bf16 gains half of that."""
+MOST_ON_CPU = 2 * MOST
+"""Likewise of 16 bits, whose bound is all the time of such work: avx512_bf16 is twice as fast, and gains half of it."""
 MADE_OF_WORK = ("tiny", "precision")
 TRIES = 4
 
@@ -173,7 +173,7 @@ def test_precision_is_worth_what_it_says_where_the_cpu_has_the_instructions(runs
         if "avx512_bf16" not in flags and "amx_bf16" not in flags:
             pytest.skip("this CPU has no bfloat16 instructions")
         need_cores(job, "precision")
-        assert believable(job, "precision", "precision-mended", found["precision"].saving_ns, MOST_OF_PEAK)
+        assert believable(job, "precision", "precision-mended", found["precision"].saving_ns, MOST_ON_CPU)
 
     right_in_one(check, runs, "precision", tmp_path)
 

@@ -50,14 +50,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.blame import Blamed, Standing, slices_of
+from rankscope.primitives.blame import Blamed, Standing
 from rankscope.primitives.causes import CAUSES, Cause
 from rankscope.primitives.clocks import base_times
 from rankscope.primitives.communicators import POINT_TO_POINT, ranks_of
 from rankscope.primitives.culprits import culprits, on_one_clock
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.lateness import measures
-from rankscope.primitives.mesh import Mesh, mesh_of
+from rankscope.primitives.mesh import Mesh, mesh_of, slices_of
 from rankscope.primitives.owntime import WAITING, own_times, roles
 from rankscope.primitives.recurrence import COLUMNS as RECURRING
 from rankscope.primitives.recurrence import Bounds, host_pieces, pieces, recurring

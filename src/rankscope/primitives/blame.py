@@ -11,7 +11,6 @@ import polars as pl
 from rankscope.primitives.causes import Cause, cause_of, work_beside
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.laggards import laggards
-from rankscope.primitives.mesh import Mesh
 from rankscope.primitives.owntime import OWN
 from rankscope.primitives.peers import OWN as WHOLE
 from rankscope.primitives.peers import Bool, Float, Laggard, excesses, filled
@@ -261,12 +260,16 @@ class Standing:
             value[row, column.reshape(-1)] = each[name].to_numpy()
             return value
 
-        def by_step(step: str, name: str, into: Float | None = None) -> Float:
-            told = each.drop_nulls(name)
-            value: Float = np.full((self.ranks.size, self.steps.size), np.nan) if into is None else into
+        def by_step(frame: pl.DataFrame, name: str) -> Float:
+            told = frame.drop_nulls(name)
+            value: Float = np.full((self.ranks.size, self.steps.size), np.nan)
             rows = np.searchsorted(self.ranks, told["rank"].to_numpy())
-            value[rows, np.searchsorted(self.steps, told[step].to_numpy())] = told[name].to_numpy()
+            value[rows, np.searchsorted(self.steps, told["step"].to_numpy())] = told[name].to_numpy()
             return value
+
+        # The last step is only ever the other one.
+        others = each.select("rank", pl.col("other").alias("step"), pl.col("other_paced_ns").alias("paced_ns"))
+        paced = pl.concat([each.select("rank", "step", "paced_ns"), others])
 
         waited = placed("waited_ns")
         return Pairs(
@@ -274,8 +277,8 @@ class Standing:
             placed("most_ns"),
             placed("hiccup_ns"),
             waited,
-            usual_of(by_step("step", "usual_ns"), self.role),
-            by_step("other", "other_paced_ns", by_step("step", "paced_ns")),
+            usual_of(by_step(each, "usual_ns"), self.role),
+            by_step(paced, "paced_ns"),
             known,
             pairs,
         )
@@ -399,16 +402,3 @@ class Standing:
             found.append(replace(first, ranks=tuple(sorted(here)), label=label, saving_ns=saving))
             left = {rank: each for rank, each in left.items() if rank not in here}
         return sorted([*found, *left.values()], key=lambda each: -each.excess_ns)
-
-
-def slices_of(mesh: Mesh) -> list[tuple[str, frozenset[int]]]:
-    """Slices of the mesh, with what to call them: a coordinate along a dimension, a host, a group along a dimension."""
-    by_place = mesh.frame.group_by("dimension", "label").agg(pl.col("rank"))
-    by_cell = mesh.frame.filter(pl.col("cell") >= 0).group_by("dimension", "cell").agg(pl.col("rank"))
-    return [
-        *((label, frozenset(ranks)) for _, label, ranks in by_place.sort("dimension", "label").iter_rows()),
-        *(
-            (f"the {dimension} group of ranks {', '.join(map(str, sorted(ranks)))}", frozenset(ranks))
-            for dimension, _, ranks in by_cell.sort("dimension", "cell").iter_rows()
-        ),
-    ]

@@ -244,3 +244,16 @@ def _cells(
                 key = tuple(coordinates[other].get(rank) for other in dims if other != dim)
                 cells[dim][rank] = numbers.setdefault(key, len(numbers))
     return cells
+
+
+def slices_of(mesh: Mesh) -> list[tuple[str, frozenset[int]]]:
+    """Slices of the mesh, with what to call them: a coordinate along a dimension, a host, a group along a dimension."""
+    by_place = mesh.frame.group_by("dimension", "label").agg(pl.col("rank"))
+    by_cell = mesh.frame.filter(pl.col("cell") >= 0).group_by("dimension", "cell").agg(pl.col("rank"))
+    return [
+        *((label, frozenset(ranks)) for _, label, ranks in by_place.sort("dimension", "label").iter_rows()),
+        *(
+            (f"the {dimension} group of ranks {', '.join(map(str, sorted(ranks)))}", frozenset(ranks))
+            for dimension, _, ranks in by_cell.sort("dimension", "cell").iter_rows()
+        ),
+    ]

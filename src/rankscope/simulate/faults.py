@@ -106,7 +106,7 @@ class Effects:
         self.host: I64 = np.full(shape, ONE, dtype=np.int64)
         self.loader: I64 = np.zeros(shape, dtype=np.int64)
         self.active: Bool = np.zeros((len(job.faults), *shape), dtype=np.bool_)
-        self._network: list[tuple[Fault, int, Bool]] = []
+        self._network: list[tuple[Fault, int, Bool, list[str]]] = []
         self._layout, self._ranks, self._nominal = job.layout(), ranks, nominal
         self._groups: dict[tuple[int, str], Bool] = {}
         if nominal is None:
@@ -115,7 +115,7 @@ class Effects:
             in_step = np.array([fault.steps is None or n in fault.steps for n in step_numbers], dtype=np.bool_)
             taken = nominal.taken_ns(fault)
             if fault.kind == "slow_network":
-                self._network.append((fault, taken, in_step))
+                self._network.append((fault, taken, in_step, self._over_link(fault) if fault.link else []))
                 continue
             hit = in_step[:, None] & struck_ranks(fault, self._layout)[ranks][None, :]
             if fault.kind == "slow_device":
@@ -136,15 +136,14 @@ class Effects:
         """The factors on one collective's transfer, by rank; the same for all of a group."""
         factors: I64 = np.full(len(self._ranks), ONE, dtype=np.int64)
         dim = communication.message.dim
-        for number, (fault, taken, in_step) in enumerate(self._network):
+        for number, (fault, taken, in_step, shared) in enumerate(self._network):
             if not in_step[step] or self._nominal is None:
                 continue
             if (number, dim) not in self._groups:
                 self._groups[number, dim] = struck_groups(fault, dim, self._layout, self._ranks)
             # A link carries the groups of several dimensions: what it takes, it takes of all of them together.
-            dims = [dim] if fault.link is None else self._over_link(fault)
             # A middle stage sends twice what the last one does: both ends of a link must be slowed alike.
-            whole = sum(max(each.get(other, 0) for each in self._nominal.transfer_ns) for other in dims)
+            whole = sum(max(each.get(other, 0) for each in self._nominal.transfer_ns) for other in shared or [dim])
             self._stretch(factors, self._groups[number, dim], taken, whole)
         return factors
 
