@@ -47,7 +47,7 @@ switches = dict(record_shapes=True, with_stack=bool(stacks))
 torchs = [0.0]  # CPU seconds of this thread in torch's own stop and save
 if way == "ours":
     import rankscope
-    from rankscope.capture.recorder import Recording
+    from rankscope.capture.recording import Recording
     def timed(whole):
         def call(*args):
             began = time.thread_time()

@@ -18,8 +18,8 @@ from rankscope.analyses import get_analysis
 from rankscope.primitives.communicators import COLUMNS
 from rankscope.primitives.matching import match_collectives
 from rankscope.results import Inputs, Options
-from rankscope.store.info import TraceInfo
 from rankscope.store.schema import TABLES
+from rankscope.store.trace_info import TraceInfo
 
 TRIALS = 200
 # Ranks, steps, layers: 48,000 rows over 8 ranks, then 400 collectives a rank.

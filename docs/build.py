@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from rankscope.analyses import all_analyses
+from rankscope.diagnosis.rules import all_rules
 from rankscope.results import Analysis, Rule
-from rankscope.rules import all_rules
 from rankscope.store import schema
 
 DOCS = Path(__file__).resolve().parent

@@ -11,7 +11,7 @@ import pytest
 import rankscope
 from rankscope.analyses import all_analyses, get_analysis
 from rankscope.errors import AnalysisError
-from rankscope.report.html import payload
+from rankscope.report.html_report import payload
 from rankscope.results import Inputs, Tables
 from tests.analyses.reference import write_reference
 

@@ -10,7 +10,7 @@ from typing import Any
 from tests import kineto
 
 import rankscope
-from rankscope.rules.small_kernels import rule
+from rankscope.diagnosis.rules.small_kernels import rule
 
 # The host is in an operator all the time: nowhere is it silent.
 BUSY = kineto.op("my::op", 1, 600)

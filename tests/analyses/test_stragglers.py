@@ -12,8 +12,8 @@ from tests.kineto import op, step, write_ranks
 
 import rankscope
 from rankscope.analyses import get_analysis, stragglers
-from rankscope.primitives.blame import Blamed
-from rankscope.primitives.causes import CAUSES, Cause
+from rankscope.primitives.attribution import Blamed
+from rankscope.primitives.delay_causes import CAUSES, Cause
 from rankscope.results import Inputs, Options, Tables
 from rankscope.simulate import Fault, Job, Recording, simulate
 
@@ -84,7 +84,7 @@ class Parts:
 
     def __init__(self, run: rankscope.Run) -> None:
         from rankscope.pipeline.tasks import analyze_rank, asked
-        from rankscope.store.memory import Columns
+        from rankscope.store.column_cache import Columns
 
         self.run, self.infos, self.world = run, tuple(run.loaded.infos), run.world_size
         self.mapped = {

@@ -18,7 +18,7 @@ from tests.kineto import small_step, trace, write
 import rankscope
 from rankscope.export.formats import to_json
 from rankscope.pipeline import Run
-from rankscope.report.html import INSTANTS
+from rankscope.report.html_report import INSTANTS
 
 pytestmark = pytest.mark.browser
 

@@ -42,28 +42,28 @@ def no_launcher(monkeypatch):
 @pytest.fixture(autouse=True)
 def nothing_left_running():
     yield
-    from rankscope.capture import rivals
+    from rankscope.capture import profiler_conflicts
 
-    assert rivals._held_by == []
-    assert not rivals.another_profiler_runs()
+    assert profiler_conflicts._held_by == []
+    assert not profiler_conflicts.another_profiler_runs()
 
 
 @pytest.fixture
 def off_loop_everywhere(monkeypatch):
     """Lets a torch that is not made for it stop off the loop, too. The loop waits for it there: an operator that ran
     meanwhile could end the process."""
-    from rankscope.capture import outbox, way
+    from rankscope.capture import stop_mode, trace_queue
 
-    if way._lets_others_run():
+    if stop_mode._lets_others_run():
         return
-    monkeypatch.setattr(way, "_releases", True)
-    whole = outbox.Outbox.take
+    monkeypatch.setattr(stop_mode, "_releases", True)
+    whole = trace_queue.Outbox.take
 
     def take(self, ended):
         whole(self, ended)
         assert self._writer.drain(60)
 
-    monkeypatch.setattr(outbox.Outbox, "take", take)
+    monkeypatch.setattr(trace_queue.Outbox, "take", take)
 
 
 def said(stderr: str) -> str:

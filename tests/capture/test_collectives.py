@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from rankscope.capture import collectives, flight
+from rankscope.capture import collectives, flight_recorder
 from rankscope.capture.collectives import CollectiveCalls
 from rankscope.capture.inflight import InFlight
 
@@ -113,22 +113,22 @@ def recorder(monkeypatch):
 
 def test_a_ring_that_has_forgotten_the_beginning_says_so(recorder):
     recorder += ring((50, 1), (60, 1), (70, 1), first=17)
-    assert flight.read_flight(40, 65).whole is False
-    assert [call.at_ns for call in flight.read_flight(40, 65).calls] == [50, 60]
-    assert flight.read_flight(55, 65).whole is True
+    assert flight_recorder.read_flight(40, 65).whole is False
+    assert [call.at_ns for call in flight_recorder.read_flight(40, 65).calls] == [50, 60]
+    assert flight_recorder.read_flight(55, 65).whole is True
     recorder[0]["record_id"] = 0
-    assert flight.read_flight(40, 65).whole is True
+    assert flight_recorder.read_flight(40, 65).whole is True
 
 
 def test_without_a_recorder_or_beside_an_accelerator_nothing_is_asked(recorder, monkeypatch):
-    assert flight.read_flight(0, 100) is None  # switched off: it has no entries
+    assert flight_recorder.read_flight(0, 100) is None  # switched off: it has no entries
     recorder += ring((50, 1))
-    assert flight.read_flight(0, 100) is not None
+    assert flight_recorder.read_flight(0, 100) is not None
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    assert flight.read_flight(0, 100) is None
+    assert flight_recorder.read_flight(0, 100) is None
     monkeypatch.undo()
     monkeypatch.setattr(torch._C, "_distributed_c10d", object(), raising=False)
-    assert flight.read_flight(0, 100) is None
+    assert flight_recorder.read_flight(0, 100) is None
 
 
 def test_a_recorder_that_says_something_else_changes_nothing(recorder, monkeypatch):
@@ -145,7 +145,7 @@ def test_a_call_is_pythons_if_one_of_its_thread_was_running(at):
     ran = [[1, 10, 20], [2, 5, 90], [1, 30, 60], [1, 35, 40], [1, 95, 10**18], [3, 50, 51]]
     held = collectives._Ran(ran)
     for thread in (1, 2, 3, 4):
-        call = flight.FlightCall(at, thread, "allreduce", "0", None, 0, 0)
+        call = flight_recorder.FlightCall(at, thread, "allreduce", "0", None, 0, 0)
         assert (call in held) == any(t == thread and begin <= at <= end for t, begin, end in ran)
 
 

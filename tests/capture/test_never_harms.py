@@ -277,13 +277,13 @@ def test_an_end_in_the_middle(tmp_path, end, code, step):
 
 
 LATE = """
-from rankscope.capture import outbox
-begun, held, whole = threading.Event(), threading.Event(), outbox.finish_trace
+from rankscope.capture import trace_queue
+begun, held, whole = threading.Event(), threading.Event(), trace_queue.finish_trace
 def late(*given, **options):
     begun.set()
     held.wait(60)
     return whole(*given, **options)
-outbox.finish_trace = late
+trace_queue.finish_trace = late
 prof = rankscope.Profiler("run", wait=1, warmup=1, active=2)
 prof.start()
 def loop():
@@ -357,9 +357,10 @@ if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':
 def test_a_run_directory_that_never_answers(tmp_path):
     """The loop goes on, later windows are counted as lost, and the process ends within its limit."""
     before = """
-from rankscope.capture import outbox, writer
+from rankscope.capture import writer
+from rankscope.capture import trace_queue
 writer.EXIT_LIMIT_S = 2.0
-outbox.finish_trace = lambda *a, **k: time.sleep(600)
+trace_queue.finish_trace = lambda *a, **k: time.sleep(600)
 def settle(prof):
     if step == 19: prof.stop(1.0)
 """

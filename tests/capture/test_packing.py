@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from rankscope import Profiler
-from rankscope.capture import edits, packing, room
+from rankscope.capture import packing, staging, trace_edits
 from rankscope.rundir.manifest import read_rank_manifest
 from rankscope.rundir.names import ENDINGS, parse_trace_name
 
@@ -44,12 +44,12 @@ def test_every_form_holds_the_same(tmp_path, monkeypatch, compression, partial, 
         pytest.importorskip("zstandard")
     if not isal:
         monkeypatch.setattr(packing, "_isal", lambda: None)
-    monkeypatch.setattr(edits, "CHUNK", 100)
+    monkeypatch.setattr(trace_edits, "CHUNK", 100)
     saved = tmp_path / "elsewhere" / "saved"
     saved.parent.mkdir()
     saved.write_text(json.dumps(EVENTS, indent=1))
     target = tmp_path / "run" / f"rank0_iter7_8{ENDINGS[compression]}"
-    done = packing.finish_trace(saved, target, edits=edits.Edits(partial, '"ours": [1]'))
+    done = packing.finish_trace(saved, target, edits=trace_edits.Edits(partial, '"ours": [1]'))
     assert (done.path, done.bytes) == (target, target.stat().st_size)
     trace = unpacked(target)
     assert list(trace) == ["ours", "traceEvents"]
@@ -95,7 +95,7 @@ def test_a_window_that_comes_too_early_is_counted(tmp_path, monkeypatch):
         assert over.wait(300)
         return whole(*given, **named)
 
-    monkeypatch.setattr("rankscope.capture.outbox.finish_trace", waits)
+    monkeypatch.setattr("rankscope.capture.trace_queue.finish_trace", waits)
     profiler = Profiler(tmp_path, **SHORT, repeat=2)
     with pytest.warns(UserWarning, match="still being written"), profiler:
         for _ in range(12):
@@ -110,47 +110,47 @@ def test_a_window_that_comes_too_early_is_counted(tmp_path, monkeypatch):
 
 
 def test_what_the_dead_left_is_removed_and_nothing_else(tmp_path, monkeypatch):
-    living = room.temporary_beside(tmp_path / "a.json")
+    living = staging.temporary_beside(tmp_path / "a.json")
     monkeypatch.setattr(os, "getpid", lambda: 2**22 + 5)  # above any process number
-    dead, torchs = room.temporary_beside(tmp_path / "b.json"), room.temporary_beside(tmp_path / "c.json")
+    dead, torchs = staging.temporary_beside(tmp_path / "b.json"), staging.temporary_beside(tmp_path / "c.json")
     torchs = torchs.with_name(torchs.name + ".tmp")
-    fresh = room.temporary_beside(tmp_path / "d.json")
-    monkeypatch.setattr(room.socket, "gethostname", lambda: "other")
-    elsewhere = room.temporary_beside(tmp_path / "e.json")
+    fresh = staging.temporary_beside(tmp_path / "d.json")
+    monkeypatch.setattr(staging.socket, "gethostname", lambda: "other")
+    elsewhere = staging.temporary_beside(tmp_path / "e.json")
     monkeypatch.undo()
     theirs = tmp_path / ".theirs.tmp"
     for path in (living, dead, torchs, fresh, elsewhere, theirs):
         path.write_text("")
         if path != fresh:
             os.utime(path, (0, 0))
-    assert room.remove_stale([tmp_path, tmp_path / "missing"]) == 2
+    assert staging.remove_stale([tmp_path, tmp_path / "missing"]) == 2
     assert sorted(tmp_path.iterdir()) == sorted([living, fresh, elsewhere, theirs])
 
 
 def test_the_first_place_with_room_is_taken(tmp_path, monkeypatch):
-    monkeypatch.setattr(room.tempfile, "gettempdir", lambda: str(tmp_path))
-    own = room.staging_folder(None, None, 0)
+    monkeypatch.setattr(staging.tempfile, "gettempdir", lambda: str(tmp_path))
+    own = staging.staging_folder(None, None, 0)
     assert own.startswith(str(tmp_path / "rankscope-"))
     (tmp_path / "wanted").mkdir()
-    assert room.staging_folder(str(tmp_path / "wanted"), None, 0) == str(tmp_path / "wanted")
-    assert room.staging_folder(str(tmp_path / "missing"), None, 0) == own
-    free = {own: 5, str(tmp_path / "run"): room.SPARE_BYTES + 100}
+    assert staging.staging_folder(str(tmp_path / "wanted"), None, 0) == str(tmp_path / "wanted")
+    assert staging.staging_folder(str(tmp_path / "missing"), None, 0) == own
+    free = {own: 5, str(tmp_path / "run"): staging.SPARE_BYTES + 100}
     (tmp_path / "run").mkdir()
-    monkeypatch.setattr(room, "free_bytes", lambda folder: free[folder])
-    assert room.staging_folder(None, str(tmp_path / "run"), 100) == str(tmp_path / "run")
-    assert room.staging_folder(None, str(tmp_path / "run"), 101) is None
+    monkeypatch.setattr(staging, "free_bytes", lambda folder: free[folder])
+    assert staging.staging_folder(None, str(tmp_path / "run"), 100) == str(tmp_path / "run")
+    assert staging.staging_folder(None, str(tmp_path / "run"), 101) is None
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="owners are those of POSIX")
 def test_a_folder_of_somebody_else_is_not_used(tmp_path, monkeypatch):
-    monkeypatch.setattr(room.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(staging.tempfile, "gettempdir", lambda: str(tmp_path))
     folder = tmp_path / f"rankscope-{os.getuid()}"
     folder.mkdir(mode=0o755)
-    assert room.staging_folder(None, None, 0) is None
+    assert staging.staging_folder(None, None, 0) is None
     folder.rmdir()
     (tmp_path / "target").mkdir(mode=0o700)
     folder.symlink_to(tmp_path / "target")
-    assert room.staging_folder(None, None, 0) is None
+    assert staging.staging_folder(None, None, 0) is None
 
 
 # --- frames outside the steps -------------------------------------------------------------------------------
@@ -165,14 +165,14 @@ def work():
 def test_python_frames_outside_the_steps_are_left_out_and_no_others(
     tmp_path, monkeypatch, off_loop_everywhere, stop_off_loop, chunk
 ):
-    monkeypatch.setattr(edits, "CHUNK", chunk)
+    monkeypatch.setattr(trace_edits, "CHUNK", chunk)
     whole, saved = packing.finish_trace, []
 
     def keeps(source, target, **options):
         saved.append(json.loads(source.read_bytes()))
         return whole(source, target, **options)
 
-    monkeypatch.setattr("rankscope.capture.outbox.finish_trace", keeps)
+    monkeypatch.setattr("rankscope.capture.trace_queue.finish_trace", keeps)
     with Profiler(tmp_path, **SHORT, with_stack=True, compression="none", stop_off_loop=stop_off_loop) as prof:
         for _ in range(30):
             for _ in range(20):
@@ -202,5 +202,5 @@ def test_frames_of_a_torch_that_writes_otherwise_stay(tmp_path):
     step = {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "pid": 1, "tid": 1, "ts": 4, "dur": 3}
     trace = {"traceEvents": [*events, step]}
     (tmp_path / "saved").write_text(json.dumps(trace))
-    done = packing.finish_trace(tmp_path / "saved", tmp_path / "a.trace.json", edits=edits.Edits(frames=True))
+    done = packing.finish_trace(tmp_path / "saved", tmp_path / "a.trace.json", edits=trace_edits.Edits(frames=True))
     assert json.loads(done.path.read_text()) == trace

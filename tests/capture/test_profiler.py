@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from rankscope import Profiler
-from rankscope.capture import CaptureWarning, process, recorder
+from rankscope.capture import CaptureWarning, process, recording
 from rankscope.capture import profiler as profiler_module
 from rankscope.errors import ConfigError
 from rankscope.rundir.manifest import read_rank_manifest, read_run_manifest
@@ -192,7 +192,7 @@ def raises(self, path):
     [(saves_nothing, "saved no file"), (saves_half, "ends in the middle"), (raises, "RuntimeError: no")],
 )
 def test_a_save_that_fails_does_not_fail_the_job(tmp_path, monkeypatch, save, says):
-    monkeypatch.setattr(recorder.Recording, "save", save)
+    monkeypatch.setattr(recording.Recording, "save", save)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with Profiler(tmp_path, **SHORT, repeat=2) as prof:
@@ -218,7 +218,7 @@ def test_a_directory_that_cannot_be_made_does_not_fail_the_job(tmp_path):
 
 @pytest.mark.parametrize("method", ["prepare", "start", "begin_step", "end_step", "stop"])
 def test_no_exception_leaves_a_step(tmp_path, monkeypatch, method):
-    whole = getattr(recorder.Recording, method)
+    whole = getattr(recording.Recording, method)
     calls = []
 
     def fails_once(self, *args):
@@ -227,7 +227,7 @@ def test_no_exception_leaves_a_step(tmp_path, monkeypatch, method):
             raise RuntimeError("odd")
         return whole(self, *args)
 
-    monkeypatch.setattr(recorder.Recording, method, fails_once)
+    monkeypatch.setattr(recording.Recording, method, fails_once)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with Profiler(tmp_path, **SHORT) as prof:

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from rankscope import Profiler
-from rankscope.capture import CaptureWarning, process, surroundings
+from rankscope.capture import CaptureWarning, environment, process
 from rankscope.rundir.manifest import read_rank_manifest
 from rankscope.rundir.metadata import METADATA_KEY, TraceMetadata
 
@@ -248,10 +248,10 @@ def test_an_accelerator_is_recorded_and_described(tmp_path, monkeypatch, kind, m
 
 def test_the_numa_node_of_a_device(tmp_path, monkeypatch):
     said = tmp_path / "numa_node"
-    real = surroundings.Path
-    monkeypatch.setattr(surroundings, "Path", lambda path: said if "0000:c1" in str(path) else real(path))
+    real = environment.Path
+    monkeypatch.setattr(environment, "Path", lambda path: said if "0000:c1" in str(path) else real(path))
     for text, node in (("1\n", 1), ("-1\n", None), ("", None)):
         said.write_text(text)
-        assert surroundings.numa_node_of("0000:C1:00.0") == node
-    assert surroundings.numa_node_of(None) is None
-    assert surroundings.numa_node_of("ffff:ff:1f.7") is None
+        assert environment.numa_node_of("0000:C1:00.0") == node
+    assert environment.numa_node_of(None) is None
+    assert environment.numa_node_of("ffff:ff:1f.7") is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from rankscope import Profiler
-from rankscope.capture import steps, surroundings
+from rankscope.capture import environment, steps
 from rankscope.capture.schedule import Window
 from rankscope.capture.steps import StepTimes
 from rankscope.rundir.manifest import read_rank_manifest
@@ -94,11 +94,11 @@ def test_a_first_step_that_began_before_the_profiler():
 
 def test_settings_are_kept_and_secrets_are_not():
     environ = {"NCCL_DEBUG": "INFO", "TORCH_API_KEY": "x", "HOME": "/h", "CUDA_TOKEN": "hf_abcdefghijk", "OMP_X": "1"}
-    assert surroundings.settings(environ) == {
+    assert environment.settings(environ) == {
         "NCCL_DEBUG": "INFO", "TORCH_API_KEY": "<redacted>", "CUDA_TOKEN": "<redacted>", "OMP_X": "1"
     }  # fmt: skip
 
 
 def test_ranges():
-    assert surroundings.as_ranges({0, 1, 2, 5, 7, 8}) == "0-2,5,7-8"
-    assert surroundings.as_ranges([]) == ""
+    assert environment.as_ranges({0, 1, 2, 5, 7, 8}) == "0-2,5,7-8"
+    assert environment.as_ranges([]) == ""

@@ -14,7 +14,7 @@ from rich.console import Console
 from tests.compare.real_job import PARAMETERS
 
 import rankscope
-from rankscope.report.difference import diff_tables
+from rankscope.report.diff_table import diff_tables
 
 pytestmark = pytest.mark.slow
 SOURCE = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tests.launch.test_gather import part
 
-from rankscope.doctor import Check, devices, disk, examine, host, launcher, logs, network, run, software, worst
+from rankscope.doctor import Check, devices, disk, host, launcher, logs, network, run, run_checks, software, worst
 from rankscope.doctor.__main__ import report
 from rankscope.doctor.devices import Answer
 from rankscope.rundir.manifest import LostWindow, RankManifest, RunManifest, to_json
@@ -533,6 +533,6 @@ def test_the_command(tmp_path, monkeypatch, capfd):
 
 def test_every_failure_and_warning_says_how_to_mend_it(tmp_path, monkeypatch):
     monkeypatch.setattr(devices, "ask_torch", lambda *_: Answer(CPU, "done"))
-    for check in examine(part(tmp_path / "a", (0, 1)), environ={"RANK": "x", "MASTER_PORT": "y"}):
+    for check in run_checks(part(tmp_path / "a", (0, 1)), environ={"RANK": "x", "MASTER_PORT": "y"}):
         assert check.what
         assert check.status == "ok" or check.mend, check

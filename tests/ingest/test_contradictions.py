@@ -6,14 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.ingest.test_separate import window
+from tests.ingest.test_run_grouping import window
 from tests.kineto import kernel, op, step, trace, write
 
 from rankscope.ingest.contradictions import contradictions
 from rankscope.ingest.discover import find_traces
 from rankscope.ingest.identify import assign_ranks, without_numbered_folders
 from rankscope.pipeline import open_run
-from rankscope.store.info import TraceInfo
+from rankscope.store.trace_info import TraceInfo
 
 
 def said(path: str, rank: int, source: str = "distributedInfo", world: int | None = 4) -> TraceInfo:

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from tests.kineto import kernel, small_step, step, trace, write
 
-from rankscope.ingest.describe import describe
 from rankscope.ingest.discover import find_traces, natural
 from rankscope.ingest.identify import assign_ranks
 from rankscope.ingest.kineto import read_kineto
-from rankscope.store.info import TraceInfo
+from rankscope.ingest.trace_facts import describe
+from rankscope.store.trace_info import TraceInfo
 
 
 def info_of(folder: Path, name: str, **metadata: Any) -> TraceInfo:

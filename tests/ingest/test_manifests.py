@@ -12,7 +12,7 @@ from rankscope.errors import NoTracesError
 from rankscope.ingest.manifests import of_capture, window_gaps
 from rankscope.pipeline import open_run
 from rankscope.rundir.manifest import LostWindow, RankManifest, WrittenTrace, to_json
-from rankscope.store.info import TraceInfo
+from rankscope.store.trace_info import TraceInfo
 
 
 def says(rank: int, **more: Any) -> RankManifest:

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.ingest.test_separate import NOON, S, window
+from tests.ingest.test_run_grouping import NOON, S, window
 from tests.kineto import kernel, op, step, trace, write
 
 from rankscope.errors import RunSelectionError
 from rankscope.ingest.membership import lives, membership
 from rankscope.pipeline import open_run
-from rankscope.store.info import TraceInfo
+from rankscope.store.trace_info import TraceInfo
 
 
 def own(path: str, rank: int, at_s: float, *, run: str = "r", restart: int = 0, **more: Any) -> TraceInfo:

@@ -6,7 +6,7 @@ import pytest
 
 from rankscope.errors import ConfigError, RankscopeError
 from rankscope.measure.results import Projected, Projection, Scaling, Share, Size, Time
-from rankscope.report import curve
+from rankscope.report import scaling_plot
 
 from .test_results import SETTING
 
@@ -22,8 +22,8 @@ LAW = Projection("usl", "S", 0.1, 0.0, [2], ["as ever"], [Projected(8, Share(4.0
 @pytest.mark.parametrize(("ending", "begins"), [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF")])
 def test_it_is_drawn(tmp_path, ending, begins):
     path = tmp_path / "new" / f"curve{ending}"
-    curve.check(path)
-    curve.draw(Scaling(SETTING, "strong", "1", SIZES, LAW), path)
+    scaling_plot.check(path)
+    scaling_plot.draw(Scaling(SETTING, "strong", "1", SIZES, LAW), path)
     assert path.read_bytes().startswith(begins)
     if ending == ".svg":
         assert b"http" not in path.read_bytes().replace(b"http://www.w3.org", b"").replace(
@@ -33,9 +33,9 @@ def test_it_is_drawn(tmp_path, ending, begins):
 
 def test_what_cannot_be_drawn(tmp_path):
     with pytest.raises(ConfigError, match=r"\.png, \.svg or \.pdf"):
-        curve.check(tmp_path / "curve.gif")
+        scaling_plot.check(tmp_path / "scaling_plot.gif")
     with pytest.raises(RankscopeError, match="no speed-up to draw"):
-        curve.draw(Scaling(SETTING, "strong", None, []), tmp_path / "curve.png")
+        scaling_plot.draw(Scaling(SETTING, "strong", None, []), tmp_path / "scaling_plot.png")
 
 
 def test_without_matplotlib(tmp_path, monkeypatch):
@@ -43,4 +43,4 @@ def test_without_matplotlib(tmp_path, monkeypatch):
 
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(RankscopeError, match=r"pip install 'rankscope\[plot\]'"):
-        curve.check(tmp_path / "curve.png")
+        scaling_plot.check(tmp_path / "scaling_plot.png")

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from rankscope.errors import ConfigError, LaunchError, RankscopeError
-from rankscope.measure.drift import from_job_to_job, within_jobs
+from rankscope.measure.efficiency_loss import lost_at
 from rankscope.measure.jobs import Outcome, _cause, series, target_of
-from rankscope.measure.losses import lost_at
 from rankscope.measure.overhead import CONDITIONS, overhead_of
 from rankscope.measure.projection import project
 from rankscope.measure.results import Size, Traced
 from rankscope.measure.sampling import Sampling
 from rankscope.measure.scaling import Study, name_of
+from rankscope.measure.stability import from_job_to_job, within_jobs
 from rankscope.measure.statistics import Series, replicates
 from rankscope.measure.variants import compare_conditions, compare_jobs, recommend
 from rankscope.rundir.measurement import (

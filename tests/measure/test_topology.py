@@ -7,7 +7,7 @@ import json
 import pytest
 
 from rankscope.errors import ConfigError
-from rankscope.measure.affinities import bind, flags
+from rankscope.measure.binding_policies import bind, flags
 from rankscope.measure.topology import read_host
 from rankscope.rundir.cpus import parse_cpus
 from rankscope.rundir.ranges import as_ranges

@@ -9,9 +9,9 @@ import polars as pl
 import pytest
 
 import rankscope
-from rankscope.primitives import peaks
+from rankscope.primitives import device_peaks
+from rankscope.primitives.device_peaks import number_type, peak_flops
 from rankscope.primitives.flops import operator_flops
-from rankscope.primitives.peaks import number_type, peak_flops
 from rankscope.primitives.tensor_cores import eligible_operators, tensor_core_kernels
 
 NONE = ["", "", "", ""]
@@ -168,7 +168,7 @@ def test_peaks_of_names_alike(device: str, bfloat16: float | None) -> None:
 
 
 def test_every_peak_says_where_it_was_read() -> None:
-    text = (Path(peaks.__file__).parent / "peaks.json").read_text(encoding="utf-8")
+    text = (Path(device_peaks.__file__).parent / "device_peaks.json").read_text(encoding="utf-8")
     for each in json.loads(text)["devices"]:
         assert each["source"]
         assert each["read"].startswith("https://")

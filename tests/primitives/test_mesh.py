@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 from rankscope.primitives.mesh import Mesh, dimension_name, mesh_of
-from rankscope.store.info import TraceInfo
+from rankscope.store.trace_info import TraceInfo
 
 
 def coordinates(mesh: Mesh) -> dict[int, dict[str, int]]:

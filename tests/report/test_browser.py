@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from tests.analyses.reference import write_reference
 from tests.browser.page import WAIT_MS
-from tests.report.test_html import hostile_run
+from tests.report.test_html_report import hostile_run
 
 import rankscope
 from rankscope.export.formats import to_json
 from rankscope.pipeline import Run
-from rankscope.report.html import INSTANTS, write_report
+from rankscope.report.html_report import INSTANTS, write_report
 
 pytestmark = pytest.mark.browser
 

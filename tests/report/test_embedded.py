@@ -27,10 +27,10 @@ import rankscope
 from rankscope.pipeline import Run
 from rankscope.report import embedded as embedded_module
 from rankscope.report.embedded import embed_run, grid_of
-from rankscope.report.html import read_report, write_report
-from rankscope.report.planes import fold, inflated, planes, read_block, steps_of, unfold, unplanes
+from rankscope.report.encoding import fold, inflated, planes, read_block, steps_of, unfold, unplanes
+from rankscope.report.html_report import read_report, write_report
+from rankscope.timeline.build import clock_of
 from rankscope.timeline.clock import RunClock
-from rankscope.timeline.drawing import clock_of
 
 UI = Path(__file__).resolve().parents[2] / "src" / "rankscope" / "web" / "ui"
 FIXTURE = UI / "tests" / "embedded.json"

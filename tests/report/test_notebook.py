@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.analyses.reference import write_reference
-from tests.report.test_html import HOSTILE, hostile_run
+from tests.report.test_html_report import HOSTILE, hostile_run
 
 import rankscope
 

@@ -19,9 +19,9 @@ from tests.report.test_notebook import Seen, displayed
 import rankscope
 from rankscope.analyses import all_analyses
 from rankscope.pipeline import Run
+from rankscope.report.formatting import percent, saving_of, sentence
 from rankscope.report.summary import ANALYSES, PARTS, summary
 from rankscope.report.terminal import findings_list
-from rankscope.report.words import percent, saving_of, sentence
 from rankscope.results import Finding, Headline, over_ranks
 
 UNIT = r"(?:%|ns|µs|ms|s|B|kB|MB|GB|TB)"

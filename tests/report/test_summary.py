@@ -14,7 +14,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from tests import kineto
 from tests.analyses.reference import rank_events, write_reference
-from tests.report.test_html import HOSTILE, hostile_run
+from tests.report.test_html_report import HOSTILE, hostile_run
 
 import rankscope
 from rankscope.pipeline import Run

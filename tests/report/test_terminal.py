@@ -14,8 +14,8 @@ from tests.analyses.reference import write_reference
 import rankscope
 from rankscope.errors import RankscopeError
 from rankscope.report.errors import say_error
+from rankscope.report.formatting import cell
 from rankscope.report.terminal import findings_list, result_table
-from rankscope.report.words import cell
 from rankscope.results import Evidence, Finding
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from rankscope.store.info import TraceInfo
+from rankscope.store.trace_info import TraceInfo
 from rankscope.timeline.clock import RunClock, run_clock
 
 

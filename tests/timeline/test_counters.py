@@ -10,9 +10,9 @@ import pytest
 from tests.kineto import kernel, launch, memory, trace, write
 
 from rankscope.pipeline import open_run
-from rankscope.timeline.columns import read_column_file
+from rankscope.timeline.build import clock_of
+from rankscope.timeline.column_file import read_column_file
 from rankscope.timeline.counters import Counters, Curve, curves_of
-from rankscope.timeline.drawing import clock_of
 
 
 def curves(tmp_path: Path, events: list[dict[str, object]]) -> dict[str, Curve]:

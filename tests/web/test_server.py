@@ -15,9 +15,9 @@ from tests.web.asking import Asking, serving
 
 from rankscope.pipeline import Run
 from rankscope.report.embedded import grid_of
-from rankscope.report.html import payload
-from rankscope.timeline import drawing as drawing_module
-from rankscope.timeline.columns import read_column_file
+from rankscope.report.html_report import payload
+from rankscope.timeline import build as drawing_module
+from rankscope.timeline.column_file import read_column_file
 from rankscope.web import server as server_module
 from rankscope.web.runs import Runs
 from rankscope.web.security import Gate

@@ -25,9 +25,9 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
+from rankscope.primitives.annotation_origin import TORCH, USER, compiled_ranges, origins
 from rankscope.primitives.enclosing import innermost
 from rankscope.primitives.owning import outermost, with_ancestors
-from rankscope.primitives.ranges import TORCH, USER, compiled_ranges, origins
 from rankscope.primitives.steps import host_steps, owners
 from rankscope.primitives.unions import covered_by
 from rankscope.results import (

@@ -18,9 +18,9 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from rankscope.primitives.arrival_skew import median_of_others
 from rankscope.primitives.clocks import base_times, with_arrivals
 from rankscope.primitives.communicators import POINT_TO_POINT
-from rankscope.primitives.lateness import median_of_others
 from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, greatest
 from rankscope.rundir.plurals import plural
 

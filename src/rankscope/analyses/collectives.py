@@ -35,11 +35,11 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.calls import TOLD
+from rankscope.primitives.bandwidth import with_waits
 from rankscope.primitives.communicators import COLUMNS as MATCHED_BY
+from rankscope.primitives.host_collectives import TOLD
 from rankscope.primitives.matching import METHODS, Matching, match_collectives
-from rankscope.primitives.operations import operations
-from rankscope.primitives.waiting import with_waits
+from rankscope.primitives.rank_collectives import operations
 from rankscope.results import Analysis, Column, Evidence, Finding, Inputs, Tables, by_window, concat_ranks
 
 COLUMNS = (

@@ -25,8 +25,8 @@ import polars as pl
 
 from rankscope.primitives.activity import activity, with_category
 from rankscope.primitives.ancestry import enclosing, inside, parents
+from rankscope.primitives.collective_launches import READS, exposed, issued
 from rankscope.primitives.intervals import Int64
-from rankscope.primitives.issued import READS, exposed, issued
 from rankscope.primitives.kernels import COMMUNICATION
 from rankscope.primitives.owning import with_ancestors
 from rankscope.primitives.phases import BACKWARD, phase_sets

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from rankscope.primitives.peaks import peak_flops
+from rankscope.primitives.device_peaks import peak_flops
 from rankscope.results import Analysis, Column, Finding, Inputs, Tables, concat_ranks
 
 COLUMNS = (

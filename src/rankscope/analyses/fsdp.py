@@ -30,8 +30,8 @@ import polars as pl
 
 from rankscope.primitives.activity import activity, computing_operators, gloo_ranges, time_of, with_category
 from rankscope.primitives.ancestry import enclosing, inside, parents
+from rankscope.primitives.collective_launches import READS, exposed, issued
 from rankscope.primitives.intervals import Int64, IntervalSet
-from rankscope.primitives.issued import READS, exposed, issued
 from rankscope.primitives.kernels import COMPUTE
 from rankscope.primitives.nulls import values_and_known
 from rankscope.primitives.owning import with_ancestors

@@ -28,8 +28,8 @@ import polars as pl
 
 from rankscope.primitives.constant import constant
 from rankscope.primitives.intervals import Int64
+from rankscope.primitives.launch_queue import Queue
 from rankscope.primitives.nulls import values_and_known
-from rankscope.primitives.queue import Queue
 from rankscope.primitives.streams import Streams
 from rankscope.results import (
     Analysis,

@@ -28,9 +28,9 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.activity import with_category
+from rankscope.primitives.device_peaks import number_type, peak_flops
 from rankscope.primitives.kernels import COMPUTE
 from rankscope.primitives.owning import launching_operators, outermost
-from rankscope.primitives.peaks import number_type, peak_flops
 from rankscope.primitives.tensor_cores import eligible_operators, tensor_core_kernels
 from rankscope.results import (
     Analysis,

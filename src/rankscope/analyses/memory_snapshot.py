@@ -25,7 +25,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from rankscope.primitives.snapshots import USED, lives, peaks
+from rankscope.primitives.memory_snapshots import USED, lives, peaks
 from rankscope.results import (
     Analysis,
     Column,

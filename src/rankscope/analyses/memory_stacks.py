@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from rankscope.primitives.snapshots import lives, peaks
+from rankscope.primitives.memory_snapshots import lives, peaks
 from rankscope.results import Analysis, Column, Finding, Inputs, Tables, concat_ranks, rows_by_window
 
 COLUMNS = (

@@ -30,6 +30,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
+from rankscope.primitives.device_peaks import number_type, peak_flops
 from rankscope.primitives.enclosing import innermost
 from rankscope.primitives.flops import operator_flops
 from rankscope.primitives.owning import (
@@ -38,7 +39,6 @@ from rankscope.primitives.owning import (
     summed_upwards,
     with_ancestors,
 )
-from rankscope.primitives.peaks import number_type, peak_flops
 from rankscope.primitives.tensor_cores import eligible_operators, tensor_core_kernels
 from rankscope.primitives.unions import covered_by
 from rankscope.results import (

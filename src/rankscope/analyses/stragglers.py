@@ -50,19 +50,18 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.blame import Blamed, Standing
-from rankscope.primitives.causes import CAUSES, Cause
+from rankscope.primitives.arrival_skew import measures
+from rankscope.primitives.attribution import Blamed, Standing
 from rankscope.primitives.clocks import base_times
 from rankscope.primitives.communicators import POINT_TO_POINT, ranks_of
-from rankscope.primitives.culprits import culprits, on_one_clock
+from rankscope.primitives.delay_causes import CAUSES, Cause
 from rankscope.primitives.intervals import Int64
-from rankscope.primitives.lateness import measures
+from rankscope.primitives.local_time import WAITING, own_times, roles
 from rankscope.primitives.mesh import Mesh, mesh_of, slices_of
-from rankscope.primitives.owntime import WAITING, own_times, roles
-from rankscope.primitives.recurrence import COLUMNS as RECURRING
-from rankscope.primitives.recurrence import Bounds, host_pieces, pieces, recurring
-from rankscope.primitives.slowlinks import SlowLink, slow_links
-from rankscope.primitives.stretches import (
+from rankscope.primitives.slow_links import SlowLink, slow_links
+from rankscope.primitives.step_alignment import COLUMNS as RECURRING
+from rankscope.primitives.step_alignment import Bounds, host_pieces, pieces, recurring
+from rankscope.primitives.time_breakdown import (
     ENDED,
     PARTS,
     STARTED,
@@ -70,6 +69,7 @@ from rankscope.primitives.stretches import (
     previous,
     step_work,
 )
+from rankscope.primitives.wait_attribution import culprits, on_one_clock
 from rankscope.results import Analysis, Column, Evidence, Finding, Headline, Inputs, Parameter, Tables, by_window
 from rankscope.rundir.plurals import plural
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from rankscope.capture.flight import FlightCall, read_flight
+from rankscope.capture.flight_recorder import FlightCall, read_flight
 from rankscope.capture.inflight import InFlight
 from rankscope.capture.process import process_groups
 

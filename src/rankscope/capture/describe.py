@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rankscope.capture import process as facts
+from rankscope.capture.environment import surroundings
 from rankscope.capture.notices import warn
 from rankscope.capture.parallelism import Wrappers, mesh_groups
-from rankscope.capture.surroundings import surroundings
 from rankscope.rundir.config import CaptureConfig
 from rankscope.rundir.manifest import (
     RankManifest,

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from rankscope.capture import packing, rivals
+from rankscope.capture import packing, profiler_conflicts
 from rankscope.capture import process as facts
 from rankscope.capture.describe import ThisRank, write_run_manifest
 from rankscope.capture.notices import warn
-from rankscope.capture.way import choose_way
+from rankscope.capture.stop_mode import choose_way
 from rankscope.errors import ConfigError
 from rankscope.rundir.config import CaptureConfig
 from rankscope.rundir.directory import directory_of
@@ -56,8 +56,8 @@ def enter(
         return None
     for odd in choice.doubts(process.rank, process.local_rank, process.world_size):
         warn(odd)
-    rivals.watch()
-    if chosen and rivals.another_profiler_runs():
+    profiler_conflicts.watch()
+    if chosen and profiler_conflicts.another_profiler_runs():
         warn("another torch profiler is running in this process: this one stays inert")
         chosen = False
     run_id, doubt = facts.resolve_run_id(config.run_id, process)

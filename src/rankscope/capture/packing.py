@@ -15,8 +15,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
-from rankscope.capture.edits import Change, Edits, changed
-from rankscope.capture.room import free_bytes, remove_saved, temporary_beside
+from rankscope.capture.staging import free_bytes, remove_saved, temporary_beside
+from rankscope.capture.trace_edits import Change, Edits, changed
 from rankscope.rundir.manifest import claim
 
 _GZIP_LEVEL = 1

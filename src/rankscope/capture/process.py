@@ -21,8 +21,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from rankscope.capture.environment import numa_node_of
 from rankscope.capture.notices import warn
-from rankscope.capture.surroundings import numa_node_of
 from rankscope.errors import ConfigError, LauncherError
 from rankscope.rundir.directory import directory_of
 from rankscope.rundir.launcher import Identity, identify

@@ -16,21 +16,21 @@ from typing import Any
 
 import torch
 
-from rankscope.capture import preemption, rivals, untouched
+from rankscope.capture import auto_profiler, profiler_conflicts, signals
 from rankscope.capture.anchors import Anchors
-from rankscope.capture.ending import at_end, forget
 from rankscope.capture.entry import Entry, enter
-from rankscope.capture.losses import Losses
+from rankscope.capture.exit_hooks import at_end, forget
+from rankscope.capture.lost_windows import Losses
 from rankscope.capture.notices import warn
-from rankscope.capture.outbox import BUSY, Ended, Outbox
 from rankscope.capture.ranklog import RankLog, log_of
-from rankscope.capture.recorder import Recording, load_torch_parts
+from rankscope.capture.recording import Recording, load_torch_parts
 from rankscope.capture.schedule import Window, windows
+from rankscope.capture.step_log import Told
 from rankscope.capture.steps import StepTimes
-from rankscope.capture.surface import TorchSurface
-from rankscope.capture.told import Told
-from rankscope.capture.usernotes import UserNotes
-from rankscope.capture.way import THREAD
+from rankscope.capture.stop_mode import THREAD
+from rankscope.capture.torch_compat import TorchSurface
+from rankscope.capture.trace_queue import BUSY, Ended, Outbox
+from rankscope.capture.user_metadata import UserNotes
 from rankscope.capture.writer import Writer, exit_time_left
 from rankscope.rundir.config import CaptureConfig
 from rankscope.rundir.measurement import PLAN_VARIABLE
@@ -152,7 +152,7 @@ class Profiler(TorchSurface):
         if first_began_ns is None:
             if os.environ.get(PLAN_VARIABLE):
                 return  # `rankscope measure` times this job: a profiler of the script's would be measured with it
-            untouched.stand_aside()
+            auto_profiler.stand_aside()
         self._pid = os.getpid()
         self._guarded("start", lambda: self._start(start_step, first_began_ns))
 
@@ -184,7 +184,7 @@ class Profiler(TorchSurface):
                 log.warn_once("slow", f"{self.run_dir} is slow: a trace is still being written after {timeout_s:.0f} s")
         except Exception as error:
             warn(f"the end of the capture failed: {error!r}")
-        preemption.disarm()
+        signals.disarm()
 
     @contextmanager
     def open(self, start_step: int = 0) -> Iterator[Profiler]:
@@ -271,7 +271,7 @@ class Profiler(TorchSurface):
         if self._outbox is not None and self._outbox.busy:
             until = min(until, self.step_num + 1)
         else:
-            preemption.disarm()
+            signals.disarm()
         self._next = min(until, self._times.fold_at if self._times is not None else until)
 
     def _prepare(self, window: Window) -> Window | None:
@@ -279,11 +279,11 @@ class Profiler(TorchSurface):
         if outbox is None or entry is None:
             return None
         # At most one result waits: each holds its whole recording in memory.
-        if outbox.busy or rivals.another_profiler_runs():
+        if outbox.busy or profiler_conflicts.another_profiler_runs():
             self._losses.skipped(window, BUSY if outbox.busy else "another torch profiler was running")
             self._advance()
             return None
-        preemption.arm(self._at_exit)
+        signals.arm(self._at_exit)
         outbox.look_around()
         recording = Recording(
             self.config,
@@ -370,7 +370,7 @@ class Profiler(TorchSurface):
             if not self._pid:
                 warn("step() without a start: nothing is recorded; use `with`, or call start() before the loop")
             return  # or a forked child, which has the object and not the profiler
-        with preemption.Uninterrupted():
+        with signals.Uninterrupted():
             try:
                 action()
             except BaseException as error:

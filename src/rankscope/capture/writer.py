@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
-from rankscope.capture.ending import at_end
+from rankscope.capture.exit_hooks import at_end
 from rankscope.capture.notices import logger
 
 _LAST_INSTRUCTIONS_S = 5.0

@@ -16,9 +16,9 @@ from rankscope.cli.options import Communication, Engine, RunId, Source, Steps, W
 from rankscope.cli.writing import refuse_terminal, show, width_for, write
 from rankscope.export.formats import FORMATS
 from rankscope.pipeline import Run
+from rankscope.report.formatting import plain, sentence
 from rankscope.report.key_averages import key_averages
 from rankscope.report.terminal import findings_list, result_table
-from rankscope.report.words import plain, sentence
 from rankscope.results import Parameters, Result, by_weight
 
 # The options of one analysis (`--match`, `--by`) are not known before its name is.

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rankscope.report.words import number_of, plain
+from rankscope.report.formatting import number_of, plain
 from rankscope.rundir.plurals import counted
 from rankscope.store.cache import Cache
 

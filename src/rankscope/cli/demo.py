@@ -17,9 +17,9 @@ from rankscope.errors import LaunchError, RankscopeError
 from rankscope.launch.devices import accelerators
 from rankscope.launch.job import run_job
 from rankscope.pipeline import open_run
-from rankscope.report.html import write_report
+from rankscope.report.formatting import number_of
+from rankscope.report.html_report import write_report
 from rankscope.report.summary import summary
-from rankscope.report.words import number_of
 
 WORKLOAD = "rankscope.workloads.resnet18"
 # On a CPU the network is the same and the pictures are smaller: a step takes a tenth of a second, not a whole one.

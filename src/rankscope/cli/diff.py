@@ -16,7 +16,7 @@ from rankscope.compare import Diff, diff_runs
 from rankscope.compare.gate import parse_condition
 from rankscope.errors import ConfigError
 from rankscope.export.formats import FORMATS, as_json
-from rankscope.report.difference import breach_line, diff_tables
+from rankscope.report.diff_table import breach_line, diff_tables
 from rankscope.report.terminal import findings_list
 
 FAILED = 1

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from rankscope.doctor import examine
+from rankscope.doctor import run_checks
 from rankscope.doctor.__main__ import report
-from rankscope.report.words import plain
+from rankscope.report.formatting import plain
 from rankscope.store.cache import cache_root
 
 
@@ -27,5 +27,5 @@ def doctor(
     Versions, devices, communication, launcher variables, names, clocks, limits, permissions, room; of a run, what is
     missing or was lost, and what NCCL warned of in its logs. Exit code 1: something does not work.
     """
-    checks = examine(run, more_logs=log or (), cache=cache_root(), timeout_s=timeout)
+    checks = run_checks(run, more_logs=log or (), cache=cache_root(), timeout_s=timeout)
     raise typer.Exit(report(checks, as_json=as_json, only_wrong=only_wrong, clean=lambda text: plain(text, limit=600)))

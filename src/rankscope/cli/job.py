@@ -17,7 +17,7 @@ from rankscope.errors import ConfigError, RankscopeError
 from rankscope.launch.hooked import OPTIONS, SWITCHES
 from rankscope.launch.jobscript import JobRequest, Machine, find_machine, job_script, known_machines
 from rankscope.launch.jobscript.request import RUN_NAME
-from rankscope.report.words import plain
+from rankscope.report.formatting import plain
 
 job = typer.Typer(no_args_is_help=True, help="Write a job script for a cluster, with capture in it.")
 

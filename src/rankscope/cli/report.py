@@ -11,8 +11,8 @@ from rich.text import Text
 
 from rankscope.cli.options import Communication, Engine, RunId, Source, Steps, Workers, opened
 from rankscope.errors import RankscopeError
-from rankscope.report.html import MAX_BYTES, write_report
-from rankscope.report.words import number_of, plain
+from rankscope.report.formatting import number_of, plain
+from rankscope.report.html_report import MAX_BYTES, write_report
 
 
 def report(

@@ -13,7 +13,7 @@ from rankscope.cli.analyze import Format, write_result
 from rankscope.cli.options import Communication, Engine, RunId, Source, Steps, Workers
 from rankscope.errors import ConfigError
 from rankscope.pipeline import Run
-from rankscope.report.words import plain
+from rankscope.report.formatting import plain
 from rankscope.results import Result
 
 

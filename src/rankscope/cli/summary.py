@@ -12,9 +12,9 @@ from rankscope.cli.options import Communication, Engine, RunId, Source, Steps, W
 from rankscope.cli.writing import show
 from rankscope.measure.files import load_all
 from rankscope.report import summary as verdict
+from rankscope.report.formatting import plain
 from rankscope.report.measured import jobs_of
 from rankscope.report.measurements import measured
-from rankscope.report.words import plain
 
 
 def summary(

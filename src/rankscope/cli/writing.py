@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console, RenderableType
 
 from rankscope.errors import ConfigError, RankscopeError
-from rankscope.report.words import inert
+from rankscope.report.formatting import inert
 
 # Piped on, a table must not be folded to the 80 columns that no terminal has.
 _PAGE_WIDTH = 10_000

@@ -11,6 +11,6 @@ One file a subject: ``software``, ``devices``, ``launcher``, ``network``, ``disk
 from __future__ import annotations
 
 from rankscope.doctor.check import Check, Status, worst
-from rankscope.doctor.examine import examine
+from rankscope.doctor.run_checks import run_checks
 
-__all__ = ["Check", "Status", "examine", "worst"]
+__all__ = ["Check", "Status", "run_checks", "worst"]

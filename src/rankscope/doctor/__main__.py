@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 
-from rankscope.doctor import Check, examine, worst
+from rankscope.doctor import Check, run_checks, worst
 from rankscope.rundir.plurals import counted
 
 SCHEMA_VERSION = 1
@@ -66,7 +66,7 @@ def main() -> int:
     parser.add_argument("--only-wrong", action="store_true")
     parser.add_argument("--timeout", type=float, default=120.0, metavar="SECONDS")
     given = parser.parse_args()
-    checks = examine(given.run, more_logs=given.log, timeout_s=given.timeout)
+    checks = run_checks(given.run, more_logs=given.log, timeout_s=given.timeout)
     return report(checks, as_json=given.as_json, only_wrong=given.only_wrong)
 
 

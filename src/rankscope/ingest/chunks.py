@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from rankscope.errors import NotATraceError
+from rankscope.ingest.decompress import ChecksumError
 from rankscope.ingest.events import EVENTS, Event
 from rankscope.ingest.repair import repair
 from rankscope.ingest.salvage import (
@@ -29,7 +30,6 @@ from rankscope.ingest.salvage import (
     trailing_byte,
 )
 from rankscope.ingest.typed import decode_typed, pieces
-from rankscope.ingest.unpack import ChecksumError
 
 # Small enough that what a chunk is decoded into stays in the processor's caches, large enough to be few.
 CHUNK_BYTES = 4 << 20

@@ -23,8 +23,8 @@ from rankscope.ingest.salvage import UNREADABLE, Losses
 from rankscope.ingest.times import NO_TIME, event_times
 from rankscope.ingest.typed import category_of, is_range
 from rankscope.primitives.intervals import Int64
-from rankscope.store.pile import Pile
 from rankscope.store.schema import TABLES
+from rankscope.store.spool import Pile
 
 S = TypeVar("S", bound=Struct)
 T = TypeVar("T")

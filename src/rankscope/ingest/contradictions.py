@@ -13,7 +13,7 @@ from pathlib import PurePath
 from rankscope.results import Evidence, Finding
 from rankscope.rundir.names import parse_trace_name
 from rankscope.rundir.plurals import counted, plural
-from rankscope.store.info import TraceInfo
+from rankscope.store.trace_info import TraceInfo
 
 _MOST = 16
 

@@ -11,7 +11,7 @@ from rankscope.ingest.discover import natural
 from rankscope.ingest.windows import is_snapshot, one_process, same_time, start_of
 from rankscope.results import Evidence, Finding
 from rankscope.rundir.names import parse_trace_name
-from rankscope.store.info import TraceInfo
+from rankscope.store.trace_info import TraceInfo
 
 
 def assign_ranks(infos: Sequence[TraceInfo]) -> tuple[dict[int, list[TraceInfo]], list[Finding]]:

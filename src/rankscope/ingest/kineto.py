@@ -16,8 +16,8 @@ from rankscope.ingest.columns import ColumnBuilder
 from rankscope.ingest.links import linked_columns
 from rankscope.ingest.salvage import Losses
 from rankscope.ingest.source import Archived, open_trace
-from rankscope.store.pile import Pile
 from rankscope.store.schema import TABLES
+from rankscope.store.spool import Pile
 
 
 @dataclass

@@ -7,7 +7,7 @@ import polars as pl
 
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.nesting import Int32, nest
-from rankscope.store.pile import Pile
+from rankscope.store.spool import Pile
 
 # The tables whose ranges nest, and what tells their threads apart.
 _NESTED = {

@@ -21,7 +21,7 @@ from rankscope.rundir.manifest import (
     read_run_manifest,
 )
 from rankscope.rundir.plurals import counted
-from rankscope.store.info import TraceInfo
+from rankscope.store.trace_info import TraceInfo
 
 # Reasons and steps that one finding lists; a manifest holds up to a thousand windows.
 _MOST = 16

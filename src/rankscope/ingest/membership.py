@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
+from rankscope.ingest.run_grouping import Separated, how_apart, separate_runs, told_apart
 from rankscope.ingest.runs import NAMELESS
-from rankscope.ingest.separate import Separated, how_apart, separate_runs, told_apart
 from rankscope.ingest.windows import end_of, is_snapshot, same_time, start_of, stem
 from rankscope.results import Evidence, Finding
 from rankscope.rundir.plurals import counted, plural
-from rankscope.store.info import TraceInfo
+from rankscope.store.trace_info import TraceInfo
 
 Name = str | None
 """What a run is called: its id, and what tells it apart from others with that id; a label; None for the only one that

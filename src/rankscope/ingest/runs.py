@@ -12,7 +12,7 @@ from pathlib import PurePath
 from rankscope.errors import ConfigError, RunSelectionError
 from rankscope.ingest.windows import start_of
 from rankscope.rundir.plurals import counted
-from rankscope.store.info import TraceInfo
+from rankscope.store.trace_info import TraceInfo
 
 LATEST = "latest"
 NAMELESS = "(no id)"

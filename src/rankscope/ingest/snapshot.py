@@ -14,8 +14,8 @@ from rankscope.errors import NotATraceError, TraceError
 from rankscope.ingest.source import open_raw
 from rankscope.ingest.unpickle import UnpickleError, unpickle
 from rankscope.rundir.names import parse_trace_name
-from rankscope.store.info import TraceInfo
 from rankscope.store.schema import TABLES
+from rankscope.store.trace_info import TraceInfo
 
 MAX_BYTES = 4 << 30
 # A file may refer to one list a million times: rows are counted, not believed.

@@ -19,7 +19,7 @@ from urllib.request import url2pathname
 
 from rankscope.errors import NotATraceError, TraceError
 from rankscope.ingest.companions import HEAD_BYTES, begins_a_trace, is_companion
-from rankscope.ingest.unpack import (
+from rankscope.ingest.decompress import (
     BLOCK_BYTES,
     FREE_BYTES,
     GZIP,

@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from rankscope.errors import NotATraceError, TraceError
-from rankscope.ingest.describe import describe
 from rankscope.ingest.kineto import read_kineto
 from rankscope.ingest.source import is_url
+from rankscope.ingest.trace_facts import describe
 from rankscope.store.cache import Cache, CachedTrace
-from rankscope.store.info import TraceInfo
 from rankscope.store.key import trace_key
+from rankscope.store.trace_info import TraceInfo
 
 # Whether a file may be a memory snapshot is told by its name; what it is, by `read_snapshot`.
 SNAPSHOT_SUFFIXES = (".pickle", ".pkl")

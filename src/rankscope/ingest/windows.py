@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import PurePath
 
-from rankscope.store.info import TraceInfo
+from rankscope.store.trace_info import TraceInfo
 
 _RANK_IN_NAME = re.compile(r"[-_.]?(?:rank|worker)[-_]?\d+(?:-of-\d+)?|\d+-of-\d+", re.IGNORECASE)
 _ENDING = re.compile(

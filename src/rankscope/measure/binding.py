@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rankscope.errors import ConfigError, LaunchError
-from rankscope.measure.affinities import LIST, NONE, bind, flags
-from rankscope.measure.drift import from_job_to_job
+from rankscope.measure.binding_policies import LIST, NONE, bind, flags
 from rankscope.measure.experiment import Experiment, Job, Jobs, no_job, settings_of
 from rankscope.measure.files import save
 from rankscope.measure.jobs import THREADS_NOTE, Outcome, Start, Target, Told, silent
 from rankscope.measure.results import Binding, BoundVariant
 from rankscope.measure.sampling import Sampling, setting_of
+from rankscope.measure.stability import from_job_to_job
 from rankscope.measure.statistics import simple_time
 from rankscope.measure.topology import Host, read_host
 from rankscope.measure.variants import compare_jobs, recommend

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from rankscope.errors import ConfigError, LaunchError
-from rankscope.measure.drift import from_job_to_job
 from rankscope.measure.experiment import Experiment, Job, Jobs, settings_of
 from rankscope.measure.files import save
 from rankscope.measure.jobs import THREADS_NOTE, Outcome, Start, Target, Told, silent
 from rankscope.measure.results import Buckets, Recommendation, Traced, Variant
 from rankscope.measure.sampling import Sampling, setting_of
+from rankscope.measure.stability import from_job_to_job
 from rankscope.measure.variants import compare_conditions, compare_jobs, recommend
 from rankscope.rundir.measurement import Plan
 

@@ -21,9 +21,9 @@ from typing import Any
 from rankscope.errors import ConfigError, LaunchError, RankscopeError
 from rankscope.measure.jobs import Outcome, Start, Target, Told, begun, run
 from rankscope.measure.results import Traced
+from rankscope.measure.resume_check import HINT, differing, refuse_edited, refuse_mixed, state_of
 from rankscope.measure.sampling import Sampling, load_average
-from rankscope.measure.traced import read_traced
-from rankscope.measure.unchanged import HINT, differing, refuse_edited, refuse_mixed, state_of
+from rankscope.measure.trace_summary import read_traced
 from rankscope.rundir.measurement import Plan, plan_path, read_measurements, read_plan
 
 KEPT = "kept"

@@ -10,13 +10,12 @@ from typing import Any
 
 from rankscope.errors import LaunchError
 from rankscope.measure import formulas
-from rankscope.measure.closures import unequal_work
-from rankscope.measure.drift import from_job_to_job
 from rankscope.measure.experiment import Experiment, Job, Jobs, settings_of
 from rankscope.measure.files import save
 from rankscope.measure.jobs import THREADS_NOTE, Outcome, Start, Target, Told, series, silent
 from rankscope.measure.results import Overhead, Phases, RankTimes, Share, Time
 from rankscope.measure.sampling import Sampling, setting_of
+from rankscope.measure.stability import from_job_to_job
 from rankscope.measure.statistics import (
     Float,
     Series,
@@ -26,7 +25,8 @@ from rankscope.measure.statistics import (
     time_of,
     widening,
 )
-from rankscope.measure.traced import read_traced
+from rankscope.measure.step_work import unequal_work
+from rankscope.measure.trace_summary import read_traced
 from rankscope.rundir.measurement import Plan
 
 SYNC, NO_SYNC = "sync", "no_sync"

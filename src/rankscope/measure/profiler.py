@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rankscope.measure.drift import from_job_to_job
 from rankscope.measure.experiment import Experiment, Job, Jobs, settings_of
 from rankscope.measure.files import save
 from rankscope.measure.jobs import THREADS_NOTE, Start, Target, Told, silent
 from rankscope.measure.results import ProfiledVariant, ProfilerCost
 from rankscope.measure.sampling import Sampling, setting_of
+from rankscope.measure.stability import from_job_to_job
 from rankscope.measure.statistics import simple_time
 from rankscope.measure.variants import compare_conditions
 from rankscope.rundir.measurement import Block

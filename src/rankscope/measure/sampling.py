@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from rankscope.errors import ConfigError
-from rankscope.measure.drift import within_jobs
 from rankscope.measure.jobs import Target
 from rankscope.measure.results import Setting
+from rankscope.measure.stability import within_jobs
 from rankscope.measure.statistics import CONFIDENCE, LEAST_BLOCKS, METHOD
 from rankscope.rundir.manifest import redact
 from rankscope.rundir.measurement import EARLY, Plan, RankMeasurement

@@ -16,15 +16,15 @@ import numpy as np
 
 from rankscope.errors import ConfigError, LaunchError
 from rankscope.measure import formulas
-from rankscope.measure.drift import from_job_to_job
+from rankscope.measure.efficiency_loss import lost_at
 from rankscope.measure.experiment import Experiment, Job, Jobs, no_job
 from rankscope.measure.files import save
 from rankscope.measure.jobs import THREADS_NOTE, Outcome, Start, Target, Told, series, silent
-from rankscope.measure.losses import lost_at
 from rankscope.measure.overhead import NO_SYNC, SYNC, overhead_share, phases_of, plan_of
 from rankscope.measure.projection import project
 from rankscope.measure.results import Scaling, Size, Traced
 from rankscope.measure.sampling import Sampling, setting_of
+from rankscope.measure.stability import from_job_to_job
 from rankscope.measure.statistics import Float, Series, replicates, share_of, widening
 from rankscope.rundir.measurement import RankMeasurement
 from rankscope.rundir.plurals import ranks_on

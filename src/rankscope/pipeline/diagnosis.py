@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from rankscope.errors import RankscopeError
-from rankscope.ingest.losses import said
+from rankscope.ingest.findings import said
 from rankscope.results import Evidence, Finding, Inputs, Options, Result, Rule, by_weight
 from rankscope.rundir.manifest import RankManifest
-from rankscope.store.info import TraceInfo
+from rankscope.store.trace_info import TraceInfo
 
 Analyze = Callable[..., dict[str, Result]]
 

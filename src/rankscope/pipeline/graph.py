@@ -9,7 +9,7 @@ import polars as pl
 
 from rankscope.analyses import get_analysis
 from rankscope.errors import AnalysisError
-from rankscope.ingest.losses import not_analyzed, said
+from rankscope.ingest.findings import not_analyzed, said
 from rankscope.pipeline.load import Loaded
 from rankscope.pipeline.tasks import Asked, Tasks, analyze_rank, asked, by_rank
 from rankscope.results import Finding, Inputs, Options, Result

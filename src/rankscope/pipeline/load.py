@@ -11,8 +11,8 @@ from rankscope.errors import NotATraceError, NoTracesError, RankscopeError, RunS
 from rankscope.ingest.companions import of_a_measurement
 from rankscope.ingest.contradictions import contradictions
 from rankscope.ingest.discover import Found
+from rankscope.ingest.findings import doubled, losses_of, missing_ranks, not_followed, unreadable
 from rankscope.ingest.identify import assign_ranks, without_numbered_folders
-from rankscope.ingest.losses import doubled, losses_of, missing_ranks, not_followed, unreadable
 from rankscope.ingest.manifests import of_capture, read_manifests, window_gaps
 from rankscope.ingest.membership import lives, membership
 from rankscope.ingest.runs import KnownRun, check_steps, choose_run, known_runs
@@ -21,7 +21,7 @@ from rankscope.pipeline.tasks import SMALL_BYTES, Tasks
 from rankscope.results import Finding, Options
 from rankscope.rundir.manifest import RankManifest, RunManifest
 from rankscope.store.cache import CachedTrace
-from rankscope.store.info import TraceInfo
+from rankscope.store.trace_info import TraceInfo
 
 
 @dataclass(frozen=True)

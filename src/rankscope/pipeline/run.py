@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import polars as pl
 
 from rankscope.analyses import all_analyses, get_analysis
+from rankscope.diagnosis.rules import all_rules
 from rankscope.errors import ConfigError
 from rankscope.ingest.discover import Found, find_traces
 from rankscope.ingest.kinds import DEVICE_KINDS
@@ -23,10 +24,9 @@ from rankscope.pipeline.graph import Maps, levels, run_level
 from rankscope.pipeline.load import Loaded, load_run, place_of
 from rankscope.pipeline.tasks import Asked, Progress, Tasks, asked, of_rank
 from rankscope.results import Finding, Options, Parameters, Result, by_weight
-from rankscope.rules import all_rules
 from rankscope.rundir.manifest import RunManifest
 from rankscope.rundir.plurals import counted, listed
-from rankscope.store.info import TraceInfo
+from rankscope.store.trace_info import TraceInfo
 
 T = TypeVar("T")
 

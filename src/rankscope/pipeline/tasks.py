@@ -12,11 +12,11 @@ import polars as pl
 from rankscope.analyses import get_analysis
 from rankscope.errors import AnalysisError, RankscopeError
 from rankscope.executors import Pool, run_tasks
-from rankscope.ingest.losses import said
+from rankscope.ingest.findings import said
 from rankscope.ingest.task import ingest_trace
 from rankscope.results import Inputs, Options, Parameters, Value
 from rankscope.store.cache import CachedTrace, DamagedTablesError
-from rankscope.store.memory import Columns
+from rankscope.store.column_cache import Columns
 
 T = TypeVar("T")
 

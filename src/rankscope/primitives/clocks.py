@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.intervals import Int64
-from rankscope.store.info import TraceInfo
+from rankscope.store.trace_info import TraceInfo
 
 ROUNDS = 6
 MADS = 5.0  # beyond so many, an end of SendRecv or all_to_all is no synchronisation

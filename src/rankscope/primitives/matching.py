@@ -1,9 +1,10 @@
 """Which rows of different ranks are the same collective.
 
 Equal recorded sequence numbers first. Where none are recorded, each rank's timeline is placed on the clock of the
-group's fullest rank (`rankscope.primitives.alignment`: step numbers as anchor where they are known, else votes on the
-difference of ends) and its events are given partners in order (`rankscope.primitives.assignment`). What the fullest
-rank lacks itself is found among what the others have over. Nothing here believes a clock, a count or a position.
+group's fullest rank (`rankscope.primitives.offset_estimation`: step numbers as anchor where they are known, else
+votes on the difference of ends) and its events are given partners in order (`rankscope.primitives.event_pairing`).
+What the fullest rank lacks itself is found among what the others have over. Nothing here believes a clock, a count or
+a position.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.alignment import Alignment, Timeline, align
-from rankscope.primitives.assignment import assign
 from rankscope.primitives.communicators import coded
+from rankscope.primitives.event_pairing import assign
 from rankscope.primitives.intervals import Int64
+from rankscope.primitives.offset_estimation import Alignment, Timeline, align
 
 METHODS = ("none", "sequence", "step", "clock", "votes")
 LEFT_OVER = 8  # blurs within which events that the reference lacks are the same

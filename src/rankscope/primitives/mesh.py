@@ -17,7 +17,7 @@ from itertools import pairwise
 
 import polars as pl
 
-from rankscope.store.info import TraceInfo
+from rankscope.store.trace_info import TraceInfo
 
 METADATA, GROUPS, NONE = "metadata", "groups", "none"
 HOST = "host"

@@ -14,20 +14,20 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from rankscope.ingest.losses import said
+from rankscope.ingest.findings import said
 from rankscope.pipeline import Run
 from rankscope.primitives.intervals import Int64
-from rankscope.report.anonymous import Anonymous
-from rankscope.report.longest import LONGEST, longest_events
-from rankscope.report.planes import block, fold, json_block, steps_of
+from rankscope.report.anonymize import Anonymous
+from rankscope.report.encoding import block, fold, json_block, steps_of
+from rankscope.report.formatting import numbered
+from rankscope.report.longest_events import LONGEST, longest_events
 from rankscope.report.stages import STAGES, Codes, StagedRank, codes_of, names_used
-from rankscope.report.words import numbered
 from rankscope.results import Finding
 from rankscope.rundir.plurals import counted
+from rankscope.timeline.build import clock_of, draw_run
 from rankscope.timeline.counters import curves_of
-from rankscope.timeline.drawing import clock_of, draw_run
-from rankscope.timeline.heat import heat_of
-from rankscope.timeline.whole import Timeline
+from rankscope.timeline.heat_map import heat_of
+from rankscope.timeline.timeline import Timeline
 
 FORMAT = 1
 # Beyond this many samples a curve is nothing to look at, and much to carry.

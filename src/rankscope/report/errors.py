@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from rankscope.errors import RankscopeError
-from rankscope.report.words import plain
+from rankscope.report.formatting import plain
 
 
 def say_error(error: RankscopeError) -> None:

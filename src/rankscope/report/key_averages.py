@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 
-from rankscope.report.words import plain
+from rankscope.report.formatting import plain
 from rankscope.results import Result
 
 # Widths of torch's table.

@@ -25,7 +25,7 @@ from rankscope.measure.results import (
     Traced,
 )
 from rankscope.measure.statistics import beyond_chance
-from rankscope.report.words import NOTHING, number_of, plain
+from rankscope.report.formatting import NOTHING, number_of, plain
 from rankscope.rundir.plurals import counted
 
 _FAILURE_LINES = 12

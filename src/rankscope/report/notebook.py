@@ -12,8 +12,8 @@ from typing import Any
 
 from rankscope.errors import RankscopeError
 from rankscope.pipeline import Run
+from rankscope.report.formatting import cell, numbered, percent, plain, saving_of
 from rankscope.report.summary import ANALYSES, PARTS, mean_basis, memory, slowest, step_basis
-from rankscope.report.words import cell, numbered, percent, plain, saving_of
 from rankscope.results import Finding
 
 # As the page has them; on light and on dark.

@@ -18,10 +18,10 @@ import numpy.typing as npt
 import polars as pl
 
 from rankscope.primitives.intervals import Int64
-from rankscope.report.planes import steps_of
+from rankscope.report.encoding import steps_of
 from rankscope.store.cache import CachedTrace
+from rankscope.timeline.timeline import Placed
 from rankscope.timeline.tracks import TABLES
-from rankscope.timeline.whole import Placed
 
 STAGES = ("device", "host", "python")
 _STAGE_OF = {"stream": 0, "thread": 1, "annotation": 1, "python": 2}

@@ -18,9 +18,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rankscope.pipeline import Run
-from rankscope.primitives.causes import CAUSES
+from rankscope.primitives.delay_causes import CAUSES
+from rankscope.report.formatting import cell, number_of, numbered, of_each, percent, plain, saving_of
 from rankscope.report.terminal import COLOURS
-from rankscope.report.words import cell, number_of, numbered, of_each, percent, plain, saving_of
 from rankscope.results import Finding, Result
 from rankscope.rundir.plurals import counted
 

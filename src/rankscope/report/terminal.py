@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rankscope.report.words import cell, number_of, numbered, plain, saving_of
+from rankscope.report.formatting import cell, number_of, numbered, plain, saving_of
 from rankscope.results import Column, Finding, Result
 from rankscope.rundir.plurals import counted
 

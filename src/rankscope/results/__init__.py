@@ -17,11 +17,7 @@ from rankscope.results.analysis import (
     Rule,
     Tables,
 )
-from rankscope.results.discovery import Named, discovered
-from rankscope.results.findings import Evidence, Finding, Severity, by_weight
-from rankscope.results.headline import Headline, greatest, over_ranks, total_of
-from rankscope.results.parameters import Options, Parameter, Parameters, Value
-from rankscope.results.windows import (
+from rankscope.results.by_window import (
     by_window,
     chosen_launches,
     chosen_starts,
@@ -29,6 +25,10 @@ from rankscope.results.windows import (
     rows_by_window,
     steps_by_window,
 )
+from rankscope.results.discovery import Named, discovered
+from rankscope.results.finding import Evidence, Finding, Severity, by_weight
+from rankscope.results.headline import Headline, greatest, over_ranks, total_of
+from rankscope.results.parameters import Options, Parameter, Parameters, Value
 
 __all__ = [
     "RESULT_SCHEMA_VERSION",

@@ -13,11 +13,11 @@ from typing import Any
 import polars as pl
 
 from rankscope.errors import ConfigError
-from rankscope.results.findings import Finding
+from rankscope.results.finding import Finding
 from rankscope.results.headline import Headline
 from rankscope.results.parameters import Options, Parameter, Parameters, Value
 from rankscope.rundir.manifest import RankManifest
-from rankscope.store.info import TraceInfo
+from rankscope.store.trace_info import TraceInfo
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from rankscope.results.findings import Evidence
+from rankscope.results.finding import Evidence
 
 
 @dataclass(frozen=True)

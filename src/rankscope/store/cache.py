@@ -23,9 +23,9 @@ from pathlib import Path
 import polars as pl
 
 from rankscope.errors import TraceError
-from rankscope.store.info import TraceInfo
-from rankscope.store.pile import FRAGMENT_SUFFIX
 from rankscope.store.schema import SCHEMA_VERSION, TABLES
+from rankscope.store.spool import FRAGMENT_SUFFIX
+from rankscope.store.trace_info import TraceInfo
 
 _INFO = "info.json"
 _TEMPORARY = ".tmp"

@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.intervals import Int64
-from rankscope.store.info import TraceInfo
+from rankscope.store.trace_info import TraceInfo
 
 # Sets of ranks that are not linked: further apart than so many times their own length, they are shown from one start.
 APART = 20

@@ -13,8 +13,8 @@ import polars as pl
 from rankscope.primitives.intervals import Int64
 from rankscope.store.cache import CachedTrace
 from rankscope.timeline.clock import RankClock
-from rankscope.timeline.columns import column_file
-from rankscope.timeline.rank import memory_name
+from rankscope.timeline.column_file import column_file
+from rankscope.timeline.rank_lanes import memory_name
 
 POINTS = 2000
 # Ranks whose curves are held: the rows of a screen.

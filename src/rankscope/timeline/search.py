@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankscope.primitives.intervals import Int64
-from rankscope.timeline.whole import Timeline
+from rankscope.timeline.timeline import Timeline
 
 Array = npt.NDArray[Any]
 _KEPT = 4

@@ -18,18 +18,18 @@ from typing import Any
 from rankscope.analyses import all_analyses
 from rankscope.errors import NoTracesError, RankscopeError, RunSelectionError
 from rankscope.ingest.discover import Found
-from rankscope.ingest.losses import said
+from rankscope.ingest.findings import said
 from rankscope.ingest.runs import KnownRun
 from rankscope.ingest.watch import Watch
 from rankscope.pipeline import Run
-from rankscope.report.html import ANALYSES
+from rankscope.report.html_report import ANALYSES
 from rankscope.results import Analysis, Finding, Result, by_weight
+from rankscope.timeline.build import clock_of, draw_run
 from rankscope.timeline.clock import RunClock
 from rankscope.timeline.counters import Counters
-from rankscope.timeline.drawing import clock_of, draw_run
-from rankscope.timeline.heat import heat_of
+from rankscope.timeline.heat_map import heat_of
 from rankscope.timeline.search import Search
-from rankscope.timeline.whole import Timeline
+from rankscope.timeline.timeline import Timeline
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 from importlib import resources
 
 from rankscope.errors import RankscopeError
-from rankscope.report.html import MARKER, TEMPLATE
+from rankscope.report.html_report import MARKER, TEMPLATE
 
 _POLICY = re.compile(r'<meta\s+http-equiv="Content-Security-Policy"\s+content="([^"]*)"\s*/?>', re.IGNORECASE)
 _SERVED = '{"served": 1}'

@@ -23,8 +23,8 @@ from rankscope.ingest.runs import LATEST, KnownRun, when_of
 from rankscope.ingest.watch import Watch
 from rankscope.pipeline import Progress, Run, open_run
 from rankscope.report.measured import jobs_of
-from rankscope.web.answers import RefusedError
 from rankscope.web.loading import LoadedRun
+from rankscope.web.responses import RefusedError
 
 _KEY = re.compile(r"[0-9a-f]{12}")
 

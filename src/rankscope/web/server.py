@@ -16,15 +16,18 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 import rankscope
-from rankscope.report.html import PAYLOAD_SCHEMA_VERSION, origins_of, table_of
+from rankscope.report.html_report import PAYLOAD_SCHEMA_VERSION, origins_of, table_of
 from rankscope.report.measured import measured
 from rankscope.results import Result
-from rankscope.timeline.details import details
-from rankscope.timeline.measure import measure
-from rankscope.timeline.places import place_of
+from rankscope.timeline.event_details import details
+from rankscope.timeline.finding_location import place_of
 from rankscope.timeline.pyramid import MAX_LEVELS
-from rankscope.timeline.whole import Timeline
-from rankscope.web.answers import (
+from rankscope.timeline.selection_stats import measure
+from rankscope.timeline.timeline import Timeline
+from rankscope.web.diff_runs import Comparisons
+from rankscope.web.page import served_page
+from rankscope.web.params import MAX_NS, number, numbers, span
+from rankscope.web.responses import (
     HEADERS,
     RefusedError,
     answer,
@@ -34,9 +37,6 @@ from rankscope.web.answers import (
     not_changed,
     tag_of,
 )
-from rankscope.web.comparing import Comparisons
-from rankscope.web.page import served_page
-from rankscope.web.questions import MAX_NS, number, numbers, span
 from rankscope.web.runs import Runs, ServedRun
 from rankscope.web.security import Gate
 

@@ -142,7 +142,7 @@ class Profiled(Condition):
 
     def enter(self) -> None:
         """Warm up, as before each window."""
-        from rankscope.capture.recorder import Recording, load_torch_parts
+        from rankscope.capture.recording import Recording, load_torch_parts
 
         load_torch_parts()
         self._recording = Recording(self._config, facts.activities(), "measure")

@@ -48,7 +48,7 @@ def _after_loading(loader: Any) -> None:
             if os.environ.get("RANKSCOPE_EXPERIMENT"):
                 from rankscope.capture.experiments import install
             else:
-                from rankscope.capture.untouched import install
+                from rankscope.capture.auto_profiler import install
 
             install(module)
         except Exception as error:

@@ -8,8 +8,8 @@ import typer
 
 from rankscope.cli.measure import options as o
 from rankscope.errors import ConfigError
-from rankscope.measure.affinities import COMPACT, LIST, NAMES, NUMA, SPREAD
 from rankscope.measure.binding import SAMPLING, measure_binding
+from rankscope.measure.binding_policies import COMPACT, LIST, NAMES, NUMA, SPREAD
 
 
 def binding(

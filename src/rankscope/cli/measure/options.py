@@ -26,8 +26,8 @@ from rankscope.measure.files import path_in
 from rankscope.measure.jobs import Start, Target, Told, target_of
 from rankscope.measure.results import AnyResult
 from rankscope.measure.sampling import Sampling
+from rankscope.report.formatting import plain
 from rankscope.report.measurements import measured
-from rankscope.report.words import plain
 from rankscope.rundir.manifest import redact
 
 

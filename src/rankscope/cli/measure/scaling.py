@@ -14,7 +14,7 @@ from rankscope.launch.devices import accelerators
 from rankscope.measure.formulas import STRONG, WEAK
 from rankscope.measure.jobs import WORKLOADS
 from rankscope.measure.scaling import BATCH, SAMPLING, Study, measure_scaling
-from rankscope.report import curve
+from rankscope.report import scaling_plot
 from rankscope.rundir.cpus import usable_cpus
 
 
@@ -66,7 +66,7 @@ def scaling(
     if global_batch is not None and not strong:
         raise ConfigError("--global-batch is what strong scaling divides", hint="add --strong")
     if plot is not None:
-        curve.check(plot)
+        scaling_plot.check(plot)
     devices = accelerators() if launcher is None else 0
     study = Study(
         ranks=tuple(sorted(set(o.numbers_of(nproc, "--nproc")))),
@@ -87,7 +87,7 @@ def scaling(
         result = measure_scaling(target, folder, study, sampling, told)
     o.finish(result, folder, form)
     if plot is not None:
-        curve.draw(result, plot)
+        scaling_plot.draw(result, plot)
         typer.echo(f"curve: {os.fspath(plot)}", err=True)
     if any(size.state == "failed" for size in result.sizes):
         raise typer.Exit(1)

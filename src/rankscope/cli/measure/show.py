@@ -12,7 +12,7 @@ from rankscope.cli.measure import options as o
 from rankscope.errors import RankscopeError
 from rankscope.measure.files import load_all
 from rankscope.measure.results import Scaling
-from rankscope.report import curve
+from rankscope.report import scaling_plot
 
 
 def show(
@@ -30,8 +30,8 @@ def show(
             raise RankscopeError(
                 "no study of scaling is here to draw", path=folder, hint="`rankscope measure scaling -o DIR …`"
             )
-        curve.check(plot)
+        scaling_plot.check(plot)
     o.finish(results[0] if len(results) == 1 else results, folder, form)
     if plot is not None and study is not None:
-        curve.draw(study, plot)
+        scaling_plot.draw(study, plot)
         typer.echo(f"curve: {os.fspath(plot)}", err=True)

@@ -1,0 +1,163 @@
+"""The rest of what ``torch.profiler.profile`` can be asked, so that code written for it runs on with ours in its place.
+
+What would hold the training up, or needs a result that the training does not keep, says where to find it instead and
+does nothing. Nothing here raises.
+"""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any, cast
+
+import torch
+
+from rankscope.capture.notices import warn
+from rankscope.capture.ranklog import RankLog
+from rankscope.capture.recording import Recording
+from rankscope.capture.schedule import Window
+from rankscope.capture.user_metadata import UserNotes
+from rankscope.capture.writer import Writer
+
+_EXPORT_LIMIT_S = 60.0
+
+
+class NoAverages(list[Any]):
+    """What ``key_averages()`` gives: nothing, and where to find it."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self._where = where
+
+    def table(self, *_args: object, **_options: object) -> str:
+        """The command that prints the table."""
+        return self._where
+
+    def total_average(self) -> None:
+        """Nothing."""
+
+    def __str__(self) -> str:
+        return self._where
+
+
+class TorchSurface:
+    """Methods and attributes of torch's profiler that a recording on windows has no use for."""
+
+    step_num: int
+    run_dir: str | None
+    run_id: str | None
+    _recording: Recording | None
+    _window: Window | None
+    _last_log: RankLog | None
+    _writer: Writer
+    _notes: UserNotes
+
+    @property
+    def current_action(self) -> torch.profiler.ProfilerAction:
+        """What is done with the step that is running."""
+        actions = torch.profiler.ProfilerAction
+        recording, window = self._recording, self._window
+        if recording is None or window is None:
+            return actions.NONE
+        if not recording.started:
+            return actions.WARMUP
+        return actions.RECORD_AND_SAVE if self.step_num >= window.last else actions.RECORD
+
+    def add_metadata(self, key: str, value: str) -> None:
+        """Put a text into every trace that is still to be written."""
+        self._notes.add(key, str(value))
+
+    def add_metadata_json(self, key: str, value: str) -> None:
+        """Put a JSON value, given as text, into every trace that is still to be written."""
+        self._notes.add_json(key, value)
+
+    preset_metadata_json = add_metadata_json
+
+    def export_chrome_trace(self, path: str, **_options: object) -> None:
+        """Copy the last finished trace to ``path``; compressed where that ends in ``.gz``."""
+        try:
+            if not self._writer.drain(_EXPORT_LIMIT_S):
+                warn("export_chrome_trace(): the trace is still being written")
+                return
+            written = self._last_log.manifest.written if self._last_log is not None else ()
+            if self.run_dir is None or not written:
+                warn("export_chrome_trace(): no trace has been written by this rank")
+                return
+            source, target = Path(self.run_dir, written[-1].file), Path(path)
+            if source.name.endswith((".zst", ".tar.gz")):
+                warn(f"export_chrome_trace(): the trace is {source}; it is not copied")
+                return
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with _opened(source, "rb") as read, _opened(target, "wb") as write:
+                shutil.copyfileobj(read, write)
+        except Exception as error:
+            warn(f"export_chrome_trace() failed: {error}")
+
+    def key_averages(self, *_args: object, **_options: object) -> NoAverages:
+        """Nothing: torch would hold the training up for as long as nine stops. The analysis makes the table."""
+        where = f"rankscope analyze operators {self.run_dir or 'RUN'} --format table"
+        warn(f"key_averages() would hold the training up; the table is made afterwards: {where}")
+        return NoAverages(where)
+
+    def events(self) -> list[Any]:
+        """Nothing, for the same reason."""
+        warn(f"events() would hold the training up; rankscope.open({self.run_dir or 'RUN'!r}) has them afterwards")
+        return []
+
+    def get_trace_id(self) -> str | None:
+        """What the traces of all ranks share: the run's id."""
+        return self.run_id
+
+    def toggle_collection_dynamic(self, enable: bool, activities: Any) -> None:
+        """Record less, or all again, in the window that is being recorded."""
+        if self._recording is not None and self._recording.started:
+            self._recording.toggle(enable, activities)
+
+    def wait_for_exports(self) -> None:
+        """Wait until what was recorded is written."""
+        try:
+            if not self._writer.drain(_EXPORT_LIMIT_S):
+                warn("wait_for_exports(): a trace is still being written")
+        except Exception as error:
+            warn(f"wait_for_exports() failed: {error}")
+
+    def take_pending_cupti_export(self) -> None:
+        """Nothing is pending: torch's own monitor of CUPTI (2.14) is not used here."""
+
+    def take_pending_cuspy_export(self) -> None:
+        """Nothing, for the same reason (its name in 2.15)."""
+
+    def _elsewhere(self, method: str, advice: str) -> None:
+        warn(f"{method}() does nothing here: {advice}")
+
+    def export_stacks(self, path: str, metric: str = "self_cpu_time_total") -> None:
+        """Nothing."""
+        self._elsewhere("export_stacks", "with_stack=True puts stacks into the trace")
+
+    def export_memory_timeline(self, path: str, device: str | None = None) -> None:
+        """Nothing."""
+        self._elsewhere("export_memory_timeline", "profile_memory=True puts allocations into the trace")
+
+    def set_custom_trace_id_callback(self, callback: Callable[[], str]) -> None:
+        """Nothing."""
+        self._elsewhere("set_custom_trace_id_callback", "the run's id is in every trace; set it by run_id=")
+
+    def prepare_trace(self) -> None:
+        """Nothing."""
+        self._elsewhere("prepare_trace", "the schedule says when the warm-up begins")
+
+    def start_trace(self) -> None:
+        """Nothing."""
+        self._elsewhere("start_trace", "the schedule says when a recording begins")
+
+    def stop_trace(self) -> None:
+        """Nothing."""
+        self._elsewhere("stop_trace", "the schedule says when a recording ends")
+
+
+def _opened(path: Path, mode: str) -> IO[bytes]:
+    if path.name.endswith(".gz"):
+        return cast("IO[bytes]", gzip.open(path, cast("Any", mode), compresslevel=1))
+    return cast("IO[bytes]", path.open(mode))

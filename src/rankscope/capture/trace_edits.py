@@ -1,0 +1,223 @@
+"""What is changed in a saved trace on its way into the final file.
+
+- What the trace says of itself comes first in it. Made before the stop, as torch would have it, its making would be in
+  the trace as thousands of Python frames, and in the loop.
+- The range of a step that had not ended does not count as one.
+- Python frames that ended before the first step, or began after the last, go: they are the profiler's own, and, where
+  another thread stops, those of later steps.
+
+The file is searched for its steps, and the places that change are noted; everything else is copied as it is, unseen.
+Frames are looked at one by one only where some may have to go: Kineto writes them in the order in which they began, and
+where a file turns out to have another order, all are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import IO, NamedTuple
+
+from rankscope.capture.recording import PARTIAL_STEP_NAME, STEP_NAME
+
+CHUNK = 1 << 20
+_EVENT_END = b"\n  },\n"
+_FRAME_CATEGORY = b'"cat": "python_function"'
+_TIMES = rb'"pid": [^\n,]+,\s*"tid": [^\n,]+,\s*"ts": (\d+(?:\.\d+)?),\s*"dur": (\d+(?:\.\d+)?)'
+# As Kineto writes them, a field a line. A torch that writes them otherwise keeps its frames.
+_FRAME = re.compile(
+    rb'  \{\n    "ph": "X",\s*"cat": "python_function",\s*"name": "[^\n]*",\s*' + _TIMES + rb'\s*,\s*"args": '
+    rb"\{[^{}]*\}\s*\},\n"
+)
+_FRAME_TIMES = re.compile(_FRAME_CATEGORY + rb',\s*"name": "[^\n]*",\s*' + _TIMES)
+_STEP = b'"' + STEP_NAME.encode()
+_STEP_TIMES = re.compile(rb'"[^"]*",\s*' + _TIMES)
+_STEP_BYTES = 1000
+"""The name and the times of a step are within so many."""
+_LARGEST_FRAME = 1 << 16
+
+
+class Change(NamedTuple):
+    """What stands instead of the bytes from ``begin`` to ``end`` of a file."""
+
+    begin: int
+    end: int
+    text: bytes = b""
+
+
+class _Frames(NamedTuple):
+    """When the first and the last Python frame of a chunk of a file began, in µs; ``None`` where that is not known."""
+
+    begin: int
+    end: int
+    first: float | None
+    last: float | None
+
+
+@dataclass(frozen=True)
+class Edits:
+    """What is to be changed."""
+
+    partial_step: int | None = None
+    """A step whose range must not count as one."""
+    head: str | None = None
+    """``"key": value`` in JSON, to stand first."""
+    frames: bool = False
+    """Whether there may be Python frames outside the steps."""
+
+    def changes(self, source: IO[bytes]) -> list[Change]:
+        """The places of a saved trace that change, in their order.
+
+        Args:
+            source: the trace.
+        """
+        found: list[Change] = []
+        if self.head is not None:
+            source.seek(0)
+            brace = source.read(CHUNK).find(b"{") + 1
+            if brace:
+                found.append(Change(brace, brace, b"\n    " + self.head.encode("utf-8", "replace") + b","))
+        if self.frames or self.partial_step is not None:
+            steps = _Steps(self.partial_step)
+            looked_at = list(steps.search(source, frames=self.frames))
+            found += steps.renamed
+            if steps.ended:
+                window = steps.began, steps.ended
+                for region in _doubtful(looked_at, window):
+                    found += _outside(source, region, window)
+        return sorted(found)
+
+
+def changed(source: IO[bytes], changes: Iterable[Change]) -> Iterator[bytes]:
+    """A changed file, in pieces.
+
+    Args:
+        source: the file as it was.
+        changes: in their order.
+    """
+    at = 0
+    for change in changes:
+        yield from _pieces(source, at, change.begin)
+        if change.text:
+            yield change.text
+        at = change.end
+    yield from _pieces(source, at)
+
+
+def _pieces(source: IO[bytes], begin: int, end: int | None = None) -> Iterator[bytes]:
+    source.seek(begin)
+    left = end - begin if end is not None else None
+    while left is None or left > 0:
+        piece = source.read(CHUNK if left is None else min(CHUNK, left))
+        if not piece:
+            return
+        if left is not None:
+            left -= len(piece)
+        yield piece
+
+
+class _Steps:
+    """Searches a trace for the ranges of its steps.
+
+    Args:
+        partial: the number of the one that is to be renamed.
+    """
+
+    def __init__(self, partial: int | None) -> None:
+        self.began, self.ended = float("inf"), 0.0
+        """When the first step begins and the last one ends, as the file has it, in µs; ``ended`` is 0 without any."""
+        self.renamed: list[Change] = []
+        if partial is not None:
+            self._whole, self._partial = (f'"{name}{partial}"'.encode() for name in (STEP_NAME, PARTIAL_STEP_NAME))
+        else:
+            self._whole = self._partial = b""
+
+    def search(self, source: IO[bytes], *, frames: bool) -> Iterator[_Frames]:
+        """Find them, and the Python frames at both ends of each chunk that has any, where these are asked for."""
+        source.seek(0)
+        held, at = b"", 0
+        while True:
+            new = source.read(CHUNK)
+            chunk = held + new
+            # What is too near to the end may go on in the next chunk: it comes again there.
+            seen = max(len(chunk) - _STEP_BYTES, 0) if new else len(chunk)
+            self._look(chunk, seen, at)
+            if frames and (there := _frames_of(chunk, seen, at)) is not None:
+                yield there
+            if not new:
+                return
+            held, at = chunk[seen:], at + seen
+
+    def _look(self, chunk: bytes, seen: int, at: int) -> None:
+        place = chunk.find(_STEP)
+        while 0 <= place < seen:
+            times = _STEP_TIMES.match(chunk, place)
+            if times is not None:
+                self.began = min(self.began, float(times[1]))
+                self.ended = max(self.ended, float(times[1]) + float(times[2]))
+            if self._whole and chunk.startswith(self._whole, place):
+                self.renamed.append(Change(at + place, at + place + len(self._whole), self._partial))
+            place = chunk.find(_STEP, place + 1)
+
+
+def _frames_of(chunk: bytes, seen: int, at: int) -> _Frames | None:
+    first = chunk.find(_FRAME_CATEGORY, 0, seen)
+    if first < 0:
+        return None
+    began = [_FRAME_TIMES.match(chunk, place) for place in (first, chunk.rfind(_FRAME_CATEGORY, 0, seen))]
+    return _Frames(at, at + seen, *(float(frame[1]) if frame else None for frame in began))
+
+
+def _doubtful(looked_at: list[_Frames], window: tuple[float, float]) -> Iterator[tuple[int, int]]:
+    """The parts of a file in which frames may lie outside the steps, each with what is beside it: a frame may begin in
+    one chunk and end in the next."""
+    known = [began for frames in looked_at for began in (frames.first, frames.last) if began is not None]
+    in_order = len(known) == 2 * len(looked_at) and all(one <= other for one, other in pairwise(known))
+    region: tuple[int, int] | None = None
+    # Whatever their order, those of a short file are all looked at.
+    inner = range(1, len(looked_at) - 1)
+    for number, frames in enumerate(looked_at):
+        if in_order and number in inner and _inside(frames, window):
+            continue
+        begin, end = max(frames.begin - _LARGEST_FRAME, 0), frames.end + _LARGEST_FRAME
+        if region is not None and begin <= region[1]:
+            region = region[0], end
+            continue
+        if region is not None:
+            yield region
+        region = begin, end
+    if region is not None:
+        yield region
+
+
+def _inside(frames: _Frames, window: tuple[float, float]) -> bool:
+    """Whether all frames of a chunk began within the steps, if they are in order."""
+    first, last = frames.first, frames.last
+    return first is not None and last is not None and window[0] <= first and last <= window[1]
+
+
+def _outside(source: IO[bytes], region: tuple[int, int], window: tuple[float, float]) -> Iterator[Change]:
+    """The frames of a part of a file that lie outside the steps; those that follow on each other as one change."""
+    at, end = region
+    begun: Change | None = None
+    held = b""
+    for piece in _pieces(source, at, end):
+        text = held + piece
+        cut = text.rfind(_EVENT_END) + len(_EVENT_END)
+        if cut < len(_EVENT_END):
+            cut = len(text) if len(text) > _LARGEST_FRAME else 0
+        for frame in _FRAME.finditer(text, 0, cut):
+            began = float(frame[1])
+            if began <= window[1] and began + float(frame[2]) >= window[0]:
+                continue
+            gone = Change(at + frame.start(), at + frame.end())
+            if begun is not None and begun.end == gone.begin:
+                begun = Change(begun.begin, gone.end)
+                continue
+            if begun is not None:
+                yield begun
+            begun = gone
+        held, at = text[cut:], at + cut
+    if begun is not None:
+        yield begun

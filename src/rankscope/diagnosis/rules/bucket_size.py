@@ -1,0 +1,121 @@
+"""DDP's buckets are too large to overlap, or too small to be worth a call.
+
+Too large: the last bucket of the backward has more than twice DDP's 25 MiB and goes on when the backward's compute is
+over. The saving is the part of that tail that a last bucket of 25 MiB would not have, but no more than the compute of
+the backward beside which the rest could run.
+
+Too small: more buckets a step than 25 MiB would need, mostly under 1 MB, with time that nothing hides. The saving is
+that time less the share that as many buckets as are needed would keep.
+
+Waiting for a later rank is left out of both, as far as it is known (`collectives`): no size of buckets mends it. Both
+are medians over steps on the rank that has most. On the CPU compute and communication share the cores: the bound is
+seldom reached there. Sizes need `record_shapes` where the library writes none (Gloo).
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from rankscope.diagnosis.rules.measures import severity_of, spoken, step_ns, steps_of, worth_it
+from rankscope.results import Evidence, Finding, Inputs, Rule
+
+CAP = 25 << 20
+_SMALL = 1_000_000
+_ENOUGH = 4
+
+
+def find(inputs: Inputs) -> list[Finding]:
+    """At most one finding."""
+    step, frame = step_ns(inputs), inputs.results.get("ddp_buckets")
+    unit = spoken(inputs)
+    if frame is None or step is None:
+        return []
+    known = frame.filter(pl.col("bytes").is_not_null() & pl.col("duration_ns").is_not_null())
+    if known.is_empty():
+        return []
+    known = _without_waits(known, inputs.results.get("collectives"))
+    steps = (
+        known.sort("bucket")
+        .group_by("rank", "window", "step")
+        .agg(
+            pl.len().alias("buckets"),
+            pl.col("bytes").sum(),
+            pl.col("bytes").median().alias("median"),
+            pl.col("bytes").last().alias("last"),
+            pl.min_horizontal(pl.col("tail_ns").last(), pl.col("exposed_ns").last()).alias("tail"),
+            pl.col("exposed_ns").sum().alias("exposed"),
+            pl.col("backward_ns").last().alias("backward"),
+        )
+        .with_columns(
+            pl.min_horizontal(
+                pl.when(pl.col("last") > 2 * CAP).then(pl.col("tail") * (1 - CAP / pl.col("last"))).otherwise(0),
+                "backward",
+            )
+            .fill_null(0)
+            .alias("large"),
+            (pl.col("bytes") / CAP).ceil().clip(_ENOUGH).alias("needed"),
+        )
+        .with_columns(
+            pl.when((pl.col("buckets") > pl.col("needed")) & (pl.col("median") < _SMALL))
+            .then(pl.col("exposed") * (1 - pl.col("needed") / pl.col("buckets")))
+            .otherwise(0.0)
+            .alias("small")
+        )
+    )
+    # As a step's length is: one in which others had the cores or the network must not weigh in alone.
+    usual = steps.group_by("rank").agg(
+        pl.col("large", "small", "buckets", "bytes", "tail", "exposed", "last", "backward").median()
+    )
+    large, small = (
+        usual.sort(kind, "rank", descending=[True, False]).row(0, named=True) for kind in ("large", "small")
+    )
+    kind, worst = ("large", large) if large["large"] >= small["small"] else ("small", small)
+    saving = round(worst[kind])
+    severity = severity_of(saving, step)
+    if severity is None:
+        return []
+    title = (
+        f"DDP's last bucket of {worst['last'] / 1e6:.0f} MB starts too late to be hidden"
+        if kind == "large"
+        else f"DDP sends {worst['buckets']:.0f} buckets {unit.rate} where a few would do"
+    )
+    return [
+        Finding(
+            rule.name,
+            severity,
+            title,
+            ranks=worth_it(dict(usual.select("rank", kind).iter_rows()), step),
+            steps=steps_of(inputs),
+            evidence=(
+                Evidence(f"buckets {unit.rate}", round(worst["buckets"]), "count"),
+                Evidence(f"gradients {unit.rate}", round(worst["bytes"]), "bytes"),
+                Evidence("last bucket", round(worst["last"]), "bytes"),
+                Evidence(
+                    "it goes on after the backward's compute, without waiting, for", round(worst["tail"] or 0), "ns"
+                ),
+                Evidence("backward", round(worst["backward"] or 0), "ns"),
+                Evidence(f"exposed, all buckets, without waiting, {unit.per}", round(worst["exposed"]), "ns"),
+            ),
+            saving_ns=saving,
+            advice=(
+                "Lower bucket_cap_mb (25 is the default): the first buckets are then reduced during the backward."
+                if kind == "large"
+                else "Raise bucket_cap_mb: every all-reduce pays its latency, whatever its size."
+            ),
+        )
+    ]
+
+
+def _without_waits(buckets: pl.DataFrame, collectives: pl.DataFrame | None) -> pl.DataFrame:
+    """Buckets with tail_ns and exposed_ns less what of them is waiting for a later rank, which comes first."""
+    if collectives is None or collectives.is_empty():
+        return buckets
+    where = ["rank", "window", "start_ns", "duration_ns"]
+    waits = collectives.drop_nulls("wait_ns").group_by(where).agg(pl.col("wait_ns").max())
+    transfer = pl.col("duration_ns") - pl.col("wait_ns").fill_null(0)
+    return buckets.join(waits, on=where, how="left", maintain_order="left").with_columns(
+        pl.min_horizontal(name, transfer).alias(name) for name in ("tail_ns", "exposed_ns")
+    )
+
+
+rule = Rule("bucket_size", __doc__, ("step_time", "ddp_buckets", "collectives"), find)

@@ -1,0 +1,54 @@
+"""Python collects garbage in the middle of steps.
+
+Speaks where the ranges that capture sets around full collections (`gc: generation 2`, and 1) take enough of a step. The
+saving is that time, on the rank that has most. Collections at different times on different ranks cost more than each:
+all wait for the one that collects. Traces that rankscope did not capture have no such ranges.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from rankscope.diagnosis.rules.measures import on_worst, per_step, severity_of, spoken, step_ns, steps_of, worth_it
+from rankscope.results import Evidence, Finding, Inputs, Rule
+
+RANGE = "gc: generation "
+
+
+def find(inputs: Inputs) -> list[Finding]:
+    """One finding for the run."""
+    step, frame = step_ns(inputs), inputs.results.get("annotations")
+    unit = spoken(inputs)
+    if frame is None or step is None:
+        return []
+    own = frame.filter(pl.col("name").str.starts_with(RANGE))
+    savings = per_step(own, "host_total_ns", inputs)
+    worst = next(iter(savings), None)
+    severity = severity_of(savings[worst], step) if worst is not None else None
+    if worst is None or severity is None:
+        return []
+    mine = own.filter(pl.col("rank") == worst)
+    ranks = worth_it(savings, step)
+    return [
+        Finding(
+            rule.name,
+            severity,
+            f"Python's garbage collection takes {unit.share(savings[worst], step)}{on_worst(inputs, worst, ranks)}",
+            ranks=ranks,
+            steps=steps_of(inputs),
+            evidence=(
+                Evidence(f"time in collections, {unit.per}, at worst", savings[worst], "ns"),
+                Evidence("collections", int(mine["calls"].sum()), "count"),
+                Evidence("the longest", int(mine["max_ns"].to_numpy().max()), "ns"),
+                Evidence(unit.length, step, "ns"),
+            ),
+            saving_ns=savings[worst],
+            advice=(
+                "Call gc.collect(), gc.freeze() and gc.disable() before the loop, and gc.collect(1) every so many "
+                "steps, on all ranks in the same one. Take gc.collect() out of the loop."
+            ),
+        )
+    ]
+
+
+rule = Rule("gc_pauses", __doc__, ("step_time", "annotations"), find)

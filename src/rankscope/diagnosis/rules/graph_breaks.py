@@ -1,0 +1,68 @@
+"""torch.compile breaks the graph, or compiles it again and again.
+
+Speaks where compiled code of the recorded steps consists of several frames, or of one that was compiled more than once
+(`compile`), and what surrounds its calls is worth it: Dynamo's guards and lookups, AOTAutograd's prologues, and the
+compiling itself, where it falls into recorded steps. The saving is that host time, on the rank that has most. What the
+graphs would gain by being whole (fusion over the break) is not known, and not in it.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from rankscope.diagnosis.rules.measures import per_step, severity_of, spoken, step_ns, steps_of, worth_it
+from rankscope.results import Evidence, Finding, Inputs, Rule
+
+_SHOWN = 3
+_WHOLE = r"^entire_(frame|backward)_compile"
+
+
+def find(inputs: Inputs) -> list[Finding]:
+    """One finding for the run."""
+    step, frame = step_ns(inputs), inputs.results.get("compile")
+    unit = spoken(inputs)
+    if frame is None or step is None or frame.is_empty():
+        return []
+    regions = frame.filter(pl.col("kind") == "region")
+    # Ranks run the same code: what all of them made again counts once.
+    frames = regions["frame"].n_unique()
+    again = regions.filter(pl.col("version").fill_null(0) > 0).select("frame", "version").n_unique()
+    if frames < 2 and not again:
+        return []
+    # The parts of compiling nest: the whole of a frame's stands for them.
+    around = frame.filter(
+        (pl.col("kind") == "overhead") | ((pl.col("kind") == "compiling") & pl.col("name").str.contains(_WHOLE))
+    )
+    savings = per_step(around, "host_ns", inputs)
+    worst = next(iter(savings), None)
+    severity = severity_of(savings[worst], step) if worst is not None else None
+    if worst is None or severity is None:
+        return []
+    compiling = around.filter((pl.col("rank") == worst) & (pl.col("kind") == "compiling"))["host_ns"].sum()
+    evidence = [
+        Evidence("compiled frames", frames, "count"),
+        Evidence("compiled again", again, "count"),
+        Evidence(f"guards, lookups and compiling, {unit.per}, at worst", savings[worst], "ns"),
+        Evidence("of it compiling, whole file", int(compiling), "ns"),
+    ]
+    breaks = frame.filter((pl.col("rank") == worst) & (pl.col("kind") == "break"))["name"].head(_SHOWN)
+    evidence += [Evidence("break", name[:200]) for name in breaks.to_list()]
+    title = f"The compiled model is in {frames} pieces" if frames > 1 else "The model is compiled again and again"
+    return [
+        Finding(
+            rule.name,
+            severity,
+            title,
+            ranks=worth_it(savings, step),
+            steps=steps_of(inputs),
+            evidence=tuple(evidence),
+            saving_ns=savings[worst],
+            advice=(
+                "TORCH_LOGS=graph_breaks,recompiles says where and why; torch.compile(fullgraph=True) refuses breaks. "
+                "Keep .item(), prints and data-dependent branches out of the model; mark_dynamic sizes that change."
+            ),
+        )
+    ]
+
+
+rule = Rule("graph_breaks", __doc__, ("step_time", "compile"), find)

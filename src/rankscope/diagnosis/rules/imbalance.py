@@ -1,0 +1,80 @@
+"""Some ranks have more to compute than others.
+
+Speaks where a rank's compute exceeds the mean over ranks by enough, in three of four steps or more, and its lower
+quartile the mean of the others' upper one: longer sequences, a larger share of a model. The saving is the greatest less
+the mean, the median over steps: work that is moved to other ranks is still done. Where pipeline stages differ, it says
+how far they are from even. On the CPU it is no more than a hint: it may be that others had the cores.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from rankscope.diagnosis.rules.measures import on_device, severity_of, spoken, step_ns, steps_of
+from rankscope.results import Evidence, Finding, Inputs, Rule
+
+_LASTING = 0.75
+ENOUGH = 3
+"""Steps: in fewer, a rank that has most may just have its turn."""
+
+
+def find(inputs: Inputs) -> list[Finding]:
+    """At most one finding."""
+    step, frame = step_ns(inputs), inputs.results.get("step_time")
+    unit = spoken(inputs)
+    if frame is None or step is None or frame["rank"].n_unique() < 2:
+        return []
+    steps = (
+        frame.group_by("window", "step")
+        .agg(
+            pl.col("compute_ns").max().alias("most"),
+            pl.col("compute_ns").mean().alias("mean"),
+            pl.col("rank").sort_by("compute_ns", "rank", descending=[True, False]).first(),
+            pl.len().alias("ranks"),
+        )
+        .filter(pl.col("ranks") == frame["rank"].n_unique())
+    )
+    if steps.height < ENOUGH:
+        return []
+    rank = steps["rank"].mode().sort()[0]
+    own = steps.filter(pl.col("rank") == rank)
+    if own.height < _LASTING * steps.height or not _apart(frame, rank):
+        return []
+    most, mean = (float(np.median(own[name].to_numpy())) for name in ("most", "mean"))
+    saving = round(most - mean)
+    severity = severity_of(saving, step)
+    if severity is None:
+        return []
+    return [
+        Finding(
+            rule.name,
+            # On the CPU it may be that others had the cores.
+            severity if on_device(inputs) else "info",
+            f"Rank {rank} computes {100 * (most - mean) / mean if mean else 0:.0f} % longer than the mean of the ranks",
+            ranks=(int(rank),),
+            steps=steps_of(inputs),
+            evidence=(
+                Evidence(f"its compute, {unit.per}", round(most), "ns"),
+                Evidence("mean over ranks", round(mean), "ns"),
+                Evidence("steps in which it has most", own.height, "count"),
+                Evidence("steps", steps.height, "count"),
+            ),
+            saving_ns=saving,
+            advice=(
+                "Give every rank as much: batches bucketed by length or packed to one number of tokens, layers spread "
+                "over stages by their time, experts and embedding tables by their load."
+            ),
+        )
+    ]
+
+
+def _apart(frame: pl.DataFrame, rank: int) -> bool:
+    """Whether a rank's compute lies above that of the others, beyond what both vary from step to step."""
+    is_own = pl.col("rank") == rank
+    low = frame.filter(is_own)["compute_ns"].quantile(0.25)
+    high = frame.filter(~is_own).group_by("step").agg(pl.col("compute_ns").mean())["compute_ns"].quantile(0.75)
+    return low is not None and high is not None and low > high
+
+
+rule = Rule("imbalance", __doc__, ("step_time", "kernels"), find)

@@ -1,0 +1,72 @@
+"""The device waits for the host to launch.
+
+Speaks where gaps before kernels that were launched too late (`launch_gaps`) are worth it, and not most of them lie
+before short kernels: then `small_kernels` speaks. Data loading, waiting calls and a host that does nothing are not in
+them. The saving is all of these gaps, on the rank that has most: a host that is always ahead would leave none. What the
+host did meanwhile is named as `idle` sees it.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from rankscope.diagnosis.rules.measures import on_worst, severity_of, spoken, step_ns, steps_of, worth_it
+from rankscope.results import Evidence, Finding, Inputs, Rule
+
+
+def find(inputs: Inputs) -> list[Finding]:
+    """One finding for the run."""
+    step, frame = step_ns(inputs), inputs.results.get("launch_gaps")
+    unit = spoken(inputs)
+    if frame is None or step is None or not frame["on_device"].any():
+        return []
+    means = (
+        frame.filter("on_device")
+        .group_by("rank")
+        .agg(pl.col("late_ns", "late_short_ns", "pieces").mean())
+        .sort("late_ns", "rank", descending=[True, False])
+    )
+    worst = means.row(0, named=True)
+    saving = round(worst["late_ns"])
+    severity = severity_of(saving, step)
+    if severity is None or worst["late_short_ns"] > worst["late_ns"] / 2:
+        return []
+    evidence = [
+        Evidence(f"device idle until a late launch, {unit.per}, at worst", saving, "ns"),
+        Evidence("of it before kernels shorter than 10 µs", round(worst["late_short_ns"]), "ns"),
+        Evidence(f"kernels {unit.rate}", round(worst["pieces"]), "count"),
+        Evidence(unit.length, step, "ns"),
+    ]
+    doing = _doing(inputs, worst["rank"])
+    if doing is not None:
+        evidence.append(Evidence("most of the device's idle time that operators explain is in", doing))
+    ranks = worth_it(dict(means.select("rank", "late_ns").iter_rows()), step)
+    whose = on_worst(inputs, worst["rank"], ranks)
+    return [
+        Finding(
+            rule.name,
+            severity,
+            f"The device waits for the host to launch {unit.share(saving, step)}{whose}",
+            ranks=ranks,
+            steps=steps_of(inputs),
+            evidence=tuple(evidence),
+            saving_ns=saving,
+            advice=(
+                "Launch less and earlier: torch.compile, CUDA graphs (mode='reduce-overhead'), fused optimizers "
+                "(AdamW(fused=True)), logging and metrics outside of the loop; a larger batch makes each kernel longer."
+            ),
+        )
+    ]
+
+
+def _doing(inputs: Inputs, rank: int) -> str | None:
+    """The operator of the host in which the rank's device is idle longest."""
+    idle = inputs.results.get("idle")
+    if idle is None:
+        return None
+    own = idle.filter((pl.col("rank") == rank) & pl.col("stream").is_null() & (pl.col("cause") == "operator"))
+    top = own.sort("idle_ns", "detail", descending=[True, False])["detail"]
+    return None if top.is_empty() or top[0] is None else str(top[0])[:120]
+
+
+rule = Rule("launch_bound", __doc__, ("step_time", "launch_gaps", "idle"), find)

@@ -1,0 +1,59 @@
+"""Kernels with too few blocks to fill the device.
+
+Speaks where compute kernels of 10 µs and more have less than one block per multiprocessor. The saving is their time on
+multiprocessors that had none, `time · (1 − blocks per SM)`: the work spread over all of them. Shorter kernels are
+`small_kernels`' matter, and a low occupancy with enough blocks is the kernel's own: it is told, but nothing is
+promised for it.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from rankscope.diagnosis.rules.measures import per_step, severity_of, spoken, step_ns, steps_of, worth_it
+from rankscope.primitives.kernels import COMPUTE
+from rankscope.results import Evidence, Finding, Inputs, Rule
+from rankscope.rundir.plurals import counted
+
+_LONG_NS = 10_000
+_SHOWN = 3
+
+
+def find(inputs: Inputs) -> list[Finding]:
+    """One finding for the run, naming the kernels that cost most."""
+    step, frame = step_ns(inputs), inputs.results.get("kernels")
+    unit = spoken(inputs)
+    if frame is None or step is None or "blocks_per_sm" not in frame.columns:
+        return []
+    few = frame.filter(
+        (pl.col("category") == COMPUTE)
+        & (pl.col("median_ns") >= _LONG_NS)
+        & (pl.col("blocks_per_sm") < 1)
+        # Without a grid the field is 0 in some files: no kernel has none.
+        & (pl.col("blocks_per_sm") > 0)
+    ).with_columns((pl.col("total_ns") * (1 - pl.col("blocks_per_sm"))).alias("lost"))
+    savings = per_step(few, "lost", inputs)
+    worst = next(iter(savings), None)
+    severity = severity_of(savings[worst], step) if worst is not None else None
+    if worst is None or severity is None:
+        return []
+    shown = few.filter(pl.col("rank") == worst).sort("lost", "name", descending=[True, False]).head(_SHOWN)
+    evidence = [Evidence(f"device time without blocks, {unit.per}, at worst", savings[worst], "ns")]
+    for row in shown.iter_rows(named=True):
+        said = f"{row['name'][:120]}: {row['blocks_per_sm']:.2f} blocks per SM, {counted(row['calls'], 'call')}"
+        evidence.append(Evidence(said, row["total_ns"], "ns"))
+    return [
+        Finding(
+            rule.name,
+            severity,
+            "Kernels with less than one block per multiprocessor leave part of the device without work",
+            ranks=worth_it(savings, step),
+            steps=steps_of(inputs),
+            evidence=tuple(evidence),
+            saving_ns=savings[worst],
+            advice="A larger batch or longer rows give them more blocks; or run several at once on several streams.",
+        )
+    ]
+
+
+rule = Rule("low_occupancy", __doc__, ("step_time", "kernels"), find)

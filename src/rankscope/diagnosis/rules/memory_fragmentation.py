@@ -1,0 +1,78 @@
+"""The allocator holds memory that nobody can use.
+
+Speaks where a snapshot's free memory is scattered: more than half of it is not in the largest free block, and it is
+15 % or more of what is reserved. Without a snapshot: where the allocator holds 85 % of the device's memory or more and
+20 % of that is not allocated. Only a snapshot tells fragments from cache. It saves memory, no time.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from rankscope.diagnosis.rules.measures import near_limit
+from rankscope.results import Evidence, Finding, Inputs, Rule
+
+_SCATTERED = 0.5
+_OF_RESERVED = 0.15
+_UNUSED = 0.2
+
+
+def find(inputs: Inputs) -> list[Finding]:
+    """One finding for the run."""
+    found = _of_snapshot(inputs.results.get("memory_snapshot")) or _of_trace(inputs.results.get("memory"))
+    return [] if found is None else [found]
+
+
+def _of_snapshot(frame: pl.DataFrame | None) -> Finding | None:
+    if frame is None or frame.is_empty():
+        return None
+    scattered = frame.filter(
+        (pl.col("fragmentation") > _SCATTERED) & (pl.col("free") >= _OF_RESERVED * pl.col("reserved"))
+    ).sort("free", "rank", descending=[True, False])
+    if scattered.is_empty():
+        return None
+    worst = scattered.row(0, named=True)
+    return Finding(
+        rule.name,
+        "warning" if worst["out_of_memory"] else "info",
+        f"{worst['free'] / 1e9:.2g} GB of rank {worst['rank']}'s memory is free but scattered",
+        ranks=tuple(scattered["rank"].unique().sort().to_list()),
+        evidence=(
+            Evidence("free", worst["free"], "bytes"),
+            Evidence("largest free block", worst["largest_free"], "bytes"),
+            Evidence("reserved", worst["reserved"], "bytes"),
+            Evidence("requests that failed", worst["out_of_memory"], "count"),
+        ),
+        advice=_ADVICE,
+    )
+
+
+def _of_trace(frame: pl.DataFrame | None) -> Finding | None:
+    if frame is None or frame.is_empty():
+        return None
+    held = frame.filter((pl.col("total_memory") > 0) & (pl.col("unused_reserved") >= _UNUSED)).with_columns(
+        (pl.col("peak_reserved") / pl.col("total_memory")).alias("share")
+    )
+    held = held.sort("share", "rank", descending=[True, False])
+    if held.is_empty() or near_limit(held["share"][0]) is None:
+        return None
+    worst = held.row(0, named=True)
+    return Finding(
+        rule.name,
+        "info",
+        f"Of what rank {worst['rank']}'s allocator holds {100 * worst['unused_reserved']:.0f} % is not in use",
+        ranks=(worst["rank"],),
+        evidence=(
+            Evidence("reserved", worst["peak_reserved"], "bytes"),
+            Evidence("not allocated of it", worst["unused_reserved"], "ratio"),
+            Evidence("memory of the device", worst["total_memory"], "bytes"),
+        ),
+        advice=_ADVICE,
+    )
+
+
+_ADVICE = (
+    "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; pad sequences to a few lengths instead of all. A snapshot "
+    "(torch.cuda.memory._dump_snapshot) beside the traces tells fragments from cache."
+)
+rule = Rule("memory_fragmentation", __doc__, ("memory", "memory_snapshot"), find)

@@ -1,0 +1,53 @@
+"""A device's memory is nearly full.
+
+Speaks where what was allocated at the peak is 85 % of the device's memory or more (a warning from 95 %). It saves no
+time: the next longer sequence ends the job, and below the limit the allocator begins to free and retry. Needs
+`profile_memory`, and a trace that says how much the device has.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from rankscope.diagnosis.rules.measures import near_limit
+from rankscope.results import Evidence, Finding, Inputs, Rule
+
+
+def find(inputs: Inputs) -> list[Finding]:
+    """One finding for the run."""
+    frame = inputs.results.get("memory")
+    if frame is None:
+        return []
+    known = frame.filter((pl.col("total_memory") > 0) & pl.col("peak_allocated").is_not_null()).with_columns(
+        (pl.col("peak_allocated") / pl.col("total_memory")).alias("share")
+    )
+    full = known.sort("share", "rank", descending=[True, False])
+    worst = full.row(0, named=True) if full.height else None
+    severity = near_limit(worst["share"]) if worst else None
+    if worst is None or severity is None:
+        return []
+    return [
+        Finding(
+            rule.name,
+            severity,
+            f"{100 * worst['share']:.0f} % of the memory of rank {worst['rank']}'s device is allocated at the peak",
+            ranks=tuple(full.filter(pl.col("share").map_elements(_near, pl.Boolean))["rank"].unique().sort().to_list()),
+            steps=() if worst["peak_step"] is None else (worst["peak_step"],),
+            evidence=(
+                Evidence("allocated at the peak", worst["peak_allocated"], "bytes"),
+                Evidence("memory of the device", worst["total_memory"], "bytes"),
+                Evidence("in", worst["peak_operator"] or "no operator"),
+            ),
+            advice=(
+                "Before it grows: a smaller batch with gradient accumulation, activation checkpointing, FSDP, or an "
+                "optimizer with less state. `rankscope analyze memory_operators` says what holds it."
+            ),
+        )
+    ]
+
+
+def _near(share: float) -> bool:
+    return near_limit(share) is not None
+
+
+rule = Rule("memory_limit", __doc__, ("memory",), find)

@@ -1,0 +1,56 @@
+"""Copies from or to pageable memory.
+
+Speaks where copies between the device and pageable host memory take time that nothing hides. From pinned memory they
+would run beside compute and at the link's speed; the saving is all of that time, on the rank where it is most.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from rankscope.diagnosis.rules.measures import on_worst, severity_of, spoken, step_ns, steps_of
+from rankscope.results import Evidence, Finding, Inputs, Rule
+
+
+def find(inputs: Inputs) -> list[Finding]:
+    """One finding for the run."""
+    step, frame = step_ns(inputs), inputs.results.get("copies")
+    unit = spoken(inputs)
+    if frame is None or step is None:
+        return []
+    pageable = frame.filter(pl.col("pageable").fill_null(False))
+    if pageable.is_empty():
+        return []
+    by_rank = (
+        pageable.group_by("rank")
+        .agg(pl.col("per_step_ns", "bytes", "total_ns", "calls").sum())
+        .sort("per_step_ns", "rank", descending=[True, False])
+    )
+    worst = by_rank.row(0, named=True)
+    severity = severity_of(worst["per_step_ns"], step)
+    if severity is None:
+        return []
+    evidence = [
+        Evidence(f"exposed copies of pageable memory, {unit.per}, at worst", worst["per_step_ns"], "ns"),
+        Evidence("calls", worst["calls"]),
+    ]
+    if worst["bytes"] and worst["total_ns"]:
+        evidence.append(Evidence("bandwidth", round(worst["bytes"] / worst["total_ns"], 2), "GB/s"))
+    evidence.append(Evidence(unit.length, step, "ns"))
+    ranks = tuple(sorted(by_rank.filter(pl.col("per_step_ns") >= worst["per_step_ns"] / 2)["rank"].to_list()))
+    whose = on_worst(inputs, worst["rank"], ranks)
+    return [
+        Finding(
+            rule.name,
+            severity,
+            f"Copies of pageable memory take {unit.share(worst['per_step_ns'], step)}{whose}",
+            ranks=ranks,
+            steps=steps_of(inputs),
+            evidence=tuple(evidence),
+            saving_ns=worst["per_step_ns"],
+            advice="Use DataLoader(pin_memory=True) and .to(device, non_blocking=True): they run beside compute.",
+        )
+    ]
+
+
+rule = Rule("pageable_copies", __doc__, ("step_time", "copies"), find)

@@ -1,0 +1,77 @@
+"""Matrix products and convolutions in 32 bits where 16 would do.
+
+Speaks where operators that tensor cores can do compute in float32 or float64 (`matrix_work`, so with `record_shapes`).
+It is never more than a hint: narrower numbers are a choice. The saving is their device time less what it would be in
+bfloat16 (float16 where the device has no bfloat16), as the device's peaks are to one another; without tensor cores
+before, with them after. Kernels bound by memory gain half at most. On the CPU what 16 bits gain
+depends on its instructions (AMX, AVX-512), of which a trace says nothing: there it is told where such work is most of a
+step, and the saving is all of its time.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from rankscope.diagnosis.rules.measures import per_step, severity_of, spoken, step_ns, steps_of, worth_it
+from rankscope.results import Evidence, Finding, Inputs, Rule
+
+_WIDE = ("float32", "float64")
+_MOST = 0.5
+
+
+def find(inputs: Inputs) -> list[Finding]:
+    """One finding for the run."""
+    step, frame = step_ns(inputs), inputs.results.get("matrix_work")
+    if frame is None or step is None:
+        return []
+    wide = frame.filter(pl.col("number").is_in(_WIDE))
+    known = wide.filter(pl.col("narrow_saving_ns").is_not_null())
+    if known.is_empty():
+        return _of_cpu(wide.filter(pl.col("device_ns").is_null()), step, inputs)
+    savings = per_step(known, "narrow_saving_ns", inputs)
+    worst = next(iter(savings))
+    if severity_of(savings[worst], step) is None:
+        return []
+    own = known.filter(pl.col("rank") == worst)
+    return [
+        Finding(
+            rule.name,
+            "info",
+            "Matrix products and convolutions compute in 32 bits or more",
+            ranks=worth_it(savings, step),
+            steps=steps_of(inputs),
+            evidence=(
+                Evidence("such operators", int(own["calls"].sum()), "count"),
+                Evidence("time in their kernels, whole file", int(own["device_ns"].sum()), "ns"),
+                Evidence("of it on tensor cores", int(own["tensor_ns"].sum()), "ns"),
+            ),
+            saving_ns=savings[worst],
+            advice="Train under torch.autocast with bfloat16 (float16 and a GradScaler on devices without bfloat16).",
+        )
+    ]
+
+
+def _of_cpu(wide: pl.DataFrame, step: int, inputs: Inputs) -> list[Finding]:
+    spent = per_step(wide, "host_ns", inputs)
+    worst = next(iter(spent), None)
+    unit = spoken(inputs)
+    if worst is None or spent[worst] < _MOST * step:
+        return []
+    return [
+        Finding(
+            rule.name,
+            "info",
+            f"Most of {unit.whole} is matrix products and convolutions in 32 bits or more, on the CPU",
+            ranks=tuple(sorted(rank for rank, value in spent.items() if value >= _MOST * step)),
+            steps=steps_of(inputs),
+            evidence=(
+                Evidence(f"time in them, {unit.per}, at worst", spent[worst], "ns"),
+                Evidence(unit.length, step, "ns"),
+            ),
+            saving_ns=min(spent[worst], step),
+            advice="On a CPU with bfloat16 instructions (avx512_bf16, amx_bf16) try torch.autocast('cpu').",
+        )
+    ]
+
+
+rule = Rule("precision", __doc__, ("step_time", "matrix_work"), find)

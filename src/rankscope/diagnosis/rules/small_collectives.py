@@ -1,0 +1,67 @@
+"""Ranks wait for one another again and again in small collectives.
+
+Speaks where a step has two or more collectives of 4 KiB or less, or barriers: a loss or a flag reduced in every
+micro-step. Each holds all ranks until the last has come; with one at the end of a step, what one rank is late here and
+another there would cancel out. The saving is the time in them on the rank that has least of it, less the shortest of
+each step, which stays: a rank that is always late costs as much with a single one, and is the stragglers' matter.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from rankscope.diagnosis.rules.measures import severity_of, spoken, step_counts, step_ns, steps_of
+from rankscope.results import Evidence, Finding, Inputs, Rule
+
+SMALL = 4096
+_OFTEN = 2
+
+
+def find(inputs: Inputs) -> list[Finding]:
+    """One finding for the run."""
+    step, frame, counts = step_ns(inputs), inputs.results.get("collectives"), step_counts(inputs)
+    unit = spoken(inputs)
+    if frame is None or step is None or frame.is_empty():
+        return []
+    small = frame.filter(
+        pl.col("step").is_not_null() & ((pl.col("bytes") <= SMALL) | (pl.col("collective") == "barrier"))
+    )
+    steps = small.group_by("rank", "step").agg(
+        pl.len().alias("calls"), pl.col("duration_ns").sum().alias("total"), pl.col("duration_ns").min().alias("one")
+    )
+    often = steps.filter(pl.col("calls") >= _OFTEN)
+    means = often.group_by("rank").agg(
+        (pl.col("total") - pl.col("one")).sum().alias("spare"), pl.col("total").sum(), pl.col("calls").sum()
+    )
+    if means.height < len(counts) or means.is_empty():
+        return []
+    shares = pl.col("rank").replace_strict(counts, default=1, return_dtype=pl.Int64)
+    least = means.with_columns(pl.col("spare", "total", "calls") / shares).sort("spare", "rank").row(0, named=True)
+    saving = round(least["spare"])
+    severity = severity_of(saving, step)
+    if severity is None:
+        return []
+    kinds = small.group_by("collective").len().sort("len", "collective", descending=[True, False])["collective"]
+    return [
+        Finding(
+            rule.name,
+            severity,
+            f"Ranks wait for one another in {least['calls']:.0f} small collectives {unit.rate}",
+            ranks=tuple(sorted(counts)),
+            steps=steps_of(inputs),
+            evidence=(
+                Evidence(f"small collectives {unit.rate}", round(least["calls"]), "count"),
+                Evidence("most of them", kinds[0]),
+                Evidence(f"time in them {unit.per}, rank {least['rank']}, who has least", round(least["total"]), "ns"),
+                Evidence(unit.length, step, "ns"),
+            ),
+            saving_ns=saving,
+            advice=(
+                "Reduce the loss, metrics and flags once a step or less often, put them into one tensor, and take "
+                "barriers out of the loop."
+            ),
+        )
+    ]
+
+
+rule = Rule("small_collectives", __doc__, ("step_time", "collectives"), find)

@@ -1,0 +1,85 @@
+"""Kernels so short that launching them takes longer than running them.
+
+Speaks where the gaps before compute kernels shorter than 10 µs (`launch_gaps`) are worth it: a launch costs the host
+some microseconds, and of shorter kernels it can hardly keep a device supplied. It speaks where such gaps are most of
+those that come from late launches; else `launch_bound` does. The saving is these gaps. On the CPU the pieces are
+operators shorter than 20 µs, and the saving is the time in them and before them, less what the profiler adds to a step,
+where that was measured: fused into a few, they would take next to nothing. There it speaks of ten a step and more, and
+where the saving is most of a step without what the profiler adds.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from rankscope.diagnosis.rules.measures import recording_adds, severity_of, spoken, step_ns, steps_of, worth_it
+from rankscope.results import Evidence, Finding, Inputs, Rule
+
+_SHARE = 0.5
+_MANY = 0.5
+"""Of a step on the CPU: every model has some short operators, and these are no matter."""
+_FEW = 10
+"""Operators a step: fewer are a few already."""
+
+
+def find(inputs: Inputs) -> list[Finding]:
+    """One finding for the run."""
+    step, frame = step_ns(inputs), inputs.results.get("launch_gaps")
+    unit = spoken(inputs)
+    if frame is None or step is None or frame.is_empty():
+        return []
+    means = frame.group_by("rank", "on_device").agg(
+        pl.col("pieces", "short", "short_ns", "late_ns", "late_short_ns").mean(),
+        # As what the profiler adds is of medians: a step in which others had the cores must not weigh in one alone.
+        (pl.col("short_ns") + pl.col("late_short_ns")).median().alias("cost"),
+    )
+    added = recording_adds(inputs)
+    extra = pl.col("rank").replace_strict(added, default=0)
+    costs = pl.col("cost") - extra
+    found = (
+        means.with_columns(pl.when("on_device").then("late_short_ns").otherwise(costs.clip(0)).alias("saving"))
+        .filter(
+            pl.when("on_device")
+            .then(pl.col("late_short_ns") > _SHARE * pl.col("late_ns"))
+            # Both without the profiler: where recording is dear, operators that are all of a step remain all of it.
+            .otherwise((pl.col("short") >= _FEW) & (pl.col("saving") > _MANY * (step - extra)))
+        )
+        .sort("saving", "rank", descending=[True, False])
+    )
+    if found.is_empty():
+        return []
+    worst = found.row(0, named=True)
+    saving = round(worst["saving"])
+    severity = severity_of(saving, step)
+    if severity is None:
+        return []
+    what, limit = ("compute kernels", "10 µs") if worst["on_device"] else ("operators", "20 µs")
+    meanwhile = (
+        "with the device idle before them" if worst["on_device"] else "and with what lies between take their time"
+    )
+    evidence = [
+        Evidence(f"{what} {unit.rate}", round(worst["pieces"]), "count"),
+        Evidence(f"shorter than {limit}", round(worst["short"]), "count"),
+        Evidence(f"time in these, {unit.per}", round(worst["short_ns"]), "ns"),
+        Evidence(f"gaps before these, {unit.per}", round(worst["late_short_ns"]), "ns"),
+    ]
+    if not worst["on_device"] and worst["rank"] in added:
+        evidence.append(Evidence(f"what the profiler adds to {unit.whole}", added[worst["rank"]], "ns"))
+    return [
+        Finding(
+            rule.name,
+            severity,
+            f"{100 * worst['short'] / worst['pieces']:.0f} % of the {what} last under {limit}, {meanwhile}",
+            ranks=worth_it(dict(found.select("rank", "saving").iter_rows()), step),
+            steps=steps_of(inputs),
+            evidence=tuple(evidence),
+            saving_ns=saving,
+            advice=(
+                "Let torch.compile fuse them, use CUDA graphs (mode='reduce-overhead'), fused optimizers "
+                "(AdamW(fused=True)) and foreach operations, or a larger batch."
+            ),
+        )
+    ]
+
+
+rule = Rule("small_kernels", __doc__, ("step_time", "launch_gaps"), find)

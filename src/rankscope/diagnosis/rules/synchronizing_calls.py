@@ -1,0 +1,60 @@
+"""The host waits for the device in the middle of a step.
+
+Speaks where calls such as `.item()`, `.cpu()`, `nonzero` or an explicit synchronize leave the device with nothing to
+do: the host launches nothing while it waits. The saving is the time that the device then stood idle
+(`synchronization`), on the rank where it is most.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from rankscope.diagnosis.rules.measures import on_worst, severity_of, spoken, step_ns, steps_of
+from rankscope.results import Evidence, Finding, Inputs, Rule
+from rankscope.rundir.plurals import counted
+
+_SHOWN = 3
+
+
+def find(inputs: Inputs) -> list[Finding]:
+    """One finding for the run, naming the places that cost most."""
+    step, frame = step_ns(inputs), inputs.results.get("synchronization")
+    unit = spoken(inputs)
+    if frame is None or step is None or frame.is_empty():
+        return []
+    by_rank = (
+        frame.group_by("rank").agg(pl.col("per_step_ns").sum()).sort("per_step_ns", "rank", descending=[True, False])
+    )
+    worst, saving = by_rank.row(0)
+    severity = severity_of(saving, step)
+    if severity is None:
+        return []
+    places = frame.filter(pl.col("rank") == worst).head(_SHOWN)
+    evidence = [Evidence(f"device idle after such calls, {unit.per}, at worst", saving, "ns")]
+    for row in places.iter_rows(named=True):
+        where = row["operator"] or "no operator"
+        inside = f" in {row['range']}" if row["range"] else ""
+        calls = counted(row["calls"], "call")
+        evidence.append(Evidence(f"{row['call']} from {where}{inside}, {calls}", row["per_step_ns"], "ns"))
+    evidence.append(Evidence(unit.length, step, "ns"))
+    ranks = tuple(sorted(by_rank.filter(pl.col("per_step_ns") >= saving / 2)["rank"].to_list()))
+    whose = on_worst(inputs, worst, ranks)
+    return [
+        Finding(
+            rule.name,
+            severity,
+            f"Calls that wait for the device leave it idle for {unit.share(saving, step)}{whose}",
+            ranks=ranks,
+            steps=steps_of(inputs),
+            evidence=tuple(evidence),
+            saving_ns=saving,
+            advice=(
+                "Keep values on the device: add up the loss there and read it once in many steps instead of .item() in "
+                "each, copy with non_blocking=True from pinned memory, replace nonzero and boolean masks by where, and "
+                "take torch.cuda.synchronize() out of the loop."
+            ),
+        )
+    ]
+
+
+rule = Rule("synchronizing_calls", __doc__, ("step_time", "synchronization"), find)

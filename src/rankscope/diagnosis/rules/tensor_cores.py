@@ -1,0 +1,53 @@
+"""Matrix products and convolutions that tensor cores could do, and do not.
+
+Speaks where operators that tensor cores can do ran kernels that use none (`matrix_work`), on a device whose peaks are
+known. The saving is that time less what it would be if the device's peaks were to one another as the rates: TF32 for
+32-bit numbers, where there is TF32. Kernels bound by memory gain less.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from rankscope.diagnosis.rules.measures import per_step, severity_of, step_ns, steps_of, worth_it
+from rankscope.results import Evidence, Finding, Inputs, Rule
+
+
+def find(inputs: Inputs) -> list[Finding]:
+    """One finding for the run."""
+    step, frame = step_ns(inputs), inputs.results.get("matrix_work")
+    if frame is None or step is None:
+        return []
+    known = frame.filter(pl.col("saving_ns").is_not_null() & (pl.col("number") != "float64"))
+    savings = per_step(known, "saving_ns", inputs)
+    worst = next(iter(savings), None)
+    severity = severity_of(savings[worst], step) if worst is not None else None
+    if worst is None or severity is None:
+        return []
+    own = known.filter(pl.col("rank") == worst).sort("saving_ns", descending=True).row(0, named=True)
+    wide = own["number"] == "float32"
+    return [
+        Finding(
+            rule.name,
+            severity,
+            f"{own['number']} work that tensor cores could do runs without them",
+            ranks=worth_it(savings, step),
+            steps=steps_of(inputs),
+            evidence=(
+                Evidence("operators that they could do", own["calls"], "count"),
+                Evidence("time in their kernels, whole file", own["device_ns"], "ns"),
+                Evidence("of it on tensor cores", own["tensor_ns"], "ns"),
+                Evidence("in calls without any kernel on tensor cores", own["off_ns"], "ns"),
+            ),
+            saving_ns=savings[worst],
+            advice=(
+                "Let 32-bit products use TF32: torch.set_float32_matmul_precision('high') and "
+                "torch.backends.cudnn.allow_tf32 = True; or train in bf16 under torch.autocast."
+                if wide
+                else "Make the sizes multiples of 8 (16-bit numbers) or 16 (8-bit): batch, hidden size, vocabulary."
+            ),
+        )
+    ]
+
+
+rule = Rule("tensor_cores", __doc__, ("step_time", "matrix_work"), find)

@@ -1,0 +1,43 @@
+"""Too few steps were recorded to judge by.
+
+Speaks where the files hold steps, but fewer than three: the first of a window carries what was launched before it, and
+with one or two nothing can be said of the spread. Also where files have no steps at all, so that whole files stand for
+one.
+"""
+
+from __future__ import annotations
+
+from rankscope.diagnosis.rules.measures import steps_of
+from rankscope.results import Evidence, Finding, Inputs, Rule
+from rankscope.rundir.plurals import counted
+
+ENOUGH = 3
+
+
+def find(inputs: Inputs) -> list[Finding]:
+    """At most one finding."""
+    frame = inputs.results.get("step_time")
+    if frame is None or frame.is_empty() or inputs.options.steps is not None:
+        return []
+    steps = steps_of(inputs)
+    if len(steps) >= ENOUGH:
+        return []
+    count = len(steps)
+    title = f"Only {counted(count, 'step')} recorded" if count else "No steps are marked in these traces"
+    return [
+        Finding(
+            rule.name,
+            "info",
+            f"{title}: figures per step are those of too small a sample",
+            steps=steps,
+            evidence=(Evidence("steps", count), Evidence("enough to judge by", ENOUGH)),
+            advice=(
+                "Record more: rankscope.Profiler(active=5) or --active 5."
+                if count
+                else "Call step() once an iteration, or use `rankscope run`, which counts steps at the optimizer."
+            ),
+        )
+    ]
+
+
+rule = Rule("too_few_steps", __doc__, ("step_time",), find)

@@ -1,0 +1,39 @@
+"""All checks, in the order in which they are shown."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from rankscope.doctor import devices, disk, host, launcher, logs, network, run, software
+from rankscope.doctor.check import Check
+
+
+def run_checks(
+    folder: Path | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    more_logs: Sequence[Path] = (),
+    cache: Path | None = None,
+    timeout_s: float = 120.0,
+) -> Iterator[Check]:
+    """Look at this machine, and at a run where one is named.
+
+    Args:
+        folder: a run directory.
+        environ: the environment, ``os.environ`` by default.
+        more_logs: files with what a job printed, beside those in the run directory.
+        cache: where tables are kept.
+        timeout_s: how long torch may take to say what it sees.
+    """
+    environ = os.environ if environ is None else environ
+    yield from software.checks()
+    yield from devices.checks(devices.ask_torch(environ, timeout_s), environ)
+    yield from launcher.checks(environ)
+    yield from network.checks(environ)
+    yield from host.checks()
+    yield from disk.checks(folder, environ, cache)
+    if folder is not None:
+        yield from run.checks(folder)
+    yield from logs.checks(folder, more_logs)

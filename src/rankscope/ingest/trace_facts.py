@@ -1,0 +1,106 @@
+"""What one trace says of itself: its rank and run, its process and devices, and what was lost of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rankscope.ingest.kineto import KinetoTrace
+from rankscope.rundir.fields import count, mapping, text
+from rankscope.rundir.metadata import METADATA_KEY, TraceMetadata
+from rankscope.rundir.names import parse_trace_name
+from rankscope.store.trace_info import TraceInfo
+
+# Beyond these a number is no rank and no count of them, but damage: counting up to it would never end.
+_MAX_RANKS = 1 << 20
+
+
+def describe(trace: KinetoTrace) -> TraceInfo:
+    """What a trace says about itself. The rank is from our own metadata, else `distributedInfo`, else the name."""
+    said = trace.metadata
+    own = TraceMetadata.from_json(said.get(METADATA_KEY))
+    distributed = mapping(said.get("distributedInfo"))
+    name = parse_trace_name(trace.path)
+    rank, source = _of_ranks(own.rank), "metadata"
+    if rank is None:
+        rank, source = _of_ranks(count(distributed.get("rank"))), "distributedInfo"
+    if rank is None:
+        rank, source = _of_ranks(name.rank), "folder" if name.pattern == "folder" else "name"
+    if rank is None:
+        source = "none"
+    mesh = own.mesh.by_name() if own.mesh is not None else dict(name.mesh or {})
+    return TraceInfo(
+        path=trace.path,
+        rank=rank,
+        rank_source=source,
+        world_size=_of_ranks(own.world_size or count(distributed.get("world_size")) or name.world_size),
+        local_rank=own.local_rank,
+        restart_count=own.restart_count or name.restart or 0,
+        run_id=own.run_id,
+        host=own.host or text(said.get("host_name")) or name.host,
+        launcher=own.launcher,
+        backend=text(distributed.get("backend")),
+        mesh=mesh,
+        first_step=trace.extent.first_step,
+        last_step=trace.extent.last_step,
+        start_ns=trace.extent.start_ns,
+        end_ns=trace.extent.end_ns,
+        base_time_ns=count(said.get("baseTimeNanoseconds")) or 0,
+        json_bytes=trace.json_bytes,
+        counts={f"{phase} {category}": number for (phase, category), number in trace.counts.items()},
+        lost_events=trace.losses.events,
+        lost_bytes=trace.losses.lost_bytes,
+        repaired=trace.losses.repaired,
+        truncated=trace.losses.truncated,
+        lost_metadata=trace.losses.metadata,
+        checksum=trace.losses.checksum,
+        reason=trace.losses.reason,
+        odd=dict(trace.odd),
+        others=trace.others,
+        groups=_groups(own, distributed),
+        devices=_devices(said.get("deviceProperties")),
+        pid=trace.extent.pid,
+        threads=trace.extent.threads,
+    )
+
+
+def _of_ranks(number: int | None) -> int | None:
+    return number if number is not None and number <= _MAX_RANKS else None
+
+
+def _groups(own: TraceMetadata, distributed: Mapping[str, object]) -> tuple[Mapping[str, Any], ...]:
+    if own.process_groups:
+        return tuple(
+            {"name": group.name, "description": group.description, "ranks": list(group.ranks)}
+            for group in own.process_groups
+        )
+    listed = distributed.get("pg_config")
+    groups = []
+    for one in listed if isinstance(listed, list) else []:
+        group = mapping(one)
+        ranks = group.get("ranks")
+        groups.append(
+            {
+                "name": str(group.get("pg_name", "")),
+                "description": text(group.get("pg_desc")) or "",
+                "ranks": [rank for rank in ranks if isinstance(rank, int)] if isinstance(ranks, list) else [],
+            }
+        )
+    return tuple(groups)
+
+
+def _devices(listed: object) -> tuple[Mapping[str, Any], ...]:
+    devices = []
+    for one in listed if isinstance(listed, list) else []:
+        device = mapping(one)
+        devices.append(
+            {
+                "id": count(device.get("id")),
+                "name": text(device.get("name")) or "",
+                "total_memory": count(device.get("totalGlobalMem")),
+                # XPU counts what it calls compute units: vector engines.
+                "multiprocessors": count(device.get("numSms", device.get("maxComputeUnits"))),
+                "compute": [count(device.get("computeMajor")), count(device.get("computeMinor"))],
+            }
+        )
+    return tuple(devices)

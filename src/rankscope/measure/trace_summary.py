@@ -1,0 +1,115 @@
+"""What the recorded window of a job says of its step: means over steps, of the rank that has the most exposed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import polars as pl
+
+from rankscope.errors import RankscopeError
+from rankscope.measure.results import Traced
+from rankscope.pipeline import open_run
+from rankscope.primitives.clocks import base_times, with_arrivals
+from rankscope.primitives.unions import covered_by
+from rankscope.store.trace_info import TraceInfo
+
+_PARTS = ("compute_ns", "exposed_communication_ns", "data_loading_ns", "window_ns")
+NOTHING_RECORDED = "no window was recorded: the traced figures are missing"
+_MANY_RANKS = 8
+"""From here on, reading in one process would take longer than starting several."""
+
+
+def read_traced(folder: Path, beside: Path) -> tuple[Traced | None, str | None]:
+    """Read the traces of a job.
+
+    Args:
+        folder: its run directory.
+        beside: the directory that the result is written into.
+
+    Returns:
+        What they say, or None; and why None.
+    """
+    try:
+        ranks = len(list(folder.glob("*.trace.json*")))
+        run = open_run(folder, executor="processes" if ranks > _MANY_RANKS else "serial")
+        results = run.attempt("step_time", "device_time", "collectives", "clock")
+        steps = results["step_time"].frame.filter(pl.col("step").is_not_null())
+        device = results["device_time"].frame
+    except RankscopeError as error:
+        return None, f"the recorded window cannot be read: {error}"
+    except KeyError:
+        return None, NOTHING_RECORDED
+    if steps.is_empty():
+        return None, "the recorded window holds no step"
+    means = steps.group_by("rank").agg(*(pl.col(name).mean() for name in _PARTS), pl.len().alias("steps"))
+    worst = means.sort(pl.col("exposed_communication_ns") / pl.col("window_ns"), "rank", descending=True).row(
+        0, named=True
+    )
+    whole = device.filter(pl.col("rank") == worst["rank"]).row(0, named=True)
+    wait, reduces = None, None
+    if "collectives" in results:
+        mine = results["collectives"].frame.filter((pl.col("rank") == worst["rank"]) & pl.col("step").is_not_null())
+        if mine.height:
+            reduces = mine.filter(pl.col("collective") == "all_reduce").height / worst["steps"]
+            if mine["wait_ns"].null_count() == 0:
+                wait = mine["wait_ns"].sum()
+            elif "clock" in results:
+                wait = waited(results["collectives"].frame, results["clock"].frame, run.traces, worst["rank"])
+    window = worst["window_ns"]
+    exposed = worst["exposed_communication_ns"]
+    other = window - worst["compute_ns"] - exposed - worst["data_loading_ns"]
+    try:
+        where = str(folder.resolve().relative_to(beside.resolve()))
+    except ValueError:
+        where = str(folder)
+    return (
+        Traced(
+            run=where,
+            steps=worst["steps"],
+            window_ns=round(window),
+            compute_ns=round(worst["compute_ns"]),
+            communication_ns=round(whole["communication_ns"] / worst["steps"]),
+            exposed_communication_ns=round(exposed),
+            overlap_ratio=whole["overlap_ratio"],
+            exposed_share=exposed / window if window else 0.0,
+            wait_ns=None if wait is None else round(wait / worst["steps"]),
+            data_loading_ns=round(worst["data_loading_ns"]),
+            other_ns=round(other),
+            all_reduces=reduces,
+        ),
+        None,
+    )
+
+
+def waited(collectives: pl.DataFrame, clock: pl.DataFrame, traces: Sequence[TraceInfo], rank: int) -> int | None:
+    """The time in which a rank had come to a collective and another one had not, ns: the union over its collectives.
+
+    Gloo's ranges overlap, so that no collective's own duration tells waiting from transfer; when the ranks came does,
+    on aligned clocks. It is as exact as these: `clock` states its residual.
+
+    Args:
+        collectives: the result of `collectives`.
+        clock: that of `clock`.
+        traces: the run's files.
+        rank: whose waiting.
+
+    Returns:
+        None where a rank of a collective was not recorded, or the clocks cannot be aligned.
+    """
+    rows = collectives.filter(pl.col("step").is_not_null() & pl.col("peers").is_null())
+    mine = rows.filter(pl.col("rank") == rank)
+    ranks = collectives["rank"].n_unique()
+    if not mine.height or mine.filter(pl.col("matched_ranks") < pl.col("group_size").fill_null(ranks)).height:
+        return None
+    rows = rows.filter(pl.col("match").is_in(mine["match"].implode()))
+    came = with_arrivals(rows, clock, base_times(traces))
+    if came.height < rows.height:
+        return None
+    spans = came.with_columns(pl.col("arrival_ns").max().over("match").alias("last_ns")).select(
+        "rank",
+        pl.col("arrival_ns").alias("start_ns"),
+        # Whoever has what it needs goes on: the root of a broadcast waits for nobody.
+        pl.min_horizontal("last_ns", pl.col("arrival_ns") + pl.col("duration_ns")).alias("end_ns"),
+    )
+    return int(covered_by(spans.filter(pl.col("rank") == rank), ["rank"], "waited_ns")["waited_ns"].sum())

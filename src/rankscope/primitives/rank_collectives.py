@@ -1,0 +1,389 @@
+"""The collectives of one window of a rank: its communication kernels, Gloo's ranges, and calls without either.
+
+What a kernel is comes from its own metadata; else from the call that launched it
+(`rankscope.primitives.host_collectives`), by its External id or because it is open on the launching thread; else from
+its name, which can mislead: NCCL runs several collectives through one kernel (`ncclKernel_SendRecv…` up to 2.18,
+`ncclDevKernel_Generic` of RCCL), oneCCL an all_reduce through `oneccl_reduce_base`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from rankscope.primitives.activity import gloo_ranges, with_category
+from rankscope.primitives.collectives import collective_kind, element_bytes, first_type, total_elements
+from rankscope.primitives.host_collectives import GROUP, TOLD, collective_calls, combined, last_calls, open_calls
+from rankscope.primitives.kernels import COMMUNICATION
+from rankscope.primitives.steps import host_steps
+
+# vLLM's, SGLang's and AITER's own all_reduce: type and number of ranks are the template's first two arguments.
+_CUSTOM = re.compile(r"cross_device_reduce\w*<\s*([\w:]+)\s*,\s*(?:\(int\))?(\d{1,4})\b")
+# DeepEP's kernels of one node: the number of ranks is the first number.
+_DEEP_EP = re.compile(r"intranode::(?:dispatch|combine)<(?:[^<>]*?,\s*)??(?:\(int\))?(\d{1,4})\s*[,>]")
+_CUDA_TYPES = {
+    "nv_bfloat16": "BFloat16",
+    "hip_bfloat16": "BFloat16",
+    "bf16": "BFloat16",
+    "half": "Half",
+    "float": "Float",
+}
+# One kernel for several collectives.
+_GENERIC = re.compile(r"SendRecv|Generic", re.IGNORECASE)
+_SHARED = ("group", "group_size", "group_ranks")
+_LINKED = (*TOLD, "source", "calls", "peer")
+_CONTENT = (
+    "row", "start_ns", "end_ns", "launch_ns", "stream", "name", "label", "kernels", "on_device", "group", *_LINKED,
+)  # fmt: skip
+
+
+def operations(
+    window: Mapping[str, pl.DataFrame], groups: Sequence[Mapping[str, Any]], rank: int, extra: str | None
+) -> pl.DataFrame:
+    """The collectives of a window, in the order of their starts.
+
+    Args:
+        window: device_events, runtime_calls, host_ops, annotations and collectives of one trace file.
+        groups: the process groups that it lists.
+        rank: whose it is.
+        extra: a regular expression of further kernel names that are communication.
+
+    Returns:
+        rows with the times (start_ns, end_ns, launch_ns), stream, name, collective, dtype, in_elements, out_elements,
+        bytes, group, group_size, group_ranks, sequence (recorded), source_rank, destination_rank, peers, source,
+        calls, kernels, on_device, step, and unlaunched: how many calls of the window launched no recorded kernel.
+    """
+    calls = collective_calls(window["host_ops"], window["annotations"], window["collectives"])
+    device = window["device_events"].with_row_index("row")
+    kernels, used = _kernels(device, window, calls, extra)
+    gloo = _gloo(window, groups, rank)
+    left = calls.filter(~pl.Series(used, dtype=pl.Boolean) & (pl.col("group_size").fill_null(0) != 1))
+    alone = not kernels.height and not gloo.height
+    parts = [kernels, gloo, _launches(left)] if alone else [kernels, gloo]
+    found = pl.concat([part.select(_CONTENT) for part in parts], how="vertical_relaxed")
+    found = _with_step(found, window["annotations"])
+    return (
+        _sized(found, rank)
+        .with_columns(
+            pl.lit(0 if alone else left["backend"].sum(), pl.Int64).alias("unlaunched"),
+        )
+        .sort("start_ns", "end_ns", "row")
+    )
+
+
+def _kernels(
+    device: pl.DataFrame, window: Mapping[str, pl.DataFrame], calls: pl.DataFrame, extra: str | None
+) -> tuple[pl.DataFrame, np.ndarray]:
+    """Communication kernels, one row a call; and which calls launched one."""
+    kernels = with_category(device, extra).filter(pl.col("category") == COMMUNICATION)
+    own = window["collectives"].filter((pl.col("source") == "device_events") & pl.col("collective").is_not_null())
+    joined = kernels.join(own.select(pl.col("row").cast(pl.UInt32), *TOLD), on="row", how="left")
+    call = _linked(joined, window["runtime_calls"], calls)
+    has_own = joined["collective"].is_not_null().to_numpy()
+    call, gathered = _coalesced(joined, has_own, call, window["runtime_calls"], calls)
+    used = np.zeros(calls.height, dtype=np.bool_)
+    used[call[call >= 0]] = True
+    used[gathered["orphan"].to_numpy()] = True
+    numbered = joined.with_columns(pl.Series("call", call)).with_row_index("kernel")
+    told = calls.select(pl.int_range(pl.len()).alias("call"), *_LINKED)
+    linked = numbered.join(told, on="call", how="left", suffix="_call").join(
+        combined(calls[gathered["orphan"].to_numpy()].with_columns(gathered["kernel"]), "kernel"),
+        on="kernel", how="left", suffix="_all",
+    )  # fmt: skip
+    mine, theirs = pl.col("collective").is_not_null(), pl.col("collective_call").is_not_null()
+    # A kernel's own words are taken whole: half of one and half of the other would be neither.
+    said = linked.with_columns(
+        *(
+            pl.when(mine).then(name).when(theirs).then(f"{name}_call").otherwise(f"{name}_all").alias(name)
+            for name in TOLD
+        ),
+        pl.when(mine)
+        .then(pl.lit("kernel"))
+        .when(theirs)
+        .then("source")
+        .when(pl.col("collective_all").is_not_null())
+        .then(pl.lit("coalesced"))
+        .otherwise(pl.lit("name"))
+        .alias("source"),
+        pl.when(mine).then(1).when(theirs).then("calls").otherwise("calls_all").fill_null(1).alias("calls"),
+    )
+    said = _fill_groups(_named(said).with_columns(_group_label().alias("group")))
+    return _once(said.with_columns(_kind_of_name(said).alias("label"), pl.lit(True).alias("on_device"))), used
+
+
+def _linked(kernels: pl.DataFrame, runtime: pl.DataFrame, calls: pl.DataFrame) -> np.ndarray:
+    """For each kernel the row of its call, −1 for none."""
+    launches = kernels["launch_row"]
+    # Through a graph the kernels of many calls are launched by one that knows none of them.
+    graph = runtime["name"].gather(launches).str.contains("Graph").fill_null(False)
+    in_graph = (graph | (kernels["graph_id"].fill_null(0) > 0)).to_numpy()
+    found = open_calls(calls, runtime["pid"].gather(launches), runtime["tid"].gather(launches), kernels["launch_ns"])
+    external = kernels["external_id"]
+    by_record = _by_id(calls, "records", external)
+    # Old files write the correlation as External id: then it says nothing of operators.
+    told = kernels["launch_ns"].is_null() & (external != kernels["correlation"].fill_null(-1))
+    by_range = np.where(told.fill_null(False).to_numpy(), _by_id(calls, "ranges", external), -1)
+    found = np.where(by_record >= 0, by_record, np.where(found >= 0, found, by_range))
+    return np.where(in_graph & (by_record < 0), -1, found).astype(np.int64)
+
+
+def _by_id(calls: pl.DataFrame, column: str, external: pl.Series) -> np.ndarray:
+    ids = (
+        calls.select(pl.int_range(pl.len()).alias("call"), pl.col(column).alias("id"))
+        .explode("id")
+        .filter(pl.col("id") > 0)
+        .unique("id", keep="first", maintain_order=True)
+    )
+    asked = external.alias("id").to_frame().join(ids, on="id", how="left", maintain_order="left")
+    return np.array(asked["call"].fill_null(-1).cast(pl.Int64).to_numpy(), dtype=np.int64)
+
+
+def _coalesced(
+    kernels: pl.DataFrame, has_own: np.ndarray, call: np.ndarray, runtime: pl.DataFrame, calls: pl.DataFrame
+) -> tuple[np.ndarray, pl.DataFrame]:
+    """Calls that launched nothing themselves, with the kernel that the next launch of their thread started for all.
+
+    Returns:
+        the kernels' calls; orphan (row in the calls) and kernel.
+    """
+    launches = kernels["launch_row"]
+    name = runtime["name"].gather(launches)
+    told = (call >= 0) | has_own
+    free = (
+        ~told & kernels["launch_ns"].is_not_null().to_numpy() & ~name.str.contains("Graph").fill_null(False).to_numpy()
+    )
+    orphan = np.ones(calls.height, dtype=np.bool_)
+    orphan[call[call >= 0]] = False
+    recorded = (calls["source"] == "record").to_numpy() & (calls["group_size"].fill_null(0) != 1).to_numpy()
+    rows = np.flatnonzero(orphan & recorded)
+    empty = pl.DataFrame(schema={"orphan": pl.Int64, "kernel": pl.UInt32})
+    if not rows.size or not free.any():
+        return call, empty
+    marks = pl.DataFrame(
+        [
+            runtime["pid"].gather(launches).alias("pid"),
+            runtime["tid"].gather(launches).alias("tid"),
+            kernels["launch_ns"].alias("start_ns"),
+        ]
+    ).with_columns(pl.Series("kernel", np.arange(kernels.height)), pl.Series("free", free))
+    marks = marks.filter(pl.col("start_ns").is_not_null()).sort("start_ns", maintain_order=True)
+    # The next launch after a call is the last one before it when time runs backwards.
+    # Of kernels of one launch the first, which is then the last.
+    marks = marks.reverse()
+    turned = marks.with_columns(-pl.col("start_ns"))
+    ends = calls[rows]
+    following = last_calls(turned, ends["pid"], ends["tid"], -ends["end_ns"])
+    has = following >= 0
+    kernel = marks["kernel"].to_numpy()[np.maximum(following, 0)]
+    has &= marks["free"].to_numpy()[np.maximum(following, 0)]
+    found = pl.DataFrame({"orphan": rows[has], "kernel": kernel[has]}).with_columns(pl.col("kernel").cast(pl.UInt32))
+    return call, found
+
+
+def _named(kernels: pl.DataFrame) -> pl.DataFrame:
+    """What a name's own template says: type and number of ranks of custom all_reduces."""
+    names = kernels.filter(pl.col("source") == "name")["name"].unique().drop_nulls()
+    types: dict[str, str | None] = {}
+    sizes: dict[str, int | None] = {}
+    for name in names:
+        if (custom := _CUSTOM.search(name)) is not None:
+            types[name], sizes[name] = _CUDA_TYPES.get(custom[1].split("::")[-1].lstrip("_")), int(custom[2])
+        elif (expert := _DEEP_EP.search(name)) is not None:
+            sizes[name] = int(expert[1])
+    if not sizes:
+        return kernels
+    dtype = pl.col("name").replace_strict(types, default=None, return_dtype=pl.String)
+    size = pl.col("name").replace_strict(sizes, default=None, return_dtype=pl.Int64)
+    by_name = pl.col("source") == "name"
+    return kernels.with_columns(
+        pl.when(by_name).then(dtype).otherwise("dtype").alias("dtype"),
+        pl.when(by_name).then(size).otherwise("group_size").alias("group_size"),
+    )
+
+
+def _kind_of_name(kernels: pl.DataFrame) -> pl.Expr:
+    """The label, where nothing tells it the name's; a generic name's is what it was seen to be elsewhere, if one."""
+    known = kernels.filter(pl.col("collective").is_not_null())
+    kinds = {label: collective_kind(label) for label in known["collective"].unique()}
+    seen = known.with_columns(pl.col("collective").replace_strict(kinds, default=None, return_dtype=pl.String))
+    seen = seen.group_by("name").agg(pl.col("collective").unique().sort().alias("kinds"))
+    meant = {
+        name: found[0] if len(found) == 1 else "unknown"
+        for name, found in seen.iter_rows()
+        if name is not None and _GENERIC.search(name)
+    }
+    by_name = pl.col("name").replace_strict(meant, default=pl.col("name"), return_dtype=pl.String)
+    return pl.coalesce("collective", by_name)
+
+
+def _group_label() -> pl.Expr:
+    description = pl.col("group_description")
+    plain = pl.col("group_name")
+    return (
+        pl.when(description.is_not_null() & (description != "") & (description != "undefined"))
+        .then(pl.format("{} {}", plain, description))
+        .otherwise(plain)
+    )
+
+
+def _fill_groups(kernels: pl.DataFrame) -> pl.DataFrame:
+    """A kernel without metadata takes the only group of its stream; else the stream stands for it."""
+    known = kernels.filter(pl.col("group").is_not_null()).group_by("device", "stream")
+    only = known.agg(
+        # What one kernel leaves out another may tell; groups that share a name but not their ranks are two.
+        pl.max_horizontal(pl.col(name).drop_nulls().n_unique() for name in _SHARED).alias("groups"),
+        *(pl.col(name).drop_nulls().first().alias(f"only_{name}") for name in _SHARED),
+    ).filter(pl.col("groups") == 1)
+    joined = kernels.join(only, on=["device", "stream"], how="left", maintain_order="left")
+    nameless = pl.col("group").is_null()
+    return joined.with_columns(
+        pl.coalesce("group", "only_group", pl.format("stream {}", pl.col("stream")), pl.lit("unknown")).alias("group"),
+        *(
+            pl.when(nameless).then(pl.coalesce(f"only_{name}", name)).otherwise(name).alias(name)
+            for name in _SHARED[1:]
+        ),
+    )
+
+
+def _once(kernels: pl.DataFrame) -> pl.DataFrame:
+    """A call that launched several kernels on a stream is one collective, from the first's start to the last's end."""
+    external = pl.when((pl.col("source") == "kernel") & (pl.col("external_id") > 0)).then("external_id")
+    by_call = pl.when(pl.col("call") >= 0).then("call")
+    key = pl.struct("device", "stream", by_call.alias("call"), external.alias("external"))
+    told = by_call.is_not_null() | external.is_not_null()
+    keyed = kernels.with_columns(
+        pl.when(told).then(key.rank("dense").cast(pl.Int64)).otherwise(-1 - pl.col("row").cast(pl.Int64)).alias("key")
+    )
+    keyed = keyed.with_columns(pl.lit(1, pl.Int64).alias("kernels"))
+    if not keyed["key"].is_duplicated().any():
+        return keyed
+    # What each of them says of itself is a part; what the call says of all of them is the whole.
+    same = pl.struct("in_elements", "out_elements").n_unique() == 1
+    sizes = [
+        pl.when(same).then(pl.col(name).first()).otherwise(pl.col(name).sum()).alias(name)
+        for name in ("in_elements", "out_elements")
+    ]
+    others = [
+        pl.col(name).first()
+        for name in keyed.columns
+        if name not in ("key", "start_ns", "end_ns", "launch_ns", "kernels", "in_elements", "out_elements")
+    ]
+    return keyed.sort("start_ns", maintain_order=True).group_by("key", maintain_order=True).agg(
+        pl.col("start_ns").min(), pl.col("end_ns").max(), pl.col("launch_ns").min(),
+        pl.len().cast(pl.Int64).alias("kernels"), *sizes, *others,
+    )  # fmt: skip
+
+
+def _launches(calls: pl.DataFrame) -> pl.DataFrame:
+    """Calls of which no kernel was recorded: when they were made is all that is known of their time."""
+    return calls.with_row_index("row").with_columns(
+        pl.col("start_ns").alias("launch_ns"),
+        pl.lit(None, pl.Int64).alias("stream"),
+        pl.col("collective").alias("label"),
+        pl.col("collective").alias("name"),
+        pl.lit("launch").alias("source"),
+        pl.lit(0, pl.Int64).alias("kernels"),
+        pl.lit(False).alias("on_device"),
+        pl.coalesce(_group_label(), pl.lit("unknown")).alias("group"),
+    )
+
+
+def _gloo(window: Mapping[str, pl.DataFrame], groups: Sequence[Mapping[str, Any]], rank: int) -> pl.DataFrame:
+    """Gloo's ranges. They name no group; where the job has but one set of ranks it is that one."""
+    annotations = window["annotations"]
+    columns = ["start_ns", "end_ns", "pid", "tid", "input_dims", "input_types"]
+    dims = pl.concat([annotations.filter(~pl.col("on_device")).select(columns), window["host_ops"].select(columns)])
+    dims = dims.filter(pl.col("input_dims").is_not_null())
+    ranges = gloo_ranges(window["host_ops"], annotations).join(
+        dims.unique(["start_ns", "end_ns", "pid", "tid"], keep="first"),
+        on=["start_ns", "end_ns", "pid", "tid"], how="left", maintain_order="left",
+    )  # fmt: skip
+    sets = {tuple(sorted(group.get("ranks", ()))) for group in groups}
+    ranks = next(iter(sets)) if len(sets) == 1 else None
+    sizes = {text: total_elements(text) for text in ranges["input_dims"].unique().drop_nulls()}
+    types = {text: first_type(text) for text in ranges["input_types"].unique().drop_nulls()}
+    total = pl.col("input_dims").replace_strict(sizes, default=None, return_dtype=pl.Int64)
+    gathers = pl.col("name").str.contains("all_?gather")
+    size = pl.lit(len(ranks) if ranks else None, pl.Int64)
+    # A send or receive runs on the thread that calls it, inside an operator that names the other rank.
+    p2p = window["host_ops"].filter(pl.col("name").is_in(["c10d::send", "c10d::recv_"]))
+    none = window["collectives"].clear()
+    calls = collective_calls(p2p, annotations.clear(), none)
+    row = open_calls(calls, ranges["pid"], ranges["tid"], ranges["start_ns"])
+    place = calls["peer"].gather(pl.Series(row).set(pl.Series(row) < 0, None)).cast(pl.Int64)
+    peer = place.replace_strict(dict(enumerate(ranks or ())), default=None, return_dtype=pl.Int64)
+    kind, rank_of = pl.col("name").str.extract(r"(send|recv)"), pl.lit(rank, pl.Int64)
+    return ranges.with_row_index("row").with_columns(peer.alias("peer")).with_columns(
+        pl.col("name").alias("label"),
+        total.alias("in_elements"),
+        # What comes out of an all_gather is every rank's part.
+        pl.when(gathers).then(total * size).otherwise(total).alias("out_elements"),
+        pl.col("input_types").replace_strict(types, default=None, return_dtype=pl.String).alias("dtype"),
+        pl.lit("gloo").alias("group"),
+        size.alias("group_size"),
+        pl.lit(json.dumps(list(ranks)) if ranks else None, pl.String).alias("group_ranks"),
+        *(pl.lit(None, pl.String).alias(name) for name in ("collective", *GROUP[:2])),
+        pl.lit(None, pl.Int64).alias("sequence"),
+        pl.when(kind == "send").then(rank_of).when(kind == "recv").then("peer").alias("source_rank"),
+        pl.when(kind == "recv").then(rank_of).when(kind == "send").then("peer").alias("destination_rank"),
+        pl.col("tid").alias("stream"),
+        pl.lit(None, pl.Int64).alias("launch_ns"),
+        pl.lit("gloo").alias("source"),
+        pl.lit(1, pl.Int64).alias("calls"),
+        pl.lit(0, pl.Int64).alias("kernels"),
+        pl.lit(False).alias("on_device"),
+    )  # fmt: skip
+
+
+def _sized(found: pl.DataFrame, rank: int) -> pl.DataFrame:
+    """Kind, full size in bytes and peers, from labels, elements and ranks."""
+    kinds = {name: collective_kind(name) for name in found["label"].unique().drop_nulls()}
+    widths = {dtype: element_bytes(dtype) for dtype in found["dtype"].unique().drop_nulls()}
+    kind = pl.col("label").replace_strict(kinds, default=None, return_dtype=pl.String)
+    width = pl.col("dtype").replace_strict(widths, default=None, return_dtype=pl.Int64)
+    gathers, size = pl.col("collective") == "all_gather", pl.col("group_size")
+    scatters = (pl.col("collective") == "reduce_scatter") & (size > 0)
+    elements = pl.when(gathers).then("out_elements").otherwise("in_elements")
+    whole = (
+        pl.when(gathers)
+        .then(pl.col("in_elements") * size)
+        .when(scatters)
+        .then(pl.col("in_elements") // size)
+        .when(~pl.col("collective").is_in(["reduce_scatter", "unknown"]))
+        .then("in_elements")
+    )
+    known = (pl.col("source_rank") >= 0) & (pl.col("destination_rank") >= 0)
+    return (
+        found.with_columns(kind.fill_null("unknown").alias("collective"))
+        .with_columns(
+            # torch writes the other end of a send or receive (`Dst Rank`, `Src Rank`), not the writer's own.
+            pl.when((pl.col("collective") == end) & (pl.col(name).fill_null(-1) < 0))
+            .then(pl.lit(rank, pl.Int64))
+            .otherwise(name)
+            .alias(name)
+            for name, end in (("source_rank", "send"), ("destination_rank", "recv"))
+        )
+        .with_columns(pl.coalesce("out_elements", whole).alias("out_elements"))
+        .with_columns(
+            (elements * width).alias("bytes"),
+            pl.when(pl.col("collective").is_in(["send", "recv"]) & known)
+            .then(pl.format("{} → {}", "source_rank", "destination_rank"))
+            .alias("peers"),
+        )
+    )
+
+
+def _with_step(found: pl.DataFrame, annotations: pl.DataFrame) -> pl.DataFrame:
+    """The step whose range the launch starts in; for host ranges, the range's own start."""
+    steps = host_steps(annotations).select(
+        pl.col("start_ns").alias("step_start"), pl.col("end_ns").alias("step_end"), "step"
+    )
+    at = pl.when(pl.col("on_device")).then("launch_ns").otherwise("start_ns")
+    ordered = found.with_columns(at.alias("at")).sort("at", nulls_last=True)
+    joined = ordered.join_asof(steps, left_on="at", right_on="step_start", strategy="backward")
+    return joined.with_columns(pl.when(pl.col("at") < pl.col("step_end")).then("step").alias("step"))

@@ -1,0 +1,192 @@
+"""Groups whose collectives move their data slower than those of their like, or than in other steps.
+
+What a transfer takes is the least duration over a group's ranks, so waiting is not in it. A group's transfers of one
+kind and size in a step (their mean, times as many as there usually are: some may be lost) are held against the same of
+the other groups; where there is no other, against those of its other steps; where there are one or two, too few to
+learn chance from, against theirs and its own together. What lasts and what passes is told as for ranks (`laggards`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from rankscope.primitives.intervals import Int64
+from rankscope.primitives.outliers import laggards
+from rankscope.primitives.peer_baseline import LEAST_PASSING, Bool, Laggard
+
+KEY = ("collective", "bytes", "group_size")
+NETWORK = 0.1  # slower than its like by less than this is no finding
+OWN_STEPS = 4  # steps at least, to be held against one another
+FEWEST = 3  # of them the usual ones
+FEW_GROUPS = 3  # of which chance is hardly known
+TWICE = 2  # steps at least, of one of few groups
+LEFT = 0.5  # of a step's transfers must be recorded, to tell what all take
+APART = 2.0  # times what the usual steps span
+APART_EACH = 1.0  # times what they exceed their median by, where the transfers one by one say it too
+RANK_SUM = 4.0  # standard deviations, by which the late steps' transfers rank above the others
+
+
+@dataclass(frozen=True)
+class SlowLink:
+    """A group that is slow to move data.
+
+    Attributes:
+        group: its label.
+        group_ranks: as written.
+        excess_ns: by how much its transfers take longer, over all of its late steps.
+        expected_ns: what they would take in those.
+        steps: the late ones.
+        lasting: whether all are.
+        groups: how many groups it is held against; 0: its own other steps.
+    """
+
+    group: str
+    group_ranks: str | None
+    excess_ns: int
+    expected_ns: int
+    steps: tuple[int, ...]
+    lasting: bool
+    groups: int
+
+
+def slow_links(rows: pl.DataFrame, step_ns: float) -> list[SlowLink]:
+    """The groups that stand out, the slowest first.
+
+    Args:
+        rows: group, group_ranks, group_size, collective, bytes, match, step, transfer_ns.
+        step_ns: how long a step takes.
+    """
+    each = (
+        rows.filter(pl.col("transfer_ns").is_not_null() & pl.col("bytes").is_not_null())
+        .group_by("match")
+        .agg(pl.col("group", "group_ranks", *KEY, "transfer_ns").first(), pl.col("step").max())
+        .drop_nulls("step")
+        .with_columns((pl.col("transfer_ns") / _median_of_like("transfer_ns")).alias("ratio"))
+        .group_by("group", "group_ranks", *KEY, "step")
+        .agg(pl.col("transfer_ns").mean(), pl.len().alias("seen"), pl.col("ratio"))
+        .with_columns(pl.struct("group", "group_ranks").rank("dense").alias("code"))
+        .with_columns(pl.col("seen").mode().max().over("code", *KEY).alias("count"))
+        # Of a step cut by the recording's edge a few are left: one slow place of the program would be its mean.
+        .filter(pl.col("seen") > LEFT * pl.col("count"))
+        .with_columns((pl.col("transfer_ns") * pl.col("count")).round().cast(pl.Int64).alias("taken"))
+    )
+    if each.is_empty():
+        return []
+    # Groups that do the same in a step are held against one another.
+    does = each.group_by("code", "step").agg(
+        pl.struct(*KEY, "count").sort().alias("does"),
+        pl.col("taken").sum(),
+        pl.col("ratio").explode(),
+        pl.col("group", "group_ranks").first(),
+    )
+    usual = does.with_columns(_kind(does))
+    kinds = usual.group_by("code").agg(pl.col("kind").mode().min().alias("usual"))
+    held = usual.join(kinds, on="code").filter(pl.col("kind") == pl.col("usual")).sort("code", "step")
+    found: list[SlowLink] = []
+    for _, part in held.group_by("kind", maintain_order=True):
+        found += _of_kind(part, step_ns)
+    return sorted(found, key=lambda link: (-link.excess_ns, link.group, link.group_ranks or ""))
+
+
+def _median_of_like(name: str) -> pl.Expr:
+    return pl.max_horizontal(pl.col(name).median().over("group", "group_ranks", *KEY), 1)
+
+
+def _kind(does: pl.DataFrame) -> pl.Series:
+    texts = [repr(each) for each in does["does"].to_list()]
+    codes = {text: code for code, text in enumerate(sorted(set(texts)))}
+    return pl.Series("kind", [codes[text] for text in texts], pl.Int64)
+
+
+def _of_kind(part: pl.DataFrame, step_ns: float) -> list[SlowLink]:
+    codes, steps = part["code"].unique().sort().to_numpy(), part["step"].unique().sort().to_numpy()
+    row = np.searchsorted(codes, part["code"].to_numpy())
+    column = np.searchsorted(steps, part["step"].to_numpy())
+    taken = np.zeros((codes.size, steps.size), dtype=np.int64)
+    known = np.zeros(taken.shape, dtype=np.bool_)
+    taken[row, column], known[row, column] = part["taken"].to_numpy(), True
+    names = part.unique("code").sort("code").select("group", "group_ranks").rows()
+    if codes.size > 1:
+        role = np.zeros(codes.size, dtype=np.int64)
+        late = laggards({"own": taken}, known, known, role, step_ns)
+        found = [
+            link for each in late if (link := _link(each, taken, steps, names[each.row], codes.size - 1)) is not None
+        ]
+        if found or codes.size > FEW_GROUPS:
+            return found
+    if steps.size < OWN_STEPS:
+        return []
+    slow: Bool = np.zeros(known.shape, dtype=np.bool_)
+    ratios = dict(zip(zip(row.tolist(), column.tolist(), strict=True), part["ratio"].to_list(), strict=True))
+    slow[known] = _apart(taken[known], [ratios[i, j] for i, j in np.argwhere(known).tolist()], step_ns)
+    rows = np.flatnonzero(slow.any(axis=1))
+    # Several groups slow in some steps: none of them is the odd one. One that is slow in all of them is half of two.
+    if (
+        rows.size != 1
+        or int(slow.sum()) < (TWICE if codes.size > 1 else 1)
+        or slow[rows[0]].sum() == known[rows[0]].sum()
+    ):
+        return []
+    (place,) = rows.tolist()
+    usual = int(np.median(taken[known & ~slow]))
+    late_steps = tuple(steps[slow[place]].tolist())
+    expected = usual * len(late_steps)
+    excess = int(taken[place, slow[place]].sum()) - expected
+    group, group_ranks = names[place]
+    return [SlowLink(group, group_ranks, excess, expected, late_steps, False, codes.size - 1)]
+
+
+def _apart(taken: Int64, ratios: Sequence[Sequence[float]], step_ns: float) -> Bool:
+    """Which steps' transfers lie apart from the others: by a gap twice as wide (as a ratio) as what the others span.
+
+    Where hosts move the data, transfers differ from one to the next by several times; then their geometric means must
+    lie apart by as much as the others exceed their own median, and the transfers one by one rank above the others'
+    (Wilcoxon, Mann and Whitney).
+
+    Args:
+        taken: by step, ns.
+        ratios: by step, of each transfer to the median of its like.
+        step_ns: how long a step takes.
+    """
+    none = np.zeros(taken.size, dtype=np.bool_)
+    means = np.array([np.log(np.maximum(each, 1e-9)).mean() for each in ratios])
+    for ratio, by_each in ((np.log(np.maximum(taken, 1).astype(np.float64)), False), (means, True)):
+        order = np.argsort(ratio, kind="stable")
+        gaps = np.diff(ratio[order])
+        place = int(gaps.argmax()) + 1
+        usual, late = order[:place], order[place:]
+        beyond = taken[late].min() - taken[usual].max()
+        if place < (TWICE if by_each else FEWEST) or 2 * place < taken.size:
+            continue
+        if beyond < max(NETWORK * taken[usual].max(), LEAST_PASSING * step_ns):
+            continue
+        low, times = (np.median(ratio[usual]), APART_EACH) if by_each else (ratio[usual].min(), APART)
+        if gaps[place - 1] < times * (ratio[usual].max() - low):
+            continue
+        if by_each and (
+            late.size < TWICE or _rank_sum([ratios[i] for i in late], [ratios[i] for i in usual]) < RANK_SUM
+        ):
+            continue
+        none[late] = True
+        return none
+    return none
+
+
+def _rank_sum(late: Sequence[Sequence[float]], usual: Sequence[Sequence[float]]) -> float:
+    """By how many standard deviations the values of some rank above those of the others."""
+    first, second = (np.concatenate([np.asarray(each, dtype=np.float64) for each in some]) for some in (late, usual))
+    above = float((first[:, None] > second).sum()) + float((first[:, None] == second).sum()) / 2
+    both = first.size * second.size
+    return (above - both / 2) / float(np.sqrt(both * (first.size + second.size + 1) / 12))
+
+
+def _link(late: Laggard, taken: Int64, steps: Int64, name: tuple[str, str], others: int) -> SlowLink | None:
+    excess = int(late.weight)
+    expected = int(taken[late.row, late.late].sum()) - excess
+    if excess <= NETWORK * expected:
+        return None
+    return SlowLink(name[0], name[1], excess, expected, tuple(steps[late.late].tolist()), late.lasting, others)

@@ -1,0 +1,214 @@
+"""Who is behind each wait: not always the rank that came last.
+
+Three things make a rank come last that is not to blame for it:
+
+- its program has it come there last: at a collective of all ranks of a pipeline the first stage, whose backward pass
+  is the last. So of a collective of several programs only ranks with the same program as the last one are compared,
+  and the others' waiting counts from when the first of these came
+- it waited itself, in another group, or was late to an earlier collective already: `pass_on`
+- it waited for what is not compared, such as a stage for the one before it: then it has no own time beyond its peers'
+  in that step, and a rank that has (`blame`) is behind it: `answer_for`
+
+Arrays hold one row per rank and collective; ``event`` says which collective, from 0. Times are on one clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from rankscope.primitives.arrival_skew import Arrivals, Caused, arrivals, excess
+from rankscope.primitives.attribution import Standing
+from rankscope.primitives.clocks import with_arrivals
+from rankscope.primitives.intervals import Int64
+from rankscope.primitives.time_breakdown import began_by, with_stretches
+
+HOPS = 6  # blame is passed on over so many groups at most
+
+
+def within_programs(event: Int64, arrival: Int64, role: Int64, found: Arrivals) -> tuple[Arrivals, Int64]:
+    """Compare the last rank of each event with those of its program, where the event has two of them and others too.
+
+    Args:
+        event: by row.
+        arrival: by row.
+        role: by row, which program its rank runs.
+        found: of the same rows.
+
+    Returns:
+        ``found`` with `first_ns` and `second_ns` of those ranks, and by event how late the last one is beside them.
+    """
+    same = role == role[found.last][event]
+    count = np.bincount(event[same], minlength=found.last.size)
+    mixed = (count > 1) & (count < np.bincount(event))
+    late = found.late[found.last].copy()
+    if not mixed.any():
+        return found, late
+    rows = np.flatnonzero(same & mixed[event])
+    of = np.cumsum(mixed) - 1
+    inside = arrivals(of[event[rows]], arrival[rows])
+    first, second = found.first_ns.copy(), found.second_ns.copy()
+    first[mixed], second[mixed], late[mixed] = inside.first_ns, inside.second_ns, inside.late[inside.last]
+    return replace(found, first_ns=first, second_ns=second), late
+
+
+def pass_on(
+    event: Int64,
+    rank: Int64,
+    begin: Int64,
+    arrival: Int64,
+    found: Arrivals,
+    inherits: npt.NDArray[np.bool_],
+    carried: Int64,
+) -> Int64:
+    """Who is to blame for each event: the row of the rank that is behind it.
+
+    A rank that is late because it waited for another in a group of its own is not to blame: the one that came last to
+    the collective it waited longest in is, or whoever that one waited for. Lateness that is only carried on from an
+    earlier collective (waiting there does not hold up what others compute meanwhile) is that one's.
+
+    Args:
+        event: by row.
+        rank: by row.
+        begin: where the row's stretch begins.
+        arrival: by row.
+        found: of the same rows.
+        inherits: by event, whether its last rank was late mostly because it waited elsewhere.
+        carried: by event, the earlier one that its last rank was late to already; −1 for none.
+    """
+    pointer = np.arange(found.last.size)
+    # The same rank must have been last there too.
+    earlier = np.flatnonzero(carried >= 0)
+    earlier = earlier[rank[found.last[carried[earlier]]] == rank[found.last[earlier]]]
+    pointer[earlier] = carried[earlier]
+    asked = np.flatnonzero(inherits)
+    if asked.size:
+        # Each rank's rows in order; those whose arrival lies in the asked stretch are a run.
+        order = np.lexsort((arrival, rank))
+        span = int(arrival.max() - min(begin.min(), arrival.min())) + 2
+        base = min(int(begin.min()), int(arrival.min()))
+        key = rank[order] * span + (arrival[order] - base)
+        rows = found.last[asked]
+        low = np.searchsorted(key, rank[rows] * span + (begin[rows] - base), side="left")
+        high = np.searchsorted(key, rank[rows] * span + (arrival[rows] - base), side="left")
+        counts = np.maximum(high - low, 0)
+        owner = np.repeat(np.arange(asked.size), counts)
+        inside = order[np.repeat(low - (np.cumsum(counts) - counts), counts) + np.arange(owner.size)]
+        waited = found.last_ns[event[inside]] - arrival[inside]
+        by_wait = np.lexsort((waited, owner))
+        owner, inside, waited = owner[by_wait], inside[by_wait], waited[by_wait]
+        longest = np.flatnonzero(np.concatenate([np.diff(owner) != 0, [True]])) if owner.size else owner
+        longest = longest[waited[longest] > 0]
+        pointer[asked[owner[longest]]] = event[inside[longest]]
+    for _ in range(HOPS):
+        pointer = pointer[pointer]
+    return found.last[pointer]
+
+
+def answer_for(
+    blamed: Int64,
+    step: Int64,
+    late: Int64,
+    ranks: Int64,
+    steps: Int64,
+    excess: npt.NDArray[np.float64],
+    accused: npt.NDArray[np.bool_],
+) -> Int64:
+    """Who answers for the wait behind each event: where own time does not explain it, the rank whose own time does.
+
+    A rank that is not accused in that step, and whose own time beyond its peers' is less than half of the lateness,
+    hands it to the accused one with the most own time beyond its peers', if that is half of the lateness at least.
+
+    Args:
+        blamed: by event, a rank; −1 for none.
+        step: by event.
+        late: by event, how late the last rank came, ns.
+        ranks: the ranks of the rows of the matrices, ascending.
+        steps: the steps of their columns, ascending.
+        excess: (ranks, steps) own time less the peers' median, ns; nan where not compared.
+        accused: (ranks, steps) where a rank stands out.
+    """
+    if not accused.any() or not blamed.size:
+        return blamed
+    taken = np.where(np.isfinite(excess), excess, 0.0)
+    worst = np.where(accused, taken, -1.0)
+    column = np.minimum(np.searchsorted(steps, step), steps.size - 1)
+    row = np.minimum(np.searchsorted(ranks, blamed), ranks.size - 1)
+    known = (steps[column] == step) & (ranks[row] == blamed)
+    handed = known & ~accused[row, column] & (2 * taken[row, column] < late) & (2 * worst.max(axis=0)[column] >= late)
+    found: Int64 = np.where(handed, ranks[worst.argmax(axis=0)[column]], blamed).astype(np.int64)
+    return found
+
+
+def on_one_clock(stretches: pl.DataFrame, clock: pl.DataFrame, base: pl.DataFrame) -> pl.DataFrame:
+    """Matched collectives of two ranks and more, with arrivals on the common clock, and what each rank did before.
+
+    Args:
+        stretches: as `with_stretches` takes them, with step, without arrival_ns.
+        clock: the analysis's result.
+        base: base times of the files.
+
+    Returns:
+        the rows with arrival_ns, residual_ns, what `with_stretches` adds, event (from 0), event_step (its step) and
+        step_index (from 0).
+    """
+    rows = (
+        with_arrivals(stretches, clock, base)
+        # A launchless kernel has no step: that of the same collective on other ranks is its own.
+        .with_columns(
+            pl.col("step").max().over("match").alias("event_step"),
+            pl.max_horizontal("residual_ns", pl.col("residual_ns").median().over("match").cast(pl.Int64)),
+        )
+        .filter((pl.col("rank").n_unique().over("match") > 1) & (pl.len().over("match", "rank") == 1))
+    )
+    known = rows["event_step"].drop_nulls().len() > 0
+    rows = rows.filter(pl.col("event_step").is_not_null()) if known else rows.with_columns(event_step=pl.lit(0))
+    rows = with_stretches(rows)
+    # What came before the first collective of a group is not recorded alike on all ranks.
+    settled = rows.filter(pl.col("began_by") >= 0)
+    rows = settled if settled.height else rows
+    return rows.with_columns(
+        (pl.col("match").rank("dense").cast(pl.Int64) - 1).alias("event"),
+        (pl.col("event_step").rank("dense").cast(pl.Int64) - 1).alias("step_index"),
+    )
+
+
+def culprits(
+    rows: pl.DataFrame, role: Mapping[int, int], collectives: pl.DataFrame, standing: Standing | None
+) -> Caused:
+    """Who came late to each collective, and who is behind it.
+
+    Args:
+        rows: as `on_one_clock` gives them; not empty.
+        role: which program each rank runs.
+        collectives: match, group, group_ranks.
+        standing: own times, and who stands out by them; None where they are not known.
+    """
+    event, arrival, rank = (rows[name].to_numpy() for name in ("event", "arrival_ns", "rank"))
+    programs = rows.select(pl.col("rank").replace_strict(role, default=-2, return_dtype=pl.Int64)).to_series()
+    every = arrivals(event, arrival)
+    residual = rows["residual_ns"].to_numpy()
+    late = np.where(every.late > residual, every.late, 0)
+    found, by = within_programs(event, arrival, programs.to_numpy(), every)
+    by = np.where(by > residual[found.last], by, 0)
+    more = excess(event, {name: rows[name].to_numpy() for name in ("communication", "compute")})
+    inherits = (2 * more["communication"] > found.late)[found.last] & (by > 0)
+    carries = ~inherits & (2 * more["compute"] > found.late)[found.last] & (by > 0)
+    carried = np.where(carries, began_by(rows)[found.last], -1)
+    behind = pass_on(event, rank, rows["begin_ns"].to_numpy(), arrival, found, inherits, carried)
+    blamed = np.where(by > 0, rank[behind], -1)
+    step = rows["event_step"].to_numpy()
+    if standing is not None:
+        answers = answer_for(
+            blamed, step[found.last], by, standing.ranks, standing.steps, standing.excess, standing.accused
+        )
+        # What a rank did not wait for is its own, however little of the step it is.
+        blamed = np.where(inherits | (blamed != rank[found.last]), answers, blamed)
+    groups = collectives.select("match", "group", "group_ranks").drop_nulls("match").unique("match")
+    codes = rows.select("event", "match").unique("event").join(groups, on="match", how="left").sort("event")
+    group = codes.select(pl.struct("group", "group_ranks").rank("dense").cast(pl.Int64) - 1).to_series().to_numpy()
+    return Caused(rank, rows["step_index"].to_numpy(), np.unique(step), found, late, blamed, group)

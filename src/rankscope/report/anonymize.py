@@ -1,0 +1,233 @@
+"""A report without names: hosts, users, paths, runs, groups, threads, modules, ranges and frames become numbers.
+
+What stays are the names of kernels, of runtime calls, of torch's own operators, ranges and files, and of devices, and
+all numbers. Everything else that a trace can name is collected from all tables first; each gets one replacement, the
+same wherever it stands (`host 2`, `range 17`). Then every text of the data is looked through: a text that is such a
+name is replaced whole; in longer ones the names are, and words that only they have. Texts of rankscope's own
+(captions, columns) are not touched.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from rankscope.analyses import all_analyses
+from rankscope.diagnosis.rules import all_rules
+from rankscope.pipeline import Run
+from rankscope.store.cache import CachedTrace
+from rankscope.store.schema import TABLES
+
+# Torch's own operators, by namespace; what other libraries register is somebody's.
+_OPERATOR = re.compile(
+    r"(aten|prims?|c10d|_?c10d_functional|nccl|torch|torchvision|autograd|quantized|inductor|fsdp|profiler|cuda|triton|"
+    r"symm_mem|onednn|mkldnn|xpu|rngprims|debugprims|higher_order|record_param_comms)(::[\w.]+)*"
+    r"(: [A-Za-z]+Backward\d+|: torch::autograd::\w+)?|[A-Za-z]+Backward\d+|record_param_comms"
+)
+_RANGE = re.compile(
+    r"ProfilerStep#\d+|(nccl|gloo|xccl|ucc|mpi):\w+|DistributedDataParallel\.forward|"
+    r"(Torch-Compiled Region|CompiledFunction|CompiledFunctionBackward|CompiledFxGraph)(: \d+/\d+)?|"
+    r"enumerate\(DataLoader\)#_(Single|Multi)ProcessingDataLoaderIter\.__next__|PyTorch Profiler \(\d+\)|"
+    r"Iteration Start: PyTorch Profiler|Record Window End|Trace PyTorch Profiler|PyTorch Profiler|"
+    r"(Buffer Flush|Activity Buffer Request|Instrumentation|Resource|Lazy Function Loading|Context Sync|Stream Sync|"
+    r"Event Sync|Stream Wait Event|Runtime Triggered Module Loading|Command Buffer Full|Unknown)"
+)
+_FRAME = re.compile(r"(torch/[\w/]+\.py\(\d+\): [\w<>]+|<built-in \w+ \w+ of \w+ object>|nn\.Module: None)")
+# Names of mesh dimensions that everybody has.
+_DIMENSION = re.compile(
+    r"(h?s?dp|tp|pp|ep|cp|sp|fsdp|world|dp_(shard|replicate)(_cp)?|default(_pg)?|\d+)", re.IGNORECASE
+)
+_WORD = re.compile(r"[^\W\d]\w{3,}")
+_COMMON = frozenset(
+    re.findall(
+        r"\w+",
+        """torch nn module modules forward backward python lib site packages home users user usr local data init main
+        call none self step train file true false float double int64 cuda stream thread process default name args
+        list""",
+    )
+)
+# What of an event's arguments says nothing of whose it is.
+_ARGUMENTS = re.compile(
+    r"(kind|device|context|stream|grid|block|collective|dtype|in_split|out_split|group_ranks|Collective name|"
+    r"Process Group Ranks|phase|category)",
+    re.IGNORECASE,
+)
+
+
+class Anonymous:
+    """Names of a run, and what takes their place.
+
+    Args:
+        run: the run, read.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._kept: set[str] = set()
+        self._taken: dict[str, str] = {}
+        self._counts: dict[str, int] = {}
+        about = run.about()
+        for host in about["hosts"]:
+            self._take("host", host)
+        paths = {about["path"], *(trace.path for trace in run.traces), *_told_of(run)}
+        for name in (about["name"], about["id"], run.loaded.label, *(about["command"] or ())):
+            self._take("run", name)
+        for path in paths:
+            for part in (path, *Path(path).parts, *(Path(path).resolve().parts if "://" not in path else ())):
+                self._take("path", part if len(part) > 2 else None)
+        for traces in run.loaded.ranks.values():
+            for trace in traces:
+                self._collect(trace)
+        for manifest in run.loaded.rank_manifests:
+            self._take("host", manifest.host)
+        own = _own_words()
+        told = {word.lower() for name in self._kept for word in _WORD.findall(name)}
+        words = {word for name in self._taken for word in _WORD.findall(name)}
+        sensitive = sorted(word for word in words if word.lower() not in own and word.lower() not in told)
+        self._words = {word: self._taken.get(word) or f"name {place + 1}" for place, word in enumerate(sensitive)}
+        # The longest first: a name can be a part of another one.
+        plain = [name for name in self._taken if name.lower() not in own and len(name) > 2]
+        self._inside = sorted(plain, key=len, reverse=True)
+        self.text = lru_cache(maxsize=None)(self._text)
+
+    def _take(self, kind: str, name: str | None) -> None:
+        if name and name not in self._taken and name not in self._kept:
+            self._counts[kind] = self._counts.get(kind, 0) + 1
+            self._taken[name] = f"{kind} {self._counts[kind]}"
+
+    def _sort(self, kind: str, names: Iterable[str | None], stays: re.Pattern[str]) -> None:
+        for name in names:
+            if name is not None and stays.fullmatch(name):
+                self._kept.add(name)
+            else:
+                self._take(kind, name)
+
+    def _collect(self, trace: CachedTrace) -> None:
+        def values(table: str, column: str) -> list[str]:
+            return sorted(trace.load(table, [column])[column].drop_nulls().unique().to_list())
+
+        self._take("host", trace.info.host)
+        for table in ("device_events", "runtime_calls"):
+            self._kept.update(values(table, "name"))
+        self._sort("operator", values("host_ops", "name"), _OPERATOR)
+        for table in ("annotations", "other_events"):
+            self._sort("range", values(table, "name"), _RANGE)
+        self._sort("frame", values("python_frames", "name"), _FRAME)
+        for table, about in TABLES.items():
+            for column in {"call_stack", "stack"} & {each.name for each in about.columns}:
+                for stack in values(table, column):
+                    self._sort("frame", re.split(r"[;\n]", stack), _FRAME)
+        for column in ("module_hierarchy", "kernel_file", "kernel_name"):
+            for value in values("host_ops", column):
+                self._take("module" if column == "module_hierarchy" else "file", value)
+        for column in ("group_name", "group_description"):
+            self._sort("group", values("collectives", column), _DIMENSION)
+        self._sort("dimension", trace.info.mesh, _DIMENSION)
+        threads = trace.load("tracks", ["field", "value"])
+        for field, value in threads.iter_rows():
+            if field in ("thread_name", "process_labels", "text") and value:
+                self._take("thread", value)
+
+    # -- what is shown --------------------------------------------------------------------------------------------
+
+    def _text(self, text: str) -> str:
+        """A text of the data without names."""
+        # A host that is called as a kernel is a host.
+        if text in self._taken:
+            return self._taken[text]
+        if text in self._kept:
+            return text
+        for name in self._inside:
+            if name in text:
+                text = text.replace(name, self._taken[name])
+        return _WORD.sub(lambda word: self._words.get(word.group(), word.group()), text)
+
+    def value(self, value: Any) -> Any:
+        """JSON values without names, keys too."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, Mapping):
+            return {self.text(key): self.value(each) for key, each in value.items()}
+        return [self.value(each) for each in value] if isinstance(value, list | tuple) else value
+
+    def payload(self, payload: Mapping[str, Any]) -> dict[str, Any]:
+        """The report's payload."""
+        run = payload["run"]
+        about = {**run, "id": None, "command": None, "name": "run", "path": "run", "hosts": self.value(run["hosts"])}
+        analyses = {
+            name: {
+                **table,
+                "headline": self._headline(table.get("headline")),
+                "data": {column: self.value(cells) for column, cells in table["data"].items()},
+            }
+            for name, table in payload["analyses"].items()
+        }
+        findings = [
+            {**finding, **{key: self.value(finding[key]) for key in ("title", "advice", "evidence")}}
+            for finding in payload["findings"]
+        ]
+        return {**payload, "run": about, "analyses": analyses, "findings": findings}
+
+    def _headline(self, headline: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        """An answer in one sentence: names out of traces stand among its values alone."""
+        if headline is None:
+            return None
+        return {**headline, "values": [{**each, "value": self.value(each["value"])} for each in headline["values"]]}
+
+    def head(self, head: Mapping[str, Any]) -> dict[str, Any]:
+        """The head of the report's timeline."""
+        layout = head["layout"]
+        ranks = [
+            {**row, "host": self.value(row["host"]), "mesh": {self.text(k): v for k, v in row["mesh"].items()}}
+            for row in layout["ranks"]
+        ]
+        tracks = [
+            {**track, "title": track["title"] if track["kind"] in ("rank", "stream") else self._title(track)}
+            for track in layout["tracks"]
+        ]
+        kinds = [[kind, None if group is None else self.text(group), size] for kind, group, size in head["kinds"]]
+        names = [self.text(name) for name in head["names"]]
+        left = [self.value(text) for text in head.get("left_out", ())]
+        return {
+            **head, "layout": {**layout, "ranks": ranks, "tracks": tracks}, "names": names, "kinds": kinds,
+            "left_out": left,
+        }  # fmt: skip
+
+    def _title(self, track: Mapping[str, Any]) -> str:
+        title: str = track["title"]
+        begin = "Python, " if title.startswith("Python, ") else ""
+        rest = title.removeprefix("Python, ")
+        return title if title.startswith("ranges on ") or _RANGE.fullmatch(title) else begin + self.text(rest)
+
+    def told(self, told: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+        """Arguments, shapes and stacks: of texts among the arguments those that say nothing of whose they are."""
+        found: dict[str, dict[str, Any]] = {}
+        for event, said in told.items():
+            args = {
+                self.text(key): self.value(each)
+                for key, each in said.get("args", {}).items()
+                if not isinstance(each, str) or _ARGUMENTS.fullmatch(key)
+            }
+            shapes = [
+                self.text(line) for line in said.get("shapes", "").splitlines() if not line.startswith("concrete")
+            ]
+            own = {"args": args, "shapes": "\n".join(shapes), "stack": self.value(said.get("stack", []))}
+            found[event] = {key: each for key, each in own.items() if each}
+        return found
+
+
+def _told_of(run: Run) -> set[str]:
+    """Paths of what was not read: findings name them."""
+    evidence = (each for finding in run.loaded.findings for each in finding.evidence)
+    return {str(each.value) for each in evidence if each.name in ("file", "link") and each.value is not None}
+
+
+def _own_words() -> frozenset[str]:
+    """Words that rankscope itself uses: in a name they tell nothing."""
+    texts = [rule.doc for rule in all_rules().values()]
+    for analysis in all_analyses().values():
+        texts += [analysis.title, analysis.doc]
+        texts += [text for column in analysis.columns for text in (column.name, column.doc)]
+    return _COMMON | {word.lower() for text in texts for word in re.findall(r"\w+", text)}

@@ -1,0 +1,192 @@
+"""A diff in the terminal: section by section, what changed most first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from rankscope.compare import Diff
+from rankscope.compare.gate import Breach
+from rankscope.compare.rows import CERTAIN, SECTIONS, WHOLES
+from rankscope.report.formatting import NOTHING, cell, number_of, numbered, plain
+from rankscope.rundir.plurals import counted
+
+_MEASURES = ("steps", "phases", "memory", "snapshots")
+_TITLES = {
+    "steps": "Steps: what the time goes to",
+    "phases": "Phases: the host's time (wall), and the device's in what they launched (…_device)",
+    "collectives": "Collectives",
+    "kernels": "Kernels, by the operator that launches them",
+    "operators": "Operators: their own time on the host",
+    "memory": "Memory, of a rank",
+    "snapshots": "Memory snapshots, of a rank",
+    "stacks": "Memory snapshots, by what holds it: of a rank, at the peak where the history tells",
+}
+_SAID = 3
+"""Parts of a step that the first line names."""
+_FACTOR = 99
+"""Changes of more than this are said as a factor."""
+_LEAST = 0.001
+"""Share of a step below which a row that nobody asked for is not shown."""
+
+
+def diff_tables(diff: Diff, limit: int | None, width: int) -> RenderableType:
+    """What changed, by section; of kernels, operators and collectives the `limit` greatest changes (None for all)."""
+    parts: list[RenderableType] = [_heading(diff), Text()]
+    step = diff.section("steps").filter(pl.col("name") == "step_time")
+    whole = max((value or 0.0 for value in step.select("a", "b").row(0)), default=0.0) if step.height else 0.0
+    if step.height:
+        parts += [_verdict(diff, step.row(0, named=True)), Text()]
+    for section in SECTIONS:
+        rows = diff.section(section)
+        if rows.is_empty():
+            continue
+        # What neither has is no difference.
+        rows = rows.filter((pl.col("a").fill_null(0) != 0) | (pl.col("b").fill_null(0) != 0))
+        shown = rows
+        if section not in _MEASURES and limit is not None:
+            least = _LEAST * (whole if section != "stacks" else float(rows["b"].sum() or 0))
+            shown = rows.filter(pl.col("change").abs() > least).head(limit)
+        parts.append(Text(_TITLES[section], style="bold"))
+        if shown.height:
+            parts.append(_table(shown, width))
+        left = rows.height - shown.height
+        if left:
+            parts.append(Text(f"… {counted(left, 'more row')}: --limit 0 shows all", style="dim"))
+        parts.append(Text())
+    if diff.frame.height:
+        of = "rank and step" if _marked(diff) else "rank, of the whole window (no steps are marked)"
+        note = (
+            f"All figures are means per {of}; change is B − A. * marks what changed by more than steps vary by chance "
+            "(Welch's test, 1 % false discoveries): what has none may be chance. Calls are those of A → of B."
+        )
+        parts.append(Text(note, style="dim"))
+    else:
+        parts.append(Text("There is nothing in these that could be compared."))
+    return Group(*parts)
+
+
+def breach_line(breach: Breach) -> str:
+    """What changed beyond a limit, by how much, and whether that may be chance."""
+    if breach.name == "findings":
+        return f"{counted(round(breach.change), 'finding')} gained"
+    share = "" if breach.ratio is None else f" ({_percent(breach.ratio)})"
+    return (
+        f"{plain(breach.name, limit=200)} changed by {_with_sign(breach.change, breach.unit)}{share}: "
+        f"{CERTAIN[breach.significant]}"
+    )
+
+
+def _marked(diff: Diff) -> bool:
+    """Whether the runs mark steps."""
+    return bool(diff.a["steps"] or diff.b["steps"])
+
+
+def _verdict(diff: Diff, step: dict[str, Any]) -> Text:
+    """How much longer or shorter a step is, and which of its parts that is."""
+    a, b, change = step["a"] or 0.0, step["b"] or 0.0, step["change"]
+    what = "B's mean step" if _marked(diff) else "B's window"
+    line = Text(f"{what} takes {number_of(round(b), 'ns')}", style="bold")
+    if change:
+        line.append(f", {number_of(abs(round(change)), 'ns')} {'more' if change > 0 else 'less'} than {_of(a)}")
+        line.append(f" ({_percent(step['change_ratio'])})" if step["change_ratio"] is not None else "")
+        line.append(f": {CERTAIN[step['significant']]}.")
+    else:
+        line.append(f", as long as {_of(a)}.")
+    parts = diff.section("steps").filter(
+        ~pl.col("name").is_in([*WHOLES, "gap_before"]) & (pl.col("change").abs() >= _LEAST * max(a, b))
+    )
+    if parts.height:
+        said = ", ".join(f"{row['name']} {_signed(row).plain}" for row in parts.head(_SAID).iter_rows(named=True))
+        line.append(Text(f" {'Most of it' if change else 'What changed in it'}: {said}.", style="not bold"))
+    return line
+
+
+def _of(a: float) -> str:
+    return f"A's {number_of(round(a), 'ns')}"
+
+
+def _heading(diff: Diff) -> Text:
+    line = Text()
+    for label, about in (("A", diff.a), ("B", diff.b)):
+        line.append(f"{label}  {plain(about['name'] or about['path'], limit=100)}", style="bold")
+        told = [f"run {plain(about['id'], limit=60)}"] if about["id"] else []
+        told += [numbered("rank", about["ranks"], limit=60)]
+        told += [numbered("step", about["steps"], limit=40)] if about["steps"] else ["no step marked"]
+        told += [", ".join(plain(name, limit=40) for name in about["devices"][:2])] if about["devices"] else []
+        line.append(f"\n   {' · '.join(told)}", style="dim")
+        if about["path"] != about["name"]:
+            line.append(f"\n   {plain(about['path'], limit=400)}", style="dim")
+        line.append("\n" if label == "A" else "")
+    return line
+
+
+def _table(rows: pl.DataFrame, width: int) -> Table:
+    table = Table(header_style="bold", box=None, pad_edge=False)
+    table.add_column("", overflow="fold", min_width=28)
+    for heading in ("A", "B", "change", "", ""):
+        table.add_column(heading, justify="right", no_wrap=True)
+    with_calls = rows["section"][0] not in _MEASURES if rows.height else False
+    if with_calls:
+        table.add_column("calls", justify="right", no_wrap=True)
+    room = max(24, width - (62 if with_calls else 48))
+    for row in rows.iter_rows(named=True):
+        cells = [_name(row, room), _value(row["a"], row["unit"]), _value(row["b"], row["unit"])]
+        cells += [_signed(row), _share(row), Text("*" if row["significant"] else "")]
+        if with_calls:
+            cells.append(Text(f"{_count(row['a_calls'])} → {_count(row['b_calls'])}", style="dim"))
+        table.add_row(*cells)
+    return table
+
+
+def _name(row: dict[str, Any], room: int) -> Text:
+    text = Text()
+    if row["section"] == "kernels" and row["operator"] is not None:
+        text.append(f"{plain(row['operator'], limit=max(16, room // 3))}  ", style="bold")
+        room -= min(len(row["operator"]), max(16, room // 3)) + 2
+    text.append(plain(row["name"].split("\n")[0], limit=max(16, room if row["partner"] is None else room // 2)))
+    if row["partner"] is not None:
+        text.append(" → ", style="bold")
+        text.append(plain(row["partner"], limit=max(16, room // 2)))
+    if row["shapes"] is not None and row["section"] in ("operators", "collectives"):
+        text.append(f" {plain(row['shapes'], limit=40)}", style="dim")
+    return text
+
+
+def _value(value: float | None, unit: str) -> Text:
+    return Text(NOTHING if value is None else cell(round(value), unit))
+
+
+def _signed(row: dict[str, Any]) -> Text:
+    colour = "" if not row["significant"] else ("red" if row["change"] > 0 else "green")
+    return Text(_with_sign(row["change"], row["unit"]), style=colour)
+
+
+def _with_sign(change: float, unit: str) -> str:
+    shown = number_of(round(change), unit)
+    return f"+{shown}" if round(change) > 0 else shown
+
+
+def _share(row: dict[str, Any]) -> Text:
+    if row["a"] is None:
+        return Text("only in B")
+    if row["b"] is None:
+        return Text("only in A")
+    return Text(NOTHING if row["change_ratio"] is None else _percent(row["change_ratio"]))
+
+
+def _percent(ratio: float) -> str:
+    """With a sign that is as wide as a plus; beyond a hundredfold as a factor."""
+    if ratio >= _FACTOR:
+        return f"× {1 + ratio:,.0f}"
+    shown = f"{abs(100 * ratio):.1f}"
+    sign = "" if float(shown) == 0 else ("+" if ratio > 0 else "−")
+    return f"{sign}{shown} %"
+
+
+def _count(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:.3g}"

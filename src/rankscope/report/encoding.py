@@ -1,0 +1,89 @@
+"""Whole numbers as few bytes: what a report holds of its events.
+
+A column becomes byte planes: the lowest byte of every number, then the next of every number, as many as the largest
+needs. Numbers that are alike then stand beside one another, and deflate makes little of them. What can be below zero
+is folded first (0, −1, 1, −2 … become 0, 1, 2, 3 …). A block is a column file (`web/PROTOCOL.md`) of such columns, its
+bytes deflated without a header, as `DecompressionStream("deflate-raw")` reads them.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from rankscope.primitives.intervals import Int64
+from rankscope.timeline.column_file import Column, column_file, read_column_file
+
+MAX_PLANES = 7
+_LEVEL = 9
+
+
+def planes(values: Int64) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """The planes of numbers that are not below zero, one after the other.
+
+    Raises:
+        ValueError: a number is below zero, or needs more than 7 bytes.
+    """
+    low, high = (int(values.min()), int(values.max())) if values.size else (0, 0)
+    if low < 0 or high >> (8 * MAX_PLANES):
+        raise ValueError(f"numbers from {low} to {high} have no planes")
+    count = -(-high.bit_length() // 8)
+    whole = np.ascontiguousarray(values, dtype="<u8")
+    return np.ascontiguousarray(whole.view(np.uint8).reshape(-1, 8).T[:count]).reshape(-1)
+
+
+def unplanes(data: np.ndarray[Any, np.dtype[np.uint8]], length: int) -> Int64:
+    """The reverse of `planes`."""
+    whole = np.zeros(length, dtype=np.int64)
+    for place, plane in enumerate(data.reshape(-1, length) if length else ()):
+        whole |= plane.astype(np.int64) << (8 * place)
+    return whole
+
+
+def fold(values: Int64) -> Int64:
+    """Numbers of either sign as numbers that are not below zero."""
+    return np.where(values < 0, -2 * values - 1, 2 * values)
+
+
+def unfold(values: Int64) -> Int64:
+    """The reverse of `fold`."""
+    return np.where(values & 1, -(values + 1) // 2, values // 2)
+
+
+def steps_of(values: Int64) -> Int64:
+    """Each number less the one before, folded; the first less 0."""
+    return fold(np.diff(values, prepend=0))
+
+
+def block(columns: Mapping[str, Int64], meta: Mapping[str, Any] | None = None) -> bytes:
+    """A block: columns of numbers that are not below zero, and JSON values."""
+    coded: dict[str, Column] = {name: ("u8", planes(values)) for name, values in columns.items()}
+    lengths = {name: int(values.size) for name, values in columns.items()}
+    return deflated(column_file(coded, {**(meta or {}), "lengths": lengths}))
+
+
+def read_block(data: bytes) -> tuple[dict[str, Any], dict[str, Int64]]:
+    """The reverse of `block`."""
+    meta, columns = read_column_file(inflated(data))
+    return meta, {name: unplanes(values, meta["lengths"][name]) for name, values in columns.items()}
+
+
+def json_block(value: Any) -> bytes:
+    """JSON as a block."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return deflated(text.encode("utf-8", "replace"))
+
+
+def deflated(data: bytes) -> bytes:
+    """Deflated, without a header."""
+    packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
+    return packer.compress(data) + packer.flush()
+
+
+def inflated(data: bytes) -> bytes:
+    """The reverse of `deflated`."""
+    return zlib.decompress(data, -zlib.MAX_WBITS)

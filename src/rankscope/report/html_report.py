@@ -1,0 +1,229 @@
+"""A run as one self-contained HTML file: the page's client with the results inside."""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from importlib import resources
+from typing import Any
+
+import polars as pl
+
+import rankscope
+from rankscope.errors import RankscopeError
+from rankscope.pipeline import Run
+from rankscope.report.anonymize import Anonymous
+from rankscope.report.embedded import embed_run, grid_of, size_of
+from rankscope.report.encoding import inflated, json_block
+from rankscope.report.measured import measured
+from rankscope.results import Result
+from rankscope.timeline.finding_location import place_of
+
+PAYLOAD_SCHEMA_VERSION = 1
+TEMPLATE = "report.html"
+MARKER = "/*RANKSCOPE_DATA*/"
+# Beyond this a table in the file is cut, longest rows first, and says so: the file must stay one to attach to a ticket.
+MAX_ROWS = 20_000
+MAX_BYTES = 20_000_000
+# Tables of more letters than this are packed.
+PACKED_FROM = 1 << 18
+BLOCK = '<script type="application/octet-stream" data-rankscope="{}">'
+_DATA = re.compile(r'id="rankscope-data">(.*?)</script', re.DOTALL)
+_BLOCKS = re.compile(BLOCK.format(r"([\w-]+)") + r"([^<]*)")
+INSTANTS = (
+    "start_ns", "end_ns", "launch_ns", "issued_ns", "used_ns", "time_ns", "peak_at_ns", "allocated_ns", "released_ns"
+)  # fmt: skip
+SINCE_START = "; on this page counted from the first event of its file"
+ANALYSES = (
+    "overview",
+    "device_time",
+    "step_time",
+    "stragglers",
+    "clock",
+    "collective_summary",
+    "collectives",
+    "kernels",
+)
+# Tables beside these: what has no row (nothing of the kind was recorded) stays out of the file.
+MORE_ANALYSES = (
+    "placement",
+    "distributed",
+    "communication_operations",
+    "arrivals",
+    "phases",
+    "idle",
+    "idle_causes",
+    "launches",
+    "utilization",
+    "operators",
+    "synchronization",
+    "copies",
+    "data_loading",
+    "annotations",
+    "memory",
+    "memory_outline",
+    "memory_snapshot",
+    "memory_operators",
+    "memory_steps",
+    "modules",
+    "ddp_buckets",
+    "fsdp",
+    "recompute",
+    "compile",
+    "mesh",
+    "pipeline_bubble",
+    "devices",
+    "recording",
+)
+# What could end the script element, or begin a comment or an entity, is written as an escape inside JSON's strings.
+_INERT = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
+
+
+def write_report(
+    run: Run, analyses: Sequence[str] | None = None, *, limit: int = MAX_BYTES, anonymize: bool = False
+) -> bytes:
+    """The report of a run: its tables, and as much of its timeline as there is room for.
+
+    Args:
+        run: the run.
+        analyses: which results go in; None for all that the report shows and all that other packages add.
+        limit: bytes that the file may have; its tables go in whatever they take.
+        anonymize: put numbers in the place of names (`report.anonymous`).
+    """
+    grid = grid_of(run)
+    value = payload(run, analyses, grid)
+    names = Anonymous(run) if anonymize else None
+    if names is not None:
+        value = names.payload(value)
+    head, found, tail = _template().partition(MARKER)
+    if not found:
+        raise RankscopeError("the page's template has no place for the data", hint="rebuild it: make ui")
+    blocks: dict[str, bytes] = {}
+    text = _text_of(value)
+    if len(text) > PACKED_FROM:
+        # Numbers in columns are a tenth when deflated, and the page unpacks them faster than it reads them.
+        blocks["tables"] = json_block({name: table["data"] for name, table in value["analyses"].items()})
+        packed = {name: {**table, "data": None} for name, table in value["analyses"].items()}
+        text = _text_of({**value, "analyses": packed})
+    room = limit - len((head + text + tail).encode("utf-8", "replace")) - sum(map(size_of, blocks.values()))
+    blocks |= embed_run(run, grid, room, names).blocks
+    elements = "".join(f"</script>\n{BLOCK.format(name)}{b64encode(data).decode()}" for name, data in blocks.items())
+    return (head + text + elements + tail).encode("utf-8", "replace")
+
+
+def read_report(page: bytes) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """What `write_report` put in: the payload with its tables, and the blocks of the timeline.
+
+    Raises:
+        RankscopeError: it is no report.
+    """
+    text = page.decode("utf-8", "replace")
+    data = _DATA.search(text)
+    if data is None:
+        raise RankscopeError("this is no report of rankscope")
+    blocks = {name: b64decode(body) for name, body in _BLOCKS.findall(text)}
+    value = json.loads(data.group(1))
+    for name, columns in json.loads(inflated(blocks.pop("tables"))).items() if "tables" in blocks else ():
+        value["analyses"][name]["data"] = columns
+    return value, blocks
+
+
+def _text_of(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.translate(_INERT)
+
+
+def payload(run: Run, analyses: Sequence[str] | None = None, grid: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Everything that the page's tables show, as JSON values.
+
+    Args:
+        run: the run.
+        analyses: which results; None for all that the report shows and all that other packages add.
+        grid: waiting and lateness by rank and step, which tell where a finding is seen best; None for no places.
+    """
+    results = run.attempt(*(analyses or (*ANALYSES, *MORE_ANALYSES)))
+    if not analyses:
+        results = {name: each for name, each in results.items() if name in ANALYSES or each.frame.height}
+        results |= measured(run.path)
+    origins = origins_of(run)
+    return {
+        "schema_version": PAYLOAD_SCHEMA_VERSION,
+        "generated_by": f"rankscope {rankscope.__version__}",
+        "generated_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "run": {**run.about(), "written_by": run.written_by},
+        "analyses": {name: table_of(result, origins) for name, result in results.items()},
+        "findings": [
+            {**finding.to_json(), **({} if grid is None else {"place": place_of(finding, grid)})}
+            for finding in run.diagnose()
+        ],
+    }
+
+
+def origins_of(run: Run) -> pl.DataFrame:
+    """The first instant of each file on its own clock: rank, window, origin."""
+    return pl.DataFrame(
+        [
+            (rank, window, trace.info.start_ns)
+            for rank, files in run.loaded.ranks.items()
+            for window, trace in enumerate(files)
+        ],
+        schema={"rank": pl.Int64, "window": pl.Int64, "origin": pl.Int64},
+        orient="row",
+    )
+
+
+def _since_start(frame: pl.DataFrame, origins: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
+    """Instants since the first event of their own file.
+
+    Nanoseconds since 1970 are beyond what a browser's numbers hold, and no person reads them.
+    """
+    instants = [name for name in INSTANTS if name in frame.columns]
+    if not instants or not {"rank", "window"} <= set(frame.columns):
+        return frame, []
+    joined = frame.join(origins, on=["rank", "window"], how="left", maintain_order="left")
+    return joined.with_columns(pl.col(instants) - pl.col("origin")).drop("origin"), instants
+
+
+def table_of(result: Result, origins: pl.DataFrame, most: int | None = None) -> Mapping[str, Any]:
+    """One analysis as the page reads it: title, doc, columns, data by column, and what of it was cut.
+
+    Args:
+        result: the analysis's result.
+        origins: as `origins_of` gives them: instants are counted from there.
+        most: rows beyond which it is cut; None for what a file may hold.
+    """
+    most = MAX_ROWS if most is None else most
+    frame, instants = _since_start(result.finite(), origins)
+    truncated = None
+    if frame.height > most:
+        weight = "duration_ns" if "duration_ns" in frame.columns else "total_ns"
+        truncated = {"shown": most, "total": frame.height}
+        if weight in frame.columns:
+            kept = frame.with_row_index("_row").sort(weight, descending=True).head(most)
+            frame = kept.sort("_row").drop("_row")
+        else:
+            frame = frame.head(most)
+    headline = result.headline
+    return {
+        "title": result.analysis.title,
+        "doc": result.analysis.doc.strip(),
+        "headline": headline.to_json() if headline else None,
+        "columns": {
+            c.name: {"unit": c.unit, "doc": c.doc + (SINCE_START if c.name in instants else "")}
+            for c in result.analysis.columns
+        },
+        "data": frame.to_dict(as_series=False),
+        "truncated": truncated,
+    }
+
+
+def _template() -> str:
+    try:
+        return (resources.files("rankscope.web") / "static" / TEMPLATE).read_text(encoding="utf-8")
+    except (FileNotFoundError, ModuleNotFoundError) as error:
+        raise RankscopeError(
+            "the built page is missing from this installation", hint="in a checkout, build it: make ui"
+        ) from error

@@ -1,0 +1,72 @@
+"""A run drawn: each rank's lanes made where tasks run, or found where they were made before."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import polars as pl
+
+from rankscope.ingest.findings import said
+from rankscope.pipeline import Run
+from rankscope.store.sidecar import Beside
+from rankscope.timeline.clock import RunClock, run_clock
+from rankscope.timeline.clock_cache import recall_clock, remember_clock
+from rankscope.timeline.pyramid import levels_for
+from rankscope.timeline.rank_lanes import RankLanes, draw_rank, find_rank
+from rankscope.timeline.timeline import Timeline
+
+logger = logging.getLogger(__name__)
+
+Told = Callable[[Timeline, int, "BaseException | None"], None]
+"""Told of each rank that had to be drawn: the timeline with it, the rank, and what went wrong if it is not in it."""
+
+
+def clock_of(run: Run) -> RunClock:
+    """The run's clock: as it was found before, else by the analysis `clock`, else the ranks' wall clocks."""
+    found = recall_clock(run)
+    if found is not None:
+        return found
+    ranks = {rank: [trace.info for trace in traces] for rank, traces in run.loaded.ranks.items()}
+    try:
+        clock = run_clock(ranks, run.analyze("clock")["clock"].frame)
+    except Exception as error:
+        # Said where the analyses are shown, and not kept. What can be seen is still to be seen.
+        logger.warning("the ranks' clocks could not be compared: %s", said(error))
+        return run_clock(ranks, pl.DataFrame())
+    remember_clock(run, clock)
+    return clock
+
+
+def draw_run(run: Run, clock: RunClock, told: Told = lambda timeline, rank, error: None) -> Timeline:
+    """The timeline of a run. Ranks that cannot be drawn are not in it.
+
+    Args:
+        run: the run.
+        clock: as `clock_of` gives it.
+        told: is told of each rank that was not found as it was made before.
+    """
+    timeline = Timeline(clock, run.loaded.ranks)
+    levels, communication = levels_for(clock.span_ns), run.options.communication
+    waiting = {}
+    for rank, traces in run.loaded.ranks.items():
+        asked = (rank, tuple(traces), clock.ranks[rank], levels, communication)
+        lanes = find_rank(*asked)
+        if lanes is not None:
+            timeline.add(lanes)
+        else:
+            waiting[rank] = asked
+
+    def came(rank: int, outcome: Beside | BaseException | None) -> None:
+        error = outcome if isinstance(outcome, BaseException) else None
+        if error is None:
+            lanes = RankLanes(rank, outcome) if isinstance(outcome, Beside) else find_rank(*waiting[rank])
+            if lanes is not None:
+                timeline.add(lanes)
+            else:
+                error = OSError("its lanes are not in the cache where they were put")
+        told(timeline, rank, error)
+
+    if waiting:
+        run.map_ranks("drawing", draw_rank, waiting, came)
+    return timeline

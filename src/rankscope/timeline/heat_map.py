@@ -1,0 +1,110 @@
+"""Rank by step: how long the others waited for each, how late it came, how long it waited, how long its step took.
+
+How long the others waited is `waited_ns` of `stragglers --by step`: who came late because it waited itself has none of
+it, however late it came.
+
+Waiting is `wait_ns` of the analysis `collectives`, summed. Lateness is how much later than the median of the others a
+rank came to a collective, at worst in the step, on the run's clock; nothing below the clock's residual counts, and
+point-to-point operations do not, as in `stragglers`. The step's length is `window_ns` of `step_time`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from rankscope.pipeline import Run
+from rankscope.primitives.arrival_skew import arrivals
+from rankscope.primitives.communicators import POINT_TO_POINT
+from rankscope.timeline.clock import RunClock
+
+
+def heat_of(run: Run, clock: RunClock) -> dict[str, Any] | None:
+    """Values by rank and step of a run, as `heat` gives them; None where the analyses that it takes fail."""
+    frames = {name: result.frame for name, result in run.attempt("collectives", "step_time").items()}
+    if len(frames) < 2:
+        return None
+    late = run.attempt("stragglers", parameters={"stragglers": {"by": "step"}}).get("stragglers")
+    return heat(frames["collectives"], frames["step_time"], late.frame if late else None, clock)
+
+
+def heat(
+    collectives: pl.DataFrame, step_time: pl.DataFrame, stragglers: pl.DataFrame | None, clock: RunClock
+) -> dict[str, Any]:
+    """Values by rank and step, row-major by rank; None where not known.
+
+    Args:
+        collectives: the analysis's result.
+        step_time: the analysis's result.
+        stragglers: the analysis's result by step; None where there is none.
+        clock: the run's clock.
+    """
+    steps = sorted({*step_time["step"].drop_nulls(), *collectives["step"].drop_nulls()})
+    ranks = sorted(clock.ranks)
+    waits = (
+        collectives.filter(pl.col("step").is_not_null() & pl.col("wait_ns").is_not_null())
+        .group_by("rank", "step")
+        .agg(pl.col("wait_ns").sum().alias("value"))
+    )
+    lengths = step_time.filter(pl.col("step").is_not_null()).group_by("rank", "step").agg(
+        pl.col("window_ns").sum().alias("value")
+    )  # fmt: skip
+    return {
+        "ranks": ranks,
+        "steps": steps,
+        "waited_ns": _grid(_values(stragglers), ranks, steps),
+        "wait_ns": _grid(waits, ranks, steps),
+        "lateness_ns": _grid(_lateness(collectives, clock), ranks, steps),
+        "step_ns": _grid(lengths, ranks, steps),
+        "doc": (__doc__ or "").strip(),
+    }
+
+
+def _values(stragglers: pl.DataFrame | None) -> pl.DataFrame:
+    if stragglers is None:
+        return pl.DataFrame(schema={"rank": pl.Int64, "step": pl.Int64, "value": pl.Int64})
+    return stragglers.select("rank", "step", pl.col("waited_ns").alias("value")).drop_nulls()
+
+
+def _lateness(collectives: pl.DataFrame, clock: RunClock) -> pl.DataFrame:
+    rows = collectives.filter(
+        pl.col("match").is_not_null() & ~pl.col("collective").is_in(POINT_TO_POINT)
+    ).with_columns(pl.col("step").max().over("match"))  # fmt: skip
+    parts = []
+    for (rank, window), own in rows.group_by("rank", "window"):
+        if not isinstance(rank, int) or not isinstance(window, int) or rank not in clock.ranks:
+            continue
+        mine = clock.ranks[rank]
+        if mine.residual_ns is not None:
+            at = mine.run_time(window, own["start_ns"].to_numpy())
+            parts.append(
+                own.select("rank", "match", "step").with_columns(arrival=pl.Series(at), residual=mine.residual_ns)
+            )
+    schema = {"rank": pl.Int64, "step": pl.Int64, "value": pl.Int64}
+    if not parts:
+        return pl.DataFrame(schema=schema)
+    found = pl.concat(parts).filter(
+        (pl.len().over("match") > 1)
+        & (pl.col("rank").n_unique().over("match") == pl.len().over("match"))
+        & pl.col("step").is_not_null()
+    )
+    if found.is_empty():
+        return pl.DataFrame(schema=schema)
+    event = (found["match"].rank("dense").cast(pl.Int64) - 1).to_numpy()
+    late = arrivals(event, found["arrival"].to_numpy()).late
+    late = np.where(late > found["residual"].to_numpy(), late, 0)
+    return found.select("rank", "step").with_columns(late=pl.Series(late)).group_by("rank", "step").agg(
+        pl.col("late").max().alias("value")
+    )  # fmt: skip
+
+
+def _grid(values: pl.DataFrame, ranks: list[int], steps: list[int]) -> list[int | None]:
+    grid: list[int | None] = [None] * (len(ranks) * len(steps))
+    row = {rank: place for place, rank in enumerate(ranks)}
+    column = {step: place for place, step in enumerate(steps)}
+    for rank, step, value in values.select("rank", "step", "value").iter_rows():
+        if rank in row and step in column:
+            grid[row[rank] * len(steps) + column[step]] = value
+    return grid

@@ -1,0 +1,248 @@
+"""One rank's lanes in one file beside its tables: made once, then read in place.
+
+The task of a worker is `draw_rank`: tables in, a file in the cache out. Whoever shows the rank maps the file, and reads
+of it what a window needs. The file is of one clock: the run's, as it was when it was made; a run whose clock comes out
+otherwise (other ranks beside it) makes its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from rankscope.ingest.task import ingest_trace
+from rankscope.primitives.intervals import Int64
+from rankscope.primitives.steps import step_windows
+from rankscope.store.cache import CachedTrace, DamagedTablesError
+from rankscope.store.sidecar import Beside, read_beside, write_beside
+from rankscope.timeline.clock import RankClock
+from rankscope.timeline.lanes import lay_out
+from rankscope.timeline.pyramid import LaneEvents, build, merge_lane
+from rankscope.timeline.tracks import READS, Track, read_events
+
+VERSION = 1
+FILE = "timeline.bin"
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One lane of a rank: which track, how deep, whether it holds overlaps, how many events, from when to when."""
+
+    track: int
+    depth: int
+    overflow: bool
+    events: int
+    first_ns: int
+    last_ns: int
+
+
+class RankLanes:
+    """A rank's lanes as they lie in the cache (or, where that has no room, in memory).
+
+    Args:
+        rank: the rank.
+        beside: the arrays, and the tracks and steps as facts.
+    """
+
+    def __init__(self, rank: int, beside: Beside) -> None:
+        self.rank = rank
+        self._facts = beside.facts
+        self.arrays = beside.arrays
+
+    @property
+    def tracks(self) -> list[Track]:
+        """Its tracks, the one of the whole rank first."""
+        return [Track(*each) for each in self._facts["tracks"]]
+
+    @property
+    def steps(self) -> list[tuple[int | None, int, int]]:
+        """Its steps: number, begin and end in ns on the run's clock; windows as in `step_time`."""
+        return [tuple(each) for each in self._facts["steps"]]
+
+    @property
+    def counters(self) -> list[str]:
+        """Names of its counters."""
+        return list(self._facts["counters"])
+
+    @cached_property
+    def lanes(self) -> list[Lane]:
+        """Its lanes, in the order of tracks and depths."""
+        columns = (self.arrays[f"lane_{name}"].tolist() for name in ("track", "depth", "overflow", "first", "last"))
+        sizes = np.diff(self.arrays["pointer"]).tolist()
+        return [
+            Lane(track, depth, bool(overflow), size, first, last)
+            for track, depth, overflow, first, last, size in zip(*columns, sizes, strict=True)
+        ]
+
+    @cached_property
+    def events(self) -> LaneEvents:
+        """Its events by lane."""
+        arrays = self.arrays
+        merged = arrays["merged_start"], arrays["merged_end"], arrays["merged_category"]
+        return LaneEvents(arrays["pointer"], arrays["start"], arrays["end"], arrays["category"], merged)
+
+    def names(self) -> list[str]:
+        """The names that its events have; an event's name is given as its place here."""
+        ends = self.arrays["name_ends"]
+        text = self.arrays["name_text"].tobytes()
+        return [text[low:high].decode("utf-8", "replace") for low, high in pairwise([0, *ends.tolist()])]
+
+
+def key_of(traces: Sequence[CachedTrace], clock: RankClock, levels: int, communication: str | None) -> str:
+    """From what a rank's lanes are made, as one text."""
+    what = (VERSION, [trace.key for trace in traces], clock.bases, clock.drift, clock.at, levels, communication)
+    return hashlib.sha256(repr(what).encode("utf-8", "backslashreplace")).hexdigest()
+
+
+def find_rank(
+    rank: int, traces: Sequence[CachedTrace], clock: RankClock, levels: int, communication: str | None
+) -> RankLanes | None:  # fmt: skip
+    """A rank's lanes, if they were made before."""
+    found = read_beside(traces[0].folder, FILE, key_of(traces, clock, levels, communication))
+    return None if found is None else RankLanes(rank, found)
+
+
+def draw_rank(
+    rank: int, traces: Sequence[CachedTrace], clock: RankClock, levels: int, communication: str | None
+) -> Beside | None:
+    """Make a rank's lanes and put them beside its tables; they come back only where there is no room for them.
+
+    Raises:
+        TraceError: its tables cannot be read, nor the trace again.
+    """
+    key = key_of(traces, clock, levels, communication)
+    if read_beside(traces[0].folder, FILE, key) is not None:
+        return None
+    try:
+        tables = [_load(trace) for trace in traces]
+    except DamagedTablesError:
+        traces = [ingest_trace(trace.info.path, anew=True) for trace in traces]
+        tables = [_load(trace) for trace in traces]
+    facts, arrays = draw(tables, clock, levels, communication)
+    if write_beside(traces[0].folder, FILE, key, facts, arrays):
+        return None
+    return Beside(key, facts, arrays)
+
+
+def _load(trace: CachedTrace) -> dict[str, pl.DataFrame]:
+    tables = {name: trace.load(name, columns) for name, columns in READS.items()}
+    memory = trace.load("memory_events", ["device_type", "device"]).unique()
+    return {**tables, "memory_events": memory}
+
+
+def draw(
+    tables: Sequence[Mapping[str, pl.DataFrame]], clock: RankClock, levels: int, communication: str | None
+) -> tuple[dict[str, Any], dict[str, Array]]:
+    """A rank's lanes: facts and arrays.
+
+    Args:
+        tables: the tables of each of its files, with the columns of `tracks.READS`, and `memory_events`.
+        clock: how its times become the run's.
+        levels: how many levels the run has.
+        communication: a regular expression of further kernel names that are communication.
+    """
+    found = read_events(tables, communication)
+    frame = found.frame
+    start, end = np.empty(frame.height, dtype=np.int64), np.empty(frame.height, dtype=np.int64)
+    window = frame["window"].to_numpy()
+    for number in range(len(tables)):
+        mine = window == number if len(tables) > 1 else slice(None)
+        start[mine] = clock.run_time(number, frame["start_ns"].to_numpy()[mine])
+        end[mine] = clock.run_time(number, frame["end_ns"].to_numpy()[mine])
+    flat = np.array([track.kind == "rank" for track in found.tracks], dtype=np.bool_)
+    # The rank's own lane is there also where it is empty: it is the first of every rank.
+    lanes = lay_out(frame["track"].to_numpy().astype(np.int32), start, end, flat)
+    order, pointer = lanes.order, lanes.pointer
+    of_track, depth, overflow = np.asarray(lanes.track), np.asarray(lanes.depth), np.asarray(lanes.overflow)
+    if not of_track.size or of_track[0] != 0:
+        pointer = np.concatenate([[0], pointer]) if of_track.size else np.zeros(2, dtype=np.int64)
+        of_track, depth, overflow = np.append(0, of_track), np.append(0, depth), np.append(False, overflow)
+    start, end = start[order], end[order]
+    category = frame["category"].to_numpy()[order]
+    codes, spelled = _names(frame["name"], order)
+    head = slice(0, int(pointer[1]))
+    events = LaneEvents(pointer, start, end, category, merge_lane(start[head], end[head], category[head]))
+    first, last = _extents(pointer, start, end)
+    text = [name.encode("utf-8", "surrogatepass") for name in spelled]
+    arrays: dict[str, Array] = {
+        "pointer": pointer,
+        "lane_track": of_track.astype(np.int32),
+        "lane_depth": depth.astype(np.int32),
+        "lane_overflow": overflow.astype(np.uint8),
+        "lane_first": first,
+        "lane_last": last,
+        "start": start,
+        "end": end,
+        "category": category,
+        "name": codes,
+        "table": frame["table"].to_numpy()[order],
+        "window": window[order],
+        "row": frame["row"].to_numpy()[order],
+        "merged_start": events.merged[0],
+        "merged_end": events.merged[1],
+        "merged_category": events.merged[2],
+        "name_text": np.frombuffer(b"".join(text), dtype=np.uint8),
+        "name_ends": np.cumsum([len(each) for each in text], dtype=np.int64),
+        **build(events, levels),
+    }
+    facts = {
+        "tracks": [[track.kind, track.title, track.folded] for track in found.tracks],
+        "steps": [step for number, each in enumerate(tables) for step in _steps(each, clock, number)],
+        "counters": _counters(tables),
+    }
+    return facts, arrays
+
+
+def _names(names: pl.Series, order: Int64) -> tuple[Array, list[str]]:
+    """Names as numbers, in the events' order, and what the numbers mean."""
+    different = names.unique(maintain_order=True)
+    numbers = names.to_frame("name").join(
+        different.to_frame("name").with_row_index("number"), on="name", how="left", maintain_order="left"
+    )
+    return numbers["number"].to_numpy()[order], different.to_list()
+
+
+def _extents(pointer: Int64, start: Int64, end: Int64) -> tuple[Int64, Int64]:
+    """First and last instant of each lane; 0 where it is empty."""
+    first, last = np.zeros(pointer.size - 1, dtype=np.int64), np.zeros(pointer.size - 1, dtype=np.int64)
+    some = np.flatnonzero(np.diff(pointer))
+    if some.size:
+        first[some] = start[pointer[some]]
+        last[some] = np.maximum.reduceat(end, pointer[some])
+    return first, last
+
+
+def _steps(tables: Mapping[str, pl.DataFrame], clock: RankClock, window: int) -> list[list[int | None]]:
+    """The windows of a file's steps, as `step_time` has them, on the run's clock."""
+    steps, found = step_windows(tables["annotations"], tables["device_events"])
+    if not steps.height:
+        return []
+    begin, end = clock.run_time(window, found.start), clock.run_time(window, found.end)
+    return [list(row) for row in zip(steps["step"].to_list(), begin.tolist(), end.tolist(), strict=True)]
+
+
+DEVICE_TYPES = {0: "cpu", 1: "cuda", 12: "xpu"}
+
+
+def _counters(tables: Sequence[Mapping[str, pl.DataFrame]]) -> list[str]:
+    devices = pl.concat([each["memory_events"] for each in tables]).unique().sort("device_type", "device")
+    named = [memory_name(kind, index) for kind, index in devices.iter_rows()]
+    queued = any(each["device_events"]["launch_ns"].is_not_null().any() for each in tables)
+    both = [f"{name}:{which}" for name in dict.fromkeys(named) for which in ("allocated", "reserved")]
+    return [*both, *(["queue"] if queued else [])]
+
+
+def memory_name(kind: int | None, index: int | None) -> str:
+    """What the memory of a device is called: `memory:cuda:0`."""
+    name = DEVICE_TYPES.get(kind if kind is not None else 0, f"device{kind}")
+    return f"memory:{name}" if name == "cpu" or index is None else f"memory:{name}:{index}"

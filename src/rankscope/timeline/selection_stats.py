@@ -1,0 +1,79 @@
+"""What happened in a window of time: time per rank and category, and the names that took most."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rankscope.primitives.intervals import IntervalSet
+from rankscope.timeline.column_file import column_file
+from rankscope.timeline.timeline import Placed, Timeline
+
+TOP = 40
+
+
+def measure(timeline: Timeline, from_ns: int, to_ns: int, ranks: Sequence[int] | None = None) -> bytes:
+    """A window measured, as a column file.
+
+    Per rank and category the union over the rank's lanes, cut at the window, and the count of events that touch it.
+    The rank's own lane is left out: it repeats others.
+
+    Args:
+        timeline: the run.
+        from_ns: first instant, on the run's clock.
+        to_ns: the instant after the last.
+        ranks: which; None for all.
+    """
+    rows: list[tuple[int, int, int, int]] = []
+    names, kinds, counts, times = [], [], [], []
+    for placed in timeline.drawn():
+        if ranks is not None and placed.lanes.rank not in ranks:
+            continue
+        place = _touching(placed, from_ns, to_ns)
+        if not place.size:
+            continue
+        events = placed.lanes.events
+        start = np.maximum(events.start[place], from_ns)
+        end = np.minimum(events.end[place], to_ns)
+        category = events.category[place]
+        for which in np.unique(category):
+            mine = category == which
+            length = IntervalSet.of(start[mine], end[mine]).length
+            rows.append((placed.lanes.rank, int(which), length, int(mine.sum())))
+        name = placed.names[placed.lanes.arrays["name"][place]].astype(np.int64)
+        key, first, group = np.unique(name << 8 | category, return_index=True, return_inverse=True)
+        names.append(key >> 8)
+        kinds.append(category[first])
+        counts.append(np.bincount(group.reshape(-1), minlength=key.size))
+        times.append(np.bincount(group.reshape(-1), weights=end - start, minlength=key.size).astype(np.int64))
+    rows.sort()
+    busy = np.array(rows, dtype=np.int64).reshape(-1, 4)
+    none = np.empty(0, dtype=np.int64)
+    name, kind, count, time = (np.concatenate([none, *each]) for each in (names, kinds, counts, times))
+    key, group = np.unique(name << 8 | kind, return_inverse=True)
+    group = group.reshape(-1)
+    total = np.bincount(group, weights=time, minlength=key.size)
+    number = np.bincount(group, weights=count, minlength=key.size)
+    best = np.lexsort((key, -total))[:TOP]
+    return column_file(
+        {
+            "busy_rank": ("u32", busy[:, 0]),
+            "busy_category": ("u8", busy[:, 1]),
+            "busy_ns": ("f64", busy[:, 2]),
+            "busy_count": ("u32", busy[:, 3]),
+            "top_name": ("u32", key[best] >> 8),
+            "top_category": ("u8", key[best] & 255),
+            "top_count": ("u32", number[best]),
+            "top_ns": ("f64", total[best]),
+        },
+        {"from_ns": from_ns, "to_ns": to_ns},
+    )
+
+
+def _touching(placed: Placed, from_ns: int, to_ns: int) -> np.ndarray:
+    """Places of all events of a rank that touch a window, without its own lane."""
+    events = placed.lanes.events
+    first = int(events.pointer[1])
+    start, end = events.start[first:], events.end[first:]
+    return first + np.flatnonzero((start < to_ns) & ((end > from_ns) | (start >= from_ns)))

@@ -1,0 +1,58 @@
+"""Parameters of a question, read strictly: what is missing, is no number or is out of bounds is refused, and said."""
+
+from __future__ import annotations
+
+import re
+
+from starlette.requests import Request
+
+from rankscope.web.responses import RefusedError
+
+MAX_LIST = 200_000
+# Times on the page: exact in a double.
+MAX_NS = 1 << 53
+
+
+def number(request: Request, name: str, low: int, high: int, default: int | None = None) -> int:
+    """A whole number between two bounds, both included.
+
+    Raises:
+        RefusedError: it is missing and there is no default, or it is something else.
+    """
+    text = request.query_params.get(name)
+    if text is None:
+        if default is None:
+            raise RefusedError(400, f"{name} is missing", f"a whole number from {low} to {high}")
+        return default
+    if not re.fullmatch(r"-?\d{1,19}", text) or not low <= int(text) <= high:
+        raise RefusedError(400, f"{name} is no whole number from {low} to {high}")
+    return int(text)
+
+
+def span(request: Request) -> tuple[int, int]:
+    """The window `from` … `to`, ns on the run's clock."""
+    first = number(request, "from", -MAX_NS, MAX_NS)
+    last = number(request, "to", -MAX_NS, MAX_NS)
+    if last < first:
+        raise RefusedError(400, "the window ends before it begins")
+    return first, last
+
+
+def numbers(text: str, name: str, limit: int) -> list[int]:
+    """`0-15,40` as a rising list of numbers below a limit.
+
+    Raises:
+        RefusedError: it is something else.
+    """
+    found: list[int] = []
+    for part in text.split(","):
+        one = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part)
+        if one is None:
+            raise RefusedError(400, f"{name} is no list of numbers", "write 0-15,40")
+        low, high = int(one.group(1)), int(one.group(2) or one.group(1))
+        if high < low or (found and low <= found[-1]):
+            raise RefusedError(400, f"{name} does not rise", "write each once, the smaller first")
+        if high >= limit or len(found) + high - low >= MAX_LIST:
+            raise RefusedError(404, f"there is no such number in {name}: there are {limit}")
+        found += range(low, high + 1)
+    return found

@@ -1,0 +1,28 @@
+"""The profiler itself makes steps longer."""
+
+from __future__ import annotations
+
+from rankscope.diagnosis.rules.profiler_cost import find
+from rankscope.results import Finding, Inputs, Options
+from rankscope.rundir.manifest import RankManifest
+
+
+def findings(*active: int) -> list[Finding]:
+    capture = [RankManifest(rank=n, step_median_ns={"wait": 1000, "active": each}) for n, each in enumerate(active)]
+    return find(Inputs(Options(), (), capture=capture))
+
+
+def test_speaks_where_recorded_steps_are_longer() -> None:
+    (finding,) = findings(1020, 1300)
+    assert finding.severity == "info"
+    assert "30 %" in finding.title
+    assert finding.ranks == (1,)
+    assert [each.value for each in finding.evidence] == [1000, 300]
+
+
+def test_is_silent_where_they_are_not() -> None:
+    assert not findings(1020, 990)
+
+
+def test_is_silent_where_nothing_was_measured() -> None:
+    assert not find(Inputs(Options(), (), capture=[RankManifest(rank=0, step_median_ns={"active": 1000})]))
