@@ -25,7 +25,7 @@ import numpy as np
 import psutil
 import zstandard
 
-from rankscope.store.sidecar import Beside
+from rankscope.store.sidecar import Sidecar
 from rankscope.store.trace_info import TraceInfo
 from rankscope.timeline.clock import RankClock, RunClock
 from rankscope.timeline.pyramid import LaneEvents, build, levels_for, merge_lane, shift_of
@@ -84,7 +84,7 @@ def simulated(count: int = RANKS, lanes: int = LANES, total: int = EVENTS) -> tu
         tracks = [["rank", "", False], *(["stream", f"stream {i}", False] for i in range(1, own))]
         steps = [[step, span * step // 4, span * (step + 1) // 4] for step in range(4)]
         facts = {"tracks": tracks, "steps": steps, "counters": []}
-        timeline.add(RankLanes(rank, Beside("", facts, arrays)))
+        timeline.add(RankLanes(rank, Sidecar("", facts, arrays)))
     return timeline, seconds
 
 

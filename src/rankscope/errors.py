@@ -38,6 +38,11 @@ def _rebuild(kind: type[RankscopeError], what: str, path: str | None, hint: str 
     return kind(what, path=path, hint=hint)
 
 
+def describe_error(error: BaseException) -> str:
+    """What went wrong, without the file's name: for findings and log lines that name the file themselves."""
+    return error.what if isinstance(error, RankscopeError) else f"{type(error).__name__}: {error}"
+
+
 class ConfigError(RankscopeError):
     """An argument, option or environment variable that cannot be meant."""
 

@@ -57,13 +57,13 @@ def off_loop_everywhere(monkeypatch):
     if stop_mode._lets_others_run():
         return
     monkeypatch.setattr(stop_mode, "_releases", True)
-    whole = trace_queue.Outbox.take
+    whole = trace_queue.TraceQueue.take
 
     def take(self, ended):
         whole(self, ended)
         assert self._writer.drain(60)
 
-    monkeypatch.setattr(trace_queue.Outbox, "take", take)
+    monkeypatch.setattr(trace_queue.TraceQueue, "take", take)
 
 
 def said(stderr: str) -> str:

@@ -103,7 +103,7 @@ def test_what_is_wrong_with_devices(tmp_path, said, files, environ, name, text):
     found = wrong(asked(tmp_path, said, environ))
     assert list(found) == [name]
     assert text in found[name].what
-    assert found[name].mend
+    assert found[name].fix
 
 
 @pytest.mark.skipif(os.name != "posix" or os.getuid() == 0, reason="root may open everything")
@@ -123,7 +123,7 @@ def test_a_torch_that_does_not_answer(tmp_path):
     assert (broken["torch"].status, "libcudart" in broken["torch"].what) == ("fail", True)
     hung = wrong(asked(tmp_path, CPU, stage="cuda", error="no answer within 9 s", timed_out=True))
     assert "did not come through cuda" in hung["answer"].what
-    assert "nvidia-smi" in hung["answer"].mend
+    assert "nvidia-smi" in hung["answer"].fix
 
 
 @pytest.mark.parametrize(
@@ -253,11 +253,11 @@ def test_what_is_wrong_with_the_launchers_variables(environ, given, name, text):
     found = wrong(told(environ, **given))
     assert list(found) == [name]
     assert text in found[name].what
-    assert found[name].mend
+    assert found[name].fix
 
 
 def test_a_name_that_was_mistyped_is_guessed():
-    assert "RANKSCOPE_WARMUP" in wrong(told({"RANKSCOPE_WARMPUP": "3"}))["settings"].mend
+    assert "RANKSCOPE_WARMUP" in wrong(told({"RANKSCOPE_WARMPUP": "3"}))["settings"].fix
 
 
 # --- network --------------------------------------------------------------------------------------------------
@@ -320,7 +320,7 @@ def test_clock_source_and_shared_memory(tmp_path, monkeypatch):
     usage |= {"total": 64 * 2**20, "free": 64 * 2**20}
     found = wrong(host.checks(tmp_path))
     assert "hpet" in found["source"].what
-    assert "--ipc=host" in found["shared memory"].mend
+    assert "--ipc=host" in found["shared memory"].fix
 
 
 @pytest.mark.skipif(os.name != "posix", reason="limits of Unix")
@@ -330,7 +330,7 @@ def test_few_open_files(tmp_path, monkeypatch):
     limits = {resource.RLIMIT_NOFILE: (256, 4096), resource.RLIMIT_MEMLOCK: (65_536, 65_536)}
     monkeypatch.setattr(resource, "getrlimit", limits.__getitem__)
     found = wrong(host.checks(tmp_path))
-    assert found["files"].mend == "ulimit -n 4096"
+    assert found["files"].fix == "ulimit -n 4096"
     # Locked memory matters where there is a network that wants it.
     assert "locked memory" not in found
     (tmp_path / "sys/class/infiniband/mlx5_0").mkdir(parents=True)
@@ -343,7 +343,7 @@ def test_directories(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
     (tmp_path / "file").write_text("")
     found = disk.look("run directory", tmp_path / "file" / "run", "--run-dir")
-    assert (found.status, "is no directory" in found.what, "--run-dir" in found.mend) == ("fail", True, True)
+    assert (found.status, "is no directory" in found.what, "--run-dir" in found.fix) == ("fail", True, True)
     free = {"bytes": 10**9}
     monkeypatch.setattr(disk.shutil, "disk_usage", lambda _: type("Usage", (), {"free": free["bytes"]}))
     assert disk.look("cache", tmp_path, "RANKSCOPE_CACHE").status == "warn"
@@ -394,12 +394,12 @@ def test_a_run_that_is_not_whole(tmp_path):
     (folder / "rank1_iter3_4.trace.json.gz").unlink()
     found = wrong(run.checks(folder))
     assert found["missing"].what == "ranks 2-3 of 4 are not here"
-    assert "rankscope gather" in found["missing"].mend
+    assert "rankscope gather" in found["missing"].fix
     assert "rank1_iter3_4.trace.json.gz" in found["traces"].what
-    assert found["traces"].mend == f"rankscope gather {folder} HOST:DIR brings them again"
+    assert found["traces"].fix == f"rankscope gather {folder} HOST:DIR brings them again"
     # Of what is cut its manifest is the proof, and gather puts the whole one in its place.
     (folder / "rank1_iter3_4.trace.json.gz").write_bytes(b"cut")
-    assert wrong(run.checks(folder))["traces"].mend == f"rankscope gather {folder} HOST:DIR brings them again"
+    assert wrong(run.checks(folder))["traces"].fix == f"rankscope gather {folder} HOST:DIR brings them again"
 
 
 def test_what_ranks_say(tmp_path):
@@ -495,16 +495,16 @@ def test_worst():
 
 
 def test_the_report_is_inert_and_its_exit_code_tells(capsys):
-    checks = [Check("s", "a", "ok", "fine"), Check("s", "b", "warn", "odd \x1b[31m\n name", "mend \x07")]
+    checks = [Check("s", "a", "ok", "fine"), Check("s", "b", "warn", "odd \x1b[31m\n name", "fix \x07")]
     assert report(checks) == 0
     out = capsys.readouterr().out
     assert "\x1b" not in out
     assert "\x07" not in out
     assert out.splitlines()[-1] == "1 ok, 1 warning, 0 failures"
-    assert report([*checks, Check("s", "c", "fail", "bad", "mend")], as_json=True) == 1
+    assert report([*checks, Check("s", "c", "fail", "bad", "fix")], as_json=True) == 1
     found = json.loads(capsys.readouterr().out)
     assert (found["schema_version"], found["status"], found["fail"]) == (1, "fail", 1)
-    assert found["checks"][2] == {"subject": "s", "name": "c", "status": "fail", "what": "bad", "mend": "mend"}
+    assert found["checks"][2] == {"subject": "s", "name": "c", "status": "fail", "what": "bad", "fix": "fix"}
     report(checks, only_wrong=True)
     assert "fine" not in capsys.readouterr().out
 
@@ -535,4 +535,4 @@ def test_every_failure_and_warning_says_how_to_mend_it(tmp_path, monkeypatch):
     monkeypatch.setattr(devices, "ask_torch", lambda *_: Answer(CPU, "done"))
     for check in run_checks(part(tmp_path / "a", (0, 1)), environ={"RANK": "x", "MASTER_PORT": "y"}):
         assert check.what
-        assert check.status == "ok" or check.mend, check
+        assert check.status == "ok" or check.fix, check

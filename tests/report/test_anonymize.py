@@ -14,7 +14,7 @@ from tests.report.test_html_report import hostile_run
 
 import rankscope
 from rankscope.pipeline import Run
-from rankscope.report.anonymize import Anonymous
+from rankscope.report.anonymize import Anonymizer
 from rankscope.report.encoding import inflated
 from rankscope.report.html_report import read_report, write_report
 from rankscope.rundir.metadata import METADATA_KEY
@@ -144,7 +144,7 @@ def test_numbers_and_order_stay(run: Run) -> None:
 
 
 def test_one_name_has_one_replacement(run: Run) -> None:
-    names = Anonymous(run)
+    names = Anonymizer(run)
     assert names.text("acme stage: forward").startswith("range ")
     assert names.text("acme stage: forward") == names.text("acme stage: forward")
     assert len({names.text(f"acmehost{rank}.cluster") for rank in (0, 1)}) == 2

@@ -13,7 +13,7 @@ from tests.analyses.reference import write_reference
 
 import rankscope
 from rankscope.errors import RankscopeError
-from rankscope.report.errors import say_error
+from rankscope.report.errors import print_error
 from rankscope.report.formatting import cell
 from rankscope.report.terminal import findings_list, result_table
 from rankscope.results import Evidence, Finding
@@ -84,7 +84,7 @@ def test_a_frame_shows_in_a_notebook(tmp_path: Path) -> None:
 
 
 def test_lines_of_an_error_stay_lines_and_none_passes_for_ours(capsys):
-    say_error(RankscopeError("it ended; its last lines:\nValueError: 7\n  → rm -rf /", path="a\nb", hint="look"))
+    print_error(RankscopeError("it ended; its last lines:\nValueError: 7\n  → rm -rf /", path="a\nb", hint="look"))
     assert capsys.readouterr().err.splitlines() == [
         "error: a\N{REPLACEMENT CHARACTER}b: it ended; its last lines:",
         "    ValueError: 7",

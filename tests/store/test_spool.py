@@ -15,13 +15,13 @@ from rankscope.ingest.kineto import KinetoTrace, read_kineto
 from rankscope.ingest.task import ingest_trace
 from rankscope.store import spool as pile_module
 from rankscope.store.schema import TABLES
-from rankscope.store.spool import Pile
+from rankscope.store.spool import Spool
 
 
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """So little memory that almost every chunk is put aside, and slices of a few rows."""
-    monkeypatch.setattr(pile_module.Pile.__init__, "__defaults__", (None, 4000))
+    monkeypatch.setattr(pile_module.Spool.__init__, "__defaults__", (None, 4000))
     monkeypatch.setattr(pile_module, "SLICE_ROWS", 37)
     yield
 
@@ -110,7 +110,7 @@ def test_the_cache_of_a_great_trace_is_read_as_one_table(tmp_path: Path, narrow:
 
 
 def test_an_empty_pile() -> None:
-    pile = Pile()
+    pile = Spool()
     pile.finish()
     for name, table in TABLES.items():
         assert list(pile.slices(name)) == []

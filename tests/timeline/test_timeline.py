@@ -253,7 +253,7 @@ def test_a_cache_without_room_draws_all_the_same(small: Path, monkeypatch: pytes
     _, first = drawn(small)
     for file in Path(open_run(small, executor="serial").loaded.ranks[0][0].folder).parent.parent.rglob("timeline.bin"):
         file.unlink()
-    monkeypatch.setattr(rank_module, "write_beside", lambda *rest: False)
+    monkeypatch.setattr(rank_module, "write_sidecar", lambda *rest: False)
     _, second = drawn(small)
     lanes = list(range(first.lane_count))
     assert second.tiles(0, 0, 4000, lanes) == first.tiles(0, 0, 4000, lanes)

@@ -29,7 +29,7 @@ from rankscope.capture.step_log import Told
 from rankscope.capture.steps import StepTimes
 from rankscope.capture.stop_mode import THREAD
 from rankscope.capture.torch_compat import TorchSurface
-from rankscope.capture.trace_queue import BUSY, Ended, Outbox
+from rankscope.capture.trace_queue import BUSY, Ended, TraceQueue
 from rankscope.capture.user_metadata import UserNotes
 from rankscope.capture.writer import Writer, exit_time_left
 from rankscope.rundir.config import CaptureConfig
@@ -120,7 +120,7 @@ class Profiler(TorchSurface):
         self._log: RankLog | None = None
         self._last_log: RankLog | None = None
         self._writer = Writer()
-        self._outbox: Outbox | None = None
+        self._outbox: TraceQueue | None = None
         self._times: StepTimes | None = None
         self._notes = UserNotes()
         self._anchors = Anchors()
@@ -221,7 +221,7 @@ class Profiler(TorchSurface):
         if entry.doubt:
             self._log.warn_once("run_id", entry.doubt)
         self._writer.submit(self._log.save)
-        self._outbox = Outbox(rank, self._log, self._writer, self._losses.failed)
+        self._outbox = TraceQueue(rank, self._log, self._writer, self._losses.failed)
         load_torch_parts()
         self._start_step, self._recorded = start_step, 0
         self._windows = windows(self.config, start_step)

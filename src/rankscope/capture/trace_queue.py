@@ -48,7 +48,7 @@ class Ended:
     told: Told
 
 
-class Outbox:
+class TraceQueue:
     """Takes ended recordings, one at a time.
 
     Args:

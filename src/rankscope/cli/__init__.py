@@ -17,7 +17,7 @@ import typer
 
 from rankscope import __version__
 from rankscope.errors import RankscopeError
-from rankscope.report.errors import say_error
+from rankscope.report.errors import print_error
 
 _ORDER = ("demo", "run", "summary", "findings", "report", "diff", "measure", "analyze", "analyses")
 
@@ -61,7 +61,7 @@ def main() -> None:
     try:
         make_app()()
     except RankscopeError as error:
-        say_error(error)
+        print_error(error)
         sys.exit(2)
     except BrokenPipeError:
         # Piped into `head`: what was wanted has been shown.

@@ -20,7 +20,7 @@ from rankscope.cli.options import Communication, Engine, RunId, Source, Steps, W
 from rankscope.errors import ConfigError, NoTracesError, RankscopeError
 from rankscope.ingest.watch import Watch
 from rankscope.pipeline import open_run
-from rankscope.report.errors import say_error
+from rankscope.report.errors import print_error
 from rankscope.report.formatting import plain
 from rankscope.report.measured import jobs_of
 from rankscope.web.loading import LoadedRun
@@ -107,7 +107,7 @@ def _say_failure(loaded: LoadedRun) -> None:
     """What reading finds wrong stands on the page; whoever has only the terminal must see it too."""
     loaded.wait_read()
     if isinstance(loaded.error, RankscopeError):
-        say_error(loaded.error)
+        print_error(loaded.error)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -44,8 +44,8 @@ def report(
             subject = check.subject
             print(subject)
         print(f"  {check.status:<4}  {clean(check.what)}", flush=True)
-        if check.mend and check.status != "ok":
-            print(f"        → {clean(check.mend)}", flush=True)
+        if check.fix and check.status != "ok":
+            print(f"        → {clean(check.fix)}", flush=True)
     status = worst(done)
     counts = {state: sum(check.status == state for check in done) for state in ("ok", "warn", "fail")}
     if as_json:

@@ -19,14 +19,14 @@ class Check:
         name: what of it, stable from version to version.
         status: ``ok``; ``warn``, where figures or speed may suffer; ``fail``, where something does not work.
         what: what is the case, in a line. Text of others may be in it: show it inert.
-        mend: what to do about it; empty where there is nothing to do.
+        fix: what to do about it; empty where there is nothing to do.
     """
 
     subject: str
     name: str
     status: Status
     what: str
-    mend: str = ""
+    fix: str = ""
 
 
 def worst(checks: Iterable[Check]) -> Status:

@@ -90,13 +90,13 @@ def checks(answer: Answer, environ: Mapping[str, str], root: Path = Path("/")) -
     if numbers(version) < _OLDEST:
         yield Check("torch", "torch", "warn", what, "capture is meant for torch 2.4 and newer")
     elif took > 30:
-        mend = "an environment on a slow file system: put it into a container image, or on a local disk"
-        yield Check("torch", "torch", "warn", what, mend)
+        fix = "an environment on a slow file system: put it into a container image, or on a local disk"
+        yield Check("torch", "torch", "warn", what, fix)
     else:
         yield Check("torch", "torch", "ok", what)
     if answer.error is not None:
         what = f"torch did not come through {answer.stage}: {answer.error}"
-        yield Check("torch", "answer", "fail", what, _mend_of(answer.stage))
+        yield Check("torch", "answer", "fail", what, _fix_of(answer.stage))
     kinds = list(_devices(said, environ, root))
     yield from kinds
     count = {kind: fields.count(fields.mapping(said.get(kind)).get("count")) or 0 for kind in ("cuda", "xpu")}
@@ -106,16 +106,16 @@ def checks(answer: Answer, environ: Mapping[str, str], root: Path = Path("/")) -
 
 def _no_torch(answer: Answer) -> Check:
     if answer.timed_out:
-        mend = "try `python -X importtime -c 'import torch'`; a slow or hanging file system, or a device's driver"
-        return Check("torch", "torch", "fail", f"importing torch: {answer.error}", mend)
+        fix = "try `python -X importtime -c 'import torch'`; a slow or hanging file system, or a device's driver"
+        return Check("torch", "torch", "fail", f"importing torch: {answer.error}", fix)
     if answer.error and "No module named 'torch'" in answer.error:
-        mend = "pip install torch, or activate the environment that the job runs in; reading traces needs none"
-        return Check("torch", "torch", "warn", "torch is not installed: nothing can be captured here", mend)
-    mend = "does `python -c 'import torch'` work? Modules and library paths of another build are the usual cause"
-    return Check("torch", "torch", "fail", f"torch cannot be imported: {answer.error}", mend)
+        fix = "pip install torch, or activate the environment that the job runs in; reading traces needs none"
+        return Check("torch", "torch", "warn", "torch is not installed: nothing can be captured here", fix)
+    fix = "does `python -c 'import torch'` work? Modules and library paths of another build are the usual cause"
+    return Check("torch", "torch", "fail", f"torch cannot be imported: {answer.error}", fix)
 
 
-def _mend_of(stage: str) -> str:
+def _fix_of(stage: str) -> str:
     return {
         "cuda": "does nvidia-smi (rocm-smi) answer? A device that hangs wants a reset by the administrators",
         "xpu": "does xpu-smi discovery answer?",
@@ -159,8 +159,8 @@ def _of_kind(kind: str, shown: str, devices: list[dict[str, object]]) -> Iterato
     for index, device in enumerate(devices):
         free, total = fields.count(device.get("free_bytes")), fields.count(device.get("total_bytes")) or 0
         if device.get("error"):
-            mend = "another process may hold it exclusively: nvidia-smi says"
-            yield Check("devices", f"{kind}-use", "fail", f"device {index}: {device['error']}", mend)
+            fix = "another process may hold it exclusively: nvidia-smi says"
+            yield Check("devices", f"{kind}-use", "fail", f"device {index}: {device['error']}", fix)
         elif free is not None and free < total // 2:
             taken.append(f"{index} ({free / _GIB:.0f} GiB free)")
     if taken:
@@ -170,23 +170,23 @@ def _of_kind(kind: str, shown: str, devices: list[dict[str, object]]) -> Iterato
 
 def _unseen(cuda: Mapping[str, object], build: str, maker: str, files: list[Path]) -> Check:
     if build == "cpu":
-        mend = "install the build of torch for this device (PyTorch's site has the command)"
-        return Check("devices", "build", "fail", f"{maker} devices are here, but this torch is built for the CPU", mend)
+        fix = "install the build of torch for this device (PyTorch's site has the command)"
+        return Check("devices", "build", "fail", f"{maker} devices are here, but this torch is built for the CPU", fix)
     closed = [str(path) for path in files if not os.access(path, os.R_OK | os.W_OK)]
     if closed:
-        mend = "join the group that owns it (`ls -l` says which; render or video, usually), or ask within a job"
-        return Check("devices", "permission", "fail", f"{closed[0]} may not be opened by this user", mend)
+        fix = "join the group that owns it (`ls -l` says which; render or video, usually), or ask within a job"
+        return Check("devices", "permission", "fail", f"{closed[0]} may not be opened by this user", fix)
     why = fields.text(cuda.get("why")) or "it does not say why"
-    mend = "the driver must be as new as torch's build wants; in a container, --nv or --rocm brings it in"
-    return Check("devices", "unseen", "fail", f"{maker} devices are here, but torch does not see them: {why}", mend)
+    fix = "the driver must be as new as torch's build wants; in a container, --nv or --rocm brings it in"
+    return Check("devices", "unseen", "fail", f"{maker} devices are here, but torch does not see them: {why}", fix)
 
 
 def _backends(said: Mapping[str, object], count: Mapping[str, int]) -> Iterator[Check]:
     found = fields.mapping(said.get("backends"))
     if not found:
         if "backends" in said:
-            mend = "this torch was built without torch.distributed: install another build"
-            yield Check("backends", "distributed", "fail", "torch.distributed is not available", mend)
+            fix = "this torch was built without torch.distributed: install another build"
+            yield Check("backends", "distributed", "fail", "torch.distributed is not available", fix)
         return
     there = [name for name, is_there in found.items() if is_there is True]
     nccl = fields.text(found.get("nccl_version"))
@@ -197,8 +197,8 @@ def _backends(said: Mapping[str, object], count: Mapping[str, int]) -> Iterator[
         if count[kind] and found.get(name) is not True
     ]
     for kind, name in lacking:
-        mend = f"install a build of torch with {name}; oneccl_bindings_for_pytorch brings ccl to older ones on XPU"
-        yield Check("backends", name, "fail", f"{kind} devices are here, but no {name} to communicate with", mend)
+        fix = f"install a build of torch with {name}; oneccl_bindings_for_pytorch brings ccl to older ones on XPU"
+        yield Check("backends", name, "fail", f"{kind} devices are here, but no {name} to communicate with", fix)
     if not lacking:
         yield Check("backends", "backends", "ok" if there else "fail", what)
 
@@ -210,10 +210,10 @@ def _profiler(said: Mapping[str, object], count: Mapping[str, int]) -> Iterator[
     activities = fields.items(found.get("activities"), fields.text)
     lacking = [kind for kind, name in (("cuda", "CUDA"), ("xpu", "XPU")) if count[kind] and name not in activities]
     if found.get("kineto") is not True:
-        mend = "install a build of torch with Kineto (USE_KINETO=1): without it there are no traces"
-        yield Check("profiler", "kineto", "fail", "torch was built without Kineto", mend)
+        fix = "install a build of torch with Kineto (USE_KINETO=1): without it there are no traces"
+        yield Check("profiler", "kineto", "fail", "torch was built without Kineto", fix)
     elif lacking:
-        mend = "CUPTI (roctracer, PTI) is missing or is another version than torch's: see LD_LIBRARY_PATH"
-        yield Check("profiler", "activities", "fail", f"the profiler records no {lacking[0]} activity here", mend)
+        fix = "CUPTI (roctracer, PTI) is missing or is another version than torch's: see LD_LIBRARY_PATH"
+        yield Check("profiler", "activities", "fail", f"the profiler records no {lacking[0]} activity here", fix)
     else:
         yield Check("profiler", "activities", "ok", f"records {', '.join(activities)}")

@@ -51,8 +51,8 @@ def look(name: str, path: Path, option: str) -> Check:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        mend = f"choose another by {option}, or mend its permissions or quota"
-        return Check("disk", name, "fail", f"{there} cannot be written to: {error.strerror}", mend)
+        fix = f"choose another by {option}, or fix its permissions or quota"
+        return Check("disk", name, "fail", f"{there} cannot be written to: {error.strerror}", fix)
     free = shutil.disk_usage(there).free
     files = _free_files(there)
     what = f"{path} has {free / 1e9:.1f} GB free"

@@ -55,8 +55,8 @@ def _synchronised() -> Iterator[Check]:
         return
     if state == _ERROR or asked.status & _UNSYNCHRONISED:
         what = "nobody sets this host's clock (NTP, PTP): hosts' clocks drift apart"
-        mend = "traces are put on one clock by their collectives all the same; the administrators can start chronyd"
-        yield Check("clock", "synchronised", "warn", what, mend)
+        fix = "traces are put on one clock by their collectives all the same; the administrators can start chronyd"
+        yield Check("clock", "synchronised", "warn", what, fix)
     else:
         yield Check("clock", "synchronised", "ok", f"set by others, at most {asked.maxerror / 1000:.0f} ms off")
 
@@ -82,8 +82,8 @@ def _limits(root: Path) -> Iterator[Check]:
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < 1024:
-        mend = f"ulimit -n {hard if hard > 0 else 65536}" if hard < 0 or hard > soft else "ask for more open files"
-        yield Check("limits", "files", "warn", f"{soft} open files: many loaders and sockets need more", mend)
+        fix = f"ulimit -n {hard if hard > 0 else 65536}" if hard < 0 or hard > soft else "ask for more open files"
+        yield Check("limits", "files", "warn", f"{soft} open files: many loaders and sockets need more", fix)
     else:
         shown = "any number of" if soft == resource.RLIM_INFINITY else str(soft)
         yield Check("limits", "files", "ok", f"{shown} open files")
@@ -103,7 +103,7 @@ def _shared_memory(path: Path) -> Iterator[Check]:
         return
     what = f"{path} has {free / _GIB:.1f} of {total / _GIB:.1f} GiB free"
     if total < _GIB or free < _GIB // 4:
-        mend = "docker run --ipc=host or --shm-size=8g; remove what dead jobs left there"
-        yield Check("limits", "shared memory", "warn", f"{what}: loaders and NCCL put their buffers there", mend)
+        fix = "docker run --ipc=host or --shm-size=8g; remove what dead jobs left there"
+        yield Check("limits", "shared memory", "warn", f"{what}: loaders and NCCL put their buffers there", fix)
     else:
         yield Check("limits", "shared memory", "ok", what)

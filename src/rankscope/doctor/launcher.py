@@ -43,8 +43,8 @@ def _who(who: Identity) -> Check:
     local = f", local rank {who.local_rank}" if who.local_rank is not None else ""
     what = f"rank {who.rank} of {who.world_size if who.world_size is not None else '?'}{local}, by {who.launcher}{job}"
     if who.world_size is None:
-        mend = "start with mpiexec --pmi=pmix or the like, or set WORLD_SIZE beside RANK"
-        return Check("launcher", "ranks", "warn", f"{what}: nothing says how many ranks there are", mend)
+        fix = "start with mpiexec --pmi=pmix or the like, or set WORLD_SIZE beside RANK"
+        return Check("launcher", "ranks", "warn", f"{what}: nothing says how many ranks there are", fix)
     return Check("launcher", "ranks", "ok", what)
 
 
@@ -57,24 +57,24 @@ def _torch_variables(who: Identity, environ: Mapping[str, str]) -> Iterator[Chec
     several = (who.world_size or 1) > 1 and who.started_by_launcher
     lacking = [name for name in ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE") if not environ.get(name)]
     if several and lacking and who.launcher != "torchrun":
-        mend = (
+        fix = (
             "export them (rankscope job writes scripts that do), or give init_process_group an init_method, rank and "
             "world_size"
         )
         what = f"init_process_group() will not find {', '.join(lacking)}, which {who.launcher} does not set"
-        yield Check("launcher", "torch", "warn", what, mend)
+        yield Check("launcher", "torch", "warn", what, fix)
 
 
 def _cores(who: Identity, environ: Mapping[str, str], cores: int, allowed: int) -> Iterator[Check]:
     here = who.local_world_size or 1
     threads = environ.get("OMP_NUM_THREADS", "")
     if allowed == 1 and cores > 1:
-        mend = (
+        fix = (
             "give ranks more: srun --cpus-per-task=N --cpu-bind=cores, mpiexec --cpu-bind=depth -d N, "
             "mpirun --bind-to none"
         )
         what = f"this process may use one of {cores} cores: loaders, communication and capture share it with training"
-        yield Check("launcher", "cores", "warn", what, mend)
+        yield Check("launcher", "cores", "warn", what, fix)
     else:
         yield Check("launcher", "cores", "ok", f"this process may use {allowed} of {cores} cores")
     if threads.isdigit() and allowed == cores and int(threads) * here > cores:
@@ -91,8 +91,8 @@ def _settings(environ: Mapping[str, str]) -> Iterator[Check]:
     for name in given:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
-            mend = f"{near[0]} is meant?" if near else "unset it; docs/capture.md has those that are"
-            yield Check("launcher", "settings", "warn", f"{name} is no variable of rankscope", mend)
+            fix = f"{near[0]} is meant?" if near else "unset it; docs/capture.md has those that are"
+            yield Check("launcher", "settings", "warn", f"{name} is no variable of rankscope", fix)
     try:
         CaptureConfig.resolve({}, environ)
     except ConfigError as error:

@@ -23,11 +23,11 @@ class Sign:
     pattern: re.Pattern[str]
     status: Status
     what: str
-    mend: str
+    fix: str
 
 
-def _sign(name: str, pattern: str, status: Status, what: str, mend: str) -> Sign:
-    return Sign(name, re.compile(pattern), status, what, mend)
+def _sign(name: str, pattern: str, status: Status, what: str, fix: str) -> Sign:
+    return Sign(name, re.compile(pattern), status, what, fix)
 
 
 # The first that fits a line counts.
@@ -156,7 +156,7 @@ def checks(folder: Path | None, more: Sequence[Path] = ()) -> Iterator[Check]:
             path, line = found[0]
             many = f"{counted(len(found), 'line')} in {counted(where, 'file')}"
             what = f"{sign.what} ({many}): {path.name}: {line[:160]}"
-            yield Check("logs", sign.name, sign.status, what, sign.mend)
+            yield Check("logs", sign.name, sign.status, what, sign.fix)
     for text in unread[:1]:
         yield Check(
             "logs",

@@ -38,15 +38,13 @@ def _interfaces() -> list[str]:
 def _own_name(environ: Mapping[str, str]) -> Check:
     name = socket.gethostname()
     addresses = _addresses(name)
-    mend = "name the interface: GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME; or mend /etc/hosts"
+    fix = "name the interface: GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME; or fix /etc/hosts"
     if not addresses:
-        return Check(
-            "network", "host", "warn", f"{name}, this host's name, has no address: gloo will not find it", mend
-        )
+        return Check("network", "host", "warn", f"{name}, this host's name, has no address: gloo will not find it", fix)
     if all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in addresses):
         what = f"{name} is {', '.join(addresses)}: ranks of other hosts cannot come here (on one host this is well)"
         several = _several_hosts(environ)
-        return Check("network", "host", "warn" if several else "ok", what, mend if several else "")
+        return Check("network", "host", "warn" if several else "ok", what, fix if several else "")
     return Check("network", "host", "ok", f"{name} is {', '.join(addresses)}")
 
 
@@ -92,8 +90,8 @@ def _rendezvous(environ: Mapping[str, str]) -> Iterator[Check]:
         return
     found = _addresses(address)
     if not found:
-        mend = "the first host's name as the others know it; a site's fast network has names of its own"
-        yield Check("network", "MASTER_ADDR", "fail", f"MASTER_ADDR={address} has no address", mend)
+        fix = "the first host's name as the others know it; a site's fast network has names of its own"
+        yield Check("network", "MASTER_ADDR", "fail", f"MASTER_ADDR={address} has no address", fix)
         return
     yield Check("network", "MASTER_ADDR", "ok", f"MASTER_ADDR={address} is {', '.join(found)}")
     # Only before ranks are started: within a job, rank 0 itself listens there.

@@ -43,8 +43,8 @@ def checks(folder: Path) -> Iterator[Check]:
         (file, wrong), *others = found.broken
         many = f" and {len(others)} more" if others else ""
         what = f"{file} is not whole{many}: {wrong}"
-        mend = "copy it again; if it was cut where it was written, the disk was full or the job was killed meanwhile"
-        yield Check("run", "broken", "fail", what, mend)
+        fix = "copy it again; if it was cut where it was written, the disk was full or the job was killed meanwhile"
+        yield Check("run", "broken", "fail", what, fix)
     manifests = rank_manifests(folder)
     yield from _lost(manifests)
     yield from _warned(manifests)
@@ -58,7 +58,7 @@ def checks(folder: Path) -> Iterator[Check]:
 
 
 def _lost(manifests: Sequence[RankManifest]) -> Iterator[Check]:
-    for status, name, mend in (
+    for status, name, fix in (
         ("fail", "failed", "make room where traces are written, or record fewer steps; what was recorded is gone"),
         ("warn", "skipped", "let more steps pass between windows, or record fewer"),
     ):
@@ -71,7 +71,7 @@ def _lost(manifests: Sequence[RankManifest]) -> Iterator[Check]:
             what = (
                 f"{len(ranks)} window{'s' * (len(ranks) != 1)} {name} on {ranges(tuple(sorted(set(ranks))))}: {reason}"
             )
-            yield Check("run", name, "fail" if status == "fail" else "warn", what, mend)
+            yield Check("run", name, "fail" if status == "fail" else "warn", what, fix)
 
 
 def _warned(manifests: Sequence[RankManifest]) -> Iterator[Check]:

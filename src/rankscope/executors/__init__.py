@@ -85,7 +85,7 @@ def run_tasks(
     workers: int | None,
     task: Callable[..., T],
     arguments: Sequence[tuple[Any, ...]],
-    told: Callable[[T | BaseException], None] = lambda outcome: None,
+    on_progress: Callable[[T | BaseException], None] = lambda outcome: None,
     pool: Pool | None = None,
 ) -> list[T | BaseException]:
     """Run a task for each tuple of arguments; outcomes in their order, errors among them.
@@ -96,23 +96,25 @@ def run_tasks(
 
     Args:
         kind: which executor, as for `make_executor`.
-        told: is told each outcome as it comes.
+        on_progress: called with each outcome as it comes.
         pool: workers of this kind that may be there already, and stay for others.
     """
     outcomes: Outcomes[T] = {}
     waiting = list(range(len(arguments)))
     while waiting:
-        at_once = _run(pool or Pool(kind, workers), task, arguments, waiting, outcomes, told, keep=pool is not None)
+        at_once = _run(
+            pool or Pool(kind, workers), task, arguments, waiting, outcomes, on_progress, keep=pool is not None
+        )
         left = [index for index in waiting if index not in outcomes]
         # Tasks start in the order in which they were handed over: what ran is among the first that are left.
         for index in left[:at_once]:
-            _run(Pool(kind, 1), task, arguments, [index], outcomes, told)
+            _run(Pool(kind, 1), task, arguments, [index], outcomes, on_progress)
             if index not in outcomes:
                 outcomes[index] = WorkerDiedError(
                     "the process that worked on it died",
                     hint="it may have been killed for its memory: use fewer --workers, or a machine with more",
                 )
-                told(outcomes[index])
+                on_progress(outcomes[index])
         waiting = left[at_once:]
     return [outcomes[index] for index in range(len(arguments))]
 
@@ -123,7 +125,7 @@ def _run(
     arguments: Sequence[tuple[Any, ...]],
     chosen: Sequence[int],
     outcomes: Outcomes[T],
-    told: Callable[[T | BaseException], None],
+    on_progress: Callable[[T | BaseException], None],
     *,
     keep: bool = False,
 ) -> int:
@@ -134,16 +136,16 @@ def _run(
         for index in chosen:
             future = executor.submit(task, *arguments[index])
             if future.done():  # it ran here and now
-                _keep(future, index, outcomes, told)
+                _keep(future, index, outcomes, on_progress)
             else:
                 futures[future] = index
         for future in as_completed(futures):
-            _keep(future, futures[future], outcomes, told)
+            _keep(future, futures[future], outcomes, on_progress)
     except BrokenExecutor:
         # Those that were done before are good; the pool has marked all others as broken.
         for future, index in futures.items():
             if future.done() and index not in outcomes:
-                _keep(future, index, outcomes, told)
+                _keep(future, index, outcomes, on_progress)
     except BaseException:
         # Ctrl-C: what waits is dropped, and what runs is ended where that can be done.
         getattr(executor, "stop", lambda: executor.shutdown(wait=False, cancel_futures=True))()
@@ -157,9 +159,11 @@ def _run(
     return int(getattr(executor, "_max_workers", 1))
 
 
-def _keep(future: Future[T], index: int, outcomes: Outcomes[T], told: Callable[[T | BaseException], None]) -> None:
+def _keep(
+    future: Future[T], index: int, outcomes: Outcomes[T], on_progress: Callable[[T | BaseException], None]
+) -> None:
     error = future.exception()
     if isinstance(error, BrokenExecutor):
         return
     outcomes[index] = future.result() if error is None else error
-    told(outcomes[index])
+    on_progress(outcomes[index])

@@ -24,7 +24,7 @@ from rankscope.ingest.times import NO_TIME, event_times
 from rankscope.ingest.typed import category_of, is_range
 from rankscope.primitives.intervals import Int64
 from rankscope.store.schema import TABLES
-from rankscope.store.spool import Pile
+from rankscope.store.spool import Spool
 
 S = TypeVar("S", bound=Struct)
 T = TypeVar("T")
@@ -42,7 +42,7 @@ class ColumnBuilder:
         odd: counts of oddities that were read all the same (events without a duration, unfinished ranges, …).
     """
 
-    def __init__(self, losses: Losses, pile: Pile) -> None:
+    def __init__(self, losses: Losses, pile: Spool) -> None:
         self.counts: Counter[tuple[str | None, str | None]] = Counter()
         self.odd: Counter[str] = Counter()
         self._losses = losses

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rankscope.errors import RankscopeError
+from rankscope.errors import RankscopeError, describe_error
 from rankscope.results import Evidence, Finding
 from rankscope.rundir.plurals import counted, plural
 from rankscope.store.trace_info import TraceInfo
@@ -20,7 +20,7 @@ def unreadable(path: str, error: BaseException, *, beside: bool = False) -> Find
     return Finding(
         id="not-a-trace" if beside else "trace-unreadable",
         severity="info" if beside else "error",
-        title=f"{path} {'is no trace and was left out' if beside else 'could not be read'}: {said(error)}",
+        title=f"{path} {'is no trace and was left out' if beside else 'could not be read'}: {describe_error(error)}",
         evidence=(Evidence("file", path),),
         advice=hint,
     )
@@ -60,19 +60,14 @@ def doubled(path: str) -> Finding:
     )
 
 
-def said(error: BaseException) -> str:
-    """What went wrong, without the file's name."""
-    return error.what if isinstance(error, RankscopeError) else f"{type(error).__name__}: {error}"
-
-
 def not_analyzed(rank: int, path: str, names: Sequence[str], error: BaseException) -> Finding:
     """A rank that was read, and that no number below counts."""
     return Finding(
         id="rank-not-analyzed",
         severity="error",
-        title=f"Rank {rank} is missing from {', '.join(names)}: {said(error)}",
+        title=f"Rank {rank} is missing from {', '.join(names)}: {describe_error(error)}",
         ranks=(rank,),
-        evidence=(Evidence("file", path), Evidence("reason", said(error))),
+        evidence=(Evidence("file", path), Evidence("reason", describe_error(error))),
         advice=(error.hint if isinstance(error, RankscopeError) else None) or "Please report this.",
     )
 

@@ -17,7 +17,7 @@ from rankscope.ingest.links import linked_columns
 from rankscope.ingest.salvage import Losses
 from rankscope.ingest.source import Archived, open_trace
 from rankscope.store.schema import TABLES
-from rankscope.store.spool import Pile
+from rankscope.store.spool import Spool
 
 
 @dataclass
@@ -111,7 +111,7 @@ def read_kineto(
     """
     with open_trace(path) as reader:
         stream = EventStream(reader.read, path, chunk_bytes)
-        pile = Pile(aside)
+        pile = Spool(aside)
         builder = ColumnBuilder(stream.losses, pile)
         for chunk in stream:
             builder.add(chunk)
@@ -154,7 +154,7 @@ def read_kineto(
     )
 
 
-def _deliver(pile: Pile, sink: Sink) -> Extent:
+def _deliver(pile: Spool, sink: Sink) -> Extent:
     """Hand over every table, its links made."""
     extent = Extent()
     links = {name: linked_columns(pile, name) for name in ("device_events", "collectives")}

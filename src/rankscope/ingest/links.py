@@ -7,7 +7,7 @@ import polars as pl
 
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.nesting import Int32, nest
-from rankscope.store.spool import Pile
+from rankscope.store.spool import Spool
 
 # The tables whose ranges nest, and what tells their threads apart.
 _NESTED = {
@@ -17,7 +17,7 @@ _NESTED = {
 }
 
 
-def linked_columns(pile: Pile, name: str) -> pl.DataFrame | None:
+def linked_columns(pile: Spool, name: str) -> pl.DataFrame | None:
     """The columns of a table that links make, in its final order; None where it has none or no rows."""
     if not pile.rows(name):
         return None
@@ -30,7 +30,7 @@ def linked_columns(pile: Pile, name: str) -> pl.DataFrame | None:
     return _nested(pile, name) if name in _NESTED else None
 
 
-def _nested(pile: Pile, name: str) -> pl.DataFrame:
+def _nested(pile: Spool, name: str) -> pl.DataFrame:
     # Column after column, each let go before the next: of millions of rows, every one of these is tens of megabytes.
     thread = np.zeros(pile.rows(name), dtype=np.int32)
     for column in _NESTED[name]:
@@ -65,7 +65,7 @@ def _numbered(values: pl.Series) -> Int32:
     return numbers
 
 
-def _pointed(collectives: pl.DataFrame, pile: Pile) -> pl.DataFrame:
+def _pointed(collectives: pl.DataFrame, pile: Spool) -> pl.DataFrame:
     """Point collectives at where their events' rows went."""
     rows = collectives["row"].to_numpy().copy()
     for source in ("device_events", "host_ops"):

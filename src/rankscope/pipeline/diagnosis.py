@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from rankscope.errors import RankscopeError
-from rankscope.ingest.findings import said
+from rankscope.errors import RankscopeError, describe_error
 from rankscope.results import Evidence, Finding, Inputs, Options, Result, Rule, by_weight
 from rankscope.rundir.manifest import RankManifest
 from rankscope.store.trace_info import TraceInfo
@@ -68,7 +67,7 @@ def attempt(names: Sequence[str], analyze: Analyze) -> tuple[dict[str, Result], 
 
 
 def _silent(name: str, error: Exception) -> Finding:
-    reason = error.what if isinstance(error, RankscopeError) else said(error)
+    reason = error.what if isinstance(error, RankscopeError) else describe_error(error)
     return Finding(
         "not-diagnosed",
         "info",

@@ -8,8 +8,8 @@ from dataclasses import replace
 import polars as pl
 
 from rankscope.analyses import get_analysis
-from rankscope.errors import AnalysisError
-from rankscope.ingest.findings import not_analyzed, said
+from rankscope.errors import AnalysisError, describe_error
+from rankscope.ingest.findings import not_analyzed
 from rankscope.pipeline.load import Loaded
 from rankscope.pipeline.tasks import Asked, Tasks, analyze_rank, asked, by_rank
 from rankscope.results import Finding, Inputs, Options, Result
@@ -103,14 +103,14 @@ def _map(
     if nowhere:
         rank, error = next(iter(failures[nowhere[0]].items()))
         names = ", ".join(name for name, _ in nowhere)
-        raise AnalysisError(f"rank {rank}: {names}: {said(error)}", path=ranks[rank][0].info.path) from error
+        raise AnalysisError(f"rank {rank}: {names}: {describe_error(error)}", path=ranks[rank][0].info.path) from error
     # A rank that is lost to several for one reason is one finding.
     lost: dict[Asked, list[Finding]] = {each: [] for each in wanted}
     for rank in ranks:
         reasons: dict[str, list[Asked]] = {}
         for each in wanted:
             if rank in failures[each]:
-                reasons.setdefault(said(failures[each][rank]), []).append(each)
+                reasons.setdefault(describe_error(failures[each][rank]), []).append(each)
         for affected in reasons.values():
             names_lost = [name for name, _ in affected]
             finding = not_analyzed(rank, ranks[rank][0].info.path, names_lost, failures[affected[0]][rank])

@@ -88,7 +88,7 @@ def open_run(
         communication: a regular expression of further kernel names that are communication.
         executor: where tasks run: ``processes`` or ``serial``.
         workers: how many at once; None for as many as there are cores.
-        progress: is told how far the work is.
+        progress: called with how far the work is.
 
     Raises:
         NoTracesError: there is no such path, or no trace in it.
@@ -317,7 +317,7 @@ class Run:
 
         Args:
             found: the files.
-            progress: is told how far the work is.
+            progress: called with how far the work is.
         """
         tasks = self._tasks
         wanted = self.run_id or self._wanted_run
@@ -335,7 +335,7 @@ class Run:
         what: str,
         task: Callable[..., T],
         arguments: Mapping[int, tuple[Any, ...]],
-        told: Callable[[int, T | BaseException], None] = lambda rank, outcome: None,
+        on_progress: Callable[[int, T | BaseException], None] = lambda rank, outcome: None,
     ) -> dict[int, T | BaseException]:
         """Run a task for each rank where tasks run; outcomes by rank, errors among them.
 
@@ -343,7 +343,7 @@ class Run:
             what: what is being done, for the progress.
             task: a function of a module, called on any worker.
             arguments: of each rank, what the task is called with.
-            told: is told each outcome as it comes; of what fails when all have come.
+            on_progress: called with each outcome as it comes, and with failures once all have come.
         """
         ranks = list(arguments)
         outcomes = self._tasks.run(
@@ -351,13 +351,13 @@ class Run:
             sum(info.json_bytes for info in self.loaded.infos if info.rank in arguments) // 8,
             of_rank,
             [(task, rank, arguments[rank]) for rank in ranks],
-            lambda outcome: None if isinstance(outcome, BaseException) else told(*outcome),
+            lambda outcome: None if isinstance(outcome, BaseException) else on_progress(*outcome),
         )
         found: dict[int, T | BaseException] = {}
         for rank, outcome in zip(ranks, outcomes, strict=True):
             if isinstance(outcome, BaseException):
                 found[rank] = outcome
-                told(rank, outcome)
+                on_progress(rank, outcome)
             else:
                 found[rank] = outcome[1]
         return found

@@ -10,9 +10,8 @@ from typing import Any, TypeVar
 import polars as pl
 
 from rankscope.analyses import get_analysis
-from rankscope.errors import AnalysisError, RankscopeError
+from rankscope.errors import AnalysisError, RankscopeError, describe_error
 from rankscope.executors import Pool, run_tasks
-from rankscope.ingest.findings import said
 from rankscope.ingest.task import ingest_trace
 from rankscope.results import Inputs, Options, Parameters, Value
 from rankscope.store.cache import CachedTrace, DamagedTablesError
@@ -48,7 +47,7 @@ class Tasks:
     Attributes:
         executor: the kind: ``processes``, ``serial``, …
         workers: how many at once; None for as many as there are cores, and none at all for a little work.
-        progress: is told after each task.
+        progress: called after each task.
         columns: what tasks in this process read, kept for those that come.
     """
 
@@ -84,13 +83,13 @@ class Tasks:
         Args:
             what: what is being done, in a word.
             size: about how many bytes there are to read.
-            each: is told each outcome as it comes.
+            each: called with each outcome as it comes.
         """
         total = len(arguments)
         small = self.executor == "processes" and self.workers is None and (total < 2 or size < SMALL_BYTES)
         done, read = 0, 0
 
-        def told(outcome: T | BaseException) -> None:
+        def on_progress(outcome: T | BaseException) -> None:
             nonlocal done, read
             done += 1
             read += outcome.info.json_bytes if isinstance(outcome, CachedTrace) else 0
@@ -99,8 +98,8 @@ class Tasks:
 
         self._tell(what, 0, total, 0)
         if small:
-            return run_tasks("serial", None, task, arguments, told)
-        return run_tasks(self.executor, self.workers, task, arguments, told, self._pool)
+            return run_tasks("serial", None, task, arguments, on_progress)
+        return run_tasks(self.executor, self.workers, task, arguments, on_progress, self._pool)
 
     def _tell(self, what: str, done: int, total: int, read: int) -> None:
         if self.progress is not None:
@@ -162,7 +161,7 @@ def analyze_rank(
             made[each] = error
         except Exception as error:
             # Not every error can be sent from one process to another.
-            made[each] = AnalysisError(said(error))
+            made[each] = AnalysisError(describe_error(error))
     return made
 
 

@@ -1,17 +1,18 @@
 """How much of a rank's own time recurs: what it spends again, piece by piece, in another step.
 
 A host stumbles: now this operator takes ten times as long as usual, now that one. In a step of a few milliseconds one
-such hiccup is a tenth of it, and as much as a fault that deserves a word. But a hiccup does not come at the same place
-of the program twice, and a fault does. So two steps of a rank are laid beside each other, the own time of each is cut
-at the ends of the pieces of work (kernels and copies of the busiest stream; without a device top-level operators), and
+such hiccup is a tenth of it, and as much as a fault that deserves a word. But a hiccup does not come at the same
+place of the program twice, and a fault does. So two steps of a rank are laid beside each other, the own time of each
+is cut at the ends of the pieces of work (kernels and copies of the busiest stream; without a device top-level
+operators), and
 
     recurring own time of two steps = Σ over pieces min(own time up to the piece in one step, in the other)
 
-where what lies before a piece counts as its own: the gap in which the device waited for its launch, and the piece. The
-minimum is lower than either, on every rank alike; ranks with the same program are compared in the same two steps. This
-is the idea of a repeated measurement's minimum, taken place by place. Beside it stands how fast a step usually goes: of
-each place the median over the steps, and of these the geometric mean; and how fast each step went: the geometric mean
-of what its places took. Whoever is slow is so at many places. Of a sum one place could be most.
+where what lies before a piece counts as its own: the gap in which the device waited for its launch, and the piece.
+The minimum is lower than either, on every rank alike; ranks with the same program are compared in the same two steps.
+This is the idea of a repeated measurement's minimum, taken place by place. Beside it is how fast a step usually goes:
+of each place the median over the steps, and of these the geometric mean; and how fast each step went: the geometric
+mean of what its places took. Whoever is slow is so at many places. Of a sum one place could be most.
 """
 
 from __future__ import annotations

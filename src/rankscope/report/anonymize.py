@@ -57,7 +57,7 @@ _ARGUMENTS = re.compile(
 )
 
 
-class Anonymous:
+class Anonymizer:
     """Names of a run, and what takes their place.
 
     Args:

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from rankscope.ingest.findings import said
+from rankscope.errors import describe_error
 from rankscope.pipeline import Run
 from rankscope.primitives.intervals import Int64
-from rankscope.report.anonymize import Anonymous
+from rankscope.report.anonymize import Anonymizer
 from rankscope.report.encoding import block, fold, json_block, steps_of
 from rankscope.report.formatting import numbered
 from rankscope.report.longest_events import LONGEST, longest_events
@@ -59,7 +59,7 @@ def grid_of(run: Run) -> dict[str, Any] | None:
     return heat_of(run, clock_of(run))
 
 
-def embed_run(run: Run, grid: Mapping[str, Any] | None, room: int, names: Anonymous | None = None) -> Embedded:
+def embed_run(run: Run, grid: Mapping[str, Any] | None, room: int, names: Anonymizer | None = None) -> Embedded:
     """The timeline of a run as blocks.
 
     Args:
@@ -70,13 +70,13 @@ def embed_run(run: Run, grid: Mapping[str, Any] | None, room: int, names: Anonym
     """
     lost: list[str] = []
 
-    def told(timeline: Timeline, rank: int, error: BaseException | None) -> None:
+    def on_progress(timeline: Timeline, rank: int, error: BaseException | None) -> None:
         if error is not None:
-            lost.append(f"Rank {rank}, which could not be drawn: {said(error)}.")
+            lost.append(f"Rank {rank}, which could not be drawn: {describe_error(error)}.")
 
     with run.kept():
         clock = clock_of(run)
-        timeline = draw_run(run, clock, told)
+        timeline = draw_run(run, clock, on_progress)
         collectives = run.attempt("collectives").get("collectives")
         frame = None if collectives is None else collectives.frame
         return embed(timeline, frame, grid, run.diagnose(), room, lost, names)
@@ -94,7 +94,7 @@ def embed(
     findings: Iterable[Finding],
     room: int,
     lost: Sequence[str] = (),
-    names: Anonymous | None = None,
+    names: Anonymizer | None = None,
 ) -> Embedded:
     """The timeline as blocks.
 
@@ -171,7 +171,7 @@ def _told_in(
     order: Sequence[int],
     bound: Callable[[int], int],
     fits: Callable[[str, bytes], bool],
-    names: Anonymous | None,
+    names: Anonymizer | None,
 ) -> int:
     """Puts arguments and stacks of each rank's longest events in: of how many a rank; 0 where there is no room."""
     each = max(1, min(LONGEST, 4 * LONGEST // max(len(ranks), 1)))

@@ -9,7 +9,7 @@ from rankscope.errors import RankscopeError
 from rankscope.report.formatting import plain
 
 
-def say_error(error: RankscopeError) -> None:
+def print_error(error: RankscopeError) -> None:
     """What is wrong, with which file, and what to do, on standard error."""
     errors = Console(stderr=True, soft_wrap=True)
     said = Text("error: ", style="bold red")

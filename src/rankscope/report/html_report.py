@@ -15,7 +15,7 @@ import polars as pl
 import rankscope
 from rankscope.errors import RankscopeError
 from rankscope.pipeline import Run
-from rankscope.report.anonymize import Anonymous
+from rankscope.report.anonymize import Anonymizer
 from rankscope.report.embedded import embed_run, grid_of, size_of
 from rankscope.report.encoding import inflated, json_block
 from rankscope.report.measured import measured
@@ -95,7 +95,7 @@ def write_report(
     """
     grid = grid_of(run)
     value = payload(run, analyses, grid)
-    names = Anonymous(run) if anonymize else None
+    names = Anonymizer(run) if anonymize else None
     if names is not None:
         value = names.payload(value)
     head, found, tail = _template().partition(MARKER)

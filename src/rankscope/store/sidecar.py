@@ -26,7 +26,7 @@ _KINDS = "iufb"
 
 
 @dataclass(frozen=True)
-class Beside:
+class Sidecar:
     """Arrays read in place, and what the header says.
 
     Attributes:
@@ -40,7 +40,7 @@ class Beside:
     arrays: Mapping[str, Array]
 
 
-def write_beside(folder: Path, name: str, key: str, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> bool:
+def write_sidecar(folder: Path, name: str, key: str, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> bool:
     """Put arrays beside the tables of a trace; whether there was room for them.
 
     Args:
@@ -76,7 +76,7 @@ def write_beside(folder: Path, name: str, key: str, facts: Mapping[str, Any], ar
     return True
 
 
-def read_beside(folder: Path, name: str, key: str) -> Beside | None:
+def read_sidecar(folder: Path, name: str, key: str) -> Sidecar | None:
     """The arrays that were put there under a key; None where there are none, or they are others, or not whole."""
     path = folder / name
     try:
@@ -95,7 +95,7 @@ def read_beside(folder: Path, name: str, key: str) -> Beside | None:
             return None
         mapped = np.memmap(path, dtype=np.uint8, mode="r", offset=0) if head["bytes"] else np.empty(0, dtype=np.uint8)
         arrays = {each: _view(mapped, 8 + size, *place) for each, place in head["arrays"].items()}
-        return Beside(key, head["facts"], arrays)
+        return Sidecar(key, head["facts"], arrays)
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 

@@ -26,7 +26,7 @@ _ROW_GROUP = 1 << 15
 FRAGMENT_SUFFIX = ".fragment"
 
 
-class Pile:
+class Spool:
     """The rows of every table of one trace.
 
     Args:

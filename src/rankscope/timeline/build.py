@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import polars as pl
 
-from rankscope.ingest.findings import said
+from rankscope.errors import describe_error
 from rankscope.pipeline import Run
-from rankscope.store.sidecar import Beside
+from rankscope.store.sidecar import Sidecar
 from rankscope.timeline.clock import RunClock, run_clock
 from rankscope.timeline.clock_cache import recall_clock, remember_clock
 from rankscope.timeline.pyramid import levels_for
@@ -32,19 +32,19 @@ def clock_of(run: Run) -> RunClock:
         clock = run_clock(ranks, run.analyze("clock")["clock"].frame)
     except Exception as error:
         # Said where the analyses are shown, and not kept. What can be seen is still to be seen.
-        logger.warning("the ranks' clocks could not be compared: %s", said(error))
+        logger.warning("the ranks' clocks could not be compared: %s", describe_error(error))
         return run_clock(ranks, pl.DataFrame())
     remember_clock(run, clock)
     return clock
 
 
-def draw_run(run: Run, clock: RunClock, told: Told = lambda timeline, rank, error: None) -> Timeline:
+def draw_run(run: Run, clock: RunClock, on_progress: Told = lambda timeline, rank, error: None) -> Timeline:
     """The timeline of a run. Ranks that cannot be drawn are not in it.
 
     Args:
         run: the run.
         clock: as `clock_of` gives it.
-        told: is told of each rank that was not found as it was made before.
+        on_progress: called for each rank that was drawn anew.
     """
     timeline = Timeline(clock, run.loaded.ranks)
     levels, communication = levels_for(clock.span_ns), run.options.communication
@@ -57,15 +57,15 @@ def draw_run(run: Run, clock: RunClock, told: Told = lambda timeline, rank, erro
         else:
             waiting[rank] = asked
 
-    def came(rank: int, outcome: Beside | BaseException | None) -> None:
+    def came(rank: int, outcome: Sidecar | BaseException | None) -> None:
         error = outcome if isinstance(outcome, BaseException) else None
         if error is None:
-            lanes = RankLanes(rank, outcome) if isinstance(outcome, Beside) else find_rank(*waiting[rank])
+            lanes = RankLanes(rank, outcome) if isinstance(outcome, Sidecar) else find_rank(*waiting[rank])
             if lanes is not None:
                 timeline.add(lanes)
             else:
                 error = OSError("its lanes are not in the cache where they were put")
-        told(timeline, rank, error)
+        on_progress(timeline, rank, error)
 
     if waiting:
         run.map_ranks("drawing", draw_rank, waiting, came)

@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import rankscope
 from rankscope.pipeline import Run
-from rankscope.store.sidecar import read_beside, write_beside
+from rankscope.store.sidecar import read_sidecar, write_sidecar
 from rankscope.timeline.clock import RankClock, RunClock
 
 VERSION = 1
@@ -24,12 +24,12 @@ def remember_clock(run: Run, clock: RunClock) -> None:
     """Keep the clock of a run."""
     folder = next(iter(run.loaded.ranks.values()))[0].folder
     ranks = {str(rank): asdict(one) for rank, one in clock.ranks.items()}
-    write_beside(folder, FILE, _key(run), {**asdict(clock), "ranks": ranks}, {})
+    write_sidecar(folder, FILE, _key(run), {**asdict(clock), "ranks": ranks}, {})
 
 
 def recall_clock(run: Run) -> RunClock | None:
     """The clock that was found for these very files; None where there is none."""
-    found = read_beside(next(iter(run.loaded.ranks.values()))[0].folder, FILE, _key(run))
+    found = read_sidecar(next(iter(run.loaded.ranks.values()))[0].folder, FILE, _key(run))
     if found is None:
         return None
     try:

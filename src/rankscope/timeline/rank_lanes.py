@@ -22,7 +22,7 @@ from rankscope.ingest.task import ingest_trace
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.steps import step_windows
 from rankscope.store.cache import CachedTrace, DamagedTablesError
-from rankscope.store.sidecar import Beside, read_beside, write_beside
+from rankscope.store.sidecar import Sidecar, read_sidecar, write_sidecar
 from rankscope.timeline.clock import RankClock
 from rankscope.timeline.lanes import lay_out
 from rankscope.timeline.pyramid import LaneEvents, build, merge_lane
@@ -54,7 +54,7 @@ class RankLanes:
         beside: the arrays, and the tracks and steps as facts.
     """
 
-    def __init__(self, rank: int, beside: Beside) -> None:
+    def __init__(self, rank: int, beside: Sidecar) -> None:
         self.rank = rank
         self._facts = beside.facts
         self.arrays = beside.arrays
@@ -108,20 +108,20 @@ def find_rank(
     rank: int, traces: Sequence[CachedTrace], clock: RankClock, levels: int, communication: str | None
 ) -> RankLanes | None:  # fmt: skip
     """A rank's lanes, if they were made before."""
-    found = read_beside(traces[0].folder, FILE, key_of(traces, clock, levels, communication))
+    found = read_sidecar(traces[0].folder, FILE, key_of(traces, clock, levels, communication))
     return None if found is None else RankLanes(rank, found)
 
 
 def draw_rank(
     rank: int, traces: Sequence[CachedTrace], clock: RankClock, levels: int, communication: str | None
-) -> Beside | None:
+) -> Sidecar | None:
     """Make a rank's lanes and put them beside its tables; they come back only where there is no room for them.
 
     Raises:
         TraceError: its tables cannot be read, nor the trace again.
     """
     key = key_of(traces, clock, levels, communication)
-    if read_beside(traces[0].folder, FILE, key) is not None:
+    if read_sidecar(traces[0].folder, FILE, key) is not None:
         return None
     try:
         tables = [_load(trace) for trace in traces]
@@ -129,9 +129,9 @@ def draw_rank(
         traces = [ingest_trace(trace.info.path, anew=True) for trace in traces]
         tables = [_load(trace) for trace in traces]
     facts, arrays = draw(tables, clock, levels, communication)
-    if write_beside(traces[0].folder, FILE, key, facts, arrays):
+    if write_sidecar(traces[0].folder, FILE, key, facts, arrays):
         return None
-    return Beside(key, facts, arrays)
+    return Sidecar(key, facts, arrays)
 
 
 def _load(trace: CachedTrace) -> dict[str, pl.DataFrame]:

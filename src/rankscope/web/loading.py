@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rankscope.analyses import all_analyses
-from rankscope.errors import NoTracesError, RankscopeError, RunSelectionError
+from rankscope.errors import NoTracesError, RankscopeError, RunSelectionError, describe_error
 from rankscope.ingest.discover import Found
-from rankscope.ingest.findings import said
 from rankscope.ingest.runs import KnownRun
 from rankscope.ingest.watch import Watch
 from rankscope.pipeline import Run
@@ -263,7 +262,7 @@ class LoadedRun:
         self._tell(phase="drawing", what="drawing")
         came = 0
 
-        def told(timeline: Timeline, rank: int, error: BaseException | None) -> None:
+        def on_progress(timeline: Timeline, rank: int, error: BaseException | None) -> None:
             nonlocal came
             if error is not None:
                 self._not_drawn(rank, error)
@@ -273,7 +272,7 @@ class LoadedRun:
             if came < NEWS_EVERY or came % NEWS_EVERY == 0:
                 self._tell(new=True)
 
-        self._show(draw_run(run, clock, told))
+        self._show(draw_run(run, clock, on_progress))
         self._tell(new=True)
 
     def _show(self, timeline: Timeline) -> None:
@@ -285,7 +284,7 @@ class LoadedRun:
         finding = Finding(
             id="rank-not-drawn",
             severity="error",
-            title=f"Rank {rank} could not be drawn: {said(error)}",
+            title=f"Rank {rank} could not be drawn: {describe_error(error)}",
             ranks=(rank,),
             advice="rankscope cache --clear makes its tables anew.",
         )

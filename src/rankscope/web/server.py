@@ -58,7 +58,7 @@ WAY_IN = "open the last address that its terminal shows: it ends in /?token=… 
 Answer = Callable[[Request, ServedRun], Response]
 
 
-class Door:
+class AuthMiddleware:
     """Nothing gets past without the right address and the cookie; but for `/?token=…`, which gives it, once."""
 
     def __init__(self, app: ASGIApp, gate: Gate) -> None:
@@ -182,7 +182,7 @@ def make_app(runs: Runs, gate: Gate) -> ASGIApp:
         ],
         exception_handlers={404: _nowhere, 405: _nowhere},
     )
-    return Door(app, gate)
+    return AuthMiddleware(app, gate)
 
 
 async def _nowhere(request: Request, error: Exception) -> Response:
