@@ -12,10 +12,11 @@ that called it. `--match 'fsdp|all_?gather'` keeps the names that a regular expr
     MFU           = Σ FLOPs / peak of the device for the numbers' type / device total
 
 A device event belongs to the operator of its External id; where the file has none, to the innermost operator that was
-open on the thread that launched it. FLOPs follow torch.utils.flop_counter: matrix products, convolutions and attention,
-from the recorded shapes (`record_shapes=True`), and for an operator around those their sum; null where none is known. A
-causal mask is not seen. Peaks are vendors' dense figures (`primitives/device_peaks.json`), TF32's where 32-bit numbers went to
-tensor cores. Tensor cores are told by the kernels' names, as the TensorBoard plugin did: Triton's do not say.
+open on the thread that launched it. FLOPs follow torch.utils.flop_counter: matrix products, convolutions and
+attention, from the recorded shapes (`record_shapes=True`), and for an operator around those their sum; null where
+none is known. A causal mask is not seen. Peaks are vendors' dense figures (`primitives/device_peaks.json`), TF32's
+where 32-bit numbers went to tensor cores. Tensor cores are told by the kernels' names, as the TensorBoard plugin did:
+Triton's do not say.
 
 How to read it: a high device self names the kernel to look at; a host self far above the device's says that the host
 launches many small kernels; tensor cores near 0 on an eligible operator say that its numbers' type or shape keeps it

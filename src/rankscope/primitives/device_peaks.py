@@ -1,8 +1,8 @@
 """What a device can do at most: dense peaks by its name and the type of the numbers, from vendors' datasheets.
 
-The figures, where each is from and where it was read are in `device_peaks.json`. A wrong peak is worse than none: what could
-not be read is not in it, nor devices of which PyTorch sees now a whole card and now a part, as the environment has it
-(Intel's Max series), and a part of a card that its name tells of (MIG) has none.
+The figures, where each is from and where it was read are in `device_peaks.json`. A wrong peak is worse than none:
+what could not be read is not in it, nor devices of which PyTorch sees now a whole card and now a part, as the
+environment has it (Intel's Max series), and a part of a card that its name tells of (MIG) has none.
 """
 
 from __future__ import annotations
