@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.activity import Activity, gloo_ranges, with_category
-from rankscope.primitives.ancestry import enclosing
+from rankscope.primitives.call_stack import enclosing
 from rankscope.primitives.collectives import collective_kind, element_bytes
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.kernels import COMMUNICATION

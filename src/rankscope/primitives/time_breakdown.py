@@ -18,9 +18,9 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.activity import computing_operators, data_loading, gloo_ranges, time_of, with_category
+from rankscope.primitives.columns import values_and_validity
 from rankscope.primitives.intervals import EMPTY, Int64, IntervalSet
 from rankscope.primitives.kernels import COMMUNICATION, COMPUTE
-from rankscope.primitives.nulls import values_and_known
 from rankscope.primitives.steps import Bool, host_steps, owners
 
 # Exclusive, in this precedence on a device; on a host without one, loading and operators come before communication.
@@ -152,7 +152,7 @@ def step_work(tables: Mapping[str, pl.DataFrame], extra: str | None) -> pl.DataF
         done = computing_operators(tables["host_ops"], gloo_ranges(tables["host_ops"], annotations))
         done = with_shapes(done, tables["host_ops"])
         at, text = done["start_ns"], done["input_dims"]
-    launched = values_and_known(at)
+    launched = values_and_validity(at)
     owner = owners(steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), *launched)
     number, owned = _numbers(steps, owner, *launched)
     pieces = pl.DataFrame(
