@@ -29,8 +29,9 @@ import polars as pl
 
 from rankscope.primitives.activity import with_category
 from rankscope.primitives.call_stack import is_outermost, launching_operators
-from rankscope.primitives.device_peaks import number_type, peak_flops
+from rankscope.primitives.device_peaks import peak_flops
 from rankscope.primitives.kernels import COMPUTE
+from rankscope.primitives.shapes import floating_point_type
 from rankscope.primitives.tensor_cores import eligible_operators, tensor_core_kernels
 from rankscope.results import (
     Analysis,
@@ -103,7 +104,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
         around = np.unique(parent[around])
         around = around[around >= 0]
     kept = chosen_starts(operators, window["annotations"], inputs).to_numpy()
-    types = {text: number_type(text) for text in operators["input_types"].unique()}
+    types = {text: floating_point_type(text) for text in operators["input_types"].unique()}
     named = operators.with_columns(
         pl.col("input_types")
         .replace_strict(list(types), list(types.values()), return_dtype=pl.String, default=None)

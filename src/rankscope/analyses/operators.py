@@ -38,9 +38,10 @@ from rankscope.primitives.call_stack import (
     launching_operators,
     with_ancestors,
 )
-from rankscope.primitives.device_peaks import number_type, peak_flops
+from rankscope.primitives.device_peaks import peak_flops
 from rankscope.primitives.flops import operator_flops
 from rankscope.primitives.intervals import union_length_by
+from rankscope.primitives.shapes import floating_point_type
 from rankscope.primitives.tensor_cores import eligible_operators, tensor_core_kernels
 from rankscope.results import (
     Analysis,
@@ -199,7 +200,7 @@ def _flops(operators: pl.DataFrame, parent: np.ndarray, tensor: np.ndarray, devi
     # A formula inside another's operator is the same work once more.
     alone = counted & is_outermost(parent, np.where(counted, -1, np.arange(counted.size)))
     flops = own.fill_null(0.0).to_numpy().copy()
-    types = {text: number_type(text) for text in operators["input_types"].unique()}
+    types = {text: floating_point_type(text) for text in operators["input_types"].unique()}
     peaks = {
         (text, used): peak_flops(device, number, tensor_cores=used) or 0.0
         for text, number in types.items()
