@@ -31,9 +31,8 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.activity import data_loading, time_of
-from rankscope.primitives.constant import constant
+from rankscope.primitives.columns import constant, values_and_validity
 from rankscope.primitives.intervals import Int64, IntervalSet
-from rankscope.primitives.nulls import values_and_known
 from rankscope.primitives.steps import step_windows
 from rankscope.primitives.streams import Streams, stream_numbers
 from rankscope.primitives.synchronization import waits
@@ -163,7 +162,7 @@ def _of_streams(device: pl.DataFrame, chosen: IntervalSet | None) -> pl.DataFram
     behind = np.flatnonzero(late)
     begins, ends = streams.reached[behind - 1], start[behind]
     rows = streams.order[behind]
-    launch, known = values_and_known(device["launch_ns"])
+    launch, known = values_and_validity(device["launch_ns"])
     at = launch[rows]
     in_time = np.where(ends - begins < KERNEL_WAIT_NS, _CAUSES.index("kernel_wait"), _CAUSES.index("other"))
     cause = np.where(at > begins, _CAUSES.index("host_wait"), in_time)

@@ -26,10 +26,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from rankscope.primitives.constant import constant
+from rankscope.primitives.columns import constant, values_and_validity
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.launch_queue import Queue
-from rankscope.primitives.nulls import values_and_known
 from rankscope.primitives.streams import Streams
 from rankscope.results import (
     Analysis,
@@ -193,8 +192,8 @@ def _launched(window: Tables, number: int, by: str, inputs: Inputs) -> _Launched
     calls = window["runtime_calls"]
     device = chosen_launches(window["device_events"], window["annotations"], inputs)
     streams = Streams.of(device)
-    row, _ = values_and_known(device["launch_row"], -1)
-    launch, launched = values_and_known(device["launch_ns"])
+    row, _ = values_and_validity(device["launch_row"], -1)
+    launch, launched = values_and_validity(device["launch_ns"])
     # Without a launch, the last of these: 0.
     lasted = np.append(calls["end_ns"].to_numpy() - calls["start_ns"].to_numpy(), 0)
     # The first event of each call: of those written to one place the last stays.

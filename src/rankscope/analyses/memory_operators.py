@@ -24,8 +24,7 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.allocations import MEMORY_COLUMNS, blocks, samples
-from rankscope.primitives.ancestry import parents
-from rankscope.primitives.owning import with_ancestors
+from rankscope.primitives.call_stack import parent_rows, with_ancestors
 from rankscope.results import (
     Analysis,
     Column,
@@ -91,7 +90,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
         pl.col("bytes").sum().alias("self_increase"),
         pl.when(pl.col("live").is_not_null().any()).then(pl.col("live").sum()).alias("peak_bytes"),
     )
-    event, rows = with_ancestors(parents(operators), row)
+    event, rows = with_ancestors(parent_rows(operators), row)
     nobody = np.flatnonzero(row < 0)
     everyone = pl.DataFrame(
         {

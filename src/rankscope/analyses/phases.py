@@ -35,9 +35,9 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.activity import activity, time_of, with_category
+from rankscope.primitives.columns import values_and_validity
 from rankscope.primitives.intervals import EMPTY, Int64, IntervalSet
 from rankscope.primitives.kernels import COMMUNICATION
-from rankscope.primitives.nulls import values_and_known
 from rankscope.primitives.phases import (
     PHASES,
     phase_at,
@@ -134,7 +134,7 @@ def _device(
         nothing = pl.Series([None] * start.size, dtype=pl.Int64)
         return {f"{name}_ns": nothing for name in names}
     events = with_category(window["device_events"], inputs.options.communication)
-    at, launched = values_and_known(events["launch_ns"])
+    at, launched = values_and_validity(events["launch_ns"])
     owned = events.with_columns(
         pl.when(pl.col("category") == COMMUNICATION)
         .then(pl.lit("communication"))

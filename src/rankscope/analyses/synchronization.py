@@ -25,7 +25,7 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.activity import time_of
-from rankscope.primitives.enclosing import innermost
+from rankscope.primitives.call_stack import innermost
 from rankscope.primitives.intervals import Int64, IntervalSet
 from rankscope.primitives.steps import host_steps, owners
 from rankscope.primitives.synchronization import waiting_calls

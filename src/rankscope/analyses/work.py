@@ -20,7 +20,7 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.activity import with_category
-from rankscope.primitives.nulls import values_and_known
+from rankscope.primitives.columns import values_and_validity
 from rankscope.primitives.steps import host_steps, owners
 from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
 
@@ -90,7 +90,7 @@ def _step_of(instants: pl.Series, steps: pl.DataFrame) -> pl.Series:
     index = owners(
         steps["start_ns"].to_numpy(),
         steps["end_ns"].to_numpy(),
-        *values_and_known(instants),
+        *values_and_validity(instants),
     )
     if not steps.height:
         return pl.Series("step", [None] * instants.len(), dtype=pl.Int64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from rankscope.primitives.ancestry import enclosing, inside
+from rankscope.primitives.call_stack import enclosing, range_at
 from rankscope.primitives.steps import host_steps
 
 # c10's DeviceType, as far as torch.profiler writes it.
@@ -41,7 +41,7 @@ def samples(events: pl.DataFrame, operators: pl.DataFrame, annotations: pl.DataF
     """
     ordered = events.sort("time_ns", maintain_order=True)
     steps = host_steps(annotations)
-    step = inside(steps, ordered["time_ns"].to_numpy())
+    step = range_at(steps, ordered["time_ns"].to_numpy())
     number = steps["step"].gather(pl.Series(step).set(pl.Series(step < 0), None)) if steps.height else None
     return ordered.with_columns(
         device_name().alias("memory"),

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping
 
 import numpy as np
 import polars as pl
 
 from rankscope.primitives.activity import Activity, gloo_ranges, with_category
-from rankscope.primitives.ancestry import enclosing
-from rankscope.primitives.collectives import collective_kind, element_bytes
+from rankscope.primitives.call_stack import enclosing
+from rankscope.primitives.collectives import collective_kind
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.kernels import COMMUNICATION
+from rankscope.primitives.shapes import element_bytes, first_argument_type, tensor_elements
 
 ISSUING = "c10d::"
 # What `issued` wants of each table.
@@ -53,14 +52,14 @@ def issued(window: Mapping[str, pl.DataFrame], extra: str | None = None) -> pl.D
         pl.col("end_ns").alias("issue_end_ns"),
     ).filter(pl.col("kind").is_not_null())
     found = _kernels(window, calls, extra) if window["device_events"].height else _gloo(window, calls)
+    inputs = calls.select("input_dims", "kind", "input_types")
+    # Of an operator's arguments the outputs come first: the total array is the input of a reduce_scatter.
     shapes = {
-        key: (_elements(*key), _dtype(key[2]))
-        for key in calls.select("input_dims", "kind", "input_types").unique().rows()
+        (dims, kind, types): (tensor_elements(dims, int(kind == "reduce_scatter")), first_argument_type(types))
+        for dims, kind, types in inputs.unique().rows()
     }
-    told = [shapes[key] for key in calls.select("input_dims", "kind", "input_types").rows()]
     own = pl.DataFrame(
-        {"dims": [count for count, _ in told], "types": [name for _, name in told]},
-        schema={"dims": pl.Int64, "types": pl.String},
+        [shapes[key] for key in inputs.rows()], schema={"dims": pl.Int64, "types": pl.String}, orient="row"
     )
     dtypes = pl.coalesce("dtype", "types")
     return (
@@ -138,7 +137,7 @@ def _gloo(window: Mapping[str, pl.DataFrame], calls: pl.DataFrame) -> pl.DataFra
             "start_ns": ranges["start_ns"].gather(rows),
             "end_ns": ranges["end_ns"].gather(rows),
             "counted": pl.Series([None] * calls.height, dtype=pl.Int64),
-            "dtype": pl.Series([_dtype(each) for each in types], dtype=pl.String),
+            "dtype": pl.Series([first_argument_type(each) for each in types], dtype=pl.String),
         }
     )
 
@@ -149,33 +148,6 @@ def _in_turn(issued_at: Int64, starts: Int64) -> Int64:
     turn = np.arange(issued_at.size)
     taken = np.maximum.accumulate(first - turn) + turn if issued_at.size else first
     return np.where(taken < starts.size, taken, -1).astype(np.int64)
-
-
-def _elements(dims: str | None, kind: str, _types: str | None) -> int | None:
-    """Elements of the total array, of the shapes that an operator's inputs have."""
-    try:
-        shapes = json.loads(dims or "[]")
-    except ValueError:
-        return None
-    place = 1 if kind == "reduce_scatter" else 0
-    shape = shapes[place] if isinstance(shapes, list) and len(shapes) > place else None
-    if not isinstance(shape, list) or not shape:
-        return None
-    parts = shape if all(isinstance(part, list) for part in shape) else [shape]
-    whole = [part for part in parts if all(isinstance(n, int) and 0 <= n < 1 << 40 for n in part)]
-    # A list of outputs that was not written out says nothing of their size.
-    total = sum(math.prod(part) for part in whole)
-    return total if len(whole) == len(parts) and 0 < total < 1 << 60 else None
-
-
-def _dtype(types: str | None) -> str | None:
-    """The first input's type, where it is one tensor's."""
-    try:
-        listed = json.loads(types or "[]")
-    except ValueError:
-        return None
-    name = listed[0] if isinstance(listed, list) and listed else None
-    return name if isinstance(name, str) and element_bytes(name) is not None else None
 
 
 def _width(dtype: pl.Expr, own: pl.DataFrame, found: pl.DataFrame) -> pl.Expr:

@@ -10,13 +10,12 @@ A kernel of a device graph belongs to no call: what the host calls then, it capt
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.collectives import collective_kind, first_type, total_elements
+from rankscope.primitives.collectives import collective_kind
 from rankscope.primitives.intervals import Int64
+from rankscope.primitives.shapes import first_type, parsed_list, total_elements
 
 RECORD = "record_param_comms"
 RANGE = r"^(nccl|rccl|xccl|oneccl|hccl|ucc|mpi|msccl|torch_ucc):"
@@ -128,8 +127,8 @@ def _shown(rows: pl.DataFrame) -> pl.DataFrame:
     types = {text: first_type(text) for text in rows["input_types"].unique().drop_nulls()}
     operators = rows.filter(pl.col("level") == "operator").unique("call", keep="first", maintain_order=True)
     # An operator's arguments are lists of shapes: of the output and the input, or of what it changes in place.
-    outputs = {text: _argument(text, 0) for text in operators["input_dims"].unique().drop_nulls()}
-    inputs = {text: _argument(text, 1) for text in operators["input_dims"].unique().drop_nulls()}
+    outputs = {text: total_elements(text, argument=0) for text in operators["input_dims"].unique().drop_nulls()}
+    inputs = {text: total_elements(text, argument=1) for text in operators["input_dims"].unique().drop_nulls()}
     peers = {text: _peer(text) for text in operators["concrete_inputs"].unique().drop_nulls()}
     dims, types_of = pl.col("input_dims"), pl.col("input_types")
     type_name = types_of.replace_strict(types, default=None, return_dtype=pl.String)
@@ -168,20 +167,11 @@ def _shown(rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _argument(dims: str, index: int) -> int | None:
-    """The elements of one of an operator's arguments."""
-    try:
-        shapes = json.loads(dims)
-    except ValueError:
-        return None
-    return total_elements(json.dumps([shapes[index]])) if isinstance(shapes, list) and len(shapes) > index else None
-
-
 def _peer(concrete: str) -> int | None:
     """The other rank that `c10d::send(tensors, group, rank, tag)` names, as the group counts."""
+    values = parsed_list(concrete)
     try:
-        found = json.loads(concrete)
-        return int(found[2]) if isinstance(found, list) and len(found) == 4 else None
+        return int(values[2]) if values is not None and len(values) == 4 else None
     except (ValueError, TypeError):
         return None
 

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.ancestry import enclosing
+from rankscope.primitives.call_stack import enclosing, with_ancestors
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.nesting import nest
-from rankscope.primitives.owning import with_ancestors
 from rankscope.primitives.phases import MODULE_FRAME
 
 TOP = "/"

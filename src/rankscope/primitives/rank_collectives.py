@@ -17,9 +17,10 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.activity import gloo_ranges, with_category
-from rankscope.primitives.collectives import collective_kind, element_bytes, first_type, total_elements
+from rankscope.primitives.collectives import collective_kind
 from rankscope.primitives.host_collectives import GROUP, TOLD, collective_calls, combined, last_calls, open_calls
 from rankscope.primitives.kernels import COMMUNICATION
+from rankscope.primitives.shapes import element_bytes, first_type, total_elements
 from rankscope.primitives.steps import host_steps
 
 # vLLM's, SGLang's and AITER's own all_reduce: type and number of ranks are the template's first two arguments.

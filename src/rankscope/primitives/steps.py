@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from rankscope.primitives.intervals import Int64, holding
-from rankscope.primitives.nulls import values_and_known
+from rankscope.primitives.columns import values_and_validity
+from rankscope.primitives.intervals import Int64, interval_at
 from rankscope.primitives.streams import stream_numbers
 
 Bool = npt.NDArray[np.bool_]
@@ -48,7 +48,7 @@ def launched_in(device: pl.DataFrame, steps: pl.DataFrame, keep: pl.Expr) -> pl.
         steps: as `host_steps` gives them.
         keep: of a step's row, whether it is chosen.
     """
-    launch = values_and_known(device["launch_ns"])
+    launch = values_and_validity(device["launch_ns"])
     owner = owners(steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), *launch)
     chosen = np.flatnonzero(steps.select(keep).to_series().to_numpy())
     return device.filter(pl.Series(np.isin(owner, chosen)))
@@ -63,7 +63,7 @@ def owners(step_start: Int64, step_end: Int64, launch: Int64, launched: Bool) ->
         launch: when each event's launch starts, ns; any number where there is none.
         launched: whether there is one.
     """
-    return np.where(launched, holding(step_start, step_end, launch), -1).astype(np.int64)
+    return np.where(launched, interval_at(step_start, step_end, launch), -1).astype(np.int64)
 
 
 def windows(
@@ -152,6 +152,6 @@ def step_windows(annotations: pl.DataFrame, device: pl.DataFrame) -> tuple[pl.Da
         steps["end_ns"].to_numpy(),
         device["end_ns"].to_numpy(),
         device["start_ns"].to_numpy(),
-        *values_and_known(device["launch_ns"]),
+        *values_and_validity(device["launch_ns"]),
         stream_numbers(device),
     )

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 
@@ -18,9 +16,10 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.activity import computing_operators, data_loading, gloo_ranges, time_of, with_category
+from rankscope.primitives.columns import values_and_validity
 from rankscope.primitives.intervals import EMPTY, Int64, IntervalSet
 from rankscope.primitives.kernels import COMMUNICATION, COMPUTE
-from rankscope.primitives.nulls import values_and_known
+from rankscope.primitives.shapes import total_elements
 from rankscope.primitives.steps import Bool, host_steps, owners
 
 # Exclusive, in this precedence on a device; on a host without one, loading and operators come before communication.
@@ -152,7 +151,7 @@ def step_work(tables: Mapping[str, pl.DataFrame], extra: str | None) -> pl.DataF
         done = computing_operators(tables["host_ops"], gloo_ranges(tables["host_ops"], annotations))
         done = with_shapes(done, tables["host_ops"])
         at, text = done["start_ns"], done["input_dims"]
-    launched = values_and_known(at)
+    launched = values_and_validity(at)
     owner = owners(steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), *launched)
     number, owned = _numbers(steps, owner, *launched)
     pieces = pl.DataFrame(
@@ -169,7 +168,7 @@ def step_work(tables: Mapping[str, pl.DataFrame], extra: str | None) -> pl.DataF
     )
     # Numbers of their own, as hashes differ from process to process.
     labels = [_code(name, text) for name, text in sums.select("name", "text").iter_rows()]
-    size = [_size(text, product=bool(device.height)) if text else 0 for text in sums["text"]]
+    size = [_size(text) for text in sums["text"]]
     return sums.select(
         pl.col("step").cast(pl.Int64),
         "ranged",
@@ -226,19 +225,7 @@ def _code(name: str | None, text: str | None) -> int:
 
 
 @functools.lru_cache(maxsize=4096)
-def _size(text: str, *, product: bool) -> int:
-    """Blocks of a grid, or elements of all shapes in a list."""
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return 0
-
-    def count(each: object) -> int:
-        if not isinstance(each, list) or not each:
-            return 0
-        if all(isinstance(size, int) for size in each):
-            return math.prod(each)
-        return sum(count(one) for one in each)
-
-    total = count(found)
-    return total if 0 < total < 1 << 40 else 0
+def _size(text: str | None) -> int:
+    """Blocks of a grid, or elements of all shapes in a list; 0 where not recorded or not credible."""
+    total = total_elements(text) or 0
+    return total if total < 1 << 40 else 0

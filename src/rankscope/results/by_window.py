@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import polars as pl
 
-from rankscope.primitives.constant import constant
+from rankscope.primitives.columns import constant
 from rankscope.primitives.steps import host_steps, launched_in, started_in
 from rankscope.results.analysis import Column, Inputs, Tables
 
