@@ -1,4 +1,4 @@
-"""The files of capture that launch and doctor use by path; nothing else reaches into another package.
+"""The files of capture that launch and doctor use by path; nothing else reaches into another package."""
 
 from __future__ import annotations
 
