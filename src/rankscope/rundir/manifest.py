@@ -1,4 +1,4 @@
-"""The two manifests of a run directory, and how a file is written whole or not at all.
+"""The two manifests of a run directory: their fields, and how they are read and written as JSON.
 
 ``run.json`` is written once, by rank 0. ``ranks/rank3.json`` is written by its rank alone, again after each
 trace. Where the name is taken by another process (a second job in the same directory, a restart), ``.2``,
@@ -8,7 +8,6 @@ trace. Where the name is taken by another process (a second job in the same dire
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -17,7 +16,6 @@ from pathlib import Path
 
 from rankscope.rundir import fields
 from rankscope.rundir.metadata import ClockAnchor, Device, Mesh, StepSpan
-from rankscope.rundir.names import TEMPORARY_PREFIX, TEMPORARY_SUFFIX, unique_name
 
 SCHEMA_VERSION = 1
 _MAX_BYTES = 64 << 20
@@ -248,60 +246,6 @@ def to_json(manifest: RunManifest | RankManifest) -> bytes:
     return (json.dumps(asdict(manifest), indent=1) + "\n").encode("utf-8", "backslashreplace")
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Replace ``path`` by ``content`` so that a reader sees the old file or the new one and nothing between.
-
-    Raises:
-        OSError: the directory cannot be written.
-    """
-    temporary = _aside(path, content)
-    try:
-        # On Windows this may be refused while a reader has the file open; the caller tells it as any write
-        # error.
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
-
-
-def write_new(path: Path, content: bytes) -> Path:
-    """Write ``content`` to ``path``, or, where that exists, to the next free ``.2``, ``.3`` …; return which
-    it was.
-
-    Raises:
-        OSError: the directory cannot be written.
-    """
-    return claim(_aside(path, content), path)
-
-
-def claim(temporary: Path, wanted: Path) -> Path:
-    """Move a finished file to ``wanted``, or to the next free name beside it; never over another file.
-
-    Raises:
-        OSError: the directory cannot be written.
-    """
-    for attempt in range(10_000):
-        target = wanted.with_name(unique_name(wanted.name, attempt))
-        try:
-            os.link(temporary, target)
-        except FileExistsError:
-            continue
-        except OSError:
-            # No hard links here (exFAT, many FUSE and network mounts): claim the name first, then move onto
-            # it.
-            try:
-                os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-            except FileExistsError:
-                continue
-            temporary.replace(target)
-        else:
-            temporary.unlink(missing_ok=True)
-        _sync_folder(target.parent)
-        return target
-    raise FileExistsError(f"{wanted}: ten thousand files have this name already")
-
-
 def redact(argv: Sequence[str]) -> list[str]:
     """A command line with everything cut that looks like a key, token, password or secret.
 
@@ -329,33 +273,6 @@ def redact(argv: Sequence[str]) -> list[str]:
 def _words(name: str) -> str:
     # apiKey and hfToken are names as well as api_key and HF_TOKEN.
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name)
-
-
-def _aside(path: Path, content: bytes) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{TEMPORARY_PREFIX}{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-    return temporary
-
-
-def _sync_folder(folder: Path) -> None:
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return  # Windows cannot open a folder; the rename is still atomic, only later on disk.
-    try:
-        os.fsync(descriptor)
-    except OSError:
-        pass
-    finally:
-        os.close(descriptor)
 
 
 def _read(path: Path) -> dict[str, object] | None:
