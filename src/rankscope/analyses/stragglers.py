@@ -372,7 +372,7 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     if frame.height < 2:
         return None  # a single rank delays nobody
     if not frame["waited_ns"].drop_nulls().len():
-        return Headline.of("No collective was matched across ranks, so ranks cannot be compared.")
+        return Headline.of("No collective was matched across ranks, so the ranks cannot be compared.")
     if frame["step"].null_count() < frame.height:
         return None  # one result per step
     late = frame.filter(pl.col("cause").is_not_null()).sort(
