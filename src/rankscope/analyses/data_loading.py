@@ -21,7 +21,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.activity import loading_ranges, time_of
+from rankscope.primitives.activity import covered_time, data_loading_ranges
 from rankscope.results import (
     Analysis,
     Column,
@@ -59,8 +59,8 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 
 
 def _loading_of(window: Tables, steps: pl.DataFrame) -> pl.DataFrame:
-    ranges = loading_ranges(window["annotations"])
-    times = time_of(ranges)
+    ranges = data_loading_ranges(window["annotations"])
+    times = covered_time(ranges)
     start = steps["start_ns"].to_numpy()
     end = start + steps["window_ns"].to_numpy()
     lasted = (ranges["end_ns"] - ranges["start_ns"]).to_numpy()

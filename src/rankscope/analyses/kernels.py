@@ -20,7 +20,7 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.primitives.activity import with_category
-from rankscope.primitives.owning import launching_operators
+from rankscope.primitives.call_stack import launching_operators
 from rankscope.results import (
     Analysis,
     Column,

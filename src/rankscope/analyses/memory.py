@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from rankscope.primitives.allocations import HOST, MEMORY_COLUMNS, end_of_steps, samples
+from rankscope.primitives.allocations import HOST, MEMORY_COLUMNS, memory_by_step, memory_samples
 from rankscope.results import (
     Analysis,
     Column,
@@ -86,7 +86,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 
 
 def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
-    found = samples(window["memory_events"], window["host_ops"], window["annotations"])
+    found = memory_samples(window["memory_events"], window["host_ops"], window["annotations"])
     if inputs.options.steps is not None:
         found = found.filter(inputs.options.keeps(pl.col("step")))
     names = window["host_ops"]["name"]
@@ -115,7 +115,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     )
     operator = rows["operator"].set(rows["operator"] < 0, None)
     growth = (
-        end_of_steps(found)
+        memory_by_step(found)
         .group_by("memory")
         .agg(
             pl.col("growth").median().round().cast(pl.Int64),

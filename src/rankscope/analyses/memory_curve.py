@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from rankscope.primitives.allocations import MEMORY_COLUMNS, samples
+from rankscope.primitives.allocations import MEMORY_COLUMNS, memory_samples
 from rankscope.results import Analysis, Column, Inputs, Tables, steps_by_window
 
 COLUMNS = (
@@ -40,7 +40,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 
 
 def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
-    found = samples(window["memory_events"], window["host_ops"], window["annotations"])
+    found = memory_samples(window["memory_events"], window["host_ops"], window["annotations"])
     row = found["operator_row"]
     return found.with_columns(
         window["host_ops"]["name"].gather(row.set(row < 0, None)).alias("operator"), pl.col("memory").alias("device")
