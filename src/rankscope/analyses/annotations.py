@@ -25,10 +25,10 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.annotation_origin import TORCH, USER, compiled_ranges, origins
+from rankscope.primitives.annotation_origin import TORCH, USER, annotation_origins, compiled_ranges
 from rankscope.primitives.call_stack import innermost, is_outermost, with_ancestors
 from rankscope.primitives.intervals import union_length_by
-from rankscope.primitives.steps import host_steps, owners
+from rankscope.primitives.steps import host_steps, owning_steps
 from rankscope.results import (
     Analysis,
     Column,
@@ -70,7 +70,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
         .group_by(_KEYS, maintain_order=True)
         .agg(pl.col("max_ns").max(), pl.exclude("max_ns", *_KEYS).sum())
     )
-    known = origins(added["name"].unique().drop_nulls())
+    known = annotation_origins(added["name"].unique().drop_nulls())
     has_device = tables["device_events"].height > 0
     frame = added.with_columns(
         pl.lit(inputs.rank, pl.Int64).alias("rank"),
@@ -171,7 +171,9 @@ def _ranges_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
 def _step_of(host: pl.DataFrame, steps: pl.DataFrame) -> pl.Series:
     """The number of the step that each range starts in; null outside steps."""
     start = host["start_ns"].to_numpy()
-    owner = owners(steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), start, np.ones(start.size, dtype=np.bool_))
+    owner = owning_steps(
+        steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), start, np.ones(start.size, dtype=np.bool_)
+    )
     index = pl.Series(owner)
     return steps["step"].gather(index.set(index < 0, None))
 

@@ -25,7 +25,7 @@ import polars as pl
 
 from rankscope.primitives.activity import activity, with_category
 from rankscope.primitives.call_stack import enclosing, parent_rows, range_at, with_ancestors
-from rankscope.primitives.collective_launches import READS, exposed, issued
+from rankscope.primitives.collective_launches import READS, collective_launches, exposed_times
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.kernels import COMMUNICATION
 from rankscope.primitives.phases import BACKWARD, phase_sets
@@ -78,7 +78,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
 
 def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     operators, annotations = window["host_ops"], window["annotations"]
-    calls = issued(window, inputs.options.communication)
+    calls = collective_launches(window, inputs.options.communication)
     position, rows = with_ancestors(parent_rows(operators), calls["operator_row"].to_numpy())
     accumulates = operators["name"].str.contains(_ACCUMULATES).fill_null(False).to_numpy()
     # FSDP reduces in hooks of the same operators, but scatters.
@@ -96,7 +96,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
             (steps["step"].gather(number) if steps.height else pl.Series([None] * calls.height, dtype=pl.Int64)).alias(
                 "step"
             ),
-            exposed(calls, sets).alias("exposed_ns"),
+            exposed_times(calls, sets).alias("exposed_ns"),
             start.alias("first"),
             end.alias("last"),
         )

@@ -28,9 +28,9 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.activity import activity, computing_operators, gloo_ranges, time_of, with_category
+from rankscope.primitives.activity import activity, computing_operators, covered_time, gloo_ranges, with_category
 from rankscope.primitives.call_stack import enclosing, parent_rows, range_at, with_ancestors
-from rankscope.primitives.collective_launches import READS, exposed, issued
+from rankscope.primitives.collective_launches import READS, collective_launches, exposed_times
 from rankscope.primitives.columns import values_and_validity
 from rankscope.primitives.intervals import Int64, IntervalSet
 from rankscope.primitives.kernels import COMPUTE
@@ -85,7 +85,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
 
 
 def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
-    calls = issued(window, inputs.options.communication)
+    calls = collective_launches(window, inputs.options.communication)
     annotations = window["annotations"]
     ranges = annotations.with_columns(
         (pl.col("name").str.contains(_RANGE) & ~pl.col("on_device")).fill_null(False).alias("fsdp"),
@@ -106,7 +106,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
         pl.when("backward").then(pl.lit("backward")).otherwise(pl.lit("forward")).alias("phase"),
         pl.col("kind").alias("collective"),
         (pl.col("end_ns") - pl.col("start_ns")).alias("duration_ns"),
-        exposed(calls, sets).alias("exposed_ns"),
+        exposed_times(calls, sets).alias("exposed_ns"),
         used.alias("used_ns"),
     )
     own = _own_compute(window, ranges, inputs)
@@ -204,13 +204,13 @@ def _own_compute(window: Tables, ranges: pl.DataFrame, inputs: Inputs) -> Interv
             {"time_ns": launched["launch_ns"], "pid": runtime["pid"].gather(row), "tid": runtime["tid"].gather(row)}
         )
         # A launchless kernel was launched before recording began: not by a range that is in the file.
-        return time_of(kernels.filter(pl.col("launch_row").is_null())) | time_of(
+        return covered_time(kernels.filter(pl.col("launch_row").is_null())) | covered_time(
             launched.filter(_outside(moving, threads))
         )
     compute = computing_operators(operators, gloo_ranges(operators, window["annotations"]))
     at = compute.select(pl.col("start_ns").alias("time_ns"), "pid", "tid")
-    moved = time_of(moving)
-    return time_of(compute.filter(_outside(moving, at))) - moved
+    moved = covered_time(moving)
+    return covered_time(compute.filter(_outside(moving, at))) - moved
 
 
 def _outside(ranges: pl.DataFrame, threads: pl.DataFrame) -> pl.Series:
