@@ -40,50 +40,62 @@ from rankscope.primitives.communicators import COLUMNS as MATCHED_BY
 from rankscope.primitives.host_collectives import RECORDED
 from rankscope.primitives.matching import METHODS, Matching, match_collectives
 from rankscope.primitives.rank_collectives import rank_collectives
-from rankscope.results import Analysis, Column, Evidence, Finding, Inputs, Tables, by_window, concat_ranks
+from rankscope.results import Analysis, Column, Evidence, Finding, Inputs, Tables, by_window, concat_ranks, schema_of
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("window", "", "index of the rank's trace file, from 0"),
-    Column("step", "", "the step whose range its launch starts in; null between steps and without a launch"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    Column("step", pl.Int64, "", "the step whose range its launch starts in; null between steps and without a launch"),
     Column(
-        "group", "", "the process group: name and description; `stream N` if not known but on a stream, else `unknown`"
+        "group",
+        pl.String,
+        "",
+        "the process group: name and description; `stream N` if not known but on a stream, else `unknown`",
     ),
-    Column("group_size", "ranks", "ranks in the group"),
-    Column("group_ranks", "", "global ranks of the group, as recorded"),
+    Column("group_size", pl.Int64, "ranks", "ranks in the group"),
+    Column("group_ranks", pl.Categorical(), "", "global ranks of the group, as recorded"),
     Column(
-        "sequence", "", "sequence number within group and stream, in device order; a recorded `Seq` takes precedence"
+        "sequence",
+        pl.Int64,
+        "",
+        "sequence number within group and stream, in device order; a recorded `Seq` takes precedence",
     ),
-    Column("collective", "", "the kind of collective"),
-    Column("dtype", "", "element type, as recorded"),
-    Column("in_elements", "elements", "number of input elements"),
-    Column("out_elements", "elements", "number of output elements"),
-    Column("bytes", "bytes", "full size of the operation"),
-    Column("stream", "", "device stream; for Gloo the thread"),
-    Column("launch_ns", "ns", "start of its launch; null if the launch is not in the trace"),
-    Column("start_ns", "ns", "arrival: start on this rank, on its trace's clock"),
-    Column("end_ns", "ns", "end on this rank, on its trace's clock"),
-    Column("duration_ns", "ns", "from start to end on this rank: wait and transfer"),
-    Column("match", "", "number shared by the same collective on all ranks; null if not found on another rank"),
-    Column("matched_ranks", "count", "ranks on which it was found, including this one"),
+    Column("collective", pl.String, "", "the kind of collective"),
+    Column("dtype", pl.String, "", "element type, as recorded"),
+    Column("in_elements", pl.Int64, "elements", "number of input elements"),
+    Column("out_elements", pl.Int64, "elements", "number of output elements"),
+    Column("bytes", pl.Int64, "bytes", "full size of the operation"),
+    Column("stream", pl.Int64, "", "device stream; for Gloo the thread"),
+    Column("launch_ns", pl.Int64, "ns", "start of its launch; null if the launch is not in the trace", instant=True),
+    Column("start_ns", pl.Int64, "ns", "arrival: start on this rank, on its trace's clock", instant=True),
+    Column("end_ns", pl.Int64, "ns", "end on this rank, on its trace's clock", instant=True),
+    Column("duration_ns", pl.Int64, "ns", "from start to end on this rank: wait and transfer"),
     Column(
-        "match_method", "", "`sequence`, `step`, `clock` (aligned by another group's collectives), `votes`, or `none`"
+        "match", pl.Int64, "", "number shared by the same collective on all ranks; null if not found on another rank"
     ),
-    Column("transfer_ns", "ns", "shortest duration over the group's ranks; null if one is missing"),
-    Column("wait_ns", "ns", "duration less transfer: waiting for later ranks"),
-    Column("algorithm_bandwidth", "GB/s", "bytes divided by transfer"),
-    Column("bus_bandwidth", "GB/s", "bandwidth of the busiest link, as nccl-tests define it"),
-    Column("peers", "", "sender and receiver of a point-to-point operation, `0 → 1`"),
-    Column("estimate", "", "whether transfer and wait are only estimates"),
+    Column("matched_ranks", pl.Int64, "count", "ranks on which it was found, including this one"),
+    Column(
+        "match_method",
+        pl.String,
+        "",
+        "`sequence`, `step`, `clock` (aligned by another group's collectives), `votes`, or `none`",
+    ),
+    Column("transfer_ns", pl.Int64, "ns", "shortest duration over the group's ranks; null if one is missing"),
+    Column("wait_ns", pl.Int64, "ns", "duration less transfer: waiting for later ranks"),
+    Column("algorithm_bandwidth", pl.Float64, "GB/s", "bytes divided by transfer"),
+    Column("bus_bandwidth", pl.Float64, "GB/s", "bandwidth of the busiest link, as nccl-tests define it"),
+    Column("peers", pl.String, "", "sender and receiver of a point-to-point operation, `0 → 1`"),
+    Column("estimate", pl.Boolean, "", "whether transfer and wait are only estimates"),
     Column(
         "source",
+        pl.String,
         "",
         "where kind, group and size come from: `kernel` (its metadata), `record` (`record_param_comms`), `range` "
         "(`nccl:…`, `c10d::…`), `coalesced` (calls before its launch), `name` (the kernel's), `gloo`, `launch`",
     ),
-    Column("calls", "count", "calls that it combines: more than one if they were coalesced"),
-    Column("kernels", "count", "kernels that it ran as"),
-    Column("name", "", "the kernel or range, as recorded"),
+    Column("calls", pl.Int64, "count", "calls that it combines: more than one if they were coalesced"),
+    Column("kernels", pl.Int64, "count", "kernels that it ran as"),
+    Column("name", pl.String, "", "the kernel or range, as recorded"),
 )
 _OF_ALL_RANKS = (
     "match", "matched_ranks", "match_method", "transfer_ns", "wait_ns", "algorithm_bandwidth", "bus_bandwidth",
@@ -91,22 +103,21 @@ _OF_ALL_RANKS = (
 )  # fmt: skip
 # Needed by the reduce in addition to the columns.
 _REDUCE_ONLY = (
-    Column("recorded", "", "`Seq`, as recorded"),
-    Column("source_rank", "", "sender"),
-    Column("destination_rank", "", "receiver"),
-    Column("on_device", "", "whether it is a kernel"),
-    Column("unlaunched", "count", "calls in its trace without a recorded kernel"),
-    Column("base_ns", "ns", "what turns its times into wall-clock times"),
+    Column("recorded", pl.Int64, "", "`Seq`, as recorded"),
+    Column("source_rank", pl.Int64, "", "sender"),
+    Column("destination_rank", pl.Int64, "", "receiver"),
+    Column("on_device", pl.Boolean, "", "whether it is a kernel"),
+    Column("unlaunched", pl.Int64, "count", "calls in its trace without a recorded kernel"),
+    Column("base_ns", pl.Int64, "ns", "what turns its times into wall-clock times"),
 )
-# Types of the columns that are not integers, for an empty result.
-_TYPES: dict[str, pl.DataType] = {
-    **dict.fromkeys(("group", "collective", "dtype", "match_method", "peers", "source", "name"), pl.String()),
-    # A list of a thousand ranks is 5 kB of text in every row: grouping by categories is as cheap as by numbers.
-    "group_ranks": pl.Categorical(),
-    **dict.fromkeys(("algorithm_bandwidth", "bus_bandwidth"), pl.Float64()),
-    "estimate": pl.Boolean(),
-}
-_MAPPED = (*(column for column in COLUMNS if column.name not in _OF_ALL_RANKS), *_REDUCE_ONLY)
+_MAPPED = (
+    *(
+        replace(column, dtype=pl.String) if column.name == "group_ranks" else column
+        for column in COLUMNS
+        if column.name not in _OF_ALL_RANKS
+    ),
+    *_REDUCE_ONLY,
+)
 
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
@@ -119,8 +130,9 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     """Match the ranks' collectives, and separate waiting from transfer."""
     rows = concat_ranks(parts, _MAPPED)
     if not rows.height:
-        return pl.DataFrame(schema={column.name: _TYPES.get(column.name, pl.Int64()) for column in COLUMNS}), []
-    rows = rows.with_columns(pl.col("group_ranks").cast(_TYPES["group_ranks"]))
+        return pl.DataFrame(schema=schema_of(COLUMNS)), []
+    # A list of a thousand ranks is 5 kB of text in every row: grouping by categories is as cheap as by numbers.
+    rows = rows.with_columns(pl.col("group_ranks").cast(pl.Categorical))
     found = _matched(rows)
     match = pl.Series("match", found.match)
     ranks = max(len({info.rank for info in inputs.traces}), inputs.world_size or 0)
@@ -351,4 +363,6 @@ analysis = Analysis(
             "input_types",
         ),
     },
+    has_findings=True,
+    shown_empty=True,
 )

@@ -20,8 +20,6 @@ of it is before short pieces, use fewer and larger ones (fused operators, `torch
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import polars as pl
 
@@ -36,7 +34,7 @@ from rankscope.primitives.intervals import IntervalSet
 from rankscope.primitives.kernels import COMPUTE
 from rankscope.primitives.steps import step_windows
 from rankscope.primitives.synchronization import host_waits
-from rankscope.results import Analysis, Column, Finding, Inputs, Tables, concat_ranks, steps_by_window
+from rankscope.results import Analysis, Column, Inputs, Tables, steps_by_window
 
 SHORT_NS = 10_000
 """A launch takes the host some microseconds: with shorter pieces it can hardly keep a device busy."""
@@ -45,26 +43,23 @@ SHORT_OPERATOR_NS = 20_000
 SILENCE_NS = 100_000
 """A host that is busy launching records an event more often than this."""
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("window", "", "index of the rank's trace file, from 0"),
-    Column("step", "", "the step; null for a trace without steps"),
-    Column("pieces", "count", "compute kernels; without a device, top-level operators"),
-    Column("short", "count", "of these, shorter than 10 µs; for operators, of a name with a median below 20 µs"),
-    Column("short_ns", "ns", "sum of the short ones' durations"),
-    Column("late_ns", "ns", "gaps due to a late launch of the next piece"),
-    Column("late_short_ns", "ns", "of these, before short pieces and at most 100 µs long"),
-    Column("on_device", "", "whether pieces are kernels"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    Column("step", pl.Int64, "", "the step; null for a trace without steps"),
+    Column("pieces", pl.Int64, "count", "compute kernels; without a device, top-level operators"),
+    Column(
+        "short", pl.Int64, "count", "of these, shorter than 10 µs; for operators, of a name with a median below 20 µs"
+    ),
+    Column("short_ns", pl.Int64, "ns", "sum of the short ones' durations"),
+    Column("late_ns", pl.Int64, "ns", "gaps due to a late launch of the next piece"),
+    Column("late_short_ns", pl.Int64, "ns", "of these, before short pieces and at most 100 µs long"),
+    Column("on_device", pl.Boolean, "", "whether pieces are kernels"),
 )
 
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """A rank's steps."""
     return steps_by_window(tables, inputs, COLUMNS, _of_window)
-
-
-def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """Concatenate the ranks."""
-    return concat_ranks(parts, COLUMNS), []
 
 
 def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
@@ -156,11 +151,11 @@ analysis = Analysis(
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
-    across_ranks=across_ranks,
     reads={
         "device_events": ("start_ns", "end_ns", "name", "kind", "is_collective", "device", "stream", "launch_ns"),
         "host_ops": ("start_ns", "end_ns", "name", "pid", "tid", "depth"),
         "runtime_calls": ("start_ns", "end_ns", "name"),
         "annotations": ("start_ns", "end_ns", "name", "pid", "tid", "on_device", "step"),
     },
+    in_report=False,
 )

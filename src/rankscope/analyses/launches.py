@@ -44,36 +44,38 @@ from rankscope.results import (
     chosen_launches,
     concat_ranks,
     greatest,
+    schema_of,
 )
 
 Bool = npt.NDArray[np.bool_]
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("device", "", "the device; null unless `--by stream`"),
-    Column("stream", "", "the stream; null unless `--by stream`"),
-    Column("name", "", "the runtime call, or the kernel; null unless `--by call` or `--by kernel`"),
-    Column("events", "count", "kernels, copies and fills on the device"),
-    Column("launchless", "count", "events whose launch is not in the trace: excluded from all figures below"),
-    Column("launches", "count", "calls that launched the other events"),
-    Column("call_ns", "ns", "host time in these calls, summed"),
-    Column("mean_latency_ns", "ns", "mean latency"),
-    Column("min_latency_ns", "ns", "shortest latency; if negative, the clocks of host and device disagree"),
-    Column("median_latency_ns", "ns", "median latency"),
-    Column("p95_latency_ns", "ns", "95th percentile of latencies"),
-    Column("max_latency_ns", "ns", "longest latency"),
-    Column("negative", "count", "number of negative latencies"),
-    Column("unqueued", "count", "events launched to an empty stream"),
-    Column("unqueued_latency_ns", "ns", "their median latency: the cost of launching itself"),
-    Column("mean_queue", "", "mean queue depth over time; null by call and by kernel"),
-    Column("max_queue", "", "maximum queue depth; null by call and by kernel"),
-    Column("launch_bound_ns", "ns", "device idle with at most one event queued; null by call and by kernel"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("device", pl.Int64, "", "the device; null unless `--by stream`"),
+    Column("stream", pl.Int64, "", "the stream; null unless `--by stream`"),
+    Column("name", pl.String, "", "the runtime call, or the kernel; null unless `--by call` or `--by kernel`"),
+    Column("events", pl.Int64, "count", "kernels, copies and fills on the device"),
+    Column("launchless", pl.Int64, "count", "events whose launch is not in the trace: excluded from all figures below"),
+    Column("launches", pl.Int64, "count", "calls that launched the other events"),
+    Column("call_ns", pl.Int64, "ns", "host time in these calls, summed"),
+    Column("mean_latency_ns", pl.Float64, "ns", "mean latency"),
+    Column("min_latency_ns", pl.Int64, "ns", "shortest latency; if negative, the clocks of host and device disagree"),
+    Column("median_latency_ns", pl.Float64, "ns", "median latency"),
+    Column("p95_latency_ns", pl.Float64, "ns", "95th percentile of latencies"),
+    Column("max_latency_ns", pl.Int64, "ns", "longest latency"),
+    Column("negative", pl.Int64, "count", "number of negative latencies"),
+    Column("unqueued", pl.Int64, "count", "events launched to an empty stream"),
+    Column("unqueued_latency_ns", pl.Float64, "ns", "their median latency: the cost of launching itself"),
+    Column("mean_queue", pl.Float64, "", "mean queue depth over time; null by call and by kernel"),
+    Column("max_queue", pl.Int64, "", "maximum queue depth; null by call and by kernel"),
+    Column("launch_bound_ns", pl.Int64, "ns", "device idle with at most one event queued; null by call and by kernel"),
     Column(
         "launch_bound_share",
+        pl.Float64,
         "ratio",
         "share of the span from the first start to the last end; null by call and by kernel",
     ),
-    Column("launch_bound_longest_ns", "ns", "the longest launch-bound interval; null by call and by kernel"),
+    Column("launch_bound_longest_ns", pl.Int64, "ns", "the longest launch-bound interval; null by call and by kernel"),
 )
 _KEYS = {
     "rank": (),
@@ -81,7 +83,6 @@ _KEYS = {
     "call": ("call",),
     "kernel": ("name",),
 }
-_TYPES = {"name": pl.String, "mean_queue": pl.Float64, "launch_bound_share": pl.Float64}
 
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
@@ -102,10 +103,8 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     columns["rank"] = constant("rank", inputs.rank, pl.Int64, found.height)
     frame = pl.DataFrame(
         [
-            columns[name].alias(name)
-            if name in columns
-            else constant(name, None, _TYPES.get(name, pl.Int64), found.height)
-            for name in (column.name for column in COLUMNS)
+            columns[name].alias(name) if name in columns else constant(name, None, dtype, found.height)
+            for name, dtype in schema_of(COLUMNS).items()
         ]
     )
     if frame.height < 2:
@@ -303,4 +302,5 @@ analysis = Analysis(
     parameters=(
         Parameter("by", "what to group rows by", default="rank", choices=("rank", "stream", "call", "kernel")),
     ),
+    has_findings=True,
 )

@@ -26,37 +26,52 @@ from typing import Any
 
 import polars as pl
 
-from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables
+from rankscope.results import Analysis, Column, Finding, Headline, Inputs, schema_of
 
 COLUMNS = (
-    Column("world_size", "ranks", "ranks in the job according to the traces; null where no trace records it"),
-    Column("ranks", "count", "ranks with a trace"),
+    Column("world_size", pl.Int64, "ranks", "ranks in the job according to the traces; null where no trace records it"),
+    Column("ranks", pl.Int64, "count", "ranks with a trace"),
     Column(
         "steps",
+        pl.Int64,
         "count",
         "distinct steps in the traces; 0 if no step is marked, in which case each trace counts as one step",
     ),
-    Column("step_ns", "ns", "step time: median over steps of the slowest rank's window"),
-    Column("mean_step_ns", "ns", "mean window over all ranks and steps: the sum of the parts below"),
-    Column("compute_ns", "ns", "compute, mean per rank and step"),
+    Column("step_ns", pl.Int64, "ns", "step time: median over steps of the slowest rank's window"),
+    Column("mean_step_ns", pl.Int64, "ns", "mean window over all ranks and steps: the sum of the parts below"),
+    Column("compute_ns", pl.Int64, "ns", "compute, mean per rank and step"),
     Column(
-        "exposed_communication_ns", "ns", "exposed communication (not overlapped by compute), mean per rank and step"
+        "exposed_communication_ns",
+        pl.Int64,
+        "ns",
+        "exposed communication (not overlapped by compute), mean per rank and step",
     ),
-    Column("exposed_share", "ratio", "exposed communication as a share of the mean step"),
-    Column("exposed_copies_ns", "ns", "exposed copies and fills (not overlapped by kernels), mean per rank and step"),
-    Column("data_loading_ns", "ns", "time the device waited for data, mean per rank and step"),
-    Column("other_ns", "ns", "the rest of the mean step: the device was idle for another reason"),
-    Column("communication_ns", "ns", "communication time in the complete traces, mean per rank and step"),
+    Column("exposed_share", pl.Float64, "ratio", "exposed communication as a share of the mean step"),
+    Column(
+        "exposed_copies_ns",
+        pl.Int64,
+        "ns",
+        "exposed copies and fills (not overlapped by kernels), mean per rank and step",
+    ),
+    Column("data_loading_ns", pl.Int64, "ns", "time the device waited for data, mean per rank and step"),
+    Column("other_ns", pl.Int64, "ns", "the rest of the mean step: the device was idle for another reason"),
+    Column("communication_ns", pl.Int64, "ns", "communication time in the complete traces, mean per rank and step"),
     Column(
         "overlap_ratio",
+        pl.Float64,
         "ratio",
         "share of all communication in the traces that overlaps with compute; null without communication",
     ),
-    Column("busy_share", "ratio", "share of the devices' spans in which they were busy"),
-    Column("slowest_rank", "", "the rank with the most local time; null with a single rank"),
-    Column("slowest_own_ns", "ns", "its local time (window less exposed communication), mean over its steps"),
-    Column("slowest_margin_ns", "ns", "its local time less the median of the other ranks'"),
-    Column("slowest_margin_share", "ratio", "the margin as a share of the mean step; below 5 % no rank stands out"),
+    Column("busy_share", pl.Float64, "ratio", "share of the devices' spans in which they were busy"),
+    Column("slowest_rank", pl.Int64, "", "the rank with the most local time; null with a single rank"),
+    Column("slowest_own_ns", pl.Int64, "ns", "its local time (window less exposed communication), mean over its steps"),
+    Column("slowest_margin_ns", pl.Int64, "ns", "its local time less the median of the other ranks'"),
+    Column(
+        "slowest_margin_share",
+        pl.Float64,
+        "ratio",
+        "the margin as a share of the mean step; below 5 % no rank stands out",
+    ),
 )
 _PARTS = {
     "compute_ns": ("compute_ns",),
@@ -66,11 +81,6 @@ _PARTS = {
     "other_ns": ("runtime_ns", "host_op_ns", "other_ns"),
 }
 """Parts of the mean step, from the mutually exclusive columns of `step_time`."""
-
-
-def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
-    """Nothing: this analysis only reads other results."""
-    return pl.DataFrame()
 
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
@@ -95,8 +105,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
         "busy_share": int(device["busy_ns"].sum()) / span if span else None,
         **_slowest(steps, window / rows),
     }
-    schema = {column.name: pl.Float64 if column.unit == "ratio" else pl.Int64 for column in COLUMNS}
-    return pl.DataFrame([row], schema=schema), []
+    return pl.DataFrame([row], schema=schema_of(COLUMNS)), []
 
 
 def _complete_ranks(frame: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
@@ -162,8 +171,8 @@ analysis = Analysis(
     name="overview",
     doc=__doc__,
     columns=COLUMNS,
-    per_rank=per_rank,
     across_ranks=across_ranks,
     requires=("device_time", "step_time"),
     headline=headline,
+    shown_empty=True,
 )
