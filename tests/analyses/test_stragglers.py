@@ -12,7 +12,7 @@ from tests.kineto import op, step, write_ranks
 
 import rankscope
 from rankscope.analyses import get_analysis, stragglers
-from rankscope.primitives.attribution import Blamed
+from rankscope.primitives.attribution import Straggler
 from rankscope.primitives.delay_causes import CAUSES, Cause
 from rankscope.results import Inputs, Options, Tables
 from rankscope.simulate import Fault, Job, Recording, simulate
@@ -209,7 +209,7 @@ def test_a_rank_that_is_not_the_only_slow_one_saves_nothing_by_itself() -> None:
     """No number where there is nothing to gain, and causes in words."""
     table = pl.DataFrame({"rank": [3], "lateness_ns": [5], "waited_ns": [7]})
     cause = Cause("slow_host", 1.0, "why")
-    blamed = [Blamed((3,), "rank 3", cause, 10, saving, (1, 2), 2, True) for saving in (0, 9)]
+    blamed = [Straggler((3,), "rank 3", cause, 10, saving, (1, 2), 2, True) for saving in (0, 9)]
     none, some = stragglers._findings(blamed, table)
     assert (none.saving_ns, some.saving_ns) == (None, 9)
     assert none.title == "Rank 3 holds the others up: its host is slow"

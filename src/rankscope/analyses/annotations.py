@@ -25,11 +25,10 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.annotation_origin import TORCH, USER, compiled_ranges, origins
-from rankscope.primitives.enclosing import innermost
-from rankscope.primitives.owning import outermost, with_ancestors
-from rankscope.primitives.steps import host_steps, owners
-from rankscope.primitives.unions import covered_by
+from rankscope.primitives.annotation_origin import TORCH, USER, annotation_origins, compiled_ranges
+from rankscope.primitives.call_stack import innermost, is_outermost, with_ancestors
+from rankscope.primitives.intervals import union_length_by
+from rankscope.primitives.steps import host_steps, owning_steps
 from rankscope.results import (
     Analysis,
     Column,
@@ -71,7 +70,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
         .group_by(_KEYS, maintain_order=True)
         .agg(pl.col("max_ns").max(), pl.exclude("max_ns", *_KEYS).sum())
     )
-    known = origins(added["name"].unique().drop_nulls())
+    known = annotation_origins(added["name"].unique().drop_nulls())
     has_device = tables["device_events"].height > 0
     frame = added.with_columns(
         pl.lit(inputs.rank, pl.Int64).alias("rank"),
@@ -131,7 +130,7 @@ def _ranges_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
     group = keyed["group"].to_numpy()
     is_step = host["step"].is_not_null()
     kept = (chosen_starts(host, annotations, inputs) & ~is_step).to_numpy()
-    outer = outermost(parent, group)
+    outer = is_outermost(parent, group)
     compiled = keyed.filter(pl.col("name").is_in(list(compiled_ranges(host["name"].unique().drop_nulls()))))
     compiled_steps = compiled["in_step"].drop_nulls().unique()
     in_compiled = pl.col("in_step").is_in(compiled_steps.to_list())
@@ -162,7 +161,7 @@ def _ranges_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
             pl.lit(compiled_steps.len(), pl.Int64).alias(_COMPILED),
             (compiled_steps.len() - pl.col("in_step").filter(in_compiled).n_unique()).cast(pl.Int64).alias(_LOST),
         )
-        .join(covered_by(pairs, ["group"], "device_total_ns"), on="group", how="left")
+        .join(union_length_by(pairs, ["group"], "device_total_ns"), on="group", how="left")
         .join(counted, on="group", how="left")
         .with_columns(pl.col("device_total_ns", "device_events").fill_null(0))
         .drop("group")
@@ -172,7 +171,9 @@ def _ranges_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
 def _step_of(host: pl.DataFrame, steps: pl.DataFrame) -> pl.Series:
     """The number of the step that each range starts in; null outside steps."""
     start = host["start_ns"].to_numpy()
-    owner = owners(steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), start, np.ones(start.size, dtype=np.bool_))
+    owner = owning_steps(
+        steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), start, np.ones(start.size, dtype=np.bool_)
+    )
     index = pl.Series(owner)
     return steps["step"].gather(index.set(index < 0, None))
 

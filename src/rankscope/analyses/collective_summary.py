@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from rankscope.primitives.communicators import ranks_of
+from rankscope.primitives.communicators import parse_group_ranks
 from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, greatest, total_of
 
 _SAME = ("collective", "dtype", "bytes")
@@ -106,7 +106,7 @@ def _placed(collectives: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
     )
     counts: list[int | None] = []
     for text, seen, size in groups.select("group_ranks", "rank", "size").iter_rows():
-        listed = ranks_of(text) if text is not None else None
+        listed = parse_group_ranks(text) if text is not None else None
         # Groups of one name without listed ranks may be several; all ranks seen are one only if as many as its size.
         ranks = listed if listed is not None else tuple(seen) if len(seen) == size else ()
         hosts = {host_of.get(rank) for rank in ranks}

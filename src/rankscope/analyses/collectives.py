@@ -35,11 +35,11 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.bandwidth import with_waits
+from rankscope.primitives.bandwidth import with_waits_and_bandwidth
 from rankscope.primitives.communicators import COLUMNS as MATCHED_BY
-from rankscope.primitives.host_collectives import TOLD
+from rankscope.primitives.host_collectives import RECORDED
 from rankscope.primitives.matching import METHODS, Matching, match_collectives
-from rankscope.primitives.rank_collectives import operations
+from rankscope.primitives.rank_collectives import rank_collectives
 from rankscope.results import Analysis, Column, Evidence, Finding, Inputs, Tables, by_window, concat_ranks
 
 COLUMNS = (
@@ -114,7 +114,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     found = _matched(rows)
     match = pl.Series("match", found.match)
     ranks = max(len({info.rank for info in inputs.traces}), inputs.world_size or 0)
-    matched = with_waits(
+    matched = with_waits_and_bandwidth(
         rows.with_columns(
             pl.select(pl.when(match >= 0).then(match)).to_series(),
             pl.Series("match_method", found.method).replace_strict(dict(enumerate(METHODS)), return_dtype=pl.String),
@@ -279,7 +279,7 @@ def _unlaunched(rows: pl.DataFrame) -> list[Finding]:
 
 def _of_window(window: Tables, inputs: Inputs, number: int) -> pl.DataFrame:
     info = inputs.traces[number]
-    found = operations(window, info.groups, inputs.rank, inputs.options.communication)
+    found = rank_collectives(window, info.groups, inputs.rank, inputs.options.communication)
     if inputs.options.steps is not None:
         found = found.filter(inputs.options.keeps(pl.col("step")))
     # How long a call is open on the host says nothing of how long the collective took.
@@ -316,7 +316,7 @@ analysis = Analysis(
             "graph_id",
         ),
         "runtime_calls": ("name", "pid", "tid"),
-        "collectives": ("source", "row", *TOLD),
+        "collectives": ("source", "row", *RECORDED),
         "host_ops": (
             "start_ns",
             "end_ns",

@@ -32,9 +32,9 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.ancestry import enclosing, inside
+from rankscope.primitives.call_stack import enclosing, range_at
+from rankscope.primitives.intervals import union_length_by
 from rankscope.primitives.steps import host_steps
-from rankscope.primitives.unions import covered_by
 from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
 
 COLUMNS = (
@@ -139,8 +139,8 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     alone = alone.filter(~pl.col("name").is_in(list(told)))
     if inputs.options.steps is not None:
         steps = host_steps(window["annotations"]).filter(inputs.options.keeps(pl.col("step")))
-        calls = calls.filter(pl.Series(inside(steps, calls["start_ns"].to_numpy()) >= 0))
-        alone = alone.filter(pl.Series(inside(steps, alone["launch_ns"].fill_null(-1).to_numpy()) >= 0))
+        calls = calls.filter(pl.Series(range_at(steps, calls["start_ns"].to_numpy()) >= 0))
+        alone = alone.filter(pl.Series(range_at(steps, alone["launch_ns"].fill_null(-1).to_numpy()) >= 0))
     spent = pl.col("end_ns") - pl.col("start_ns")
     host = calls.group_by(_KEY, maintain_order=True).agg(
         pl.len().cast(pl.Int64).alias("calls"),
@@ -151,7 +151,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     owned = pl.concat(
         [_launched_in(calls, kind, launched, threads) for kind in _kinds(calls)] or [_owned(launched[:0], [], [])]
     )
-    total = covered_by(owned, _KEY, "device_ns").join(
+    total = union_length_by(owned, _KEY, "device_ns").join(
         owned.group_by(_KEY).agg(pl.len().cast(pl.Int64).alias("kernels")), on=_KEY, how="left"
     )
     known = pl.lit(bool(device.height))
@@ -160,7 +160,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     )
     kernels = alone.with_columns(pl.lit("kernel").alias("kind"))
     silent = (
-        covered_by(kernels, _KEY, "device_ns")
+        union_length_by(kernels, _KEY, "device_ns")
         .join(kernels.group_by(_KEY).agg(pl.len().cast(pl.Int64).alias("calls")), on=_KEY, how="left")
         .with_columns(
             pl.lit(None, pl.Int64).alias("host_ns"),

@@ -19,8 +19,8 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from rankscope.primitives.activity import time_of
-from rankscope.primitives.steps import host_steps, launched_in
+from rankscope.primitives.activity import covered_time
+from rankscope.primitives.steps import events_launched_in, host_steps
 from rankscope.results import (
     Analysis,
     Column,
@@ -109,9 +109,9 @@ def _of_window(window: Tables, inputs: Inputs) -> tuple[pl.DataFrame, int]:
         steps = steps.filter(inputs.options.keeps(pl.col("step")))
     chosen = device
     if steps.height or inputs.options.steps is not None:
-        chosen = launched_in(device, steps, pl.col("step").is_not_null())
+        chosen = events_launched_in(device, steps, pl.col("step").is_not_null())
     copies = chosen.filter(pl.col("kind") == "memcpy")
-    others = time_of(device.filter(pl.col("kind") != "memcpy"))
+    others = covered_time(device.filter(pl.col("kind") != "memcpy"))
     start, end = copies["start_ns"].to_numpy(), copies["end_ns"].to_numpy()
     hidden = others.within(start, end) if copies.height else start
     alone = pl.Series("exposed_ns", (end - start) - hidden, dtype=pl.Int64)

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.activity import loading_ranges, time_of
+from rankscope.primitives.activity import covered_time, data_loading_ranges
 from rankscope.results import (
     Analysis,
     Column,
@@ -67,8 +67,8 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
 
 
 def _loading_of(window: Tables, steps: pl.DataFrame) -> pl.DataFrame:
-    ranges = loading_ranges(window["annotations"])
-    times = time_of(ranges)
+    ranges = data_loading_ranges(window["annotations"])
+    times = covered_time(ranges)
     start = steps["start_ns"].to_numpy()
     end = start + steps["window_ns"].to_numpy()
     lasted = (ranges["end_ns"] - ranges["start_ns"]).to_numpy()

@@ -24,11 +24,10 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.activity import activity, with_category
-from rankscope.primitives.ancestry import enclosing, inside, parents
-from rankscope.primitives.collective_launches import READS, exposed, issued
+from rankscope.primitives.call_stack import enclosing, parent_rows, range_at, with_ancestors
+from rankscope.primitives.collective_launches import READS, collective_launches, exposed_times
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.kernels import COMMUNICATION
-from rankscope.primitives.owning import with_ancestors
 from rankscope.primitives.phases import BACKWARD, phase_sets
 from rankscope.primitives.steps import host_steps
 from rankscope.results import (
@@ -79,14 +78,14 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
 
 def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     operators, annotations = window["host_ops"], window["annotations"]
-    calls = issued(window, inputs.options.communication)
-    position, rows = with_ancestors(parents(operators), calls["operator_row"].to_numpy())
+    calls = collective_launches(window, inputs.options.communication)
+    position, rows = with_ancestors(parent_rows(operators), calls["operator_row"].to_numpy())
     accumulates = operators["name"].str.contains(_ACCUMULATES).fill_null(False).to_numpy()
     # FSDP reduces in hooks of the same operators, but scatters.
     buckets = np.isin(np.arange(calls.height), position[accumulates[rows]])
     calls = calls.filter(pl.Series(buckets) & (pl.col("kind") == "all_reduce"))
     steps = host_steps(annotations)
-    step = inside(steps, calls["issued_ns"].to_numpy())
+    step = range_at(steps, calls["issued_ns"].to_numpy())
     number = pl.Series(step).set(pl.Series(step < 0), None)
     sets = activity(window["device_events"], operators, annotations, inputs.options.communication)
     start, end = _backwards(window, calls["issued_ns"].to_numpy(), inputs)
@@ -97,7 +96,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
             (steps["step"].gather(number) if steps.height else pl.Series([None] * calls.height, dtype=pl.Int64)).alias(
                 "step"
             ),
-            exposed(calls, sets).alias("exposed_ns"),
+            exposed_times(calls, sets).alias("exposed_ns"),
             start.alias("first"),
             end.alias("last"),
         )
@@ -133,8 +132,8 @@ def _backwards(window: Tables, at: Int64, inputs: Inputs) -> tuple[pl.Series, pl
         )
         work = device.filter(pl.Series(enclosing(work, threads) >= 0))
         when = work["launch_ns"]
-    bounds = _bounds(work, inside(ranges, when.to_numpy()))
-    owner = inside(ranges, at)
+    bounds = _bounds(work, range_at(ranges, when.to_numpy()))
+    owner = range_at(ranges, at)
     found = pl.DataFrame({"owner": owner}).join(bounds, on="owner", how="left", maintain_order="left")
     return found["first"], found["last"]
 

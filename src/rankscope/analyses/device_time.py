@@ -26,9 +26,9 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from rankscope.primitives.activity import Activity, activity, gloo_ranges, time_of
+from rankscope.primitives.activity import Activity, activity, covered_time, gloo_ranges
 from rankscope.primitives.intervals import EMPTY
-from rankscope.primitives.steps import host_steps, launched_in
+from rankscope.primitives.steps import events_launched_in, host_steps
 from rankscope.results import (
     Analysis,
     Column,
@@ -74,7 +74,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
         **totals,
         "overlap_ratio": totals["overlap_ns"] / communication if communication else None,
         _DEVICE_EVENTS: device,
-        _GLOO: time_of(gloo_ranges(tables["host_ops"], tables["annotations"])).length if device else 0,
+        _GLOO: covered_time(gloo_ranges(tables["host_ops"], tables["annotations"])).length if device else 0,
     }
     return pl.DataFrame([row], schema_overrides={"overlap_ratio": pl.Float64})
 
@@ -128,10 +128,10 @@ def _chosen(window: Tables, inputs: Inputs) -> Activity:
         return activity(device, host_ops, annotations, inputs.options.communication)
     steps, keep = host_steps(annotations), inputs.options.keeps(pl.col("step"))
     if device.is_empty():
-        whole, ranges = activity(device, host_ops, annotations), time_of(steps.filter(keep))
+        whole, ranges = activity(device, host_ops, annotations), covered_time(steps.filter(keep))
         return Activity(whole.compute & ranges, whole.communication & ranges, EMPTY, EMPTY, host_only=True)
     # No event of these steps on the device is still a device trace: the host's operators are not its work.
-    chosen = launched_in(device, steps, keep)
+    chosen = events_launched_in(device, steps, keep)
     return activity(chosen, host_ops.clear(), annotations.clear(), inputs.options.communication)
 
 

@@ -30,13 +30,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.activity import data_loading, time_of
-from rankscope.primitives.constant import constant
+from rankscope.primitives.activity import covered_time, data_loading_time
+from rankscope.primitives.columns import constant, values_and_validity
 from rankscope.primitives.intervals import Int64, IntervalSet
-from rankscope.primitives.nulls import values_and_known
 from rankscope.primitives.steps import step_windows
 from rankscope.primitives.streams import Streams, stream_numbers
-from rankscope.primitives.synchronization import waits
+from rankscope.primitives.synchronization import is_host_wait
 from rankscope.results import (
     Analysis,
     Column,
@@ -105,7 +104,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
         numbers = device["device"].unique()
         for number in numbers:
             mine = device if len(numbers) == 1 else device.filter(pl.col("device").eq_missing(number))
-            parts += _of_device(number, time_of(mine), host, window["host_ops"]["name"], chosen)
+            parts += _of_device(number, covered_time(mine), host, window["host_ops"]["name"], chosen)
     found = pl.concat(parts) if parts else pl.DataFrame(schema=_SCHEMA)
     if len(inputs.traces) > 1:
         found = found.group_by(_KEYS).agg(pl.col("gaps", "idle_ns").sum(), pl.col("max_ns").max())
@@ -163,7 +162,7 @@ def _of_streams(device: pl.DataFrame, chosen: IntervalSet | None) -> pl.DataFram
     behind = np.flatnonzero(late)
     begins, ends = streams.reached[behind - 1], start[behind]
     rows = streams.order[behind]
-    launch, known = values_and_known(device["launch_ns"])
+    launch, known = values_and_validity(device["launch_ns"])
     at = launch[rows]
     in_time = np.where(ends - begins < KERNEL_WAIT_NS, _CAUSES.index("kernel_wait"), _CAUSES.index("other"))
     cause = np.where(at > begins, _CAUSES.index("host_wait"), in_time)
@@ -228,10 +227,10 @@ def _by_group(group: Int64, gap: Int64) -> tuple[Int64, Int64, Int64, Int64]:
 def _host(window: Tables) -> list[tuple[str, IntervalSet, Int64]]:
     """What the host did when, in the order of precedence; of operators, which row each interval is of."""
     calls, frames = window["runtime_calls"], window["python_frames"]
-    waiting = waits(calls["name"]).to_numpy()
+    waiting = is_host_wait(calls["name"]).to_numpy()
     starts, ends = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
     return [
-        ("data_loading", data_loading(window["annotations"]), _NO_ROWS),
+        ("data_loading", data_loading_time(window["annotations"]), _NO_ROWS),
         ("synchronisation", IntervalSet.of(starts[waiting], ends[waiting]), _NO_ROWS),
         ("runtime", IntervalSet.of(starts[~waiting], ends[~waiting]), _NO_ROWS),
         ("operator", *_operators(window["host_ops"])),

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from rankscope.primitives.activity import with_category
-from rankscope.primitives.owning import launching_operators
+from rankscope.primitives.call_stack import launching_operators
 from rankscope.results import (
     Analysis,
     Column,

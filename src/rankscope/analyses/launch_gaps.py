@@ -26,11 +26,17 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.activity import computing_operators, data_loading, gloo_ranges, time_of, with_category
+from rankscope.primitives.activity import (
+    computing_operators,
+    covered_time,
+    data_loading_time,
+    gloo_ranges,
+    with_category,
+)
 from rankscope.primitives.intervals import IntervalSet
 from rankscope.primitives.kernels import COMPUTE
 from rankscope.primitives.steps import step_windows
-from rankscope.primitives.synchronization import waiting_calls
+from rankscope.primitives.synchronization import host_waits
 from rankscope.results import Analysis, Column, Finding, Inputs, Tables, concat_ranks, steps_by_window
 
 SHORT_NS = 10_000
@@ -82,7 +88,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     number, starts, ends = steps["step"], found.start, found.end
     if not steps.height:
         # A file without any piece has nothing to say.
-        whole = time_of(pieces)
+        whole = covered_time(pieces)
         starts, ends = whole.starts[:1], whole.ends[-1:]
         number = pl.Series("step", [None] * starts.size, dtype=pl.Int64)
     gaps = _gaps(pieces, _left_out(window, gloo, on_device))
@@ -113,10 +119,10 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
 
 def _left_out(window: Tables, gloo: pl.DataFrame, on_device: bool) -> IntervalSet:
     """What is no waiting for a launch, whatever follows it."""
-    known = data_loading(window["annotations"]) | time_of(waiting_calls(window["runtime_calls"]))
+    known = data_loading_time(window["annotations"]) | covered_time(host_waits(window["runtime_calls"]))
     if not on_device:
-        known = known | time_of(gloo)
-    recorded = time_of(window["host_ops"]) | time_of(window["runtime_calls"])
+        known = known | covered_time(gloo)
+    recorded = covered_time(window["host_ops"]) | covered_time(window["runtime_calls"])
     if not len(recorded):
         return known
     silent = recorded.complement(int(recorded.starts[0]), int(recorded.ends[-1]))

@@ -26,10 +26,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from rankscope.primitives.constant import constant
+from rankscope.primitives.columns import constant, values_and_validity
 from rankscope.primitives.intervals import Int64
-from rankscope.primitives.launch_queue import Queue
-from rankscope.primitives.nulls import values_and_known
+from rankscope.primitives.launch_queue import LaunchQueue
 from rankscope.primitives.streams import Streams
 from rankscope.results import (
     Analysis,
@@ -182,10 +181,10 @@ class _Launched:
     launch: Int64
     launched: Bool
 
-    def queue(self, rows: Int64 | slice = slice(None)) -> Queue:
+    def queue(self, rows: Int64 | slice = slice(None)) -> LaunchQueue:
         """The queue of some of the events, or of all."""
         start, end = (self.device[name].to_numpy()[rows] for name in ("start_ns", "end_ns"))
-        return Queue.of(start, end, self.launch[rows], self.launched[rows])
+        return LaunchQueue.of(start, end, self.launch[rows], self.launched[rows])
 
 
 def _launched(window: Tables, number: int, by: str, inputs: Inputs) -> _Launched:
@@ -193,8 +192,8 @@ def _launched(window: Tables, number: int, by: str, inputs: Inputs) -> _Launched
     calls = window["runtime_calls"]
     device = chosen_launches(window["device_events"], window["annotations"], inputs)
     streams = Streams.of(device)
-    row, _ = values_and_known(device["launch_row"], -1)
-    launch, launched = values_and_known(device["launch_ns"])
+    row, _ = values_and_validity(device["launch_row"], -1)
+    launch, launched = values_and_validity(device["launch_ns"])
     # Without a launch, the last of these: 0.
     lasted = np.append(calls["end_ns"].to_numpy() - calls["start_ns"].to_numpy(), 0)
     # The first event of each call: of those written to one place the last stays.
@@ -234,7 +233,7 @@ _QUEUE = {
 
 def _by_stream(found: pl.DataFrame, windows: Sequence[_Launched]) -> list[_Queued]:
     """What the queue of each stream was like, in the order of `found`."""
-    queues: dict[tuple[int | None, ...], list[Queue]] = {}
+    queues: dict[tuple[int | None, ...], list[LaunchQueue]] = {}
     for window in windows:
         heads = window.streams.order[window.streams.first]
         names = zip(*(window.device[name][heads] for name in ("device", "stream")), strict=True)
@@ -250,7 +249,7 @@ def _columns_of(rows: Sequence[_Queued]) -> dict[str, pl.Series]:
     return {name: pl.Series(name, values, dtype=dtype) for (name, dtype), values in typed}
 
 
-def _queue_of(queues: Sequence[Queue]) -> _Queued:
+def _queue_of(queues: Sequence[LaunchQueue]) -> _Queued:
     """Mean and greatest depth, and the launch-bound time, its share and its longest stretch, the windows together."""
     queued = lasted = deepest = bound = longest = span = 0
     queues = [queue for queue in queues if queue.launch.size]

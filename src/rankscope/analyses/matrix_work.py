@@ -28,9 +28,10 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.activity import with_category
-from rankscope.primitives.device_peaks import number_type, peak_flops
+from rankscope.primitives.call_stack import is_outermost, launching_operators
+from rankscope.primitives.device_peaks import peak_flops
 from rankscope.primitives.kernels import COMPUTE
-from rankscope.primitives.owning import launching_operators, outermost
+from rankscope.primitives.shapes import floating_point_type
 from rankscope.primitives.tensor_cores import eligible_operators, tensor_core_kernels
 from rankscope.results import (
     Analysis,
@@ -103,14 +104,14 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
         around = np.unique(parent[around])
         around = around[around >= 0]
     kept = chosen_starts(operators, window["annotations"], inputs).to_numpy()
-    types = {text: number_type(text) for text in operators["input_types"].unique()}
+    types = {text: floating_point_type(text) for text in operators["input_types"].unique()}
     named = operators.with_columns(
         pl.col("input_types")
         .replace_strict(list(types), list(types.values()), return_dtype=pl.String, default=None)
         .alias("number"),
         (pl.col("end_ns") - pl.col("start_ns")).alias("duration"),
     )
-    calls = named.filter(pl.Series(inner & kept & outermost(parent, np.where(inner, 0, np.arange(inner.size) + 1))))
+    calls = named.filter(pl.Series(inner & kept & is_outermost(parent, np.where(inner, 0, np.arange(inner.size) + 1))))
     counted = calls.group_by("number").agg(
         pl.len().cast(pl.Int64).alias("calls"), pl.col("duration").sum().alias("host_ns")
     )

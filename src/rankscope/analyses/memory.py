@@ -27,7 +27,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from rankscope.primitives.allocations import HOST, MEMORY_COLUMNS, end_of_steps, samples
+from rankscope.primitives.allocations import HOST, MEMORY_COLUMNS, memory_by_step, memory_samples
 from rankscope.results import (
     Analysis,
     Column,
@@ -80,7 +80,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
 
 
 def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
-    found = samples(window["memory_events"], window["host_ops"], window["annotations"])
+    found = memory_samples(window["memory_events"], window["host_ops"], window["annotations"])
     if inputs.options.steps is not None:
         found = found.filter(inputs.options.keeps(pl.col("step")))
     names = window["host_ops"]["name"]
@@ -109,7 +109,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     )
     operator = rows["operator"].set(rows["operator"] < 0, None)
     growth = (
-        end_of_steps(found)
+        memory_by_step(found)
         .group_by("memory")
         .agg(
             pl.col("growth").median().round().cast(pl.Int64),

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from rankscope.primitives.allocations import MEMORY_COLUMNS, blocks, samples
+from rankscope.primitives.allocations import MEMORY_COLUMNS, memory_blocks, memory_samples
 from rankscope.results import Analysis, Column, Evidence, Finding, Inputs, Tables, concat_ranks, steps_by_window
 
 COLUMNS = (
@@ -44,8 +44,8 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 
 
 def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
-    found = samples(window["memory_events"], window["host_ops"], window["annotations"])
-    made = blocks(found.filter(pl.col("address").is_not_null()))
+    found = memory_samples(window["memory_events"], window["host_ops"], window["annotations"])
+    made = memory_blocks(found.filter(pl.col("address").is_not_null()))
     names = window["host_ops"]["name"]
     return made.with_columns(
         pl.col("memory").alias("device"),

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from rankscope.primitives.allocations import MEMORY_COLUMNS, samples
+from rankscope.primitives.allocations import MEMORY_COLUMNS, memory_samples
 from rankscope.results import Analysis, Column, Finding, Inputs, Tables, concat_ranks, steps_by_window
 
 COLUMNS = (
@@ -42,7 +42,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 
 
 def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
-    found = samples(window["memory_events"], window["host_ops"], window["annotations"])
+    found = memory_samples(window["memory_events"], window["host_ops"], window["annotations"])
     row = found["operator_row"]
     return found.with_columns(
         window["host_ops"]["name"].gather(row.set(row < 0, None)).alias("operator"), pl.col("memory").alias("device")

@@ -23,9 +23,8 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.allocations import MEMORY_COLUMNS, blocks, samples
-from rankscope.primitives.ancestry import parents
-from rankscope.primitives.owning import with_ancestors
+from rankscope.primitives.allocations import MEMORY_COLUMNS, memory_blocks, memory_samples
+from rankscope.primitives.call_stack import parent_rows, with_ancestors
 from rankscope.results import (
     Analysis,
     Column,
@@ -74,7 +73,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
 
 def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     operators = window["host_ops"]
-    found = samples(window["memory_events"], operators, window["annotations"])
+    found = memory_samples(window["memory_events"], operators, window["annotations"])
     live = _live_at_peak(found)
     if inputs.options.steps is not None:
         kept = found.with_row_index("event").filter(inputs.options.keeps(pl.col("step")))
@@ -91,7 +90,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
         pl.col("bytes").sum().alias("self_increase"),
         pl.when(pl.col("live").is_not_null().any()).then(pl.col("live").sum()).alias("peak_bytes"),
     )
-    event, rows = with_ancestors(parents(operators), row)
+    event, rows = with_ancestors(parent_rows(operators), row)
     nobody = np.flatnonzero(row < 0)
     everyone = pl.DataFrame(
         {
@@ -128,7 +127,9 @@ def _live_at_peak(found: pl.DataFrame) -> pl.Series:
     height = pl.coalesce("allocated", "change")
     peak = found.group_by("memory").agg(pl.col("time_ns").get(height.arg_max()).alias("peak_ns"))
     paired = (
-        blocks(found).join(peak, on="memory", how="left", maintain_order="left").filter(pl.col("event").is_not_null())
+        memory_blocks(found)
+        .join(peak, on="memory", how="left", maintain_order="left")
+        .filter(pl.col("event").is_not_null())
     )
     live = (pl.col("allocated_ns") <= pl.col("peak_ns")) & (
         pl.col("released_ns").is_null() | (pl.col("released_ns") > pl.col("peak_ns"))

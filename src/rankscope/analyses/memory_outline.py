@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from rankscope.primitives.allocations import MEMORY_COLUMNS, samples
+from rankscope.primitives.allocations import MEMORY_COLUMNS, memory_samples
 from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, by_window, concat_ranks, greatest
 
 COLUMNS = (
@@ -37,7 +37,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """A rank's pieces."""
     parts = []
     for number, window in enumerate(by_window(tables, inputs)):
-        found = samples(window["memory_events"], window["host_ops"].clear(), window["annotations"])
+        found = memory_samples(window["memory_events"], window["host_ops"].clear(), window["annotations"])
         if inputs.options.steps is not None:
             found = found.filter(inputs.options.keeps(pl.col("step")))
         parts.append(_pieces(found, number, inputs.rank))

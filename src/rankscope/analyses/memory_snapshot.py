@@ -25,7 +25,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from rankscope.primitives.memory_snapshots import USED, lives, peaks
+from rankscope.primitives.memory_snapshots import USED, block_lifetimes, memory_peaks
 from rankscope.results import (
     Analysis,
     Column,
@@ -97,7 +97,9 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
         pl.len().cast(pl.Int64).alias("history"),
         (pl.col("action") == "oom").sum().cast(pl.Int64).alias("out_of_memory"),
     )
-    highest = peaks(lives(events), blocks.filter(now)).select("device", pl.col("peak_bytes").alias("most"))
+    highest = memory_peaks(block_lifetimes(events), blocks.filter(now)).select(
+        "device", pl.col("peak_bytes").alias("most")
+    )
     counts = ("allocated", "pending", "free_blocks", "largest_free", "history", "out_of_memory")
     return (
         by_segment.join(by_block, on="device", how="left")

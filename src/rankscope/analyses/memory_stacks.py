@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from rankscope.primitives.memory_snapshots import lives, peaks
+from rankscope.primitives.memory_snapshots import block_lifetimes, memory_peaks
 from rankscope.results import Analysis, Column, Finding, Inputs, Tables, concat_ranks, rows_by_window
 
 COLUMNS = (
@@ -48,14 +48,14 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
 def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     used = window["snapshot_blocks"].filter(pl.col("state") == "active_allocated")
     now = used.group_by(_KEY).agg(pl.col("bytes").sum(), pl.len().cast(pl.Int64).alias("blocks"))
-    born = lives(window["snapshot_events"])
+    born = block_lifetimes(window["snapshot_events"])
     still = used.join(born.filter(pl.col("died").is_null()), on=["device", "address"], how="anti")
     throughout = still.select(
         "device", "bytes", "stack", pl.lit(None, pl.Int64).alias("born"), pl.lit(None, pl.Int64).alias("died")
     )
     every = pl.concat([throughout, born.select(throughout.columns)])
     peak = (
-        every.join(peaks(born, used), on="device", how="inner")
+        every.join(memory_peaks(born, used), on="device", how="inner")
         .filter(
             (pl.col("born").fill_null(-1) <= pl.col("peak_number"))
             & (pl.col("died").is_null() | (pl.col("died") > pl.col("peak_number")))

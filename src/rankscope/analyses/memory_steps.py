@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from rankscope.primitives.allocations import MEMORY_COLUMNS, end_of_steps, samples
+from rankscope.primitives.allocations import MEMORY_COLUMNS, memory_by_step, memory_samples
 from rankscope.results import Analysis, Column, Finding, Inputs, Tables, concat_ranks, steps_by_window
 
 COLUMNS = (
@@ -46,8 +46,8 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 
 
 def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
-    found = samples(window["memory_events"], window["host_ops"], window["annotations"])
-    return end_of_steps(found).rename({"memory": "device"})
+    found = memory_samples(window["memory_events"], window["host_ops"], window["annotations"])
+    return memory_by_step(found).rename({"memory": "device"})
 
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:

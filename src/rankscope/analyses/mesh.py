@@ -24,8 +24,8 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from rankscope.primitives.communicators import ranks_of
-from rankscope.primitives.mesh import HOST, Mesh, mesh_of
+from rankscope.primitives.communicators import parse_group_ranks
+from rankscope.primitives.mesh import HOST, Mesh, infer_mesh
 from rankscope.results import Analysis, Column, Evidence, Finding, Headline, Inputs, Tables, greatest
 
 COLUMNS = (
@@ -57,8 +57,9 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     """Average each rank's steps over the ranks of each coordinate."""
     collectives = inputs.results["collectives"]
     listed = collectives.select("group", "group_ranks").unique().drop_nulls().sort("group")
-    mesh = mesh_of(
-        inputs.traces, [(group, ranks) for group, text in listed.iter_rows() if (ranks := ranks_of(text)) is not None]
+    mesh = infer_mesh(
+        inputs.traces,
+        [(group, ranks) for group, text in listed.iter_rows() if (ranks := parse_group_ranks(text)) is not None],
     )
     if not mesh.frame.height:
         types = {name: pl.String() for name in _TEXT} | {"imbalance": pl.Float64()}

@@ -24,10 +24,10 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from rankscope.primitives.ancestry import inside
+from rankscope.primitives.call_stack import range_at
+from rankscope.primitives.intervals import union_length_by
 from rankscope.primitives.modules import TOP, launched_by_modules, module_calls
 from rankscope.primitives.steps import host_steps
-from rankscope.primitives.unions import covered_by
 from rankscope.results import (
     Analysis,
     Column,
@@ -91,8 +91,8 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     launched = launched_by_modules(calls, device, window["runtime_calls"])
     called = calls.frame
     if inputs.options.steps is not None:
-        called = called.filter(pl.Series(inside(steps, called["start_ns"].to_numpy()) >= 0))
-        kept = device.filter(pl.Series(inside(steps, device["launch_ns"].fill_null(-1).to_numpy()) >= 0))
+        called = called.filter(pl.Series(range_at(steps, called["start_ns"].to_numpy()) >= 0))
+        kept = device.filter(pl.Series(range_at(steps, device["launch_ns"].fill_null(-1).to_numpy()) >= 0))
         launched = launched_by_modules(calls, kept, window["runtime_calls"])
     host = called.group_by("path", maintain_order=True).agg(
         pl.len().cast(pl.Int64).alias("calls"),
@@ -106,7 +106,7 @@ def _by_hierarchy(window: Tables, steps: pl.DataFrame | None) -> pl.DataFrame:
     """Modules as operators name them: ``top(Net)::forward.fc(Linear)::forward``."""
     operators, device = window["host_ops"].with_row_index("row"), window["device_events"]
     if steps is not None:
-        operators = operators.filter(pl.Series(inside(steps, operators["start_ns"].to_numpy()) >= 0))
+        operators = operators.filter(pl.Series(range_at(steps, operators["start_ns"].to_numpy()) >= 0))
     path = pl.col("module_hierarchy").str.replace_all(r"::\w+", "").str.replace_all(r"\)\.", f"){TOP}")
     told = operators.filter(pl.col("module_hierarchy").fill_null("") != "").select(
         pl.col("row").cast(pl.Int64), path.alias("innermost_path"), "self_ns"
@@ -132,8 +132,8 @@ def _by_hierarchy(window: Tables, steps: pl.DataFrame | None) -> pl.DataFrame:
 
 
 def _with_device(host: pl.DataFrame, launched: pl.DataFrame, has_device: bool) -> pl.DataFrame:
-    total = covered_by(launched, ["path"], "device_total_ns")
-    own = covered_by(launched.filter(pl.col("innermost")), ["path"], "device_self_ns")
+    total = union_length_by(launched, ["path"], "device_total_ns")
+    own = union_length_by(launched.filter(pl.col("innermost")), ["path"], "device_self_ns")
     count = launched.group_by("path").agg(pl.len().cast(pl.Int64).alias("kernels"))
     names = ("device_total_ns", "device_self_ns", "kernels")
     joined = host

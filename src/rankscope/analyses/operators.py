@@ -31,17 +31,18 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.device_peaks import number_type, peak_flops
-from rankscope.primitives.enclosing import innermost
-from rankscope.primitives.flops import operator_flops
-from rankscope.primitives.owning import (
+from rankscope.primitives.call_stack import (
+    add_to_parents,
+    innermost,
+    is_outermost,
     launching_operators,
-    outermost,
-    summed_upwards,
     with_ancestors,
 )
+from rankscope.primitives.device_peaks import peak_flops
+from rankscope.primitives.flops import operator_flops
+from rankscope.primitives.intervals import union_length_by
+from rankscope.primitives.shapes import floating_point_type
 from rankscope.primitives.tensor_cores import eligible_operators, tensor_core_kernels
-from rankscope.primitives.unions import covered_by
 from rankscope.results import (
     Analysis,
     Column,
@@ -154,7 +155,7 @@ def _operators_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
     on_tensor[around[tensor.to_numpy()[event]]] = True
     keyed = keyed.with_columns(
         *_flops(operators, parent, on_tensor, _device_name(device, inputs)),
-        pl.Series("outer", outermost(parent, group)),
+        pl.Series("outer", is_outermost(parent, group)),
         (pl.col("end_ns") - pl.col("start_ns")).alias("duration"),
     ).filter(pl.Series(kept))
     outer = pl.col("outer")
@@ -181,7 +182,7 @@ def _operators_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
 
 
 def _union(pairs: pl.DataFrame, name: str) -> pl.DataFrame:
-    return covered_by(pairs, ["group"], name)
+    return union_length_by(pairs, ["group"], name)
 
 
 def _device_name(device: pl.DataFrame, inputs: Inputs) -> str | None:
@@ -197,9 +198,9 @@ def _flops(operators: pl.DataFrame, parent: np.ndarray, tensor: np.ndarray, devi
     own = operator_flops(operators)
     counted = own.is_not_null().to_numpy()
     # A formula inside another's operator is the same work once more.
-    alone = counted & outermost(parent, np.where(counted, -1, np.arange(counted.size)))
+    alone = counted & is_outermost(parent, np.where(counted, -1, np.arange(counted.size)))
     flops = own.fill_null(0.0).to_numpy().copy()
-    types = {text: number_type(text) for text in operators["input_types"].unique()}
+    types = {text: floating_point_type(text) for text in operators["input_types"].unique()}
     peaks = {
         (text, used): peak_flops(device, number, tensor_cores=used) or 0.0
         for text, number in types.items()
@@ -222,7 +223,7 @@ def _flops(operators: pl.DataFrame, parent: np.ndarray, tensor: np.ndarray, devi
         ("unrated", (counted & (peak <= 0)).astype(np.float64)),
     ):
         summed = np.where(alone, value, 0.0)
-        summed_upwards(parent, depth, summed)
+        add_to_parents(parent, depth, summed)
         found.append(pl.Series(name, np.where(counted, value, summed)))
     return found
 

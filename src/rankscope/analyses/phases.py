@@ -34,17 +34,17 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.activity import activity, time_of, with_category
+from rankscope.primitives.activity import activity, covered_time, with_category
+from rankscope.primitives.columns import values_and_validity
 from rankscope.primitives.intervals import EMPTY, Int64, IntervalSet
 from rankscope.primitives.kernels import COMMUNICATION
-from rankscope.primitives.nulls import values_and_known
 from rankscope.primitives.phases import (
     PHASES,
     phase_at,
     phase_sets,
 )
-from rankscope.primitives.steps import host_steps, one_window, owners
-from rankscope.primitives.synchronization import waiting_calls
+from rankscope.primitives.steps import host_steps, one_window, owning_steps
+from rankscope.primitives.synchronization import host_waits
 from rankscope.results import (
     Analysis,
     Column,
@@ -115,7 +115,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
 
 
 def _host(window: Tables, sets: dict[str, IntervalSet], start: Int64, end: Int64, inputs: Inputs) -> dict[str, Int64]:
-    waiting = time_of(waiting_calls(window["runtime_calls"]))
+    waiting = covered_time(host_waits(window["runtime_calls"]))
     if not window["device_events"].height:
         host = activity(window["device_events"], window["host_ops"], window["annotations"])
         waiting = waiting | (host.communication - host.compute)
@@ -134,20 +134,20 @@ def _device(
         nothing = pl.Series([None] * start.size, dtype=pl.Int64)
         return {f"{name}_ns": nothing for name in names}
     events = with_category(window["device_events"], inputs.options.communication)
-    at, launched = values_and_known(events["launch_ns"])
+    at, launched = values_and_validity(events["launch_ns"])
     owned = events.with_columns(
         pl.when(pl.col("category") == COMMUNICATION)
         .then(pl.lit("communication"))
         .otherwise(phase_at(sets, at).fill_null(_OTHER))
         .alias("phase"),
-        pl.Series("owner", owners(start, end, at, launched)),
+        pl.Series("owner", owning_steps(start, end, at, launched)),
     ).filter(pl.col("owner") >= 0)
     found = {name: np.zeros(start.size, dtype=np.int64) for name in names}
     for (owner,), mine in owned.partition_by("owner", as_dict=True).items():
         covered = EMPTY
         for phase in (*PHASES, _OTHER, "communication"):
             reached = covered.length
-            covered = covered | time_of(mine.filter(pl.col("phase") == phase))
+            covered = covered | covered_time(mine.filter(pl.col("phase") == phase))
             found[f"{phase}_device"][int(owner)] = covered.length - reached
         found["device"][int(owner)] = covered.length
     return {f"{name}_ns": value for name, value in found.items()}

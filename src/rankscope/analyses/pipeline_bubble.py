@@ -29,9 +29,9 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from rankscope.primitives.activity import time_of
-from rankscope.primitives.communicators import ranks_of
-from rankscope.primitives.mesh import mesh_of
+from rankscope.primitives.activity import covered_time
+from rankscope.primitives.communicators import parse_group_ranks
+from rankscope.primitives.mesh import infer_mesh
 from rankscope.results import (
     Analysis,
     Column,
@@ -81,12 +81,12 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 
 
 def _bubbles(device: pl.DataFrame, collectives: pl.DataFrame, p2p: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    passing = time_of(p2p)
+    passing = covered_time(p2p)
     # Device events that are no point-to-point operation: by exactly these times, on exactly these streams.
     others = device.join(p2p.select("start_ns", "end_ns", "stream"), on=["start_ns", "end_ns", "stream"], how="anti")
     merged = p2p.filter(pl.col("kernels") > 1)
-    busy = time_of(others) if not merged.height else time_of(others) - time_of(merged)
-    host = time_of(collectives.filter(~pl.col("collective").is_in(P2P)))
+    busy = covered_time(others) if not merged.height else covered_time(others) - covered_time(merged)
+    host = covered_time(collectives.filter(~pl.col("collective").is_in(P2P)))
     alone = passing - (busy | host)
     start = steps["start_ns"].to_numpy()
     end = start + steps["window_ns"].to_numpy()
@@ -110,8 +110,8 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     if not rows.height:
         return pl.DataFrame(schema={column.name: types.get(column.name, pl.Int64()) for column in COLUMNS}), []
     listed = inputs.results["collectives"].select("group", "group_ranks").unique().drop_nulls().sort("group")
-    groups = [(group, ranks) for group, text in listed.iter_rows() if (ranks := ranks_of(text)) is not None]
-    mesh = mesh_of(inputs.traces, groups)
+    groups = [(group, ranks) for group, text in listed.iter_rows() if (ranks := parse_group_ranks(text)) is not None]
+    mesh = infer_mesh(inputs.traces, groups)
     stages = mesh.frame.filter(pl.col("dimension") == (mesh.pipeline or "")).select(
         "rank", pl.col("coordinate").alias("stage")
     )

@@ -20,8 +20,8 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from rankscope.primitives.communicators import ranks_of
-from rankscope.primitives.mesh import Mesh, mesh_of
+from rankscope.primitives.communicators import parse_group_ranks
+from rankscope.primitives.mesh import Mesh, infer_mesh
 from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables
 from rankscope.rundir.plurals import plural
 
@@ -72,8 +72,8 @@ def _on_hosts() -> list[pl.Expr]:
 
 def _mesh(inputs: Inputs) -> Mesh:
     groups = inputs.results["collectives"].select("group", "group_ranks").drop_nulls().unique().sort("group")
-    named = [(name, found) for name, text in groups.iter_rows() if (found := ranks_of(text)) is not None]
-    return mesh_of(inputs.traces, named)
+    named = [(name, found) for name, text in groups.iter_rows() if (found := parse_group_ranks(text)) is not None]
+    return infer_mesh(inputs.traces, named)
 
 
 def _in_mesh(mesh: Mesh) -> pl.DataFrame:

@@ -22,8 +22,8 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.nulls import values_and_known
-from rankscope.primitives.steps import host_steps, owners
+from rankscope.primitives.columns import values_and_validity
+from rankscope.primitives.steps import host_steps, owning_steps
 from rankscope.results import Analysis, Column, Finding, Inputs, Parameter, Parameters, Tables, by_window
 
 COLUMNS = (
@@ -106,7 +106,7 @@ def _wanted(events: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
 def _as_rows(
     events: pl.DataFrame, at: pl.Series, steps: pl.DataFrame, kind: pl.Expr, track: str, number: int, inputs: Inputs
 ) -> pl.DataFrame:
-    owner = owners(steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), *values_and_known(at))
+    owner = owning_steps(steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), *values_and_validity(at))
     place = pl.Series(owner, dtype=pl.Int64)
     step = steps["step"].gather(place.set(place < 0, None))
     rows = events.select(

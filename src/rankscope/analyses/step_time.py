@@ -28,7 +28,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.activity import Activity, activity, data_loading, time_of
+from rankscope.primitives.activity import Activity, activity, covered_time, data_loading_time
 from rankscope.primitives.intervals import EMPTY, Int64, IntervalSet
 from rankscope.primitives.steps import one_window, step_windows
 from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, by_window, concat_ranks, greatest
@@ -99,9 +99,9 @@ def _breakdown(sets: Activity, window: Tables, begin: Int64, end: Int64) -> dict
         sets.communication,
         sets.memcpy,
         sets.memset,
-        time_of(window["runtime_calls"]),
-        data_loading(window["annotations"]),
-        time_of(window["host_ops"]),
+        covered_time(window["runtime_calls"]),
+        data_loading_time(window["annotations"]),
+        covered_time(window["host_ops"]),
     )
     covered, reached = EMPTY, np.zeros(begin.size, dtype=np.int64)
     parts: dict[str, Int64] = {}

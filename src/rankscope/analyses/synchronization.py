@@ -24,11 +24,11 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.activity import time_of
-from rankscope.primitives.enclosing import innermost
+from rankscope.primitives.activity import covered_time
+from rankscope.primitives.call_stack import innermost
 from rankscope.primitives.intervals import Int64, IntervalSet
-from rankscope.primitives.steps import host_steps, owners
-from rankscope.primitives.synchronization import waiting_calls
+from rankscope.primitives.steps import host_steps, owning_steps
+from rankscope.primitives.synchronization import host_waits
 from rankscope.results import (
     Analysis,
     Column,
@@ -89,10 +89,10 @@ def _chosen(window: Tables, inputs: Inputs) -> pl.DataFrame:
 
 def _calls_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
     runtime, operators = window["runtime_calls"], window["host_ops"]
-    calls = waiting_calls(runtime)
+    calls = host_waits(runtime)
     steps = _chosen(window, inputs)
     at = calls["start_ns"].to_numpy()
-    owner = owners(steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), at, np.ones(at.size, dtype=np.bool_))
+    owner = owning_steps(steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), at, np.ones(at.size, dtype=np.bool_))
     if steps.height or inputs.options.steps is not None:
         calls, owner = calls.filter(pl.Series(owner >= 0, dtype=pl.Boolean)), owner[owner >= 0]
     instants = calls.select(pl.col("start_ns").alias("at_ns"), "pid", "tid")
@@ -103,7 +103,7 @@ def _calls_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
         pl.Series("range", _named(ranges, innermost(ranges, instants)), dtype=pl.String),
         pl.Series("step", owner, dtype=pl.Int64),
         (pl.col("end_ns") - pl.col("start_ns")).alias("total_ns"),
-        pl.Series("idle_ns", _idle_after(calls, time_of(window["device_events"])), dtype=pl.Int64),
+        pl.Series("idle_ns", _idle_after(calls, covered_time(window["device_events"])), dtype=pl.Int64),
     )
 
 

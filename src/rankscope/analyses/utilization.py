@@ -23,7 +23,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.activity import time_of, with_category
+from rankscope.primitives.activity import covered_time, with_category
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.kernels import COMMUNICATION
 from rankscope.primitives.steps import step_windows
@@ -118,8 +118,8 @@ def _measure(kernels: pl.DataFrame, start: int, end: int) -> dict[str, list[int 
     blocks = inside["blocks_per_sm"].cast(pl.Float64)
     sized = inside.filter(blocks.is_finite().fill_null(False))
     return {
-        "kernel_ns": [time_of(inside).length],
-        "compute_ns": [time_of(inside.filter(pl.col("category") != COMMUNICATION)).length],
+        "kernel_ns": [covered_time(inside).length],
+        "compute_ns": [covered_time(inside.filter(pl.col("category") != COMMUNICATION)).length],
         "efficient_ns": [
             _efficient(
                 sized["start_ns"].to_numpy(),

@@ -20,8 +20,8 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.activity import with_category
-from rankscope.primitives.nulls import values_and_known
-from rankscope.primitives.steps import host_steps, owners
+from rankscope.primitives.columns import values_and_validity
+from rankscope.primitives.steps import host_steps, owning_steps
 from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
 
 COLUMNS = (
@@ -87,10 +87,10 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
 
 def _step_of(instants: pl.Series, steps: pl.DataFrame) -> pl.Series:
     """The number of the step that each instant lies in; null for none."""
-    index = owners(
+    index = owning_steps(
         steps["start_ns"].to_numpy(),
         steps["end_ns"].to_numpy(),
-        *values_and_known(instants),
+        *values_and_validity(instants),
     )
     if not steps.height:
         return pl.Series("step", [None] * instants.len(), dtype=pl.Int64)

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import polars as pl
 
-from rankscope.primitives.constant import constant
-from rankscope.primitives.steps import host_steps, launched_in, started_in
+from rankscope.primitives.columns import constant
+from rankscope.primitives.steps import events_launched_in, host_steps, starts_in
 from rankscope.results.analysis import Column, Inputs, Tables
 
 
@@ -33,7 +33,7 @@ def chosen_starts(frame: pl.DataFrame, annotations: pl.DataFrame, inputs: Inputs
     if inputs.options.steps is None:
         return constant("", True, pl.Boolean, frame.height)
     keep = inputs.options.keeps(pl.col("step"))
-    return pl.Series(started_in(frame["start_ns"].to_numpy(), host_steps(annotations), keep))
+    return pl.Series(starts_in(frame["start_ns"].to_numpy(), host_steps(annotations), keep))
 
 
 def chosen_launches(device: pl.DataFrame, annotations: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
@@ -45,7 +45,7 @@ def chosen_launches(device: pl.DataFrame, annotations: pl.DataFrame, inputs: Inp
     """
     if inputs.options.steps is None:
         return device
-    return launched_in(device, host_steps(annotations), inputs.options.keeps(pl.col("step")))
+    return events_launched_in(device, host_steps(annotations), inputs.options.keeps(pl.col("step")))
 
 
 def steps_by_window(
