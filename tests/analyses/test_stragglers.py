@@ -115,8 +115,8 @@ class Parts:
         infos = tuple(replace(i, base_time_ns=i.base_time_ns + shift.get(i.rank or 0, 0)) for i in self.infos)
         moved = [part.with_columns(pl.col("base_ns") + shift.get(rank, 0)) for rank, part in parts.items()]
         inputs = Inputs(Options(), infos, {}, world_size=self.world)
-        collectives, _ = get_analysis("collectives").across_ranks(moved, inputs)
-        clock, _ = get_analysis("clock").across_ranks([], replace(inputs, results={"collectives": collectives}))
+        collectives, _ = get_analysis("collectives").reduce(moved, inputs)
+        clock, _ = get_analysis("clock").reduce([], replace(inputs, results={"collectives": collectives}))
         known = {"collectives": collectives, "clock": clock}
         stragglers = get_analysis("stragglers")
         mapped = [
@@ -126,7 +126,7 @@ class Parts:
             )
             for rank in parts
         ]
-        return collectives, clock, stragglers.across_ranks(mapped, replace(inputs, results=known))[0]
+        return collectives, clock, stragglers.reduce(mapped, replace(inputs, results=known))[0]
 
 
 def waits(collectives: pl.DataFrame) -> dict[tuple[int, int], int]:

@@ -43,18 +43,20 @@ from rankscope.results import (
 )
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("step", "", "the step that it starts in; null unless `--by step`, and outside steps"),
-    Column("name", "", "the range, as written"),
-    Column("origin", "", "user, or torch for what PyTorch and its libraries name themselves"),
-    Column("calls", "count", "how often it was entered"),
-    Column("host_total_ns", "ns", "host time in it"),
-    Column("host_self_ns", "ns", "host time in it and in no range inside it"),
-    Column("mean_ns", "ns", "mean duration of a call on the host"),
-    Column("max_ns", "ns", "greatest duration of a call on the host"),
-    Column("device_total_ns", "ns", "device time of what was launched in it; null where the trace has no device"),
-    Column("device_events", "count", "kernels, copies and fills launched in it; null likewise"),
-    Column("steps", "count", "in how many steps it is"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("step", pl.Int64, "", "the step that it starts in; null unless `--by step`, and outside steps"),
+    Column("name", pl.String, "", "the range, as written"),
+    Column("origin", pl.String, "", "user, or torch for what PyTorch and its libraries name themselves"),
+    Column("calls", pl.Int64, "count", "how often it was entered"),
+    Column("host_total_ns", pl.Int64, "ns", "host time in it"),
+    Column("host_self_ns", pl.Int64, "ns", "host time in it and in no range inside it"),
+    Column("mean_ns", pl.Float64, "ns", "mean duration of a call on the host"),
+    Column("max_ns", pl.Int64, "ns", "greatest duration of a call on the host"),
+    Column(
+        "device_total_ns", pl.Int64, "ns", "device time of what was launched in it; null where the trace has no device"
+    ),
+    Column("device_events", pl.Int64, "count", "kernels, copies and fills launched in it; null likewise"),
+    Column("steps", pl.Int64, "count", "in how many steps it is"),
 )
 # What the reduce needs beside the columns: in how many steps compiled graphs ran, and in how many of these it is not.
 _COMPILED, _LOST = "_compiled_steps", "_lost_steps"
@@ -229,4 +231,5 @@ analysis = Analysis(
         "host_ops": ("name", "pid", "tid"),
     },
     parameters=(Parameter("by", "what tells rows apart", default="name", choices=("name", "step")),),
+    has_findings=True,
 )  # fmt: skip

@@ -18,8 +18,6 @@ more workers, `persistent_workers=True`, a larger `prefetch_factor`. `--steps` k
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import polars as pl
 
@@ -27,7 +25,6 @@ from rankscope.primitives.activity import covered_time, data_loading_ranges
 from rankscope.results import (
     Analysis,
     Column,
-    Finding,
     Headline,
     Inputs,
     Tables,
@@ -38,16 +35,16 @@ from rankscope.results import (
 )
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("window", "", "which of the rank's files it is in"),
-    Column("step", "", "N of `ProfilerStep#N`; null for the whole of a file without steps"),
-    Column("window_ns", "ns", "how long the step's window lasts"),
-    Column("batches", "count", "ranges that load data and end in the window: batches that arrive"),
-    Column("loading_ns", "ns", "time in them"),
-    Column("loading_share", "ratio", "of the window"),
-    Column("exposed_ns", "ns", "what of it nothing hides"),
-    Column("exposed_share", "ratio", "of the window"),
-    Column("longest_ns", "ns", "the longest of those that arrive; null without any"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("window", pl.Int64, "", "which of the rank's files it is in"),
+    Column("step", pl.Int64, "", "N of `ProfilerStep#N`; null for the whole of a file without steps"),
+    Column("window_ns", pl.Int64, "ns", "how long the step's window lasts"),
+    Column("batches", pl.Int64, "count", "ranges that load data and end in the window: batches that arrive"),
+    Column("loading_ns", pl.Int64, "ns", "time in them"),
+    Column("loading_share", pl.Float64, "ratio", "of the window"),
+    Column("exposed_ns", pl.Int64, "ns", "what of it nothing hides"),
+    Column("exposed_share", pl.Float64, "ratio", "of the window"),
+    Column("longest_ns", pl.Int64, "ns", "the longest of those that arrive; null without any"),
 )
 
 
@@ -59,11 +56,6 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
         for number, window in enumerate(by_window(tables, inputs))
     ]
     return concat_ranks(parts, COLUMNS)
-
-
-def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """One row a rank and step."""
-    return concat_ranks(parts, COLUMNS), []
 
 
 def _loading_of(window: Tables, steps: pl.DataFrame) -> pl.DataFrame:
@@ -120,7 +112,6 @@ analysis = Analysis(
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
-    across_ranks=across_ranks,
     headline=headline,
     reads={"annotations": ("start_ns", "end_ns", "name", "on_device")},
     requires=("step_time",),

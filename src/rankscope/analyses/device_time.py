@@ -44,17 +44,22 @@ from rankscope.results import (
 from rankscope.rundir.plurals import listed
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("span_ns", "ns", "from the first start to the last end of its device events"),
-    Column("busy_ns", "ns", "the device did something"),
-    Column("compute_ns", "ns", "kernels other than communication ran"),
-    Column("communication_ns", "ns", "communication kernels ran"),
-    Column("memory_ns", "ns", "copies or fills ran"),
-    Column("overlap_ns", "ns", "communication and compute ran at once"),
-    Column("exposed_communication_ns", "ns", "communication ran and nothing was computed"),
-    Column("exposed_memory_ns", "ns", "copies or fills ran and nothing else"),
-    Column("idle_ns", "ns", "the device did nothing"),
-    Column("overlap_ratio", "ratio", "share of communication that was hidden by compute; null without communication"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("span_ns", pl.Int64, "ns", "from the first start to the last end of its device events"),
+    Column("busy_ns", pl.Int64, "ns", "the device did something"),
+    Column("compute_ns", pl.Int64, "ns", "kernels other than communication ran"),
+    Column("communication_ns", pl.Int64, "ns", "communication kernels ran"),
+    Column("memory_ns", pl.Int64, "ns", "copies or fills ran"),
+    Column("overlap_ns", pl.Int64, "ns", "communication and compute ran at once"),
+    Column("exposed_communication_ns", pl.Int64, "ns", "communication ran and nothing was computed"),
+    Column("exposed_memory_ns", pl.Int64, "ns", "copies or fills ran and nothing else"),
+    Column("idle_ns", pl.Int64, "ns", "the device did nothing"),
+    Column(
+        "overlap_ratio",
+        pl.Float64,
+        "ratio",
+        "share of communication that was hidden by compute; null without communication",
+    ),
 )
 
 # What the reduce needs beside the columns.
@@ -182,4 +187,6 @@ analysis = Analysis(
         "annotations": ("start_ns", "end_ns", "name", "pid", "tid", "on_device", "step"),
     },
     headline=headline,
+    has_findings=True,
+    shown_empty=True,
 )

@@ -39,29 +39,30 @@ from rankscope.primitives.synchronization import is_host_wait
 from rankscope.results import (
     Analysis,
     Column,
-    Finding,
     Headline,
     Inputs,
     Parameter,
     Parameters,
     Tables,
     by_window,
-    concat_ranks,
     greatest,
+    schema_of,
     total_of,
 )
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("device", "", "the device's index"),
-    Column("stream", "", "the stream; null for the device as a whole"),
-    Column("cause", "", "host_wait, kernel_wait, other, unknown; of a whole device what the host did meanwhile"),
-    Column("detail", "", "the operator, where the cause is one"),
-    Column("gaps", "count", "how many gaps, of a whole device pieces of gaps"),
-    Column("idle_ns", "ns", "time in them"),
-    Column("share", "ratio", "of the idle time of the stream, or of the device"),
-    Column("mean_ns", "ns", "mean length"),
-    Column("max_ns", "ns", "greatest length"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("device", pl.Int64, "", "the device's index"),
+    Column("stream", pl.Int64, "", "the stream; null for the device as a whole"),
+    Column(
+        "cause", pl.String, "", "host_wait, kernel_wait, other, unknown; of a whole device what the host did meanwhile"
+    ),
+    Column("detail", pl.String, "", "the operator, where the cause is one"),
+    Column("gaps", pl.Int64, "count", "how many gaps, of a whole device pieces of gaps"),
+    Column("idle_ns", pl.Int64, "ns", "time in them"),
+    Column("share", pl.Float64, "ratio", "of the idle time of the stream, or of the device"),
+    Column("mean_ns", pl.Float64, "ns", "mean length"),
+    Column("max_ns", pl.Int64, "ns", "greatest length"),
 )
 # HTA's default: shorter gaps are what it takes to go from one kernel to the next.
 KERNEL_WAIT_NS = 30_000
@@ -74,15 +75,7 @@ DOING = {
     "nothing": "records nothing",
 }
 _KEYS = ("device", "stream", "cause", "detail")
-_SCHEMA = {
-    "device": pl.Int64,
-    "stream": pl.Int64,
-    "cause": pl.String,
-    "detail": pl.String,
-    "gaps": pl.Int64,
-    "idle_ns": pl.Int64,
-    "max_ns": pl.Int64,
-}
+_SCHEMA = schema_of([column for column in COLUMNS if column.name not in ("rank", "share", "mean_ns")])
 _NO_ROWS = np.empty(0, dtype=np.int64)
 _CAUSES = ["host_wait", "kernel_wait", "other", "unknown"]
 
@@ -136,11 +129,6 @@ def reads_more(chosen: Parameters) -> dict[str, tuple[str, ...]]:
         "runtime_calls": ("start_ns", "end_ns", "name"),
         "python_frames": ("start_ns", "end_ns", "depth"),
     }
-
-
-def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """The ranks below one another."""
-    return concat_ranks(parts, COLUMNS), []
 
 
 def _chosen(window: Tables, inputs: Inputs) -> IntervalSet | None:
@@ -335,7 +323,6 @@ analysis = Analysis(
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
-    across_ranks=across_ranks,
     headline=headline,
     reads={
         "device_events": ("start_ns", "end_ns", "device", "stream", "launch_ns"),

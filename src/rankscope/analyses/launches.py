@@ -43,32 +43,35 @@ from rankscope.results import (
     chosen_launches,
     concat_ranks,
     greatest,
+    schema_of,
 )
 
 Bool = npt.NDArray[np.bool_]
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("device", "", "the device; null unless `--by stream`"),
-    Column("stream", "", "the stream; null unless `--by stream`"),
-    Column("name", "", "the runtime's call, or the kernel; null unless `--by call` or `--by kernel`"),
-    Column("events", "count", "kernels, copies and fills on the device"),
-    Column("launchless", "count", "of these, how many have no launch in the file: nothing below counts them"),
-    Column("launches", "count", "calls that launched the others"),
-    Column("call_ns", "ns", "host time in these calls, summed"),
-    Column("mean_latency_ns", "ns", "mean latency"),
-    Column("min_latency_ns", "ns", "least latency; below 0 the clocks of host and device disagree"),
-    Column("median_latency_ns", "ns", "median latency"),
-    Column("p95_latency_ns", "ns", "95 of 100 are below this"),
-    Column("max_latency_ns", "ns", "greatest latency"),
-    Column("negative", "count", "how many latencies are negative"),
-    Column("unqueued", "count", "events launched to a stream that had nothing left to do"),
-    Column("unqueued_latency_ns", "ns", "their median latency: what launching itself costs"),
-    Column("mean_queue", "", "queue depth, mean over time; null by call and by kernel"),
-    Column("max_queue", "", "queue depth, greatest; null likewise"),
-    Column("launch_bound_ns", "ns", "device idle with at most one event queued; null likewise"),
-    Column("launch_bound_share", "ratio", "of the span from the first start to the last end; null likewise"),
-    Column("launch_bound_longest_ns", "ns", "the longest such stretch; null likewise"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("device", pl.Int64, "", "the device; null unless `--by stream`"),
+    Column("stream", pl.Int64, "", "the stream; null unless `--by stream`"),
+    Column("name", pl.String, "", "the runtime's call, or the kernel; null unless `--by call` or `--by kernel`"),
+    Column("events", pl.Int64, "count", "kernels, copies and fills on the device"),
+    Column("launchless", pl.Int64, "count", "of these, how many have no launch in the file: nothing below counts them"),
+    Column("launches", pl.Int64, "count", "calls that launched the others"),
+    Column("call_ns", pl.Int64, "ns", "host time in these calls, summed"),
+    Column("mean_latency_ns", pl.Float64, "ns", "mean latency"),
+    Column("min_latency_ns", pl.Int64, "ns", "least latency; below 0 the clocks of host and device disagree"),
+    Column("median_latency_ns", pl.Float64, "ns", "median latency"),
+    Column("p95_latency_ns", pl.Float64, "ns", "95 of 100 are below this"),
+    Column("max_latency_ns", pl.Int64, "ns", "greatest latency"),
+    Column("negative", pl.Int64, "count", "how many latencies are negative"),
+    Column("unqueued", pl.Int64, "count", "events launched to a stream that had nothing left to do"),
+    Column("unqueued_latency_ns", pl.Float64, "ns", "their median latency: what launching itself costs"),
+    Column("mean_queue", pl.Float64, "", "queue depth, mean over time; null by call and by kernel"),
+    Column("max_queue", pl.Int64, "", "queue depth, greatest; null likewise"),
+    Column("launch_bound_ns", pl.Int64, "ns", "device idle with at most one event queued; null likewise"),
+    Column(
+        "launch_bound_share", pl.Float64, "ratio", "of the span from the first start to the last end; null likewise"
+    ),
+    Column("launch_bound_longest_ns", pl.Int64, "ns", "the longest such stretch; null likewise"),
 )
 _KEYS = {
     "rank": (),
@@ -76,7 +79,6 @@ _KEYS = {
     "call": ("call",),
     "kernel": ("name",),
 }
-_TYPES = {"name": pl.String, "mean_queue": pl.Float64, "launch_bound_share": pl.Float64}
 
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
@@ -97,10 +99,8 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     columns["rank"] = constant("rank", inputs.rank, pl.Int64, found.height)
     frame = pl.DataFrame(
         [
-            columns[name].alias(name)
-            if name in columns
-            else constant(name, None, _TYPES.get(name, pl.Int64), found.height)
-            for name in (column.name for column in COLUMNS)
+            columns[name].alias(name) if name in columns else constant(name, None, dtype, found.height)
+            for name, dtype in schema_of(COLUMNS).items()
         ]
     )
     if frame.height < 2:
@@ -298,4 +298,5 @@ analysis = Analysis(
     parameters=(
         Parameter("by", "what tells rows apart", default="rank", choices=("rank", "stream", "call", "kernel")),
     ),
+    has_findings=True,
 )

@@ -18,8 +18,6 @@ a `total_increase` that goes on from window to window is kept by somebody.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import polars as pl
 
@@ -28,27 +26,27 @@ from rankscope.primitives.call_stack import parent_rows, with_ancestors
 from rankscope.results import (
     Analysis,
     Column,
-    Finding,
     Headline,
     Inputs,
     Tables,
     by_window,
-    concat_ranks,
     greatest,
     over_ranks,
 )
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("device", "", "`cpu`, or kind and number: `cuda:0`, `hip:0`, `xpu:0`"),
-    Column("name", "", "the operator; null for what no operator is around"),
-    Column("calls", "count", "calls of it that allocated or released, themselves or in what they call"),
-    Column("allocations", "count", "allocations of its own"),
-    Column("releases", "count", "releases of its own"),
-    Column("self_allocated", "bytes", "allocated by itself, summed"),
-    Column("self_increase", "bytes", "allocated less released by itself"),
-    Column("total_increase", "bytes", "allocated less released by itself and all that it calls"),
-    Column("peak_bytes", "bytes", "live at the device's peak and allocated by itself; null without addresses"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("device", pl.String, "", "`cpu`, or kind and number: `cuda:0`, `hip:0`, `xpu:0`"),
+    Column("name", pl.String, "", "the operator; null for what no operator is around"),
+    Column("calls", pl.Int64, "count", "calls of it that allocated or released, themselves or in what they call"),
+    Column("allocations", pl.Int64, "count", "allocations of its own"),
+    Column("releases", pl.Int64, "count", "releases of its own"),
+    Column("self_allocated", pl.Int64, "bytes", "allocated by itself, summed"),
+    Column("self_increase", pl.Int64, "bytes", "allocated less released by itself"),
+    Column("total_increase", pl.Int64, "bytes", "allocated less released by itself and all that it calls"),
+    Column(
+        "peak_bytes", pl.Int64, "bytes", "live at the device's peak and allocated by itself; null without addresses"
+    ),
 )
 _KEY = ("memory", "name")
 
@@ -64,11 +62,6 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
         .sort("device", "self_allocated", "total_increase", "name", descending=[False, True, True, False])
         .select(column.name for column in COLUMNS)
     )
-
-
-def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """The ranks below one another."""
-    return concat_ranks(parts, COLUMNS), []
 
 
 def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
@@ -155,7 +148,6 @@ analysis = Analysis(
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
-    across_ranks=across_ranks,
     headline=headline,
     reads={
         "memory_events": MEMORY_COLUMNS,

@@ -29,8 +29,6 @@ hides, or forwards run again (`recompute`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import polars as pl
 
@@ -48,11 +46,9 @@ from rankscope.primitives.synchronization import host_waits
 from rankscope.results import (
     Analysis,
     Column,
-    Finding,
     Headline,
     Inputs,
     Tables,
-    concat_ranks,
     steps_by_window,
     total_of,
 )
@@ -60,26 +56,29 @@ from rankscope.rundir.plurals import listed
 
 _OTHER = "other"
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("window", "", "which of the rank's files, from 0"),
-    Column("step", "", "N of `ProfilerStep#N`; null for the whole of a file without steps"),
-    Column("start_ns", "ns", "when the step's range begins, on the trace's own clock"),
-    Column("wall_ns", "ns", "how long it lasts on the host: the sum of the next six"),
-    Column("forward_ns", "ns", "the host in the forward"),
-    Column("backward_ns", "ns", "the host in the backward"),
-    Column("optimizer_ns", "ns", "the host in the optimizer's step"),
-    Column("data_loading_ns", "ns", "the host waiting for data"),
-    Column("sync_ns", "ns", "the host waiting for the device; with Gloo for communication that nothing hid"),
-    Column("other_ns", "ns", "the host in none of these"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("window", pl.Int64, "", "which of the rank's files, from 0"),
+    Column("step", pl.Int64, "", "N of `ProfilerStep#N`; null for the whole of a file without steps"),
+    Column("start_ns", pl.Int64, "ns", "when the step's range begins, on the trace's own clock", instant=True),
+    Column("wall_ns", pl.Int64, "ns", "how long it lasts on the host: the sum of the next six"),
+    Column("forward_ns", pl.Int64, "ns", "the host in the forward"),
+    Column("backward_ns", pl.Int64, "ns", "the host in the backward"),
+    Column("optimizer_ns", pl.Int64, "ns", "the host in the optimizer's step"),
+    Column("data_loading_ns", pl.Int64, "ns", "the host waiting for data"),
+    Column("sync_ns", pl.Int64, "ns", "the host waiting for the device; with Gloo for communication that nothing hid"),
+    Column("other_ns", pl.Int64, "ns", "the host in none of these"),
     Column(
-        "device_ns", "ns", "anything launched in the step was running: the sum of the next six; null without device"
+        "device_ns",
+        pl.Int64,
+        "ns",
+        "anything launched in the step was running: the sum of the next six; null without device",
     ),
-    Column("forward_device_ns", "ns", "of that, launched in the forward"),
-    Column("backward_device_ns", "ns", "launched in the backward"),
-    Column("optimizer_device_ns", "ns", "launched in the optimizer's step"),
-    Column("data_loading_device_ns", "ns", "launched while loading data"),
-    Column("communication_device_ns", "ns", "communication, with no other kernel beside it"),
-    Column("other_device_ns", "ns", "launched in none of the phases"),
+    Column("forward_device_ns", pl.Int64, "ns", "of that, launched in the forward"),
+    Column("backward_device_ns", pl.Int64, "ns", "launched in the backward"),
+    Column("optimizer_device_ns", pl.Int64, "ns", "launched in the optimizer's step"),
+    Column("data_loading_device_ns", pl.Int64, "ns", "launched while loading data"),
+    Column("communication_device_ns", pl.Int64, "ns", "communication, with no other kernel beside it"),
+    Column("other_device_ns", pl.Int64, "ns", "launched in none of the phases"),
 )
 
 _HOST = ("host_ops", "annotations", "runtime_calls", "python_frames")
@@ -88,11 +87,6 @@ _HOST = ("host_ops", "annotations", "runtime_calls", "python_frames")
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """The steps of a rank, window by window."""
     return steps_by_window(tables, inputs, COLUMNS, _of_window)
-
-
-def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """One row a rank and step."""
-    return concat_ranks(parts, COLUMNS), []
 
 
 def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
@@ -179,7 +173,6 @@ analysis = Analysis(
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
-    across_ranks=across_ranks,
     headline=headline,
     reads={
         "device_events": ("start_ns", "end_ns", "name", "kind", "is_collective", "launch_ns"),

@@ -45,7 +45,7 @@ How to read it: the rank with the most `waited_ns` holds the others up; where it
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import polars as pl
@@ -70,48 +70,74 @@ from rankscope.primitives.time_breakdown import (
     step_work,
 )
 from rankscope.primitives.wait_attribution import attribute_waits, with_aligned_arrivals
-from rankscope.results import Analysis, Column, Evidence, Finding, Headline, Inputs, Parameter, Tables, by_window
+from rankscope.results import (
+    Analysis,
+    Column,
+    Evidence,
+    Finding,
+    Headline,
+    Inputs,
+    Parameter,
+    Tables,
+    by_window,
+    schema_of,
+)
 from rankscope.rundir.plurals import plural
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("step", "", "the step; null unless `--by step`, where what is over steps is of this one"),
-    Column("lateness_ns", "ns", "how late it came at worst in a step, mean over steps"),
-    Column("waited_ns", "ns", "time in which others waited for it, over all steps"),
-    Column("last_share", "ratio", "of its collectives, those where it came last by more than the residual"),
-    Column("steps", "count", "steps in which it was compared"),
-    Column("late_steps", "count", "steps in which it came last by more than the residual"),
-    Column("cause", "", "why it holds the others up; null where it does not by more than chance"),
-    Column("cause_ns", "ns", "what the cause explains of its own time beyond its peers', mean over steps"),
-    Column("evidence", "", "the numbers behind the cause"),
-    Column("saving_ns", "ns", "what a step would gain at most if it took no longer than the slowest of the others"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("step", pl.Int64, "", "the step; null unless `--by step`, where what is over steps is of this one"),
+    Column("lateness_ns", pl.Int64, "ns", "how late it came at worst in a step, mean over steps"),
+    Column("waited_ns", pl.Int64, "ns", "time in which others waited for it, over all steps"),
+    Column("last_share", pl.Float64, "ratio", "of its collectives, those where it came last by more than the residual"),
+    Column("steps", pl.Int64, "count", "steps in which it was compared"),
+    Column("late_steps", pl.Int64, "count", "steps in which it came last by more than the residual"),
+    Column("cause", pl.String, "", "why it holds the others up; null where it does not by more than chance"),
+    Column("cause_ns", pl.Int64, "ns", "what the cause explains of its own time beyond its peers', mean over steps"),
+    Column("evidence", pl.String, "", "the numbers behind the cause"),
+    Column(
+        "saving_ns",
+        pl.Int64,
+        "ns",
+        "what a step would gain at most if it took no longer than the slowest of the others",
+    ),
 )
 
-_TYPES: dict[str, pl.DataType] = {
-    **{column.name: pl.Int64() for column in COLUMNS},
-    **dict.fromkeys(("cause", "evidence"), pl.String()),
-    "last_share": pl.Float64(),
-}
 _WORK = ("ranged", "work_ns", "pieces", "size")
-_MAPPED = {
-    "rank": pl.Int64, "window": pl.Int64, "match": pl.Int64, "previous": pl.Int64, "step": pl.Int64,
-    "start_ns": pl.Int64, "end_ns": pl.Int64, "count": pl.Int64, "on_host": pl.Boolean, "work": pl.Int64,
-    "of_host": pl.Boolean,
-    **dict.fromkeys(RECURRING, pl.Int64), **dict.fromkeys((*STARTED, *ENDED, *_WORK), pl.Int64),
-}  # fmt: skip
+# What a rank gives: its matched collectives, what its steps launched, and pairs of its steps.
+_PARTS = {
+    "collectives": pl.Schema(
+        dict.fromkeys(
+            ("rank", "window", "match", "previous", "step", "start_ns", "end_ns", "count", *STARTED, *ENDED), pl.Int64
+        )
+        | {"on_host": pl.Boolean}
+    ),
+    "launched": pl.Schema(dict.fromkeys(("rank", "window", "step", "work", *_WORK), pl.Int64)),
+    "pairs": pl.Schema(dict.fromkeys(("rank", "window", *RECURRING), pl.Int64) | {"of_host": pl.Boolean}),
+}
 
 
-def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
-    """What the rank had done by each matched collective, and what its steps launched."""
+def per_rank(tables: Tables, inputs: Inputs) -> dict[str, pl.DataFrame]:
+    """What the rank had done by each matched collective, what its steps launched, and how its steps compare."""
     own = inputs.results["collectives"].filter(pl.col("rank") == inputs.rank)
-    parts = [
+    return _concat(
         _of_window(window, own.filter(pl.col("window") == number), inputs, number)
         for number, window in enumerate(by_window(tables, inputs))
-    ]
-    return pl.concat(parts) if parts else pl.DataFrame(schema=_MAPPED)
+    )
 
 
-def _of_window(window: Tables, own: pl.DataFrame, inputs: Inputs, number: int) -> pl.DataFrame:
+def _concat(parts: Iterable[Mapping[str, pl.DataFrame]]) -> dict[str, pl.DataFrame]:
+    """The frames of each name below one another."""
+    found = list(parts)
+    return {
+        name: pl.concat(
+            [pl.DataFrame(schema=schema), *(part[name].select(schema.names()).cast(schema) for part in found)]
+        )
+        for name, schema in _PARTS.items()
+    }
+
+
+def _of_window(window: Tables, own: pl.DataFrame, inputs: Inputs, number: int) -> dict[str, pl.DataFrame]:
     ended = np.sort(own["end_ns"].to_numpy())
     own = own.filter(pl.col("match").is_not_null() & ~pl.col("collective").is_in(POINT_TO_POINT))
     own = own.sort("start_ns", "end_ns")
@@ -125,32 +151,24 @@ def _of_window(window: Tables, own: pl.DataFrame, inputs: Inputs, number: int) -
         {part: each[n] for part, each in until.items()}
         for n in (slice(0, start.size), slice(start.size, 2 * start.size), slice(2 * start.size, None))
     )
-    frame = own.select("rank", "window", "match", "step", "start_ns", "end_ns").with_columns(
+    collectives = own.select("match", "step", "start_ns", "end_ns").with_columns(
         pl.Series("previous", np.where(before >= 0, match[before], -1) if match.size else match, pl.Int64),
         pl.Series("count", np.searchsorted(ended, end, side="right"), pl.Int64),
         pl.lit(window["device_events"].is_empty()).alias("on_host"),
         *(pl.Series(name, by_start[part], pl.Int64) for name, part in zip(STARTED, PARTS, strict=True)),
         *(pl.Series(name, by_end[part], pl.Int64) for name, part in zip(ENDED, PARTS, strict=True)),
     )
-    launched = step_work(window, extra).with_columns(
-        pl.lit(inputs.rank, pl.Int64).alias("rank"), pl.lit(number, pl.Int64).alias("window")
-    )
-    again = recurring_times(at, code, at - by_piece[WAITING], _bounds(own, end, end - by_end[WAITING])).with_columns(
-        pl.lit(inputs.rank, pl.Int64).alias("rank"), pl.lit(number, pl.Int64).alias("window")
-    )
-    hosts = recurring_times(
-        *host_pieces(window["host_ops"], window["runtime_calls"], window["annotations"])
-    ).with_columns(pl.lit(inputs.rank, pl.Int64).alias("rank"), pl.lit(number, pl.Int64).alias("window"))
-    again, hosts = again.with_columns(of_host=pl.lit(False)), hosts.with_columns(of_host=pl.lit(True))
-    # Three kinds of rows in one frame: collectives, what steps launched (`work`), and pairs of steps (`other`).
-    return pl.concat(
-        [
-            part.with_columns(
-                pl.lit(None, dtype).alias(n) for n, dtype in _MAPPED.items() if n not in part.columns
-            ).select(pl.col(n).cast(dtype) for n, dtype in _MAPPED.items())
-            for part in (frame, launched, again, hosts)
-        ]
-    )
+    of_rank = recurring_times(at, code, at - by_piece[WAITING], _bounds(own, end, end - by_end[WAITING]))
+    of_host = recurring_times(*host_pieces(window["host_ops"], window["runtime_calls"], window["annotations"]))
+    frames = {
+        "collectives": collectives,
+        "launched": step_work(window, extra),
+        "pairs": pl.concat([of_rank.with_columns(of_host=pl.lit(False)), of_host.with_columns(of_host=pl.lit(True))]),
+    }
+    return {
+        name: frame.with_columns(rank=pl.lit(inputs.rank, pl.Int64), window=pl.lit(number, pl.Int64))
+        for name, frame in frames.items()
+    }
 
 
 def _bounds(own: pl.DataFrame, end: Int64, end_own: Int64) -> StepBounds:
@@ -165,18 +183,15 @@ def _members(own: pl.DataFrame) -> dict[str, frozenset[int]]:
     return {group: frozenset(found) for group, text in pairs if (found := parse_group_ranks(text)) is not None}
 
 
-def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
+def across_ranks(parts: Sequence[Mapping[str, pl.DataFrame]], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
     """Who is late, to whom it matters, and why."""
     ranks = sorted({info.rank for info in inputs.traces if info.rank is not None})
-    mapped = pl.concat([part.select(pl.col(n).cast(t) for n, t in _MAPPED.items()) for part in parts if part.width])
-    stretches = mapped.filter(pl.col("match").is_not_null())
+    stretches, work, again = _concat(parts).values()
     clock = inputs.results["clock"].select("rank", "offset_ns", "drift_ppm", "at_ns", "residual_ns", "component")
     rows = with_aligned_arrivals(stretches, clock, base_times(inputs.traces))
     if rows.is_empty():
         return _quiet(ranks), []
     cut = _cut(inputs)
-    work = mapped.filter(pl.col("work").is_not_null()).select("rank", "window", "step", "work", *_WORK)
-    again = mapped.filter(pl.col("other").is_not_null()).select("rank", "window", "of_host", *RECURRING)
     mesh = _mesh(inputs)
     stretches, work, again = (
         each.join(cut, on=["rank", "window"], how="anti", maintain_order="left") for each in (stretches, work, again)
@@ -248,9 +263,9 @@ def _quiet(ranks: Sequence[int]) -> pl.DataFrame:
 
 def _complete(table: pl.DataFrame) -> pl.DataFrame:
     """All columns in order; null what it has not."""
-    missing = (pl.lit(None, _TYPES[column.name]).alias(column.name) for column in COLUMNS)
-    return table.with_columns(each for each in missing if each.meta.output_name() not in table.columns).select(
-        column.name for column in COLUMNS
+    return table.select(
+        pl.col(name) if name in table.columns else pl.lit(None, dtype).alias(name)
+        for name, dtype in schema_of(COLUMNS).items()
     )
 
 
@@ -405,4 +420,6 @@ analysis = Analysis(
     requires=("collectives", "clock"),
     parameters=(Parameter("by", "what tells rows apart", default="rank", choices=("rank", "step"), of_reduce=True),),
     headline=headline,
+    has_findings=True,
+    shown_empty=True,
 )

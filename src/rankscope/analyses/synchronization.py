@@ -19,8 +19,6 @@ are: `.item()` and `.cpu()` on a loss (keep it on the device, read it every so m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import polars as pl
 
@@ -32,12 +30,10 @@ from rankscope.primitives.synchronization import host_waits
 from rankscope.results import (
     Analysis,
     Column,
-    Finding,
     Headline,
     Inputs,
     Tables,
     by_window,
-    concat_ranks,
     greatest,
     over_ranks,
     total_of,
@@ -45,15 +41,15 @@ from rankscope.results import (
 from rankscope.rundir.plurals import plural
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("call", "", "the runtime's call, as written"),
-    Column("operator", "", "the operator that made it; null where none was open"),
-    Column("range", "", "the user's innermost range around it; null where none was open"),
-    Column("calls", "count", "how often"),
-    Column("steps", "count", "steps in which it was called; 0 where the file has none"),
-    Column("total_ns", "ns", "time in it, summed"),
-    Column("idle_ns", "ns", "time that the device then had nothing to do"),
-    Column("per_step_ns", "ns", "the same per step"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("call", pl.String, "", "the runtime's call, as written"),
+    Column("operator", pl.String, "", "the operator that made it; null where none was open"),
+    Column("range", pl.String, "", "the user's innermost range around it; null where none was open"),
+    Column("calls", pl.Int64, "count", "how often"),
+    Column("steps", pl.Int64, "count", "steps in which it was called; 0 where the file has none"),
+    Column("total_ns", pl.Int64, "ns", "time in it, summed"),
+    Column("idle_ns", pl.Int64, "ns", "time that the device then had nothing to do"),
+    Column("per_step_ns", pl.Int64, "ns", "the same per step"),
 )
 _OF_STEPS = "ProfilerStep#"
 
@@ -75,11 +71,6 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
         .sort("idle_ns", "total_ns", "call", "operator", "range", descending=[True, True, False, False, False])
         .select(column.name for column in COLUMNS)
     )
-
-
-def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """The ranks below one another."""
-    return concat_ranks(parts, COLUMNS), []
 
 
 def _chosen(window: Tables, inputs: Inputs) -> pl.DataFrame:
@@ -172,7 +163,6 @@ analysis = Analysis(
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
-    across_ranks=across_ranks,
     headline=headline,
     reads={
         "runtime_calls": ("start_ns", "end_ns", "name", "pid", "tid"),

@@ -18,8 +18,6 @@ utilization loses without communication is time in which the device only communi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import polars as pl
 
@@ -27,17 +25,17 @@ from rankscope.primitives.activity import covered_time, with_category
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.kernels import COMMUNICATION
 from rankscope.primitives.steps import step_windows
-from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, by_window, concat_ranks, total_of
+from rankscope.results import Analysis, Column, Headline, Inputs, Tables, by_window, total_of
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("device", "", "the device's index; null where the trace has no device"),
-    Column("span_ns", "ns", "the steps' span, or the file's"),
-    Column("kernel_ns", "ns", "kernels ran in it; null without a device"),
-    Column("utilization", "ratio", "share of the span in which kernels ran; null without a device"),
-    Column("compute_utilization", "ratio", "the same without communication kernels"),
-    Column("sm_efficiency", "ratio", "estimated share of the multiprocessors that had work, over the span"),
-    Column("occupancy", "%", "estimated achieved occupancy while kernels ran, weighted by duration"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("device", pl.Int64, "", "the device's index; null where the trace has no device"),
+    Column("span_ns", pl.Int64, "ns", "the steps' span, or the file's"),
+    Column("kernel_ns", pl.Int64, "ns", "kernels ran in it; null without a device"),
+    Column("utilization", pl.Float64, "ratio", "share of the span in which kernels ran; null without a device"),
+    Column("compute_utilization", pl.Float64, "ratio", "the same without communication kernels"),
+    Column("sm_efficiency", pl.Float64, "ratio", "estimated share of the multiprocessors that had work, over the span"),
+    Column("occupancy", pl.Float64, "%", "estimated achieved occupancy while kernels ran, weighted by duration"),
 )
 _SUMS = ("kernel_ns", "compute_ns", "efficient_ns", "weighted", "weight", "with_blocks")
 
@@ -76,11 +74,6 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
         .sort("device")
         .select(column.name for column in COLUMNS)
     )  # fmt: skip
-
-
-def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """The ranks below one another."""
-    return concat_ranks(parts, COLUMNS), []
 
 
 _SCHEMA: dict[str, pl.DataType] = {
@@ -169,7 +162,6 @@ analysis = Analysis(
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
-    across_ranks=across_ranks,
     headline=headline,
     reads={
         "device_events": (
