@@ -12,7 +12,7 @@ from tests.kineto import op, step, write_ranks
 
 import rankscope
 from rankscope.analyses import get_analysis, stragglers
-from rankscope.primitives.attribution import Blamed
+from rankscope.primitives.attribution import Straggler
 from rankscope.primitives.delay_causes import CAUSES, Cause
 from rankscope.results import Inputs, Options, Tables
 from rankscope.simulate import Fault, Job, Recording, simulate
@@ -115,8 +115,8 @@ class Parts:
         infos = tuple(replace(i, base_time_ns=i.base_time_ns + shift.get(i.rank or 0, 0)) for i in self.infos)
         moved = [part.with_columns(pl.col("base_ns") + shift.get(rank, 0)) for rank, part in parts.items()]
         inputs = Inputs(Options(), infos, {}, world_size=self.world)
-        collectives, _ = get_analysis("collectives").across_ranks(moved, inputs)
-        clock, _ = get_analysis("clock").across_ranks([], replace(inputs, results={"collectives": collectives}))
+        collectives, _ = get_analysis("collectives").reduce(moved, inputs)
+        clock, _ = get_analysis("clock").reduce([], replace(inputs, results={"collectives": collectives}))
         known = {"collectives": collectives, "clock": clock}
         stragglers = get_analysis("stragglers")
         mapped = [
@@ -126,7 +126,7 @@ class Parts:
             )
             for rank in parts
         ]
-        return collectives, clock, stragglers.across_ranks(mapped, replace(inputs, results=known))[0]
+        return collectives, clock, stragglers.reduce(mapped, replace(inputs, results=known))[0]
 
 
 def waits(collectives: pl.DataFrame) -> dict[tuple[int, int], int]:
@@ -209,7 +209,7 @@ def test_a_rank_that_is_not_the_only_slow_one_saves_nothing_by_itself() -> None:
     """No number where there is nothing to gain, and causes in words."""
     table = pl.DataFrame({"rank": [3], "lateness_ns": [5], "waited_ns": [7]})
     cause = Cause("slow_host", 1.0, "why")
-    blamed = [Blamed((3,), "rank 3", cause, 10, saving, (1, 2), 2, True) for saving in (0, 9)]
+    blamed = [Straggler((3,), "rank 3", cause, 10, saving, (1, 2), 2, True) for saving in (0, 9)]
     none, some = stragglers._findings(blamed, table)
     assert (none.saving_ns, some.saving_ns) == (None, 9)
     assert none.title == "Rank 3 holds the others up: its host is slow"

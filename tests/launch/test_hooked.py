@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 
 from rankscope.errors import ConfigError, LaunchError
-from rankscope.launch import hooked as module
 from rankscope.launch.hooked import exec_command, hooked, take_options
 from rankscope.launch.torchrun import FLAGS
+from rankscope.rundir.capture_files import HOOK_FOLDER
 
 
 @pytest.mark.parametrize(
@@ -46,8 +45,7 @@ def test_nonsense_is_refused_before_the_job(arguments, error):
 
 
 def test_the_hook_comes_first_and_once():
-    folder = str(Path(module.__file__).resolve().parents[1] / "capture" / "hook")
-    assert (Path(folder) / "sitecustomize.py").is_file()
+    folder = str(HOOK_FOLDER)
     environ = hooked(hooked({"PYTHONPATH": "/a", "X": "1"}))
     assert environ["PYTHONPATH"] == os.pathsep.join([folder, "/a"])
     assert (environ["X"], environ["RANKSCOPE_HOOK"]) == ("1", "1")

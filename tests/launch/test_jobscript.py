@@ -16,9 +16,9 @@ import pytest
 from rankscope.cli import main
 from rankscope.errors import ConfigError
 from rankscope.launch.jobscript import JobRequest, Machine, find_machine, job_script, known_machines
-from rankscope.launch.jobscript.cpulist import parse_cpu_list
 from rankscope.launch.jobscript.machine import Setting
 from rankscope.launch.jobscript.request import seconds
+from rankscope.rundir.cpus import parse_cpus
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -417,7 +417,7 @@ def test_the_machines_that_come_along_are_whole():
         assert machine.title and machine.sources and machine.checked
         assert all(source.startswith("https://") for source in machine.sources)
         assert machine.node_ranks
-        cores = [parse_cpu_list(each) for each in machine.node_cores]
+        cores = [parse_cpus(each) for each in machine.node_cores]
         assert len(cores) in (0, machine.node_ranks)
         # No core belongs to two ranks.
         assert len(set(itertools.chain(*cores))) == sum(map(len, cores))
@@ -507,7 +507,7 @@ def test_a_site_adds_machines(tmp_path):
         ("[node]\ncolour = 1", "colour is not known"),
         ("[node]\nranks = '4'", "not what it must be"),
         ("[node]\nranks = 0", "not what it must be"),
-        ("[node]\ncores = ['7-4']", "no list of cores"),
+        ("[node]\ncores = ['7-4']", "not a list of CPUs"),
         ("[node]\ndevice = 'tpu'", "not known"),
         ("scheduler = 'lsf'", "not known"),
         ("base = 'nowhere'", "no machine that is known"),

@@ -35,68 +35,84 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.bandwidth import with_waits
+from rankscope.primitives.bandwidth import with_waits_and_bandwidth
 from rankscope.primitives.communicators import COLUMNS as MATCHED_BY
-from rankscope.primitives.host_collectives import TOLD
+from rankscope.primitives.host_collectives import RECORDED
 from rankscope.primitives.matching import METHODS, Matching, match_collectives
-from rankscope.primitives.rank_collectives import operations
-from rankscope.results import Analysis, Column, Evidence, Finding, Inputs, Tables, by_window, concat_ranks
+from rankscope.primitives.rank_collectives import rank_collectives
+from rankscope.results import Analysis, Column, Evidence, Finding, Inputs, Tables, by_window, concat_ranks, schema_of
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("window", "", "which of the rank's files, from 0"),
-    Column("step", "", "the step whose range its launch starts in; null between steps and for launchless ones"),
-    Column("group", "", "the process group: name and description; `stream N` where none is known, else `unknown`"),
-    Column("group_size", "ranks", "ranks in the group"),
-    Column("group_ranks", "", "global ranks of the group, as written"),
-    Column("sequence", "", "its number within group and stream, in device order; a recorded `Seq` wins"),
-    Column("collective", "", "which collective"),
-    Column("dtype", "", "type of the elements, as written"),
-    Column("in_elements", "elements", "elements in"),
-    Column("out_elements", "elements", "elements out"),
-    Column("bytes", "bytes", "full size of the operation"),
-    Column("stream", "", "device stream; thread for Gloo"),
-    Column("launch_ns", "ns", "when its launch starts; null without one in the file"),
-    Column("start_ns", "ns", "when it starts on this rank, on its own clock"),
-    Column("end_ns", "ns", "when it ends on this rank, on its own clock"),
-    Column("duration_ns", "ns", "from start to end on this rank: waiting for the others and transfer"),
-    Column("match", "", "one number for the same collective on all ranks; null without a partner"),
-    Column("matched_ranks", "count", "ranks on which it was found, this one among them"),
-    Column("match_method", "", "`sequence`, `step`, `clock` (as another group's collectives say), `votes`, or `none`"),
-    Column("transfer_ns", "ns", "the least duration over the group's ranks; null where one is missing"),
-    Column("wait_ns", "ns", "duration less transfer: waiting for later ranks"),
-    Column("algorithm_bandwidth", "GB/s", "bytes over transfer"),
-    Column("bus_bandwidth", "GB/s", "what the busiest link carried, as nccl-tests define it"),
-    Column("peers", "", "sender and receiver of a point-to-point operation, `0 → 1`"),
-    Column("estimate", "", "whether transfer and wait are only a hint"),
-    Column("source", "", "what tells what it is: `kernel` (its own metadata), `record` (`record_param_comms`), `range` "
-           "(`nccl:…`, `c10d::…`), `coalesced` (calls before its launch), `name` (the kernel's), `gloo`, `launch`"),
-    Column("calls", "count", "calls that it does together: more than one if they were coalesced"),
-    Column("kernels", "count", "kernels that it ran as"),
-    Column("name", "", "the kernel or range, as written"),
-)  # fmt: skip
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("window", pl.Int64, "", "which of the rank's files, from 0"),
+    Column(
+        "step", pl.Int64, "", "the step whose range its launch starts in; null between steps and for launchless ones"
+    ),
+    Column(
+        "group",
+        pl.String,
+        "",
+        "the process group: name and description; `stream N` where none is known, else `unknown`",
+    ),
+    Column("group_size", pl.Int64, "ranks", "ranks in the group"),
+    Column("group_ranks", pl.Categorical(), "", "global ranks of the group, as written"),
+    Column("sequence", pl.Int64, "", "its number within group and stream, in device order; a recorded `Seq` wins"),
+    Column("collective", pl.String, "", "which collective"),
+    Column("dtype", pl.String, "", "type of the elements, as written"),
+    Column("in_elements", pl.Int64, "elements", "elements in"),
+    Column("out_elements", pl.Int64, "elements", "elements out"),
+    Column("bytes", pl.Int64, "bytes", "full size of the operation"),
+    Column("stream", pl.Int64, "", "device stream; thread for Gloo"),
+    Column("launch_ns", pl.Int64, "ns", "when its launch starts; null without one in the file", instant=True),
+    Column("start_ns", pl.Int64, "ns", "when it starts on this rank, on its own clock", instant=True),
+    Column("end_ns", pl.Int64, "ns", "when it ends on this rank, on its own clock", instant=True),
+    Column("duration_ns", pl.Int64, "ns", "from start to end on this rank: waiting for the others and transfer"),
+    Column("match", pl.Int64, "", "one number for the same collective on all ranks; null without a partner"),
+    Column("matched_ranks", pl.Int64, "count", "ranks on which it was found, this one among them"),
+    Column(
+        "match_method",
+        pl.String,
+        "",
+        "`sequence`, `step`, `clock` (as another group's collectives say), `votes`, or `none`",
+    ),
+    Column("transfer_ns", pl.Int64, "ns", "the least duration over the group's ranks; null where one is missing"),
+    Column("wait_ns", pl.Int64, "ns", "duration less transfer: waiting for later ranks"),
+    Column("algorithm_bandwidth", pl.Float64, "GB/s", "bytes over transfer"),
+    Column("bus_bandwidth", pl.Float64, "GB/s", "what the busiest link carried, as nccl-tests define it"),
+    Column("peers", pl.String, "", "sender and receiver of a point-to-point operation, `0 → 1`"),
+    Column("estimate", pl.Boolean, "", "whether transfer and wait are only a hint"),
+    Column(
+        "source",
+        pl.String,
+        "",
+        "what tells what it is: `kernel` (its own metadata), `record` (`record_param_comms`), `range` "
+        "(`nccl:…`, `c10d::…`), `coalesced` (calls before its launch), `name` (the kernel's), `gloo`, `launch`",
+    ),
+    Column("calls", pl.Int64, "count", "calls that it does together: more than one if they were coalesced"),
+    Column("kernels", pl.Int64, "count", "kernels that it ran as"),
+    Column("name", pl.String, "", "the kernel or range, as written"),
+)
 _OF_ALL_RANKS = (
     "match", "matched_ranks", "match_method", "transfer_ns", "wait_ns", "algorithm_bandwidth", "bus_bandwidth",
     "estimate",
 )  # fmt: skip
 # What the reduce needs beside the columns.
 _BESIDE = (
-    Column("recorded", "", "`Seq`, as written"),
-    Column("source_rank", "", "sender"),
-    Column("destination_rank", "", "receiver"),
-    Column("on_device", "", "whether it is a kernel"),
-    Column("unlaunched", "count", "calls in its file of which no kernel was recorded"),
-    Column("base_ns", "ns", "what makes its time the wall clock's"),
+    Column("recorded", pl.Int64, "", "`Seq`, as written"),
+    Column("source_rank", pl.Int64, "", "sender"),
+    Column("destination_rank", pl.Int64, "", "receiver"),
+    Column("on_device", pl.Boolean, "", "whether it is a kernel"),
+    Column("unlaunched", pl.Int64, "count", "calls in its file of which no kernel was recorded"),
+    Column("base_ns", pl.Int64, "ns", "what makes its time the wall clock's"),
 )
-# Types of the columns that are no integers, for a result without any row.
-_TYPES: dict[str, pl.DataType] = {
-    **dict.fromkeys(("group", "collective", "dtype", "match_method", "peers", "source", "name"), pl.String()),
-    # A list of a thousand ranks is 5 kB of text in every row: as numbers, grouping by it costs as little as the others.
-    "group_ranks": pl.Categorical(),
-    **dict.fromkeys(("algorithm_bandwidth", "bus_bandwidth"), pl.Float64()),
-    "estimate": pl.Boolean(),
-}
-_MAPPED = (*(column for column in COLUMNS if column.name not in _OF_ALL_RANKS), *_BESIDE)
+_MAPPED = (
+    *(
+        replace(column, dtype=pl.String) if column.name == "group_ranks" else column
+        for column in COLUMNS
+        if column.name not in _OF_ALL_RANKS
+    ),
+    *_BESIDE,
+)
 
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
@@ -109,12 +125,13 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     """Match the ranks' collectives, and tell waiting from transfer."""
     rows = concat_ranks(parts, _MAPPED)
     if not rows.height:
-        return pl.DataFrame(schema={column.name: _TYPES.get(column.name, pl.Int64()) for column in COLUMNS}), []
-    rows = rows.with_columns(pl.col("group_ranks").cast(_TYPES["group_ranks"]))
+        return pl.DataFrame(schema=schema_of(COLUMNS)), []
+    # A list of a thousand ranks is 5 kB of text in every row: as numbers, grouping by it costs as little as the others.
+    rows = rows.with_columns(pl.col("group_ranks").cast(pl.Categorical))
     found = _matched(rows)
     match = pl.Series("match", found.match)
     ranks = max(len({info.rank for info in inputs.traces}), inputs.world_size or 0)
-    matched = with_waits(
+    matched = with_waits_and_bandwidth(
         rows.with_columns(
             pl.select(pl.when(match >= 0).then(match)).to_series(),
             pl.Series("match_method", found.method).replace_strict(dict(enumerate(METHODS)), return_dtype=pl.String),
@@ -279,7 +296,7 @@ def _unlaunched(rows: pl.DataFrame) -> list[Finding]:
 
 def _of_window(window: Tables, inputs: Inputs, number: int) -> pl.DataFrame:
     info = inputs.traces[number]
-    found = operations(window, info.groups, inputs.rank, inputs.options.communication)
+    found = rank_collectives(window, info.groups, inputs.rank, inputs.options.communication)
     if inputs.options.steps is not None:
         found = found.filter(inputs.options.keeps(pl.col("step")))
     # How long a call is open on the host says nothing of how long the collective took.
@@ -316,7 +333,7 @@ analysis = Analysis(
             "graph_id",
         ),
         "runtime_calls": ("name", "pid", "tid"),
-        "collectives": ("source", "row", *TOLD),
+        "collectives": ("source", "row", *RECORDED),
         "host_ops": (
             "start_ns",
             "end_ns",
@@ -341,4 +358,6 @@ analysis = Analysis(
             "input_types",
         ),
     },
+    has_findings=True,
+    shown_empty=True,
 )

@@ -18,16 +18,13 @@ more workers, `persistent_workers=True`, a larger `prefetch_factor`. `--steps` k
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.activity import loading_ranges, time_of
+from rankscope.primitives.activity import covered_time, data_loading_ranges
 from rankscope.results import (
     Analysis,
     Column,
-    Finding,
     Headline,
     Inputs,
     Tables,
@@ -38,16 +35,16 @@ from rankscope.results import (
 )
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("window", "", "which of the rank's files it is in"),
-    Column("step", "", "N of `ProfilerStep#N`; null for the whole of a file without steps"),
-    Column("window_ns", "ns", "how long the step's window lasts"),
-    Column("batches", "count", "ranges that load data and end in the window: batches that arrive"),
-    Column("loading_ns", "ns", "time in them"),
-    Column("loading_share", "ratio", "of the window"),
-    Column("exposed_ns", "ns", "what of it nothing hides"),
-    Column("exposed_share", "ratio", "of the window"),
-    Column("longest_ns", "ns", "the longest of those that arrive; null without any"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("window", pl.Int64, "", "which of the rank's files it is in"),
+    Column("step", pl.Int64, "", "N of `ProfilerStep#N`; null for the whole of a file without steps"),
+    Column("window_ns", pl.Int64, "ns", "how long the step's window lasts"),
+    Column("batches", pl.Int64, "count", "ranges that load data and end in the window: batches that arrive"),
+    Column("loading_ns", pl.Int64, "ns", "time in them"),
+    Column("loading_share", pl.Float64, "ratio", "of the window"),
+    Column("exposed_ns", pl.Int64, "ns", "what of it nothing hides"),
+    Column("exposed_share", pl.Float64, "ratio", "of the window"),
+    Column("longest_ns", pl.Int64, "ns", "the longest of those that arrive; null without any"),
 )
 
 
@@ -61,14 +58,9 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     return concat_ranks(parts, COLUMNS)
 
 
-def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """One row a rank and step."""
-    return concat_ranks(parts, COLUMNS), []
-
-
 def _loading_of(window: Tables, steps: pl.DataFrame) -> pl.DataFrame:
-    ranges = loading_ranges(window["annotations"])
-    times = time_of(ranges)
+    ranges = data_loading_ranges(window["annotations"])
+    times = covered_time(ranges)
     start = steps["start_ns"].to_numpy()
     end = start + steps["window_ns"].to_numpy()
     lasted = (ranges["end_ns"] - ranges["start_ns"]).to_numpy()
@@ -120,7 +112,6 @@ analysis = Analysis(
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
-    across_ranks=across_ranks,
     headline=headline,
     reads={"annotations": ("start_ns", "end_ns", "name", "on_device")},
     requires=("step_time",),

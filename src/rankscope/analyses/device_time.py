@@ -26,9 +26,9 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from rankscope.primitives.activity import Activity, activity, gloo_ranges, time_of
+from rankscope.primitives.activity import Activity, activity, covered_time, gloo_ranges
 from rankscope.primitives.intervals import EMPTY
-from rankscope.primitives.steps import host_steps, launched_in
+from rankscope.primitives.steps import events_launched_in, host_steps
 from rankscope.results import (
     Analysis,
     Column,
@@ -44,17 +44,22 @@ from rankscope.results import (
 from rankscope.rundir.plurals import listed
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("span_ns", "ns", "from the first start to the last end of its device events"),
-    Column("busy_ns", "ns", "the device did something"),
-    Column("compute_ns", "ns", "kernels other than communication ran"),
-    Column("communication_ns", "ns", "communication kernels ran"),
-    Column("memory_ns", "ns", "copies or fills ran"),
-    Column("overlap_ns", "ns", "communication and compute ran at once"),
-    Column("exposed_communication_ns", "ns", "communication ran and nothing was computed"),
-    Column("exposed_memory_ns", "ns", "copies or fills ran and nothing else"),
-    Column("idle_ns", "ns", "the device did nothing"),
-    Column("overlap_ratio", "ratio", "share of communication that was hidden by compute; null without communication"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("span_ns", pl.Int64, "ns", "from the first start to the last end of its device events"),
+    Column("busy_ns", pl.Int64, "ns", "the device did something"),
+    Column("compute_ns", pl.Int64, "ns", "kernels other than communication ran"),
+    Column("communication_ns", pl.Int64, "ns", "communication kernels ran"),
+    Column("memory_ns", pl.Int64, "ns", "copies or fills ran"),
+    Column("overlap_ns", pl.Int64, "ns", "communication and compute ran at once"),
+    Column("exposed_communication_ns", pl.Int64, "ns", "communication ran and nothing was computed"),
+    Column("exposed_memory_ns", pl.Int64, "ns", "copies or fills ran and nothing else"),
+    Column("idle_ns", pl.Int64, "ns", "the device did nothing"),
+    Column(
+        "overlap_ratio",
+        pl.Float64,
+        "ratio",
+        "share of communication that was hidden by compute; null without communication",
+    ),
 )
 
 # What the reduce needs beside the columns.
@@ -74,7 +79,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
         **totals,
         "overlap_ratio": totals["overlap_ns"] / communication if communication else None,
         _DEVICE_EVENTS: device,
-        _GLOO: time_of(gloo_ranges(tables["host_ops"], tables["annotations"])).length if device else 0,
+        _GLOO: covered_time(gloo_ranges(tables["host_ops"], tables["annotations"])).length if device else 0,
     }
     return pl.DataFrame([row], schema_overrides={"overlap_ratio": pl.Float64})
 
@@ -128,10 +133,10 @@ def _chosen(window: Tables, inputs: Inputs) -> Activity:
         return activity(device, host_ops, annotations, inputs.options.communication)
     steps, keep = host_steps(annotations), inputs.options.keeps(pl.col("step"))
     if device.is_empty():
-        whole, ranges = activity(device, host_ops, annotations), time_of(steps.filter(keep))
+        whole, ranges = activity(device, host_ops, annotations), covered_time(steps.filter(keep))
         return Activity(whole.compute & ranges, whole.communication & ranges, EMPTY, EMPTY, host_only=True)
     # No event of these steps on the device is still a device trace: the host's operators are not its work.
-    chosen = launched_in(device, steps, keep)
+    chosen = events_launched_in(device, steps, keep)
     return activity(chosen, host_ops.clear(), annotations.clear(), inputs.options.communication)
 
 
@@ -182,4 +187,6 @@ analysis = Analysis(
         "annotations": ("start_ns", "end_ns", "name", "pid", "tid", "on_device", "step"),
     },
     headline=headline,
+    has_findings=True,
+    shown_empty=True,
 )

@@ -30,39 +30,39 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.activity import data_loading, time_of
-from rankscope.primitives.constant import constant
+from rankscope.primitives.activity import covered_time, data_loading_time
+from rankscope.primitives.columns import constant, values_and_validity
 from rankscope.primitives.intervals import Int64, IntervalSet
-from rankscope.primitives.nulls import values_and_known
 from rankscope.primitives.steps import step_windows
 from rankscope.primitives.streams import Streams, stream_numbers
-from rankscope.primitives.synchronization import waits
+from rankscope.primitives.synchronization import is_host_wait
 from rankscope.results import (
     Analysis,
     Column,
-    Finding,
     Headline,
     Inputs,
     Parameter,
     Parameters,
     Tables,
     by_window,
-    concat_ranks,
     greatest,
+    schema_of,
     total_of,
 )
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("device", "", "the device's index"),
-    Column("stream", "", "the stream; null for the device as a whole"),
-    Column("cause", "", "host_wait, kernel_wait, other, unknown; of a whole device what the host did meanwhile"),
-    Column("detail", "", "the operator, where the cause is one"),
-    Column("gaps", "count", "how many gaps, of a whole device pieces of gaps"),
-    Column("idle_ns", "ns", "time in them"),
-    Column("share", "ratio", "of the idle time of the stream, or of the device"),
-    Column("mean_ns", "ns", "mean length"),
-    Column("max_ns", "ns", "greatest length"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("device", pl.Int64, "", "the device's index"),
+    Column("stream", pl.Int64, "", "the stream; null for the device as a whole"),
+    Column(
+        "cause", pl.String, "", "host_wait, kernel_wait, other, unknown; of a whole device what the host did meanwhile"
+    ),
+    Column("detail", pl.String, "", "the operator, where the cause is one"),
+    Column("gaps", pl.Int64, "count", "how many gaps, of a whole device pieces of gaps"),
+    Column("idle_ns", pl.Int64, "ns", "time in them"),
+    Column("share", pl.Float64, "ratio", "of the idle time of the stream, or of the device"),
+    Column("mean_ns", pl.Float64, "ns", "mean length"),
+    Column("max_ns", pl.Int64, "ns", "greatest length"),
 )
 # HTA's default: shorter gaps are what it takes to go from one kernel to the next.
 KERNEL_WAIT_NS = 30_000
@@ -75,15 +75,7 @@ DOING = {
     "nothing": "records nothing",
 }
 _KEYS = ("device", "stream", "cause", "detail")
-_SCHEMA = {
-    "device": pl.Int64,
-    "stream": pl.Int64,
-    "cause": pl.String,
-    "detail": pl.String,
-    "gaps": pl.Int64,
-    "idle_ns": pl.Int64,
-    "max_ns": pl.Int64,
-}
+_SCHEMA = schema_of([column for column in COLUMNS if column.name not in ("rank", "share", "mean_ns")])
 _NO_ROWS = np.empty(0, dtype=np.int64)
 _CAUSES = ["host_wait", "kernel_wait", "other", "unknown"]
 
@@ -105,7 +97,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
         numbers = device["device"].unique()
         for number in numbers:
             mine = device if len(numbers) == 1 else device.filter(pl.col("device").eq_missing(number))
-            parts += _of_device(number, time_of(mine), host, window["host_ops"]["name"], chosen)
+            parts += _of_device(number, covered_time(mine), host, window["host_ops"]["name"], chosen)
     found = pl.concat(parts) if parts else pl.DataFrame(schema=_SCHEMA)
     if len(inputs.traces) > 1:
         found = found.group_by(_KEYS).agg(pl.col("gaps", "idle_ns").sum(), pl.col("max_ns").max())
@@ -139,11 +131,6 @@ def reads_more(chosen: Parameters) -> dict[str, tuple[str, ...]]:
     }
 
 
-def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """The ranks below one another."""
-    return concat_ranks(parts, COLUMNS), []
-
-
 def _chosen(window: Tables, inputs: Inputs) -> IntervalSet | None:
     """The chosen steps' windows; None for all of the time."""
     if inputs.options.steps is None:
@@ -163,7 +150,7 @@ def _of_streams(device: pl.DataFrame, chosen: IntervalSet | None) -> pl.DataFram
     behind = np.flatnonzero(late)
     begins, ends = streams.reached[behind - 1], start[behind]
     rows = streams.order[behind]
-    launch, known = values_and_known(device["launch_ns"])
+    launch, known = values_and_validity(device["launch_ns"])
     at = launch[rows]
     in_time = np.where(ends - begins < KERNEL_WAIT_NS, _CAUSES.index("kernel_wait"), _CAUSES.index("other"))
     cause = np.where(at > begins, _CAUSES.index("host_wait"), in_time)
@@ -228,10 +215,10 @@ def _by_group(group: Int64, gap: Int64) -> tuple[Int64, Int64, Int64, Int64]:
 def _host(window: Tables) -> list[tuple[str, IntervalSet, Int64]]:
     """What the host did when, in the order of precedence; of operators, which row each interval is of."""
     calls, frames = window["runtime_calls"], window["python_frames"]
-    waiting = waits(calls["name"]).to_numpy()
+    waiting = is_host_wait(calls["name"]).to_numpy()
     starts, ends = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
     return [
-        ("data_loading", data_loading(window["annotations"]), _NO_ROWS),
+        ("data_loading", data_loading_time(window["annotations"]), _NO_ROWS),
         ("synchronisation", IntervalSet.of(starts[waiting], ends[waiting]), _NO_ROWS),
         ("runtime", IntervalSet.of(starts[~waiting], ends[~waiting]), _NO_ROWS),
         ("operator", *_operators(window["host_ops"])),
@@ -336,7 +323,6 @@ analysis = Analysis(
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
-    across_ranks=across_ranks,
     headline=headline,
     reads={
         "device_events": ("start_ns", "end_ns", "device", "stream", "launch_ns"),

@@ -15,19 +15,19 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, greatest
+from rankscope.results import Analysis, Column, Finding, Headline, Inputs, greatest
 
 CAUSES = ("data_loading", "synchronisation", "runtime", "operator", "python", "nothing")
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("device", "", "the device's index"),
-    Column("data_loading_ns", "ns", "the host loaded data"),
-    Column("synchronisation_ns", "ns", "the host was in a call that waits for the device"),
-    Column("runtime_ns", "ns", "the host was in another runtime call"),
-    Column("operator_ns", "ns", "the host was in an operator"),
-    Column("python_ns", "ns", "the host was in Python, as far as stacks were recorded"),
-    Column("nothing_ns", "ns", "the host recorded nothing"),
-    Column("idle_ns", "ns", "all of them"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("device", pl.Int64, "", "the device's index"),
+    Column("data_loading_ns", pl.Int64, "ns", "the host loaded data"),
+    Column("synchronisation_ns", pl.Int64, "ns", "the host was in a call that waits for the device"),
+    Column("runtime_ns", pl.Int64, "ns", "the host was in another runtime call"),
+    Column("operator_ns", pl.Int64, "ns", "the host was in an operator"),
+    Column("python_ns", pl.Int64, "ns", "the host was in Python, as far as stacks were recorded"),
+    Column("nothing_ns", pl.Int64, "ns", "the host recorded nothing"),
+    Column("idle_ns", pl.Int64, "ns", "all of them"),
 )
 
 
@@ -39,11 +39,6 @@ _DOING = {
     "python": "is in Python",
     "nothing": "records nothing",
 }
-
-
-def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
-    """Nothing: it reads `idle` alone."""
-    return pl.DataFrame()
 
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
@@ -81,7 +76,6 @@ analysis = Analysis(
     name="idle_causes",
     doc=__doc__,
     columns=COLUMNS,
-    per_rank=per_rank,
     across_ranks=across_ranks,
     headline=headline,
     requires=("idle",),

@@ -17,23 +17,19 @@ grid is too small for the device; a low occupancy with many registers or much sh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import polars as pl
 
 from rankscope.primitives.activity import with_category
-from rankscope.primitives.owning import launching_operators
+from rankscope.primitives.call_stack import launching_operators
 from rankscope.results import (
     Analysis,
     Column,
-    Finding,
     Headline,
     Inputs,
     Parameter,
     Tables,
     by_window,
     chosen_launches,
-    concat_ranks,
     greatest,
     over_ranks,
     total_of,
@@ -41,24 +37,24 @@ from rankscope.results import (
 from rankscope.rundir.plurals import plural
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("name", "", "the kernel, as written"),
-    Column("category", "", "compute, communication or memory"),
-    Column("calls", "count", "how often it ran"),
-    Column("total_ns", "ns", "time in it, summed"),
-    Column("share", "ratio", "of the time in all kernels of the rank, summed"),
-    Column("mean_ns", "ns", "mean duration"),
-    Column("min_ns", "ns", "least duration"),
-    Column("median_ns", "ns", "median duration"),
-    Column("max_ns", "ns", "greatest duration"),
-    Column("std_ns", "ns", "standard deviation of the durations (n − 1); null for a single call"),
-    Column("blocks_per_sm", "", "blocks per multiprocessor, weighted by duration"),
-    Column("occupancy", "%", "estimated achieved occupancy, weighted by duration"),
-    Column("launched_by", "", "the operator that most of its time comes from; by operator that operator"),
-    Column("grid", "", "launch grid, as compact JSON; null unless `--by shape`"),
-    Column("block", "", "launch block, likewise"),
-    Column("registers", "", "registers per thread, likewise"),
-    Column("shared_memory", "bytes", "shared memory per block, likewise"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("name", pl.String, "", "the kernel, as written"),
+    Column("category", pl.String, "", "compute, communication or memory"),
+    Column("calls", pl.Int64, "count", "how often it ran"),
+    Column("total_ns", pl.Int64, "ns", "time in it, summed"),
+    Column("share", pl.Float64, "ratio", "of the time in all kernels of the rank, summed"),
+    Column("mean_ns", pl.Float64, "ns", "mean duration"),
+    Column("min_ns", pl.Int64, "ns", "least duration"),
+    Column("median_ns", pl.Float64, "ns", "median duration"),
+    Column("max_ns", pl.Int64, "ns", "greatest duration"),
+    Column("std_ns", pl.Float64, "ns", "standard deviation of the durations (n − 1); null for a single call"),
+    Column("blocks_per_sm", pl.Float64, "", "blocks per multiprocessor, weighted by duration"),
+    Column("occupancy", pl.Float64, "%", "estimated achieved occupancy, weighted by duration"),
+    Column("launched_by", pl.String, "", "the operator that most of its time comes from; by operator that operator"),
+    Column("grid", pl.String, "", "launch grid, as compact JSON; null unless `--by shape`"),
+    Column("block", pl.String, "", "launch block, likewise"),
+    Column("registers", pl.Int64, "", "registers per thread, likewise"),
+    Column("shared_memory", pl.Int64, "bytes", "shared memory per block, likewise"),
 )
 _SHAPE = ("grid", "block", "registers", "shared_memory")
 _KEYS: dict[object, tuple[str, ...]] = {"name": (), "shape": _SHAPE, "operator": ("launched_by",)}
@@ -113,11 +109,6 @@ def _launched(window: Tables, inputs: Inputs) -> pl.DataFrame:
     )
 
 
-def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """The ranks below one another."""
-    return concat_ranks(parts, COLUMNS), []
-
-
 def _weighted(name: str) -> pl.Expr:
     value, weight = pl.col(name).cast(pl.Float64), pl.col("duration").filter(pl.col(name).is_not_null())
     mean = (value.drop_nulls() * weight).sum() / weight.sum()
@@ -145,7 +136,6 @@ analysis = Analysis(
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
-    across_ranks=across_ranks,
     reads={
         "device_events": (
             "start_ns",
@@ -172,4 +162,5 @@ analysis = Analysis(
         Parameter("by", "what tells rows apart", default="name", choices=("name", "shape", "operator")),
     ),
     headline=headline,
+    shown_empty=True,
 )

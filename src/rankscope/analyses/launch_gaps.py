@@ -21,17 +21,21 @@ lies before short pieces, fewer and larger ones are the way (fused operators, `t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.activity import computing_operators, data_loading, gloo_ranges, time_of, with_category
+from rankscope.primitives.activity import (
+    computing_operators,
+    covered_time,
+    data_loading_time,
+    gloo_ranges,
+    with_category,
+)
 from rankscope.primitives.intervals import IntervalSet
 from rankscope.primitives.kernels import COMPUTE
 from rankscope.primitives.steps import step_windows
-from rankscope.primitives.synchronization import waiting_calls
-from rankscope.results import Analysis, Column, Finding, Inputs, Tables, concat_ranks, steps_by_window
+from rankscope.primitives.synchronization import host_waits
+from rankscope.results import Analysis, Column, Inputs, Tables, steps_by_window
 
 SHORT_NS = 10_000
 """A launch costs the host some microseconds: of shorter pieces a host can hardly keep a device supplied."""
@@ -40,26 +44,21 @@ SHORT_OPERATOR_NS = 20_000
 SILENCE_NS = 100_000
 """A host that is busy launching records something more often than this."""
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("window", "", "which of the rank's files, from 0"),
-    Column("step", "", "the step; null for the whole of a file without steps"),
-    Column("pieces", "count", "kernels that compute; without a device top-level operators"),
-    Column("short", "count", "of these, shorter than 10 µs; operators, of a name with a median below 20 µs"),
-    Column("short_ns", "ns", "time in the short ones, summed"),
-    Column("late_ns", "ns", "gaps in which the next piece's launch was waited for"),
-    Column("late_short_ns", "ns", "of these, before short pieces and no longer than 100 µs"),
-    Column("on_device", "", "whether pieces are kernels"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("window", pl.Int64, "", "which of the rank's files, from 0"),
+    Column("step", pl.Int64, "", "the step; null for the whole of a file without steps"),
+    Column("pieces", pl.Int64, "count", "kernels that compute; without a device top-level operators"),
+    Column("short", pl.Int64, "count", "of these, shorter than 10 µs; operators, of a name with a median below 20 µs"),
+    Column("short_ns", pl.Int64, "ns", "time in the short ones, summed"),
+    Column("late_ns", pl.Int64, "ns", "gaps in which the next piece's launch was waited for"),
+    Column("late_short_ns", pl.Int64, "ns", "of these, before short pieces and no longer than 100 µs"),
+    Column("on_device", pl.Boolean, "", "whether pieces are kernels"),
 )
 
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """A rank's steps."""
     return steps_by_window(tables, inputs, COLUMNS, _of_window)
-
-
-def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """The ranks below one another."""
-    return concat_ranks(parts, COLUMNS), []
 
 
 def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
@@ -82,7 +81,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     number, starts, ends = steps["step"], found.start, found.end
     if not steps.height:
         # A file without any piece has nothing to say.
-        whole = time_of(pieces)
+        whole = covered_time(pieces)
         starts, ends = whole.starts[:1], whole.ends[-1:]
         number = pl.Series("step", [None] * starts.size, dtype=pl.Int64)
     gaps = _gaps(pieces, _left_out(window, gloo, on_device))
@@ -113,10 +112,10 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
 
 def _left_out(window: Tables, gloo: pl.DataFrame, on_device: bool) -> IntervalSet:
     """What is no waiting for a launch, whatever follows it."""
-    known = data_loading(window["annotations"]) | time_of(waiting_calls(window["runtime_calls"]))
+    known = data_loading_time(window["annotations"]) | covered_time(host_waits(window["runtime_calls"]))
     if not on_device:
-        known = known | time_of(gloo)
-    recorded = time_of(window["host_ops"]) | time_of(window["runtime_calls"])
+        known = known | covered_time(gloo)
+    recorded = covered_time(window["host_ops"]) | covered_time(window["runtime_calls"])
     if not len(recorded):
         return known
     silent = recorded.complement(int(recorded.starts[0]), int(recorded.ends[-1]))
@@ -151,11 +150,11 @@ analysis = Analysis(
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
-    across_ranks=across_ranks,
     reads={
         "device_events": ("start_ns", "end_ns", "name", "kind", "is_collective", "device", "stream", "launch_ns"),
         "host_ops": ("start_ns", "end_ns", "name", "pid", "tid", "depth"),
         "runtime_calls": ("start_ns", "end_ns", "name"),
         "annotations": ("start_ns", "end_ns", "name", "pid", "tid", "on_device", "step"),
     },
+    in_report=False,
 )

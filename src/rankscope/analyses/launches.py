@@ -26,10 +26,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from rankscope.primitives.constant import constant
+from rankscope.primitives.columns import constant, values_and_validity
 from rankscope.primitives.intervals import Int64
-from rankscope.primitives.launch_queue import Queue
-from rankscope.primitives.nulls import values_and_known
+from rankscope.primitives.launch_queue import LaunchQueue
 from rankscope.primitives.streams import Streams
 from rankscope.results import (
     Analysis,
@@ -44,32 +43,35 @@ from rankscope.results import (
     chosen_launches,
     concat_ranks,
     greatest,
+    schema_of,
 )
 
 Bool = npt.NDArray[np.bool_]
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("device", "", "the device; null unless `--by stream`"),
-    Column("stream", "", "the stream; null unless `--by stream`"),
-    Column("name", "", "the runtime's call, or the kernel; null unless `--by call` or `--by kernel`"),
-    Column("events", "count", "kernels, copies and fills on the device"),
-    Column("launchless", "count", "of these, how many have no launch in the file: nothing below counts them"),
-    Column("launches", "count", "calls that launched the others"),
-    Column("call_ns", "ns", "host time in these calls, summed"),
-    Column("mean_latency_ns", "ns", "mean latency"),
-    Column("min_latency_ns", "ns", "least latency; below 0 the clocks of host and device disagree"),
-    Column("median_latency_ns", "ns", "median latency"),
-    Column("p95_latency_ns", "ns", "95 of 100 are below this"),
-    Column("max_latency_ns", "ns", "greatest latency"),
-    Column("negative", "count", "how many latencies are negative"),
-    Column("unqueued", "count", "events launched to a stream that had nothing left to do"),
-    Column("unqueued_latency_ns", "ns", "their median latency: what launching itself costs"),
-    Column("mean_queue", "", "queue depth, mean over time; null by call and by kernel"),
-    Column("max_queue", "", "queue depth, greatest; null likewise"),
-    Column("launch_bound_ns", "ns", "device idle with at most one event queued; null likewise"),
-    Column("launch_bound_share", "ratio", "of the span from the first start to the last end; null likewise"),
-    Column("launch_bound_longest_ns", "ns", "the longest such stretch; null likewise"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("device", pl.Int64, "", "the device; null unless `--by stream`"),
+    Column("stream", pl.Int64, "", "the stream; null unless `--by stream`"),
+    Column("name", pl.String, "", "the runtime's call, or the kernel; null unless `--by call` or `--by kernel`"),
+    Column("events", pl.Int64, "count", "kernels, copies and fills on the device"),
+    Column("launchless", pl.Int64, "count", "of these, how many have no launch in the file: nothing below counts them"),
+    Column("launches", pl.Int64, "count", "calls that launched the others"),
+    Column("call_ns", pl.Int64, "ns", "host time in these calls, summed"),
+    Column("mean_latency_ns", pl.Float64, "ns", "mean latency"),
+    Column("min_latency_ns", pl.Int64, "ns", "least latency; below 0 the clocks of host and device disagree"),
+    Column("median_latency_ns", pl.Float64, "ns", "median latency"),
+    Column("p95_latency_ns", pl.Float64, "ns", "95 of 100 are below this"),
+    Column("max_latency_ns", pl.Int64, "ns", "greatest latency"),
+    Column("negative", pl.Int64, "count", "how many latencies are negative"),
+    Column("unqueued", pl.Int64, "count", "events launched to a stream that had nothing left to do"),
+    Column("unqueued_latency_ns", pl.Float64, "ns", "their median latency: what launching itself costs"),
+    Column("mean_queue", pl.Float64, "", "queue depth, mean over time; null by call and by kernel"),
+    Column("max_queue", pl.Int64, "", "queue depth, greatest; null likewise"),
+    Column("launch_bound_ns", pl.Int64, "ns", "device idle with at most one event queued; null likewise"),
+    Column(
+        "launch_bound_share", pl.Float64, "ratio", "of the span from the first start to the last end; null likewise"
+    ),
+    Column("launch_bound_longest_ns", pl.Int64, "ns", "the longest such stretch; null likewise"),
 )
 _KEYS = {
     "rank": (),
@@ -77,7 +79,6 @@ _KEYS = {
     "call": ("call",),
     "kernel": ("name",),
 }
-_TYPES = {"name": pl.String, "mean_queue": pl.Float64, "launch_bound_share": pl.Float64}
 
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
@@ -98,10 +99,8 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     columns["rank"] = constant("rank", inputs.rank, pl.Int64, found.height)
     frame = pl.DataFrame(
         [
-            columns[name].alias(name)
-            if name in columns
-            else constant(name, None, _TYPES.get(name, pl.Int64), found.height)
-            for name in (column.name for column in COLUMNS)
+            columns[name].alias(name) if name in columns else constant(name, None, dtype, found.height)
+            for name, dtype in schema_of(COLUMNS).items()
         ]
     )
     if frame.height < 2:
@@ -182,10 +181,10 @@ class _Launched:
     launch: Int64
     launched: Bool
 
-    def queue(self, rows: Int64 | slice = slice(None)) -> Queue:
+    def queue(self, rows: Int64 | slice = slice(None)) -> LaunchQueue:
         """The queue of some of the events, or of all."""
         start, end = (self.device[name].to_numpy()[rows] for name in ("start_ns", "end_ns"))
-        return Queue.of(start, end, self.launch[rows], self.launched[rows])
+        return LaunchQueue.of(start, end, self.launch[rows], self.launched[rows])
 
 
 def _launched(window: Tables, number: int, by: str, inputs: Inputs) -> _Launched:
@@ -193,8 +192,8 @@ def _launched(window: Tables, number: int, by: str, inputs: Inputs) -> _Launched
     calls = window["runtime_calls"]
     device = chosen_launches(window["device_events"], window["annotations"], inputs)
     streams = Streams.of(device)
-    row, _ = values_and_known(device["launch_row"], -1)
-    launch, launched = values_and_known(device["launch_ns"])
+    row, _ = values_and_validity(device["launch_row"], -1)
+    launch, launched = values_and_validity(device["launch_ns"])
     # Without a launch, the last of these: 0.
     lasted = np.append(calls["end_ns"].to_numpy() - calls["start_ns"].to_numpy(), 0)
     # The first event of each call: of those written to one place the last stays.
@@ -234,7 +233,7 @@ _QUEUE = {
 
 def _by_stream(found: pl.DataFrame, windows: Sequence[_Launched]) -> list[_Queued]:
     """What the queue of each stream was like, in the order of `found`."""
-    queues: dict[tuple[int | None, ...], list[Queue]] = {}
+    queues: dict[tuple[int | None, ...], list[LaunchQueue]] = {}
     for window in windows:
         heads = window.streams.order[window.streams.first]
         names = zip(*(window.device[name][heads] for name in ("device", "stream")), strict=True)
@@ -250,7 +249,7 @@ def _columns_of(rows: Sequence[_Queued]) -> dict[str, pl.Series]:
     return {name: pl.Series(name, values, dtype=dtype) for (name, dtype), values in typed}
 
 
-def _queue_of(queues: Sequence[Queue]) -> _Queued:
+def _queue_of(queues: Sequence[LaunchQueue]) -> _Queued:
     """Mean and greatest depth, and the launch-bound time, its share and its longest stretch, the windows together."""
     queued = lasted = deepest = bound = longest = span = 0
     queues = [queue for queue in queues if queue.launch.size]
@@ -299,4 +298,5 @@ analysis = Analysis(
     parameters=(
         Parameter("by", "what tells rows apart", default="rank", choices=("rank", "stream", "call", "kernel")),
     ),
+    has_findings=True,
 )

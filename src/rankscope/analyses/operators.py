@@ -26,26 +26,24 @@ steps.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.device_peaks import number_type, peak_flops
-from rankscope.primitives.enclosing import innermost
-from rankscope.primitives.flops import operator_flops
-from rankscope.primitives.owning import (
+from rankscope.primitives.call_stack import (
+    add_to_parents,
+    innermost,
+    is_outermost,
     launching_operators,
-    outermost,
-    summed_upwards,
     with_ancestors,
 )
+from rankscope.primitives.device_peaks import peak_flops
+from rankscope.primitives.flops import operator_flops
+from rankscope.primitives.intervals import union_length_by
+from rankscope.primitives.shapes import floating_point_type
 from rankscope.primitives.tensor_cores import eligible_operators, tensor_core_kernels
-from rankscope.primitives.unions import covered_by
 from rankscope.results import (
     Analysis,
     Column,
-    Finding,
     Headline,
     Inputs,
     Parameter,
@@ -53,7 +51,6 @@ from rankscope.results import (
     Tables,
     by_window,
     chosen_starts,
-    concat_ranks,
     greatest,
     over_ranks,
     total_of,
@@ -61,23 +58,36 @@ from rankscope.results import (
 from rankscope.rundir.plurals import plural
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("name", "", "the operator, as written"),
-    Column("input_shapes", "", "shapes of its inputs, as compact JSON; null unless `--by shape`"),
-    Column("stack", "", "who called it, innermost first; null unless `--by stack`, or where nothing was recorded"),
-    Column("calls", "count", "how often it was called; calls inside another of the same row are part of that one"),
-    Column("host_self_ns", "ns", "host time in it and in no operator inside it"),
-    Column("host_self_share", "ratio", "of the host self time of all the rank's operators"),
-    Column("host_total_ns", "ns", "host time in it"),
-    Column("device_self_ns", "ns", "device time of what it launched itself; null where the trace has no device"),
-    Column("device_self_share", "ratio", "of the device self time of all the rank's operators, summed"),
-    Column("device_total_ns", "ns", "device time of what it or the operators inside it launched; null likewise"),
-    Column("device_events", "count", "kernels, copies and fills that it launched itself; null likewise"),
-    Column("tensor_core_eligible", "", "whether tensor cores can do its work"),
-    Column("tensor_core_share", "ratio", "of the device total time, on tensor cores; null without device time"),
-    Column("flops", "FLOP", "floating-point operations; null where shapes or a formula are missing"),
-    Column("tflops_per_s", "TFLOP/s", "their rate, per second of device time (host time without a device)"),
-    Column("mfu", "ratio", "share of the device's peak; null where that is not known"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("name", pl.String, "", "the operator, as written"),
+    Column("input_shapes", pl.String, "", "shapes of its inputs, as compact JSON; null unless `--by shape`"),
+    Column(
+        "stack",
+        pl.String,
+        "",
+        "who called it, innermost first; null unless `--by stack`, or where nothing was recorded",
+    ),
+    Column(
+        "calls", pl.Int64, "count", "how often it was called; calls inside another of the same row are part of that one"
+    ),
+    Column("host_self_ns", pl.Int64, "ns", "host time in it and in no operator inside it"),
+    Column("host_self_share", pl.Float64, "ratio", "of the host self time of all the rank's operators"),
+    Column("host_total_ns", pl.Int64, "ns", "host time in it"),
+    Column(
+        "device_self_ns", pl.Int64, "ns", "device time of what it launched itself; null where the trace has no device"
+    ),
+    Column("device_self_share", pl.Float64, "ratio", "of the device self time of all the rank's operators, summed"),
+    Column(
+        "device_total_ns", pl.Int64, "ns", "device time of what it or the operators inside it launched; null likewise"
+    ),
+    Column("device_events", pl.Int64, "count", "kernels, copies and fills that it launched itself; null likewise"),
+    Column("tensor_core_eligible", pl.Boolean, "", "whether tensor cores can do its work"),
+    Column(
+        "tensor_core_share", pl.Float64, "ratio", "of the device total time, on tensor cores; null without device time"
+    ),
+    Column("flops", pl.Float64, "FLOP", "floating-point operations; null where shapes or a formula are missing"),
+    Column("tflops_per_s", pl.Float64, "TFLOP/s", "their rate, per second of device time (host time without a device)"),
+    Column("mfu", pl.Float64, "ratio", "share of the device's peak; null where that is not known"),
 )
 # How many callers tell one stack from another.
 _CALLERS = 6
@@ -111,11 +121,6 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     return frame.sort(order, descending=[True, True, False, False, False], nulls_last=True).select(
         column.name for column in COLUMNS
     )
-
-
-def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """The ranks below one another."""
-    return concat_ranks(parts, COLUMNS), []
 
 
 def _share(name: str) -> pl.Expr:
@@ -154,7 +159,7 @@ def _operators_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
     on_tensor[around[tensor.to_numpy()[event]]] = True
     keyed = keyed.with_columns(
         *_flops(operators, parent, on_tensor, _device_name(device, inputs)),
-        pl.Series("outer", outermost(parent, group)),
+        pl.Series("outer", is_outermost(parent, group)),
         (pl.col("end_ns") - pl.col("start_ns")).alias("duration"),
     ).filter(pl.Series(kept))
     outer = pl.col("outer")
@@ -181,7 +186,7 @@ def _operators_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
 
 
 def _union(pairs: pl.DataFrame, name: str) -> pl.DataFrame:
-    return covered_by(pairs, ["group"], name)
+    return union_length_by(pairs, ["group"], name)
 
 
 def _device_name(device: pl.DataFrame, inputs: Inputs) -> str | None:
@@ -197,9 +202,9 @@ def _flops(operators: pl.DataFrame, parent: np.ndarray, tensor: np.ndarray, devi
     own = operator_flops(operators)
     counted = own.is_not_null().to_numpy()
     # A formula inside another's operator is the same work once more.
-    alone = counted & outermost(parent, np.where(counted, -1, np.arange(counted.size)))
+    alone = counted & is_outermost(parent, np.where(counted, -1, np.arange(counted.size)))
     flops = own.fill_null(0.0).to_numpy().copy()
-    types = {text: number_type(text) for text in operators["input_types"].unique()}
+    types = {text: floating_point_type(text) for text in operators["input_types"].unique()}
     peaks = {
         (text, used): peak_flops(device, number, tensor_cores=used) or 0.0
         for text, number in types.items()
@@ -222,7 +227,7 @@ def _flops(operators: pl.DataFrame, parent: np.ndarray, tensor: np.ndarray, devi
         ("unrated", (counted & (peak <= 0)).astype(np.float64)),
     ):
         summed = np.where(alone, value, 0.0)
-        summed_upwards(parent, depth, summed)
+        add_to_parents(parent, depth, summed)
         found.append(pl.Series(name, np.where(counted, value, summed)))
     return found
 
@@ -279,7 +284,6 @@ analysis = Analysis(
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
-    across_ranks=across_ranks,
     headline=headline,
     reads={
         "host_ops": (

@@ -25,27 +25,37 @@ from typing import Any
 
 import polars as pl
 
-from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables
+from rankscope.results import Analysis, Column, Finding, Headline, Inputs, schema_of
 
 COLUMNS = (
-    Column("world_size", "ranks", "ranks in the job, as the traces say; null where none does"),
-    Column("ranks", "count", "ranks that were read"),
-    Column("steps", "count", "different steps in them; 0 where the traces have none and whole files stand for a step"),
-    Column("step_ns", "ns", "median over steps of the slowest rank's window"),
-    Column("mean_step_ns", "ns", "mean window over all ranks and steps: what the parts of a step add up to"),
-    Column("compute_ns", "ns", "compute, mean per rank and step"),
-    Column("exposed_communication_ns", "ns", "communication that nothing hid, mean per rank and step"),
-    Column("exposed_share", "ratio", "its share of the mean step"),
-    Column("exposed_copies_ns", "ns", "copies and fills that nothing hid, mean per rank and step"),
-    Column("data_loading_ns", "ns", "time in which the device waited for data, mean per rank and step"),
-    Column("other_ns", "ns", "what is left of the mean step: the device did nothing, for another reason"),
-    Column("communication_ns", "ns", "time in communication in whole files, mean per rank and step"),
-    Column("overlap_ratio", "ratio", "share of whole files' communication that compute hid; null if there is none"),
-    Column("busy_share", "ratio", "share of the devices' spans in which they did anything"),
-    Column("slowest_rank", "", "the rank with the most time of its own; null with a single rank"),
-    Column("slowest_own_ns", "ns", "its window less its exposed communication, mean over its steps"),
-    Column("slowest_margin_ns", "ns", "how much more that is than the median of the other ranks"),
-    Column("slowest_margin_share", "ratio", "its share of the mean step: below 5 % no rank stands out"),
+    Column("world_size", pl.Int64, "ranks", "ranks in the job, as the traces say; null where none does"),
+    Column("ranks", pl.Int64, "count", "ranks that were read"),
+    Column(
+        "steps",
+        pl.Int64,
+        "count",
+        "different steps in them; 0 where the traces have none and whole files stand for a step",
+    ),
+    Column("step_ns", pl.Int64, "ns", "median over steps of the slowest rank's window"),
+    Column("mean_step_ns", pl.Int64, "ns", "mean window over all ranks and steps: what the parts of a step add up to"),
+    Column("compute_ns", pl.Int64, "ns", "compute, mean per rank and step"),
+    Column("exposed_communication_ns", pl.Int64, "ns", "communication that nothing hid, mean per rank and step"),
+    Column("exposed_share", pl.Float64, "ratio", "its share of the mean step"),
+    Column("exposed_copies_ns", pl.Int64, "ns", "copies and fills that nothing hid, mean per rank and step"),
+    Column("data_loading_ns", pl.Int64, "ns", "time in which the device waited for data, mean per rank and step"),
+    Column("other_ns", pl.Int64, "ns", "what is left of the mean step: the device did nothing, for another reason"),
+    Column("communication_ns", pl.Int64, "ns", "time in communication in whole files, mean per rank and step"),
+    Column(
+        "overlap_ratio",
+        pl.Float64,
+        "ratio",
+        "share of whole files' communication that compute hid; null if there is none",
+    ),
+    Column("busy_share", pl.Float64, "ratio", "share of the devices' spans in which they did anything"),
+    Column("slowest_rank", pl.Int64, "", "the rank with the most time of its own; null with a single rank"),
+    Column("slowest_own_ns", pl.Int64, "ns", "its window less its exposed communication, mean over its steps"),
+    Column("slowest_margin_ns", pl.Int64, "ns", "how much more that is than the median of the other ranks"),
+    Column("slowest_margin_share", pl.Float64, "ratio", "its share of the mean step: below 5 % no rank stands out"),
 )
 _PARTS = {
     "compute_ns": ("compute_ns",),
@@ -55,11 +65,6 @@ _PARTS = {
     "other_ns": ("runtime_ns", "host_op_ns", "other_ns"),
 }
 """Of the mean step, from the columns of `step_time`, which exclude one another."""
-
-
-def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
-    """Nothing: it reads other results alone."""
-    return pl.DataFrame()
 
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
@@ -84,8 +89,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
         "busy_share": int(device["busy_ns"].sum()) / span if span else None,
         **_slowest(steps, window / rows),
     }
-    schema = {column.name: pl.Float64 if column.unit == "ratio" else pl.Int64 for column in COLUMNS}
-    return pl.DataFrame([row], schema=schema), []
+    return pl.DataFrame([row], schema=schema_of(COLUMNS)), []
 
 
 def _whole_ranks(frame: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
@@ -151,8 +155,8 @@ analysis = Analysis(
     name="overview",
     doc=__doc__,
     columns=COLUMNS,
-    per_rank=per_rank,
     across_ranks=across_ranks,
     requires=("device_time", "step_time"),
     headline=headline,
+    shown_empty=True,
 )

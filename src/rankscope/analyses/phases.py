@@ -29,30 +29,26 @@ hides, or forwards run again (`recompute`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.activity import activity, time_of, with_category
+from rankscope.primitives.activity import activity, covered_time, with_category
+from rankscope.primitives.columns import values_and_validity
 from rankscope.primitives.intervals import EMPTY, Int64, IntervalSet
 from rankscope.primitives.kernels import COMMUNICATION
-from rankscope.primitives.nulls import values_and_known
 from rankscope.primitives.phases import (
     PHASES,
     phase_at,
     phase_sets,
 )
-from rankscope.primitives.steps import host_steps, one_window, owners
-from rankscope.primitives.synchronization import waiting_calls
+from rankscope.primitives.steps import host_steps, one_window, owning_steps
+from rankscope.primitives.synchronization import host_waits
 from rankscope.results import (
     Analysis,
     Column,
-    Finding,
     Headline,
     Inputs,
     Tables,
-    concat_ranks,
     steps_by_window,
     total_of,
 )
@@ -60,26 +56,29 @@ from rankscope.rundir.plurals import listed
 
 _OTHER = "other"
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("window", "", "which of the rank's files, from 0"),
-    Column("step", "", "N of `ProfilerStep#N`; null for the whole of a file without steps"),
-    Column("start_ns", "ns", "when the step's range begins, on the trace's own clock"),
-    Column("wall_ns", "ns", "how long it lasts on the host: the sum of the next six"),
-    Column("forward_ns", "ns", "the host in the forward"),
-    Column("backward_ns", "ns", "the host in the backward"),
-    Column("optimizer_ns", "ns", "the host in the optimizer's step"),
-    Column("data_loading_ns", "ns", "the host waiting for data"),
-    Column("sync_ns", "ns", "the host waiting for the device; with Gloo for communication that nothing hid"),
-    Column("other_ns", "ns", "the host in none of these"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("window", pl.Int64, "", "which of the rank's files, from 0"),
+    Column("step", pl.Int64, "", "N of `ProfilerStep#N`; null for the whole of a file without steps"),
+    Column("start_ns", pl.Int64, "ns", "when the step's range begins, on the trace's own clock", instant=True),
+    Column("wall_ns", pl.Int64, "ns", "how long it lasts on the host: the sum of the next six"),
+    Column("forward_ns", pl.Int64, "ns", "the host in the forward"),
+    Column("backward_ns", pl.Int64, "ns", "the host in the backward"),
+    Column("optimizer_ns", pl.Int64, "ns", "the host in the optimizer's step"),
+    Column("data_loading_ns", pl.Int64, "ns", "the host waiting for data"),
+    Column("sync_ns", pl.Int64, "ns", "the host waiting for the device; with Gloo for communication that nothing hid"),
+    Column("other_ns", pl.Int64, "ns", "the host in none of these"),
     Column(
-        "device_ns", "ns", "anything launched in the step was running: the sum of the next six; null without device"
+        "device_ns",
+        pl.Int64,
+        "ns",
+        "anything launched in the step was running: the sum of the next six; null without device",
     ),
-    Column("forward_device_ns", "ns", "of that, launched in the forward"),
-    Column("backward_device_ns", "ns", "launched in the backward"),
-    Column("optimizer_device_ns", "ns", "launched in the optimizer's step"),
-    Column("data_loading_device_ns", "ns", "launched while loading data"),
-    Column("communication_device_ns", "ns", "communication, with no other kernel beside it"),
-    Column("other_device_ns", "ns", "launched in none of the phases"),
+    Column("forward_device_ns", pl.Int64, "ns", "of that, launched in the forward"),
+    Column("backward_device_ns", pl.Int64, "ns", "launched in the backward"),
+    Column("optimizer_device_ns", pl.Int64, "ns", "launched in the optimizer's step"),
+    Column("data_loading_device_ns", pl.Int64, "ns", "launched while loading data"),
+    Column("communication_device_ns", pl.Int64, "ns", "communication, with no other kernel beside it"),
+    Column("other_device_ns", pl.Int64, "ns", "launched in none of the phases"),
 )
 
 _HOST = ("host_ops", "annotations", "runtime_calls", "python_frames")
@@ -88,11 +87,6 @@ _HOST = ("host_ops", "annotations", "runtime_calls", "python_frames")
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """The steps of a rank, window by window."""
     return steps_by_window(tables, inputs, COLUMNS, _of_window)
-
-
-def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """One row a rank and step."""
-    return concat_ranks(parts, COLUMNS), []
 
 
 def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
@@ -115,7 +109,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
 
 
 def _host(window: Tables, sets: dict[str, IntervalSet], start: Int64, end: Int64, inputs: Inputs) -> dict[str, Int64]:
-    waiting = time_of(waiting_calls(window["runtime_calls"]))
+    waiting = covered_time(host_waits(window["runtime_calls"]))
     if not window["device_events"].height:
         host = activity(window["device_events"], window["host_ops"], window["annotations"])
         waiting = waiting | (host.communication - host.compute)
@@ -134,20 +128,20 @@ def _device(
         nothing = pl.Series([None] * start.size, dtype=pl.Int64)
         return {f"{name}_ns": nothing for name in names}
     events = with_category(window["device_events"], inputs.options.communication)
-    at, launched = values_and_known(events["launch_ns"])
+    at, launched = values_and_validity(events["launch_ns"])
     owned = events.with_columns(
         pl.when(pl.col("category") == COMMUNICATION)
         .then(pl.lit("communication"))
         .otherwise(phase_at(sets, at).fill_null(_OTHER))
         .alias("phase"),
-        pl.Series("owner", owners(start, end, at, launched)),
+        pl.Series("owner", owning_steps(start, end, at, launched)),
     ).filter(pl.col("owner") >= 0)
     found = {name: np.zeros(start.size, dtype=np.int64) for name in names}
     for (owner,), mine in owned.partition_by("owner", as_dict=True).items():
         covered = EMPTY
         for phase in (*PHASES, _OTHER, "communication"):
             reached = covered.length
-            covered = covered | time_of(mine.filter(pl.col("phase") == phase))
+            covered = covered | covered_time(mine.filter(pl.col("phase") == phase))
             found[f"{phase}_device"][int(owner)] = covered.length - reached
         found["device"][int(owner)] = covered.length
     return {f"{name}_ns": value for name, value in found.items()}
@@ -179,7 +173,6 @@ analysis = Analysis(
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
-    across_ranks=across_ranks,
     headline=headline,
     reads={
         "device_events": ("start_ns", "end_ns", "name", "kind", "is_collective", "launch_ns"),

@@ -23,33 +23,33 @@ How to read it: what is not compute is what a better step lacks. Exposed communi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.activity import Activity, activity, data_loading, time_of
+from rankscope.primitives.activity import Activity, activity, covered_time, data_loading_time
 from rankscope.primitives.intervals import EMPTY, Int64, IntervalSet
 from rankscope.primitives.steps import one_window, step_windows
-from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, by_window, concat_ranks, greatest
+from rankscope.results import Analysis, Column, Headline, Inputs, Tables, by_window, concat_ranks, greatest
 
 CATEGORIES = (
-    Column("compute_ns", "ns", "the device computed"),
-    Column("exposed_communication_ns", "ns", "the device communicated and computed nothing"),
-    Column("exposed_memcpy_ns", "ns", "the device copied and did neither"),
-    Column("exposed_memset_ns", "ns", "the device filled memory and did nothing else"),
-    Column("runtime_ns", "ns", "the device was idle, the host in a runtime or driver call"),
-    Column("data_loading_ns", "ns", "the device was idle, the host loading data"),
-    Column("host_op_ns", "ns", "the device was idle, the host in an operator"),
-    Column("other_ns", "ns", "none of these"),
+    Column("compute_ns", pl.Int64, "ns", "the device computed"),
+    Column("exposed_communication_ns", pl.Int64, "ns", "the device communicated and computed nothing"),
+    Column("exposed_memcpy_ns", pl.Int64, "ns", "the device copied and did neither"),
+    Column("exposed_memset_ns", pl.Int64, "ns", "the device filled memory and did nothing else"),
+    Column("runtime_ns", pl.Int64, "ns", "the device was idle, the host in a runtime or driver call"),
+    Column("data_loading_ns", pl.Int64, "ns", "the device was idle, the host loading data"),
+    Column("host_op_ns", pl.Int64, "ns", "the device was idle, the host in an operator"),
+    Column("other_ns", pl.Int64, "ns", "none of these"),
 )
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("window", "", "which of the rank's files, from 0"),
-    Column("step", "", "N of `ProfilerStep#N`; null for the whole of a file without steps"),
-    Column("start_ns", "ns", "when the window begins, on the trace's own clock"),
-    Column("window_ns", "ns", "how long it lasts: the sum of the categories"),
-    Column("gap_before_ns", "ns", "between the previous window's end and this one's begin; null for the first"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("window", pl.Int64, "", "which of the rank's files, from 0"),
+    Column("step", pl.Int64, "", "N of `ProfilerStep#N`; null for the whole of a file without steps"),
+    Column("start_ns", pl.Int64, "ns", "when the window begins, on the trace's own clock", instant=True),
+    Column("window_ns", pl.Int64, "ns", "how long it lasts: the sum of the categories"),
+    Column(
+        "gap_before_ns", pl.Int64, "ns", "between the previous window's end and this one's begin; null for the first"
+    ),
     *CATEGORIES,
 )
 
@@ -63,11 +63,6 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
         for number, window in enumerate(by_window(tables, inputs))
     ]
     return concat_ranks(parts, COLUMNS)
-
-
-def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """One row a rank and step."""
-    return concat_ranks(parts, COLUMNS), []
 
 
 def _steps_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
@@ -99,9 +94,9 @@ def _breakdown(sets: Activity, window: Tables, begin: Int64, end: Int64) -> dict
         sets.communication,
         sets.memcpy,
         sets.memset,
-        time_of(window["runtime_calls"]),
-        data_loading(window["annotations"]),
-        time_of(window["host_ops"]),
+        covered_time(window["runtime_calls"]),
+        data_loading_time(window["annotations"]),
+        covered_time(window["host_ops"]),
     )
     covered, reached = EMPTY, np.zeros(begin.size, dtype=np.int64)
     parts: dict[str, Int64] = {}
@@ -138,7 +133,6 @@ analysis = Analysis(
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
-    across_ranks=across_ranks,
     reads={
         "device_events": ("start_ns", "end_ns", "name", "kind", "is_collective", "device", "stream", "launch_ns"),
         "host_ops": ("start_ns", "end_ns", "name", "pid", "tid", "depth"),
@@ -146,4 +140,5 @@ analysis = Analysis(
         "annotations": ("start_ns", "end_ns", "name", "pid", "tid", "on_device", "step"),
     },
     headline=headline,
+    shown_empty=True,
 )

@@ -45,151 +45,168 @@ How to read it: the rank with the most `waited_ns` holds the others up; where it
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.arrival_skew import measures
-from rankscope.primitives.attribution import Blamed, Standing
+from rankscope.primitives.arrival_skew import totals_by_rank_and_step
+from rankscope.primitives.attribution import LocalTimeComparison, Straggler
 from rankscope.primitives.clocks import base_times
-from rankscope.primitives.communicators import POINT_TO_POINT, ranks_of
+from rankscope.primitives.communicators import POINT_TO_POINT, parse_group_ranks
 from rankscope.primitives.delay_causes import CAUSES, Cause
 from rankscope.primitives.intervals import Int64
-from rankscope.primitives.local_time import WAITING, own_times, roles
-from rankscope.primitives.mesh import Mesh, mesh_of, slices_of
+from rankscope.primitives.local_time import WAITING, local_times, programs_by_rank
+from rankscope.primitives.mesh import Mesh, infer_mesh, mesh_slices
 from rankscope.primitives.slow_links import SlowLink, slow_links
 from rankscope.primitives.step_alignment import COLUMNS as RECURRING
-from rankscope.primitives.step_alignment import Bounds, host_pieces, pieces, recurring
+from rankscope.primitives.step_alignment import StepBounds, host_pieces, recurring_times, work_pieces
 from rankscope.primitives.time_breakdown import (
     ENDED,
     PARTS,
     STARTED,
-    parts_until,
-    previous,
+    cumulative_parts,
+    previous_collectives,
     step_work,
 )
-from rankscope.primitives.wait_attribution import culprits, on_one_clock
-from rankscope.results import Analysis, Column, Evidence, Finding, Headline, Inputs, Parameter, Tables, by_window
+from rankscope.primitives.wait_attribution import attribute_waits, with_aligned_arrivals
+from rankscope.results import (
+    Analysis,
+    Column,
+    Evidence,
+    Finding,
+    Headline,
+    Inputs,
+    Parameter,
+    Tables,
+    by_window,
+    schema_of,
+)
 from rankscope.rundir.plurals import plural
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("step", "", "the step; null unless `--by step`, where what is over steps is of this one"),
-    Column("lateness_ns", "ns", "how late it came at worst in a step, mean over steps"),
-    Column("waited_ns", "ns", "time in which others waited for it, over all steps"),
-    Column("last_share", "ratio", "of its collectives, those where it came last by more than the residual"),
-    Column("steps", "count", "steps in which it was compared"),
-    Column("late_steps", "count", "steps in which it came last by more than the residual"),
-    Column("cause", "", "why it holds the others up; null where it does not by more than chance"),
-    Column("cause_ns", "ns", "what the cause explains of its own time beyond its peers', mean over steps"),
-    Column("evidence", "", "the numbers behind the cause"),
-    Column("saving_ns", "ns", "what a step would gain at most if it took no longer than the slowest of the others"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("step", pl.Int64, "", "the step; null unless `--by step`, where what is over steps is of this one"),
+    Column("lateness_ns", pl.Int64, "ns", "how late it came at worst in a step, mean over steps"),
+    Column("waited_ns", pl.Int64, "ns", "time in which others waited for it, over all steps"),
+    Column("last_share", pl.Float64, "ratio", "of its collectives, those where it came last by more than the residual"),
+    Column("steps", pl.Int64, "count", "steps in which it was compared"),
+    Column("late_steps", pl.Int64, "count", "steps in which it came last by more than the residual"),
+    Column("cause", pl.String, "", "why it holds the others up; null where it does not by more than chance"),
+    Column("cause_ns", pl.Int64, "ns", "what the cause explains of its own time beyond its peers', mean over steps"),
+    Column("evidence", pl.String, "", "the numbers behind the cause"),
+    Column(
+        "saving_ns",
+        pl.Int64,
+        "ns",
+        "what a step would gain at most if it took no longer than the slowest of the others",
+    ),
 )
 
-_TYPES: dict[str, pl.DataType] = {
-    **{column.name: pl.Int64() for column in COLUMNS},
-    **dict.fromkeys(("cause", "evidence"), pl.String()),
-    "last_share": pl.Float64(),
-}
 _WORK = ("ranged", "work_ns", "pieces", "size")
-_MAPPED = {
-    "rank": pl.Int64, "window": pl.Int64, "match": pl.Int64, "previous": pl.Int64, "step": pl.Int64,
-    "start_ns": pl.Int64, "end_ns": pl.Int64, "count": pl.Int64, "on_host": pl.Boolean, "work": pl.Int64,
-    "of_host": pl.Boolean,
-    **dict.fromkeys(RECURRING, pl.Int64), **dict.fromkeys((*STARTED, *ENDED, *_WORK), pl.Int64),
-}  # fmt: skip
+# What a rank gives: its matched collectives, what its steps launched, and pairs of its steps.
+_PARTS = {
+    "collectives": pl.Schema(
+        dict.fromkeys(
+            ("rank", "window", "match", "previous", "step", "start_ns", "end_ns", "count", *STARTED, *ENDED), pl.Int64
+        )
+        | {"on_host": pl.Boolean}
+    ),
+    "launched": pl.Schema(dict.fromkeys(("rank", "window", "step", "work", *_WORK), pl.Int64)),
+    "pairs": pl.Schema(dict.fromkeys(("rank", "window", *RECURRING), pl.Int64) | {"of_host": pl.Boolean}),
+}
 
 
-def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
-    """What the rank had done by each matched collective, and what its steps launched."""
+def per_rank(tables: Tables, inputs: Inputs) -> dict[str, pl.DataFrame]:
+    """What the rank had done by each matched collective, what its steps launched, and how its steps compare."""
     own = inputs.results["collectives"].filter(pl.col("rank") == inputs.rank)
-    parts = [
+    return _concat(
         _of_window(window, own.filter(pl.col("window") == number), inputs, number)
         for number, window in enumerate(by_window(tables, inputs))
-    ]
-    return pl.concat(parts) if parts else pl.DataFrame(schema=_MAPPED)
+    )
 
 
-def _of_window(window: Tables, own: pl.DataFrame, inputs: Inputs, number: int) -> pl.DataFrame:
+def _concat(parts: Iterable[Mapping[str, pl.DataFrame]]) -> dict[str, pl.DataFrame]:
+    """The frames of each name below one another."""
+    found = list(parts)
+    return {
+        name: pl.concat(
+            [pl.DataFrame(schema=schema), *(part[name].select(schema.names()).cast(schema) for part in found)]
+        )
+        for name, schema in _PARTS.items()
+    }
+
+
+def _of_window(window: Tables, own: pl.DataFrame, inputs: Inputs, number: int) -> dict[str, pl.DataFrame]:
     ended = np.sort(own["end_ns"].to_numpy())
     own = own.filter(pl.col("match").is_not_null() & ~pl.col("collective").is_in(POINT_TO_POINT))
     own = own.sort("start_ns", "end_ns")
     start, end = own["start_ns"].to_numpy(), own["end_ns"].to_numpy()
-    before = previous(own["group"].to_list(), _members(own), start, end)
+    before = previous_collectives(own["group"].to_list(), _members(own), start, end)
     match = own["match"].to_numpy()
     extra = inputs.options.communication
-    at, code = pieces(window["device_events"], window["host_ops"], window["annotations"], extra)
-    until = parts_until(window, np.concatenate([start, end, at]), extra)
+    at, code = work_pieces(window["device_events"], window["host_ops"], window["annotations"], extra)
+    until = cumulative_parts(window, np.concatenate([start, end, at]), extra)
     by_start, by_end, by_piece = (
         {part: each[n] for part, each in until.items()}
         for n in (slice(0, start.size), slice(start.size, 2 * start.size), slice(2 * start.size, None))
     )
-    frame = own.select("rank", "window", "match", "step", "start_ns", "end_ns").with_columns(
+    collectives = own.select("match", "step", "start_ns", "end_ns").with_columns(
         pl.Series("previous", np.where(before >= 0, match[before], -1) if match.size else match, pl.Int64),
         pl.Series("count", np.searchsorted(ended, end, side="right"), pl.Int64),
         pl.lit(window["device_events"].is_empty()).alias("on_host"),
         *(pl.Series(name, by_start[part], pl.Int64) for name, part in zip(STARTED, PARTS, strict=True)),
         *(pl.Series(name, by_end[part], pl.Int64) for name, part in zip(ENDED, PARTS, strict=True)),
     )
-    launched = step_work(window, extra).with_columns(
-        pl.lit(inputs.rank, pl.Int64).alias("rank"), pl.lit(number, pl.Int64).alias("window")
-    )
-    again = recurring(at, code, at - by_piece[WAITING], _bounds(own, end, end - by_end[WAITING])).with_columns(
-        pl.lit(inputs.rank, pl.Int64).alias("rank"), pl.lit(number, pl.Int64).alias("window")
-    )
-    hosts = recurring(*host_pieces(window["host_ops"], window["runtime_calls"], window["annotations"])).with_columns(
-        pl.lit(inputs.rank, pl.Int64).alias("rank"), pl.lit(number, pl.Int64).alias("window")
-    )
-    again, hosts = again.with_columns(of_host=pl.lit(False)), hosts.with_columns(of_host=pl.lit(True))
-    # Three kinds of rows in one frame: collectives, what steps launched (`work`), and pairs of steps (`other`).
-    return pl.concat(
-        [
-            part.with_columns(
-                pl.lit(None, dtype).alias(n) for n, dtype in _MAPPED.items() if n not in part.columns
-            ).select(pl.col(n).cast(dtype) for n, dtype in _MAPPED.items())
-            for part in (frame, launched, again, hosts)
-        ]
-    )
+    of_rank = recurring_times(at, code, at - by_piece[WAITING], _bounds(own, end, end - by_end[WAITING]))
+    of_host = recurring_times(*host_pieces(window["host_ops"], window["runtime_calls"], window["annotations"]))
+    frames = {
+        "collectives": collectives,
+        "launched": step_work(window, extra),
+        "pairs": pl.concat([of_rank.with_columns(of_host=pl.lit(False)), of_host.with_columns(of_host=pl.lit(True))]),
+    }
+    return {
+        name: frame.with_columns(rank=pl.lit(inputs.rank, pl.Int64), window=pl.lit(number, pl.Int64))
+        for name, frame in frames.items()
+    }
 
 
-def _bounds(own: pl.DataFrame, end: Int64, end_own: Int64) -> Bounds:
+def _bounds(own: pl.DataFrame, end: Int64, end_own: Int64) -> StepBounds:
     """Steps are told by the collectives that all recorded ranks of their group have."""
     whole = pl.col("matched_ranks") == pl.col("matched_ranks").max().over("group", "group_ranks")
     rows = own.select("step", whole.alias("whole"), pl.Series("end_ns", end), pl.Series("own_ns", end_own))
-    return Bounds.of(rows.filter("whole"))
+    return StepBounds.of(rows.filter("whole"))
 
 
 def _members(own: pl.DataFrame) -> dict[str, frozenset[int]]:
     pairs = own.select("group", "group_ranks").unique().drop_nulls().rows()
-    return {group: frozenset(found) for group, text in pairs if (found := ranks_of(text)) is not None}
+    return {group: frozenset(found) for group, text in pairs if (found := parse_group_ranks(text)) is not None}
 
 
-def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
+def across_ranks(parts: Sequence[Mapping[str, pl.DataFrame]], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
     """Who is late, to whom it matters, and why."""
     ranks = sorted({info.rank for info in inputs.traces if info.rank is not None})
-    mapped = pl.concat([part.select(pl.col(n).cast(t) for n, t in _MAPPED.items()) for part in parts if part.width])
-    stretches = mapped.filter(pl.col("match").is_not_null())
+    stretches, work, again = _concat(parts).values()
     clock = inputs.results["clock"].select("rank", "offset_ns", "drift_ppm", "at_ns", "residual_ns", "component")
-    rows = on_one_clock(stretches, clock, base_times(inputs.traces))
+    rows = with_aligned_arrivals(stretches, clock, base_times(inputs.traces))
     if rows.is_empty():
         return _quiet(ranks), []
     cut = _cut(inputs)
-    work = mapped.filter(pl.col("work").is_not_null()).select("rank", "window", "step", "work", *_WORK)
-    again = mapped.filter(pl.col("other").is_not_null()).select("rank", "window", "of_host", *RECURRING)
     mesh = _mesh(inputs)
     stretches, work, again = (
         each.join(cut, on=["rank", "window"], how="anti", maintain_order="left") for each in (stretches, work, again)
     )
     role = _roles(mesh, inputs)
     standing = _standing(stretches, work, again, role, inputs) if stretches.height else None
-    table, by_step = measures(ranks, culprits(rows, role, inputs.results["collectives"], standing))
+    table, by_step = totals_by_rank_and_step(
+        ranks, attribute_waits(rows, role, inputs.results["collectives"], standing)
+    )
     verdicts = standing.blamed() if standing is not None else []
     table = _with_causes(table, verdicts)
     findings = _not_judged(cut)
     if standing is not None:
         links = slow_links(inputs.results["collectives"], standing.step_ns)
-        sliced = standing.by_slice(verdicts, slices_of(mesh))
+        sliced = standing.by_slice(verdicts, mesh_slices(mesh))
         findings = [*_findings(sliced, table), *_slow_networks(links, max(standing.steps.size, 1)), *findings]
     if inputs.parameters.get("by") == "step":
         table = _with_steps(by_step, standing, verdicts) if standing is not None else by_step
@@ -213,7 +230,7 @@ def _not_judged(cut: pl.DataFrame) -> list[Finding]:
 
 def _standing(
     stretches: pl.DataFrame, work: pl.DataFrame, again: pl.DataFrame, role: Mapping[int, int], inputs: Inputs
-) -> Standing:
+) -> LocalTimeComparison:
     """The ranks' own times, step by step."""
     collectives = inputs.results["collectives"]
     groups = collectives.select("match", "group", "group_ranks").drop_nulls("match").unique("match")
@@ -224,19 +241,19 @@ def _standing(
         rows = rows.with_columns(pl.lit(0, pl.Int64).alias("step"))
     rows = rows.with_columns((pl.col("ranks") == pl.col("ranks").max().over("group", "group_ranks")).alias("whole"))
     ended = rows.with_columns(pl.col(name).alias(part) for part, name in zip(PARTS, ENDED, strict=True))
-    return Standing(own_times(ended), work, again, role, on_host=bool(stretches["on_host"].all()))
+    return LocalTimeComparison(local_times(ended), work, again, role, on_host=bool(stretches["on_host"].all()))
 
 
 def _roles(mesh: Mesh, inputs: Inputs) -> dict[int, int]:
     """Which program each rank runs."""
     stage = mesh.frame.filter(pl.col("dimension") == mesh.pipeline) if mesh.pipeline else mesh.frame.clear()
-    return roles(inputs.results["collectives"], dict(stage.select("rank", "coordinate").iter_rows()))
+    return programs_by_rank(inputs.results["collectives"], dict(stage.select("rank", "coordinate").iter_rows()))
 
 
 def _mesh(inputs: Inputs) -> Mesh:
     groups = inputs.results["collectives"].select("group", "group_ranks").drop_nulls().unique().sort("group")
-    named = [(name, found) for name, text in groups.iter_rows() if (found := ranks_of(text)) is not None]
-    return mesh_of(inputs.traces, named)
+    named = [(name, found) for name, text in groups.iter_rows() if (found := parse_group_ranks(text)) is not None]
+    return infer_mesh(inputs.traces, named)
 
 
 def _quiet(ranks: Sequence[int]) -> pl.DataFrame:
@@ -246,13 +263,13 @@ def _quiet(ranks: Sequence[int]) -> pl.DataFrame:
 
 def _complete(table: pl.DataFrame) -> pl.DataFrame:
     """All columns in order; null what it has not."""
-    missing = (pl.lit(None, _TYPES[column.name]).alias(column.name) for column in COLUMNS)
-    return table.with_columns(each for each in missing if each.meta.output_name() not in table.columns).select(
-        column.name for column in COLUMNS
+    return table.select(
+        pl.col(name) if name in table.columns else pl.lit(None, dtype).alias(name)
+        for name, dtype in schema_of(COLUMNS).items()
     )
 
 
-def _with_steps(by_step: pl.DataFrame, standing: Standing, verdicts: Sequence[Blamed]) -> pl.DataFrame:
+def _with_steps(by_step: pl.DataFrame, standing: LocalTimeComparison, verdicts: Sequence[Straggler]) -> pl.DataFrame:
     """Each rank in each step; causes in the steps in which it stands out."""
     schema = {"rank": pl.Int64, "step": pl.Int64, "cause": pl.String, "cause_ns": pl.Int64, "evidence": pl.String}
     late: list[tuple[int, int, str, int, str]] = []
@@ -266,7 +283,7 @@ def _with_steps(by_step: pl.DataFrame, standing: Standing, verdicts: Sequence[Bl
     return by_step.join(found, on=["rank", "step"], how="left", maintain_order="left")
 
 
-def _with_causes(table: pl.DataFrame, verdicts: Sequence[Blamed]) -> pl.DataFrame:
+def _with_causes(table: pl.DataFrame, verdicts: Sequence[Straggler]) -> pl.DataFrame:
     """The causes beside the measures."""
     causes: dict[int, Cause] = {each.ranks[0]: each.cause for each in verdicts}
     excess_ns = {each.ranks[0]: each.excess_ns for each in verdicts}
@@ -293,7 +310,7 @@ _ADVICE = {
 }
 
 
-def _findings(blamed: Sequence[Blamed], table: pl.DataFrame) -> list[Finding]:
+def _findings(blamed: Sequence[Straggler], table: pl.DataFrame) -> list[Finding]:
     """Ranks, or slices of the mesh, that hold the others up."""
     rows = {row["rank"]: row for row in table.iter_rows(named=True)}
     findings = []
@@ -323,7 +340,7 @@ def _findings(blamed: Sequence[Blamed], table: pl.DataFrame) -> list[Finding]:
     return findings
 
 
-def _called(each: Blamed) -> str:
+def _called(each: Straggler) -> str:
     """As a sentence begins; a slice of the mesh keeps its name: `dp=1`."""
     return each.label.capitalize() if len(each.ranks) == 1 else each.label
 
@@ -339,7 +356,7 @@ def _slow_networks(links: Sequence[SlowLink], steps: int) -> list[Finding]:
                 id="slow-network",
                 severity="warning" if link.lasting else "info",
                 title=f"The collectives of group {link.group} move their data slower than {than}{when}",
-                ranks=(ranks_of(link.group_ranks) or ()) if link.group_ranks else (),
+                ranks=(parse_group_ranks(link.group_ranks) or ()) if link.group_ranks else (),
                 steps=() if link.lasting else link.steps,
                 evidence=(
                     Evidence("transfers take longer by", link.excess_ns, "ns"),
@@ -403,4 +420,6 @@ analysis = Analysis(
     requires=("collectives", "clock"),
     parameters=(Parameter("by", "what tells rows apart", default="rank", choices=("rank", "step"), of_reduce=True),),
     headline=headline,
+    has_findings=True,
+    shown_empty=True,
 )

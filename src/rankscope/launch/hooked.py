@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import NoReturn
 
 from rankscope.errors import LaunchError, RankscopeError
+from rankscope.rundir.capture_files import HOOK_FOLDER
 from rankscope.rundir.config import CaptureConfig, variable_of
 from rankscope.rundir.directory import directory_of
 
 HOOK_VARIABLE = "RANKSCOPE_HOOK"
-_FOLDER = Path(__file__).resolve().parents[1] / "capture" / "hook"
 _OPTION_OF = {"save_dir": "--run-dir"}
 OPTIONS = {_OPTION_OF.get(f.name, "--" + f.name.replace("_", "-")): f.name for f in fields(CaptureConfig)}
 """The options of a capture on the command line, and the field of :class:`CaptureConfig` that each sets."""
@@ -71,8 +71,8 @@ def take_options(arguments: Sequence[str], flags: Collection[str] = ()) -> tuple
 def hooked(environ: Mapping[str, str]) -> dict[str, str]:
     """An environment in which every Python process counts the steps of its optimizer."""
     found = environ.get("PYTHONPATH", "")
-    others = [entry for entry in found.split(os.pathsep) if entry and Path(entry) != _FOLDER]
-    return {**environ, HOOK_VARIABLE: "1", "PYTHONPATH": os.pathsep.join([str(_FOLDER), *others])}
+    others = [entry for entry in found.split(os.pathsep) if entry and Path(entry) != HOOK_FOLDER]
+    return {**environ, HOOK_VARIABLE: "1", "PYTHONPATH": os.pathsep.join([str(HOOK_FOLDER), *others])}
 
 
 def exec_command(arguments: Sequence[str]) -> NoReturn:

@@ -39,7 +39,7 @@ def median_of_others(event: Int64, value: Int64, missing: int = 0) -> Int64:
     return result
 
 
-def excess(event: Int64, parts: Mapping[str, Int64]) -> dict[str, Int64]:
+def excess_over_others(event: Int64, parts: Mapping[str, Int64]) -> dict[str, Int64]:
     """Each part of each row less the median of the other rows' of its event."""
     return {name: value - median_of_others(event, value) for name, value in parts.items()}
 
@@ -63,7 +63,7 @@ class Arrivals:
     late: Int64
 
 
-def arrivals(event: Int64, arrival: Int64) -> Arrivals:
+def arrivals_by_event(event: Int64, arrival: Int64) -> Arrivals:
     """Sort out each event's arrivals; every event has two rows at least."""
     order = np.lexsort((arrival, event))
     ends = np.cumsum(np.bincount(event)) - 1
@@ -77,7 +77,7 @@ def arrivals(event: Int64, arrival: Int64) -> Arrivals:
     )
 
 
-def union_by(code: Int64, start: Int64, end: Int64, size: int) -> Int64:
+def union_length_by_code(code: Int64, start: Int64, end: Int64, size: int) -> Int64:
     """The length of the union of the intervals of each code, ns."""
     result = np.zeros(size, dtype=np.int64)
     if not code.size:
@@ -91,7 +91,7 @@ def union_by(code: Int64, start: Int64, end: Int64, size: int) -> Int64:
 
 
 @dataclass(frozen=True)
-class Caused:
+class WaitAttribution:
     """Lateness, and who is behind each wait.
 
     Attributes:
@@ -113,7 +113,7 @@ class Caused:
     group: Int64
 
 
-def measures(ranks: Sequence[int], caused: Caused) -> tuple[pl.DataFrame, pl.DataFrame]:
+def totals_by_rank_and_step(ranks: Sequence[int], caused: WaitAttribution) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Lateness, waits and savings by rank, and by rank and step.
 
     Args:
@@ -134,10 +134,10 @@ def measures(ranks: Sequence[int], caused: Caused) -> tuple[pl.DataFrame, pl.Dat
     np.maximum.at(worst, place * steps + step, late)
     is_caused = blamed >= 0
     code = np.searchsorted(known, np.where(is_caused, blamed, known[0])) * steps + event_step
-    waited = union_by(code[is_caused], found.first_ns[is_caused], found.last_ns[is_caused], size)
+    waited = union_length_by_code(code[is_caused], found.first_ns[is_caused], found.last_ns[is_caused], size)
     # Those who wait in one of its groups and those who wait in another wait for the same delay: the greater counts.
     groups, cell = np.unique(np.stack([code[is_caused], caused.group[is_caused]]), axis=1, return_inverse=True)
-    each = union_by(cell.reshape(-1), found.second_ns[is_caused], found.last_ns[is_caused], groups.shape[1])
+    each = union_length_by_code(cell.reshape(-1), found.second_ns[is_caused], found.last_ns[is_caused], groups.shape[1])
     saved = np.zeros(size, dtype=np.int64)
     np.maximum.at(saved, groups[0], each)
     seen = np.zeros(size, dtype=np.bool_)

@@ -14,7 +14,7 @@ PARTS_OF_CAUSE = {
     "slow_host": ("runtime", "operators", "nothing"),
     "slow_network": ("communication",),
 }
-WORDS = {
+PART_TEXTS = {
     "data_loading": "in its data loader",
     "allocation": "allocating or freeing device memory",
     "copies": "copying",
@@ -63,7 +63,7 @@ class Cause:
 
 
 @dataclass(frozen=True)
-class Work:
+class WorkDifference:
     """What a rank's late steps launched beside its peers' median.
 
     Attributes:
@@ -85,7 +85,7 @@ class Work:
     size_others: int
 
 
-def work_beside(work: pl.DataFrame, rank: int, peers: Sequence[int], steps: Sequence[int]) -> Work | None:
+def compare_work(work: pl.DataFrame, rank: int, peers: Sequence[int], steps: Sequence[int]) -> WorkDifference | None:
     """A rank's launched work beside that of its peers, piece by piece.
 
     A piece that most peers do not launch is more work as a whole; one that they launch too, as often, is slower by the
@@ -132,7 +132,7 @@ def work_beside(work: pl.DataFrame, rank: int, peers: Sequence[int], steps: Sequ
         pl.col("work_ns", "pieces", "pieces_others", "size", "size_others").sum(),
     )
     found = row.row(0, named=True)
-    return Work(
+    return WorkDifference(
         round(found["more"] or 0),
         round(found["slower"] or 0),
         found["work_ns"],
@@ -143,8 +143,8 @@ def work_beside(work: pl.DataFrame, rank: int, peers: Sequence[int], steps: Sequ
     )
 
 
-def cause_of(
-    late: int, more: Mapping[str, int], usual: Mapping[str, int], work: Work | None, *, on_host: bool
+def find_cause(
+    late: int, more: Mapping[str, int], usual: Mapping[str, int], work: WorkDifference | None, *, on_host: bool
 ) -> Cause:
     """The cause that explains a rank's lateness.
 
@@ -200,7 +200,11 @@ def _by_parts(late: int, more: Mapping[str, int], *, on_host: bool) -> list[Caus
             continue
         main = max(names, key=lambda name: more.get(name, 0))
         # Parts of which there is less make the sum smaller than the greatest of them.
-        most = f"most of it {WORDS[main]}" if 2 * more[main] > total else f"the greatest part of it {WORDS[main]}"
+        most = (
+            f"most of it {PART_TEXTS[main]}"
+            if 2 * more[main] > total
+            else f"the greatest part of it {PART_TEXTS[main]}"
+        )
         words = (
             f"over its late steps {_ms(total)} more {_place(cause, on_host=on_host)} than the others' median, {most}"
         )
@@ -213,7 +217,7 @@ def _place(cause: str, *, on_host: bool) -> str:
     return "of its time" if on_host or cause in ("slow_network", "memory") else "of its device's idle time"
 
 
-def _by_work(late: int, more: Mapping[str, int], work: Work | None, *, on_host: bool) -> list[Cause]:
+def _by_work(late: int, more: Mapping[str, int], work: WorkDifference | None, *, on_host: bool) -> list[Cause]:
     if work is None:
         return []
     # No more than what the rank's time shows of it: work that runs while it waits anyway makes nobody late.

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from rankscope.errors import ConfigError
-from rankscope.launch.jobscript.cpulist import parse_cpu_list
 from rankscope.launch.jobscript.quoting import VARIABLE as NAME
+from rankscope.rundir.cpus import parse_cpus
 
 SCHEDULERS = ("slurm", "pbs", "flux")
 LAUNCHERS = ("torchrun", "srun", "mpiexec", "flux")
@@ -187,7 +187,7 @@ def _machine(raw: Mapping[str, Any], base: Machine, path: Path) -> Machine:
             known = f"title, sources, unverified, checked, scheduler, base, [[source]], [[environment]], {tables}"
             raise ConfigError(f"{key!r} is no key of a machine's file", path=path, hint=f"known: {known}")
     for cores in values["node_cores"]:
-        parse_cpu_list(cores, path)
+        parse_cpus(cores, path)
     values["sources"] = (*values["sources"], *verified(raw, path))
     return Machine(**values)
 

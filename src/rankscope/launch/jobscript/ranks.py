@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from rankscope.launch.jobscript.cpulist import pals_binding, slurm_binding
 from rankscope.launch.jobscript.quoting import quoted, words
 from rankscope.launch.jobscript.request import JobRequest, usual_launcher
+from rankscope.rundir.cpus import cpu_masks
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def _binding(job: JobRequest, kind: str, alone: bool) -> str:
         return f"--cpu-bind={quoted('none' if alone else job.cpu_bind or 'none')}"
     cores = job.machine.bound(job.ranks_per_node or 1)
     if cores:
-        return f"--cpu-bind={slurm_binding(cores) if kind == 'srun' else pals_binding(cores)}"
+        return "--cpu-bind=" + (f"mask_cpu:{cpu_masks(cores)}" if kind == "srun" else "list:" + ":".join(cores))
     if job.machine.launch_cpu_bind:
         return f"--cpu-bind={quoted(job.machine.launch_cpu_bind)}"
     return f"--cpu-bind=depth -d {job.cpus_per_rank}" if kind == "pals" and job.cpus_per_rank else ""

@@ -21,12 +21,12 @@ import torch
 import torch.distributed as dist
 
 from rankscope.capture import process as facts
-from rankscope.capture.experiments import conditions, wrapping
-from rankscope.capture.experiments.clocks import Clock, HostClock, clock_for, launch_latencies
-from rankscope.capture.experiments.modules import Model
-from rankscope.capture.experiments.phases import BACKWARD, FORWARD, OPTIMIZER, PASSES, Phases
-from rankscope.capture.experiments.sources import own_sources
 from rankscope.capture.optimizers import Primary, watch_steps
+from rankscope.measure.injob import conditions, wrapper_arguments
+from rankscope.measure.injob.clocks import Clock, HostClock, clock_for, launch_latencies
+from rankscope.measure.injob.model import Model
+from rankscope.measure.injob.phases import BACKWARD, FORWARD, OPTIMIZER, PASSES, Phases
+from rankscope.measure.injob.sources import own_sources
 from rankscope.rundir.cpus import usable_cpus
 from rankscope.rundir.measurement import (
     COMPLETE,
@@ -46,7 +46,7 @@ _WARM_UP, _SETTLE, _COUNT, _TRACE, _OVER = range(5)
 _TRACE_WARMUP = 2
 
 
-class Conductor:
+class PlanRunner:
     """One job's plan, on this rank.
 
     Args:
@@ -244,7 +244,7 @@ class Conductor:
         times = self._phases.take()
         self._leave()
         round_number, name = self._sequence[self._at]
-        told: dict[str, Any] = dict(condition.told) if condition is not None else {}
+        measured: dict[str, Any] = dict(condition.measured) if condition is not None else {}
         self._blocks.append(
             Block(
                 condition=name,
@@ -254,7 +254,7 @@ class Conductor:
                 backward_ns=tuple(times.get(BACKWARD, ())),
                 optimizer_ns=tuple(times.get(OPTIMIZER, ())),
                 backward_passes=tuple(times.get(PASSES, ())),
-                **told,
+                **measured,
             )
         )
 
@@ -303,7 +303,7 @@ class Conductor:
         )
 
 
-_conductor: Conductor | None = None
+_runner: PlanRunner | None = None
 
 
 def install(module: Any) -> None:
@@ -312,13 +312,13 @@ def install(module: Any) -> None:
     Args:
         module: ``torch.optim.optimizer``, just loaded.
     """
-    global _conductor
+    global _runner
     plan = read_plan(os.environ[PLAN_VARIABLE])
-    _conductor = Conductor(plan)
-    _conductor.watch_optimizers(module)
-    wrapping.install(plan.wrapper)
+    _runner = PlanRunner(plan)
+    _runner.watch_optimizers(module)
+    wrapper_arguments.install(plan.wrapper)
     # Exit handlers run before the process group's threads are gone; torch's own come after this one.
-    atexit.register(_conductor.at_exit)
+    atexit.register(_runner.at_exit)
 
 
 def measure(step: Callable[[], object], plan: Plan | None = None) -> bool:
@@ -331,17 +331,17 @@ def measure(step: Callable[[], object], plan: Plan | None = None) -> bool:
     Returns:
         Whether a plan was done: without ``rankscope measure`` and without one given, ``step`` is not called at all.
     """
-    global _conductor
+    global _runner
     if plan is not None:
-        _conductor = Conductor(plan)
-        _conductor.watch_optimizers(sys.modules["torch.optim.optimizer"])
-        atexit.register(_conductor.at_exit)
-    if _conductor is None:
+        _runner = PlanRunner(plan)
+        _runner.watch_optimizers(sys.modules["torch.optim.optimizer"])
+        atexit.register(_runner.at_exit)
+    if _runner is None:
         return False
-    _conductor.by_function = True
-    while not _conductor.over:
+    _runner.by_function = True
+    while not _runner.over:
         step()
-        _conductor.step_ended()
+        _runner.step_ended()
     return True
 
 

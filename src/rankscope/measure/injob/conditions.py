@@ -21,8 +21,8 @@ from typing import Any
 import torch
 
 from rankscope.capture import process as facts
-from rankscope.capture.experiments.modules import DDP, FSDP1, FSDP2, Model
 from rankscope.errors import ConfigError
+from rankscope.measure.injob.model import DDP, FSDP1, FSDP2, Model
 from rankscope.rundir.config import CaptureConfig
 
 
@@ -31,7 +31,7 @@ class Condition:
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self.told: dict[str, int | None] = {}
+        self.measured: dict[str, int | None] = {}
         """What was learnt besides the times of the steps, by field of ``Block``."""
 
     def enter(self) -> None:
@@ -166,7 +166,7 @@ class Profiled(Condition):
         try:
             recording.save(path)
             saved = time.perf_counter_ns()
-            self.told = {
+            self.measured = {
                 "stop_ns": stopped - began,
                 "save_ns": saved - stopped,
                 "trace_bytes": path.stat().st_size if path.exists() else None,

@@ -11,7 +11,7 @@ from rankscope.rundir.measurement import digest_of
 LOOK = """
 import json, sys
 import torch, numpy, model
-from rankscope.capture.experiments.sources import own_sources
+from rankscope.measure.injob.sources import own_sources
 import rankscope.workloads
 found = own_sources({"/gone/before.py": "abc"})
 print(json.dumps(found))

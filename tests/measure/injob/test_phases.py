@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rankscope.capture.experiments.phases import BACKWARD, FORWARD, OPTIMIZER, PASSES, Phases
+from rankscope.measure.injob.phases import BACKWARD, FORWARD, OPTIMIZER, PASSES, Phases
 
 
 class Counting:

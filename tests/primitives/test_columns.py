@@ -5,24 +5,23 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from rankscope.primitives.constant import constant
-from rankscope.primitives.nulls import values_and_known
+from rankscope.primitives.columns import constant, values_and_validity
 
 
 @pytest.mark.parametrize("dtype", [pl.Int16, pl.Int32, pl.Int64])
 def test_values_and_which_are_known(dtype: pl.DataType) -> None:
     large = 2**53 + 1 if dtype == pl.Int64 else 7
-    values, known = values_and_known(pl.Series("launch_ns", [None, large, None, 0], dtype=dtype), -1)
+    values, known = values_and_validity(pl.Series("launch_ns", [None, large, None, 0], dtype=dtype), -1)
     assert values.tolist() == [-1, large, -1, 0]
     assert known.tolist() == [False, True, False, True]
     assert (values.dtype, known.dtype) == ("int64", "bool")
 
 
 def test_without_nulls_and_without_values() -> None:
-    values, known = values_and_known(pl.Series([3, 1], dtype=pl.Int32))
+    values, known = values_and_validity(pl.Series([3, 1], dtype=pl.Int32))
     assert (values.tolist(), known.tolist()) == ([3, 1], [True, True])
     for column in (pl.Series([], dtype=pl.Int64), pl.Series([None, None], dtype=pl.Int32)):
-        values, known = values_and_known(column)
+        values, known = values_and_validity(column)
         assert (values.tolist(), known.tolist()) == ([0] * column.len(), [False] * column.len())
 
 

@@ -5,6 +5,6 @@ change while the job runs.
 that has a function for a step.
 """
 
-from rankscope.capture.experiments.conductor import install, measure
+from rankscope.measure.injob.plan_runner import install, measure
 
 __all__ = ["install", "measure"]

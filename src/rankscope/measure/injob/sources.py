@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import sysconfig
+from importlib.resources import files
 from pathlib import Path
 
 from rankscope.rundir.measurement import digest_of
@@ -24,7 +25,7 @@ def own_sources(known: dict[str, str]) -> dict[str, str]:
     """
     found = dict(known)
     # Rankscope says its version; its workloads are part of it.
-    others = {Path(__file__).resolve().parents[2]}
+    others = {Path(str(files("rankscope"))).resolve()}
     libraries = (sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
     others |= {Path(place).resolve() for place in libraries if place}
     for module in list(sys.modules.values()):

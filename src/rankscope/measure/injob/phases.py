@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from rankscope.capture.experiments.clocks import Clock
-from rankscope.capture.experiments.modules import first_size
+from rankscope.measure.injob.clocks import Clock
+from rankscope.measure.injob.model import first_size
 
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
 PASSES = "passes"
