@@ -109,7 +109,9 @@ def test_what_the_report_holds_of_the_longest_is_what_the_server_says(tmp_path: 
     blocks = {name: b64decode(data) for name, data in value["blocks"].items()}
     details = json.loads(inflated(blocks["details-0"]))
     answers = [each["json"] for each in value["asked"] if each["name"] == "event" and each["status"] == 200]
-    gemm = next(each for each in details.values() if "Input" in json.dumps(each) or "input dims" in each.get("shapes", ""))
+    gemm = next(
+        each for each in details.values() if "Input" in json.dumps(each) or "input dims" in each.get("shapes", "")
+    )
     assert gemm["shapes"].startswith("input dims: [[2,3],[3,4]]")
     assert any(each.get("stack") == ["train.py(7): step"] for each in details.values())
     assert any(answer["shapes"] for answer in answers)
@@ -162,9 +164,7 @@ def test_every_event_of_the_h100_is_in_the_report(shared_traces: Path) -> None:
     page = write_report(run)
     assert len(page) < 5_000_000
     _, blocks = read_report(page)
-    assert head_of(blocks)["left_out"] == [
-        "Arguments, shapes and stacks of all but the longest events (500 per rank)."
-    ]
+    assert head_of(blocks)["left_out"] == ["Arguments, shapes and stacks of all but the longest events (500 per rank)."]
     clock = clock_of(run)
     for rank in random.Random(1).sample(range(8), 2):
         found = unpacked(blocks, rank)
