@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from rankscope.cli import make_app
 from rankscope.cli.measure.options import target_of_words
 from rankscope.errors import LaunchError, RankscopeError
-from rankscope.launch.job import JobResult
+from rankscope.jobs.run import JobResult
 from rankscope.measure.binding import measure_binding
 from rankscope.measure.buckets import BASE, Factors, measure_buckets
 from rankscope.measure.files import load_all, save

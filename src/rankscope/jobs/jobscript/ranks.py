@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from rankscope.launch.jobscript.quoting import quoted, words
-from rankscope.launch.jobscript.request import JobRequest, usual_launcher
+from rankscope.jobs.jobscript.quoting import quoted, words
+from rankscope.jobs.jobscript.request import JobRequest, usual_launcher
 from rankscope.rundir.cpus import cpu_masks
 
 

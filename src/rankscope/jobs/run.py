@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 
 from rankscope.errors import LaunchError
-from rankscope.launch.torchrun import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, command, refuse_to_nest
+from rankscope.jobs.torchrun import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, command, refuse_to_nest
 from rankscope.rundir.directory import directory_of
 from rankscope.rundir.names import ENDINGS
 

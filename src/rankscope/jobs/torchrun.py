@@ -1,7 +1,10 @@
-"""The torchrun command under ``rankscope run``: torchrun's own options go through untouched.
+"""torchrun as ``rankscope run`` calls it: its command line, whose options go through untouched, and its endings.
 
-Nothing here imports torch: torchrun itself finds out how many accelerators there are, and which options it has is read
-in its source.
+``python -m rankscope.jobs.torchrun [torchrun's arguments]`` is torchrun, except that a signal ends it as it ends other
+programs (no traceback, exit code 128 + its number) and that of a failed worker it prints the table alone.
+
+Nothing here imports torch: torchrun itself finds out how many accelerators there are, and the options that it has are
+read from its source.
 """
 
 from __future__ import annotations
@@ -10,13 +13,16 @@ import ast
 import difflib
 import importlib.util
 import os
+import runpy
+import signal
+import subprocess
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rankscope.errors import LaunchError
-from rankscope.launch.hooked import OPTIONS
+from rankscope.jobs.exec import OPTIONS
 from rankscope.rundir.launcher import identify
 
 RUN_DIR_VARIABLE = "RANKSCOPE_RUN_DIR"
@@ -30,6 +36,10 @@ FLAGS = frozenset(
 )
 """torchrun's options that take no value: what follows any other is its value, and the first argument that is neither
 is the script. For a torch whose source cannot be read."""
+_GPU_FILES = ("/dev/nvidiactl", "/dev/kfd")
+_GRAPHICS_FILES = "/dev/dri"
+_COUNT = "import torch; a = torch.cuda if torch.cuda.is_available() else getattr(torch, 'xpu', None); \
+print(a.device_count() if a is not None and a.is_available() else 0)"
 _RENDEZVOUS = ("nnodes", "rdzv-backend", "rdzv-endpoint", "rdzv-id", "master-addr", "master-port", "node-rank")
 _RENDEZVOUS_VARIABLES = ("PET_NNODES", "PET_RDZV_ENDPOINT", "PET_RDZV_BACKEND", "PET_MASTER_ADDR", "PET_NODE_RANK")
 
@@ -168,7 +178,7 @@ def command(options: Sequence[str], script: Sequence[str], environ: Mapping[str,
         added.append("--standalone")
     if "nproc-per-node" not in given and "PET_NPROC_PER_NODE" not in environ:
         added.append(f"--nproc-per-node={_workers()}")
-    return [sys.executable, "-m", "rankscope.launch.elastic", *added, *options, *script]
+    return [sys.executable, "-m", "rankscope.jobs.torchrun", *added, *options, *script]
 
 
 def refuse_to_nest(environ: Mapping[str, str]) -> None:
@@ -188,14 +198,27 @@ def refuse_to_nest(environ: Mapping[str, str]) -> None:
         )
 
 
+def accelerators() -> int:
+    """How many devices torch sees on this host, asked in a process of its own; 0 without any or without torch."""
+    if _hidden() or not any(Path(path).exists() for path in (*_GPU_FILES, _GRAPHICS_FILES)):
+        return 0
+    try:
+        asked = subprocess.run([sys.executable, "-c", _COUNT], capture_output=True, text=True, timeout=120, check=False)
+        return int(asked.stdout.strip() or 0)
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return 0
+
+
 def _workers() -> str:
-    # `auto` is one worker for each accelerator, but one for each core where there is none; that many CPU ranks are
-    # more than anyone means who did not say a number. Device files tell without importing torch.
-    devices = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dri"))
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "unset") in ("", "-1")
-    if hidden or not any(device.exists() for device in devices[:2]):
-        return "1" if hidden or not _has_xpu(devices[2]) else "xpu"
-    return "gpu"
+    # torchrun's `auto` is one worker for each accelerator, but one for each core where there is none: too many ranks
+    # for a default. The device files are looked at, as importing torch takes seconds.
+    if not _hidden() and any(Path(path).exists() for path in _GPU_FILES):
+        return "gpu"
+    return "1" if _hidden() or not _has_xpu(Path(_GRAPHICS_FILES)) else "xpu"
+
+
+def _hidden() -> bool:
+    return os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
 
 
 def _has_xpu(folder: Path) -> bool:
@@ -205,3 +228,25 @@ def _has_xpu(folder: Path) -> bool:
 
 def _name(option: str) -> str:
     return option.partition("=")[0].lstrip("-").replace("_", "-")
+
+
+def main() -> None:
+    """Run torchrun in this process."""
+    try:
+        runpy.run_module("torch.distributed.run", run_name="__main__", alter_sys=True)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+    except Exception as error:
+        # Both are torch.distributed.elastic.multiprocessing's; they are known by name, as nothing here imports torch.
+        # The workers have ended by then.
+        if type(error).__name__ == "SignalException" and hasattr(error, "sigval"):
+            sys.exit(128 + int(error.sigval))
+        if type(error).__name__ == "ChildFailedError":
+            # Its table says which rank failed and how; the twenty lines of torchrun's traceback add nothing.
+            sys.stderr.write(f"{error}\n")
+            sys.exit(1)
+        raise
+
+
+if __name__ == "__main__":
+    main()

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from rankscope.errors import ConfigError, RankscopeError
-from rankscope.launch.gather import completeness, gather, parse_source
-from rankscope.launch.gather.complete import ranges
-from rankscope.launch.gather.merge import STAGE
-from rankscope.launch.gather.sources import LocalFolder, RemoteFolder
+from rankscope.jobs.gather import completeness, gather, parse_source
+from rankscope.jobs.gather.complete import ranges
+from rankscope.jobs.gather.merge import STAGE
+from rankscope.jobs.gather.sources import LocalFolder, RemoteFolder
 from rankscope.rundir.manifest import RankManifest, RunManifest, WrittenTrace, to_json
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="ssh and rsync of Unix")
@@ -360,7 +360,7 @@ def test_a_listing_that_leads_out_is_refused(tmp_path):
 def test_many_at_once_into_one_place(tmp_path):
     """As every node of a job does it."""
     parts = [part(tmp_path / f"n{n}", (2 * n, 2 * n + 1), world_size=8, host=f"h{n}") for n in range(4)]
-    line = [sys.executable, "-m", "rankscope.launch.gather", "--part", str(tmp_path / "run")]
+    line = [sys.executable, "-m", "rankscope.jobs.gather", "--part", str(tmp_path / "run")]
     running = [subprocess.Popen([*line, str(folder)], stdout=subprocess.PIPE, text=True) for folder in parts]
     said = [process.communicate(timeout=300)[0] for process in running]
     assert [process.returncode for process in running] == [0] * 4, said

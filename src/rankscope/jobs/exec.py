@@ -1,7 +1,7 @@
 """The environment of a job that is profiled without a change to its script, and `rankscope exec`, which starts a
 command in it under whatever launcher is there.
 
-`python -m rankscope.launch.hooked [options] python train.py` is the same where rankscope was installed beside torch
+`python -m rankscope.jobs.exec [options] python train.py` is the same where rankscope was installed beside torch
 alone.
 """
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rankscope.errors import ConfigError
-from rankscope.launch.jobscript.quoting import VARIABLE as NAME
+from rankscope.jobs.jobscript.quoting import VARIABLE as NAME
 from rankscope.rundir.cpus import parse_cpus
 
 SCHEDULERS = ("slurm", "pbs", "flux")

@@ -14,7 +14,7 @@ import pytest
 
 import rankscope
 from rankscope.errors import LaunchError
-from rankscope.launch.job import make_run_dir, run_job
+from rankscope.jobs.run import make_run_dir, run_job
 
 LAUNCHER = re.compile(
     r"(RANK|WORLD_SIZE|LOCAL_RANK|MASTER_\w+)$|(TORCHELASTIC|SLURM|PMIX?|PALS|OMPI|MV2|MVP|FLUX|RANKSCOPE|PET)_"
@@ -51,7 +51,6 @@ def script(folder: Path, code: str) -> Path:
 
 
 def test_launch_gives_ranks_one_directory_and_one_run(tmp_path, capsys):
-    # `rankscope.launch` is a package and a function, in whichever order they are met.
     result = rankscope.launch(script(tmp_path, PROFILED), "x y", nproc=2, run_dir=tmp_path / "run", timeout_s=600)
     assert result.exit_code == 0
     assert [p.name for p in result.traces()] == ["rank0_iter2_2.trace.json.gz", "rank1_iter2_2.trace.json.gz"]
@@ -118,7 +117,7 @@ def test_signals_reach_the_job_and_nobody_is_left(tmp_path, number):
     code = "import os, time\nopen('pid', 'w').write(f'{os.getpid()}.')\ntime.sleep(3600)"
     script(tmp_path, code)
     runner = (
-        "import sys; from rankscope.launch.job import run_job\n"
+        "import sys; from rankscope.jobs.run import run_job\n"
         "sys.exit(run_job(['--nproc-per-node=1'], ['train.py'], run_dir='run').exit_code)"
     )
     job = subprocess.Popen([sys.executable, "-c", runner], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
@@ -158,11 +157,10 @@ def test_run_directories(tmp_path, monkeypatch):
     "code",
     [
         "import rankscope; assert callable(rankscope.launch)",
-        "import rankscope, rankscope.launch; assert callable(rankscope.launch)",
-        "import rankscope.launch.job, rankscope; assert callable(rankscope.launch)",
-        "import rankscope; f = rankscope.launch; import rankscope.launch.job; assert callable(rankscope.launch)\n"
-        "from rankscope import launch; assert callable(launch)\n"
-        "from rankscope.launch import launch; assert callable(launch)",
+        "import rankscope, rankscope.jobs; assert callable(rankscope.launch)",
+        "import rankscope.jobs.run, rankscope; assert callable(rankscope.launch)",
+        "import rankscope; f = rankscope.launch; import rankscope.jobs.run; assert callable(rankscope.launch)\n"
+        "from rankscope import launch; assert launch is f",
     ],
 )
 def test_launch_can_be_called_whatever_was_imported(code):

@@ -1,4 +1,4 @@
-"""``python -m rankscope.launch.gather``: ``rankscope gather`` with the standard library alone."""
+"""``python -m rankscope.jobs.gather``: ``rankscope gather`` with the standard library alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from rankscope.errors import RankscopeError
-from rankscope.launch.gather import Gathered, completeness, gather, parse_source
+from rankscope.jobs.gather import Gathered, completeness, gather, parse_source
 
 
 def run_gather(
@@ -63,7 +63,7 @@ def _printable(text: str) -> str:
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m rankscope.launch.gather", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m rankscope.jobs.gather", description=__doc__)
     parser.add_argument("run", type=Path, metavar="RUN")
     parser.add_argument("sources", nargs="*", metavar="HOST:DIR")
     parser.add_argument("--ssh", default="ssh", metavar="COMMAND")

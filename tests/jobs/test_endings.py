@@ -13,8 +13,8 @@ import pytest
 import zstandard
 
 from rankscope.doctor import run as doctor
-from rankscope.launch.gather import completeness
-from rankscope.launch.gather.endings import _TAIL, wrong_end, wrong_ends
+from rankscope.jobs.gather import completeness
+from rankscope.jobs.gather.endings import _TAIL, wrong_end, wrong_ends
 
 NAMES = ('a "quoted" name', "back\\slash\\", "a } and a ]", "{[", 'ends in \\"', "ü", "")
 

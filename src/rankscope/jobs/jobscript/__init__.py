@@ -7,8 +7,8 @@ value of a user is quoted, or refused where it would have to stand in a schedule
 
 from __future__ import annotations
 
-from rankscope.launch.jobscript.machine import Machine, find_machine, known_machines
-from rankscope.launch.jobscript.request import JobRequest
-from rankscope.launch.jobscript.script import job_script
+from rankscope.jobs.jobscript.machine import Machine, find_machine, known_machines
+from rankscope.jobs.jobscript.request import JobRequest
+from rankscope.jobs.jobscript.script import job_script
 
 __all__ = ["JobRequest", "Machine", "find_machine", "job_script", "known_machines"]

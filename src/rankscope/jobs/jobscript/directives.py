@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rankscope.launch.jobscript.request import JobRequest, seconds
+from rankscope.jobs.jobscript.request import JobRequest, seconds
 
 
 def directives(job: JobRequest) -> list[str]:

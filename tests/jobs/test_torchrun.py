@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from rankscope.errors import LaunchError
-from rankscope.launch import torchrun
+from rankscope.jobs import torchrun
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def script(tmp_path):
 
 def test_the_command(script, monkeypatch):
     monkeypatch.setattr(torchrun, "_workers", lambda: "gpu")
-    base = [sys.executable, "-m", "rankscope.launch.elastic"]
+    base = [sys.executable, "-m", "rankscope.jobs.torchrun"]
     assert torchrun.command([], [script, "-x"], {}) == [*base, "--standalone", "--nproc-per-node=gpu", script, "-x"]
     given = ["--nproc_per_node=3"]
     assert torchrun.command(given, [script], {}) == [*base, "--standalone", *given, script]

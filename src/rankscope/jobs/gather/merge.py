@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rankscope.errors import RankscopeError
-from rankscope.launch.gather.sources import Source, sha256
+from rankscope.jobs.gather.sources import Source, sha256
 from rankscope.rundir.manifest import RankManifest, read_rank_manifest, read_run_manifest
 from rankscope.rundir.names import RANKS_FOLDER
 

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 from tests.capture.conftest import clean_environ
-from tests.launch.test_real_launchers import program, slurm_cluster
+from tests.jobs.test_real_launchers import program, slurm_cluster
 from tests.ports import free_port
 
 import rankscope
-from rankscope.launch.gather import completeness
-from rankscope.launch.jobscript import JobRequest, Machine, job_script
+from rankscope.jobs.gather import completeness
+from rankscope.jobs.jobscript import JobRequest, Machine, job_script
 from rankscope.rundir.manifest import read_run_manifest
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="Debian's launchers")]
@@ -276,7 +276,7 @@ def test_two_hosts_meet_profile_and_are_gathered(tmp_path):
         running = []
         for number, inside in enumerate(enter):
             line = [
-                sys.executable, "-m", "rankscope.launch.hooked", "--run-dir", str(tmp_path / f"disk{number}"),
+                sys.executable, "-m", "rankscope.jobs.exec", "--run-dir", str(tmp_path / f"disk{number}"),
                 "--wait", "1", "--warmup=1", "--active", "2",
                 sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=2",
                 "--rdzv-backend=c10d", f"--rdzv-endpoint=10.77.0.1:{port}", "--rdzv-id=two", "--local-addr",

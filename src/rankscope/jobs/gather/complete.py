@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rankscope.errors import ConfigError
-from rankscope.launch.gather.endings import wrong_ends
-from rankscope.launch.gather.merge import rank_manifests
+from rankscope.jobs.gather.endings import wrong_ends
+from rankscope.jobs.gather.merge import rank_manifests
 from rankscope.rundir.manifest import RankManifest, RunManifest, read_run_manifest
 from rankscope.rundir.names import ENDINGS, RANKS_FOLDER, parse_trace_name
 from rankscope.rundir.plurals import counted, plural

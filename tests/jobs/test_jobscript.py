@@ -15,9 +15,9 @@ import pytest
 
 from rankscope.cli import main
 from rankscope.errors import ConfigError
-from rankscope.launch.jobscript import JobRequest, Machine, find_machine, job_script, known_machines
-from rankscope.launch.jobscript.machine import Setting
-from rankscope.launch.jobscript.request import seconds
+from rankscope.jobs.jobscript import JobRequest, Machine, find_machine, job_script, known_machines
+from rankscope.jobs.jobscript.machine import Setting
+from rankscope.jobs.jobscript.request import seconds
 from rankscope.rundir.cpus import parse_cpus
 
 if sys.version_info >= (3, 11):
@@ -331,7 +331,7 @@ def test_hostile_values_arrive_as_they_are_and_nothing_obeys_them(tmp_path, text
     assert train[at + 1 :] == [
         "apptainer", "exec", text, "--pwd", str(work), "--bind", str(work), "--bind", str(run_dir), "--bind", text,
         "--bind", text, "--bind", text, "--bind", local.rpartition("/")[0], text,
-        "python", "-m", "rankscope.launch.hooked", "--run-dir", local, "--run-id", f"{run_dir.name}.77",
+        "python", "-m", "rankscope.jobs.exec", "--run-dir", local, "--run-id", f"{run_dir.name}.77",
         "--ranks", "0-3", "python", "train.py", text, f"--name={text}", "--epochs", "3",
     ]  # fmt: skip
     assert environment["MINE"] == text
@@ -340,7 +340,7 @@ def test_hostile_values_arrive_as_they_are_and_nothing_obeys_them(tmp_path, text
     assert environment["NCCL_DEBUG_FILE"] == f"{run_dir}/nccl/%h.%p.log"
     assert (environment["MASTER_ADDR"], environment["WORLD_SIZE"]) == ("node01", "8")
     assert 20000 <= int(environment["MASTER_PORT"]) < 32000
-    assert gather[-6:] == ["python", "-m", "rankscope.launch.gather", "--part", str(run_dir), local]
+    assert gather[-6:] == ["python", "-m", "rankscope.jobs.gather", "--part", str(run_dir), local]
     assert (run_dir / "job.sh").read_text() == job_script(job)
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
 from rankscope.errors import ConfigError
-from rankscope.launch.hooked import take_options
-from rankscope.launch.jobscript.machine import DEVICES, LAUNCHERS, MPIS, SCHEDULERS, Machine
-from rankscope.launch.jobscript.quoting import directive_value, variable_name
+from rankscope.jobs.exec import take_options
+from rankscope.jobs.jobscript.machine import DEVICES, LAUNCHERS, MPIS, SCHEDULERS, Machine
+from rankscope.jobs.jobscript.quoting import directive_value, variable_name
 from rankscope.rundir.config import variable_of
 from rankscope.rundir.ranks import parse_ranks
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from rankscope.launch.hooked import take_options
-from rankscope.launch.jobscript.directives import directives
-from rankscope.launch.jobscript.quoting import comment, expanded, quoted, words
-from rankscope.launch.jobscript.ranks import binds_itself, launch_words, node_script, rank_script
-from rankscope.launch.jobscript.request import RUN_NAME_VARIABLES, JobRequest
+from rankscope.jobs.exec import take_options
+from rankscope.jobs.jobscript.directives import directives
+from rankscope.jobs.jobscript.quoting import comment, expanded, quoted, words
+from rankscope.jobs.jobscript.ranks import binds_itself, launch_words, node_script, rank_script
+from rankscope.jobs.jobscript.request import RUN_NAME_VARIABLES, JobRequest
 from rankscope.rundir.config import variable_of
 
 _DEVICE_OPTIONS = {"cuda": "--nv", "rocm": "--rocm"}
@@ -192,7 +192,7 @@ def _container(job: JobRequest) -> list[str]:
 
 def _command(job: JobRequest) -> list[str]:
     where = "$LOCAL_DIR" if job.traces == "local" else "$RUN_DIR"
-    program = "python -m rankscope.launch.hooked" if job.rankscope_dir else "rankscope exec"
+    program = "python -m rankscope.jobs.exec" if job.rankscope_dir else "rankscope exec"
     options = words(job.capture)
     settings, _ = take_options(job.capture)
     lines = [
@@ -243,7 +243,7 @@ def _written(name: str, lines: Sequence[str]) -> list[str]:
 
 def _afterwards(job: JobRequest, exported: list[str]) -> list[str]:
     inside = '"${IN_CONTAINER[@]}" ' if job.container else ""
-    gather = f"{inside}python -m rankscope.launch.gather" if job.rankscope_dir else f"{inside}rankscope gather"
+    gather = f"{inside}python -m rankscope.jobs.gather" if job.rankscope_dir else f"{inside}rankscope gather"
     lines: list[str] = []
     if job.traces == "local":
         lines += [

@@ -7,8 +7,8 @@ import os
 import pytest
 
 from rankscope.errors import ConfigError, LaunchError
-from rankscope.launch.hooked import exec_command, hooked, take_options
-from rankscope.launch.torchrun import FLAGS
+from rankscope.jobs.exec import exec_command, hooked, take_options
+from rankscope.jobs.torchrun import FLAGS
 from rankscope.rundir.capture_files import HOOK_FOLDER
 
 
