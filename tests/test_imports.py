@@ -15,9 +15,9 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY = ["torch", "polars", "msgspec", "rich", "typer", "numpy"]
 # The only packages that import torch (.importlinter holds the same, without running anything).
-WITH_TORCH = ["rankscope.capture", "rankscope.workloads"]
+WITH_TORCH = ["rankscope.capture", "rankscope.measure.injob", "rankscope.workloads"]
 # What works beside torch with nothing else installed, and needs not even torch itself.
-BARE = ["rankscope.errors", "rankscope.launch", "rankscope.rundir"]
+BARE = ["rankscope.errors", "rankscope.jobs", "rankscope.rundir"]
 
 
 def python(code: str) -> str:
@@ -85,6 +85,13 @@ def test_the_error_family_loads_nothing_else() -> None:
     loaded = loaded_after("from rankscope import RankscopeError")
     assert {name for name in loaded if name.startswith("rankscope")} == {"rankscope", "rankscope.errors"}
     assert not loaded & set(HEAVY)
+
+
+def test_what_runs_in_a_measured_job_loads_the_jobs_side_alone() -> None:
+    """`rankscope.measure.injob` runs beside a bare torch: nothing else of `rankscope.measure` comes with it."""
+    loaded = {name for name in loaded_after("import rankscope.measure.injob") if name.startswith("rankscope.")}
+    sides = ("rankscope.capture", "rankscope.errors", "rankscope.measure.injob", "rankscope.rundir")
+    assert {name for name in loaded if not name.startswith(sides)} == {"rankscope.measure"}
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

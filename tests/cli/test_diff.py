@@ -107,7 +107,7 @@ def test_two_ranks_of_one_run(runs: tuple[Path, Path], capfdbinary: Capture, mon
     assert "rank 1" in out
     for wrong, said in (
         ("0", "two ranks"),
-        ("a,b", "no list of ranks"),
+        ("a,b", "not a list of ranks"),
         ("0,9", "no trace of rank 9"),
         ("1,1", "rank 1 was named twice"),
     ):

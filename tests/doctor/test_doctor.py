@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.launch.test_gather import part
+from tests.jobs.test_gather import part
 
 from rankscope.doctor import Check, devices, disk, host, launcher, logs, network, run, run_checks, software, worst
 from rankscope.doctor.__main__ import report
@@ -139,7 +139,7 @@ def test_the_process_that_asks_torch_may_hang_or_die(tmp_path, monkeypatch, code
     probe = tmp_path / "probe.py"
     lines = 'print(\'chatter of a library\\n{"stage": "cuda"}\\n{"torch": "9.9"}\', flush=True)'
     probe.write_text(f"{lines}\n{code}\n")
-    monkeypatch.setattr(devices, "_PROBE", probe)
+    monkeypatch.setattr(devices, "PROBE_SCRIPT", probe)
     monkeypatch.chdir(tmp_path)
     whole = subprocess.Popen.communicate
 
@@ -514,7 +514,7 @@ def test_the_command(tmp_path, monkeypatch, capfd):
 
     probe = tmp_path / "probe.py"
     probe.write_text(f"import json\nprint(json.dumps({CPU!r} | {{'stage': 'done'}}))")
-    monkeypatch.setattr(devices, "_PROBE", probe)
+    monkeypatch.setattr(devices, "PROBE_SCRIPT", probe)
     folder = part(tmp_path / "a", (0, 1))
 
     def command(*arguments):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rankscope.primitives.collectives import collective_kind, element_bytes
+from rankscope.primitives.collectives import collective_kind
 
 
 @pytest.mark.parametrize(
@@ -58,18 +58,3 @@ from rankscope.primitives.collectives import collective_kind, element_bytes
 )
 def test_kinds(name: str, kind: str | None) -> None:
     assert collective_kind(name) == kind
-
-
-@pytest.mark.parametrize(
-    ("dtype", "width"),
-    [
-        ("Float", 4), ("Half", 2), ("BFloat16", 2), ("Double", 8), ("Long", 8), ("Int", 4), ("Byte", 1), ("Bool", 1),
-        ("c10::BFloat16", 2), ("c10::Half", 2), ("torch.bfloat16", 2), ("float", 4), ("double", 8),
-        ("long int", 8), ("unsigned char", 1), ("signed char", 1), ("int", 4), ("bool", 1), ("long long", 8),
-        ("Float8_e4m3fn", 1), ("Float8_e5m2", 1), ("Float8_e4m3fnuz", 1), ("c10::Float8_e4m3fn", 1),
-        ("Float4_e2m1fn_x2", 1), ("ComplexFloat", 8), ("c10::complex<double>", 16), ("UInt16", 2), ("UInt64", 8),
-        ("QInt8", 1), ("", None), (None, None), ("Undefined", None), ("TensorList", None),
-    ],
-)  # fmt: skip
-def test_widths(dtype: str | None, width: int | None) -> None:
-    assert element_bytes(dtype) == width

@@ -10,7 +10,7 @@ import pytest
 
 import rankscope
 from rankscope.primitives import device_peaks
-from rankscope.primitives.device_peaks import number_type, peak_flops
+from rankscope.primitives.device_peaks import peak_flops
 from rankscope.primitives.flops import operator_flops
 from rankscope.primitives.tensor_cores import eligible_operators, tensor_core_kernels
 
@@ -105,8 +105,6 @@ def test_against_torchs_counter(tmp_path: Path) -> None:
 
 
 def test_peaks() -> None:
-    assert number_type('["","c10::BFloat16","float"]') == "bfloat16"
-    assert number_type('["Scalar","long int"]') is number_type("nonsense") is number_type(None) is None
     assert peak_flops("NVIDIA H100 80GB HBM3", "bfloat16") == 989.4e12
     assert peak_flops("NVIDIA H100 PCIe", "bfloat16") == 756.5e12
     assert peak_flops("NVIDIA A100-SXM4-80GB", "float32") == 19.5e12

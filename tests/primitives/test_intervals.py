@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import polars as pl
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankscope.primitives.intervals import EMPTY, IntervalSet
+from rankscope.primitives.intervals import EMPTY, IntervalSet, union_length_by
 
 SPANS = st.lists(st.tuples(st.integers(-20, 40), st.integers(-20, 40)), max_size=12)
 INSTANTS = st.lists(st.integers(-25, 45), max_size=8)
@@ -98,3 +100,15 @@ def test_epoch_nanoseconds_lose_nothing() -> None:
     epoch = 1_700_000_000_000_000_001
     found = IntervalSet.of([epoch, epoch + 1], [epoch + 2, epoch + 5])
     assert (found.starts.tolist(), found.ends.tolist(), found.length) == ([epoch], [epoch + 5], 5)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_union_length_of_each_group(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    start = random.integers(0, 200, 60)
+    frame = pl.DataFrame(
+        {"tid": random.integers(0, 3, 60), "start_ns": start, "end_ns": start + random.integers(0, 60, 60)}
+    )
+    found = dict(union_length_by(frame, ["tid"], "union_ns").rows())
+    for thread in set(frame["tid"]):
+        assert found[thread] == len(instants(frame.filter(tid=thread).select("start_ns", "end_ns").rows()))

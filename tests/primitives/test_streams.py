@@ -8,7 +8,7 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankscope.primitives.nulls import values_and_known
+from rankscope.primitives.columns import values_and_validity
 from rankscope.primitives.streams import Streams, stream_numbers
 
 NUMBERS = st.none() | st.integers(0, 2) | st.sampled_from([-(1 << 62), 7, 140_737_488_355_328, (1 << 63) - 1])
@@ -60,6 +60,6 @@ def test_numbers(events: list[tuple[int | None, int | None, int, int]]) -> None:
 
 def test_values_of_a_column_with_nulls() -> None:
     for column in (pl.Series([3, None, 5], dtype=pl.Int32), pl.Series([3, 4], dtype=pl.Int64)):
-        values, known = values_and_known(column, -1)
+        values, known = values_and_validity(column, -1)
         assert values.tolist() == [-1 if value is None else value for value in column]
         assert known.tolist() == [value is not None for value in column]

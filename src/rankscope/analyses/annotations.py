@@ -25,11 +25,10 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.annotation_origin import TORCH, USER, compiled_ranges, origins
-from rankscope.primitives.enclosing import innermost
-from rankscope.primitives.owning import outermost, with_ancestors
-from rankscope.primitives.steps import host_steps, owners
-from rankscope.primitives.unions import covered_by
+from rankscope.primitives.annotation_origin import TORCH, USER, annotation_origins, compiled_ranges
+from rankscope.primitives.call_stack import innermost, is_outermost, with_ancestors
+from rankscope.primitives.intervals import union_length_by
+from rankscope.primitives.steps import host_steps, owning_steps
 from rankscope.results import (
     Analysis,
     Column,
@@ -44,18 +43,20 @@ from rankscope.results import (
 )
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("step", "", "the step that it starts in; null unless `--by step`, and outside steps"),
-    Column("name", "", "the range, as written"),
-    Column("origin", "", "user, or torch for what PyTorch and its libraries name themselves"),
-    Column("calls", "count", "how often it was entered"),
-    Column("host_total_ns", "ns", "host time in it"),
-    Column("host_self_ns", "ns", "host time in it and in no range inside it"),
-    Column("mean_ns", "ns", "mean duration of a call on the host"),
-    Column("max_ns", "ns", "greatest duration of a call on the host"),
-    Column("device_total_ns", "ns", "device time of what was launched in it; null where the trace has no device"),
-    Column("device_events", "count", "kernels, copies and fills launched in it; null likewise"),
-    Column("steps", "count", "in how many steps it is"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("step", pl.Int64, "", "the step that it starts in; null unless `--by step`, and outside steps"),
+    Column("name", pl.String, "", "the range, as written"),
+    Column("origin", pl.String, "", "user, or torch for what PyTorch and its libraries name themselves"),
+    Column("calls", pl.Int64, "count", "how often it was entered"),
+    Column("host_total_ns", pl.Int64, "ns", "host time in it"),
+    Column("host_self_ns", pl.Int64, "ns", "host time in it and in no range inside it"),
+    Column("mean_ns", pl.Float64, "ns", "mean duration of a call on the host"),
+    Column("max_ns", pl.Int64, "ns", "greatest duration of a call on the host"),
+    Column(
+        "device_total_ns", pl.Int64, "ns", "device time of what was launched in it; null where the trace has no device"
+    ),
+    Column("device_events", pl.Int64, "count", "kernels, copies and fills launched in it; null likewise"),
+    Column("steps", pl.Int64, "count", "in how many steps it is"),
 )
 # What the reduce needs beside the columns: in how many steps compiled graphs ran, and in how many of these it is not.
 _COMPILED, _LOST = "_compiled_steps", "_lost_steps"
@@ -71,7 +72,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
         .group_by(_KEYS, maintain_order=True)
         .agg(pl.col("max_ns").max(), pl.exclude("max_ns", *_KEYS).sum())
     )
-    known = origins(added["name"].unique().drop_nulls())
+    known = annotation_origins(added["name"].unique().drop_nulls())
     has_device = tables["device_events"].height > 0
     frame = added.with_columns(
         pl.lit(inputs.rank, pl.Int64).alias("rank"),
@@ -131,7 +132,7 @@ def _ranges_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
     group = keyed["group"].to_numpy()
     is_step = host["step"].is_not_null()
     kept = (chosen_starts(host, annotations, inputs) & ~is_step).to_numpy()
-    outer = outermost(parent, group)
+    outer = is_outermost(parent, group)
     compiled = keyed.filter(pl.col("name").is_in(list(compiled_ranges(host["name"].unique().drop_nulls()))))
     compiled_steps = compiled["in_step"].drop_nulls().unique()
     in_compiled = pl.col("in_step").is_in(compiled_steps.to_list())
@@ -162,7 +163,7 @@ def _ranges_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
             pl.lit(compiled_steps.len(), pl.Int64).alias(_COMPILED),
             (compiled_steps.len() - pl.col("in_step").filter(in_compiled).n_unique()).cast(pl.Int64).alias(_LOST),
         )
-        .join(covered_by(pairs, ["group"], "device_total_ns"), on="group", how="left")
+        .join(union_length_by(pairs, ["group"], "device_total_ns"), on="group", how="left")
         .join(counted, on="group", how="left")
         .with_columns(pl.col("device_total_ns", "device_events").fill_null(0))
         .drop("group")
@@ -172,7 +173,9 @@ def _ranges_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
 def _step_of(host: pl.DataFrame, steps: pl.DataFrame) -> pl.Series:
     """The number of the step that each range starts in; null outside steps."""
     start = host["start_ns"].to_numpy()
-    owner = owners(steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), start, np.ones(start.size, dtype=np.bool_))
+    owner = owning_steps(
+        steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), start, np.ones(start.size, dtype=np.bool_)
+    )
     index = pl.Series(owner)
     return steps["step"].gather(index.set(index < 0, None))
 
@@ -227,5 +230,6 @@ analysis = Analysis(
         "runtime_calls": ("pid", "tid"),
         "host_ops": ("name", "pid", "tid"),
     },
-    parameters=(Parameter("by", "what tells rows apart", default="name", choices=("name", "step")),),
+    parameters=(Parameter("by", "what to group rows by", default="name", choices=("name", "step")),),
+    has_findings=True,
 )  # fmt: skip

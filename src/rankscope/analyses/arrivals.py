@@ -21,39 +21,28 @@ import polars as pl
 from rankscope.primitives.arrival_skew import median_of_others
 from rankscope.primitives.clocks import base_times, with_arrivals
 from rankscope.primitives.communicators import POINT_TO_POINT
-from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, greatest
+from rankscope.results import Analysis, Column, Finding, Headline, Inputs, greatest, schema_of
 from rankscope.rundir.plurals import plural
 
 COLUMNS = (
-    Column("group", "", "the process group"),
-    Column("rank", "", "the rank"),
-    Column("collectives", "count", "collectives in which its arrival can be compared"),
-    Column("first", "count", "of these, how often it came first by more than the residual"),
-    Column("last", "count", "how often it came last by more than the residual"),
-    Column("between", "count", "how often neither"),
-    Column("last_share", "ratio", "last of the collectives"),
-    Column("mean_place", "ratio", "its place among the arrivals, mean: 0 first, 1 last"),
-    Column("median_lateness_ns", "ns", "lateness, median; below zero where it is early"),
-    Column("max_lateness_ns", "ns", "lateness, greatest"),
+    Column("group", pl.String, "", "the process group"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("collectives", pl.Int64, "count", "collectives in which its arrival can be compared"),
+    Column("first", pl.Int64, "count", "of these, how often it came first by more than the residual"),
+    Column("last", pl.Int64, "count", "how often it came last by more than the residual"),
+    Column("between", pl.Int64, "count", "how often neither"),
+    Column("last_share", pl.Float64, "ratio", "last of the collectives"),
+    Column("mean_place", pl.Float64, "ratio", "its place among the arrivals, mean: 0 first, 1 last"),
+    Column("median_lateness_ns", pl.Int64, "ns", "lateness, median; below zero where it is early"),
+    Column("max_lateness_ns", pl.Int64, "ns", "lateness, greatest"),
 )
-_SCHEMA: dict[str, pl.DataType] = {
-    **{column.name: pl.Int64() for column in COLUMNS},
-    "group": pl.String(),
-    "last_share": pl.Float64(),
-    "mean_place": pl.Float64(),
-}
-
-
-def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
-    """Nothing: it reads other results alone."""
-    return pl.DataFrame()
 
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
     """Order the arrivals of each collective, and count by group and rank."""
     rows = _arrivals(inputs)
     if not rows.height:
-        return pl.DataFrame(schema=_SCHEMA), []
+        return pl.DataFrame(schema=schema_of(COLUMNS)), []
     event = (rows["match"].rank("dense").cast(pl.Int64) - 1).to_numpy()
     arrival = rows["arrival_ns"].to_numpy()
     others = pl.len().over("match") - 1
@@ -121,7 +110,6 @@ analysis = Analysis(
     name="arrivals",
     doc=__doc__,
     columns=COLUMNS,
-    per_rank=per_rank,
     across_ranks=across_ranks,
     headline=headline,
     requires=("collectives", "clock"),

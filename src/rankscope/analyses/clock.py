@@ -26,26 +26,31 @@ import polars as pl
 
 from rankscope.primitives.clocks import align_clocks, base_times
 from rankscope.primitives.communicators import ONE_SIDED, POINT_TO_POINT, UNEVEN
-from rankscope.results import Analysis, Column, Evidence, Finding, Headline, Inputs, Tables
+from rankscope.results import Analysis, Column, Evidence, Finding, Headline, Inputs
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("offset_ns", "ns", "what to add to its wall clock; 0 on the first rank of a component"),
-    Column("drift_ppm", "ppm", "by how much its clock is to be quickened; null where none can be told from noise"),
-    Column("at_ns", "ns", "the time on its wall clock at which the offset holds"),
-    Column("residual_ns", "ns", "90 of 100 of its ends lie as near as this to the others'; null without collectives"),
-    Column("anchors", "count", "collectives that the offset rests on"),
-    Column("component", "", "ranks with one number are linked by collectives"),
-    Column("method", "", "`collectives`, `reference` (the first rank of a component), or `wall clock`"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("offset_ns", pl.Int64, "ns", "what to add to its wall clock; 0 on the first rank of a component"),
+    Column(
+        "drift_ppm",
+        pl.Float64,
+        "ppm",
+        "by how much its clock is to be quickened; null where none can be told from noise",
+    ),
+    Column("at_ns", pl.Int64, "ns", "the time on its wall clock at which the offset holds"),
+    Column(
+        "residual_ns",
+        pl.Int64,
+        "ns",
+        "90 of 100 of its ends lie as near as this to the others'; null without collectives",
+    ),
+    Column("anchors", pl.Int64, "count", "collectives that the offset rests on"),
+    Column("component", pl.Int64, "", "ranks with one number are linked by collectives"),
+    Column("method", pl.String, "", "`collectives`, `reference` (the first rank of a component), or `wall clock`"),
 )
 
 # An offset worth a word: clocks of one host agree to some dozens of microseconds.
 WORTH_SAYING_NS = 1_000_000
-
-
-def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
-    """Nothing: it reads the collectives' result alone."""
-    return pl.DataFrame()
 
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
@@ -144,8 +149,9 @@ analysis = Analysis(
     name="clock",
     doc=__doc__,
     columns=COLUMNS,
-    per_rank=per_rank,
     across_ranks=across_ranks,
     headline=headline,
     requires=("collectives",),
+    has_findings=True,
+    shown_empty=True,
 )

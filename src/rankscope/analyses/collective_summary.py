@@ -21,43 +21,45 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from rankscope.primitives.communicators import ranks_of
-from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, greatest, total_of
+from rankscope.primitives.communicators import parse_group_ranks
+from rankscope.results import Analysis, Column, Finding, Headline, Inputs, greatest, total_of
 
 _SAME = ("collective", "dtype", "bytes")
 _KEY = ("group", "group_size", *_SAME, "placement", "hosts")
 COLUMNS = (
-    Column("group", "", "the process group"),
-    Column("group_size", "ranks", "ranks in the group"),
-    Column("collective", "", "which collective"),
-    Column("dtype", "", "type of the elements"),
-    Column("bytes", "bytes", "full size of the operation; null where the trace does not say"),
-    Column("ranks", "count", "ranks that ran it"),
-    Column("count", "count", "how often it ran, over all ranks"),
-    Column("total_ns", "ns", "time in it, summed over all ranks"),
-    Column("mean_ns", "ns", "mean duration"),
-    Column("min_ns", "ns", "least duration"),
-    Column("median_ns", "ns", "median duration"),
-    Column("p90_ns", "ns", "nine of ten took no longer"),
-    Column("max_ns", "ns", "greatest duration"),
-    Column("measured", "count", "collectives of which all ranks are known"),
-    Column("wait_ns", "ns", "time spent waiting for later ranks, summed over all ranks; null where none is known"),
-    Column("median_wait_ns", "ns", "median wait of a rank"),
-    Column("p90_wait_ns", "ns", "nine of ten ranks waited no longer"),
-    Column("transfer_ns", "ns", "median transfer"),
-    Column("algorithm_bandwidth", "GB/s", "bytes over the median transfer"),
-    Column("bus_bandwidth", "GB/s", "the same for what the busiest link carries"),
-    Column("best_bus_bandwidth", "GB/s", "the best that a group of the run reached with this collective and size"),
-    Column("of_best", "ratio", "bus bandwidth over the best"),
-    Column("placement", "", "`within hosts` or `across hosts`, where the hosts of all its ranks are known"),
-    Column("hosts", "count", "hosts that its ranks are on; null where one is not known"),
-    Column("estimate", "", "whether wait and transfer are only a hint"),
+    Column("group", pl.String, "", "the process group"),
+    Column("group_size", pl.Int64, "ranks", "ranks in the group"),
+    Column("collective", pl.String, "", "which collective"),
+    Column("dtype", pl.String, "", "type of the elements"),
+    Column("bytes", pl.Int64, "bytes", "full size of the operation; null where the trace does not say"),
+    Column("ranks", pl.Int64, "count", "ranks that ran it"),
+    Column("count", pl.Int64, "count", "how often it ran, over all ranks"),
+    Column("total_ns", pl.Int64, "ns", "time in it, summed over all ranks"),
+    Column("mean_ns", pl.Float64, "ns", "mean duration"),
+    Column("min_ns", pl.Int64, "ns", "least duration"),
+    Column("median_ns", pl.Float64, "ns", "median duration"),
+    Column("p90_ns", pl.Float64, "ns", "nine of ten took no longer"),
+    Column("max_ns", pl.Int64, "ns", "greatest duration"),
+    Column("measured", pl.Int64, "count", "collectives of which all ranks are known"),
+    Column(
+        "wait_ns", pl.Int64, "ns", "time spent waiting for later ranks, summed over all ranks; null where none is known"
+    ),
+    Column("median_wait_ns", pl.Float64, "ns", "median wait of a rank"),
+    Column("p90_wait_ns", pl.Float64, "ns", "nine of ten ranks waited no longer"),
+    Column("transfer_ns", pl.Float64, "ns", "median transfer"),
+    Column("algorithm_bandwidth", pl.Float64, "GB/s", "bytes over the median transfer"),
+    Column("bus_bandwidth", pl.Float64, "GB/s", "the same for what the busiest link carries"),
+    Column(
+        "best_bus_bandwidth",
+        pl.Float64,
+        "GB/s",
+        "the best that a group of the run reached with this collective and size",
+    ),
+    Column("of_best", pl.Float64, "ratio", "bus bandwidth over the best"),
+    Column("placement", pl.String, "", "`within hosts` or `across hosts`, where the hosts of all its ranks are known"),
+    Column("hosts", pl.Int64, "count", "hosts that its ranks are on; null where one is not known"),
+    Column("estimate", pl.Boolean, "", "whether wait and transfer are only a hint"),
 )
-
-
-def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
-    """Nothing: it reads the collectives' result alone."""
-    return pl.DataFrame()
 
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
@@ -106,7 +108,7 @@ def _placed(collectives: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
     )
     counts: list[int | None] = []
     for text, seen, size in groups.select("group_ranks", "rank", "size").iter_rows():
-        listed = ranks_of(text) if text is not None else None
+        listed = parse_group_ranks(text) if text is not None else None
         # Groups of one name without listed ranks may be several; all ranks seen are one only if as many as its size.
         ranks = listed if listed is not None else tuple(seen) if len(seen) == size else ()
         hosts = {host_of.get(rank) for rank in ranks}
@@ -140,8 +142,8 @@ analysis = Analysis(
     name="collective_summary",
     doc=__doc__,
     columns=COLUMNS,
-    per_rank=per_rank,
     across_ranks=across_ranks,
     requires=("collectives",),
     headline=headline,
+    shown_empty=True,
 )

@@ -25,31 +25,25 @@ from rankscope.results import (
     Finding,
     Headline,
     Inputs,
-    Tables,
     greatest,
     over_ranks,
 )
 from rankscope.rundir.plurals import plural
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("collective", "", "which collective"),
-    Column("calls", "count", "how often"),
-    Column("bytes", "bytes", "full sizes, summed; null where no size is known"),
-    Column("mean_bytes", "bytes", "mean size of a call"),
-    Column("total_ns", "ns", "durations, summed: waiting for others and transfer"),
-    Column("mean_ns", "ns", "mean duration"),
-    Column("measured", "count", "calls of which all ranks are known"),
-    Column("transfer_ns", "ns", "transfer in these, summed"),
-    Column("mean_transfer_ns", "ns", "mean transfer"),
-    Column("wait_ns", "ns", "waiting for later ranks in these, summed"),
-    Column("estimate", "", "whether transfer and waiting are only a hint"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("collective", pl.String, "", "which collective"),
+    Column("calls", pl.Int64, "count", "how often"),
+    Column("bytes", pl.Int64, "bytes", "full sizes, summed; null where no size is known"),
+    Column("mean_bytes", pl.Int64, "bytes", "mean size of a call"),
+    Column("total_ns", pl.Int64, "ns", "durations, summed: waiting for others and transfer"),
+    Column("mean_ns", pl.Int64, "ns", "mean duration"),
+    Column("measured", pl.Int64, "count", "calls of which all ranks are known"),
+    Column("transfer_ns", pl.Int64, "ns", "transfer in these, summed"),
+    Column("mean_transfer_ns", pl.Int64, "ns", "mean transfer"),
+    Column("wait_ns", pl.Int64, "ns", "waiting for later ranks in these, summed"),
+    Column("estimate", pl.Boolean, "", "whether transfer and waiting are only a hint"),
 )
-
-
-def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
-    """Nothing: it reads the collectives' result alone."""
-    return pl.DataFrame()
 
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
@@ -96,7 +90,6 @@ analysis = Analysis(
     name="communication_operations",
     doc=__doc__,
     columns=COLUMNS,
-    per_rank=per_rank,
     across_ranks=across_ranks,
     headline=headline,
     requires=("collectives",),

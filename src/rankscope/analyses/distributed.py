@@ -18,27 +18,25 @@ at that one (`stragglers`); much `transfer` in `communication` is bandwidth, or 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import polars as pl
 
 from rankscope.primitives.activity import activity
 from rankscope.primitives.intervals import IntervalSet
-from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, by_window, concat_ranks, total_of
+from rankscope.results import Analysis, Column, Headline, Inputs, Tables, by_window, concat_ranks, total_of
 from rankscope.rundir.plurals import listed
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("window", "", "which of the rank's files, from 0"),
-    Column("step", "", "N of `ProfilerStep#N`; null for the whole of a file without steps"),
-    Column("window_ns", "ns", "how long the step's window lasts"),
-    Column("computation_ns", "ns", "compute, with no communication beside it"),
-    Column("overlap_ns", "ns", "compute and communication at once"),
-    Column("communication_ns", "ns", "communication, with no compute beside it"),
-    Column("other_ns", "ns", "neither"),
-    Column("transfer_ns", "ns", "communication that moves data"),
-    Column("synchronizing_ns", "ns", "communication that waits for later ranks"),
-    Column("unmatched_ns", "ns", "communication of which not all ranks are known"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("window", pl.Int64, "", "which of the rank's files, from 0"),
+    Column("step", pl.Int64, "", "N of `ProfilerStep#N`; null for the whole of a file without steps"),
+    Column("window_ns", pl.Int64, "ns", "how long the step's window lasts"),
+    Column("computation_ns", pl.Int64, "ns", "compute, with no communication beside it"),
+    Column("overlap_ns", pl.Int64, "ns", "compute and communication at once"),
+    Column("communication_ns", pl.Int64, "ns", "communication, with no compute beside it"),
+    Column("other_ns", pl.Int64, "ns", "neither"),
+    Column("transfer_ns", pl.Int64, "ns", "communication that moves data"),
+    Column("synchronizing_ns", pl.Int64, "ns", "communication that waits for later ranks"),
+    Column("unmatched_ns", pl.Int64, "ns", "communication of which not all ranks are known"),
 )
 
 
@@ -51,11 +49,6 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
         for number, tables_ in enumerate(by_window(tables, inputs))
     ]
     return concat_ranks(parts, COLUMNS)
-
-
-def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """One row a rank and step."""
-    return concat_ranks(parts, COLUMNS), []
 
 
 def _of_window(window: Tables, calls: pl.DataFrame, steps: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
@@ -115,7 +108,6 @@ analysis = Analysis(
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
-    across_ranks=across_ranks,
     headline=headline,
     requires=("collectives", "step_time"),
     reads={

@@ -22,39 +22,43 @@ no more than `narrow_saving_ns`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import polars as pl
 
 from rankscope.primitives.activity import with_category
-from rankscope.primitives.device_peaks import number_type, peak_flops
+from rankscope.primitives.call_stack import is_outermost, launching_operators
+from rankscope.primitives.device_peaks import peak_flops
 from rankscope.primitives.kernels import COMPUTE
-from rankscope.primitives.owning import launching_operators, outermost
+from rankscope.primitives.shapes import floating_point_type
 from rankscope.primitives.tensor_cores import eligible_operators, tensor_core_kernels
 from rankscope.results import (
     Analysis,
     Column,
-    Finding,
     Inputs,
     Tables,
     by_window,
     chosen_launches,
     chosen_starts,
-    concat_ranks,
 )
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("number", "", "float64, float32, float16, bfloat16 or float8; null where the types were not recorded"),
-    Column("calls", "count", "operators that tensor cores could do"),
-    Column("host_ns", "ns", "host time in them"),
-    Column("kernels", "count", "compute kernels that they launched"),
-    Column("device_ns", "ns", "time in these, summed; null without a device"),
-    Column("tensor_ns", "ns", "of it on tensor cores; null without a device"),
-    Column("off_ns", "ns", "in calls without any kernel on tensor cores; null without a device"),
-    Column("saving_ns", "ns", "what tensor cores would save at most of that; null where no peak is known"),
-    Column("narrow_saving_ns", "ns", "what 16-bit numbers would save at most; null likewise, and where they are used"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column(
+        "number", pl.String, "", "float64, float32, float16, bfloat16 or float8; null where the types were not recorded"
+    ),
+    Column("calls", pl.Int64, "count", "operators that tensor cores could do"),
+    Column("host_ns", pl.Int64, "ns", "host time in them"),
+    Column("kernels", pl.Int64, "count", "compute kernels that they launched"),
+    Column("device_ns", pl.Int64, "ns", "time in these, summed; null without a device"),
+    Column("tensor_ns", pl.Int64, "ns", "of it on tensor cores; null without a device"),
+    Column("off_ns", pl.Int64, "ns", "in calls without any kernel on tensor cores; null without a device"),
+    Column("saving_ns", pl.Int64, "ns", "what tensor cores would save at most of that; null where no peak is known"),
+    Column(
+        "narrow_saving_ns",
+        pl.Int64,
+        "ns",
+        "what 16-bit numbers would save at most; null likewise, and where they are used",
+    ),
 )
 _SUMS = ("calls", "host_ns", "kernels", "device_ns", "tensor_ns", "off_ns")
 _WIDE = ("float64", "float32")
@@ -86,11 +90,6 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     return frame.select(column.name for column in COLUMNS)
 
 
-def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """The ranks below one another."""
-    return concat_ranks(parts, COLUMNS), []
-
-
 def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     operators = window["host_ops"]
     eligible = operators["name"].is_in(list(eligible_operators(operators["name"].unique().drop_nulls()))).to_numpy()
@@ -103,14 +102,14 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
         around = np.unique(parent[around])
         around = around[around >= 0]
     kept = chosen_starts(operators, window["annotations"], inputs).to_numpy()
-    types = {text: number_type(text) for text in operators["input_types"].unique()}
+    types = {text: floating_point_type(text) for text in operators["input_types"].unique()}
     named = operators.with_columns(
         pl.col("input_types")
         .replace_strict(list(types), list(types.values()), return_dtype=pl.String, default=None)
         .alias("number"),
         (pl.col("end_ns") - pl.col("start_ns")).alias("duration"),
     )
-    calls = named.filter(pl.Series(inner & kept & outermost(parent, np.where(inner, 0, np.arange(inner.size) + 1))))
+    calls = named.filter(pl.Series(inner & kept & is_outermost(parent, np.where(inner, 0, np.arange(inner.size) + 1))))
     counted = calls.group_by("number").agg(
         pl.len().cast(pl.Int64).alias("calls"), pl.col("duration").sum().alias("host_ns")
     )
@@ -184,7 +183,6 @@ analysis = Analysis(
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
-    across_ranks=across_ranks,
     reads={
         "host_ops": ("start_ns", "end_ns", "name", "pid", "tid", "parent_row", "input_types"),
         "device_events": (
@@ -193,4 +191,5 @@ analysis = Analysis(
         "runtime_calls": ("pid", "tid"),
         "annotations": ("start_ns", "end_ns", "on_device", "step"),
     },
+    in_report=False,
 )  # fmt: skip

@@ -23,46 +23,57 @@ purpose: `memory_steps` has it step by step.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import polars as pl
 
-from rankscope.primitives.allocations import HOST, MEMORY_COLUMNS, end_of_steps, samples
+from rankscope.primitives.allocations import HOST, MEMORY_COLUMNS, memory_by_step, memory_samples
 from rankscope.results import (
     Analysis,
     Column,
-    Finding,
     Headline,
     Inputs,
     Tables,
-    concat_ranks,
     greatest,
     rows_by_window,
 )
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("window", "", "which of the rank's files, from 0"),
-    Column("device", "", "`cpu`, or kind and number: `cuda:0`, `hip:0`, `xpu:0`"),
-    Column("allocations", "count", "allocations"),
-    Column("releases", "count", "releases"),
-    Column("allocated_bytes", "bytes", "allocated, summed over allocations"),
-    Column("released_bytes", "bytes", "released, summed over releases"),
-    Column("first_allocated", "bytes", "allocated before the first event; null where the file writes no totals"),
-    Column("last_allocated", "bytes", "allocated after the last event; null likewise"),
-    Column("peak_allocated", "bytes", "the most that was allocated at once; null likewise"),
-    Column("peak_at_ns", "ns", "when, on the trace's own clock; without totals, when the change was greatest"),
-    Column("peak_step", "", "the step that it was in; null outside of all steps"),
-    Column("peak_operator", "", "the innermost operator then; null outside of all operators"),
-    Column("change_peak", "bytes", "the most allocated at once beyond what was there at the file's first event"),
-    Column("peak_reserved", "bytes", "the most that the allocator held at once; null for the host"),
-    Column("unused_reserved", "ratio", "share of it that was not allocated, when it held most"),
-    Column("total_memory", "bytes", "memory of the device; null where the file does not say"),
-    Column("growth", "bytes", "from the end of a step to the end of the next, median; null with fewer than two steps"),
-    Column("growing_steps", "count", "steps that ended with more allocated than the one before"),
-    Column("steps", "count", "steps with samples"),
-    Column("device_allocations", "count", "calls of the driver's malloc; null for the host"),
-    Column("device_frees", "count", "calls of the driver's free; null for the host"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("window", pl.Int64, "", "which of the rank's files, from 0"),
+    Column("device", pl.String, "", "`cpu`, or kind and number: `cuda:0`, `hip:0`, `xpu:0`"),
+    Column("allocations", pl.Int64, "count", "allocations"),
+    Column("releases", pl.Int64, "count", "releases"),
+    Column("allocated_bytes", pl.Int64, "bytes", "allocated, summed over allocations"),
+    Column("released_bytes", pl.Int64, "bytes", "released, summed over releases"),
+    Column(
+        "first_allocated", pl.Int64, "bytes", "allocated before the first event; null where the file writes no totals"
+    ),
+    Column("last_allocated", pl.Int64, "bytes", "allocated after the last event; null likewise"),
+    Column("peak_allocated", pl.Int64, "bytes", "the most that was allocated at once; null likewise"),
+    Column(
+        "peak_at_ns",
+        pl.Int64,
+        "ns",
+        "when, on the trace's own clock; without totals, when the change was greatest",
+        instant=True,
+    ),
+    Column("peak_step", pl.Int64, "", "the step that it was in; null outside of all steps"),
+    Column("peak_operator", pl.String, "", "the innermost operator then; null outside of all operators"),
+    Column(
+        "change_peak", pl.Int64, "bytes", "the most allocated at once beyond what was there at the file's first event"
+    ),
+    Column("peak_reserved", pl.Int64, "bytes", "the most that the allocator held at once; null for the host"),
+    Column("unused_reserved", pl.Float64, "ratio", "share of it that was not allocated, when it held most"),
+    Column("total_memory", pl.Int64, "bytes", "memory of the device; null where the file does not say"),
+    Column(
+        "growth",
+        pl.Int64,
+        "bytes",
+        "from the end of a step to the end of the next, median; null with fewer than two steps",
+    ),
+    Column("growing_steps", pl.Int64, "count", "steps that ended with more allocated than the one before"),
+    Column("steps", pl.Int64, "count", "steps with samples"),
+    Column("device_allocations", pl.Int32, "count", "calls of the driver's malloc; null for the host"),
+    Column("device_frees", pl.Int32, "count", "calls of the driver's free; null for the host"),
 )
 # cudaMalloc, cudaMallocAsync, hipMalloc, zeMemAllocDevice; not cudaMallocHost, which takes the host's memory.
 _MALLOC = r"(?i)^(cuda|hip)Malloc(Async|Managed|FromPoolAsync)?$|^zeMemAlloc(Device|Shared)$|^cuMem(Alloc|Create)"
@@ -74,13 +85,8 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     return rows_by_window(tables, inputs, COLUMNS, _of_window)
 
 
-def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """The ranks below one another."""
-    return concat_ranks(parts, COLUMNS), []
-
-
 def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
-    found = samples(window["memory_events"], window["host_ops"], window["annotations"])
+    found = memory_samples(window["memory_events"], window["host_ops"], window["annotations"])
     if inputs.options.steps is not None:
         found = found.filter(inputs.options.keeps(pl.col("step")))
     names = window["host_ops"]["name"]
@@ -109,7 +115,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     )
     operator = rows["operator"].set(rows["operator"] < 0, None)
     growth = (
-        end_of_steps(found)
+        memory_by_step(found)
         .group_by("memory")
         .agg(
             pl.col("growth").median().round().cast(pl.Int64),
@@ -168,7 +174,6 @@ analysis = Analysis(
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
-    across_ranks=across_ranks,
     headline=headline,
     reads={
         "memory_events": MEMORY_COLUMNS,

@@ -19,22 +19,28 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from rankscope.primitives.allocations import MEMORY_COLUMNS, blocks, samples
+from rankscope.primitives.allocations import MEMORY_COLUMNS, memory_blocks, memory_samples
 from rankscope.results import Analysis, Column, Evidence, Finding, Inputs, Tables, concat_ranks, steps_by_window
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("window", "", "which of the rank's files, from 0"),
-    Column("device", "", "`cpu`, or kind and number: `cuda:0`, `hip:0`, `xpu:0`"),
-    Column("address", "", "where it lay"),
-    Column("bytes", "bytes", "its size"),
-    Column("allocated_ns", "ns", "when it was allocated, on the trace's own clock; null before recording began"),
-    Column("released_ns", "ns", "when it was released, likewise; null if not while recording"),
-    Column("lifetime_ns", "ns", "from one to the other"),
-    Column("step", "", "the step that it was allocated in; null outside of all steps"),
-    Column("released_step", "", "the step that it was released in"),
-    Column("operator", "", "the innermost operator that allocated it; null outside of all operators"),
-    Column("released_by", "", "the innermost operator that released it"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("window", pl.Int64, "", "which of the rank's files, from 0"),
+    Column("device", pl.String, "", "`cpu`, or kind and number: `cuda:0`, `hip:0`, `xpu:0`"),
+    Column("address", pl.Int64, "", "where it lay"),
+    Column("bytes", pl.Int64, "bytes", "its size"),
+    Column(
+        "allocated_ns",
+        pl.Int64,
+        "ns",
+        "when it was allocated, on the trace's own clock; null before recording began",
+        instant=True,
+    ),
+    Column("released_ns", pl.Int64, "ns", "when it was released, likewise; null if not while recording", instant=True),
+    Column("lifetime_ns", pl.Int64, "ns", "from one to the other"),
+    Column("step", pl.Int64, "", "the step that it was allocated in; null outside of all steps"),
+    Column("released_step", pl.Int64, "", "the step that it was released in"),
+    Column("operator", pl.String, "", "the innermost operator that allocated it; null outside of all operators"),
+    Column("released_by", pl.String, "", "the innermost operator that released it"),
 )
 
 
@@ -44,8 +50,8 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 
 
 def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
-    found = samples(window["memory_events"], window["host_ops"], window["annotations"])
-    made = blocks(found.filter(pl.col("address").is_not_null()))
+    found = memory_samples(window["memory_events"], window["host_ops"], window["annotations"])
+    made = memory_blocks(found.filter(pl.col("address").is_not_null()))
     names = window["host_ops"]["name"]
     return made.with_columns(
         pl.col("memory").alias("device"),
@@ -87,4 +93,6 @@ analysis = Analysis(
         "host_ops": ("start_ns", "end_ns", "name", "pid", "tid"),
         "annotations": ("start_ns", "end_ns", "on_device", "step"),
     },
+    has_findings=True,
+    in_report=False,
 )

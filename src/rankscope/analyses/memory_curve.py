@@ -15,24 +15,22 @@ ever higher are growth (`memory_steps`); a lone spike is one operator's workspac
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import polars as pl
 
-from rankscope.primitives.allocations import MEMORY_COLUMNS, samples
-from rankscope.results import Analysis, Column, Finding, Inputs, Tables, concat_ranks, steps_by_window
+from rankscope.primitives.allocations import MEMORY_COLUMNS, memory_samples
+from rankscope.results import Analysis, Column, Inputs, Tables, steps_by_window
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("window", "", "which of the rank's files, from 0"),
-    Column("device", "", "`cpu`, or kind and number: `cuda:0`, `hip:0`, `xpu:0`"),
-    Column("time_ns", "ns", "when, on the trace's own clock"),
-    Column("step", "", "the step that it is in; null outside of all steps"),
-    Column("bytes", "bytes", "allocated if positive, released if negative"),
-    Column("allocated", "bytes", "allocated on the device after this; null where the file writes no totals"),
-    Column("reserved", "bytes", "held by the allocator after this; null likewise, and for the host"),
-    Column("change", "bytes", "allocated less released since the file's first event"),
-    Column("operator", "", "the innermost operator then; null outside of all operators"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("window", pl.Int64, "", "which of the rank's files, from 0"),
+    Column("device", pl.String, "", "`cpu`, or kind and number: `cuda:0`, `hip:0`, `xpu:0`"),
+    Column("time_ns", pl.Int64, "ns", "when, on the trace's own clock", instant=True),
+    Column("step", pl.Int64, "", "the step that it is in; null outside of all steps"),
+    Column("bytes", pl.Int64, "bytes", "allocated if positive, released if negative"),
+    Column("allocated", pl.Int64, "bytes", "allocated on the device after this; null where the file writes no totals"),
+    Column("reserved", pl.Int64, "bytes", "held by the allocator after this; null likewise, and for the host"),
+    Column("change", pl.Int64, "bytes", "allocated less released since the file's first event"),
+    Column("operator", pl.String, "", "the innermost operator then; null outside of all operators"),
 )
 
 
@@ -42,16 +40,11 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 
 
 def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
-    found = samples(window["memory_events"], window["host_ops"], window["annotations"])
+    found = memory_samples(window["memory_events"], window["host_ops"], window["annotations"])
     row = found["operator_row"]
     return found.with_columns(
         window["host_ops"]["name"].gather(row.set(row < 0, None)).alias("operator"), pl.col("memory").alias("device")
     )
-
-
-def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """The ranks below one another."""
-    return concat_ranks(parts, COLUMNS), []
 
 
 analysis = Analysis(
@@ -59,10 +52,10 @@ analysis = Analysis(
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
-    across_ranks=across_ranks,
     reads={
         "memory_events": MEMORY_COLUMNS,
         "host_ops": ("start_ns", "end_ns", "name", "pid", "tid"),
         "annotations": ("start_ns", "end_ns", "on_device", "step"),
     },
+    in_report=False,
 )

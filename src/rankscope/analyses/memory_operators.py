@@ -18,38 +18,35 @@ a `total_increase` that goes on from window to window is kept by somebody.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.allocations import MEMORY_COLUMNS, blocks, samples
-from rankscope.primitives.ancestry import parents
-from rankscope.primitives.owning import with_ancestors
+from rankscope.primitives.allocations import MEMORY_COLUMNS, memory_blocks, memory_samples
+from rankscope.primitives.call_stack import parent_rows, with_ancestors
 from rankscope.results import (
     Analysis,
     Column,
-    Finding,
     Headline,
     Inputs,
     Tables,
     by_window,
-    concat_ranks,
     greatest,
     over_ranks,
 )
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("device", "", "`cpu`, or kind and number: `cuda:0`, `hip:0`, `xpu:0`"),
-    Column("name", "", "the operator; null for what no operator is around"),
-    Column("calls", "count", "calls of it that allocated or released, themselves or in what they call"),
-    Column("allocations", "count", "allocations of its own"),
-    Column("releases", "count", "releases of its own"),
-    Column("self_allocated", "bytes", "allocated by itself, summed"),
-    Column("self_increase", "bytes", "allocated less released by itself"),
-    Column("total_increase", "bytes", "allocated less released by itself and all that it calls"),
-    Column("peak_bytes", "bytes", "live at the device's peak and allocated by itself; null without addresses"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("device", pl.String, "", "`cpu`, or kind and number: `cuda:0`, `hip:0`, `xpu:0`"),
+    Column("name", pl.String, "", "the operator; null for what no operator is around"),
+    Column("calls", pl.Int64, "count", "calls of it that allocated or released, themselves or in what they call"),
+    Column("allocations", pl.Int64, "count", "allocations of its own"),
+    Column("releases", pl.Int64, "count", "releases of its own"),
+    Column("self_allocated", pl.Int64, "bytes", "allocated by itself, summed"),
+    Column("self_increase", pl.Int64, "bytes", "allocated less released by itself"),
+    Column("total_increase", pl.Int64, "bytes", "allocated less released by itself and all that it calls"),
+    Column(
+        "peak_bytes", pl.Int64, "bytes", "live at the device's peak and allocated by itself; null without addresses"
+    ),
 )
 _KEY = ("memory", "name")
 
@@ -67,14 +64,9 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     )
 
 
-def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """The ranks below one another."""
-    return concat_ranks(parts, COLUMNS), []
-
-
 def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     operators = window["host_ops"]
-    found = samples(window["memory_events"], operators, window["annotations"])
+    found = memory_samples(window["memory_events"], operators, window["annotations"])
     live = _live_at_peak(found)
     if inputs.options.steps is not None:
         kept = found.with_row_index("event").filter(inputs.options.keeps(pl.col("step")))
@@ -91,7 +83,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
         pl.col("bytes").sum().alias("self_increase"),
         pl.when(pl.col("live").is_not_null().any()).then(pl.col("live").sum()).alias("peak_bytes"),
     )
-    event, rows = with_ancestors(parents(operators), row)
+    event, rows = with_ancestors(parent_rows(operators), row)
     nobody = np.flatnonzero(row < 0)
     everyone = pl.DataFrame(
         {
@@ -128,7 +120,9 @@ def _live_at_peak(found: pl.DataFrame) -> pl.Series:
     height = pl.coalesce("allocated", "change")
     peak = found.group_by("memory").agg(pl.col("time_ns").get(height.arg_max()).alias("peak_ns"))
     paired = (
-        blocks(found).join(peak, on="memory", how="left", maintain_order="left").filter(pl.col("event").is_not_null())
+        memory_blocks(found)
+        .join(peak, on="memory", how="left", maintain_order="left")
+        .filter(pl.col("event").is_not_null())
     )
     live = (pl.col("allocated_ns") <= pl.col("peak_ns")) & (
         pl.col("released_ns").is_null() | (pl.col("released_ns") > pl.col("peak_ns"))
@@ -154,7 +148,6 @@ analysis = Analysis(
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
-    across_ranks=across_ranks,
     headline=headline,
     reads={
         "memory_events": MEMORY_COLUMNS,

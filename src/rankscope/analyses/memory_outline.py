@@ -14,21 +14,19 @@ rest. Ranks of one job should look alike; one that lies higher holds more of the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import polars as pl
 
-from rankscope.primitives.allocations import MEMORY_COLUMNS, samples
-from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, by_window, concat_ranks, greatest
+from rankscope.primitives.allocations import MEMORY_COLUMNS, memory_samples
+from rankscope.results import Analysis, Column, Headline, Inputs, Tables, by_window, concat_ranks, greatest
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("window", "", "which of the rank's files, from 0"),
-    Column("device", "", "`cpu`, or kind and number: `cuda:0`, `hip:0`, `xpu:0`"),
-    Column("at_ns", "ns", "when the piece begins, counted from the file's first memory event"),
-    Column("allocated", "bytes", "the most allocated in it; null where the file writes no totals"),
-    Column("reserved", "bytes", "the most held by the allocator in it; null likewise, and for the host"),
-    Column("change", "bytes", "the most allocated less released since the file's first event"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("window", pl.Int64, "", "which of the rank's files, from 0"),
+    Column("device", pl.String, "", "`cpu`, or kind and number: `cuda:0`, `hip:0`, `xpu:0`"),
+    Column("at_ns", pl.Int64, "ns", "when the piece begins, counted from the file's first memory event"),
+    Column("allocated", pl.Int64, "bytes", "the most allocated in it; null where the file writes no totals"),
+    Column("reserved", pl.Int64, "bytes", "the most held by the allocator in it; null likewise, and for the host"),
+    Column("change", pl.Int64, "bytes", "the most allocated less released since the file's first event"),
 )
 PIECES = 240
 
@@ -37,7 +35,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """A rank's pieces."""
     parts = []
     for number, window in enumerate(by_window(tables, inputs)):
-        found = samples(window["memory_events"], window["host_ops"].clear(), window["annotations"])
+        found = memory_samples(window["memory_events"], window["host_ops"].clear(), window["annotations"])
         if inputs.options.steps is not None:
             found = found.filter(inputs.options.keeps(pl.col("step")))
         parts.append(_pieces(found, number, inputs.rank))
@@ -64,11 +62,6 @@ def _pieces(found: pl.DataFrame, number: int, rank: int) -> pl.DataFrame:
     )
 
 
-def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """The ranks below one another."""
-    return concat_ranks(parts, COLUMNS), []
-
-
 def headline(frame: pl.DataFrame) -> Headline | None:
     """The answer in one sentence."""
     known = greatest(frame, "allocated")
@@ -85,7 +78,6 @@ analysis = Analysis(
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
-    across_ranks=across_ranks,
     headline=headline,
     reads={
         "memory_events": MEMORY_COLUMNS,

@@ -21,53 +21,49 @@ serve nobody else. Segments without a block in use go back when the device runs 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import polars as pl
 
-from rankscope.primitives.memory_snapshots import USED, lives, peaks
+from rankscope.primitives.memory_snapshots import USED, block_lifetimes, memory_peaks
 from rankscope.results import (
     Analysis,
     Column,
-    Finding,
     Headline,
     Inputs,
     Tables,
-    concat_ranks,
     greatest,
     rows_by_window,
 )
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("window", "", "which of the rank's files, from 0"),
-    Column("device", "", "device index"),
-    Column("segments", "count", "segments"),
-    Column("reserved", "bytes", "held by the allocator"),
-    Column("allocated", "bytes", "in use"),
-    Column("pending", "bytes", "freed, and still needed by a stream"),
-    Column("free", "bytes", "held, and of no use to anybody"),
-    Column("free_blocks", "count", "free blocks"),
-    Column("largest_free", "bytes", "the largest of them"),
-    Column("fragmentation", "ratio", "share of what is free that is not in the largest free block; null if none is"),
-    Column("idle_segments", "bytes", "segments without any block in use"),
-    Column("private_pools", "bytes", "segments of private pools (CUDA graphs)"),
-    Column("expandable", "bytes", "segments that can grow"),
-    Column("rounding", "bytes", "allocated beyond what was asked for; null where the file does not say"),
-    Column("history", "count", "events of the history"),
-    Column("peak_allocated", "bytes", "the most that was in use at once; null without a history"),
-    Column("out_of_memory", "count", "requests that failed, in the history"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("window", pl.Int64, "", "which of the rank's files, from 0"),
+    Column("device", pl.Int64, "", "device index"),
+    Column("segments", pl.Int64, "count", "segments"),
+    Column("reserved", pl.Int64, "bytes", "held by the allocator"),
+    Column("allocated", pl.Int64, "bytes", "in use"),
+    Column("pending", pl.Int64, "bytes", "freed, and still needed by a stream"),
+    Column("free", pl.Int64, "bytes", "held, and of no use to anybody"),
+    Column("free_blocks", pl.Int64, "count", "free blocks"),
+    Column("largest_free", pl.Int64, "bytes", "the largest of them"),
+    Column(
+        "fragmentation",
+        pl.Float64,
+        "ratio",
+        "share of what is free that is not in the largest free block; null if none is",
+    ),
+    Column("idle_segments", pl.Int64, "bytes", "segments without any block in use"),
+    Column("private_pools", pl.Int64, "bytes", "segments of private pools (CUDA graphs)"),
+    Column("expandable", pl.Int64, "bytes", "segments that can grow"),
+    Column("rounding", pl.Int64, "bytes", "allocated beyond what was asked for; null where the file does not say"),
+    Column("history", pl.Int64, "count", "events of the history"),
+    Column("peak_allocated", pl.Int64, "bytes", "the most that was in use at once; null without a history"),
+    Column("out_of_memory", pl.Int64, "count", "requests that failed, in the history"),
 )
 
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """A rank's devices, snapshot by snapshot."""
     return rows_by_window(tables, inputs, COLUMNS, _of_window)
-
-
-def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """The ranks below one another."""
-    return concat_ranks(parts, COLUMNS), []
 
 
 def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
@@ -97,7 +93,9 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
         pl.len().cast(pl.Int64).alias("history"),
         (pl.col("action") == "oom").sum().cast(pl.Int64).alias("out_of_memory"),
     )
-    highest = peaks(lives(events), blocks.filter(now)).select("device", pl.col("peak_bytes").alias("most"))
+    highest = memory_peaks(block_lifetimes(events), blocks.filter(now)).select(
+        "device", pl.col("peak_bytes").alias("most")
+    )
     counts = ("allocated", "pending", "free_blocks", "largest_free", "history", "out_of_memory")
     return (
         by_segment.join(by_block, on="device", how="left")
@@ -136,7 +134,6 @@ analysis = Analysis(
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
-    across_ranks=across_ranks,
     headline=headline,
     reads={
         "snapshot_segments": ("device", "bytes", "pool", "expandable"),

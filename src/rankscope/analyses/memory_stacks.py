@@ -14,23 +14,21 @@ How to read it: the first rows are what lowers the peak if it shrinks; a stack t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import polars as pl
 
-from rankscope.primitives.memory_snapshots import lives, peaks
-from rankscope.results import Analysis, Column, Finding, Inputs, Tables, concat_ranks, rows_by_window
+from rankscope.primitives.memory_snapshots import block_lifetimes, memory_peaks
+from rankscope.results import Analysis, Column, Inputs, Tables, rows_by_window
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("window", "", "which of the rank's files, from 0"),
-    Column("device", "", "device index"),
-    Column("bytes", "bytes", "in use when the snapshot was taken"),
-    Column("blocks", "count", "in how many blocks"),
-    Column("share", "ratio", "of all that was in use on the device"),
-    Column("peak_bytes", "bytes", "in use at the peak; null without a history"),
-    Column("peak_blocks", "count", "in how many blocks; null likewise"),
-    Column("stack", "", "who allocated it, innermost frame first; null where the snapshot does not say"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("window", pl.Int64, "", "which of the rank's files, from 0"),
+    Column("device", pl.Int64, "", "device index"),
+    Column("bytes", pl.Int64, "bytes", "in use when the snapshot was taken"),
+    Column("blocks", pl.Int64, "count", "in how many blocks"),
+    Column("share", pl.Float64, "ratio", "of all that was in use on the device"),
+    Column("peak_bytes", pl.Int64, "bytes", "in use at the peak; null without a history"),
+    Column("peak_blocks", pl.Int64, "count", "in how many blocks; null likewise"),
+    Column("stack", pl.String, "", "who allocated it, innermost frame first; null where the snapshot does not say"),
 )
 _KEY = ["device", "stack"]
 
@@ -40,22 +38,17 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     return rows_by_window(tables, inputs, COLUMNS, _of_window)
 
 
-def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """The ranks below one another."""
-    return concat_ranks(parts, COLUMNS), []
-
-
 def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     used = window["snapshot_blocks"].filter(pl.col("state") == "active_allocated")
     now = used.group_by(_KEY).agg(pl.col("bytes").sum(), pl.len().cast(pl.Int64).alias("blocks"))
-    born = lives(window["snapshot_events"])
+    born = block_lifetimes(window["snapshot_events"])
     still = used.join(born.filter(pl.col("died").is_null()), on=["device", "address"], how="anti")
     throughout = still.select(
         "device", "bytes", "stack", pl.lit(None, pl.Int64).alias("born"), pl.lit(None, pl.Int64).alias("died")
     )
     every = pl.concat([throughout, born.select(throughout.columns)])
     peak = (
-        every.join(peaks(born, used), on="device", how="inner")
+        every.join(memory_peaks(born, used), on="device", how="inner")
         .filter(
             (pl.col("born").fill_null(-1) <= pl.col("peak_number"))
             & (pl.col("died").is_null() | (pl.col("died") > pl.col("peak_number")))
@@ -84,9 +77,9 @@ analysis = Analysis(
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
-    across_ranks=across_ranks,
     reads={
         "snapshot_blocks": ("device", "address", "bytes", "state", "stack"),
         "snapshot_events": ("device", "number", "action", "address", "bytes", "stack"),
     },
+    in_report=False,
 )

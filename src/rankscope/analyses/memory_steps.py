@@ -16,27 +16,33 @@ limit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import polars as pl
 
-from rankscope.primitives.allocations import MEMORY_COLUMNS, end_of_steps, samples
-from rankscope.results import Analysis, Column, Finding, Inputs, Tables, concat_ranks, steps_by_window
+from rankscope.primitives.allocations import MEMORY_COLUMNS, memory_by_step, memory_samples
+from rankscope.results import Analysis, Column, Inputs, Tables, steps_by_window
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("window", "", "which of the rank's files, from 0"),
-    Column("device", "", "`cpu`, or kind and number: `cuda:0`, `hip:0`, `xpu:0`"),
-    Column("step", "", "N of `ProfilerStep#N`"),
-    Column("allocations", "count", "allocations in the step"),
-    Column("allocated_bytes", "bytes", "allocated in the step, summed"),
-    Column("released_bytes", "bytes", "released in the step, summed"),
-    Column("peak_allocated", "bytes", "the most that was allocated at once; null where the file writes no totals"),
-    Column("end_allocated", "bytes", "allocated after the step's last event; null likewise"),
-    Column("peak_reserved", "bytes", "the most that the allocator held at once; null likewise, and for the host"),
-    Column("change_peak", "bytes", "the most allocated at once, counted from the file's first event"),
-    Column("end_change", "bytes", "allocated after the step's last event, counted from the file's first event"),
-    Column("growth", "bytes", "more allocated at the end than at the end of the step before; null for the first"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("window", pl.Int64, "", "which of the rank's files, from 0"),
+    Column("device", pl.String, "", "`cpu`, or kind and number: `cuda:0`, `hip:0`, `xpu:0`"),
+    Column("step", pl.Int64, "", "N of `ProfilerStep#N`"),
+    Column("allocations", pl.Int64, "count", "allocations in the step"),
+    Column("allocated_bytes", pl.Int64, "bytes", "allocated in the step, summed"),
+    Column("released_bytes", pl.Int64, "bytes", "released in the step, summed"),
+    Column(
+        "peak_allocated", pl.Int64, "bytes", "the most that was allocated at once; null where the file writes no totals"
+    ),
+    Column("end_allocated", pl.Int64, "bytes", "allocated after the step's last event; null likewise"),
+    Column(
+        "peak_reserved", pl.Int64, "bytes", "the most that the allocator held at once; null likewise, and for the host"
+    ),
+    Column("change_peak", pl.Int64, "bytes", "the most allocated at once, counted from the file's first event"),
+    Column(
+        "end_change", pl.Int64, "bytes", "allocated after the step's last event, counted from the file's first event"
+    ),
+    Column(
+        "growth", pl.Int64, "bytes", "more allocated at the end than at the end of the step before; null for the first"
+    ),
 )
 
 
@@ -46,13 +52,8 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 
 
 def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
-    found = samples(window["memory_events"], window["host_ops"], window["annotations"])
-    return end_of_steps(found).rename({"memory": "device"})
-
-
-def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """The ranks below one another."""
-    return concat_ranks(parts, COLUMNS), []
+    found = memory_samples(window["memory_events"], window["host_ops"], window["annotations"])
+    return memory_by_step(found).rename({"memory": "device"})
 
 
 analysis = Analysis(
@@ -60,7 +61,6 @@ analysis = Analysis(
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
-    across_ranks=across_ranks,
     reads={
         "memory_events": MEMORY_COLUMNS,
         "host_ops": ("start_ns", "end_ns", "pid", "tid"),

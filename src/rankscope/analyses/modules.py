@@ -20,39 +20,37 @@ operators, which fusing (`torch.compile`) helps.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import polars as pl
 
-from rankscope.primitives.ancestry import inside
+from rankscope.primitives.call_stack import range_at
+from rankscope.primitives.intervals import union_length_by
 from rankscope.primitives.modules import TOP, launched_by_modules, module_calls
 from rankscope.primitives.steps import host_steps
-from rankscope.primitives.unions import covered_by
 from rankscope.results import (
     Analysis,
     Column,
-    Finding,
     Headline,
     Inputs,
     Tables,
     by_window,
-    concat_ranks,
     greatest,
     over_ranks,
     total_of,
 )
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("path", "", "the module and those around it, outermost first"),
-    Column("module", "", "the module: class and number"),
-    Column("depth", "", "how many modules are around it"),
-    Column("calls", "count", "calls of it; null where only operators tell of modules"),
-    Column("host_total_ns", "ns", "host time in its calls"),
-    Column("host_self_ns", "ns", "host time in them, and in no module inside"),
-    Column("device_total_ns", "ns", "time in which anything launched in its calls ran; null without a device"),
-    Column("device_self_ns", "ns", "the same, launched in no module inside"),
-    Column("kernels", "count", "kernels, copies and fills launched in its calls; null likewise"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("path", pl.String, "", "the module and those around it, outermost first"),
+    Column("module", pl.String, "", "the module: class and number"),
+    Column("depth", pl.Int64, "", "how many modules are around it"),
+    Column("calls", pl.Int64, "count", "calls of it; null where only operators tell of modules"),
+    Column("host_total_ns", pl.Int64, "ns", "host time in its calls"),
+    Column("host_self_ns", pl.Int64, "ns", "host time in them, and in no module inside"),
+    Column(
+        "device_total_ns", pl.Int64, "ns", "time in which anything launched in its calls ran; null without a device"
+    ),
+    Column("device_self_ns", pl.Int64, "ns", "the same, launched in no module inside"),
+    Column("kernels", pl.Int64, "count", "kernels, copies and fills launched in its calls; null likewise"),
 )
 
 
@@ -77,11 +75,6 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     )
 
 
-def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """The ranks below one another."""
-    return concat_ranks(parts, COLUMNS), []
-
-
 def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     frames, device = window["python_frames"], window["device_events"]
     steps = host_steps(window["annotations"]).filter(inputs.options.keeps(pl.col("step")))
@@ -91,8 +84,8 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     launched = launched_by_modules(calls, device, window["runtime_calls"])
     called = calls.frame
     if inputs.options.steps is not None:
-        called = called.filter(pl.Series(inside(steps, called["start_ns"].to_numpy()) >= 0))
-        kept = device.filter(pl.Series(inside(steps, device["launch_ns"].fill_null(-1).to_numpy()) >= 0))
+        called = called.filter(pl.Series(range_at(steps, called["start_ns"].to_numpy()) >= 0))
+        kept = device.filter(pl.Series(range_at(steps, device["launch_ns"].fill_null(-1).to_numpy()) >= 0))
         launched = launched_by_modules(calls, kept, window["runtime_calls"])
     host = called.group_by("path", maintain_order=True).agg(
         pl.len().cast(pl.Int64).alias("calls"),
@@ -106,7 +99,7 @@ def _by_hierarchy(window: Tables, steps: pl.DataFrame | None) -> pl.DataFrame:
     """Modules as operators name them: ``top(Net)::forward.fc(Linear)::forward``."""
     operators, device = window["host_ops"].with_row_index("row"), window["device_events"]
     if steps is not None:
-        operators = operators.filter(pl.Series(inside(steps, operators["start_ns"].to_numpy()) >= 0))
+        operators = operators.filter(pl.Series(range_at(steps, operators["start_ns"].to_numpy()) >= 0))
     path = pl.col("module_hierarchy").str.replace_all(r"::\w+", "").str.replace_all(r"\)\.", f"){TOP}")
     told = operators.filter(pl.col("module_hierarchy").fill_null("") != "").select(
         pl.col("row").cast(pl.Int64), path.alias("innermost_path"), "self_ns"
@@ -132,8 +125,8 @@ def _by_hierarchy(window: Tables, steps: pl.DataFrame | None) -> pl.DataFrame:
 
 
 def _with_device(host: pl.DataFrame, launched: pl.DataFrame, has_device: bool) -> pl.DataFrame:
-    total = covered_by(launched, ["path"], "device_total_ns")
-    own = covered_by(launched.filter(pl.col("innermost")), ["path"], "device_self_ns")
+    total = union_length_by(launched, ["path"], "device_total_ns")
+    own = union_length_by(launched.filter(pl.col("innermost")), ["path"], "device_self_ns")
     count = launched.group_by("path").agg(pl.len().cast(pl.Int64).alias("kernels"))
     names = ("device_total_ns", "device_self_ns", "kernels")
     joined = host
@@ -164,7 +157,6 @@ analysis = Analysis(
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
-    across_ranks=across_ranks,
     headline=headline,
     reads={
         "python_frames": ("start_ns", "end_ns", "name", "pid", "tid", "python_module_id"),

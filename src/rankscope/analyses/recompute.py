@@ -21,40 +21,39 @@ checkpointing only what is cheap to run again (selective checkpointing) saves mo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.ancestry import enclosing, inside, parents
-from rankscope.primitives.owning import with_ancestors
+from rankscope.primitives.call_stack import enclosing, parent_rows, range_at, with_ancestors
+from rankscope.primitives.intervals import union_length_by
 from rankscope.primitives.phases import BACKWARD, phase_at, phase_sets
 from rankscope.primitives.steps import Bool, host_steps
-from rankscope.primitives.unions import covered_by
 from rankscope.results import (
     Analysis,
     Column,
-    Finding,
     Headline,
     Inputs,
     Tables,
     by_window,
-    concat_ranks,
     greatest,
     over_ranks,
     total_of,
 )
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("name", "", "the operator"),
-    Column("calls", "count", "how often the backward ran it again"),
-    Column("forward_calls", "count", "how often it was called with a sequence number outside of the backward"),
-    Column("host_ns", "ns", "host time in it when it was run again"),
-    Column("host_share", "ratio", "of the host's time in the backward"),
-    Column("device_ns", "ns", "device time of what it launched then; null without a device"),
-    Column("device_share", "ratio", "of the device time of everything launched in the backward; null likewise"),
-    Column("kernels", "count", "kernels, copies and fills that it launched then; null likewise"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("name", pl.String, "", "the operator"),
+    Column("calls", pl.Int64, "count", "how often the backward ran it again"),
+    Column(
+        "forward_calls", pl.Int64, "count", "how often it was called with a sequence number outside of the backward"
+    ),
+    Column("host_ns", pl.Int64, "ns", "host time in it when it was run again"),
+    Column("host_share", pl.Float64, "ratio", "of the host's time in the backward"),
+    Column("device_ns", pl.Int64, "ns", "device time of what it launched then; null without a device"),
+    Column(
+        "device_share", pl.Float64, "ratio", "of the device time of everything launched in the backward; null likewise"
+    ),
+    Column("kernels", pl.Int64, "count", "kernels, copies and fills that it launched then; null likewise"),
 )
 _HOOKS = r"^FSDP::|^FullyShardedDataParallel\._"
 
@@ -80,11 +79,6 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     )
 
 
-def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """The ranks below one another."""
-    return concat_ranks(parts, COLUMNS), []
-
-
 def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     operators, device = window["host_ops"], window["device_events"]
     again, forward = _run_again(operators, window["annotations"])
@@ -94,9 +88,9 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     if inputs.options.steps is not None:
         steps = host_steps(window["annotations"]).filter(inputs.options.keeps(pl.col("step")))
         repeated, others = (
-            frame.filter(pl.Series(inside(steps, frame["start_ns"].to_numpy()) >= 0)) for frame in (repeated, others)
+            frame.filter(pl.Series(range_at(steps, frame["start_ns"].to_numpy()) >= 0)) for frame in (repeated, others)
         )
-        launched = launched.filter(pl.Series(inside(steps, launched["launch_ns"].to_numpy()) >= 0))
+        launched = launched.filter(pl.Series(range_at(steps, launched["launch_ns"].to_numpy()) >= 0))
     sets = phase_sets(operators, window["annotations"], window["python_frames"])
     launch, runtime = launched["launch_row"], window["runtime_calls"]
     threads = pl.DataFrame(
@@ -110,7 +104,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
         backward_ns = int(backward.within(steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()).sum())
     else:
         backward_ns = backward.length
-    whole = covered_by(back.with_columns(pl.lit(0).alias("all")), ["all"], "ns")["ns"].sum()
+    whole = union_length_by(back.with_columns(pl.lit(0).alias("all")), ["all"], "ns")["ns"].sum()
     known = pl.lit(bool(device.height))
     return (
         repeated.group_by("name")
@@ -119,7 +113,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
             (pl.col("end_ns") - pl.col("start_ns")).sum().alias("host_ns"),
         )
         .join(others.group_by("name").agg(pl.len().cast(pl.Int64).alias("forward_calls")), on="name", how="left")
-        .join(covered_by(own, ["name"], "device_ns"), on="name", how="left")
+        .join(union_length_by(own, ["name"], "device_ns"), on="name", how="left")
         .join(own.group_by("name").agg(pl.len().cast(pl.Int64).alias("kernels")), on="name", how="left")
         .with_columns(
             pl.col("forward_calls").fill_null(0),
@@ -141,7 +135,7 @@ def _run_again(operators: pl.DataFrame, annotations: pl.DataFrame) -> tuple[Bool
     hooks = annotations.filter(~pl.col("on_device") & pl.col("name").str.contains(_HOOKS).fill_null(False))
     at = operators.select(pl.col("start_ns").alias("time_ns"), "pid", "tid")[candidates]
     hooked = enclosing(hooks, at) >= 0
-    position, rows = with_ancestors(parents(operators), candidates)
+    position, rows = with_ancestors(parent_rows(operators), candidates)
     inner_node, of = node[rows], operators["name"]
     around_it, own = of.gather(rows[inner_node]), of.gather(candidates[position[inner_node]])
     # A function that is its own gradient (an all-to-all) calls itself in its backward: that is no second run.
@@ -177,7 +171,6 @@ analysis = Analysis(
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
-    across_ranks=across_ranks,
     headline=headline,
     reads={
         "host_ops": (

@@ -13,6 +13,7 @@ from rankscope.capture import process as facts
 from rankscope.capture.environment import surroundings
 from rankscope.capture.notices import warn
 from rankscope.capture.parallelism import Wrappers, mesh_groups
+from rankscope.rundir.atomic import write_new
 from rankscope.rundir.config import CaptureConfig
 from rankscope.rundir.manifest import (
     RankManifest,
@@ -20,7 +21,6 @@ from rankscope.rundir.manifest import (
     read_run_manifest,
     redact,
     to_json,
-    write_new,
 )
 from rankscope.rundir.metadata import ClockAnchor, Mesh, StepSpan, TraceMetadata
 from rankscope.rundir.names import RUN_MANIFEST, format_trace_name, rank_folder

@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from rankscope.capture.staging import free_bytes, remove_saved, temporary_beside
 from rankscope.capture.trace_edits import Change, Edits, changed
-from rankscope.rundir.manifest import claim
+from rankscope.rundir.atomic import claim
 
 _GZIP_LEVEL = 1
 """On traces level 1 is ten times as fast as level 9 and its file 1.6 times as large."""

@@ -11,13 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from rankscope.capture.notices import warn
+from rankscope.rundir.atomic import write_atomic, write_new
 from rankscope.rundir.manifest import (
     LostWindow,
     RankManifest,
     WrittenTrace,
     to_json,
-    write_new,
-    write_whole,
 )
 from rankscope.rundir.names import rank_manifest_name
 
@@ -105,7 +104,7 @@ class RankLog:
                 if self._path is None:
                     self._path = write_new(wanted, to_json(manifest))
                 else:
-                    write_whole(self._path, to_json(manifest))
+                    write_atomic(self._path, to_json(manifest), sync=True)
                 return
             except OSError as error:
                 reason = str(error)

@@ -18,6 +18,8 @@ from rankscope.errors import ConfigError
 from rankscope.export.formats import FORMATS, as_json
 from rankscope.report.diff_table import breach_line, diff_tables
 from rankscope.report.terminal import findings_list
+from rankscope.rundir.ranges import parse_numbers
+from rankscope.rundir.ranks import MAX_RANK
 
 FAILED = 1
 """Exit status where a condition of `--fail-on` does not hold; an error's is 2."""
@@ -79,9 +81,9 @@ def _ranks_of(text: str | None) -> list[int] | None:
     if text is None:
         return None
     try:
-        return [int(each) for each in text.split(",")]
-    except ValueError:
-        raise ConfigError(f"{text!r} is no list of ranks", hint="write --ranks 0,1") from None
+        return parse_numbers(text, MAX_RANK)
+    except ValueError as error:
+        raise ConfigError(f"{text!r} is not a list of ranks: {error}", hint="write --ranks 0,1") from None
 
 
 def _verdict(found: Diff, limit: int | None, width: int) -> RenderableType:

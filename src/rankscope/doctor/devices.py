@@ -13,8 +13,8 @@ from pathlib import Path
 from rankscope.doctor.check import Check
 from rankscope.doctor.software import numbers
 from rankscope.rundir import fields
+from rankscope.rundir.capture_files import PROBE_SCRIPT
 
-_PROBE = Path(__file__).resolve().parents[1] / "capture" / "probe.py"
 _RUN = "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')"
 _OLDEST = (2, 4)
 _GIB = 2**30
@@ -39,7 +39,7 @@ class Answer:
 
 def ask_torch(environ: Mapping[str, str], timeout_s: float) -> Answer:
     """Ask torch, in a process that is ended where it does not answer."""
-    line = [sys.executable, "-c", _RUN, str(_PROBE)]
+    line = [sys.executable, "-c", _RUN, str(PROBE_SCRIPT)]
     # The job's own variables would make it a rank of a job that is not there.
     env = {name: value for name, value in environ.items() if name not in ("RANKSCOPE_HOOK",)}
     try:

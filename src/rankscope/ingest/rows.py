@@ -12,7 +12,7 @@ from msgspec.json import Decoder
 
 from rankscope.ingest import events as ev
 from rankscope.ingest.kinds import DEVICE_KINDS, DRIVER_CATEGORIES, PROFILER_STEP
-from rankscope.primitives.constant import constant
+from rankscope.primitives.columns import constant
 from rankscope.primitives.intervals import Int64
 
 S = TypeVar("S", bound=Struct)

@@ -2,7 +2,7 @@
 
 ``results`` is what each writes (``overhead.json``, ``scaling.json``, ``buckets.json``, ``binding.json``,
 ``profiler.json``), ``files`` how, ``statistics`` the arithmetic, ``formulas`` what is computed of times, ``jobs`` how
-one is run, and there is a module for each experiment. What runs inside the job is in ``rankscope.capture.experiments``.
+one is run, and there is a module for each experiment. What runs inside the job is in ``rankscope.measure.injob``.
 """
 
 SCHEMA = 1

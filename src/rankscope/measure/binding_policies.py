@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from rankscope.errors import ConfigError
 from rankscope.measure.topology import Core, Host
-from rankscope.rundir.cpus import parse_cpus
+from rankscope.rundir.cpus import cpu_masks, parse_cpus
 from rankscope.rundir.plurals import counted
 from rankscope.rundir.ranges import as_ranges
 
@@ -68,11 +68,10 @@ def flags(cpus: Sequence[str], host: Host) -> dict[str, str]:
         return {"srun": "--cpu-bind=none", "mpiexec": "--cpu-bind=none"}
     joined = ":".join(cpus)
     numbers = [parse_cpus(text) for text in cpus]
-    masks = ",".join(hex(sum(1 << cpu for cpu in each)) for each in numbers)
     # A launcher names the local rank in a way of its own; torchrun's and rankscope's is LOCAL_RANK.
     per_rank = f"$(echo {joined} | cut -d: -f$((LOCAL_RANK+1)))"
     found = {
-        "srun": f"--cpu-bind=mask_cpu:{masks}",
+        "srun": f"--cpu-bind=mask_cpu:{cpu_masks(cpus)}",
         "mpiexec": f"--cpu-bind=list:{joined}",
         "taskset": f"taskset -c {per_rank} python train.py",
     }

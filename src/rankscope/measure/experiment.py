@@ -24,6 +24,7 @@ from rankscope.measure.results import Traced
 from rankscope.measure.resume_check import HINT, differing, refuse_edited, refuse_mixed, state_of
 from rankscope.measure.sampling import Sampling, load_average
 from rankscope.measure.trace_summary import read_traced
+from rankscope.rundir.atomic import write_atomic
 from rankscope.rundir.measurement import Plan, plan_path, read_measurements, read_plan
 
 KEPT = "kept"
@@ -316,9 +317,7 @@ def no_job(jobs: Jobs, out: Path, what: str) -> LaunchError:
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:
-    aside = path.with_name(f".{path.name}.tmp")
     try:
-        aside.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        aside.replace(path)
+        write_atomic(path, json.dumps(content, indent=1) + "\n")
     except OSError as error:
         raise RankscopeError(f"cannot be written: {error.strerror}", path=path, hint="choose another -o") from error

@@ -10,6 +10,7 @@ import msgspec
 from rankscope.errors import RankscopeError
 from rankscope.measure import SCHEMA
 from rankscope.measure.results import AnyResult, Binding, Buckets, Overhead, ProfilerCost, Scaling
+from rankscope.rundir.atomic import write_atomic
 
 KINDS: dict[str, type[AnyResult]] = {
     "overhead": Overhead,
@@ -33,11 +34,8 @@ def save(result: AnyResult, folder: Path) -> Path:
         RankscopeError: the file cannot be written.
     """
     path = path_in(folder, result.measurement)
-    aside = path.with_name(f".{path.name}.tmp")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        aside.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
-        aside.replace(path)
+        write_atomic(path, msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
     except OSError as error:
         raise RankscopeError(f"cannot be written: {error.strerror}", path=path, hint="choose another -o") from error
     return path

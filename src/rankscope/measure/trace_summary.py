@@ -11,7 +11,7 @@ from rankscope.errors import RankscopeError
 from rankscope.measure.results import Traced
 from rankscope.pipeline import open_run
 from rankscope.primitives.clocks import base_times, with_arrivals
-from rankscope.primitives.unions import covered_by
+from rankscope.primitives.intervals import union_length_by
 from rankscope.store.trace_info import TraceInfo
 
 _PARTS = ("compute_ns", "exposed_communication_ns", "data_loading_ns", "window_ns")
@@ -112,4 +112,4 @@ def waited(collectives: pl.DataFrame, clock: pl.DataFrame, traces: Sequence[Trac
         # Whoever has what it needs goes on: the root of a broadcast waits for nobody.
         pl.min_horizontal("last_ns", pl.col("arrival_ns") + pl.col("duration_ns")).alias("end_ns"),
     )
-    return int(covered_by(spans.filter(pl.col("rank") == rank), ["rank"], "waited_ns")["waited_ns"].sum())
+    return int(union_length_by(spans.filter(pl.col("rank") == rank), ["rank"], "waited_ns")["waited_ns"].sum())

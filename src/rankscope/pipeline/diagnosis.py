@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from rankscope.analyses import all_analyses
 from rankscope.errors import RankscopeError, describe_error
 from rankscope.results import Evidence, Finding, Inputs, Options, Result, Rule, by_weight
 from rankscope.rundir.manifest import RankManifest
 from rankscope.store.trace_info import TraceInfo
 
 Analyze = Callable[..., dict[str, Result]]
-
-SPEAKING = (
-    "annotations", "clock", "collectives", "device_time", "launches", "memory_blocks", "mesh", "pipeline_bubble",
-    "stragglers",
-)  # fmt: skip
-"""Analyses that have findings of their own. All are made: the page has every analysis, and says what they say."""
 
 
 def diagnose(
@@ -37,7 +32,9 @@ def diagnose(
         capture: what each rank said of its capture.
     """
     chosen = list(rules)
-    wanted = {*SPEAKING, *(name for rule in chosen for name in rule.requires)}
+    # With those that have findings themselves, there is nothing on the page that is missing here.
+    with_findings = (name for name, analysis in all_analyses().items() if analysis.has_findings)
+    wanted = {*with_findings, *(name for rule in chosen for name in rule.requires)}
     results, findings = attempt(sorted(wanted), analyze)
     frames = {name: result.frame for name, result in results.items()}
     for rule in chosen:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping
 
 import numpy as np
 import polars as pl
 
 from rankscope.primitives.activity import Activity, gloo_ranges, with_category
-from rankscope.primitives.ancestry import enclosing
-from rankscope.primitives.collectives import collective_kind, element_bytes
+from rankscope.primitives.call_stack import enclosing
+from rankscope.primitives.collectives import collective_kind
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.kernels import COMMUNICATION
+from rankscope.primitives.shapes import element_bytes, first_argument_type, tensor_elements
 
-ISSUING = "c10d::"
-# What `issued` wants of each table.
+C10D = "c10d::"
+# What `collective_launches` wants of each table.
 READS: Mapping[str, tuple[str, ...]] = {
     "device_events": (
         "start_ns", "end_ns", "name", "kind", "is_collective", "launch_row", "launch_ns",
@@ -28,7 +27,7 @@ READS: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-def issued(window: Mapping[str, pl.DataFrame], extra: str | None = None) -> pl.DataFrame:
+def collective_launches(window: Mapping[str, pl.DataFrame], extra: str | None = None) -> pl.DataFrame:
     """The collectives that operators issued, in the order in which they were.
 
     A kernel belongs to the innermost `c10d::` operator that is open on the launching thread when it is launched. Gloo
@@ -44,23 +43,23 @@ def issued(window: Mapping[str, pl.DataFrame], extra: str | None = None) -> pl.D
         null where it is not in the file), elements (the total array's) and bytes; null where nothing says.
     """
     operators = window["host_ops"].with_row_index("operator_row").with_columns(pl.col("operator_row").cast(pl.Int64))
-    calls = operators.filter(pl.col("name").str.starts_with(ISSUING)).sort("start_ns", maintain_order=True)
+    calls = operators.filter(pl.col("name").str.starts_with(C10D)).sort("start_ns", maintain_order=True)
     names = calls["name"].unique().drop_nulls().to_list()
-    kinds = {name: collective_kind(name.removeprefix(ISSUING)) for name in names}
+    kinds = {name: collective_kind(name.removeprefix(C10D)) for name in names}
     calls = calls.with_columns(
         pl.col("name").replace_strict(kinds, default=None, return_dtype=pl.String).alias("kind"),
         pl.col("start_ns").alias("issued_ns"),
         pl.col("end_ns").alias("issue_end_ns"),
     ).filter(pl.col("kind").is_not_null())
     found = _kernels(window, calls, extra) if window["device_events"].height else _gloo(window, calls)
+    inputs = calls.select("input_dims", "kind", "input_types")
+    # Of an operator's arguments the outputs come first: the total array is the input of a reduce_scatter.
     shapes = {
-        key: (_elements(*key), _dtype(key[2]))
-        for key in calls.select("input_dims", "kind", "input_types").unique().rows()
+        (dims, kind, types): (tensor_elements(dims, int(kind == "reduce_scatter")), first_argument_type(types))
+        for dims, kind, types in inputs.unique().rows()
     }
-    told = [shapes[key] for key in calls.select("input_dims", "kind", "input_types").rows()]
     own = pl.DataFrame(
-        {"dims": [count for count, _ in told], "types": [name for _, name in told]},
-        schema={"dims": pl.Int64, "types": pl.String},
+        [shapes[key] for key in inputs.rows()], schema={"dims": pl.Int64, "types": pl.String}, orient="row"
     )
     dtypes = pl.coalesce("dtype", "types")
     return (
@@ -74,7 +73,7 @@ def issued(window: Mapping[str, pl.DataFrame], extra: str | None = None) -> pl.D
     )
 
 
-def exposed(found: pl.DataFrame, sets: Activity) -> pl.Series:
+def exposed_times(found: pl.DataFrame, sets: Activity) -> pl.Series:
     """How much of each collective nothing hid: its time in which the rank computed nothing, ns; null without times.
 
     Args:
@@ -138,7 +137,7 @@ def _gloo(window: Mapping[str, pl.DataFrame], calls: pl.DataFrame) -> pl.DataFra
             "start_ns": ranges["start_ns"].gather(rows),
             "end_ns": ranges["end_ns"].gather(rows),
             "counted": pl.Series([None] * calls.height, dtype=pl.Int64),
-            "dtype": pl.Series([_dtype(each) for each in types], dtype=pl.String),
+            "dtype": pl.Series([first_argument_type(each) for each in types], dtype=pl.String),
         }
     )
 
@@ -149,33 +148,6 @@ def _in_turn(issued_at: Int64, starts: Int64) -> Int64:
     turn = np.arange(issued_at.size)
     taken = np.maximum.accumulate(first - turn) + turn if issued_at.size else first
     return np.where(taken < starts.size, taken, -1).astype(np.int64)
-
-
-def _elements(dims: str | None, kind: str, _types: str | None) -> int | None:
-    """Elements of the total array, of the shapes that an operator's inputs have."""
-    try:
-        shapes = json.loads(dims or "[]")
-    except ValueError:
-        return None
-    place = 1 if kind == "reduce_scatter" else 0
-    shape = shapes[place] if isinstance(shapes, list) and len(shapes) > place else None
-    if not isinstance(shape, list) or not shape:
-        return None
-    parts = shape if all(isinstance(part, list) for part in shape) else [shape]
-    whole = [part for part in parts if all(isinstance(n, int) and 0 <= n < 1 << 40 for n in part)]
-    # A list of outputs that was not written out says nothing of their size.
-    total = sum(math.prod(part) for part in whole)
-    return total if len(whole) == len(parts) and 0 < total < 1 << 60 else None
-
-
-def _dtype(types: str | None) -> str | None:
-    """The first input's type, where it is one tensor's."""
-    try:
-        listed = json.loads(types or "[]")
-    except ValueError:
-        return None
-    name = listed[0] if isinstance(listed, list) and listed else None
-    return name if isinstance(name, str) and element_bytes(name) is not None else None
 
 
 def _width(dtype: pl.Expr, own: pl.DataFrame, found: pl.DataFrame) -> pl.Expr:

@@ -14,37 +14,12 @@ from importlib import resources
 from typing import Any
 
 _PART = re.compile(r"\bMIG\b")
-# As traces write the types of inputs.
-_TYPES = {
-    "double": "float64",
-    "float": "float32",
-    "c10::half": "float16",
-    "c10::bfloat16": "bfloat16",
-    "c10::float8_e4m3fn": "float8",
-    "c10::float8_e5m2": "float8",
-    "c10::float8_e4m3fnuz": "float8",
-    "c10::float8_e5m2fnuz": "float8",
-}
 
 
 @cache
 def _devices() -> tuple[dict[str, Any], ...]:
     text = (resources.files("rankscope.primitives") / "device_peaks.json").read_text(encoding="utf-8")
     return tuple(json.loads(text)["devices"])
-
-
-def number_type(input_types: str | None) -> str | None:
-    """The type that an operator computes in: of its first input that is of floating point; null for none.
-
-    Args:
-        input_types: as the trace writes them, JSON: `["float","float"]`.
-    """
-    try:
-        types = json.loads(input_types or "[]")
-    except (ValueError, RecursionError):
-        return None
-    named = (_TYPES.get(each.lower()) for each in types if isinstance(each, str)) if isinstance(types, list) else ()
-    return next((each for each in named if each is not None), None)
 
 
 def peak_flops(device: str | None, number: str | None, *, tensor_cores: bool = False) -> float | None:

@@ -12,13 +12,14 @@ multiplies, and bias, softmax and masks nothing. A causal mask is not seen: atte
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
 import polars as pl
+
+from rankscope.primitives.shapes import parsed_list
 
 Shape = list[int]
 Formula = Callable[[Sequence[Any], Sequence[str]], int]
@@ -51,11 +52,10 @@ def operator_flops(operators: pl.DataFrame) -> pl.Series:
 
 
 def _flops(name: str, dims: str, concrete: str | None) -> int | None:
+    inputs, values = parsed_list(dims), parsed_list(concrete or "[]")
+    if inputs is None or values is None:
+        return None
     try:
-        inputs = json.loads(dims)
-        values = json.loads(concrete) if concrete else []
-        if not isinstance(inputs, list) or not isinstance(values, list):
-            return None
         found = _FORMULAS[name](inputs, [str(value) for value in values])
     except (_Unfit, IndexError, ValueError, TypeError, RecursionError):
         return None

@@ -10,13 +10,12 @@ A kernel of a device graph belongs to no call: what the host calls then, it capt
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.collectives import collective_kind, first_type, total_elements
+from rankscope.primitives.collectives import collective_kind
 from rankscope.primitives.intervals import Int64
+from rankscope.primitives.shapes import first_type, parsed_list, total_elements
 
 RECORD = "record_param_comms"
 RANGE = r"^(nccl|rccl|xccl|oneccl|hccl|ucc|mpi|msccl|torch_ucc):"
@@ -27,30 +26,30 @@ _NO_COLLECTIVE = ("wait", "init", "_coalesced_manager", "startCoalescing", "endC
 _OUT_THEN_IN = r"^c10d::(_?allgather|_?reduce_scatter|_?alltoall|gather|scatter)"
 
 GROUP = ("group_name", "group_description", "group_ranks", "group_size")
-TOLD = (
+RECORDED = (
     "collective", "dtype", "in_elements", "out_elements", *GROUP, "sequence", "source_rank", "destination_rank",
 )  # fmt: skip
 _OF_OPERATORS = ("start_ns", "end_ns", "pid", "tid", "name", "external_id", "input_dims", "input_types")
 
 
-def collective_calls(operators: pl.DataFrame, annotations: pl.DataFrame, metadata: pl.DataFrame) -> pl.DataFrame:
+def host_collectives(operators: pl.DataFrame, annotations: pl.DataFrame, metadata: pl.DataFrame) -> pl.DataFrame:
     """The calls of a rank, in the order of threads and starts.
 
     Args:
         operators: host_ops, all rows in their order: start_ns, end_ns, pid, tid, name, external_id, input_dims,
             input_types, concrete_inputs.
         annotations: start_ns, end_ns, pid, tid, name, external_id, on_device, input_dims, input_types.
-        metadata: collectives: source, row and the columns of `TOLD`.
+        metadata: collectives: source, row and the columns of `RECORDED`.
 
     Returns:
-        call, pid, tid, start_ns, end_ns, the columns of `TOLD`, ``source`` (`record`, or `range` where only names and
-        shapes of ranges tell), ``calls`` (recorded in it), ``peer`` (rank in the group that a send or recv names),
-        ``records`` and ``ranges`` (External ids), ``backend`` (whether more than c10d's operator is there: of Gloo's
-        calls, which run on a thread of their own, it is not).
+        call, pid, tid, start_ns, end_ns, the columns of `RECORDED`, ``source`` (`record`, or `range` where only names
+        and shapes of ranges say it), ``calls`` (how many were recorded in it), ``peer`` (rank in the group that a send
+        or recv names), ``records`` and ``ranges`` (External ids), ``backend`` (whether there is more than c10d's
+        operator: for Gloo's calls, which run on another thread, there is not).
     """
     name = pl.col("name")
     known = metadata.filter((pl.col("source") == "host_ops") & pl.col("collective").is_not_null())
-    known = known.filter(~pl.col("collective").is_in(_NO_COLLECTIVE)).select(pl.col("row").cast(pl.UInt32), *TOLD)
+    known = known.filter(~pl.col("collective").is_in(_NO_COLLECTIVE)).select(pl.col("row").cast(pl.UInt32), *RECORDED)
     ours = operators.with_row_index("row").filter(
         name.str.starts_with(OPERATOR) | name.str.contains(RANGE) | (name == RECORD)
     )
@@ -66,7 +65,7 @@ def collective_calls(operators: pl.DataFrame, annotations: pl.DataFrame, metadat
         pl.col("external_id").filter(pl.col("level") != "record").alias("ranges"),
         (pl.col("level") != "operator").any().alias("backend"),
     )  # fmt: skip
-    told = combined(_outermost(rows.filter(pl.col("collective").is_not_null()), "inner", first=True), "call")
+    told = combine_records(_outermost(rows.filter(pl.col("collective").is_not_null()), "inner", first=True), "call")
     shown = _shown(rows)
     joined = calls.join(told, on="call", how="left").join(shown, on="call", how="left", suffix="_shown")
     has = pl.col("collective").is_not_null()
@@ -81,7 +80,7 @@ def collective_calls(operators: pl.DataFrame, annotations: pl.DataFrame, metadat
     ).filter(pl.col("collective").is_not_null())
 
 
-def combined(records: pl.DataFrame, by: str) -> pl.DataFrame:
+def combine_records(records: pl.DataFrame, by: str) -> pl.DataFrame:
     """Recorded calls that are one operation: what they agree on, and the sum of their sizes.
 
     Sends together with receives are `send_recv`; of other kinds that differ, `coalesced` is all that can be said.
@@ -128,8 +127,8 @@ def _shown(rows: pl.DataFrame) -> pl.DataFrame:
     types = {text: first_type(text) for text in rows["input_types"].unique().drop_nulls()}
     operators = rows.filter(pl.col("level") == "operator").unique("call", keep="first", maintain_order=True)
     # An operator's arguments are lists of shapes: of the output and the input, or of what it changes in place.
-    outputs = {text: _argument(text, 0) for text in operators["input_dims"].unique().drop_nulls()}
-    inputs = {text: _argument(text, 1) for text in operators["input_dims"].unique().drop_nulls()}
+    outputs = {text: total_elements(text, argument=0) for text in operators["input_dims"].unique().drop_nulls()}
+    inputs = {text: total_elements(text, argument=1) for text in operators["input_dims"].unique().drop_nulls()}
     peers = {text: _peer(text) for text in operators["concrete_inputs"].unique().drop_nulls()}
     dims, types_of = pl.col("input_dims"), pl.col("input_types")
     type_name = types_of.replace_strict(types, default=None, return_dtype=pl.String)
@@ -168,20 +167,11 @@ def _shown(rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _argument(dims: str, index: int) -> int | None:
-    """The elements of one of an operator's arguments."""
-    try:
-        shapes = json.loads(dims)
-    except ValueError:
-        return None
-    return total_elements(json.dumps([shapes[index]])) if isinstance(shapes, list) and len(shapes) > index else None
-
-
 def _peer(concrete: str) -> int | None:
     """The other rank that `c10d::send(tensors, group, rank, tag)` names, as the group counts."""
+    values = parsed_list(concrete)
     try:
-        found = json.loads(concrete)
-        return int(found[2]) if isinstance(found, list) and len(found) == 4 else None
+        return int(values[2]) if values is not None and len(values) == 4 else None
     except (ValueError, TypeError):
         return None
 

@@ -8,10 +8,12 @@ O(n log n), without a Python loop.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
 Int64 = npt.NDArray[np.int64]
 
@@ -128,7 +130,7 @@ class IntervalSet:
         return self.before(ends) - self.before(starts)
 
 
-def holding(starts: Int64, ends: Int64, instants: Int64) -> Int64:
+def interval_at(starts: Int64, ends: Int64, instants: Int64) -> Int64:
     """For each instant the index of the one of disjoint intervals, in the order of their starts, that it is in.
 
     Returns:
@@ -139,6 +141,24 @@ def holding(starts: Int64, ends: Int64, instants: Int64) -> Int64:
     index = np.searchsorted(starts, instants, side="right") - 1
     inside = (index >= 0) & (instants < ends[np.maximum(index, 0)])
     return np.where(inside, index, -1).astype(np.int64)
+
+
+def union_length_by(frame: pl.DataFrame, keys: Sequence[str], name: str) -> pl.DataFrame:
+    """The length of the union of each group's ranges, ns: one row a group, the keys and a column `name`.
+
+    In the order of starts a range adds what of it lies beyond the end of all ranges before it in its group.
+
+    Args:
+        frame: start_ns, end_ns and the keys.
+    """
+    reach = pl.col("end_ns").cum_max().shift(1).over(keys)
+    added = pl.col("end_ns") - pl.max_horizontal("start_ns", reach)
+    return (
+        frame.sort("start_ns")
+        .with_columns(added.clip(lower_bound=0).alias(name))
+        .group_by(keys, maintain_order=True)
+        .agg(pl.col(name).sum())
+    )
 
 
 EMPTY = IntervalSet(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))

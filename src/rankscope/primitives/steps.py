@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from rankscope.primitives.intervals import Int64, holding
-from rankscope.primitives.nulls import values_and_known
+from rankscope.primitives.columns import values_and_validity
+from rankscope.primitives.intervals import Int64, interval_at
 from rankscope.primitives.streams import stream_numbers
 
 Bool = npt.NDArray[np.bool_]
@@ -40,7 +40,7 @@ def host_steps(annotations: pl.DataFrame) -> pl.DataFrame:
     return annotations.filter(pl.col("step").is_not_null() & ~pl.col("on_device")).sort("start_ns")
 
 
-def launched_in(device: pl.DataFrame, steps: pl.DataFrame, keep: pl.Expr) -> pl.DataFrame:
+def events_launched_in(device: pl.DataFrame, steps: pl.DataFrame, keep: pl.Expr) -> pl.DataFrame:
     """The device events that belong to the steps that `keep` chooses.
 
     Args:
@@ -48,13 +48,13 @@ def launched_in(device: pl.DataFrame, steps: pl.DataFrame, keep: pl.Expr) -> pl.
         steps: as `host_steps` gives them.
         keep: of a step's row, whether it is chosen.
     """
-    launch = values_and_known(device["launch_ns"])
-    owner = owners(steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), *launch)
+    launch = values_and_validity(device["launch_ns"])
+    owner = owning_steps(steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), *launch)
     chosen = np.flatnonzero(steps.select(keep).to_series().to_numpy())
     return device.filter(pl.Series(np.isin(owner, chosen)))
 
 
-def owners(step_start: Int64, step_end: Int64, launch: Int64, launched: Bool) -> Int64:
+def owning_steps(step_start: Int64, step_end: Int64, launch: Int64, launched: Bool) -> Int64:
     """For each event the step whose range its launch starts in; −1 for launchless ones and between steps.
 
     Args:
@@ -63,7 +63,7 @@ def owners(step_start: Int64, step_end: Int64, launch: Int64, launched: Bool) ->
         launch: when each event's launch starts, ns; any number where there is none.
         launched: whether there is one.
     """
-    return np.where(launched, holding(step_start, step_end, launch), -1).astype(np.int64)
+    return np.where(launched, interval_at(step_start, step_end, launch), -1).astype(np.int64)
 
 
 def windows(
@@ -91,7 +91,7 @@ def windows(
         launched: whether there is a launch.
         stream: integers that tell the streams of all devices apart.
     """
-    owner = owners(step_start, step_end, launch, launched)
+    owner = owning_steps(step_start, step_end, launch, launched)
     if not step_start.size:
         return Windows(step_start, step_end, owner)
     last_owned = np.full(step_start.size, np.iinfo(np.int64).min)
@@ -114,7 +114,7 @@ def windows(
     return Windows(start, end, owner)
 
 
-def started_in(start: Int64, steps: pl.DataFrame, keep: pl.Expr) -> Bool:
+def starts_in(start: Int64, steps: pl.DataFrame, keep: pl.Expr) -> Bool:
     """Whether each instant is in the host range of a step that `keep` chooses.
 
     Args:
@@ -122,7 +122,9 @@ def started_in(start: Int64, steps: pl.DataFrame, keep: pl.Expr) -> Bool:
         steps: as `host_steps` gives them.
         keep: of a step's row, whether it is chosen.
     """
-    owner = owners(steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), start, np.ones(start.size, dtype=np.bool_))
+    owner = owning_steps(
+        steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), start, np.ones(start.size, dtype=np.bool_)
+    )
     inside: Bool = np.isin(owner, np.flatnonzero(steps.select(keep).to_series().to_numpy()))
     return inside
 
@@ -152,6 +154,6 @@ def step_windows(annotations: pl.DataFrame, device: pl.DataFrame) -> tuple[pl.Da
         steps["end_ns"].to_numpy(),
         device["end_ns"].to_numpy(),
         device["start_ns"].to_numpy(),
-        *values_and_known(device["launch_ns"]),
+        *values_and_validity(device["launch_ns"]),
         stream_numbers(device),
     )

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from rankscope.primitives.columns import values_and_validity
 from rankscope.primitives.intervals import Int64
-from rankscope.primitives.nulls import values_and_known
 
 # Streams' numbers are mostly small: below this they need not be ranked.
 _NEAR = 1 << 12
@@ -87,7 +87,7 @@ def stream_numbers(device: pl.DataFrame) -> npt.NDArray[np.integer]:
     number = np.zeros(device.height, dtype=np.int64)
     count = 1
     for name in ("device", "stream"):
-        value, known = values_and_known(device[name])
+        value, known = values_and_validity(device[name])
         there = value if known.all() else value[known]
         if not there.size:
             continue

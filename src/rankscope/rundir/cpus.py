@@ -1,4 +1,4 @@
-"""CPUs of a process: how lists of them are written, and binding this process to those that an experiment's plan gives.
+"""CPUs of a process: reading lists of them, and binding this process to those that an experiment's plan gives it.
 
 Nothing here loads more than small parts of the standard library: it runs at the start of every Python process of a job
 that is measured.
@@ -7,31 +7,37 @@ that is measured.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from rankscope.errors import ConfigError
 from rankscope.rundir.launcher import identify
 from rankscope.rundir.measurement import PLAN_VARIABLE, read_plan
+from rankscope.rundir.ranges import parse_numbers
 
 MOST_CPUS = 1 << 16
 
 
-def parse_cpus(text: str) -> list[int]:
-    """``0-3,8`` as numbers, in order.
+def parse_cpus(text: str, path: str | os.PathLike[str] | None = None) -> list[int]:
+    """``0-3,8`` as numbers, ascending.
+
+    Args:
+        text: the list.
+        path: the file that it is in, for the error.
 
     Raises:
-        ConfigError: it is no such list.
+        ConfigError: it is not a list of CPUs.
     """
-    found: set[int] = set()
-    for part in text.strip().split(","):
-        first, dash, last = part.strip().partition("-")
-        if not _is_number(first) or (dash and not _is_number(last)):
-            raise ConfigError(f"{text[:80]!r} is no list of CPUs", hint="write 0-3,8")
-        low, high = int(first), int(last or first)
-        if high < low or high >= MOST_CPUS:
-            raise ConfigError(f"{part[:40]!r} is no range of CPUs", hint="write the smaller number first")
-        found.update(range(low, high + 1))
-    return sorted(found)
+    try:
+        return sorted(set(parse_numbers(text, MOST_CPUS)))
+    except ValueError as error:
+        raise ConfigError(
+            f"{text[:80]!r} is not a list of CPUs: {error}", path=path, hint="for example 0-7,32-39"
+        ) from None
+
+
+def cpu_masks(lists: Iterable[str]) -> str:
+    """Lists of CPUs as the hexadecimal masks of srun's ``mask_cpu``: CPU 0 is the lowest bit."""
+    return ",".join(f"{sum(1 << cpu for cpu in parse_cpus(text)):#x}" for text in lists)
 
 
 def usable_cpus() -> list[int]:
@@ -42,10 +48,10 @@ def usable_cpus() -> list[int]:
 
 
 def bind_as_planned(environ: Mapping[str, str]) -> None:
-    """Bind this process as the plan of its experiment says; nothing where that says nothing or this is no rank.
+    """Bind this process as the plan of its experiment says; no effect without such a plan or a local rank.
 
     Raises:
-        ConfigError: the plan has no CPUs for this rank, or binding is not to be had here.
+        ConfigError: the plan has no CPUs for this rank, or this system cannot bind processes.
         OSError: the system refuses.
     """
     cpus = read_plan(environ[PLAN_VARIABLE]).cpus
@@ -57,7 +63,3 @@ def bind_as_planned(environ: Mapping[str, str]) -> None:
     if not hasattr(os, "sched_setaffinity"):
         raise ConfigError("this system cannot bind a process to CPUs")
     os.sched_setaffinity(0, parse_cpus(cpus[who.local_rank]))
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) < 8

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rankscope.errors import RankscopeError
+from rankscope.rundir.atomic import write_atomic
 
 PLAN_VARIABLE = "RANKSCOPE_EXPERIMENT"
 SCHEMA = 1
@@ -31,7 +32,7 @@ class Plan:
     rounds: tuple[tuple[str, ...], ...]
     """Names of conditions in the order in which they are run: one block of steps each. Each round has all of them."""
     conditions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """By name, ``{"kind": …}`` and what that kind needs; see ``rankscope.capture.experiments.conditions``."""
+    """By name, ``{"kind": …}`` and what that kind needs; see ``rankscope.measure.injob.conditions``."""
     warmup: int = 5
     """Steps before the first block."""
     settle: int = 1
@@ -126,7 +127,7 @@ def progress_path(folder: Path) -> Path:
 def write_plan(plan: Plan) -> Path:
     """Write it into its directory."""
     path = plan_path(Path(plan.out))
-    _write(path, asdict(plan))
+    write_atomic(path, json.dumps(asdict(plan)))
     return path
 
 
@@ -148,7 +149,7 @@ def read_plan(path: str | os.PathLike[str]) -> Plan:
 def write_measurement(folder: Path, measured: RankMeasurement) -> Path:
     """Write a rank's measurement, whole or not at all."""
     path = measured_path(folder, measured.rank)
-    _write(path, asdict(measured))
+    write_atomic(path, json.dumps(asdict(measured)))
     return path
 
 
@@ -188,10 +189,3 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise RankscopeError("holds no JSON object", path=path)
     return raw
-
-
-def _write(path: Path, value: Mapping[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    aside.write_text(json.dumps(value), encoding="utf-8")
-    aside.replace(path)

@@ -12,11 +12,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rankscope.errors import ConfigError
+from rankscope.rundir.ranges import parse_range
 
 RanksLike = str | int | Iterable[int]
 
 _HINT = 'such as "all", "0, 2, 4", "0-3", "every:8", "node" or "0,4-7"'
-_MAX_RANK = 10_000_000
+MAX_RANK = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def parse_ranks(ranks: RanksLike) -> RankChoice:
             f"ranks={ranks!r} is neither text nor whole numbers", hint=f"give an expression {_HINT}"
         ) from None
     for number in numbers:
-        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= _MAX_RANK:
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= MAX_RANK:
             raise ConfigError(f"ranks: {number!r} is no rank", hint="ranks are whole numbers from 0")
     spans = _merge((number, number) for number in numbers)
     return RankChoice(", ".join(map(str, numbers)) or "none", spans=spans)
@@ -89,12 +90,11 @@ def _parse_text(text: str) -> RankChoice:
             if int(match[1]) == 0:
                 raise ConfigError(f'ranks {text!r}: "every:0" chooses nothing', hint="count from every:1")
             every.append(int(match[1]))
-        elif match := re.fullmatch(r"([0-9]{1,8})(?:\s*-\s*([0-9]{1,8}))?", item):
-            first = int(match[1])
-            last = first if match[2] is None else int(match[2])
+        elif span := parse_range(item):
+            first, last = span
             if last < first:
                 raise ConfigError(f"ranks {text!r}: {item!r} runs backwards", hint=f'did you mean "{last}-{first}"?')
-            if last > _MAX_RANK:
+            if last > MAX_RANK:
                 raise ConfigError(f"ranks {text!r}: {last} is no rank of any job")
             spans.append((first, last))
         else:

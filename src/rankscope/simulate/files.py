@@ -8,6 +8,8 @@ from pathlib import Path
 import zstandard
 from isal import isal_zlib
 
+from rankscope.rundir.atomic import atomic_file
+
 SUFFIXES = {"gz": ".gz", "zst": ".zst", "none": ""}
 _GZIP_WINDOW = 31  # deflate's greatest window, in gzip's wrapping; isal writes no time and no name into it
 
@@ -20,15 +22,13 @@ def write(path: Path, chunks: Iterable[bytes], compression: str, keep: float | N
     squeeze, finish = _compressor(compression)
     size = 0
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.tmp")
-    with aside.open("wb") as file:
+    with atomic_file(path) as file:
         for chunk in chunks:
             size += len(chunk)
             file.write(squeeze(chunk))
         file.write(finish())
         if keep is not None:
             file.truncate(int(file.tell() * keep))
-    aside.replace(path)
     return size
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 
 from rankscope.errors import ConfigError
+from rankscope.rundir.ranges import parse_numbers
 from rankscope.simulate.mesh import DIMENSIONS, MeshLayout
 
 FAULT_STYLES: dict[str, tuple[str, ...]] = {
@@ -19,6 +20,9 @@ FAULT_STYLES: dict[str, tuple[str, ...]] = {
     "slow_network": ("stretch",),
 }
 """The kinds of fault and the ways each can take; the first is the default."""
+
+_MOST_NUMBERS = 1 << 20
+"""Bounds ranks and steps of a fault."""
 
 LOSABLE = ("any", "kernel", "collective", "launch", "operator")
 
@@ -77,9 +81,9 @@ class Fault:
             for part in filter(None, rest.split(",")):
                 key, _, value = part.partition("=")
                 if key in ("rank", "ranks"):
-                    given["ranks"] = parse_numbers(value)
+                    given["ranks"] = _numbers(value)
                 elif key in ("step", "steps"):
-                    given["steps"] = None if value == "all" else parse_numbers(value)
+                    given["steps"] = None if value == "all" else _numbers(value)
                 elif key in ("magnitude", "ms"):
                     given[key] = float(value)
                 elif key == "pauses":
@@ -290,19 +294,9 @@ class Job:
         return replace(self, faults=tuple(f for i, f in enumerate(self.faults) if i != fault))
 
 
-def parse_numbers(text: str) -> tuple[int, ...]:
-    """``3``, ``0-3``, ``1+5``, ``0-3+8`` as numbers.
-
-    Raises:
-        ValueError: it is none of these.
-    """
-    found: list[int] = []
-    for part in text.split("+"):
-        match = re.fullmatch(r"(\d+)(?:[-:](\d+))?", part)
-        if match is None:
-            raise ValueError(f"{text!r} is no list of numbers")
-        found.extend(range(int(match[1]), int(match[2] or match[1]) + 1))
-    return tuple(found)
+def _numbers(text: str) -> tuple[int, ...]:
+    """``3``, ``0-3``, ``1+5``, ``0-3+8`` as numbers."""
+    return tuple(parse_numbers(text.replace(":", "-"), _MOST_NUMBERS, separator="+"))
 
 
 def parse_mesh(text: str) -> dict[str, int]:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rankscope.errors import ConfigError
-from rankscope.rundir.manifest import RunManifest, to_json, write_whole
+from rankscope.rundir.atomic import write_atomic
+from rankscope.rundir.manifest import RunManifest, to_json
 from rankscope.rundir.metadata import Mesh
 from rankscope.rundir.names import RUN_MANIFEST, format_trace_name, rank_folder
 from rankscope.simulate import engine as engines
@@ -115,7 +116,7 @@ def simulate(
             mesh=Mesh(layout.dims, layout.shape, layout.coordinate(0)),
             started_ns=EPOCH_NS,
         )
-        write_whole(out / RUN_MANIFEST, to_json(manifest))
+        write_atomic(out / RUN_MANIFEST, to_json(manifest))
     truth.write(out)
     return truth
 

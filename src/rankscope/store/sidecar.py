@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from rankscope.rundir.atomic import atomic_file
 
 Array = npt.NDArray[Any]
 _MAGIC = b"RSA1"
@@ -57,21 +57,15 @@ def write_sidecar(folder: Path, name: str, key: str, facts: Mapping[str, Any], a
         at += -(-array.nbytes // _ALIGN) * _ALIGN
     head = json.dumps({"key": key, "facts": facts, "arrays": places, "bytes": at}).encode()
     head += b" " * (-(len(head) + 8) % _ALIGN)
-    aside: str | None = None
     try:
-        descriptor, aside = tempfile.mkstemp(prefix=f".{name}-", suffix=".tmp", dir=folder)
-        with os.fdopen(descriptor, "wb") as file:
+        with atomic_file(folder / name) as file:
             file.write(_MAGIC + len(head).to_bytes(4, "little") + head)
             for array in arrays.values():
                 data = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
                 data.tofile(file)
                 file.write(b"\0" * (-data.nbytes % _ALIGN))
-        Path(aside).replace(folder / name)
     except OSError:
         # A full disk, a cache that may only be read: the numbers are there all the same, just not the next time.
-        if aside is not None:
-            with suppress(OSError):
-                Path(aside).unlink()
         return False
     return True
 

@@ -6,6 +6,7 @@ import re
 
 from starlette.requests import Request
 
+from rankscope.rundir.ranges import parse_range
 from rankscope.web.responses import RefusedError
 
 MAX_LIST = 200_000
@@ -46,10 +47,10 @@ def numbers(text: str, name: str, limit: int) -> list[int]:
     """
     found: list[int] = []
     for part in text.split(","):
-        one = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part)
+        one = parse_range(part)
         if one is None:
             raise RefusedError(400, f"{name} is no list of numbers", "write 0-15,40")
-        low, high = int(one.group(1)), int(one.group(2) or one.group(1))
+        low, high = one
         if high < low or (found and low <= found[-1]):
             raise RefusedError(400, f"{name} does not rise", "write each once, the smaller first")
         if high >= limit or len(found) + high - low >= MAX_LIST:

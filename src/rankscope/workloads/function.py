@@ -15,8 +15,8 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from rankscope.capture.experiments import measure
 from rankscope.errors import ConfigError
+from rankscope.measure.injob import measure
 
 NAME = "__rankscope__"
 """The ``__name__`` of the file while it is loaded: what it does under ``if __name__ == "__main__"`` is not done."""

@@ -46,7 +46,7 @@ def _after_loading(loader: Any) -> None:
         run(module)
         try:
             if os.environ.get("RANKSCOPE_EXPERIMENT"):
-                from rankscope.capture.experiments import install
+                from rankscope.measure.injob import install
             else:
                 from rankscope.capture.auto_profiler import install
 

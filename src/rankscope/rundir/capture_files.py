@@ -1,0 +1,15 @@
+"""Files of ``rankscope.capture`` that other packages use by path, because importing that package loads torch.
+
+``launch`` puts the hook's folder on ``PYTHONPATH``, ``doctor`` runs the probe in a process of its own.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+_CAPTURE = Path(str(files("rankscope"))) / "capture"
+HOOK_FOLDER = _CAPTURE / "hook"
+"""Holds the ``sitecustomize.py`` that profiles an unmodified script."""
+PROBE_SCRIPT = _CAPTURE / "probe.py"
+"""Prints what torch finds on this machine, as lines of JSON."""

@@ -1,0 +1,50 @@
+"""What a step's time is divided into, by a clock that counts."""
+
+from __future__ import annotations
+
+from rankscope.measure.injob.phases import BACKWARD, FORWARD, OPTIMIZER, PASSES, Phases
+
+
+class Counting:
+    """Says the times that it was given, one after the other."""
+
+    name = "counting"
+
+    def __init__(self, *times: int) -> None:
+        self._times = iter(times)
+
+    def now(self) -> int:
+        return next(self._times)
+
+    def read(self, marks):
+        return list(marks)
+
+    def settle(self) -> None:
+        pass
+
+
+def passed(phases: Phases, *names: str) -> None:
+    """``+NAME`` begins, ``-NAME`` ends, ``|`` is where one step ends and the next begins."""
+    for name in names:
+        if name == "|":
+            phases.boundary()
+        else:
+            (phases.begin if name[0] == "+" else phases.end)(name[1:])
+
+
+def test_parts_that_follow_one_another():
+    phases = Phases(Counting(0, 1, 4, 5, 11, 12, 14, 15))
+    phases.on = True
+    passed(
+        phases, "|", f"+{FORWARD}", f"-{FORWARD}", f"+{BACKWARD}", f"-{BACKWARD}", f"+{OPTIMIZER}", f"-{OPTIMIZER}", "|"
+    )
+    assert phases.take() == {"step": [15], FORWARD: [3], BACKWARD: [6], OPTIMIZER: [2], PASSES: [1]}
+
+
+def test_a_closure_within_the_optimizers_step_is_not_counted_twice():
+    # LBFGS: the optimizer's step from 1 to 30 calls forward (3) and backward (6) twice: 29 - 18 are its own.
+    phases = Phases(Counting(0, 1, 2, 5, 6, 12, 15, 18, 19, 25, 30, 31))
+    phases.on = True
+    closure = (f"+{FORWARD}", f"-{FORWARD}", f"+{BACKWARD}", f"-{BACKWARD}")
+    passed(phases, "|", f"+{OPTIMIZER}", *closure, *closure, f"-{OPTIMIZER}", "|")
+    assert phases.take() == {"step": [31], FORWARD: [6], BACKWARD: [12], OPTIMIZER: [11], PASSES: [2]}
