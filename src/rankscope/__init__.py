@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rankscope.compare import Diff as Diff
     from rankscope.compare import diff_runs as diff
     from rankscope.errors import RankscopeError as RankscopeError
-    from rankscope.launch import launch as launch
+    from rankscope.jobs.run import launch as launch
     from rankscope.pipeline import Run as Run
     from rankscope.pipeline import open_run as open
     from rankscope.results import Analysis as Analysis
@@ -65,7 +65,7 @@ _WHERE = {
     "RankscopeError": ("rankscope.errors", "RankscopeError"),
     "Run": ("rankscope.pipeline", "Run"),
     "diff": ("rankscope.compare", "diff_runs"),
-    "launch": ("rankscope.launch", "launch"),
+    "launch": ("rankscope.jobs.run", "launch"),
     "open": ("rankscope.pipeline", "open_run"),
 }
 
@@ -86,8 +86,6 @@ def __getattr__(name: str) -> object:
         raise ModuleNotFoundError(message, name=error.name) from error
     if name in ("Run", "open"):
         _show_runs_in_notebooks()
-    # `rankscope.launch` is both a package and a function: importing the package binds its name here, so the
-    # function must be bound after it.
     globals()[name] = value
     return value
 

@@ -133,7 +133,17 @@ def waits(collectives: pl.DataFrame) -> dict[tuple[int, int], int]:
     return {(a, b): wait for a, b, wait in collectives.select("rank", "start_ns", "wait_ns").rows() if wait is not None}
 
 
-@pytest.mark.parametrize("name", [*(name for name, _, _ in REAL), "modded-nanogpt-h100-8ranks"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gloo-2ranks/ddp_gpt_straggler_rank1",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in (*(name for name, _, _ in REAL), "modded-nanogpt-h100-8ranks")
+            if name != "gloo-2ranks/ddp_gpt_straggler_rank1"
+        ),
+    ],
+)
 def test_a_lost_event_or_a_shifted_clock_changes_no_verdict(shared_traces: Path, shared_cache: Path, name: str) -> None:
     whole = Parts(opened(shared_traces, name))
     collectives, clock, stragglers = whole.results(whole.parts())
@@ -247,7 +257,14 @@ def test_two_at_once(tmp_path: Path) -> None:
     assert causes == {1: "slow_device", 6: "memory"}
 
 
-@pytest.mark.parametrize(("seed", "mesh"), [(0, {"dp": 4, "pp": 2}), (1, {"dp": 4, "pp": 2}), (2, {"pp": 8})])
+@pytest.mark.parametrize(
+    ("seed", "mesh"),
+    [
+        (0, {"dp": 4, "pp": 2}),
+        pytest.param(1, {"dp": 4, "pp": 2}, marks=pytest.mark.slow),
+        pytest.param(2, {"pp": 8}, marks=pytest.mark.slow),
+    ],
+)
 def test_clean_runs_accuse_nobody(tmp_path: Path, seed: int, mesh: dict[str, int]) -> None:
     simulate(tmp_path, Job(ranks=8, mesh=mesh, steps=4, layers=2, seed=seed), costs=False)
     run = rankscope.open(tmp_path, executor="serial")

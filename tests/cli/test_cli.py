@@ -51,6 +51,8 @@ def failed(capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.Monkey
 
 
 Capture = pytest.CaptureFixture[bytes]
+QUICK = ("device_time", "kernels", "memory", "mesh", "step_time")
+"""Among the fast tests; the slow ones have every analysis."""
 Patch = pytest.MonkeyPatch
 
 
@@ -72,7 +74,10 @@ def test_json_is_the_contract(run: Path, capfdbinary: Capture, monkeypatch: Patc
     assert found["rows"] == frame.to_dicts()
 
 
-@pytest.mark.parametrize("name", sorted(all_analyses()))
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in sorted(all_analyses())],
+)
 def test_csv_and_parquet_hold_the_same_rows(
     run: Path, tmp_path: Path, capfdbinary: Capture, monkeypatch: Patch, name: str
 ) -> None:

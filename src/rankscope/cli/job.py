@@ -14,9 +14,9 @@ from typer.core import TyperCommand
 
 from rankscope.cli.writing import show
 from rankscope.errors import ConfigError, RankscopeError
-from rankscope.launch.hooked import OPTIONS, SWITCHES
-from rankscope.launch.jobscript import JobRequest, Machine, find_machine, job_script, known_machines
-from rankscope.launch.jobscript.request import RUN_NAME
+from rankscope.jobs.exec import OPTIONS, SWITCHES
+from rankscope.jobs.jobscript import JobRequest, Machine, find_machine, job_script, known_machines
+from rankscope.jobs.jobscript.request import RUN_NAME
 from rankscope.report.formatting import plain
 
 job = typer.Typer(no_args_is_help=True, help="Write a job script for a cluster, with capture in it.")

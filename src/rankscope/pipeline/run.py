@@ -19,7 +19,8 @@ from rankscope.diagnosis.rules import all_rules
 from rankscope.errors import ConfigError
 from rankscope.ingest.discover import Found, find_traces
 from rankscope.ingest.kinds import DEVICE_KINDS
-from rankscope.ingest.runs import NAMELESS, KnownRun
+from rankscope.ingest.run_selection import KnownRun
+from rankscope.ingest.runs import NAMELESS
 from rankscope.pipeline.graph import Maps, levels, run_level
 from rankscope.pipeline.load import Loaded, load_run, place_of
 from rankscope.pipeline.tasks import Asked, Progress, Tasks, asked, of_rank

@@ -20,7 +20,7 @@ from rich.text import Text
 from rankscope.cli.writing import show as show_text
 from rankscope.cli.writing import write
 from rankscope.errors import ConfigError, LaunchError
-from rankscope.launch.devices import accelerators
+from rankscope.jobs.torchrun import accelerators
 from rankscope.measure.experiment import KEPT, finished_jobs
 from rankscope.measure.files import path_in
 from rankscope.measure.jobs import Start, Target, Told, target_of

@@ -10,7 +10,7 @@ import typer
 
 from rankscope.cli.measure import options as o
 from rankscope.errors import ConfigError
-from rankscope.launch.devices import accelerators
+from rankscope.jobs.torchrun import accelerators
 from rankscope.measure.formulas import STRONG, WEAK
 from rankscope.measure.jobs import WORKLOADS
 from rankscope.measure.scaling import BATCH, SAMPLING, Study, measure_scaling
