@@ -230,6 +230,6 @@ analysis = Analysis(
         "runtime_calls": ("pid", "tid"),
         "host_ops": ("name", "pid", "tid"),
     },
-    parameters=(Parameter("by", "what tells rows apart", default="name", choices=("name", "step")),),
+    parameters=(Parameter("by", "what to group rows by", default="name", choices=("name", "step")),),
     has_findings=True,
 )  # fmt: skip

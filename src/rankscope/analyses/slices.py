@@ -168,7 +168,7 @@ analysis = Analysis(
     parameters=(
         Parameter("name", "events of exactly this name"),
         Parameter("match", "events whose name this finds, case aside", kind="regex"),
-        Parameter("by", "what tells rows apart", default="step", choices=("step", "rank", "name", "event")),
+        Parameter("by", "what to group rows by", default="step", choices=("step", "rank", "name", "event")),
     ),
     reads_more=reads_more,
     in_report=False,

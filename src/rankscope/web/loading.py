@@ -17,7 +17,7 @@ from typing import Any
 
 from rankscope.errors import NoTracesError, RankscopeError, RunSelectionError, describe_error
 from rankscope.ingest.discover import Found
-from rankscope.ingest.runs import KnownRun
+from rankscope.ingest.run_selection import KnownRun
 from rankscope.ingest.watch import Watch
 from rankscope.pipeline import Run
 from rankscope.report.html_report import shown_analyses

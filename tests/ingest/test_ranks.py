@@ -1,16 +1,18 @@
-"""Whose trace it is: the order of who is believed, windows, conflicts, guesses."""
+"""Which rank a trace is of: the order of the sources, windows, conflicts, guesses, contradictions."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.kineto import kernel, small_step, step, trace, write
+from tests.ingest.test_runs import window
+from tests.kineto import small_step, step, trace, write
 
-from rankscope.ingest.discover import find_traces, natural
-from rankscope.ingest.identify import assign_ranks
 from rankscope.ingest.kineto import read_kineto
+from rankscope.ingest.ranks import assign_ranks, without_numbered_folders
+from rankscope.ingest.run_findings import contradicted_ranks
 from rankscope.ingest.trace_facts import describe
 from rankscope.store.trace_info import TraceInfo
 
@@ -42,14 +44,14 @@ INFO = {"backend": "nccl", "rank": 3, "world_size": 4}
         ("rank1.json", {"rankscope": "not an object"}, 1, "name", None),
     ],
 )
-def test_who_is_believed(
+def test_the_first_source_gives_the_rank(
     tmp_path: Path, name: str, metadata: dict[str, Any], rank: int | None, source: str, world_size: int | None
 ) -> None:
     info = info_of(tmp_path / "run", name, **metadata)
     assert (info.rank, info.rank_source, info.world_size) == (rank, source, world_size)
 
 
-def test_what_a_trace_says(tmp_path: Path) -> None:
+def test_metadata_of_a_trace(tmp_path: Path) -> None:
     info = info_of(
         tmp_path,
         "rank0.json",
@@ -87,7 +89,7 @@ def test_two_files_that_claim_one_rank_and_time() -> None:
     assert finding.advice
 
 
-def test_files_that_say_no_rank_take_the_free_ones_in_order() -> None:
+def test_files_without_a_rank_get_the_free_ones_in_order() -> None:
     ranks, findings = assign_ranks([at(None, 0, 1, "t10"), at(1, 0, 1, "x"), at(None, 0, 1, "t9")])
     assert {rank: files[0].path for rank, files in ranks.items()} == {0: "t9", 1: "x", 2: "t10"}
     assert ranks[0][0].rank_source == "order"
@@ -104,33 +106,90 @@ def test_a_host_only_trace_has_an_extent_too(tmp_path: Path) -> None:
     assert (empty.start_ns, empty.end_ns, empty.first_step) == (None, None, None)
 
 
-def test_found_in_a_directory(tmp_path: Path) -> None:
-    wanted = ["rank0.json", "rank2.json.gz", "rank10.pt.trace.json.zst", "sub/deep/rank11.tar.gz", "sub/rank12.ZIP"]
-    wanted.insert(2, "rank3.memory.pickle")
-    manifests = ["ranks/rank0.json", "ranks/ranks0-1023/rank5_restart1.2.json"]
-    others = ["run.json", *manifests, ".hidden.json", "notes.txt", ".git/a.json", "rank3.flight.pickle"]
-    for name in wanted + others:
-        write(tmp_path / name, b'{"run_id": "r"}', None)
-    write(tmp_path / "elsewhere" / "ranks" / "rank13.json", b'{"schemaVersion": 1, "traceEvents": []}', None)
-    found = find_traces(tmp_path)
-    assert [str(Path(path).relative_to(tmp_path)) for path in found.traces] == ["elsewhere/ranks/rank13.json", *wanted]
-    assert [str(Path(path).relative_to(tmp_path)) for path in found.rank_manifests] == manifests
-    assert found.run_manifests == [str(tmp_path / "run.json")]
-    assert not found.named
-    assert [Path(path).name for path in find_traces(str(tmp_path / "rank*.json*")).traces] == [
-        "rank0.json",
-        "rank2.json.gz",
-        "rank10.pt.trace.json.zst",
+def of_rank(path: str, rank: int, source: str = "distributedInfo", world: int | None = 4) -> TraceInfo:
+    return replace(window(path, rank, 0, world=world, pid=100 + rank), rank_source=source)
+
+
+def ids(*infos: TraceInfo) -> list[str]:
+    return [finding.id for finding in contradicted_ranks({info.rank or 0: [info] for info in infos})]
+
+
+def test_no_contradiction() -> None:
+    assert ids(of_rank("rank0.json", 0), of_rank("rank1.json", 1, "name"), of_rank("x.json", 2, "metadata")) == []
+    # These numbers are not called ranks.
+    assert (
+        ids(
+            of_rank("worker0.1623143089861.pt.trace.json", 3),
+            of_rank("0/trace.json", 2),
+            of_rank("t-TP-0.trace.json", 1),
+        )
+        == []
+    )
+
+
+def test_a_name_for_another_rank() -> None:
+    (finding,) = contradicted_ranks({1: [of_rank("d/rank0.json", 1)], 0: [of_rank("d/rank0_iter1_3.trace.json", 0)]})
+    assert (finding.id, finding.severity, finding.ranks) == ("rank-contradicted", "warning", (1,))
+    assert finding.evidence[0].name == "rank0.json"
+    assert finding.evidence[0].value == "rank 1 by distributedInfo, 0 by name"
+
+
+def test_sizes_that_differ_and_a_rank_beyond_them() -> None:
+    differ, beyond = contradicted_ranks(
+        {
+            0: [of_rank("rank0.json", 0, world=2)],
+            1: [of_rank("rank1.json", 1)],
+            7: [of_rank("rank7.json", 7, "name", None)],
+        }
+    )
+    assert (differ.id, differ.ranks) == ("world-size-differs", (0,))
+    assert "2 and 4 ranks" in differ.title
+    assert (beyond.id, beyond.ranks) == ("rank-beyond", (7,))
+
+
+def folder(number: int, at_s: float, pid: int) -> TraceInfo:
+    return replace(window(f"t/{number}/h_{pid}.json", number, at_s, pid=pid, world=None), rank_source="folder")
+
+
+def test_folders_that_count_steps() -> None:
+    one = [folder(10, 0, 7), folder(20, 50, 7)]
+    infos, (finding,) = without_numbered_folders(one)
+    assert [info.rank for info in infos] == [None, None]
+    assert (finding.id, len(finding.evidence)) == ("folders-are-no-ranks", 2)
+    ranks, _ = assign_ranks(infos)
+    assert {rank: [info.path for info in files] for rank, files in ranks.items()} == {
+        0: ["t/10/h_7.json", "t/20/h_7.json"]
+    }
+    # Two processes in each.
+    two = [folder(number, number, pid) for number in (10, 20) for pid in (7, 8)]
+    ranks, _ = assign_ranks(without_numbered_folders(two)[0])
+    assert [len(files) for files in ranks.values()] == [2, 2]
+    assert without_numbered_folders([folder(10, 0, 7), folder(10, 0, 8)])[0][0].rank is None
+
+
+@pytest.mark.parametrize(
+    "infos",
+    [
+        [folder(0, 0, 7), folder(1, 0, 8)],
+        [folder(0, 0, 7), folder(1, 50, 8)],
+        [folder(0, 0, 1), folder(1, 0, 1)],  # containers, each with its own process 1
+        [folder(0, 0, 7), folder(0, 50, 9), folder(1, 0, 8), folder(1, 50, 10)],  # two runs
+        [replace(window(f"t/rank_{k}/x.json", k, 50 * k, pid=7), rank_source="folder") for k in (0, 1)],
+    ],
+)
+def test_folders_that_count_ranks(infos: list[TraceInfo]) -> None:
+    assert without_numbered_folders(infos) == (infos, [])
+
+
+def test_a_server_is_not_a_rank_and_dimensions_are_counted_from_within() -> None:
+    server = window("h_9.async_llm.1764000000000000001.pt.trace.json.gz", None, 0, pid=9)
+    ranks, (finding,) = assign_ranks([window("rank0.json", 0, 0), server])
+    assert (list(ranks), finding.id) == ([0], "no-rank")
+    assert list(assign_ranks([server])[0]) == [0]
+    cells = [
+        replace(window(f"1764.5-TP-{tp}-PP-{pp}.trace.json.gz", None, 0, pid=10 * pp + tp), mesh={"tp": tp, "pp": pp})
+        for tp in range(2)
+        for pp in range(2)
     ]
-    assert find_traces([tmp_path / "rank0.json", tmp_path / "notes.txt"]).named
-
-
-def test_links_in_circles_do_not_hang(tmp_path: Path) -> None:
-    write(tmp_path / "rank0.json", trace([kernel("k", 0, 1)]))
-    (tmp_path / "again").symlink_to(tmp_path, target_is_directory=True)
-    assert len(find_traces(tmp_path).traces) == 1
-
-
-def test_natural_order_of_odd_names() -> None:
-    names = ["rank10", "rank9", "10rank", "9rank", "rank", "", "٣", "rank²", "a/b", "-1"]
-    assert sorted(names, key=natural).index("rank9") < sorted(names, key=natural).index("rank10")
+    ranks, _ = assign_ranks(cells)
+    assert [(files[0].mesh["pp"], files[0].mesh["tp"]) for files in ranks.values()] == [(0, 0), (0, 1), (1, 0), (1, 1)]
