@@ -73,10 +73,10 @@ def cost(rows: pl.DataFrame) -> tuple[float, float, float, float]:
     }
     parts = mapped(rows)
     marks = [time.process_time()]
-    collectives, _ = get_analysis("collectives").across_ranks(parts, inputs)
+    collectives, _ = get_analysis("collectives").reduce(parts, inputs)
     marks.append(time.process_time())
     known = {"collectives": collectives}
-    known["clock"], _ = get_analysis("clock").across_ranks([], Inputs(Options(), infos, known, -1, len(ranks)))
+    known["clock"], _ = get_analysis("clock").reduce([], Inputs(Options(), infos, known, -1, len(ranks)))
     marks.append(time.process_time())
     # As the pipeline should: a rank is given its own rows.
     by_rank = {key[0]: part for key, part in collectives.partition_by("rank", as_dict=True).items()}
@@ -87,7 +87,7 @@ def cost(rows: pl.DataFrame) -> tuple[float, float, float, float]:
         for rank, info in zip(ranks, infos, strict=True)
     ]
     marks.append(time.process_time())
-    stragglers.across_ranks(maps, Inputs(Options(), infos, known, -1, len(ranks)))
+    stragglers.reduce(maps, Inputs(Options(), infos, known, -1, len(ranks)))
     marks.append(time.process_time())
     first, second, third, fourth = (b - a for a, b in pairwise(marks))
     return first, second, third, fourth

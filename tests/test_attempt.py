@@ -12,7 +12,7 @@ import rankscope
 from rankscope.analyses import all_analyses, get_analysis
 from rankscope.errors import AnalysisError
 from rankscope.report.html_report import payload
-from rankscope.results import Inputs, Tables
+from rankscope.results import Inputs, Part, Tables
 from tests.analyses.reference import write_reference
 
 
@@ -20,7 +20,7 @@ def broken(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     raise ZeroDivisionError("in an analysis")
 
 
-def broken_on_one(tables: Tables, inputs: Inputs) -> pl.DataFrame:
+def broken_on_one(tables: Tables, inputs: Inputs) -> Part:
     if inputs.rank == 1:
         raise ZeroDivisionError("on rank 1")
     return get_analysis("kernels").per_rank(tables, replace(inputs, parameters={"by": "name"}))

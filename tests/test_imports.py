@@ -17,7 +17,7 @@ HEAVY = ["torch", "polars", "msgspec", "rich", "typer", "numpy"]
 # The only packages that import torch (.importlinter holds the same, without running anything).
 WITH_TORCH = ["rankscope.capture", "rankscope.measure.injob", "rankscope.workloads"]
 # What works beside torch with nothing else installed, and needs not even torch itself.
-BARE = ["rankscope.errors", "rankscope.launch", "rankscope.rundir"]
+BARE = ["rankscope.errors", "rankscope.jobs", "rankscope.rundir"]
 
 
 def python(code: str) -> str:

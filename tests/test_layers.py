@@ -36,7 +36,7 @@ LAYERS = [
     ["errors"],
 ]
 MODULES = {"results", "errors"}  # a file each; the others are packages
-JOB = ["workloads", "capture", "launch", "simulate"]
+JOB = ["workloads", "capture", "jobs", "simulate"]
 
 
 @dataclass(frozen=True)
@@ -62,18 +62,18 @@ PLANTS = [
     Plant("job-layers", "rundir/planted.py", "import rankscope.capture"),
     Plant("job-layers", "capture/planted.py", "import rankscope.measure.injob"),
     Plant("job-layers", "measure/injob/planted.py", "import rankscope.workloads"),
-    Plant("job-layers", "launch/planted.py", "import rankscope.capture"),
-    Plant("job-layers", "launch/planted.py", "import rankscope.simulate"),
-    Plant("job-layers", "simulate/planted.py", "import rankscope.launch"),
+    Plant("job-layers", "jobs/planted.py", "import rankscope.capture"),
+    Plant("job-layers", "jobs/planted.py", "import rankscope.simulate"),
+    Plant("job-layers", "simulate/planted.py", "import rankscope.jobs"),
     Plant("job-sees-no-analysis", "capture/planted.py", "import rankscope.store"),
-    Plant("job-sees-no-analysis", "launch/planted.py", "import rankscope.pipeline"),
+    Plant("job-sees-no-analysis", "jobs/planted.py", "import rankscope.pipeline"),
     Plant("job-sees-no-analysis", "simulate/planted.py", "import rankscope.ingest"),
     Plant("job-sees-no-analysis", "workloads/planted.py", "import rankscope.cli"),
     Plant("analysis-sees-no-job", "analyses/planted.py", "import rankscope.capture"),
-    Plant("analysis-sees-no-job", "web/planted.py", "import rankscope.launch"),
+    Plant("analysis-sees-no-job", "web/planted.py", "import rankscope.jobs"),
     Plant("analysis-sees-no-job", "ingest/planted.py", "import rankscope.simulate"),
     Plant("analysis-sees-no-job", "measure/planted.py", "import rankscope.workloads"),
-    Plant("analysis-sees-no-job", "capture/planted.py", "import rankscope.launch"),
+    Plant("analysis-sees-no-job", "capture/planted.py", "import rankscope.jobs"),
     Plant("analysis-sees-no-job", "measure/planted.py", "import rankscope.capture"),
     Plant("injob-sees-no-analysis", "measure/injob/planted.py", "import rankscope.ingest"),
     Plant("injob-sees-no-analysis", "measure/injob/planted.py", "import rankscope.measure.results"),
@@ -87,7 +87,7 @@ PLANTS = [
     Plant("torch-in-the-job", "measure/planted.py", "import torch"),
     Plant("job-needs-torch-alone", "measure/injob/planted.py", "import polars"),
     Plant("job-needs-torch-alone", "rundir/planted.py", "import msgspec"),
-    Plant("job-needs-torch-alone", "launch/planted.py", "from rich import print"),
+    Plant("job-needs-torch-alone", "jobs/planted.py", "from rich import print"),
 ]
 
 

@@ -15,7 +15,7 @@ import pytest
 
 import rankscope.cli as cli_module
 from rankscope.errors import ConfigError, NoTracesError, RankscopeError, RunSelectionError
-from rankscope.launch.job import JobResult
+from rankscope.jobs.run import JobResult
 from rankscope.pipeline import graph, open_run, parse_steps
 from rankscope.results import Finding
 from tests.kineto import dumps, kernel, small_step, step, trace, write, write_ranks

@@ -16,7 +16,7 @@ import rankscope
 from benchmarks.diagnosis.retiming import Rank, Retiming, Slower, Tables, lengths
 from benchmarks.diagnosis.scoring import Case, Done, Said, said_of
 from rankscope.analyses import get_analysis
-from rankscope.results import Finding, Inputs, Options
+from rankscope.results import Finding, Inputs, Options, Part
 
 SETS = (
     "modded-nanogpt-h100-8ranks",
@@ -81,7 +81,7 @@ def ask(tables: dict[int, Tables], inputs: Inputs) -> tuple[pl.DataFrame, list[F
     """Stragglers, from the tables of all ranks."""
     known: dict[str, pl.DataFrame] = {}
 
-    def mapped(name: str) -> list[pl.DataFrame]:
+    def mapped(name: str) -> list[Part]:
         return [
             get_analysis(name).per_rank(
                 {table: each[table] for table in get_analysis(name).reads},
@@ -96,8 +96,8 @@ def ask(tables: dict[int, Tables], inputs: Inputs) -> tuple[pl.DataFrame, list[F
             for rank, each in sorted(tables.items())
         ]
 
-    def reduced(name: str, parts: list[pl.DataFrame]) -> tuple[pl.DataFrame, list[Finding]]:
-        return get_analysis(name).across_ranks(
+    def reduced(name: str, parts: list[Part]) -> tuple[pl.DataFrame, list[Finding]]:
+        return get_analysis(name).reduce(
             parts, Inputs(inputs.options, inputs.traces, dict(known), -1, inputs.world_size)
         )
 

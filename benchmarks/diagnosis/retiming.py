@@ -23,7 +23,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.activity import computing_operators, data_loading, gloo_ranges, time_of, with_category
+from rankscope.primitives.activity import (
+    computing_operators,
+    covered_time,
+    data_loading_time,
+    gloo_ranges,
+    with_category,
+)
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.kernels import COMMUNICATION, COMPUTE
 
@@ -306,7 +312,7 @@ def _host_rank(rank: int, tables: Tables, matched: pl.DataFrame, shift: int) -> 
     # A range that began as soon as its thread was free was asked for earlier, nobody knows when.
     launch = np.where(queued, -1, start)
     operators = computing_operators(tables["host_ops"], ranges)
-    busy = time_of(operators) | data_loading(tables["annotations"])
+    busy = covered_time(operators) | data_loading_time(tables["annotations"])
     starts, stops = np.asarray(busy.starts) + shift, np.asarray(busy.ends) + shift
     waits: list[_Wait] = []
     for row in np.argsort(end, kind="stable").tolist():

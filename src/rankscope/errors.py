@@ -67,7 +67,7 @@ class RunSelectionError(RankscopeError):
     """A directory that holds several runs, of which one must be chosen.
 
     Attributes:
-        known: the runs there are (`rankscope.ingest.runs.KnownRun`), where the error tells.
+        known: the runs there are (`rankscope.ingest.run_selection.KnownRun`), where the error tells.
     """
 
     known: tuple[Any, ...] = ()

@@ -15,18 +15,19 @@ import pytest
 from tests.analyses.reference import write_reference
 
 import rankscope
+import rankscope.analyses
 from rankscope.analyses import all_analyses
 from rankscope.export.formats import to_json
+from rankscope.results import schema_of
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
-OURS = sorted(
-    name for name, analysis in all_analyses().items() if analysis.per_rank.__module__.startswith("rankscope.")
-)
+OURS = sorted({file.stem for file in Path(rankscope.analyses.__file__).parent.glob("*.py")} & set(all_analyses()))
 
 
 def found(folder: Path, name: str) -> dict[str, Any]:
     run = rankscope.open(write_reference(folder), executor="serial")
     result = run.analyze(name)[name]
+    assert result.frame.schema == schema_of(result.analysis.columns), "the declared types are not those of the frame"
     content: dict[str, Any] = json.loads(to_json(result, run.about()))
     content["run"]["path"] = content["run"]["name"] = "RUN"
     return content

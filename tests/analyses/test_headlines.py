@@ -73,10 +73,8 @@ def test_one_that_fails_leaves_its_table(caplog: pytest.LogCaptureFixture) -> No
     def broken(frame: pl.DataFrame) -> Headline | None:
         raise ZeroDivisionError
 
-    analysis = Analysis(
-        "mine", "Mine.", (Column("a", "", ""),), lambda *_: pl.DataFrame(), lambda *_: (pl.DataFrame(), [])
-    )
-    result = Result(Analysis(**{**analysis.__dict__, "headline": broken}), pl.DataFrame({"a": [1]}))
+    analysis = Analysis("mine", "Mine.", (Column("a", pl.Int64, "", ""),), headline=broken)
+    result = Result(analysis, pl.DataFrame({"a": [1]}))
     assert result.headline is None
     assert result.to_json({})["headline"] is None
     assert "mine" in caplog.text

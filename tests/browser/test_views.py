@@ -16,9 +16,9 @@ from tests.browser.page import Page
 from tests.kineto import small_step, trace, write
 
 import rankscope
+from rankscope.analyses import get_analysis
 from rankscope.export.formats import to_json
 from rankscope.pipeline import Run
-from rankscope.report.html_report import INSTANTS
 
 pytestmark = pytest.mark.browser
 
@@ -94,7 +94,9 @@ class Truth:
         row: dict[str, Any] = dict(self.of(name)["rows"][number])
         if row.get("rank") is not None and row.get("window") is not None:
             began = self._run.loaded.ranks[row["rank"]][row["window"]].info.start_ns or 0
-            row |= {column: row[column] - began for column in INSTANTS if row.get(column) is not None}
+            row |= {
+                column: row[column] - began for column in get_analysis(name).instants if row.get(column) is not None
+            }
         return row
 
 

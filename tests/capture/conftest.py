@@ -6,37 +6,25 @@ import gzip
 import inspect
 import json
 import os
-import re
 from pathlib import Path
 
 import pytest
 import torch
-
-LAUNCHER = re.compile(
-    r"(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|NODE_RANK|MASTER_\w+)$"
-    r"|(TORCHELASTIC|SLURM|PMIX?|PALS|OMPI|MV2|MVP|FLUX|PBS|MPI|RANKSCOPE)_"
-)
+from tests.environment import without_launcher
 
 HAS_TRACE_ID = "custom_trace_id_callback" in inspect.signature(torch.profiler.profile.__init__).parameters
 """Whether this torch lets a trace's id be chosen; older ones write none, and ours is in the metadata alone."""
 
 
 def clean_environ() -> dict[str, str]:
-    """This process's environment without what a launcher or another test left in it."""
-    environ = {k: v for k, v in os.environ.items() if not LAUNCHER.match(k)}
+    """This process's environment without what a launcher or a test has set."""
+    environ = without_launcher(os.environ)
     source = str(Path(__file__).parents[2] / "src")
     environ["PYTHONPATH"] = os.pathsep.join(p for p in (source, environ.get("PYTHONPATH", "")) if p)
     environ["OMP_NUM_THREADS"] = "1"
     # Kineto's level for no messages at all: it says two lines for each recording.
     environ["KINETO_LOG_LEVEL"] = "6"
     return environ
-
-
-@pytest.fixture(autouse=True)
-def no_launcher(monkeypatch):
-    for name in list(os.environ):
-        if LAUNCHER.match(name):
-            monkeypatch.delenv(name)
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ import rankscope.capture
 from rankscope import Profiler
 from rankscope.capture import profiler_conflicts
 from rankscope.capture.writer import Writer
-from rankscope.launch.hooked import hooked
+from rankscope.jobs.exec import hooked
 
 from .conftest import clean_environ, read_trace, steps_in, traces, train
 from .test_never_harms import TIMEOUT_S, check_files, hidden, job, run, start

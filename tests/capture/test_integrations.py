@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from rankscope.launch.hooked import hooked
+from rankscope.jobs.exec import hooked
 from rankscope.rundir.manifest import read_rank_manifest
 
 from .conftest import clean_environ, read_trace, steps_in, traces

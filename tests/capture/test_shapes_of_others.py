@@ -46,6 +46,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_d9ds_profiler_and_its_files_in_a_job(tmp_path):
     (tmp_path / "job.py").write_text(D9D)
     line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "job.py"]

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.launch.test_gather import part
+from tests.jobs.test_gather import part
 
 from rankscope.doctor import Check, devices, disk, host, launcher, logs, network, run, run_checks, software, worst
 from rankscope.doctor.__main__ import report

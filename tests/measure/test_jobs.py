@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from rankscope.cli import make_app
 from rankscope.cli.measure.options import target_of_words
 from rankscope.errors import LaunchError, RankscopeError
-from rankscope.launch.job import JobResult
+from rankscope.jobs.run import JobResult
 from rankscope.measure.binding import measure_binding
 from rankscope.measure.buckets import BASE, Factors, measure_buckets
 from rankscope.measure.files import load_all, save
@@ -27,7 +27,6 @@ from rankscope.rundir.measurement import Plan
 
 from .test_results import OVERHEAD, SETTING
 
-pytestmark = pytest.mark.usefixtures("no_launcher")
 FEW = Sampling(blocks=2, block_steps=2, warmup_steps=2, traced_steps=0, timeout_s=900)
 TRAIN = """
 import os, sys, torch, torch.distributed as dist

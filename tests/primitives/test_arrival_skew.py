@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankscope.primitives.arrival_skew import arrivals, median_of_others, union_by
+from rankscope.primitives.arrival_skew import arrivals_by_event, median_of_others, union_length_by_code
 from rankscope.primitives.intervals import IntervalSet
 
 
@@ -27,14 +27,14 @@ def test_union_by(intervals: list[tuple[int, int, int]]) -> None:
     code = np.array([c for c, _, _ in intervals], dtype=np.int64)
     start = np.array([s for _, s, _ in intervals], dtype=np.int64)
     end = start + np.array([d for _, _, d in intervals], dtype=np.int64)
-    found = union_by(code, start, end, 4)
+    found = union_length_by_code(code, start, end, 4)
     for each in range(4):
         assert found[each] == IntervalSet.of(start[code == each], end[code == each]).length
 
 
 def test_who_came_last() -> None:
     event = np.array([0, 0, 0, 1, 1])
-    found = arrivals(event, np.array([10, 50, 20, 7, 3]))
+    found = arrivals_by_event(event, np.array([10, 50, 20, 7, 3]))
     assert found.last.tolist() == [1, 3]
     assert found.first_ns.tolist() == [10, 3]
     assert found.second_ns.tolist() == [20, 3]

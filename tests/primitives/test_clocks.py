@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.primitives.jobs import random_job
 
-from rankscope.primitives.clocks import align_clocks, medians
+from rankscope.primitives.clocks import align_clocks, group_medians
 from rankscope.primitives.communicators import COLUMNS, ONE_SIDED
 from rankscope.primitives.matching import match_collectives
 
@@ -112,7 +112,7 @@ def test_nothing_to_go_by() -> None:
 def test_medians(pairs: list[tuple[int, int]]) -> None:
     code = np.array([c for c, _ in pairs], dtype=np.int64)
     value = np.array([v for _, v in pairs], dtype=np.int64)
-    found = medians(code, value, 5, empty=-7)
+    found = group_medians(code, value, 5, empty=-7)
     for each in range(5):
         mine = np.sort(value[code == each])
         if mine.size:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from rankscope.primitives.delay_causes import Work, cause_of, work_beside
+from rankscope.primitives.delay_causes import WorkDifference, compare_work, find_cause
 
 
 def launched(rows: list[tuple[int, int, int, int, int]]) -> pl.DataFrame:
@@ -18,13 +18,13 @@ def launched(rows: list[tuple[int, int, int, int, int]]) -> pl.DataFrame:
 def test_more_pieces_and_slower_ones_are_told_apart() -> None:
     peers = [(rank, 7, 10, 1_000, 50) for rank in (1, 2, 3)]
     # Rank 0: ten pieces of 120 instead of 100 each, and four of another kind that its peers have not.
-    found = work_beside(launched([(0, 7, 10, 1_200, 50), (0, 8, 4, 400, 20), *peers]), 0, [1, 2, 3], [1])
-    assert found == Work(400, 200, 1_600, 14, 10, 70, 50)
+    found = compare_work(launched([(0, 7, 10, 1_200, 50), (0, 8, 4, 400, 20), *peers]), 0, [1, 2, 3], [1])
+    assert found == WorkDifference(400, 200, 1_600, 14, 10, 70, 50)
 
 
 def test_larger_ones_replace_smaller_ones() -> None:
     # A batch twice as large: other shapes, so other pieces; what the peers launch instead is deducted.
-    found = work_beside(
+    found = compare_work(
         launched([(0, 8, 10, 2_000, 100), (1, 7, 10, 1_000, 50), (2, 7, 10, 1_000, 50)]), 0, [1, 2], [1]
     )
     assert found is not None
@@ -33,13 +33,13 @@ def test_larger_ones_replace_smaller_ones() -> None:
 
 def test_what_few_of_the_peers_launch_is_more_work() -> None:
     rows = [(0, 7, 2, 200, 0), (1, 7, 2, 200, 0), (2, 9, 1, 1, 0), (3, 9, 1, 1, 0), (0, 9, 1, 1, 0), (1, 9, 1, 1, 0)]
-    found = work_beside(launched(rows), 0, [1, 2, 3], [1])
+    found = compare_work(launched(rows), 0, [1, 2, 3], [1])
     assert found is not None
     assert (found.more_ns, found.slower_ns) == (200, 0)
 
 
 def test_nothing_launched() -> None:
-    assert work_beside(launched([(1, 7, 1, 1, 1)]), 0, [1], [1]) is None
+    assert compare_work(launched([(1, 7, 1, 1, 1)]), 0, [1], [1]) is None
 
 
 @pytest.mark.parametrize(
@@ -50,53 +50,54 @@ def test_nothing_launched() -> None:
         ({"data_loading": 40, "operators": 60}, None, False, "data_loading"),
         ({"allocation": 35, "operators": 60}, None, False, "memory"),
         ({"nothing": 80}, None, False, "slow_host"),
-        ({"compute": 90, "operators": 70}, Work(0, 85, 1_000, 10, 10, 5, 5), False, "slow_device"),
-        ({"compute": 90}, Work(80, 5, 1_000, 12, 10, 6, 5), False, "more_work"),
+        ({"compute": 90, "operators": 70}, WorkDifference(0, 85, 1_000, 10, 10, 5, 5), False, "slow_device"),
+        ({"compute": 90}, WorkDifference(80, 5, 1_000, 12, 10, 6, 5), False, "more_work"),
         # Slower kernels that the rank's time does not show: they ran while it waited anyway.
-        ({"compute": 5, "nothing": 90}, Work(0, 85, 1_000, 10, 10, 5, 5), False, "slow_host"),
-        ({"operators": 90}, Work(80, 0, 1_000, 10, 10, 8, 5), True, "more_work"),
-        ({"operators": 90}, Work(0, 80, 1_000, 10, 10, 5, 5), True, "slow_host"),
+        ({"compute": 5, "nothing": 90}, WorkDifference(0, 85, 1_000, 10, 10, 5, 5), False, "slow_host"),
+        ({"operators": 90}, WorkDifference(80, 0, 1_000, 10, 10, 8, 5), True, "more_work"),
+        ({"operators": 90}, WorkDifference(0, 80, 1_000, 10, 10, 5, 5), True, "slow_host"),
         ({"operators": 20}, None, False, "unclear"),
         ({}, None, False, "unclear"),
     ],
 )
-def test_which_cause(more: dict[str, int], work: Work | None, on_host: bool, cause: str) -> None:
-    assert cause_of(100, more, {}, work, on_host=on_host).cause == cause
+def test_which_cause(more: dict[str, int], work: WorkDifference | None, on_host: bool, cause: str) -> None:
+    assert find_cause(100, more, {}, work, on_host=on_host).cause == cause
 
 
 def test_who_alone_calls_for_device_memory_waits_for_memory() -> None:
     """Each call drains the device; what it is idle for until the host is ahead again shows as the host's time."""
     more = {"allocation": 8, "operators": 60, "runtime": 20}
-    found = cause_of(100, more, {"allocation": 0, "operators": 200}, None, on_host=False)
+    found = find_cause(100, more, {"allocation": 0, "operators": 200}, None, on_host=False)
     assert (found.cause, found.share) == ("memory", 0.88)
     assert "none of which the others make" in found.evidence
     # Others make such calls too, or they are hardly any of it.
-    assert cause_of(100, more, {"allocation": 5, "operators": 200}, None, on_host=False).cause == "slow_host"
-    assert cause_of(100, {**more, "allocation": 2}, {"allocation": 0}, None, on_host=False).cause == "slow_host"
+    assert find_cause(100, more, {"allocation": 5, "operators": 200}, None, on_host=False).cause == "slow_host"
+    assert find_cause(100, {**more, "allocation": 2}, {"allocation": 0}, None, on_host=False).cause == "slow_host"
     # They explain little of it.
     late = {"allocation": 8, "compute": 90}
     assert (
-        cause_of(100, late, {"allocation": 0}, Work(0, 85, 1_000, 10, 10, 5, 5), on_host=False).cause == "slow_device"
+        find_cause(100, late, {"allocation": 0}, WorkDifference(0, 85, 1_000, 10, 10, 5, 5), on_host=False).cause
+        == "slow_device"
     )
 
 
 def test_a_slow_host_allocates_slowly_too() -> None:
     # Twice as long for all that it does, allocating among it; the second allocates four times as long, the rest alike.
     usual = {"operators": 30, "runtime": 20, "allocation": 50}
-    assert cause_of(100, {"operators": 30, "runtime": 20, "allocation": 50}, usual, None, on_host=False).cause == (
+    assert find_cause(100, {"operators": 30, "runtime": 20, "allocation": 50}, usual, None, on_host=False).cause == (
         "slow_host"
     )
-    assert cause_of(150, {"allocation": 150}, usual, None, on_host=False).cause == "memory"
+    assert find_cause(150, {"allocation": 150}, usual, None, on_host=False).cause == "memory"
 
 
 def test_the_evidence_says_no_more_than_the_numbers() -> None:
     # Where the hosts compute there is no device that could sit idle.
-    on_host = cause_of(100, {"data_loading": 90}, {}, None, on_host=True).evidence
+    on_host = find_cause(100, {"data_loading": 90}, {}, None, on_host=True).evidence
     assert (
         on_host == "over its late steps 0.09 µs more of its time than the others' median, most of it in its data loader"
     )
-    on_device = cause_of(100, {"data_loading": 90}, {}, None, on_host=False).evidence
+    on_device = find_cause(100, {"data_loading": 90}, {}, None, on_host=False).evidence
     assert "more of its device's idle time than" in on_device
     # The greatest of three parts need not be half of them.
     parts = {"runtime": 25, "operators": 40, "nothing": 25}
-    assert cause_of(100, parts, {}, None, on_host=False).evidence.endswith("the greatest part of it in operators")
+    assert find_cause(100, parts, {}, None, on_host=False).evidence.endswith("the greatest part of it in operators")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankscope.primitives.launch_queue import Queue
+from rankscope.primitives.launch_queue import LaunchQueue
 
 # Start, length, and how long before the launch was (after, where clocks are wrong), if there was any.
 EVENTS = st.lists(
@@ -16,10 +16,10 @@ EVENTS = st.lists(
 FIRST, LAST = -25, 45
 
 
-def made(events: list[tuple[int, int, int | None]]) -> Queue:
+def made(events: list[tuple[int, int, int | None]]) -> LaunchQueue:
     start, length = (np.array([event[place] for event in events], dtype=np.int64) for place in (0, 1))
     latency = np.array([event[2] or 0 for event in events], dtype=np.int64)
-    return Queue.of(start, start + length, start - latency, np.array([event[2] is not None for event in events]))
+    return LaunchQueue.of(start, start + length, start - latency, np.array([event[2] is not None for event in events]))
 
 
 @given(EVENTS)
@@ -44,7 +44,7 @@ def test_against_counting(events: list[tuple[int, int, int | None]]) -> None:
 
 def test_by_hand() -> None:
     start = np.array([10, 20, 30, 40])
-    queue = Queue.of(start, start + 1, np.array([0, 0, 0, 50]), np.ones(4, dtype=np.bool_))
+    queue = LaunchQueue.of(start, start + 1, np.array([0, 0, 0, 50]), np.ones(4, dtype=np.bool_))
     # Three are queued from 0, one fewer from each start on, one too few from 40 to 50.
     assert (queue.deepest, queue.queued, queue.lasted) == (3, 30 + 20 + 10 - 10, 50)
     assert queue.queued / queue.lasted == pytest.approx(1.0)
@@ -54,5 +54,5 @@ def test_by_hand() -> None:
 
 def test_nothing() -> None:
     nothing = np.empty(0, dtype=np.int64)
-    queue = Queue.of(nothing, nothing, nothing, nothing.astype(np.bool_))
+    queue = LaunchQueue.of(nothing, nothing, nothing, nothing.astype(np.bool_))
     assert (queue.deepest, queue.queued, queue.lasted, queue.span, len(queue.starved())) == (0, 0, 0, None, 0)

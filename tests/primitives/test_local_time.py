@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from rankscope.primitives.local_time import own_times, roles
+from rankscope.primitives.local_time import local_times, programs_by_rank
 from rankscope.primitives.time_breakdown import PARTS
 
 
@@ -26,7 +26,7 @@ def test_from_the_last_collective_of_a_step_to_that_of_the_next() -> None:
             row(0, None, 900, 7, 580, 160),
         ]
     )
-    found = own_times(rows).sort("step")
+    found = local_times(rows).sort("step")
     assert found.select("step", "elapsed_ns", "count", "own_ns", "first").rows() == [
         # The first is cut: it begins with its first collective.
         (1, 100, 1, 100 - 10, True),
@@ -38,7 +38,7 @@ def test_from_the_last_collective_of_a_step_to_that_of_the_next() -> None:
 
 def test_steps_that_do_not_follow_each_other() -> None:
     rows = pl.DataFrame([row(0, 1, 100, 1, 10, 0), row(0, 7, 1_000, 2, 20, 0), row(0, 7, 1_300, 3, 200, 100)])
-    assert own_times(rows).select("step", "elapsed_ns", "own_ns", "first").rows() == [(7, 300, 200, True)]
+    assert local_times(rows).select("step", "elapsed_ns", "own_ns", "first").rows() == [(7, 300, 200, True)]
 
 
 def test_who_runs_the_same_program() -> None:
@@ -50,9 +50,9 @@ def test_who_runs_the_same_program() -> None:
         }
     )
     # The first sends onwards, the middle does both, the last only takes; who does neither is of another kind.
-    assert len(set(roles(frame, {}).values())) == 4
-    assert roles(frame, {0: 0, 1: 1, 2: 1, 3: 0}) == {0: 0, 1: 1, 2: 1, 3: 0}
+    assert len(set(programs_by_rank(frame, {}).values())) == 4
+    assert programs_by_rank(frame, {0: 0, 1: 1, 2: 1, 3: 0}) == {0: 0, 1: 1, 2: 1, 3: 0}
     alike = pl.DataFrame(
         {"rank": [0, 1], "collective": ["all_reduce"] * 2, "peers": pl.Series([None, None], dtype=pl.String)}
     )
-    assert len(set(roles(alike, {0: 0}).values())) == 1
+    assert len(set(programs_by_rank(alike, {0: 0}).values())) == 1

@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 
-from rankscope.primitives.mesh import Mesh, dimension_name, mesh_of
+from rankscope.primitives.mesh import Mesh, dimension_name, infer_mesh
 from rankscope.store.trace_info import TraceInfo
 
 
@@ -94,7 +94,7 @@ def test_metadata_counts_before_groups() -> None:
     traces = [
         TraceInfo(path="", rank=rank, mesh=place, host="a" if rank < 2 else "b") for rank, place in places.items()
     ]
-    mesh = mesh_of(traces, [("mesh_tp", (0, 3)), ("mesh_tp", (1, 2))])
+    mesh = infer_mesh(traces, [("mesh_tp", (0, 3)), ("mesh_tp", (1, 2))])
     assert (mesh.dims, mesh.source) == (("dp", "tp"), "metadata")
     assert mesh.beside == ("host",)
     assert cells(mesh, "tp") == {(0, 1), (2, 3)}
@@ -115,7 +115,7 @@ def test_groups_tell_the_mesh_that_made_them(seed: int) -> None:
     if {"dp", "cp"} <= set(dims):
         names["mesh_dp_cp"] = along(places, "dp", "cp")
     kept = chance.sample(sorted(places), max(2, len(places) // 2))
-    mesh = mesh_of([info for info in infos(places, names) if info.rank in kept])
+    mesh = infer_mesh([info for info in infos(places, names) if info.rank in kept])
     assert mesh.source == "groups"
     found = coordinates(mesh)
     for dim in dims:
@@ -141,7 +141,7 @@ def test_megatron_with_experts_beside() -> None:
         "EMBEDDING_GROUP": [(0, 8)],
         "EXPERT_MODEL_PARALLEL_GROUP": halves,
     }
-    mesh = mesh_of(infos(places, names))
+    mesh = infer_mesh(infos(places, names))
     assert mesh.dims == ("pp", "dp", "tp")
     assert mesh.beside == ("ep",)
     assert mesh.pipeline == "pp"
@@ -152,26 +152,26 @@ def test_megatron_with_experts_beside() -> None:
 def test_groups_without_a_description_are_told_by_their_shape() -> None:
     places = grid(dp=2, tp=4)
     names = {"undefined": [*along(places, "tp"), *along(places, "dp")]}
-    mesh = mesh_of(infos(places, names))
+    mesh = infer_mesh(infos(places, names))
     assert mesh.dims == ("2_ranks_4_apart", "4_ranks_1_apart")
     assert cells(mesh, "4_ranks_1_apart") == {(0, 1, 2, 3), (4, 5, 6, 7)}
 
 
 def test_where_nothing_is_known_nothing_is_said() -> None:
-    mesh = mesh_of([TraceInfo(path="", rank=0), TraceInfo(path="", rank=1), TraceInfo(path="")])
+    mesh = infer_mesh([TraceInfo(path="", rank=0), TraceInfo(path="", rank=1), TraceInfo(path="")])
     assert (mesh.dims, mesh.beside, mesh.source, mesh.frame.height) == ((), (), "none", 0)
-    alone = mesh_of(infos(grid(dp=4), {}))
+    alone = infer_mesh(infos(grid(dp=4), {}))
     assert alone.dims == ()
-    assert mesh_of(infos(grid(dp=4), {"mesh_dp": [(0, 1, 2, 3)]})).dims == ("dp",)
-    hosts = mesh_of([TraceInfo(path="", rank=rank, host=f"n{rank // 2}") for rank in range(4)])
+    assert infer_mesh(infos(grid(dp=4), {"mesh_dp": [(0, 1, 2, 3)]})).dims == ("dp",)
+    hosts = infer_mesh([TraceInfo(path="", rank=rank, host=f"n{rank // 2}") for rank in range(4)])
     assert (hosts.dims, hosts.beside) == ((), ("host",))
     assert coordinates(hosts) == {0: {"host": 0}, 1: {"host": 0}, 2: {"host": 1}, 3: {"host": 1}}
 
 
 def test_groups_of_one_name_that_overlap_are_no_dimension() -> None:
-    assert mesh_of(infos(grid(dp=4), {"mesh_tp": [(0, 1), (1, 2)]})).dims == ()
+    assert infer_mesh(infos(grid(dp=4), {"mesh_tp": [(0, 1), (1, 2)]})).dims == ()
 
 
 def test_absurd_coordinates_are_none() -> None:
     traces = [TraceInfo(path="", rank=rank, mesh={"dp": 10**30 if rank else 0}) for rank in range(2)]
-    assert mesh_of(traces).frame.filter(dimension="dp")["rank"].to_list() == [0]
+    assert infer_mesh(traces).frame.filter(dimension="dp")["rank"].to_list() == [0]

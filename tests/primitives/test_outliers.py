@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankscope.primitives import peer_baseline
-from rankscope.primitives.outliers import laggards
-from rankscope.primitives.peer_baseline import Float, excesses, filled, medians
-from rankscope.primitives.recurring_delay import Pairs, slow_steps, slowest_hosts, usually_slower
+from rankscope.primitives.outliers import find_outliers
+from rankscope.primitives.peer_baseline import Float, excess_over_peers, medians, with_lost_filled
+from rankscope.primitives.recurring_delay import Pairs, slow_steps_outlier, slowest_hosts, usually_slower
 
 STEP = 10_000_000.0
 
@@ -29,7 +29,7 @@ def chance(seed: int, ranks: int, steps: int) -> np.ndarray:  # type: ignore[typ
 def find(own: np.ndarray, role: list[int] | None = None):  # type: ignore[type-arg,no-untyped-def]
     known = np.ones(own.shape, dtype=np.bool_)
     roles = np.array(role if role is not None else [0] * own.shape[0], dtype=np.int64)
-    return laggards({"own": own}, known, known, roles, STEP)
+    return find_outliers({"own": own}, known, known, roles, STEP)
 
 
 @settings(deadline=None)
@@ -39,7 +39,7 @@ def test_excess_is_that_over_the_median_of_the_others(ranks: int, steps: int, se
     value = draw.integers(0, 1000, (ranks, steps))
     known, role = draw.random((ranks, steps)) < 0.8, draw.integers(0, 2, ranks)
     without = draw.random(ranks) < 0.3
-    found = excesses(value, known, role, without)
+    found = excess_over_peers(value, known, role, without)
     for r in range(ranks):
         for s in range(steps):
             others = [
@@ -62,7 +62,7 @@ def test_what_is_lost_is_as_with_the_peers_or_as_usual() -> None:
     known[4, 0] = False
     for rank, step in ((0, 0), (1, 1), (3, 1), (5, 1), (2, 2)):
         lost[rank, step] = True
-    found = filled(value, known & ~lost, lost, role)
+    found = with_lost_filled(value, known & ~lost, lost, role)
     for rank, step in np.ndindex(6, 3):
         if not lost[rank, step]:
             assert found[rank, step] == value[rank, step]
@@ -72,7 +72,7 @@ def test_what_is_lost_is_as_with_the_peers_or_as_usual() -> None:
         own = [int(value[rank, each]) for each in range(3) if told[rank, each]]
         assert found[rank, step] == round(statistics.median(alike or own))
     everywhere = np.ones((6, 3), dtype=np.bool_)
-    np.testing.assert_array_equal(filled(value, ~everywhere, everywhere, role), value)
+    np.testing.assert_array_equal(with_lost_filled(value, ~everywhere, everywhere, role), value)
 
 
 def test_what_is_lost_on_many_ranks_takes_no_median_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +88,7 @@ def test_what_is_lost_on_many_ranks_takes_no_median_for_each(monkeypatch: pytest
     lost = np.zeros((1_024, 4), dtype=np.bool_)
     lost[1:] = True
     value = np.where(lost, 0, 7)
-    assert (filled(value, ~lost, lost, np.zeros(1_024, dtype=np.int64)) == 7).all()
+    assert (with_lost_filled(value, ~lost, lost, np.zeros(1_024, dtype=np.int64)) == 7).all()
     assert 0 < asked <= 2
 
 
@@ -153,9 +153,9 @@ def test_a_part_that_another_makes_up_for_held_nobody_up() -> None:
     loading[2] = 2_000_000
     known = np.ones(own.shape, dtype=np.bool_)
     role = np.zeros(8, dtype=np.int64)
-    assert laggards({"own": own, "data_loading": loading}, known, known, role, STEP) == []
+    assert find_outliers({"own": own, "data_loading": loading}, known, known, role, STEP) == []
     own[2] += 2_000_000
-    (found,) = laggards({"own": own, "data_loading": loading}, known, known, role, STEP)
+    (found,) = find_outliers({"own": own, "data_loading": loading}, known, known, role, STEP)
     assert found.row == 2
 
 
@@ -198,7 +198,7 @@ def hiccups(seed: int, late: dict[int, int], places: int = 3) -> tuple[np.ndarra
 
 def found_in(own: np.ndarray, pairs: Pairs | None):  # type: ignore[type-arg,no-untyped-def]
     known = np.ones(own.shape, dtype=np.bool_)
-    return laggards({"own": own}, known, known, np.zeros(8, dtype=np.int64), 8.5e6, pairs=pairs)
+    return find_outliers({"own": own}, known, known, np.zeros(8, dtype=np.int64), 8.5e6, pairs=pairs)
 
 
 def test_what_recurs_is_found_among_hiccups_as_large() -> None:
@@ -240,7 +240,8 @@ def test_a_device_that_is_behind_by_chance_needs_a_host_that_is_slow() -> None:
         # All of it is time in which the device was idle.
         parts = {"own": value, "host": value - 6_000_000}
         return [
-            each.row for each in laggards(parts, known, known, np.zeros(8, dtype=np.int64), STEP, host_pairs=host_pairs)
+            each.row
+            for each in find_outliers(parts, known, known, np.zeros(8, dtype=np.int64), STEP, host_pairs=host_pairs)
         ]
 
     # The hosts run ahead: the one that fell behind stays so, but is no slower than the others.
@@ -262,7 +263,9 @@ def test_a_slow_host_that_falls_behind_once() -> None:
 
     def rows(usual: int, own: np.ndarray = value) -> list[int]:  # type: ignore[type-arg]
         host_pairs = hosts(0, waited=0, usual=usual)
-        return [each.row for each in laggards({**parts, "own": own}, known, known, role, STEP, host_pairs=host_pairs)]
+        return [
+            each.row for each in find_outliers({**parts, "own": own}, known, known, role, STEP, host_pairs=host_pairs)
+        ]
 
     assert rows(0) == []
     assert rows(1_000_000) == [5]
@@ -279,7 +282,9 @@ def test_a_host_that_is_slow_in_some_steps() -> None:
         paced[5, [1, 2]] *= 1 + slower
         own[5, [2, 3]] += lost_ns
         parts, role = {"own": own, "host": own - 6_000_000}, np.zeros(8, dtype=np.int64)
-        late = laggards(parts, known, known, role, STEP, host_pairs=hosts(0, waited=0, paced=paced if told else None))
+        late = find_outliers(
+            parts, known, known, role, STEP, host_pairs=hosts(0, waited=0, paced=paced if told else None)
+        )
         assert not any(each.lasting for each in late)
         return [each.row for each in late]
 
@@ -297,7 +302,7 @@ def test_of_a_long_recording_any_choice_of_steps_has_a_probability() -> None:
     paced = 3_000_000 * (1 + 0.04 * np.random.default_rng(1).normal(size=(8, own.size)))
     paced[5, ::2] *= 1.5
     pairs, out = replace(hosts(0, waited=0), paced=paced), np.arange(8) == 5
-    found = slow_steps(pairs, np.zeros(8, dtype=np.int64), out, 5, own, STEP)
+    found = slow_steps_outlier(pairs, np.zeros(8, dtype=np.int64), out, 5, own, STEP)
     assert found is not None
     assert found.late[::2].all()
 
@@ -308,7 +313,7 @@ def test_a_single_step_asks_more_of_a_host() -> None:
     def found(late: int, part: str) -> list[int]:
         own = chance(4, 8, 1)
         own[5] += late
-        return [each.row for each in laggards({"own": own, part: own}, known, known, role, STEP)]
+        return [each.row for each in find_outliers({"own": own, part: own}, known, known, role, STEP)]
 
     assert found(int(0.15 * STEP), "host") == []
     assert found(int(0.4 * STEP), "host") == [5]
@@ -320,11 +325,12 @@ def test_calls_for_memory_that_nobody_else_makes_count_for_more_than_they_take()
     calls = np.zeros_like(own)
     calls[5, [2, 4]] = int(0.015 * STEP)
     own[5, [2, 4]] += int(0.1 * STEP)
-    (found,) = laggards({"own": own, "allocation": calls}, known, known, np.zeros(8, dtype=np.int64), STEP)
+    (found,) = find_outliers({"own": own, "allocation": calls}, known, known, np.zeros(8, dtype=np.int64), STEP)
     assert (found.row, found.part, np.flatnonzero(found.late).tolist()) == (5, "allocation", [2, 4])
     # Without any lateness they are nobody's trouble.
     assert (
-        laggards({"own": chance(2, 8, 6), "allocation": calls}, known, known, np.zeros(8, dtype=np.int64), STEP) == []
+        find_outliers({"own": chance(2, 8, 6), "allocation": calls}, known, known, np.zeros(8, dtype=np.int64), STEP)
+        == []
     )
 
 
@@ -353,10 +359,10 @@ def test_more_work_in_one_step_is_no_hiccup() -> None:
     assert find(own) == []
     own[2, 1] += 3_000_000
     known, role = np.ones(own.shape, dtype=np.bool_), np.zeros(4, dtype=np.int64)
-    (late,) = laggards({"own": own, "compute": own}, known, known, role, STEP)
+    (late,) = find_outliers({"own": own, "compute": own}, known, known, role, STEP)
     assert (late.row, late.part, late.late.tolist(), late.lasting) == (2, "compute", [False, True, False], False)
     # Of a host that is a hiccup.
-    assert laggards({"own": own, "host": own}, known, known, role, STEP) == []
+    assert find_outliers({"own": own, "host": own}, known, known, role, STEP) == []
 
 
 def test_two_that_are_late_at_once_do_not_hide_each_other() -> None:

@@ -7,7 +7,7 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankscope.primitives.steps import Windows, host_steps, launched_in, owners, windows
+from rankscope.primitives.steps import Windows, events_launched_in, host_steps, owning_steps, windows
 
 Step = tuple[int, int]
 Event = tuple[int, int, "int | None", int]  # start, end, launch, stream
@@ -86,12 +86,12 @@ def test_a_backlog_that_outlasts_several_steps_leaves_them_empty() -> None:
 def test_a_launch_at_the_end_of_a_step_is_the_next_ones() -> None:
     start, end = np.array([0, 10]), np.array([10, 20])
     launch = np.array([0, 9, 10, 20])
-    assert owners(start, end, launch, np.ones(4, dtype=np.bool_)).tolist() == [0, 0, 1, -1]
+    assert owning_steps(start, end, launch, np.ones(4, dtype=np.bool_)).tolist() == [0, 0, 1, -1]
 
 
 def test_without_steps_nothing_is_owned() -> None:
     none = np.empty(0, dtype=np.int64)
-    assert owners(none, none, np.array([3]), np.array([True])).tolist() == [-1]
+    assert owning_steps(none, none, np.array([3]), np.array([True])).tolist() == [-1]
 
 
 def test_launched_in_takes_the_chosen_steps_events() -> None:
@@ -106,5 +106,5 @@ def test_launched_in_takes_the_chosen_steps_events() -> None:
     steps = host_steps(annotations)
     assert steps["step"].to_list() == [1, 2, 3]
     device = pl.DataFrame({"launch_ns": [25, None, 12, 3, 31], "name": ["c", "?", "b", "a", "after"]})
-    assert launched_in(device, steps, pl.col("step") >= 2)["name"].to_list() == ["c", "b"]
-    assert launched_in(device, steps, pl.col("step") > 9).is_empty()
+    assert events_launched_in(device, steps, pl.col("step") >= 2)["name"].to_list() == ["c", "b"]
+    assert events_launched_in(device, steps, pl.col("step") > 9).is_empty()

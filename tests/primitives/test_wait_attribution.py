@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from rankscope.primitives.arrival_skew import arrivals
-from rankscope.primitives.wait_attribution import answer_for, pass_on, within_programs
+from rankscope.primitives.arrival_skew import arrivals_by_event
+from rankscope.primitives.wait_attribution import arrivals_within_programs, reassign_by_local_time, trace_to_origin
 
 
 def test_blame_passes_to_whom_the_last_one_waited_for() -> None:
     # Ranks 0 and 1 are a group (event 0): 1 comes 90 late. Then 0 is late to its group with 2 (event 1).
     event, rank = np.array([0, 0, 1, 1]), np.array([0, 1, 0, 2])
     arrival, begin = np.array([10, 100, 120, 30]), np.array([0, 0, 0, 0])
-    found = arrivals(event, arrival)
+    found = arrivals_by_event(event, arrival)
     none = np.full(2, -1)
-    assert rank[pass_on(event, rank, begin, arrival, found, np.array([False, False]), none)].tolist() == [1, 0]
-    assert rank[pass_on(event, rank, begin, arrival, found, np.array([False, True]), none)].tolist() == [1, 1]
+    assert rank[trace_to_origin(event, rank, begin, arrival, found, np.array([False, False]), none)].tolist() == [1, 0]
+    assert rank[trace_to_origin(event, rank, begin, arrival, found, np.array([False, True]), none)].tolist() == [1, 1]
     # Late to event 1 only because it was late to event 0 already: but it was not the last there.
-    assert rank[pass_on(event, rank, begin, arrival, found, np.array([False, False]), np.array([-1, 0]))].tolist() == [
+    assert rank[
+        trace_to_origin(event, rank, begin, arrival, found, np.array([False, False]), np.array([-1, 0]))
+    ].tolist() == [
         1,
         0,
     ]
@@ -26,13 +28,13 @@ def test_blame_passes_to_whom_the_last_one_waited_for() -> None:
 def test_of_two_programs_only_the_last_ones_ranks_are_compared() -> None:
     # Ranks 0 and 1 run one program, 2 and 3 another, which comes 100 later by design; 3 is 7 later than 2.
     event, arrival, role = np.zeros(4, dtype=np.int64), np.array([0, 4, 100, 107]), np.array([0, 0, 1, 1])
-    found = arrivals(event, arrival)
-    inside, late = within_programs(event, arrival, role, found)
+    found = arrivals_by_event(event, arrival)
+    inside, late = arrivals_within_programs(event, arrival, role, found)
     assert (inside.first_ns.tolist(), inside.second_ns.tolist(), late.tolist()) == ([100], [100], [7])
     assert found.late[found.last].tolist() == [103]
     # One program, or nobody else of the last one's: all are compared.
     for alike in (np.zeros(4, dtype=np.int64), np.array([0, 0, 0, 1])):
-        same, late = within_programs(event, arrival, alike, found)
+        same, late = arrivals_within_programs(event, arrival, alike, found)
         assert (same.first_ns.tolist(), late.tolist()) == ([0], [103])
 
 
@@ -42,7 +44,11 @@ def test_who_has_no_own_time_hands_the_blame_to_who_has() -> None:
     accused = np.array([[False, False], [True, False], [False, False]])
 
     def answers(blamed: int, step: int, late: int) -> int:
-        return int(answer_for(*(np.array([each]) for each in (blamed, step, late)), ranks, steps, excess, accused)[0])
+        return int(
+            reassign_by_local_time(*(np.array([each]) for each in (blamed, step, late)), ranks, steps, excess, accused)[
+                0
+            ]
+        )
 
     assert answers(0, 10, 100) == 3  # rank 0 has no own time to show for it, rank 3 has 90
     assert answers(0, 10, 200) == 0  # nor does rank 3's explain half of it

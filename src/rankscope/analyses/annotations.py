@@ -1,21 +1,21 @@
-"""The named ranges of each rank, the user's own and PyTorch's: their time on host and device.
+"""Named ranges of each rank, the user's and PyTorch's: time on host and device.
 
-One row per rank and name of a host range (`record_function`, and what PyTorch names of its own: `Optimizer.step`,
-FSDP's and DDP's, compiled graphs, collectives); `origin` tells whose it is. Steps are left out: `step_time` is theirs.
-`--by step` has a row for each step a range starts in.
+One row per rank and name of a host range (`record_function`, and ranges that PyTorch creates: `Optimizer.step`, FSDP's
+and DDP's, compiled graphs, collectives); `origin` says which of the two. Steps are left out: see `step_time`.
+`--by step` has a row for each step in which a range starts.
 
     host total    = Σ duration; a range inside another of the same name is not counted twice
     host self     = Σ duration − ranges directly inside it
     device total  = |device events launched while the range was open|     |A|: the length of the union, all streams
 
-What a thread launches belongs to the ranges that are open on it. What autograd's threads launch belongs also to the
-ranges that are open then on the thread that runs the steps, as that one waits for the backward: so a range around
-`loss.backward()` has its kernels. (The profiler's own echo on the device's track is no measure: it spans the idle time
-between kernels, and the backward is not in it.)
+What a thread launches belongs to the ranges that are open on it. What autograd's threads launch also belongs to the
+ranges that are then open on the thread that runs the steps, because that thread waits for the backward: so a range
+around `loss.backward()` has its kernels. (The profiler's own device-side copy of a range is not used: it spans the idle
+time between kernels, and does not contain the backward.)
 
-How to read it: device total far below host total says that the host is what takes the time in this range; far above,
-that the device is behind. A finding names ranges that some steps of a rank have and others with compiled graphs lack:
-`torch.compile` traces through `record_function` and drops it. `--steps` keeps ranges that start in these steps.
+How to read it: device total far below host total means that the host is the bottleneck in this range; far above, that
+the device is. A finding names ranges that exist in some steps of a rank and are missing from others with compiled
+graphs: `torch.compile` traces through `record_function` and drops it. `--steps` keeps ranges that start in these steps.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.annotation_origin import TORCH, USER, compiled_ranges, origins
+from rankscope.primitives.annotation_origin import TORCH, USER, annotation_origins, compiled_ranges
 from rankscope.primitives.call_stack import innermost, is_outermost, with_ancestors
 from rankscope.primitives.intervals import union_length_by
-from rankscope.primitives.steps import host_steps, owners
+from rankscope.primitives.steps import host_steps, owning_steps
 from rankscope.results import (
     Analysis,
     Column,
@@ -43,18 +43,22 @@ from rankscope.results import (
 )
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("step", "", "the step that it starts in; null unless `--by step`, and outside steps"),
-    Column("name", "", "the range, as written"),
-    Column("origin", "", "user, or torch for what PyTorch and its libraries name themselves"),
-    Column("calls", "count", "how often it was entered"),
-    Column("host_total_ns", "ns", "host time in it"),
-    Column("host_self_ns", "ns", "host time in it and in no range inside it"),
-    Column("mean_ns", "ns", "mean duration of a call on the host"),
-    Column("max_ns", "ns", "greatest duration of a call on the host"),
-    Column("device_total_ns", "ns", "device time of what was launched in it; null where the trace has no device"),
-    Column("device_events", "count", "kernels, copies and fills launched in it; null likewise"),
-    Column("steps", "count", "in how many steps it is"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("step", pl.Int64, "", "the step in which it starts; null unless `--by step`, and outside steps"),
+    Column("name", pl.String, "", "the range, as recorded"),
+    Column("origin", pl.String, "", "`user`, or `torch` for ranges of PyTorch and its libraries"),
+    Column("calls", pl.Int64, "count", "number of times it was entered"),
+    Column("host_total_ns", pl.Int64, "ns", "host time in it"),
+    Column("host_self_ns", pl.Int64, "ns", "host time in it, without ranges inside it"),
+    Column("mean_ns", pl.Float64, "ns", "mean duration on the host"),
+    Column("max_ns", pl.Int64, "ns", "longest duration on the host"),
+    Column(
+        "device_total_ns", pl.Int64, "ns", "device time of what was launched in it; null if the trace has no device"
+    ),
+    Column(
+        "device_events", pl.Int64, "count", "kernels, copies and fills launched in it; null if the trace has no device"
+    ),
+    Column("steps", pl.Int64, "count", "number of steps that contain it"),
 )
 # What the reduce needs beside the columns: in how many steps compiled graphs ran, and in how many of these it is not.
 _COMPILED, _LOST = "_compiled_steps", "_lost_steps"
@@ -70,7 +74,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
         .group_by(_KEYS, maintain_order=True)
         .agg(pl.col("max_ns").max(), pl.exclude("max_ns", *_KEYS).sum())
     )
-    known = origins(added["name"].unique().drop_nulls())
+    known = annotation_origins(added["name"].unique().drop_nulls())
     has_device = tables["device_events"].height > 0
     frame = added.with_columns(
         pl.lit(inputs.rank, pl.Int64).alias("rank"),
@@ -98,15 +102,17 @@ def _dropped(lost: pl.DataFrame) -> list[Finding]:
         Finding(
             id="ranges-dropped-by-compile",
             severity="info",
-            title=f"Ranges of yours are missing from steps in which compiled graphs ran: {shown}",
+            title=f"User ranges are missing from steps with compiled graphs: {shown}",
             ranks=tuple(lost["rank"].unique().sort()),
             evidence=(
                 Evidence("ranges", len(names), "count"),
-                Evidence("steps with compiled graphs and without them, at most", int(lost[_LOST].to_numpy().max())),
+                Evidence(
+                    "steps with compiled graphs but without the ranges, at most", int(lost[_LOST].to_numpy().max())
+                ),
                 Evidence("steps with compiled graphs", int(lost[_COMPILED].to_numpy().max())),
             ),
-            advice="torch.compile drops record_function inside what it compiles. Put the range around the call of the "
-            "compiled module, or read the modules' own times.",
+            advice="torch.compile drops record_function in compiled code. Put the range around the call of the "
+            "compiled module, or use the times of `modules`.",
         )
     ]
 
@@ -171,7 +177,9 @@ def _ranges_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
 def _step_of(host: pl.DataFrame, steps: pl.DataFrame) -> pl.Series:
     """The number of the step that each range starts in; null outside steps."""
     start = host["start_ns"].to_numpy()
-    owner = owners(steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), start, np.ones(start.size, dtype=np.bool_))
+    owner = owning_steps(
+        steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), start, np.ones(start.size, dtype=np.bool_)
+    )
     index = pl.Series(owner)
     return steps["step"].gather(index.set(index < 0, None))
 
@@ -226,5 +234,6 @@ analysis = Analysis(
         "runtime_calls": ("pid", "tid"),
         "host_ops": ("name", "pid", "tid"),
     },
-    parameters=(Parameter("by", "what tells rows apart", default="name", choices=("name", "step")),),
+    parameters=(Parameter("by", "what to group rows by", default="name", choices=("name", "step")),),
+    has_findings=True,
 )  # fmt: skip

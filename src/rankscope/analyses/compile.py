@@ -35,21 +35,30 @@ import polars as pl
 from rankscope.primitives.call_stack import enclosing, range_at
 from rankscope.primitives.intervals import union_length_by
 from rankscope.primitives.steps import host_steps
-from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
+from rankscope.results import Analysis, Column, Inputs, Tables, by_window
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("kind", "", "`region`, `function`, `graph`, `break`, `kernel`, `overhead`, `compiling` or `step`"),
-    Column("name", "", "its name; of a graph the hash, of a break the function and line"),
-    Column("frame", "", "of a region: which frame Dynamo compiled"),
-    Column("version", "", "of a region: how often it had been compiled before"),
-    Column("calls", "count", "calls"),
-    Column("host_ns", "ns", "host time in its calls, summed; null for a kernel that only the device tells of"),
-    Column("median_ns", "ns", "median of a call; null likewise"),
-    Column("first_extra_ns", "ns", "how much longer the first call took than the median of the others; null for one"),
-    Column("device_ns", "ns", "time in which anything launched in its calls ran; null without a device"),
-    Column("kernels", "count", "kernels, copies and fills launched in its calls; null likewise"),
-    Column("source", "", "where a kernel's source lies"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column(
+        "kind", pl.String, "", "`region`, `function`, `graph`, `break`, `kernel`, `overhead`, `compiling` or `step`"
+    ),
+    Column("name", pl.String, "", "its name; of a graph the hash, of a break the function and line"),
+    Column("frame", pl.Int64, "", "of a region: which frame Dynamo compiled"),
+    Column("version", pl.Int64, "", "of a region: how often it had been compiled before"),
+    Column("calls", pl.Int64, "count", "calls"),
+    Column(
+        "host_ns", pl.Int64, "ns", "host time in its calls, summed; null for a kernel that only the device tells of"
+    ),
+    Column("median_ns", pl.Float64, "ns", "median of a call; null likewise"),
+    Column(
+        "first_extra_ns",
+        pl.Int64,
+        "ns",
+        "how much longer the first call took than the median of the others; null for one",
+    ),
+    Column("device_ns", pl.Int64, "ns", "time in which anything launched in its calls ran; null without a device"),
+    Column("kernels", pl.Int64, "count", "kernels, copies and fills launched in its calls; null likewise"),
+    Column("source", pl.String, "", "where a kernel's source lies"),
 )
 _KEY = ["kind", "name"]
 _REGION, _GRAPH = r"^Torch-Compiled Region: (\d+)/(\d+)", r"^## Call CompiledFxGraph (\w+)"
@@ -89,11 +98,6 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
         .sort("kind", "host_ns", "device_ns", "name", descending=[False, True, True, False], nulls_last=True)
         .select(column.name for column in COLUMNS)
     )
-
-
-def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """The ranks below one another."""
-    return concat_ranks(parts, COLUMNS), []
 
 
 def _calls(window: Tables) -> pl.DataFrame:
@@ -196,7 +200,6 @@ analysis = Analysis(
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
-    across_ranks=across_ranks,
     reads={
         "host_ops": ("start_ns", "end_ns", "name", "pid", "tid", "kernel_backend", "kernel_file"),
         "annotations": ("start_ns", "end_ns", "name", "pid", "tid", "on_device", "step"),

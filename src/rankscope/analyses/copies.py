@@ -15,41 +15,42 @@ How to read it: exposed time is what copying beside compute would save (`non_blo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import polars as pl
 
-from rankscope.primitives.activity import time_of
-from rankscope.primitives.steps import host_steps, launched_in
+from rankscope.primitives.activity import covered_time
+from rankscope.primitives.steps import events_launched_in, host_steps
 from rankscope.results import (
     Analysis,
     Column,
-    Finding,
     Headline,
     Inputs,
     Tables,
     by_window,
-    concat_ranks,
     greatest,
     over_ranks,
     total_of,
 )
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("name", "", "the kind of copy, as written"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("name", pl.String, "", "the kind of copy, as written"),
     Column(
-        "direction", "", "`host to device`, `device to host`, `device to device`, `peer to peer`; null where not said"
+        "direction",
+        pl.String,
+        "",
+        "`host to device`, `device to host`, `device to device`, `peer to peer`; null where not said",
     ),
-    Column("pageable", "", "whether the host's side is pageable memory; null where it is not said"),
-    Column("calls", "count", "how often"),
-    Column("bytes", "bytes", "copied in all; null where no size is written"),
-    Column("total_ns", "ns", "durations, summed"),
-    Column("host_ns", "ns", "time of the host in the calls that launched them; null where none is in the file"),
-    Column("exposed_ns", "ns", "time in which the device did nothing else"),
-    Column("bandwidth", "GB/s", "bytes over the summed durations"),
-    Column("steps", "count", "steps in which such copies were launched; 0 where the file has none"),
-    Column("per_step_ns", "ns", "exposed time per step of the file"),
+    Column("pageable", pl.Boolean, "", "whether the host's side is pageable memory; null where it is not said"),
+    Column("calls", pl.Int64, "count", "how often"),
+    Column("bytes", pl.Int64, "bytes", "copied in all; null where no size is written"),
+    Column("total_ns", pl.Int64, "ns", "durations, summed"),
+    Column(
+        "host_ns", pl.Int64, "ns", "time of the host in the calls that launched them; null where none is in the file"
+    ),
+    Column("exposed_ns", pl.Int64, "ns", "time in which the device did nothing else"),
+    Column("bandwidth", pl.Float64, "GB/s", "bytes over the summed durations"),
+    Column("steps", pl.Int64, "count", "steps in which such copies were launched; 0 where the file has none"),
+    Column("per_step_ns", pl.Int64, "ns", "exposed time per step of the file"),
 )
 
 # CUDA and ROCm write `Memcpy HtoD (Pageable -> Device)`; XPU the kinds of memory, of which M is the host's own, H the
@@ -97,11 +98,6 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """The ranks below one another."""
-    return concat_ranks(parts, COLUMNS), []
-
-
 def _of_window(window: Tables, inputs: Inputs) -> tuple[pl.DataFrame, int]:
     device, runtime = window["device_events"], window["runtime_calls"]
     steps = host_steps(window["annotations"])
@@ -109,9 +105,9 @@ def _of_window(window: Tables, inputs: Inputs) -> tuple[pl.DataFrame, int]:
         steps = steps.filter(inputs.options.keeps(pl.col("step")))
     chosen = device
     if steps.height or inputs.options.steps is not None:
-        chosen = launched_in(device, steps, pl.col("step").is_not_null())
+        chosen = events_launched_in(device, steps, pl.col("step").is_not_null())
     copies = chosen.filter(pl.col("kind") == "memcpy")
-    others = time_of(device.filter(pl.col("kind") != "memcpy"))
+    others = covered_time(device.filter(pl.col("kind") != "memcpy"))
     start, end = copies["start_ns"].to_numpy(), copies["end_ns"].to_numpy()
     hidden = others.within(start, end) if copies.height else start
     alone = pl.Series("exposed_ns", (end - start) - hidden, dtype=pl.Int64)
@@ -153,7 +149,6 @@ analysis = Analysis(
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
-    across_ranks=across_ranks,
     headline=headline,
     reads={
         "device_events": ("start_ns", "end_ns", "name", "kind", "bytes", "launch_row", "launch_ns"),

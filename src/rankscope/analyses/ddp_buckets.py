@@ -18,14 +18,12 @@ and hides nothing. `bucket_cap_mb` sets the size (25 MiB; the first is smaller, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import polars as pl
 
 from rankscope.primitives.activity import activity, with_category
 from rankscope.primitives.call_stack import enclosing, parent_rows, range_at, with_ancestors
-from rankscope.primitives.collective_launches import READS, exposed, issued
+from rankscope.primitives.collective_launches import READS, collective_launches, exposed_times
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.kernels import COMMUNICATION
 from rankscope.primitives.phases import BACKWARD, phase_sets
@@ -33,11 +31,9 @@ from rankscope.primitives.steps import host_steps
 from rankscope.results import (
     Analysis,
     Column,
-    Finding,
     Headline,
     Inputs,
     Tables,
-    concat_ranks,
     over_ranks,
     steps_by_window,
     total_of,
@@ -45,22 +41,30 @@ from rankscope.results import (
 from rankscope.rundir.plurals import plural
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("window", "", "which of the rank's files, from 0"),
-    Column("step", "", "the step that it was called in; null outside of all steps"),
-    Column("bucket", "", "which of the step's all-reduces, from 0"),
-    Column("buckets", "count", "how many the step has"),
-    Column("elements", "elements", "gradients in it; null where nothing says"),
-    Column("bytes", "bytes", "its size; null likewise"),
-    Column("issued_ns", "ns", "when the host called it, on the trace's own clock"),
-    Column("start_ns", "ns", "when it began, on the trace's own clock; null where it is not in the file"),
-    Column("duration_ns", "ns", "how long it took, waiting for others included; null likewise"),
-    Column("backward_ns", "ns", "how long the backward's compute lasts, from its first start to its last end"),
-    Column("start_share", "ratio", "how far that was when the all-reduce began; above 1 after its end"),
-    Column("exposed_ns", "ns", "of the duration, with no compute beside it"),
-    Column("hidden_ns", "ns", "of the duration, with compute beside it"),
-    Column("hidden_share", "ratio", "hidden of the duration"),
-    Column("tail_ns", "ns", "how long it went on after the backward's compute"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("window", pl.Int64, "", "which of the rank's files, from 0"),
+    Column("step", pl.Int64, "", "the step that it was called in; null outside of all steps"),
+    Column("bucket", pl.Int64, "", "which of the step's all-reduces, from 0"),
+    Column("buckets", pl.Int64, "count", "how many the step has"),
+    Column("elements", pl.Int64, "elements", "gradients in it; null where nothing says"),
+    Column("bytes", pl.Int64, "bytes", "its size; null likewise"),
+    Column("issued_ns", pl.Int64, "ns", "when the host called it, on the trace's own clock", instant=True),
+    Column(
+        "start_ns",
+        pl.Int64,
+        "ns",
+        "when it began, on the trace's own clock; null where it is not in the file",
+        instant=True,
+    ),
+    Column("duration_ns", pl.Int64, "ns", "how long it took, waiting for others included; null likewise"),
+    Column(
+        "backward_ns", pl.Int64, "ns", "how long the backward's compute lasts, from its first start to its last end"
+    ),
+    Column("start_share", pl.Float64, "ratio", "how far that was when the all-reduce began; above 1 after its end"),
+    Column("exposed_ns", pl.Int64, "ns", "of the duration, with no compute beside it"),
+    Column("hidden_ns", pl.Int64, "ns", "of the duration, with compute beside it"),
+    Column("hidden_share", pl.Float64, "ratio", "hidden of the duration"),
+    Column("tail_ns", pl.Int64, "ns", "how long it went on after the backward's compute"),
 )
 _ENGINE = r"^autograd::engine::evaluate_function|^torch::autograd::"
 _ACCUMULATES = r"^autograd::engine::evaluate_function: torch::autograd::AccumulateGrad|^torch::autograd::AccumulateGrad"
@@ -71,14 +75,9 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     return steps_by_window(tables, inputs, COLUMNS, _of_window)
 
 
-def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """The ranks below one another."""
-    return concat_ranks(parts, COLUMNS), []
-
-
 def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     operators, annotations = window["host_ops"], window["annotations"]
-    calls = issued(window, inputs.options.communication)
+    calls = collective_launches(window, inputs.options.communication)
     position, rows = with_ancestors(parent_rows(operators), calls["operator_row"].to_numpy())
     accumulates = operators["name"].str.contains(_ACCUMULATES).fill_null(False).to_numpy()
     # FSDP reduces in hooks of the same operators, but scatters.
@@ -96,7 +95,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
             (steps["step"].gather(number) if steps.height else pl.Series([None] * calls.height, dtype=pl.Int64)).alias(
                 "step"
             ),
-            exposed(calls, sets).alias("exposed_ns"),
+            exposed_times(calls, sets).alias("exposed_ns"),
             start.alias("first"),
             end.alias("last"),
         )
@@ -179,7 +178,6 @@ analysis = Analysis(
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
-    across_ranks=across_ranks,
     headline=headline,
     reads={**READS, "host_ops": _OPERATORS, "python_frames": ("start_ns", "end_ns", "name")},
 )

@@ -13,37 +13,23 @@ the model is known, which `operators` measures against.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import polars as pl
 
 from rankscope.primitives.device_peaks import peak_flops
-from rankscope.results import Analysis, Column, Finding, Inputs, Tables, concat_ranks
+from rankscope.results import Analysis, Column, Inputs, Tables, schema_of
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("host", "", "the host's name"),
-    Column("local_rank", "", "the rank's number on its host"),
-    Column("device", "", "the device's index; null where the trace has no device"),
-    Column("name", "", "its model"),
-    Column("memory", "bytes", "its memory"),
-    Column("multiprocessors", "count", "its multiprocessors (on AMD compute units, on Intel vector engines)"),
-    Column("capability", "", "its compute capability"),
-    Column("peak_tflops", "TFLOP/s", "what it does at most in bfloat16; float16 where it has none"),
-    Column("backend", "", "the communication backend that the trace names"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("host", pl.String, "", "the host's name"),
+    Column("local_rank", pl.Int64, "", "the rank's number on its host"),
+    Column("device", pl.Int64, "", "the device's index; null where the trace has no device"),
+    Column("name", pl.String, "", "its model"),
+    Column("memory", pl.Int64, "bytes", "its memory"),
+    Column("multiprocessors", pl.Int64, "count", "its multiprocessors (on AMD compute units, on Intel vector engines)"),
+    Column("capability", pl.String, "", "its compute capability"),
+    Column("peak_tflops", pl.Float64, "TFLOP/s", "what it does at most in bfloat16; float16 where it has none"),
+    Column("backend", pl.String, "", "the communication backend that the trace names"),
 )
-_SCHEMA: dict[str, pl.DataType] = {
-    "rank": pl.Int64(),
-    "host": pl.String(),
-    "local_rank": pl.Int64(),
-    "device": pl.Int64(),
-    "name": pl.String(),
-    "memory": pl.Int64(),
-    "multiprocessors": pl.Int64(),
-    "capability": pl.String(),
-    "peak_tflops": pl.Float64(),
-    "backend": pl.String(),
-}
 
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
@@ -72,12 +58,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
                 "backend": next((info.backend for info in inputs.traces if info.backend), None),
             }
         )
-    return pl.DataFrame(rows, schema=_SCHEMA, strict=False)
-
-
-def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """The ranks below one another."""
-    return concat_ranks(parts, COLUMNS), []
+    return pl.DataFrame(rows, schema=schema_of(COLUMNS), strict=False)
 
 
 analysis = Analysis(
@@ -85,6 +66,5 @@ analysis = Analysis(
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
-    across_ranks=across_ranks,
     reads={"device_events": ("device",)},
 )

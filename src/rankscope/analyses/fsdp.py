@@ -23,14 +23,12 @@ How to read it: an all-gather with much exposed and not prefetched wants to be i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.activity import activity, computing_operators, gloo_ranges, time_of, with_category
+from rankscope.primitives.activity import activity, computing_operators, covered_time, gloo_ranges, with_category
 from rankscope.primitives.call_stack import enclosing, parent_rows, range_at, with_ancestors
-from rankscope.primitives.collective_launches import READS, exposed, issued
+from rankscope.primitives.collective_launches import READS, collective_launches, exposed_times
 from rankscope.primitives.columns import values_and_validity
 from rankscope.primitives.intervals import Int64, IntervalSet
 from rankscope.primitives.kernels import COMPUTE
@@ -38,34 +36,45 @@ from rankscope.primitives.steps import host_steps
 from rankscope.results import (
     Analysis,
     Column,
-    Finding,
     Headline,
     Inputs,
     Tables,
-    concat_ranks,
     over_ranks,
     steps_by_window,
     total_of,
 )
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("window", "", "which of the rank's files, from 0"),
-    Column("step", "", "the step that it was issued in; null outside of all steps"),
-    Column("version", "", "1 for `FullyShardedDataParallel`, 2 for `fully_shard`"),
-    Column("module", "", "the module's name; `(root)` for the whole model, null with FSDP1"),
-    Column("phase", "", "`forward` or `backward`"),
-    Column("collective", "", "`all_gather`, `reduce_scatter`; `all_reduce` where modules are also replicated"),
-    Column("order", "", "which of its kind in the step's forward or backward, from 0"),
-    Column("bytes", "bytes", "the size of the whole array; null where nothing says"),
-    Column("issued_ns", "ns", "when the host called it, on the trace's own clock"),
-    Column("start_ns", "ns", "when it began; null where it is not in the file"),
-    Column("duration_ns", "ns", "how long it took, waiting included; null likewise"),
-    Column("exposed_ns", "ns", "of that, with no compute beside it"),
-    Column("hidden_ns", "ns", "of that, with compute beside it"),
-    Column("used_ns", "ns", "when its result was first needed, on the trace's own clock; null where nothing says"),
-    Column("asked", "", "whether it was issued by one of FSDP's prefetches"),
-    Column("prefetched", "", "whether something else was computed between issued and used; null where nothing says"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("window", pl.Int64, "", "which of the rank's files, from 0"),
+    Column("step", pl.Int64, "", "the step that it was issued in; null outside of all steps"),
+    Column("version", pl.Int64, "", "1 for `FullyShardedDataParallel`, 2 for `fully_shard`"),
+    Column("module", pl.String, "", "the module's name; `(root)` for the whole model, null with FSDP1"),
+    Column("phase", pl.String, "", "`forward` or `backward`"),
+    Column(
+        "collective", pl.String, "", "`all_gather`, `reduce_scatter`; `all_reduce` where modules are also replicated"
+    ),
+    Column("order", pl.Int64, "", "which of its kind in the step's forward or backward, from 0"),
+    Column("bytes", pl.Int64, "bytes", "the size of the whole array; null where nothing says"),
+    Column("issued_ns", pl.Int64, "ns", "when the host called it, on the trace's own clock", instant=True),
+    Column("start_ns", pl.Int64, "ns", "when it began; null where it is not in the file", instant=True),
+    Column("duration_ns", pl.Int64, "ns", "how long it took, waiting included; null likewise"),
+    Column("exposed_ns", pl.Int64, "ns", "of that, with no compute beside it"),
+    Column("hidden_ns", pl.Int64, "ns", "of that, with compute beside it"),
+    Column(
+        "used_ns",
+        pl.Int64,
+        "ns",
+        "when its result was first needed, on the trace's own clock; null where nothing says",
+        instant=True,
+    ),
+    Column("asked", pl.Boolean, "", "whether it was issued by one of FSDP's prefetches"),
+    Column(
+        "prefetched",
+        pl.Boolean,
+        "",
+        "whether something else was computed between issued and used; null where nothing says",
+    ),
 )
 _RANGE = r"^FSDP::|^FullyShardedDataParallel\."
 _MODULE = r"^FSDP::\S+ (?:for )?\(?(.*?)\)?$"
@@ -79,13 +88,8 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     return steps_by_window(tables, inputs, COLUMNS, _of_window)
 
 
-def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """The ranks below one another."""
-    return concat_ranks(parts, COLUMNS), []
-
-
 def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
-    calls = issued(window, inputs.options.communication)
+    calls = collective_launches(window, inputs.options.communication)
     annotations = window["annotations"]
     ranges = annotations.with_columns(
         (pl.col("name").str.contains(_RANGE) & ~pl.col("on_device")).fill_null(False).alias("fsdp"),
@@ -106,7 +110,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
         pl.when("backward").then(pl.lit("backward")).otherwise(pl.lit("forward")).alias("phase"),
         pl.col("kind").alias("collective"),
         (pl.col("end_ns") - pl.col("start_ns")).alias("duration_ns"),
-        exposed(calls, sets).alias("exposed_ns"),
+        exposed_times(calls, sets).alias("exposed_ns"),
         used.alias("used_ns"),
     )
     own = _own_compute(window, ranges, inputs)
@@ -204,13 +208,13 @@ def _own_compute(window: Tables, ranges: pl.DataFrame, inputs: Inputs) -> Interv
             {"time_ns": launched["launch_ns"], "pid": runtime["pid"].gather(row), "tid": runtime["tid"].gather(row)}
         )
         # A launchless kernel was launched before recording began: not by a range that is in the file.
-        return time_of(kernels.filter(pl.col("launch_row").is_null())) | time_of(
+        return covered_time(kernels.filter(pl.col("launch_row").is_null())) | covered_time(
             launched.filter(_outside(moving, threads))
         )
     compute = computing_operators(operators, gloo_ranges(operators, window["annotations"]))
     at = compute.select(pl.col("start_ns").alias("time_ns"), "pid", "tid")
-    moved = time_of(moving)
-    return time_of(compute.filter(_outside(moving, at))) - moved
+    moved = covered_time(moving)
+    return covered_time(compute.filter(_outside(moving, at))) - moved
 
 
 def _outside(ranges: pl.DataFrame, threads: pl.DataFrame) -> pl.Series:
@@ -245,7 +249,6 @@ analysis = Analysis(
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
-    across_ranks=across_ranks,
     headline=headline,
     reads=READS,
 )

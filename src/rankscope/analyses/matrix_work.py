@@ -22,8 +22,6 @@ no more than `narrow_saving_ns`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import polars as pl
 
@@ -36,26 +34,31 @@ from rankscope.primitives.tensor_cores import eligible_operators, tensor_core_ke
 from rankscope.results import (
     Analysis,
     Column,
-    Finding,
     Inputs,
     Tables,
     by_window,
     chosen_launches,
     chosen_starts,
-    concat_ranks,
 )
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("number", "", "float64, float32, float16, bfloat16 or float8; null where the types were not recorded"),
-    Column("calls", "count", "operators that tensor cores could do"),
-    Column("host_ns", "ns", "host time in them"),
-    Column("kernels", "count", "compute kernels that they launched"),
-    Column("device_ns", "ns", "time in these, summed; null without a device"),
-    Column("tensor_ns", "ns", "of it on tensor cores; null without a device"),
-    Column("off_ns", "ns", "in calls without any kernel on tensor cores; null without a device"),
-    Column("saving_ns", "ns", "what tensor cores would save at most of that; null where no peak is known"),
-    Column("narrow_saving_ns", "ns", "what 16-bit numbers would save at most; null likewise, and where they are used"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column(
+        "number", pl.String, "", "float64, float32, float16, bfloat16 or float8; null where the types were not recorded"
+    ),
+    Column("calls", pl.Int64, "count", "operators that tensor cores could do"),
+    Column("host_ns", pl.Int64, "ns", "host time in them"),
+    Column("kernels", pl.Int64, "count", "compute kernels that they launched"),
+    Column("device_ns", pl.Int64, "ns", "time in these, summed; null without a device"),
+    Column("tensor_ns", pl.Int64, "ns", "of it on tensor cores; null without a device"),
+    Column("off_ns", pl.Int64, "ns", "in calls without any kernel on tensor cores; null without a device"),
+    Column("saving_ns", pl.Int64, "ns", "what tensor cores would save at most of that; null where no peak is known"),
+    Column(
+        "narrow_saving_ns",
+        pl.Int64,
+        "ns",
+        "what 16-bit numbers would save at most; null likewise, and where they are used",
+    ),
 )
 _SUMS = ("calls", "host_ns", "kernels", "device_ns", "tensor_ns", "off_ns")
 _WIDE = ("float64", "float32")
@@ -85,11 +88,6 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
         lost = ("device_ns", "tensor_ns", "off_ns", "saving_ns", "narrow_saving_ns")
         frame = frame.with_columns(pl.lit(None, pl.Int64).alias(each) for each in lost)
     return frame.select(column.name for column in COLUMNS)
-
-
-def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """The ranks below one another."""
-    return concat_ranks(parts, COLUMNS), []
 
 
 def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
@@ -185,7 +183,6 @@ analysis = Analysis(
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
-    across_ranks=across_ranks,
     reads={
         "host_ops": ("start_ns", "end_ns", "name", "pid", "tid", "parent_row", "input_types"),
         "device_events": (
@@ -194,4 +191,5 @@ analysis = Analysis(
         "runtime_calls": ("pid", "tid"),
         "annotations": ("start_ns", "end_ns", "on_device", "step"),
     },
+    in_report=False,
 )  # fmt: skip

@@ -1,38 +1,41 @@
 """Memory over time on each rank and device: every allocation and release.
 
-One row per event that `profile_memory` recorded, in the order of time, none left out, none averaged. `allocated` and
-`reserved` are what its allocator said after it. `change` is the sum of all `bytes` of the device up to here, and
-counts from 0 at the file's first event, so it is there where older files write no totals:
+One row per event that `profile_memory` recorded, in order of time, without sampling or averaging. `allocated` and
+`reserved` are the allocator's totals after the event. `change` is the sum of all `bytes` of the device so far, from 0
+at the trace's first event, so it exists even in older traces without totals:
 
     change(i) = Σ bytes(j), j ≤ i, on the same device
 
-Between two rows nothing changes: draw steps, not slopes. Times are on the trace's own clock.
+Between two rows nothing changes: draw steps, not slopes. Times are on the trace's clock.
 
-How to read it: a training step is a rise through the forward and a fall through the backward. Ends of steps that lie
-ever higher are growth (`memory_steps`); a lone spike is one operator's workspace, and `operator` names it. Where
-`reserved` stays far above `allocated`, the allocator holds what nobody uses.
+How to read it: a training step is a rise through the forward and a fall through the backward. Step ends that keep
+rising are growth (`memory_steps`); a single spike is one operator's workspace, named by `operator`. Where `reserved`
+stays far above `allocated`, the allocator holds unused memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import polars as pl
 
-from rankscope.primitives.allocations import MEMORY_COLUMNS, samples
-from rankscope.results import Analysis, Column, Finding, Inputs, Tables, concat_ranks, steps_by_window
+from rankscope.primitives.allocations import MEMORY_COLUMNS, memory_samples
+from rankscope.results import Analysis, Column, Inputs, Tables, steps_by_window
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("window", "", "which of the rank's files, from 0"),
-    Column("device", "", "`cpu`, or kind and number: `cuda:0`, `hip:0`, `xpu:0`"),
-    Column("time_ns", "ns", "when, on the trace's own clock"),
-    Column("step", "", "the step that it is in; null outside of all steps"),
-    Column("bytes", "bytes", "allocated if positive, released if negative"),
-    Column("allocated", "bytes", "allocated on the device after this; null where the file writes no totals"),
-    Column("reserved", "bytes", "held by the allocator after this; null likewise, and for the host"),
-    Column("change", "bytes", "allocated less released since the file's first event"),
-    Column("operator", "", "the innermost operator then; null outside of all operators"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    Column("device", pl.String, "", "`cpu`, or kind and index: `cuda:0`, `hip:0`, `xpu:0`"),
+    Column("time_ns", pl.Int64, "ns", "time of the event, on the trace's clock", instant=True),
+    Column("step", pl.Int64, "", "the step it is in; null outside steps"),
+    Column("bytes", pl.Int64, "bytes", "positive for an allocation, negative for a release"),
+    Column("allocated", pl.Int64, "bytes", "allocated on the device after the event; null if the trace has no totals"),
+    Column(
+        "reserved",
+        pl.Int64,
+        "bytes",
+        "reserved by the allocator after the event; null if the trace has no totals, and for the host",
+    ),
+    Column("change", pl.Int64, "bytes", "allocated less released since the trace's first event"),
+    Column("operator", pl.String, "", "innermost operator at the time; null outside operators"),
 )
 
 
@@ -42,16 +45,11 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 
 
 def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
-    found = samples(window["memory_events"], window["host_ops"], window["annotations"])
+    found = memory_samples(window["memory_events"], window["host_ops"], window["annotations"])
     row = found["operator_row"]
     return found.with_columns(
         window["host_ops"]["name"].gather(row.set(row < 0, None)).alias("operator"), pl.col("memory").alias("device")
     )
-
-
-def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """The ranks below one another."""
-    return concat_ranks(parts, COLUMNS), []
 
 
 analysis = Analysis(
@@ -59,10 +57,10 @@ analysis = Analysis(
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
-    across_ranks=across_ranks,
     reads={
         "memory_events": MEMORY_COLUMNS,
         "host_ops": ("start_ns", "end_ns", "name", "pid", "tid"),
         "annotations": ("start_ns", "end_ns", "on_device", "step"),
     },
+    in_report=False,
 )

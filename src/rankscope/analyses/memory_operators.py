@@ -1,4 +1,4 @@
-"""Which operators allocate: what each takes and gives back, itself and with all it calls.
+"""Memory by operator: what each allocates and releases, itself and in total.
 
 One row per rank, device and operator name with memory events in it (`profile_memory`). An allocation or release belongs
 to the innermost operator that is open on its thread, and to every operator around that one:
@@ -6,49 +6,46 @@ to the innermost operator that is open on its thread, and to every operator arou
     self_increase  = Σ bytes of events whose innermost operator has this name
     total_increase = Σ bytes of events with an operator of this name around them, each event once
 
-Both are allocations less releases: an operator whose result is kept has a positive one, one that frees what others made
-a negative one. The row without a name has what no operator is around: Python that drops its last reference, the
+Both are allocations less releases: positive for an operator whose result is kept, negative for one that releases the
+memory of others. The row without a name has what happens outside operators: Python that drops its last reference, the
 optimizer's own state, threads without operators. `peak_bytes` is what operators of this name had allocated themselves
-of what was live at the device's peak; null where the file writes no addresses, since then nothing says which
-allocation was released when.
+and was live at the device's peak; null if the trace has no addresses, because releases cannot be paired then.
 
-How to read it: a large `peak_bytes` is what to recompute (activation checkpointing), shard or keep in a narrower type;
-a `total_increase` that goes on from window to window is kept by somebody.
+How to read it: a large `peak_bytes` is what to recompute (activation checkpointing), shard or store in a narrower type;
+a `total_increase` that continues from window to window is kept by some code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.allocations import MEMORY_COLUMNS, blocks, samples
+from rankscope.primitives.allocations import MEMORY_COLUMNS, memory_blocks, memory_samples
 from rankscope.primitives.call_stack import parent_rows, with_ancestors
 from rankscope.results import (
     Analysis,
     Column,
-    Finding,
     Headline,
     Inputs,
     Tables,
     by_window,
-    concat_ranks,
     greatest,
     over_ranks,
 )
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("device", "", "`cpu`, or kind and number: `cuda:0`, `hip:0`, `xpu:0`"),
-    Column("name", "", "the operator; null for what no operator is around"),
-    Column("calls", "count", "calls of it that allocated or released, themselves or in what they call"),
-    Column("allocations", "count", "allocations of its own"),
-    Column("releases", "count", "releases of its own"),
-    Column("self_allocated", "bytes", "allocated by itself, summed"),
-    Column("self_increase", "bytes", "allocated less released by itself"),
-    Column("total_increase", "bytes", "allocated less released by itself and all that it calls"),
-    Column("peak_bytes", "bytes", "live at the device's peak and allocated by itself; null without addresses"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("device", pl.String, "", "`cpu`, or kind and index: `cuda:0`, `hip:0`, `xpu:0`"),
+    Column("name", pl.String, "", "the operator; null outside operators"),
+    Column("calls", pl.Int64, "count", "calls that allocated or released memory, themselves or in nested operators"),
+    Column("allocations", pl.Int64, "count", "allocations by itself"),
+    Column("releases", pl.Int64, "count", "releases by itself"),
+    Column("self_allocated", pl.Int64, "bytes", "bytes allocated by itself"),
+    Column("self_increase", pl.Int64, "bytes", "allocated less released by itself"),
+    Column("total_increase", pl.Int64, "bytes", "allocated less released by itself and nested operators"),
+    Column(
+        "peak_bytes", pl.Int64, "bytes", "allocated by itself and live at the device's peak; null without addresses"
+    ),
 )
 _KEY = ("memory", "name")
 
@@ -66,14 +63,9 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     )
 
 
-def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """The ranks below one another."""
-    return concat_ranks(parts, COLUMNS), []
-
-
 def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     operators = window["host_ops"]
-    found = samples(window["memory_events"], operators, window["annotations"])
+    found = memory_samples(window["memory_events"], operators, window["annotations"])
     live = _live_at_peak(found)
     if inputs.options.steps is not None:
         kept = found.with_row_index("event").filter(inputs.options.keeps(pl.col("step")))
@@ -127,7 +119,9 @@ def _live_at_peak(found: pl.DataFrame) -> pl.Series:
     height = pl.coalesce("allocated", "change")
     peak = found.group_by("memory").agg(pl.col("time_ns").get(height.arg_max()).alias("peak_ns"))
     paired = (
-        blocks(found).join(peak, on="memory", how="left", maintain_order="left").filter(pl.col("event").is_not_null())
+        memory_blocks(found)
+        .join(peak, on="memory", how="left", maintain_order="left")
+        .filter(pl.col("event").is_not_null())
     )
     live = (pl.col("allocated_ns") <= pl.col("peak_ns")) & (
         pl.col("released_ns").is_null() | (pl.col("released_ns") > pl.col("peak_ns"))
@@ -139,12 +133,12 @@ def _live_at_peak(found: pl.DataFrame) -> pl.Series:
 
 
 def headline(frame: pl.DataFrame) -> Headline | None:
-    """The answer in one sentence."""
+    """The main result in one sentence."""
     named = frame.filter(pl.col("name").is_not_null())
     most = greatest(named.group_by("name", maintain_order=True).agg(pl.col("self_increase").sum()), "self_increase")
     if most is None:
         return None
-    text = f"{{name}} allocates the most beyond what it releases itself: {{increase}}{over_ranks(frame)}."
+    text = f"Largest net allocation: {{name}}, {{increase}}{over_ranks(frame)}."
     return Headline.of(text, name=(most["name"], ""), increase=(most["self_increase"], "bytes"))
 
 
@@ -153,7 +147,6 @@ analysis = Analysis(
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
-    across_ranks=across_ranks,
     headline=headline,
     reads={
         "memory_events": MEMORY_COLUMNS,

@@ -1,36 +1,34 @@
-"""Whose memory it is: what each call stack holds in a memory snapshot, now and at the peak.
+"""Memory snapshot by call stack: what each stack holds, now and at the peak.
 
 One row per rank, device and stack of a memory snapshot (see `memory_snapshot`), largest at the peak first:
 
     bytes      = Σ sizes of blocks in use when the snapshot was taken that this stack allocated
-    peak_bytes = the same when most was in use, by the history
+    peak_bytes = the same at the time when most was in use, from the history
 
-The stack is Python's where the snapshot has Python frames, innermost first, a frame a line. Blocks of which the
-snapshot has no stack make the row without one. Without a history the peak's columns are null.
+The stack is Python's if the snapshot has Python frames, innermost first, one frame per line. Blocks without a stack in
+the snapshot are the row without one. Without a history the peak's columns are null.
 
-How to read it: the first rows are what lowers the peak if it shrinks; a stack that grows from one snapshot to the next
+How to read it: shrinking the first rows lowers the peak; a stack that grows from one snapshot to the next
 (`rankscope diff`) keeps what it allocates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import polars as pl
 
-from rankscope.primitives.memory_snapshots import lives, peaks
-from rankscope.results import Analysis, Column, Finding, Inputs, Tables, concat_ranks, rows_by_window
+from rankscope.primitives.memory_snapshots import block_lifetimes, memory_peaks
+from rankscope.results import Analysis, Column, Inputs, Tables, rows_by_window
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("window", "", "which of the rank's files, from 0"),
-    Column("device", "", "device index"),
-    Column("bytes", "bytes", "in use when the snapshot was taken"),
-    Column("blocks", "count", "in how many blocks"),
-    Column("share", "ratio", "of all that was in use on the device"),
-    Column("peak_bytes", "bytes", "in use at the peak; null without a history"),
-    Column("peak_blocks", "count", "in how many blocks; null likewise"),
-    Column("stack", "", "who allocated it, innermost frame first; null where the snapshot does not say"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    Column("device", pl.Int64, "", "device index"),
+    Column("bytes", pl.Int64, "bytes", "in use when the snapshot was taken"),
+    Column("blocks", pl.Int64, "count", "number of blocks in use"),
+    Column("share", pl.Float64, "ratio", "share of the memory in use on the device"),
+    Column("peak_bytes", pl.Int64, "bytes", "in use at the peak; null without a history"),
+    Column("peak_blocks", pl.Int64, "count", "number of blocks at the peak; null without a history"),
+    Column("stack", pl.String, "", "the stack that allocated it, innermost frame first; null if not recorded"),
 )
 _KEY = ["device", "stack"]
 
@@ -40,22 +38,17 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     return rows_by_window(tables, inputs, COLUMNS, _of_window)
 
 
-def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """The ranks below one another."""
-    return concat_ranks(parts, COLUMNS), []
-
-
 def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     used = window["snapshot_blocks"].filter(pl.col("state") == "active_allocated")
     now = used.group_by(_KEY).agg(pl.col("bytes").sum(), pl.len().cast(pl.Int64).alias("blocks"))
-    born = lives(window["snapshot_events"])
+    born = block_lifetimes(window["snapshot_events"])
     still = used.join(born.filter(pl.col("died").is_null()), on=["device", "address"], how="anti")
     throughout = still.select(
         "device", "bytes", "stack", pl.lit(None, pl.Int64).alias("born"), pl.lit(None, pl.Int64).alias("died")
     )
     every = pl.concat([throughout, born.select(throughout.columns)])
     peak = (
-        every.join(peaks(born, used), on="device", how="inner")
+        every.join(memory_peaks(born, used), on="device", how="inner")
         .filter(
             (pl.col("born").fill_null(-1) <= pl.col("peak_number"))
             & (pl.col("died").is_null() | (pl.col("died") > pl.col("peak_number")))
@@ -84,9 +77,9 @@ analysis = Analysis(
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
-    across_ranks=across_ranks,
     reads={
         "snapshot_blocks": ("device", "address", "bytes", "state", "stack"),
         "snapshot_events": ("device", "number", "action", "address", "bytes", "stack"),
     },
+    in_report=False,
 )

@@ -1,42 +1,53 @@
-"""What each step did to each rank's memory: peak, what it left behind, how it grew.
+"""Memory by step: peak, memory at the end of the step, growth.
 
-One row per rank, file, device and step with at least one allocation or release (`profile_memory`). A step is a host
-`ProfilerStep#N` range, and a sample belongs to the step that it falls into:
+One row per rank, trace file, device and step with at least one allocation or release (`profile_memory`). A step is a
+host `ProfilerStep#N` range; a sample belongs to the step in which it occurs:
 
     peak    = max over the step's samples of allocated
     end     = allocated at the step's last sample
-    growth  = end less the end of the step before (on the same device); null for the first
+    growth  = end less the end of the previous step (on the same device); null for the first
 
-Without totals in the file (2020–21) peak and end are null; `change_peak`, `end_change` and growth still hold.
+If the trace has no totals (2020–21), peak and end are null; `change_peak`, `end_change` and growth are still valid.
 
-How to read it: the first steps grow for good reasons: gradients, the optimizer's state, the allocator's cache. A growth
-that goes on in every later step is memory that the loop keeps: a list of losses with their graphs, a cache without a
-limit.
+How to read it: growth in the first steps is normal: gradients, optimizer state, the allocator's cache. Growth in every
+later step is memory that the loop keeps: a list of losses with their graphs, an unbounded cache.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import polars as pl
 
-from rankscope.primitives.allocations import MEMORY_COLUMNS, end_of_steps, samples
-from rankscope.results import Analysis, Column, Finding, Inputs, Tables, concat_ranks, steps_by_window
+from rankscope.primitives.allocations import MEMORY_COLUMNS, memory_by_step, memory_samples
+from rankscope.results import Analysis, Column, Inputs, Tables, steps_by_window
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("window", "", "which of the rank's files, from 0"),
-    Column("device", "", "`cpu`, or kind and number: `cuda:0`, `hip:0`, `xpu:0`"),
-    Column("step", "", "N of `ProfilerStep#N`"),
-    Column("allocations", "count", "allocations in the step"),
-    Column("allocated_bytes", "bytes", "allocated in the step, summed"),
-    Column("released_bytes", "bytes", "released in the step, summed"),
-    Column("peak_allocated", "bytes", "the most that was allocated at once; null where the file writes no totals"),
-    Column("end_allocated", "bytes", "allocated after the step's last event; null likewise"),
-    Column("peak_reserved", "bytes", "the most that the allocator held at once; null likewise, and for the host"),
-    Column("change_peak", "bytes", "the most allocated at once, counted from the file's first event"),
-    Column("end_change", "bytes", "allocated after the step's last event, counted from the file's first event"),
-    Column("growth", "bytes", "more allocated at the end than at the end of the step before; null for the first"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    Column("device", pl.String, "", "`cpu`, or kind and index: `cuda:0`, `hip:0`, `xpu:0`"),
+    Column("step", pl.Int64, "", "N of `ProfilerStep#N`"),
+    Column("allocations", pl.Int64, "count", "allocations in the step"),
+    Column("allocated_bytes", pl.Int64, "bytes", "bytes allocated in the step"),
+    Column("released_bytes", pl.Int64, "bytes", "bytes released in the step"),
+    Column("peak_allocated", pl.Int64, "bytes", "peak of allocated memory; null if the trace has no totals"),
+    Column(
+        "end_allocated", pl.Int64, "bytes", "allocated after the step's last event; null if the trace has no totals"
+    ),
+    Column(
+        "peak_reserved",
+        pl.Int64,
+        "bytes",
+        "peak of memory reserved by the allocator; null if the trace has no totals, and for the host",
+    ),
+    Column("change_peak", pl.Int64, "bytes", "peak of allocated memory relative to the trace's first event"),
+    Column(
+        "end_change", pl.Int64, "bytes", "allocated after the step's last event, relative to the trace's first event"
+    ),
+    Column(
+        "growth",
+        pl.Int64,
+        "bytes",
+        "increase from the end of the previous step to the end of this one; null for the first",
+    ),
 )
 
 
@@ -46,13 +57,8 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 
 
 def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
-    found = samples(window["memory_events"], window["host_ops"], window["annotations"])
-    return end_of_steps(found).rename({"memory": "device"})
-
-
-def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """The ranks below one another."""
-    return concat_ranks(parts, COLUMNS), []
+    found = memory_samples(window["memory_events"], window["host_ops"], window["annotations"])
+    return memory_by_step(found).rename({"memory": "device"})
 
 
 analysis = Analysis(
@@ -60,7 +66,6 @@ analysis = Analysis(
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
-    across_ranks=across_ranks,
     reads={
         "memory_events": MEMORY_COLUMNS,
         "host_ops": ("start_ns", "end_ns", "pid", "tid"),

@@ -24,45 +24,41 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from rankscope.primitives.communicators import ranks_of
-from rankscope.primitives.mesh import HOST, Mesh, mesh_of
-from rankscope.results import Analysis, Column, Evidence, Finding, Headline, Inputs, Tables, greatest
+from rankscope.primitives.communicators import parse_group_ranks
+from rankscope.primitives.mesh import HOST, Mesh, infer_mesh
+from rankscope.results import Analysis, Column, Evidence, Finding, Headline, Inputs, greatest, schema_of
 
 COLUMNS = (
-    Column("dimension", "", "the dimension: `dp`, `tp`, `pp`, …, `host`"),
-    Column("level", "", "`coordinate`: all ranks with it; `group`: ranks that differ in this dimension alone"),
-    Column("label", "", "the coordinate (`pp=1`), or the group by its coordinates in the other dimensions"),
-    Column("coordinate", "", "the coordinate, from 0; null for a group"),
-    Column("ranks", "count", "ranks of it that were recorded"),
-    Column("step_ns", "ns", "a step's window, mean"),
-    Column("compute_ns", "ns", "compute in a step, mean"),
-    Column("exposed_communication_ns", "ns", "communication that no compute hides in a step, mean"),
-    Column("wait_ns", "ns", "waiting for later ranks in a step, mean; null where it is not known"),
-    Column("lateness_ns", "ns", "lateness of its ranks in a step, mean; null where it is not known"),
-    Column("imbalance", "ratio", "of compute, within this dimension and level: (max − mean) / mean"),
-    Column("source", "", "what tells the dimension: `metadata`, `groups` or `host` names"),
+    Column("dimension", pl.String, "", "the dimension: `dp`, `tp`, `pp`, …, `host`"),
+    Column(
+        "level", pl.String, "", "`coordinate`: all ranks with it; `group`: ranks that differ in this dimension alone"
+    ),
+    Column("label", pl.String, "", "the coordinate (`pp=1`), or the group by its coordinates in the other dimensions"),
+    Column("coordinate", pl.Int64, "", "the coordinate, from 0; null for a group"),
+    Column("ranks", pl.Int64, "count", "ranks of it that were recorded"),
+    Column("step_ns", pl.Int64, "ns", "a step's window, mean"),
+    Column("compute_ns", pl.Int64, "ns", "compute in a step, mean"),
+    Column("exposed_communication_ns", pl.Int64, "ns", "communication that no compute hides in a step, mean"),
+    Column("wait_ns", pl.Int64, "ns", "waiting for later ranks in a step, mean; null where it is not known"),
+    Column("lateness_ns", pl.Int64, "ns", "lateness of its ranks in a step, mean; null where it is not known"),
+    Column("imbalance", pl.Float64, "ratio", "of compute, within this dimension and level: (max − mean) / mean"),
+    Column("source", pl.String, "", "what tells the dimension: `metadata`, `groups` or `host` names"),
 )
 _TIMES = ("step_ns", "compute_ns", "exposed_communication_ns", "wait_ns", "lateness_ns")
-_TEXT = ("dimension", "level", "label", "source")
 # Compute that differs by less is what steps differ by anyway.
 WORTH_SAYING = 0.05
-
-
-def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
-    """Nothing: it reads other results alone."""
-    return pl.DataFrame()
 
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
     """Average each rank's steps over the ranks of each coordinate."""
     collectives = inputs.results["collectives"]
     listed = collectives.select("group", "group_ranks").unique().drop_nulls().sort("group")
-    mesh = mesh_of(
-        inputs.traces, [(group, ranks) for group, text in listed.iter_rows() if (ranks := ranks_of(text)) is not None]
+    mesh = infer_mesh(
+        inputs.traces,
+        [(group, ranks) for group, text in listed.iter_rows() if (ranks := parse_group_ranks(text)) is not None],
     )
     if not mesh.frame.height:
-        types = {name: pl.String() for name in _TEXT} | {"imbalance": pl.Float64()}
-        return pl.DataFrame(schema={column.name: types.get(column.name, pl.Int64()) for column in COLUMNS}), []
+        return pl.DataFrame(schema=schema_of(COLUMNS)), []
     rows = _sliced(mesh).join(_of_ranks(inputs), on="rank", how="left")
     frame = (
         rows.group_by("dimension", "level", "label", "coordinate", maintain_order=True)
@@ -179,8 +175,8 @@ analysis = Analysis(
     name="mesh",
     doc=__doc__,
     columns=COLUMNS,
-    per_rank=per_rank,
     across_ranks=across_ranks,
     headline=headline,
     requires=("collectives", "step_time", "stragglers"),
+    has_findings=True,
 )

@@ -20,8 +20,6 @@ operators, which fusing (`torch.compile`) helps.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import polars as pl
 
 from rankscope.primitives.call_stack import range_at
@@ -31,28 +29,28 @@ from rankscope.primitives.steps import host_steps
 from rankscope.results import (
     Analysis,
     Column,
-    Finding,
     Headline,
     Inputs,
     Tables,
     by_window,
-    concat_ranks,
     greatest,
     over_ranks,
     total_of,
 )
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("path", "", "the module and those around it, outermost first"),
-    Column("module", "", "the module: class and number"),
-    Column("depth", "", "how many modules are around it"),
-    Column("calls", "count", "calls of it; null where only operators tell of modules"),
-    Column("host_total_ns", "ns", "host time in its calls"),
-    Column("host_self_ns", "ns", "host time in them, and in no module inside"),
-    Column("device_total_ns", "ns", "time in which anything launched in its calls ran; null without a device"),
-    Column("device_self_ns", "ns", "the same, launched in no module inside"),
-    Column("kernels", "count", "kernels, copies and fills launched in its calls; null likewise"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("path", pl.String, "", "the module and those around it, outermost first"),
+    Column("module", pl.String, "", "the module: class and number"),
+    Column("depth", pl.Int64, "", "how many modules are around it"),
+    Column("calls", pl.Int64, "count", "calls of it; null where only operators tell of modules"),
+    Column("host_total_ns", pl.Int64, "ns", "host time in its calls"),
+    Column("host_self_ns", pl.Int64, "ns", "host time in them, and in no module inside"),
+    Column(
+        "device_total_ns", pl.Int64, "ns", "time in which anything launched in its calls ran; null without a device"
+    ),
+    Column("device_self_ns", pl.Int64, "ns", "the same, launched in no module inside"),
+    Column("kernels", pl.Int64, "count", "kernels, copies and fills launched in its calls; null likewise"),
 )
 
 
@@ -75,11 +73,6 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
         .sort(parts)
         .select(column.name for column in COLUMNS)
     )
-
-
-def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """The ranks below one another."""
-    return concat_ranks(parts, COLUMNS), []
 
 
 def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
@@ -164,7 +157,6 @@ analysis = Analysis(
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
-    across_ranks=across_ranks,
     headline=headline,
     reads={
         "python_frames": ("start_ns", "end_ns", "name", "pid", "tid", "python_module_id"),

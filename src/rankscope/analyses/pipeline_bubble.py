@@ -29,9 +29,9 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from rankscope.primitives.activity import time_of
-from rankscope.primitives.communicators import ranks_of
-from rankscope.primitives.mesh import mesh_of
+from rankscope.primitives.activity import covered_time
+from rankscope.primitives.communicators import parse_group_ranks
+from rankscope.primitives.mesh import infer_mesh
 from rankscope.results import (
     Analysis,
     Column,
@@ -43,21 +43,27 @@ from rankscope.results import (
     by_window,
     concat_ranks,
     greatest,
+    schema_of,
 )
 
 COLUMNS = (
-    Column("stage", "", "the pipeline stage, from 0; null where no mesh is known"),
-    Column("step", "", "N of `ProfilerStep#N`"),
-    Column("ranks", "count", "ranks of the stage that were recorded"),
-    Column("window_ns", "ns", "the step's window, mean over the ranks"),
-    Column("p2p_ns", "ns", "a send or receive ran, mean over the ranks"),
-    Column("bubble_ns", "ns", "a send or receive ran and nothing else did, mean over the ranks"),
-    Column("bubble_ratio", "ratio", "bubble over window"),
-    Column("microbatches", "count", "sends of a rank to one neighbour in the step"),
-    Column("ideal_ratio", "ratio", "the bubble of a balanced pipeline without interleaving; null where not known"),
+    Column("stage", pl.Int64, "", "the pipeline stage, from 0; null where no mesh is known"),
+    Column("step", pl.Int64, "", "N of `ProfilerStep#N`"),
+    Column("ranks", pl.Int64, "count", "ranks of the stage that were recorded"),
+    Column("window_ns", pl.Int64, "ns", "the step's window, mean over the ranks"),
+    Column("p2p_ns", pl.Int64, "ns", "a send or receive ran, mean over the ranks"),
+    Column("bubble_ns", pl.Int64, "ns", "a send or receive ran and nothing else did, mean over the ranks"),
+    Column("bubble_ratio", pl.Float64, "ratio", "bubble over window"),
+    Column("microbatches", pl.Int64, "count", "sends of a rank to one neighbour in the step"),
+    Column(
+        "ideal_ratio",
+        pl.Float64,
+        "ratio",
+        "the bubble of a balanced pipeline without interleaving; null where not known",
+    ),
 )
 _OF_RANK = tuple(
-    Column(name, "", "")
+    Column(name, pl.Int64, "", "")
     for name in ("rank", "window", "step", "window_ns", "p2p_ns", "bubble_ns", "sends")
 )  # fmt: skip
 P2P = ("send", "recv", "send_recv")
@@ -81,12 +87,12 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 
 
 def _bubbles(device: pl.DataFrame, collectives: pl.DataFrame, p2p: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    passing = time_of(p2p)
+    passing = covered_time(p2p)
     # Device events that are no point-to-point operation: by exactly these times, on exactly these streams.
     others = device.join(p2p.select("start_ns", "end_ns", "stream"), on=["start_ns", "end_ns", "stream"], how="anti")
     merged = p2p.filter(pl.col("kernels") > 1)
-    busy = time_of(others) if not merged.height else time_of(others) - time_of(merged)
-    host = time_of(collectives.filter(~pl.col("collective").is_in(P2P)))
+    busy = covered_time(others) if not merged.height else covered_time(others) - covered_time(merged)
+    host = covered_time(collectives.filter(~pl.col("collective").is_in(P2P)))
     alone = passing - (busy | host)
     start = steps["start_ns"].to_numpy()
     end = start + steps["window_ns"].to_numpy()
@@ -105,13 +111,12 @@ def _bubbles(device: pl.DataFrame, collectives: pl.DataFrame, p2p: pl.DataFrame,
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
     """Average over the ranks of each stage."""
-    types = {"stage": pl.Int64(), "bubble_ratio": pl.Float64(), "ideal_ratio": pl.Float64()}
     rows = concat_ranks(parts, _OF_RANK)
     if not rows.height:
-        return pl.DataFrame(schema={column.name: types.get(column.name, pl.Int64()) for column in COLUMNS}), []
+        return pl.DataFrame(schema=schema_of(COLUMNS)), []
     listed = inputs.results["collectives"].select("group", "group_ranks").unique().drop_nulls().sort("group")
-    groups = [(group, ranks) for group, text in listed.iter_rows() if (ranks := ranks_of(text)) is not None]
-    mesh = mesh_of(inputs.traces, groups)
+    groups = [(group, ranks) for group, text in listed.iter_rows() if (ranks := parse_group_ranks(text)) is not None]
+    mesh = infer_mesh(inputs.traces, groups)
     stages = mesh.frame.filter(pl.col("dimension") == (mesh.pipeline or "")).select(
         "rank", pl.col("coordinate").alias("stage")
     )
@@ -206,4 +211,5 @@ analysis = Analysis(
     headline=headline,
     reads={"device_events": ("start_ns", "end_ns", "stream")},
     requires=("collectives", "step_time"),
+    has_findings=True,
 )

@@ -20,29 +20,23 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from rankscope.primitives.communicators import ranks_of
-from rankscope.primitives.mesh import Mesh, mesh_of
-from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables
+from rankscope.primitives.communicators import parse_group_ranks
+from rankscope.primitives.mesh import Mesh, infer_mesh
+from rankscope.results import Analysis, Column, Finding, Headline, Inputs, schema_of
 from rankscope.rundir.plurals import plural
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("host", "", "its host"),
-    Column("local_rank", "", "its number on the host"),
-    Column("host_row", "", "the host's place among the hosts, from 0"),
-    Column("host_column", "", "its place on the host, from 0"),
-    Column("mesh", "", "its coordinates in the mesh, slowest dimension first: `pp=0 dp=1 tp=3`"),
-    Column("mesh_row", "", "the place of its coordinates in all dimensions but the fastest, from 0"),
-    Column("mesh_row_label", "", "these coordinates; the dimension alone where there is but one"),
-    Column("mesh_column", "", "its coordinate in the fastest dimension"),
-    Column("mesh_column_dimension", "", "that dimension"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("host", pl.String, "", "its host"),
+    Column("local_rank", pl.Int64, "", "its number on the host"),
+    Column("host_row", pl.Int64, "", "the host's place among the hosts, from 0"),
+    Column("host_column", pl.Int64, "", "its place on the host, from 0"),
+    Column("mesh", pl.String, "", "its coordinates in the mesh, slowest dimension first: `pp=0 dp=1 tp=3`"),
+    Column("mesh_row", pl.Int64, "", "the place of its coordinates in all dimensions but the fastest, from 0"),
+    Column("mesh_row_label", pl.String, "", "these coordinates; the dimension alone where there is but one"),
+    Column("mesh_column", pl.Int64, "", "its coordinate in the fastest dimension"),
+    Column("mesh_column_dimension", pl.String, "", "that dimension"),
 )
-_TEXT = ("host", "mesh", "mesh_row_label", "mesh_column_dimension")
-
-
-def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
-    """Nothing: the files say it."""
-    return pl.DataFrame()
 
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
@@ -53,11 +47,10 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
         # Of several windows one may not say where it was made.
         if info.rank is not None and info.host:
             hosts[info.rank] = info.host
-    schema = {column.name: pl.String() if column.name in _TEXT else pl.Int64() for column in COLUMNS}
     rows = [(rank, hosts[rank], seen[rank].local_rank) for rank in sorted(seen)]
     frame = pl.DataFrame(rows, schema={"rank": pl.Int64, "host": pl.String, "local_rank": pl.Int64}, orient="row")
     laid = frame.with_columns(_on_hosts()).join(_in_mesh(_mesh(inputs)), on="rank", how="left").sort("rank")
-    return laid.select(pl.col(name).cast(kind) for name, kind in schema.items()), []
+    return laid.select(pl.col(name).cast(kind) for name, kind in schema_of(COLUMNS).items()), []
 
 
 def _on_hosts() -> list[pl.Expr]:
@@ -72,8 +65,8 @@ def _on_hosts() -> list[pl.Expr]:
 
 def _mesh(inputs: Inputs) -> Mesh:
     groups = inputs.results["collectives"].select("group", "group_ranks").drop_nulls().unique().sort("group")
-    named = [(name, found) for name, text in groups.iter_rows() if (found := ranks_of(text)) is not None]
-    return mesh_of(inputs.traces, named)
+    named = [(name, found) for name, text in groups.iter_rows() if (found := parse_group_ranks(text)) is not None]
+    return infer_mesh(inputs.traces, named)
 
 
 def _in_mesh(mesh: Mesh) -> pl.DataFrame:
@@ -114,7 +107,6 @@ analysis = Analysis(
     name="placement",
     doc=__doc__,
     columns=COLUMNS,
-    per_rank=per_rank,
     across_ranks=across_ranks,
     headline=headline,
     requires=("collectives",),

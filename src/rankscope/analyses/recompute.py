@@ -21,8 +21,6 @@ checkpointing only what is cheap to run again (selective checkpointing) saves mo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import polars as pl
 
@@ -33,27 +31,29 @@ from rankscope.primitives.steps import Bool, host_steps
 from rankscope.results import (
     Analysis,
     Column,
-    Finding,
     Headline,
     Inputs,
     Tables,
     by_window,
-    concat_ranks,
     greatest,
     over_ranks,
     total_of,
 )
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("name", "", "the operator"),
-    Column("calls", "count", "how often the backward ran it again"),
-    Column("forward_calls", "count", "how often it was called with a sequence number outside of the backward"),
-    Column("host_ns", "ns", "host time in it when it was run again"),
-    Column("host_share", "ratio", "of the host's time in the backward"),
-    Column("device_ns", "ns", "device time of what it launched then; null without a device"),
-    Column("device_share", "ratio", "of the device time of everything launched in the backward; null likewise"),
-    Column("kernels", "count", "kernels, copies and fills that it launched then; null likewise"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("name", pl.String, "", "the operator"),
+    Column("calls", pl.Int64, "count", "how often the backward ran it again"),
+    Column(
+        "forward_calls", pl.Int64, "count", "how often it was called with a sequence number outside of the backward"
+    ),
+    Column("host_ns", pl.Int64, "ns", "host time in it when it was run again"),
+    Column("host_share", pl.Float64, "ratio", "of the host's time in the backward"),
+    Column("device_ns", pl.Int64, "ns", "device time of what it launched then; null without a device"),
+    Column(
+        "device_share", pl.Float64, "ratio", "of the device time of everything launched in the backward; null likewise"
+    ),
+    Column("kernels", pl.Int64, "count", "kernels, copies and fills that it launched then; null likewise"),
 )
 _HOOKS = r"^FSDP::|^FullyShardedDataParallel\._"
 
@@ -77,11 +77,6 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
         .sort("host_ns", "name", descending=[True, False])
         .select(column.name for column in COLUMNS)
     )
-
-
-def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """The ranks below one another."""
-    return concat_ranks(parts, COLUMNS), []
 
 
 def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
@@ -176,7 +171,6 @@ analysis = Analysis(
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
-    across_ranks=across_ranks,
     headline=headline,
     reads={
         "host_ops": (

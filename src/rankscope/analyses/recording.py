@@ -20,49 +20,39 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, greatest, total_of
+from rankscope.results import Analysis, Column, Finding, Headline, Inputs, greatest, schema_of, total_of
 from rankscope.rundir.manifest import RankManifest
 from rankscope.rundir.plurals import plural
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("host", "", "where it ran"),
-    Column("state", "", "`finished` once all was written, else `running`"),
-    Column("restarts", "count", "how often the job had been restarted"),
-    Column("steps", "count", "steps that the loop had taken under the profiler"),
-    Column("traces", "count", "traces written"),
-    Column("bytes", "bytes", "their size on disk"),
-    Column("json_bytes", "bytes", "their size before compression"),
-    Column("stall_ns", "ns", "time that the loop stood still for the profiler"),
-    Column("off_loop_ns", "ns", "time of its work beside the loop"),
-    Column("plain_step_ns", "ns", "a step that was not recorded, median; null where there was none"),
-    Column("recorded_step_ns", "ns", "a recorded step, median; null likewise"),
-    Column("step_cost_ns", "ns", "recorded less plain"),
-    Column("step_cost", "ratio", "that, of a plain step"),
-    Column("skipped", "count", "windows that were not recorded"),
-    Column("failed", "count", "windows that could not be written"),
-    Column("removed", "count", "traces removed again to keep within bounds"),
-    Column("reasons", "", "why windows were skipped or failed"),
-    Column("warnings", "", "what the profiler warned of"),
-    Column("stopping", "", "where stopping was done: `thread`, off the loop, or `loop`"),
-    Column("compressor", "", "what compressed the traces"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("host", pl.String, "", "where it ran"),
+    Column("state", pl.String, "", "`finished` once all was written, else `running`"),
+    Column("restarts", pl.Int64, "count", "how often the job had been restarted"),
+    Column("steps", pl.Int64, "count", "steps that the loop had taken under the profiler"),
+    Column("traces", pl.Int64, "count", "traces written"),
+    Column("bytes", pl.Int64, "bytes", "their size on disk"),
+    Column("json_bytes", pl.Int64, "bytes", "their size before compression"),
+    Column("stall_ns", pl.Int64, "ns", "time that the loop stood still for the profiler"),
+    Column("off_loop_ns", pl.Int64, "ns", "time of its work beside the loop"),
+    Column("plain_step_ns", pl.Int64, "ns", "a step that was not recorded, median; null where there was none"),
+    Column("recorded_step_ns", pl.Int64, "ns", "a recorded step, median; null likewise"),
+    Column("step_cost_ns", pl.Int64, "ns", "recorded less plain"),
+    Column("step_cost", pl.Float64, "ratio", "that, of a plain step"),
+    Column("skipped", pl.Int64, "count", "windows that were not recorded"),
+    Column("failed", pl.Int64, "count", "windows that could not be written"),
+    Column("removed", pl.Int64, "count", "traces removed again to keep within bounds"),
+    Column("reasons", pl.String, "", "why windows were skipped or failed"),
+    Column("warnings", pl.String, "", "what the profiler warned of"),
+    Column("stopping", pl.String, "", "where stopping was done: `thread`, off the loop, or `loop`"),
+    Column("compressor", pl.String, "", "what compressed the traces"),
 )
-_TEXT = ("host", "state", "reasons", "warnings", "stopping", "compressor")
-_SCHEMA: dict[str, pl.DataType] = {
-    column.name: pl.String() if column.name in _TEXT else pl.Float64() if column.unit == "ratio" else pl.Int64()
-    for column in COLUMNS
-}
-
-
-def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
-    """Nothing: the manifests say it."""
-    return pl.DataFrame()
 
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
     """A row for each manifest."""
     rows = [_row(manifest) for manifest in inputs.capture if manifest.rank is not None]
-    return pl.DataFrame(rows, schema=_SCHEMA, strict=False).sort("rank", "restarts"), []
+    return pl.DataFrame(rows, schema=schema_of(COLUMNS), strict=False).sort("rank", "restarts"), []
 
 
 def _row(manifest: RankManifest) -> dict[str, object]:
@@ -127,7 +117,6 @@ analysis = Analysis(
     name="recording",
     doc=__doc__,
     columns=COLUMNS,
-    per_rank=per_rank,
     across_ranks=across_ranks,
     headline=headline,
 )

@@ -23,27 +23,27 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.columns import values_and_validity
-from rankscope.primitives.steps import host_steps, owners
+from rankscope.primitives.steps import host_steps, owning_steps
 from rankscope.results import Analysis, Column, Finding, Inputs, Parameter, Parameters, Tables, by_window
 
 COLUMNS = (
-    Column("rank", "", "the rank; null by name"),
-    Column("step", "", "N of `ProfilerStep#N`; null outside steps, by rank and by name"),
-    Column("kind", "", "operator, kernel, memcpy, memset, runtime, range or python"),
-    Column("name", "", "the event's name, as written"),
-    Column("start_ns", "ns", "when it starts, on the trace's own clock; null unless by event"),
-    Column("window", "", "which of the rank's files it is in; null unless by event"),
-    Column("track", "", "its thread, of a device event its stream; null unless by event"),
-    Column("calls", "count", "how many events"),
-    Column("total_ns", "ns", "their durations, summed"),
-    Column("mean_ns", "ns", "mean duration"),
-    Column("min_ns", "ns", "least duration"),
-    Column("p25_ns", "ns", "a quarter is below this"),
-    Column("median_ns", "ns", "half are below this"),
-    Column("p75_ns", "ns", "three quarters are below this"),
-    Column("p95_ns", "ns", "95 of 100 are below this"),
-    Column("max_ns", "ns", "greatest duration"),
-    Column("std_ns", "ns", "standard deviation of the durations (n − 1); null for a single event"),
+    Column("rank", pl.Int64, "", "the rank; null by name"),
+    Column("step", pl.Int64, "", "N of `ProfilerStep#N`; null outside steps, by rank and by name"),
+    Column("kind", pl.String, "", "operator, kernel, memcpy, memset, runtime, range or python"),
+    Column("name", pl.String, "", "the event's name, as written"),
+    Column("start_ns", pl.Int64, "ns", "when it starts, on the trace's own clock; null unless by event", instant=True),
+    Column("window", pl.Int64, "", "which of the rank's files it is in; null unless by event"),
+    Column("track", pl.Int64, "", "its thread, of a device event its stream; null unless by event"),
+    Column("calls", pl.Int64, "count", "how many events"),
+    Column("total_ns", pl.Int64, "ns", "their durations, summed"),
+    Column("mean_ns", pl.Float64, "ns", "mean duration"),
+    Column("min_ns", pl.Int64, "ns", "least duration"),
+    Column("p25_ns", pl.Float64, "ns", "a quarter is below this"),
+    Column("median_ns", pl.Float64, "ns", "half are below this"),
+    Column("p75_ns", pl.Float64, "ns", "three quarters are below this"),
+    Column("p95_ns", pl.Float64, "ns", "95 of 100 are below this"),
+    Column("max_ns", pl.Int64, "ns", "greatest duration"),
+    Column("std_ns", pl.Float64, "ns", "standard deviation of the durations (n − 1); null for a single event"),
 )
 _KINDS = {"host_ops": "operator", "runtime_calls": "runtime", "python_frames": "python", "annotations": "range"}
 _SCHEMA: dict[str, pl.DataType] = {
@@ -106,7 +106,7 @@ def _wanted(events: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
 def _as_rows(
     events: pl.DataFrame, at: pl.Series, steps: pl.DataFrame, kind: pl.Expr, track: str, number: int, inputs: Inputs
 ) -> pl.DataFrame:
-    owner = owners(steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), *values_and_validity(at))
+    owner = owning_steps(steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), *values_and_validity(at))
     place = pl.Series(owner, dtype=pl.Int64)
     step = steps["step"].gather(place.set(place < 0, None))
     rows = events.select(
@@ -168,7 +168,8 @@ analysis = Analysis(
     parameters=(
         Parameter("name", "events of exactly this name"),
         Parameter("match", "events whose name this finds, case aside", kind="regex"),
-        Parameter("by", "what tells rows apart", default="step", choices=("step", "rank", "name", "event")),
+        Parameter("by", "what to group rows by", default="step", choices=("step", "rank", "name", "event")),
     ),
     reads_more=reads_more,
+    in_report=False,
 )

@@ -19,25 +19,21 @@ are: `.item()` and `.cpu()` on a loss (keep it on the device, read it every so m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.activity import time_of
+from rankscope.primitives.activity import covered_time
 from rankscope.primitives.call_stack import innermost
 from rankscope.primitives.intervals import Int64, IntervalSet
-from rankscope.primitives.steps import host_steps, owners
-from rankscope.primitives.synchronization import waiting_calls
+from rankscope.primitives.steps import host_steps, owning_steps
+from rankscope.primitives.synchronization import host_waits
 from rankscope.results import (
     Analysis,
     Column,
-    Finding,
     Headline,
     Inputs,
     Tables,
     by_window,
-    concat_ranks,
     greatest,
     over_ranks,
     total_of,
@@ -45,15 +41,15 @@ from rankscope.results import (
 from rankscope.rundir.plurals import plural
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("call", "", "the runtime's call, as written"),
-    Column("operator", "", "the operator that made it; null where none was open"),
-    Column("range", "", "the user's innermost range around it; null where none was open"),
-    Column("calls", "count", "how often"),
-    Column("steps", "count", "steps in which it was called; 0 where the file has none"),
-    Column("total_ns", "ns", "time in it, summed"),
-    Column("idle_ns", "ns", "time that the device then had nothing to do"),
-    Column("per_step_ns", "ns", "the same per step"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("call", pl.String, "", "the runtime's call, as written"),
+    Column("operator", pl.String, "", "the operator that made it; null where none was open"),
+    Column("range", pl.String, "", "the user's innermost range around it; null where none was open"),
+    Column("calls", pl.Int64, "count", "how often"),
+    Column("steps", pl.Int64, "count", "steps in which it was called; 0 where the file has none"),
+    Column("total_ns", pl.Int64, "ns", "time in it, summed"),
+    Column("idle_ns", pl.Int64, "ns", "time that the device then had nothing to do"),
+    Column("per_step_ns", pl.Int64, "ns", "the same per step"),
 )
 _OF_STEPS = "ProfilerStep#"
 
@@ -77,11 +73,6 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     )
 
 
-def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """The ranks below one another."""
-    return concat_ranks(parts, COLUMNS), []
-
-
 def _chosen(window: Tables, inputs: Inputs) -> pl.DataFrame:
     steps = host_steps(window["annotations"])
     return steps if inputs.options.steps is None else steps.filter(inputs.options.keeps(pl.col("step")))
@@ -89,10 +80,10 @@ def _chosen(window: Tables, inputs: Inputs) -> pl.DataFrame:
 
 def _calls_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
     runtime, operators = window["runtime_calls"], window["host_ops"]
-    calls = waiting_calls(runtime)
+    calls = host_waits(runtime)
     steps = _chosen(window, inputs)
     at = calls["start_ns"].to_numpy()
-    owner = owners(steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), at, np.ones(at.size, dtype=np.bool_))
+    owner = owning_steps(steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), at, np.ones(at.size, dtype=np.bool_))
     if steps.height or inputs.options.steps is not None:
         calls, owner = calls.filter(pl.Series(owner >= 0, dtype=pl.Boolean)), owner[owner >= 0]
     instants = calls.select(pl.col("start_ns").alias("at_ns"), "pid", "tid")
@@ -103,7 +94,7 @@ def _calls_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
         pl.Series("range", _named(ranges, innermost(ranges, instants)), dtype=pl.String),
         pl.Series("step", owner, dtype=pl.Int64),
         (pl.col("end_ns") - pl.col("start_ns")).alias("total_ns"),
-        pl.Series("idle_ns", _idle_after(calls, time_of(window["device_events"])), dtype=pl.Int64),
+        pl.Series("idle_ns", _idle_after(calls, covered_time(window["device_events"])), dtype=pl.Int64),
     )
 
 
@@ -172,7 +163,6 @@ analysis = Analysis(
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
-    across_ranks=across_ranks,
     headline=headline,
     reads={
         "runtime_calls": ("start_ns", "end_ns", "name", "pid", "tid"),

@@ -18,26 +18,24 @@ utilization loses without communication is time in which the device only communi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.activity import time_of, with_category
+from rankscope.primitives.activity import covered_time, with_category
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.kernels import COMMUNICATION
 from rankscope.primitives.steps import step_windows
-from rankscope.results import Analysis, Column, Finding, Headline, Inputs, Tables, by_window, concat_ranks, total_of
+from rankscope.results import Analysis, Column, Headline, Inputs, Tables, by_window, total_of
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("device", "", "the device's index; null where the trace has no device"),
-    Column("span_ns", "ns", "the steps' span, or the file's"),
-    Column("kernel_ns", "ns", "kernels ran in it; null without a device"),
-    Column("utilization", "ratio", "share of the span in which kernels ran; null without a device"),
-    Column("compute_utilization", "ratio", "the same without communication kernels"),
-    Column("sm_efficiency", "ratio", "estimated share of the multiprocessors that had work, over the span"),
-    Column("occupancy", "%", "estimated achieved occupancy while kernels ran, weighted by duration"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("device", pl.Int64, "", "the device's index; null where the trace has no device"),
+    Column("span_ns", pl.Int64, "ns", "the steps' span, or the file's"),
+    Column("kernel_ns", pl.Int64, "ns", "kernels ran in it; null without a device"),
+    Column("utilization", pl.Float64, "ratio", "share of the span in which kernels ran; null without a device"),
+    Column("compute_utilization", pl.Float64, "ratio", "the same without communication kernels"),
+    Column("sm_efficiency", pl.Float64, "ratio", "estimated share of the multiprocessors that had work, over the span"),
+    Column("occupancy", pl.Float64, "%", "estimated achieved occupancy while kernels ran, weighted by duration"),
 )
 _SUMS = ("kernel_ns", "compute_ns", "efficient_ns", "weighted", "weight", "with_blocks")
 
@@ -78,11 +76,6 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """The ranks below one another."""
-    return concat_ranks(parts, COLUMNS), []
-
-
 _SCHEMA: dict[str, pl.DataType] = {
     "device": pl.Int64(),
     "kernel_ns": pl.Int64(),
@@ -118,8 +111,8 @@ def _measure(kernels: pl.DataFrame, start: int, end: int) -> dict[str, list[int 
     blocks = inside["blocks_per_sm"].cast(pl.Float64)
     sized = inside.filter(blocks.is_finite().fill_null(False))
     return {
-        "kernel_ns": [time_of(inside).length],
-        "compute_ns": [time_of(inside.filter(pl.col("category") != COMMUNICATION)).length],
+        "kernel_ns": [covered_time(inside).length],
+        "compute_ns": [covered_time(inside.filter(pl.col("category") != COMMUNICATION)).length],
         "efficient_ns": [
             _efficient(
                 sized["start_ns"].to_numpy(),
@@ -169,7 +162,6 @@ analysis = Analysis(
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
-    across_ranks=across_ranks,
     headline=headline,
     reads={
         "device_events": (

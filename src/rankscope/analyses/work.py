@@ -14,27 +14,27 @@ is work that is not shared evenly; one that differs in time alone, a device or a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import polars as pl
 
 from rankscope.primitives.activity import with_category
 from rankscope.primitives.columns import values_and_validity
-from rankscope.primitives.steps import host_steps, owners
-from rankscope.results import Analysis, Column, Finding, Inputs, Tables, by_window, concat_ranks
+from rankscope.primitives.steps import host_steps, owning_steps
+from rankscope.results import Analysis, Column, Inputs, Tables, by_window, concat_ranks
 
 COLUMNS = (
-    Column("rank", "", "the rank"),
-    Column("window", "", "which of the rank's files, from 0"),
-    Column("step", "", "the step; null outside of steps"),
-    Column("kind", "", "`kernel` (copies and fills too) or `operator`"),
-    Column("category", "", "of a kernel: compute, communication or memory"),
-    Column("name", "", "the kernel or operator, as written"),
-    Column("shapes", "", "shapes of the operator's inputs, of a kernel those of the operator that launched it"),
-    Column("operator", "", "of a kernel: the operator that launched it"),
-    Column("calls", "count", "how often it ran"),
-    Column("total_ns", "ns", "a kernel's durations, an operator's self time on the host"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("window", pl.Int64, "", "which of the rank's files, from 0"),
+    Column("step", pl.Int64, "", "the step; null outside of steps"),
+    Column("kind", pl.String, "", "`kernel` (copies and fills too) or `operator`"),
+    Column("category", pl.String, "", "of a kernel: compute, communication or memory"),
+    Column("name", pl.String, "", "the kernel or operator, as written"),
+    Column(
+        "shapes", pl.String, "", "shapes of the operator's inputs, of a kernel those of the operator that launched it"
+    ),
+    Column("operator", pl.String, "", "of a kernel: the operator that launched it"),
+    Column("calls", pl.Int64, "count", "how often it ran"),
+    Column("total_ns", pl.Int64, "ns", "a kernel's durations, an operator's self time on the host"),
 )
 _KEYS = ("step", "kind", "category", "name", "shapes", "operator")
 
@@ -48,11 +48,6 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
         for number, window in enumerate(by_window(tables, inputs))
     ]
     return concat_ranks(parts, COLUMNS)
-
-
-def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """The ranks below one another."""
-    return concat_ranks(parts, COLUMNS), []
 
 
 def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
@@ -87,7 +82,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
 
 def _step_of(instants: pl.Series, steps: pl.DataFrame) -> pl.Series:
     """The number of the step that each instant lies in; null for none."""
-    index = owners(
+    index = owning_steps(
         steps["start_ns"].to_numpy(),
         steps["end_ns"].to_numpy(),
         *values_and_validity(instants),
@@ -103,10 +98,10 @@ analysis = Analysis(
     doc=__doc__,
     columns=COLUMNS,
     per_rank=per_rank,
-    across_ranks=across_ranks,
     reads={
         "device_events": ("start_ns", "end_ns", "name", "kind", "is_collective", "launch_ns", "op_row"),
         "host_ops": ("start_ns", "name", "input_dims", "self_ns"),
         "annotations": ("start_ns", "end_ns", "on_device", "step"),
     },
+    in_report=False,
 )

@@ -14,8 +14,8 @@ from rich.text import Text
 
 from rankscope.cli.report import save
 from rankscope.errors import LaunchError, RankscopeError
-from rankscope.launch.devices import accelerators
-from rankscope.launch.job import run_job
+from rankscope.jobs.run import run_job
+from rankscope.jobs.torchrun import accelerators
 from rankscope.pipeline import open_run
 from rankscope.report.formatting import number_of
 from rankscope.report.html_report import write_report

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from rankscope.launch.hooked import exec_command
+from rankscope.jobs.exec import exec_command
 
 CONTEXT_SETTINGS = {
     "allow_extra_args": True,

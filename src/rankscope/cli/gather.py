@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rankscope.launch.gather.__main__ import run_gather
+from rankscope.jobs.gather.__main__ import run_gather
 
 
 def gather(

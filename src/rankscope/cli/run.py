@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from rankscope.launch.hooked import hooked, take_options
-from rankscope.launch.job import run_job
-from rankscope.launch.torchrun import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, installed_options, split
+from rankscope.jobs.exec import hooked, take_options
+from rankscope.jobs.run import run_job
+from rankscope.jobs.torchrun import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, installed_options, split
 
 CONTEXT_SETTINGS = {
     "allow_extra_args": True,

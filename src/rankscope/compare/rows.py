@@ -15,23 +15,37 @@ SECTIONS = ("steps", "phases", "collectives", "kernels", "operators", "memory", 
 WHOLES = ("step_time", "wall", "device")
 """Of steps and phases: what the others of their section are parts of."""
 COLUMNS = (
-    Column("section", "", "steps, phases, collectives, kernels, operators, memory, snapshots or stacks"),
-    Column("name", "", "what is compared; several that became one, or one that became several, joined by commas"),
-    Column("partner", "", "what the second run calls it, where that is something else"),
-    Column("shapes", "", "shapes of the operator's inputs; null where several were put together"),
-    Column("operator", "", "of a kernel: the operator that launches it"),
-    Column("method", "", "how the two were found to be the same: by name, other shapes, operator, fused; or alone"),
-    Column("unit", "", "of a, b, change and spread"),
-    Column("a", "", "in the first run: mean per rank and step; null where it has no such row"),
-    Column("b", "", "in the second"),
-    Column("change", "", "b − a; what one run does not have counts as nothing there"),
-    Column("change_ratio", "ratio", "change over a; null where a is nothing"),
-    Column("a_calls", "count", "calls per rank and step in the first run"),
-    Column("b_calls", "count", "in the second"),
-    Column("a_spread", "", "standard deviation over ranks and steps in the first run"),
-    Column("b_spread", "", "in the second"),
-    Column("chance", "ratio", "how likely such a change is by chance (Welch's test over steps); null with one sample"),
-    Column("significant", "", "whether it is more than steps vary by chance, among all rows of its section"),
+    Column("section", pl.String, "", "steps, phases, collectives, kernels, operators, memory, snapshots or stacks"),
+    Column(
+        "name", pl.String, "", "what is compared; several that became one, or one that became several, joined by commas"
+    ),
+    Column("partner", pl.String, "", "what the second run calls it, where that is something else"),
+    Column("shapes", pl.String, "", "shapes of the operator's inputs; null where several were put together"),
+    Column("operator", pl.String, "", "of a kernel: the operator that launches it"),
+    Column(
+        "method",
+        pl.String,
+        "",
+        "how the two were found to be the same: by name, other shapes, operator, fused; or alone",
+    ),
+    Column("unit", pl.String, "", "of a, b, change and spread"),
+    Column("a", pl.Float64, "", "in the first run: mean per rank and step; null where it has no such row"),
+    Column("b", pl.Float64, "", "in the second"),
+    Column("change", pl.Float64, "", "b − a; what one run does not have counts as nothing there"),
+    Column("change_ratio", pl.Float64, "ratio", "change over a; null where a is nothing"),
+    Column("a_calls", pl.Float64, "count", "calls per rank and step in the first run"),
+    Column("b_calls", pl.Float64, "count", "in the second"),
+    Column("a_spread", pl.Float64, "", "standard deviation over ranks and steps in the first run"),
+    Column("b_spread", pl.Float64, "", "in the second"),
+    Column(
+        "chance",
+        pl.Float64,
+        "ratio",
+        "how likely such a change is by chance (Welch's test over steps); null with one sample",
+    ),
+    Column(
+        "significant", pl.Boolean, "", "whether it is more than steps vary by chance, among all rows of its section"
+    ),
 )
 CERTAIN = {
     True: "more than steps vary by chance",

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from rankscope.doctor.check import Check
 from rankscope.errors import ConfigError
-from rankscope.launch.gather.complete import completeness, ranges
-from rankscope.launch.gather.merge import STAGE, rank_manifests
+from rankscope.jobs.gather.complete import completeness, ranges
+from rankscope.jobs.gather.merge import STAGE, rank_manifests
 from rankscope.rundir import fields
 from rankscope.rundir.manifest import LostWindow, RankManifest
 from rankscope.rundir.names import TEMPORARY_PREFIX, TEMPORARY_SUFFIX

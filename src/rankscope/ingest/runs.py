@@ -1,168 +1,289 @@
-"""Which run, where a directory holds several."""
+"""Which run each trace is of.
+
+In: what each trace says about itself (`TraceInfo`). Out: the traces of each run, by the run's name. The rule:
+
+1. Traces with the same run id are one run. `rankscope.Profiler` writes the id into every trace.
+2. Traces without an id are one run too, unless they contradict each other: a rank has two processes, world sizes or
+   backends differ, or traces that name no rank were recorded more than a minute apart.
+3. Contradicting traces are divided by directory: by the sub-directories of the one that holds them all, else by the
+   directory that each is in (``iteration_10/replica_0``); and again while a directory still holds a contradiction.
+4. In one directory they are divided by file name without the rank (``slow.rank0.json``, ``fast.rank0.json``), else by
+   time: a run ends before a rank's next process begins.
+5. Traces with one id are divided in the same way if a rank has two processes that record the same steps or at the
+   same time: ``torchrun --rdzv-id=100`` gives one id to every start of a job. A restart is not a second run.
+6. A trace that lost its id is of the only run in its directory. A memory snapshot, which has none, is of the nearest.
+
+If that gives several runs, the user must choose: `run_selection.choose_run` lists them.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timezone
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import PurePath
 
-from rankscope.errors import ConfigError, RunSelectionError
-from rankscope.ingest.windows import start_of
-from rankscope.rundir.plurals import counted
-from rankscope.store.trace_info import TraceInfo
+from rankscope.ingest.discover import natural
+from rankscope.ingest.run_findings import adopted_traces, divided_runs, doubtful_run
+from rankscope.results import Finding
+from rankscope.store.trace_info import TraceInfo, utc
 
-LATEST = "latest"
+Name = str | None
+"""What a run is called: its id, or what divides it from others; None for the only run, where it has no id."""
+
+Process = list[TraceInfo]
+"""The traces of one process of a job, in the order of time."""
+
 NAMELESS = "(no id)"
-# Runs that the error lists: a folder may hold hundreds.
-_SHOWN = 40
+# The clocks of a job's hosts agree within this.
+_SLACK_NS = 60 * 10**9
+_RANK_IN_NAME = re.compile(r"[-_.]?(?:rank|worker)[-_]?\d+(?:-of-\d+)?|\d+-of-\d+", re.IGNORECASE)
+_ENDING = re.compile(
+    r"(\.pt)?([._-]?(chrome[-_])?trace|\.memory)?(\.json|\.tar|\.tgz|\.zip|\.gz|\.zstd?|\.pickle)+$", re.IGNORECASE
+)
 
 
-Runs = Mapping[str | None, Sequence[TraceInfo]]
-"""Traces by what their run is called: its id, or what tells it from others; None for the only one without an id."""
+@dataclass
+class Grouping:
+    """Traces by run.
+
+    Attributes:
+        runs: the traces of each run.
+        findings: what to report about how each run's traces were found.
+        reasons: why traces without an id, or with the same id, are of several runs.
+    """
+
+    runs: dict[Name, list[TraceInfo]] = field(default_factory=dict)
+    findings: dict[Name, list[Finding]] = field(default_factory=dict)
+    reasons: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
-class KnownRun:
-    """A run whose traces are among some files.
+class _Part:
+    """Some processes, in the order in which they began to record, and the names of what divides them from others."""
 
-    Attributes:
-        name: its id, or what tells it from others that no id does; None where it is the only one without.
-        began_ns: its first instant on the hosts' clocks, ns.
-        ranks: how many ranks' traces there are.
-        id: the id that its traces carry.
-        path: the folder in which they lie (``before/night``), below the place where all were looked for; None where
-            they lie in that itself, or not in it.
-        alone: whether no other run's traces lie in the same folder.
-    """
-
-    name: str | None
-    began_ns: int
-    ranks: int
-    id: str | None = None
-    path: str | None = None
-    alone: bool = True
+    processes: Sequence[Process]
+    names: tuple[str, ...] = ()
 
     @property
-    def folder(self) -> str | None:
-        """The folder that is this run's alone."""
-        return self.path if self.alone else None
+    def infos(self) -> list[TraceInfo]:
+        return [info for process in self.processes for info in process]
 
     @property
     def label(self) -> str:
-        """What to call it beside others: its folder, else its id, or what tells it from others without one."""
-        return self.folder or self.name or NAMELESS
+        """What divides it from others, else when it began, as far as its clock says."""
+        return "/".join(filter(None, self.names)) or utc(self.processes[0][0].host_start_ns, "%Y%m%dT%H%M%S")
+
+    def split(self, key: Callable[[TraceInfo], str]) -> list[_Part]:
+        """Parts by a key that all traces of a process share; undivided where those of some process do not."""
+        parts: dict[str, list[Process]] = {}
+        for process in self.processes:
+            name, *others = {key(info) for info in process}
+            if others:
+                return [self]
+            parts.setdefault(name, []).append(process)
+        return [_Part(own, (*self.names, name)) for name, own in parts.items()]
 
 
-def known_runs(runs: Runs, place: str) -> tuple[KnownRun, ...]:
-    """What is to be known of some runs, the oldest first.
+def group_by_run(infos: Sequence[TraceInfo]) -> Grouping:
+    """Sort traces into runs."""
+    grouping = Grouping()
+    by_id: dict[str | None, list[TraceInfo]] = {}
+    for info in infos:
+        if not info.is_snapshot:
+            by_id.setdefault(info.run_id, []).append(info)
+    without_id = by_id.pop(None, [])
+    for run_id, own in by_id.items():
+        _add(grouping, own, run_id)
+    left = _adopt(without_id, grouping)
+    if left:
+        _add(grouping, left, None)
+    for info in infos:
+        if info.is_snapshot:
+            name = max(grouping.runs, key=lambda name: _nearness(info, grouping.runs[name]), default=None)
+            grouping.runs.setdefault(name, []).append(info)
+    return grouping
 
-    Args:
-        place: the directory in which they were looked for.
-    """
-    folders = {name: _folder(infos, place) for name, infos in runs.items()}
-    count = Counter(folders.values())
-    found = [
-        KnownRun(
-            name,
-            min(map(start_of, infos)),
-            len({info.path if info.rank is None else info.rank for info in infos}),
-            next((info.run_id for info in infos if info.run_id is not None), None),
-            folders[name],
-            count[folders[name]] == 1,
-        )
-        for name, infos in runs.items()
+
+def _add(grouping: Grouping, infos: Sequence[TraceInfo], run_id: str | None) -> None:
+    """Divide traces with the same id, or with none, and add the runs."""
+    whole = _Part(_processes(infos))
+    contradiction = _contradiction(whole.processes)
+    if contradiction is None:
+        grouping.runs[run_id] = whole.infos
+        grouping.findings[run_id] = doubtful_run(whole.processes) if run_id is None else []
+        return
+    why = contradiction[2]
+    parts = sorted(_divide(whole), key=lambda part: part.processes[0][0].host_start_ns)
+    count = Counter(part.label for part in parts)
+    labels = [
+        part.label if part.label and count[part.label] == 1 else f"run{at}" for at, part in enumerate(parts, start=1)
     ]
-    return tuple(sorted(found, key=lambda run: run.began_ns))
+    grouping.reasons.append(f"those {'without a run id' if run_id is None else f'with the run id {run_id}'} have {why}")
+    for label, part in zip(labels, parts, strict=True):
+        name = label if run_id is None else f"{run_id}:{label}"
+        name = f"{name} {NAMELESS}" if name in grouping.runs else name
+        grouping.runs[name] = part.infos
+        sizes = {other: len(part.infos) for other, part in zip(labels, parts, strict=True)}
+        grouping.findings[name] = [divided_runs(part.infos, label, sizes, why)]
+        if run_id is None:
+            grouping.findings[name] += doubtful_run(part.processes)
 
 
-def choose_run(runs: Runs, wanted: str | None, path: str, how: str = "") -> str | None:
-    """The id of the run to look at.
-
-    Args:
-        wanted: the start of an id, the run's folder (all of it, or its last part), or ``latest``; None where there is
-            but one.
-        how: how runs without an id were told apart.
-
-    Raises:
-        RunSelectionError: there are several and none was chosen, or what was chosen is not one of them.
-    """
-    known = known_runs(runs, path)
-    if wanted is None:
-        if len(known) > 1:
-            shown = [_shown(run, len(runs[run.name])) for run in known]
-            left = f"{counted(len(known) - _SHOWN, 'older one')}; " if len(known) > _SHOWN else ""
-            raise RunSelectionError(
-                f"there are {len(known)} runs in here, the oldest first: {left}" + "; ".join(shown[-_SHOWN:]) + how,
-                path=path,
-                hint=f"choose one by its folder or its id, or the last by {LATEST!r}: --run {LATEST} on the command "
-                f"line, run_id={LATEST!r} in rankscope.open",
-            )
-        return known[0].name
-    if wanted == LATEST:
-        return known[-1].name
-    folder = wanted.rstrip("/")
-    for chosen in (
-        [run for run in known if (run.name or NAMELESS) == wanted],
-        [run for run in known if run.folder == folder],
-        [run for run in known if run.folder is not None and run.folder.endswith(f"/{folder}")],
-        [run for run in known if (run.name or NAMELESS).startswith(wanted)],
-    ):
-        if len(chosen) == 1:
-            return chosen[0].name
-        if chosen:
-            break
-    raise RunSelectionError(
-        f"{'more than one' if chosen else 'no'} run here has an id that starts with {wanted!r}, or such a folder",
-        path=path,
-        hint=f"there are: {', '.join(_called(run) for run in known)}",
-    )
+# -- processes ----------------------------------------------------------------------------------------------------
 
 
-def _called(run: KnownRun) -> str:
-    """By what it can be chosen."""
-    if run.folder in (None, run.name):
-        return run.name or NAMELESS
-    return f"{run.folder} ({run.name})" if run.name else str(run.folder)
+def _processes(infos: Iterable[TraceInfo]) -> list[Process]:
+    """The traces by process, in the order in which the processes began to record."""
+    processes: list[Process] = []
+    of_rank: dict[tuple[object, ...], list[Process]] = {}
+    for info in sorted(infos, key=lambda info: (info.start_ns is None, info.host_start_ns, natural(info.path))):
+        key = (info.rank,) if info.rank is not None else (None, info.path if info.pid is None else info.pid)
+        own = of_rank.setdefault(key, [])
+        process = next((each for each in own if _continues(each[0], info) and _continues(each[-1], info)), None)
+        if process is None:
+            process = []
+            own.append(process)
+            processes.append(process)
+        process.append(info)
+    return processes
 
 
-def _shown(run: KnownRun, traces: int) -> str:
-    return f"{_called(run)}: {when_of(run.began_ns)}{counted(traces, 'trace')}"
+def _continues(one: TraceInfo, later: TraceInfo) -> bool:
+    """Whether two traces of a rank can be of one process; with an id, of one start of the job."""
+    overlap, again = one.overlaps(later), one.steps_begin_again(later)
+    # In a container each start of a job may have the same pid, but not the same threads.
+    restarted = again and not one.shares_thread(later)
+    if one.run_id is not None:
+        # A job that was started again goes on at a later step, and torchrun counts its restarts.
+        twice = restarted or ((overlap or again) and _differ(one.pid, later.pid))
+        return one.restart_count != later.restart_count or not twice
+    if restarted or (overlap and one.rank is None):
+        return False
+    if (overlap or again) and PurePath(one.path).parent != PurePath(later.path).parent:
+        return False
+    facts = ((info.pid, info.host, info.world_size, info.backend, info.device) for info in (one, later))
+    return not any(_differ(*pair) for pair in zip(*facts, strict=True))
 
 
-def _folder(infos: Sequence[TraceInfo], place: str) -> str | None:
-    """The folder that holds all of a run's traces, from a place on; None where it is that place, or none within it."""
-    paths = [PurePath(info.path).parent.parts for info in infos]
-    shared = [parts[0] for parts in takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False))]
-    root = list(PurePath(place).parts)
-    return "/".join(shared[len(root) :]) or None if shared[: len(root)] == root else None
+def _contradiction(processes: Sequence[Process]) -> tuple[int, int, str] | None:
+    """The first two processes that cannot be of one run, by their places in the order of time, and why."""
+    of_rank: dict[int, int] = {}
+    last_with: dict[str, int] = {}
+    for at, process in enumerate(processes):
+        info = process[0]
+        for fact in ("world_size", "backend") if info.run_id is None else ():
+            value = getattr(info, fact)
+            before = getattr(processes[last_with.get(fact, at)][0], fact)
+            if _differ(value, before):
+                return last_with[fact], at, f"two {fact.replace('_', ' ')}s ({before} and {value})"
+            if value:
+                last_with[fact] = at
+        if info.rank is not None and (place := of_rank.setdefault(info.rank, at)) != at:
+            pids = f" ({processes[place][0].pid} and {info.pid})" if info.pid is not None else ""
+            return place, at, f"two processes of rank {info.rank}{pids}"
+        if at and info.run_id is None and all(_far_apart(other, info) for other in processes[at - 1]):
+            return at - 1, at, "no rank, and were recorded at different times"
+    return None
 
 
-def when_of(nanoseconds: int) -> str:
-    """When a run began, if its clock tells: older traces count from the host's start."""
-    if nanoseconds < 10**18:
-        return ""
-    return f"{datetime.fromtimestamp(nanoseconds // 10**9, timezone.utc):%Y-%m-%d %H:%M:%S} UTC, "
+def _far_apart(one: TraceInfo, other: TraceInfo) -> bool:
+    """Whether two processes, of which one names no rank, recorded too far apart to be two ranks of one job."""
+    gap = one.gap_to(other)
+    if gap is None or None in (one.pid, other.pid) or None not in (one.rank, other.rank):
+        return False
+    longest = max((info.end_ns or 0) - (info.start_ns or 0) for info in (one, other))
+    return (one.pid != other.pid or _differ(one.host, other.host)) and gap > _SLACK_NS + longest
 
 
-def check_steps(infos: Sequence[TraceInfo], steps: tuple[int | None, int | None] | None) -> None:
-    """See that some of the chosen steps are there: numbers of no steps would look like numbers.
+def _differ(one: object, other: object) -> bool:
+    return bool(one) and bool(other) and one != other
 
-    Raises:
-        ConfigError: none is.
-    """
-    if steps is None or steps == (None, None):
-        return
-    spans = [(i.first_step, i.last_step) for i in infos if i.first_step is not None and i.last_step is not None]
-    low, high = steps
-    if any((low is None or last >= low) and (high is None or first <= high) for first, last in spans):
-        return
-    asked = f"{'' if low is None else low}:{'' if high is None else high}" if low != high else str(low)
-    if not spans:
-        raise ConfigError(
-            f"there are no steps {asked}: the traces have no ProfilerStep# ranges", hint="leave out --steps"
-        )
-    first, last = min(first for first, _ in spans), max(last for _, last in spans)
-    raise ConfigError(f"there is no step {asked} in these traces", hint=f"they have steps {first} to {last}")
+
+# -- dividing -----------------------------------------------------------------------------------------------------
+
+
+def _divide(part: _Part) -> list[_Part]:
+    """Parts without a contradiction."""
+    if _contradiction(part.processes) is None:
+        return [part]
+    depth = _shared_depth(part.infos)
+    folders = part.split(lambda info: "".join(PurePath(info.path).parent.parts[depth : depth + 1]))
+    leaves = part.split(lambda info: PurePath(info.path).parent.name)
+    stems = part.split(_stem)
+    for parts in (folders, leaves):
+        if len(parts) > 1 and all(_contradiction(each.processes) is None for each in parts):
+            return parts
+    if len(folders) > 1:
+        return [each for folder in folders for each in _divide(folder)]
+    if 1 < len(stems) < len(part.processes) and all(_contradiction(each.processes) is None for each in stems):
+        return stems
+    return _divide_by_time(part)
+
+
+def _divide_by_time(part: _Part) -> list[_Part]:
+    """Runs one after another, cut at the longest pause between two processes that contradict each other."""
+    runs, rest = [], list(part.processes)
+    while found := _contradiction(rest):
+        starts = [process[0].host_start_ns for process in rest]
+        cut = max(range(found[0] + 1, found[1] + 1), key=lambda at: starts[at] - starts[at - 1])
+        runs.append(rest[:cut])
+        rest = rest[cut:]
+    stems = [{_stem(info) for process in run for info in process} for run in [*runs, rest]]
+    names = [own.pop() if len(own) == 1 else "" for own in stems]
+    return [
+        _Part(run, (*part.names, name if name and names.count(name) == 1 else _Part(run).label))
+        for run, name in zip([*runs, rest], names, strict=True)
+    ]
+
+
+def _stem(info: TraceInfo) -> str:
+    """A file's name without its rank and endings; empty where the trace has an id: its name only counts windows."""
+    return "" if info.run_id else _RANK_IN_NAME.sub("", _ENDING.sub("", PurePath(info.path).name)).strip(" ._-")
+
+
+def _shared_depth(infos: Iterable[TraceInfo]) -> int:
+    """How many directories the paths of all traces begin with."""
+    levels = zip(*{PurePath(info.path).parent.parts for info in infos}, strict=False)
+    return sum(1 for _ in takewhile(lambda names: len(set(names)) == 1, levels))
+
+
+# -- traces without an id, where others have one ------------------------------------------------------------------
+
+
+def _adopt(infos: Iterable[TraceInfo], grouping: Grouping) -> list[TraceInfo]:
+    """Give traces that lost their id with their metadata to the run in their directory; those that are left."""
+    names_in: dict[PurePath, set[Name]] = {}
+    for name, own in grouping.runs.items():
+        for info in own:
+            names_in.setdefault(PurePath(info.path).parent, set()).add(name)
+    left: list[TraceInfo] = []
+    adopted: dict[Name, list[TraceInfo]] = {}
+    for info in infos:
+        name, *others = names_in.get(PurePath(info.path).parent, (None,))
+        if name is not None and not others and _fits(info, grouping.runs[name]):
+            adopted.setdefault(name, []).append(info)
+        else:
+            left.append(info)
+    for name, own in adopted.items():
+        grouping.runs[name] += own
+        grouping.findings[name].append(adopted_traces(own, str(name)))
+    return left
+
+
+def _fits(info: TraceInfo, run: Sequence[TraceInfo]) -> bool:
+    """Whether a trace can be of a run: of a rank that did not record at its time, when others did."""
+    if info.rank is None or any(_differ(info.world_size, other.world_size) for other in run):
+        return False
+    if info.start_ns is None:
+        return all(other.rank != info.rank for other in run)
+    at_once = {other.rank for other in run if other.overlaps(info)}
+    return bool(at_once) and info.rank not in at_once
+
+
+def _nearness(info: TraceInfo, run: Sequence[TraceInfo]) -> tuple[int, bool, int]:
+    """How near a file is to a run: by directories in common, whether the run has its rank, how late the run began."""
+    depth = max(_shared_depth([info, other]) for other in run)
+    return depth, any(other.rank == info.rank for other in run), min(other.host_start_ns for other in run)

@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from rankscope.ingest.kineto import KinetoTrace
+from rankscope.ingest.ranks import rank_of, valid_rank
 from rankscope.rundir.fields import count, mapping, text
 from rankscope.rundir.metadata import METADATA_KEY, TraceMetadata
 from rankscope.rundir.names import parse_trace_name
 from rankscope.store.trace_info import TraceInfo
-
-# Beyond these a number is no rank and no count of them, but damage: counting up to it would never end.
-_MAX_RANKS = 1 << 20
 
 
 def describe(trace: KinetoTrace) -> TraceInfo:
@@ -21,19 +19,13 @@ def describe(trace: KinetoTrace) -> TraceInfo:
     own = TraceMetadata.from_json(said.get(METADATA_KEY))
     distributed = mapping(said.get("distributedInfo"))
     name = parse_trace_name(trace.path)
-    rank, source = _of_ranks(own.rank), "metadata"
-    if rank is None:
-        rank, source = _of_ranks(count(distributed.get("rank"))), "distributedInfo"
-    if rank is None:
-        rank, source = _of_ranks(name.rank), "folder" if name.pattern == "folder" else "name"
-    if rank is None:
-        source = "none"
+    rank, source = rank_of(own.rank, distributed, name)
     mesh = own.mesh.by_name() if own.mesh is not None else dict(name.mesh or {})
     return TraceInfo(
         path=trace.path,
         rank=rank,
         rank_source=source,
-        world_size=_of_ranks(own.world_size or count(distributed.get("world_size")) or name.world_size),
+        world_size=valid_rank(own.world_size or count(distributed.get("world_size")) or name.world_size),
         local_rank=own.local_rank,
         restart_count=own.restart_count or name.restart or 0,
         run_id=own.run_id,
@@ -62,10 +54,6 @@ def describe(trace: KinetoTrace) -> TraceInfo:
         pid=trace.extent.pid,
         threads=trace.extent.threads,
     )
-
-
-def _of_ranks(number: int | None) -> int | None:
-    return number if number is not None and number <= _MAX_RANKS else None
 
 
 def _groups(own: TraceMetadata, distributed: Mapping[str, object]) -> tuple[Mapping[str, Any], ...]:

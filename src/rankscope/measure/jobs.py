@@ -18,8 +18,8 @@ from typing import Protocol
 import numpy as np
 
 from rankscope.errors import ConfigError, LaunchError
-from rankscope.launch.hooked import hooked
-from rankscope.launch.job import JobResult, run_command, run_job
+from rankscope.jobs.exec import hooked
+from rankscope.jobs.run import JobResult, run_command, run_job
 from rankscope.measure.statistics import Series
 from rankscope.rundir.measurement import (
     FAILED,

@@ -12,9 +12,9 @@ from rankscope.errors import AnalysisError, describe_error
 from rankscope.ingest.findings import not_analyzed
 from rankscope.pipeline.load import Loaded
 from rankscope.pipeline.tasks import Asked, Tasks, analyze_rank, asked, by_rank
-from rankscope.results import Finding, Inputs, Options, Result
+from rankscope.results import Finding, Inputs, Options, Part, Result
 
-Maps = dict[Asked, tuple[list[pl.DataFrame], list[Finding]]]
+Maps = dict[Asked, tuple[list[Part], list[Finding]]]
 """What the ranks gave, by analysis, and the ranks that gave nothing."""
 
 
@@ -67,7 +67,7 @@ def run_level(
         analysis = get_analysis(each[0])
         own = replace(inputs, parameters=dict(each[1]))
         parts, lost = mapped.get(_mapped_as(each), ([], []))
-        frame, findings = analysis.across_ranks(parts, own)
+        frame, findings = analysis.reduce(parts, own)
         made[each] = Result(analysis, frame, (*lost, *findings))
     return made
 
@@ -90,7 +90,7 @@ def _map(
     ]
     size = sum(info.json_bytes for info in loaded.infos) // 8
     outcomes = tasks.run("analysing", size, analyze_rank, arguments)
-    parts: dict[Asked, list[pl.DataFrame]] = {each: [] for each in wanted}
+    parts: dict[Asked, list[Part]] = {each: [] for each in wanted}
     failures: dict[Asked, dict[int, BaseException]] = {each: {} for each in wanted}
     for rank, outcome in zip(ranks, outcomes, strict=True):
         for each in wanted:

@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from rankscope.errors import NotATraceError, NoTracesError, RankscopeError, RunSelectionError
+from rankscope.errors import NotATraceError, NoTracesError, RankscopeError
 from rankscope.ingest.companions import of_a_measurement
-from rankscope.ingest.contradictions import contradictions
 from rankscope.ingest.discover import Found
-from rankscope.ingest.findings import doubled, losses_of, missing_ranks, not_followed, unreadable
-from rankscope.ingest.identify import assign_ranks, without_numbered_folders
+from rankscope.ingest.findings import links_not_followed, losses_of, merged_trace, unreadable
 from rankscope.ingest.manifests import of_capture, read_manifests, window_gaps
-from rankscope.ingest.membership import lives, membership
-from rankscope.ingest.runs import KnownRun, check_steps, choose_run, known_runs
+from rankscope.ingest.ranks import assign_ranks, without_numbered_folders
+from rankscope.ingest.run_findings import contradicted_ranks, missing_ranks, several_lives
+from rankscope.ingest.run_selection import KnownRun, check_steps, choose_run, known_runs
+from rankscope.ingest.runs import group_by_run
 from rankscope.ingest.task import find_ingested, ingest_trace
 from rankscope.pipeline.tasks import SMALL_BYTES, Tasks
 from rankscope.results import Finding, Options
@@ -88,30 +88,26 @@ def load_run(found: Found, wanted: str | None, options: Options, tasks: Tasks, h
     ]
     if not found.named:
         others = [(path, e) for path, e in failures if isinstance(e, NotATraceError) and not of_a_measurement(path)]
-        findings += [unreadable(path, e, beside=True) for path, e in others]
+        findings += [unreadable(path, e, not_a_trace=True) for path, e in others]
     findings += [unreadable(error.path or where, error) for error in found.denied]
-    findings += not_followed(found.unfollowed)
-    findings += [doubled(path) for path in found.doubled]
-    said, doubted = without_numbered_folders([trace.info for trace in traces])
-    sorted_out = membership(said)
-    runs = sorted_out.runs
+    findings += links_not_followed(found.unfollowed)
+    findings += [merged_trace(path) for path in found.doubled]
+    all_infos, doubted = without_numbered_folders([trace.info for trace in traces])
+    grouping = group_by_run(all_infos)
+    runs = grouping.runs
     kept = [name for name, infos in runs.items() if any(info.path in had for info in infos)]
-    try:
-        chosen = kept[0] if len(kept) == 1 else choose_run(runs, wanted, where, sorted_out.apart)
-    except RunSelectionError as error:
-        error.known = known_runs(runs, where)
-        raise
+    chosen = kept[0] if len(kept) == 1 else choose_run(runs, wanted, where, grouping.reasons)
     infos = runs[chosen]
     run_id = next((info.run_id for info in infos if info.run_id is not None), None)
     own_paths = {info.path for info in infos}
     findings += [finding for finding in doubted if any(path in own_paths for path in _files_of(finding))]
-    findings += sorted_out.findings(chosen)
+    findings += grouping.findings.get(chosen, ())
     folders = {trace.info.path: trace.folder for trace in traces}
     members, conflicts = assign_ranks(infos)
     findings += conflicts
     ranks = {rank: [CachedTrace(folders[info.path], info) for info in files] for rank, files in members.items()}
     infos = [info for files in members.values() for info in files]
-    findings += [*losses_of(infos), *contradictions(members), *lives(infos)]
+    findings += [*losses_of(infos), *contradicted_ranks(members), *several_lives(infos)]
     manifest, own, unread = read_manifests(found.run_manifests, found.rank_manifests, run_id)
     findings += [*unread, *of_capture(own, found.traces), *window_gaps(members)]
     findings += missing_ranks(infos, manifest.ranks if manifest is not None else None)

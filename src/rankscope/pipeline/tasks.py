@@ -13,7 +13,7 @@ from rankscope.analyses import get_analysis
 from rankscope.errors import AnalysisError, RankscopeError, describe_error
 from rankscope.executors import Pool, run_tasks
 from rankscope.ingest.task import ingest_trace
-from rankscope.results import Inputs, Options, Parameters, Value
+from rankscope.results import Inputs, Options, Parameters, Part, Value
 from rankscope.store.cache import CachedTrace, DamagedTablesError
 from rankscope.store.column_cache import Columns
 
@@ -132,7 +132,7 @@ def analyze_rank(
     world_size: int | None,
     results: Mapping[str, pl.DataFrame],
     kept: Columns,
-) -> dict[Asked, pl.DataFrame | RankscopeError]:
+) -> dict[Asked, Part | RankscopeError]:
     """The task of a worker: one rank's share of some analyses that read tables.
 
     One of them that fails does not take the others with it: its error stands in its place.
@@ -152,7 +152,7 @@ def analyze_rank(
         anew = [ingest_trace(trace.info.path, anew=True) for trace in traces]
         tables = {table: kept.load(anew, table, names) for table, names in columns.items()}
     inputs = Inputs(options, tuple(trace.info for trace in traces), results, rank, world_size)
-    made: dict[Asked, pl.DataFrame | RankscopeError] = {}
+    made: dict[Asked, Part | RankscopeError] = {}
     for each, own in reads.items():
         mine = {table: _columns(tables[table], (*names, "window")) for table, names in own.items()}
         try:

@@ -69,7 +69,7 @@ def with_category(device: pl.DataFrame, extra: str | None = None) -> pl.DataFram
     )
 
 
-def time_of(frame: pl.DataFrame) -> IntervalSet:
+def covered_time(frame: pl.DataFrame) -> IntervalSet:
     """The union of a frame's rows, by start_ns and end_ns."""
     return IntervalSet.of(frame["start_ns"].to_numpy(), frame["end_ns"].to_numpy())
 
@@ -95,7 +95,7 @@ def computing_operators(operators: pl.DataFrame, gloo: pl.DataFrame) -> pl.DataF
     pid, tid, start = (top[name].to_numpy() for name in ("pid", "tid", "start_ns"))
     for (process, thread), ranges in gloo.group_by("pid", "tid"):
         mine = np.flatnonzero((pid == process) & (tid == thread))
-        covered = time_of(ranges)
+        covered = covered_time(ranges)
         inside[mine] = covered.before(start[mine] + 1) > covered.before(start[mine])
     return top.filter(pl.Series(~inside))
 
@@ -114,18 +114,18 @@ def activity(
     if device.height:
         labelled = with_category(device, extra)
         return Activity(
-            compute=time_of(labelled.filter(pl.col("category") == COMPUTE)),
-            communication=time_of(labelled.filter(pl.col("category") == COMMUNICATION)),
-            memcpy=time_of(device.filter(pl.col("kind") == "memcpy")),
-            memset=time_of(device.filter(pl.col("kind") == "memset")),
+            compute=covered_time(labelled.filter(pl.col("category") == COMPUTE)),
+            communication=covered_time(labelled.filter(pl.col("category") == COMMUNICATION)),
+            memcpy=covered_time(device.filter(pl.col("kind") == "memcpy")),
+            memset=covered_time(device.filter(pl.col("kind") == "memset")),
             host_only=False,
         )
     gloo = gloo_ranges(operators, annotations)
     compute = computing_operators(operators, gloo)
-    return Activity(time_of(compute), time_of(gloo), EMPTY, EMPTY, host_only=True)
+    return Activity(covered_time(compute), covered_time(gloo), EMPTY, EMPTY, host_only=True)
 
 
-def loads_data(annotations: pl.DataFrame) -> npt.NDArray[np.bool_]:
+def is_data_loading(annotations: pl.DataFrame) -> npt.NDArray[np.bool_]:
     """Which of the host's ranges load data: a DataLoader's ``__next__``, and those of the user's that say so."""
     name = annotations["name"]
     names = [each for each in name.unique().drop_nulls() if DATA_LOADING.search(each)]
@@ -136,12 +136,12 @@ def loads_data(annotations: pl.DataFrame) -> npt.NDArray[np.bool_]:
     return loads
 
 
-def loading_ranges(annotations: pl.DataFrame) -> pl.DataFrame:
+def data_loading_ranges(annotations: pl.DataFrame) -> pl.DataFrame:
     """The host's ranges that load data."""
-    return annotations.filter(loads_data(annotations))
+    return annotations.filter(is_data_loading(annotations))
 
 
-def data_loading(annotations: pl.DataFrame) -> IntervalSet:
+def data_loading_time(annotations: pl.DataFrame) -> IntervalSet:
     """When the host was in a DataLoader's ``__next__``, or in a range of the user's that says data loading."""
-    loads = loads_data(annotations)
+    loads = is_data_loading(annotations)
     return IntervalSet.of(annotations["start_ns"].to_numpy()[loads], annotations["end_ns"].to_numpy()[loads])

@@ -26,7 +26,7 @@ def device_name() -> pl.Expr:
     return pl.when(pl.col("device") >= 0).then(pl.format("{}:{}", kind, "device")).otherwise(kind)
 
 
-def samples(events: pl.DataFrame, operators: pl.DataFrame, annotations: pl.DataFrame) -> pl.DataFrame:
+def memory_samples(events: pl.DataFrame, operators: pl.DataFrame, annotations: pl.DataFrame) -> pl.DataFrame:
     """The allocations and releases of one trace, in the order of time, with what each is part of.
 
     Adds ``memory`` (the device's name), ``operator_row`` (the innermost operator that is open on its thread then, −1
@@ -52,11 +52,11 @@ def samples(events: pl.DataFrame, operators: pl.DataFrame, annotations: pl.DataF
     ).with_columns(pl.col("bytes").fill_null(0).cum_sum().over("memory").alias("change"))
 
 
-def end_of_steps(found: pl.DataFrame) -> pl.DataFrame:
+def memory_by_step(found: pl.DataFrame) -> pl.DataFrame:
     """What each step did to each device: memory, step, allocations, sums, peaks, ends and growth, in the order of time.
 
     Args:
-        found: as `samples` gives it.
+        found: as `memory_samples` gives it.
     """
     size = pl.col("bytes")
     return (
@@ -77,14 +77,14 @@ def end_of_steps(found: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def blocks(found: pl.DataFrame) -> pl.DataFrame:
+def memory_blocks(found: pl.DataFrame) -> pl.DataFrame:
     """Allocations with the release that follows at their address, in the order in which they begin.
 
     An allocation that another one follows at the same address was not seen to be released; a release that follows
     no allocation is of something older.
 
     Args:
-        found: as `samples` gives it, with an address on every row.
+        found: as `memory_samples` gives it, with an address on every row.
 
     Returns:
         memory, address, bytes, allocated_ns, released_ns, step, released_step, operator_row, releasing_row, and

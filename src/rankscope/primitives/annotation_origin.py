@@ -22,7 +22,7 @@ _COMPILED = re.compile(
 USER, TORCH = "user", "torch"
 
 
-def origins(names: Iterable[str]) -> dict[str, str]:
+def annotation_origins(names: Iterable[str]) -> dict[str, str]:
     """For each name of a range whose it is: `user` or `torch`."""
     return {name: TORCH if _OWN.match(name) else USER for name in names}
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.delay_causes import Cause, cause_of, work_beside
+from rankscope.primitives.delay_causes import Cause, compare_work, find_cause
 from rankscope.primitives.intervals import Int64
-from rankscope.primitives.local_time import OWN
-from rankscope.primitives.outliers import laggards
-from rankscope.primitives.peer_baseline import OWN as WHOLE
-from rankscope.primitives.peer_baseline import Bool, Float, Laggard, excesses, filled
-from rankscope.primitives.recurring_delay import Pairs, usual_of
+from rankscope.primitives.local_time import LOCAL_PARTS
+from rankscope.primitives.outliers import find_outliers
+from rankscope.primitives.peer_baseline import LOCAL as WHOLE
+from rankscope.primitives.peer_baseline import Bool, Float, Outlier, excess_over_peers, with_lost_filled
+from rankscope.primitives.recurring_delay import Pairs, usual_times
 from rankscope.primitives.time_breakdown import PARTS
 
 # What is looked at by itself: on a device what is regular, on the host the whole of it and the time without any record.
@@ -35,16 +35,16 @@ OUTSIDE = 0.5  # a slice of the mesh larger than this is no exception
 
 
 @dataclass(frozen=True)
-class Blamed:
-    """Ranks that hold the others up by themselves.
+class Straggler:
+    """Ranks that delay the others.
 
     Attributes:
         ranks: one, or all of a slice of the mesh.
         label: how to call them.
         cause: why.
-        excess_ns: own time beyond that of their peers, mean over all steps.
-        saving_ns: what a step would gain if they took no longer than the slowest of the others, mean over all steps; of
-            more work, if it were shared out evenly.
+        excess_ns: local time above the median of their peers', mean over all steps.
+        saving_ns: potential saving per step if they were as fast as the slowest of the others, mean over all steps;
+            for more work, if it were balanced.
         steps: in which they are late.
         compared: steps in which they could be compared.
         lasting: whether it is all the time.
@@ -60,8 +60,8 @@ class Blamed:
     lasting: bool
 
 
-class Standing:
-    """The own times of ranks by step, as matrices, and who stands out of them."""
+class LocalTimeComparison:
+    """The local times of ranks by step, as matrices, and the outliers among them."""
 
     def __init__(
         self,
@@ -72,12 +72,12 @@ class Standing:
         *,
         on_host: bool,
     ) -> None:
-        """Sort them out.
+        """Arrange them by rank and step.
 
         Args:
-            own: as `own_times` gives them.
+            own: as `local_times` gives them.
             work: rank, step, work, ranged, pieces, work_ns, size: what each rank's steps launched.
-            again: rank, of_host, and what `recurring` gives: the own time that recurs in each two steps.
+            again: rank, of_host, and what `recurring_times` gives: the own time that recurs in each two steps.
             role: which program each rank runs.
             on_host: the job computes on its hosts.
         """
@@ -108,7 +108,7 @@ class Standing:
         self.role: Int64 = np.unique(numbers, return_inverse=True)[1].astype(np.int64)
         self._parts = {part: self._matrix(frame[part]) for part in PARTS}
         watched = {name: np.sum([self._parts[part] for part in parts], axis=0) for name, parts in WATCHED.items()}
-        own_time: Int64 = np.sum([self._parts[part] for part in OWN], axis=0)
+        own_time: Int64 = np.sum([self._parts[part] for part in LOCAL_PARTS], axis=0)
         self._own = own_time
         watched |= self._work(work)
         taken = frame.select("rank", "step", "elapsed_ns")
@@ -128,9 +128,9 @@ class Standing:
         )
         self._launched = work
         looked_at = {name: value for name, value in watched.items() if value.any()}
-        self.late: list[Laggard] = []
+        self.late: list[Outlier] = []
         if self.ranks.size > 1 and self.step_ns > 0:
-            self.late = laggards(
+            self.late = find_outliers(
                 {WHOLE: own_time, **looked_at},
                 self.known,
                 whole,
@@ -148,23 +148,23 @@ class Standing:
             self.late = sorted([*self.late, *self._slow_stages(whole)], key=lambda each: -each.weight)
         self.out: Bool = np.zeros(self.ranks.size, dtype=np.bool_)
         self.out[[each.row for each in self.late]] = True
-        self.accused: Bool = np.zeros(self.known.shape, dtype=np.bool_)
+        self.is_outlier: Bool = np.zeros(self.known.shape, dtype=np.bool_)
         for each in self.late:
-            self.accused[each.row] = each.late
+            self.is_outlier[each.row] = each.late
         self.excess: Float = self._excess(own_time)
         for each in self.late:
             if each.row in self._slow:
                 self.excess[each.row] = each.excess
 
-    def _without_peers(self, whole: Bool) -> list[Laggard]:
+    def _without_peers(self, whole: Bool) -> list[Outlier]:
         """Ranks alone in their program: late beside their own other steps, or slow at what other ranks do too."""
         rows = np.flatnonzero(self.alone)
         alike = np.zeros(rows.size, dtype=np.int64)
         beside = np.where(self.known, self._own - self._usual(self._own), 0)
         pace, ratio = self._pace()
-        found: list[Laggard] = []
+        found: list[Outlier] = []
         for value, lasting in ((beside, False), (pace, True)):
-            late = laggards(
+            late = find_outliers(
                 {WHOLE: value[rows]}, self.known[rows], whole[rows], alike, self.step_ns, steady=not self.on_host
             )
             found += [
@@ -175,7 +175,7 @@ class Standing:
         self._slow |= {each.row: float(np.median(ratio[each.row])) for each in found if each.lasting}
         return found
 
-    def _slow_stages(self, whole: Bool) -> list[Laggard]:
+    def _slow_stages(self, whole: Bool) -> list[Outlier]:
         """All ranks of a stage, where each is as slow: none stands out of its peers, but the stage of the others.
 
         A stage is as slow as the fastest of its ranks, at what ranks of other stages launch too.
@@ -189,8 +189,8 @@ class Standing:
         known = np.array([self.known[rows].all(axis=0) for rows in members])
         value = np.array([pace[rows].min(axis=0) for rows in members])
         from_start = np.array([whole[rows].all(axis=0) for rows in members])
-        found: list[Laggard] = []
-        for each in laggards({WHOLE: value}, known, from_start, np.zeros(count, dtype=np.int64), self.step_ns):
+        found: list[Outlier] = []
+        for each in find_outliers({WHOLE: value}, known, from_start, np.zeros(count, dtype=np.int64), self.step_ns):
             rows = members[each.row]
             if each.lasting and rows.size > 1 and each.row not in taken:
                 self._slow |= {int(row): float(np.median(ratio[row])) for row in rows}
@@ -238,7 +238,7 @@ class Standing:
 
     def _excess(self, value: Int64) -> Float:
         """Beside the peers' median; where a rank has none, beside its own usual step."""
-        found = excesses(value, self.known, self.role, self.out)
+        found = excess_over_peers(value, self.known, self.role, self.out)
         own = np.where(self.known, value - self._usual(value), np.nan)
         return np.where(self.alone[:, None], own, found)
 
@@ -277,7 +277,7 @@ class Standing:
             placed("most_ns"),
             placed("hiccup_ns"),
             waited,
-            usual_of(by_step(each, "usual_ns"), self.role),
+            usual_times(by_step(each, "usual_ns"), self.role),
             by_step(paced, "paced_ns"),
             known,
             pairs,
@@ -310,7 +310,7 @@ class Standing:
         lost = self.known.copy()
         lost[row, column] = False
         # Where a step's range was not recorded, what it launched is not known.
-        return {name: filled(value, self.known & ~lost, lost, self.role) for name, value in found.items()}
+        return {name: with_lost_filled(value, self.known & ~lost, lost, self.role) for name, value in found.items()}
 
     def saving(self, rows: Sequence[int], cause: str) -> int:
         """What a step would gain if these ranks took no longer than the slowest of the others, ns.
@@ -329,19 +329,19 @@ class Standing:
             gain = gain * (alike - int(inside.sum())) // alike
         return gain
 
-    def blamed(self) -> list[Blamed]:
-        """Who holds the others up, the weightiest first; not who is beside a rank as slow that is not to blame."""
+    def stragglers(self) -> list[Straggler]:
+        """The stragglers, the largest first; without those that are no slower than a rank which is not one."""
         taken = np.where(np.isfinite(self.excess), self.excess, 0.0)
         rest = taken[~self.out].max(axis=0, initial=0.0)
-        return [self._blame(each) for each in self.late if (taken[each.row] > rest)[each.late].any()]
+        return [self._straggler(each) for each in self.late if (taken[each.row] > rest)[each.late].any()]
 
-    def _blame(self, late: Laggard) -> Blamed:
+    def _straggler(self, late: Outlier) -> Straggler:
         rank = int(self.ranks[late.row])
         steps = tuple(int(step) for step in self.steps[late.late])
         more = {
             part: int(np.nansum(self._excess(value)[late.row][late.late]))
             for part, value in self._parts.items()
-            if part in OWN
+            if part in LOCAL_PARTS
         }
         mine = {part: int(value[late.row][late.late].sum()) for part, value in self._parts.items()}
         usual = {part: mine[part] - each for part, each in more.items()}
@@ -349,14 +349,14 @@ class Standing:
         launched = self._launched
         if self.alone[late.row]:
             launched, peers = self._other_steps(rank, steps)
-        beside = work_beside(launched, rank, peers, steps)
+        beside = compare_work(launched, rank, peers, steps)
         if late.row in self._slow:
             longer = 100 * (self._slow[late.row] - 1)
             words = f"the kernels that other stages launch too take {longer:.1f} % longer on it"
             cause = Cause("slow_device", 1.0, words)
         else:
-            cause = cause_of(int(late.weight), more, usual, beside, on_host=self.on_host)
-        return Blamed(
+            cause = find_cause(int(late.weight), more, usual, beside, on_host=self.on_host)
+        return Straggler(
             (rank,),
             f"rank {rank}",
             cause,
@@ -378,16 +378,18 @@ class Standing:
         )
         return pl.concat([mine, stand_ins.select(mine.columns)]), stand_ins["rank"].unique().to_list()
 
-    def by_slice(self, blamed: Sequence[Blamed], slices: Sequence[tuple[str, frozenset[int]]]) -> list[Blamed]:
-        """Ranks of one slice of the mesh (a replica, a tensor-parallel group, a host), all late alike, as one.
+    def by_slice(
+        self, stragglers: Sequence[Straggler], slices: Sequence[tuple[str, frozenset[int]]]
+    ) -> list[Straggler]:
+        """Merge equally late stragglers that fill a slice of the mesh (a replica, a tensor-parallel group, a host).
 
         Args:
-            blamed: single ranks.
+            stragglers: of one rank each.
             slices: how each is called, and its ranks.
         """
         known = frozenset(self.ranks.tolist())
-        left = {each.ranks[0]: each for each in blamed}
-        found: list[Blamed] = []
+        left = {each.ranks[0]: each for each in stragglers}
+        found: list[Straggler] = []
         for label, members in sorted(slices, key=lambda each: -len(each[1])):
             here = members & known
             if not 1 < len(here) < OUTSIDE * len(known) or not here <= left.keys():

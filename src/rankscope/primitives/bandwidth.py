@@ -29,7 +29,7 @@ _BUS = {
 }
 
 
-def with_waits(rows: pl.DataFrame, ranks: int) -> pl.DataFrame:
+def with_waits_and_bandwidth(rows: pl.DataFrame, ranks: int) -> pl.DataFrame:
     """Collectives of all ranks with what their matches say of them.
 
     Args:

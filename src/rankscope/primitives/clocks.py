@@ -129,7 +129,7 @@ def align_clocks(ranks: Int64, rank: Int64, match: Int64, end: Int64, lenient: n
     return Clocks(ranks, offset, drift, at, residual, anchors, component)
 
 
-def medians(code: Int64, value: Int64, size: int, empty: int = 0) -> Int64:
+def group_medians(code: Int64, value: Int64, size: int, empty: int = 0) -> Int64:
     """The median of the values of each code: of an even number, the mean of the middle two.
 
     Args:
@@ -163,7 +163,7 @@ def _spanning(size: int, place: Int64, event: Int64, end: Int64) -> tuple[Int64,
     spoke = place != hub_place
     pair = place[spoke] * size + hub_place[spoke]
     edges, code, counts = np.unique(pair, return_inverse=True, return_counts=True)
-    apart = medians(code.reshape(-1), (hub_end - end)[spoke], edges.size)
+    apart = group_medians(code.reshape(-1), (hub_end - end)[spoke], edges.size)
     # What to add to a rank's clock to have that of its root; roots are found as in union-find.
     root, to_root = list(range(size)), [0] * size
 
@@ -189,14 +189,14 @@ def _spanning(size: int, place: Int64, event: Int64, end: Int64) -> tuple[Int64,
 def _deviation(value: Int64, event: Int64, keep: np.ndarray) -> Int64:
     """By how much each end is later than its collective's median."""
     size = int(event.max()) + 1
-    typical = medians(event[keep], value[keep], size)
+    typical = group_medians(event[keep], value[keep], size)
     return value - typical[event]
 
 
 def _settle(value: Int64, moved: Int64, place: Int64, event: Int64, keep: np.ndarray, size: int) -> tuple[Int64, Int64]:
     """Times and offsets in turn, each the median of what the other leaves."""
     for _ in range(ROUNDS):
-        late = medians(place[keep], _deviation(value, event, keep)[keep], size)
+        late = group_medians(place[keep], _deviation(value, event, keep)[keep], size)
         if not late.any():
             break
         value, moved = value - late[place], moved - late
@@ -205,7 +205,7 @@ def _settle(value: Int64, moved: Int64, place: Int64, event: Int64, keep: np.nda
 
 def _outlying(deviation: Int64, place: Int64) -> np.ndarray:
     size = int(place.max()) + 1
-    spread = medians(place, np.abs(deviation), size)
+    spread = group_medians(place, np.abs(deviation), size)
     return np.abs(deviation) > MADS * np.maximum(spread, LEAST_MAD)[place] * PER_MAD
 
 
@@ -224,7 +224,7 @@ def _drifts(
     span = np.where(np.isfinite(span), span - first, 0.0)
     deviation = _deviation(value, event, keep)
     for _ in range(3):
-        inlier = keep & ~_outlying(deviation - medians(place[keep], deviation[keep], size)[place], place)
+        inlier = keep & ~_outlying(deviation - group_medians(place[keep], deviation[keep], size)[place], place)
         weight = inlier.astype(np.float64)
         square = np.bincount(place, weights=weight * centred**2, minlength=size)
         slope = np.bincount(place, weights=weight * centred * deviation, minlength=size) / np.maximum(square, 1.0)
@@ -241,7 +241,7 @@ def _drifts(
 
 
 def _levels(deviation: Int64, place: Int64, keep: np.ndarray, size: int) -> Int64:
-    return -medians(place[keep], deviation[keep], size)
+    return -group_medians(place[keep], deviation[keep], size)
 
 
 def _residuals(deviation: Int64, place: Int64, event: Int64, keep: np.ndarray, size: int) -> tuple[Int64, Int64]:

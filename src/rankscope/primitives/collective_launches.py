@@ -14,8 +14,8 @@ from rankscope.primitives.intervals import Int64
 from rankscope.primitives.kernels import COMMUNICATION
 from rankscope.primitives.shapes import element_bytes, first_argument_type, tensor_elements
 
-ISSUING = "c10d::"
-# What `issued` wants of each table.
+C10D = "c10d::"
+# What `collective_launches` wants of each table.
 READS: Mapping[str, tuple[str, ...]] = {
     "device_events": (
         "start_ns", "end_ns", "name", "kind", "is_collective", "launch_row", "launch_ns",
@@ -27,7 +27,7 @@ READS: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-def issued(window: Mapping[str, pl.DataFrame], extra: str | None = None) -> pl.DataFrame:
+def collective_launches(window: Mapping[str, pl.DataFrame], extra: str | None = None) -> pl.DataFrame:
     """The collectives that operators issued, in the order in which they were.
 
     A kernel belongs to the innermost `c10d::` operator that is open on the launching thread when it is launched. Gloo
@@ -43,9 +43,9 @@ def issued(window: Mapping[str, pl.DataFrame], extra: str | None = None) -> pl.D
         null where it is not in the file), elements (the total array's) and bytes; null where nothing says.
     """
     operators = window["host_ops"].with_row_index("operator_row").with_columns(pl.col("operator_row").cast(pl.Int64))
-    calls = operators.filter(pl.col("name").str.starts_with(ISSUING)).sort("start_ns", maintain_order=True)
+    calls = operators.filter(pl.col("name").str.starts_with(C10D)).sort("start_ns", maintain_order=True)
     names = calls["name"].unique().drop_nulls().to_list()
-    kinds = {name: collective_kind(name.removeprefix(ISSUING)) for name in names}
+    kinds = {name: collective_kind(name.removeprefix(C10D)) for name in names}
     calls = calls.with_columns(
         pl.col("name").replace_strict(kinds, default=None, return_dtype=pl.String).alias("kind"),
         pl.col("start_ns").alias("issued_ns"),
@@ -73,7 +73,7 @@ def issued(window: Mapping[str, pl.DataFrame], extra: str | None = None) -> pl.D
     )
 
 
-def exposed(found: pl.DataFrame, sets: Activity) -> pl.Series:
+def exposed_times(found: pl.DataFrame, sets: Activity) -> pl.Series:
     """How much of each collective nothing hid: its time in which the rank computed nothing, ns; null without times.
 
     Args:

@@ -35,13 +35,13 @@ COLUMNS = (
 )
 
 
-def coded(rows: pl.DataFrame) -> pl.DataFrame:
+def encode_communicators(rows: pl.DataFrame) -> pl.DataFrame:
     """Labels as numbers: communicator, kind, full (kind, type and size), step, recorded; −1 for what is not known."""
     p2p = pl.col("collective").is_in(POINT_TO_POINT)
     ranks = rows["rank"].n_unique()
     members, texts = _members(rows["group_ranks"])
     rows = rows.with_columns(members)
-    listed = {code: ranks_of(text) for code, text in enumerate(texts)}
+    listed = {code: parse_group_ranks(text) for code, text in enumerate(texts)}
     pairs = {code: json.dumps(found) for code, found in listed.items() if found is not None and len(found) == 2}
     only_two = json.dumps(rows["rank"].unique().sort().to_list()) if ranks == 2 else None
     ends = pl.col("members").replace_strict(pairs, default=None, return_dtype=pl.String)
@@ -107,7 +107,7 @@ def _code(expression: pl.Expr) -> pl.Expr:
     return expression.rank("dense").cast(pl.Int64) - 1
 
 
-def ranks_of(text: str) -> tuple[int, ...] | None:
+def parse_group_ranks(text: str) -> tuple[int, ...] | None:
     """The ranks of a group as a trace writes them; None where it leaves some out."""
     try:
         found = json.loads(text)

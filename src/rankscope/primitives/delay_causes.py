@@ -14,13 +14,13 @@ PARTS_OF_CAUSE = {
     "slow_host": ("runtime", "operators", "nothing"),
     "slow_network": ("communication",),
 }
-WORDS = {
+PART_TEXTS = {
     "data_loading": "in its data loader",
     "allocation": "allocating or freeing device memory",
     "copies": "copying",
-    "runtime": "in the device's runtime",
+    "runtime": "in runtime calls",
     "operators": "in operators",
-    "nothing": "with nothing recorded on the host: asleep, descheduled, or in Python",
+    "nothing": "with nothing recorded on the host (asleep, descheduled, or in Python)",
     "communication": "in the collectives of another group",
 }
 EXPLAINS = 0.5  # of the lateness: less explains nothing
@@ -38,7 +38,7 @@ CAUSES = {
     "slow_host": "its host is slow",
     "memory": "it waits for memory or copies",
     "slow_network": "its network is slow",
-    "unclear": "nothing that was recorded explains it",
+    "unclear": "no recorded cause explains it",
 }
 
 
@@ -57,13 +57,13 @@ class Cause:
     evidence: str
 
     @property
-    def words(self) -> str:
-        """The cause as a person says it."""
+    def text(self) -> str:
+        """The cause as a phrase."""
         return CAUSES.get(self.cause, self.cause)
 
 
 @dataclass(frozen=True)
-class Work:
+class WorkDifference:
     """What a rank's late steps launched beside its peers' median.
 
     Attributes:
@@ -85,7 +85,7 @@ class Work:
     size_others: int
 
 
-def work_beside(work: pl.DataFrame, rank: int, peers: Sequence[int], steps: Sequence[int]) -> Work | None:
+def compare_work(work: pl.DataFrame, rank: int, peers: Sequence[int], steps: Sequence[int]) -> WorkDifference | None:
     """A rank's launched work beside that of its peers, piece by piece.
 
     A piece that most peers do not launch is more work as a whole; one that they launch too, as often, is slower by the
@@ -132,7 +132,7 @@ def work_beside(work: pl.DataFrame, rank: int, peers: Sequence[int], steps: Sequ
         pl.col("work_ns", "pieces", "pieces_others", "size", "size_others").sum(),
     )
     found = row.row(0, named=True)
-    return Work(
+    return WorkDifference(
         round(found["more"] or 0),
         round(found["slower"] or 0),
         found["work_ns"],
@@ -143,8 +143,8 @@ def work_beside(work: pl.DataFrame, rank: int, peers: Sequence[int], steps: Sequ
     )
 
 
-def cause_of(
-    late: int, more: Mapping[str, int], usual: Mapping[str, int], work: Work | None, *, on_host: bool
+def find_cause(
+    late: int, more: Mapping[str, int], usual: Mapping[str, int], work: WorkDifference | None, *, on_host: bool
 ) -> Cause:
     """The cause that explains a rank's lateness.
 
@@ -156,14 +156,14 @@ def cause_of(
         on_host: the job computes on the host: slow operators are a slow host.
     """
     if late <= 0:
-        return Cause("unclear", 0.0, "it never came last by its own doing")
+        return Cause("unclear", 0.0, "it never arrived last on its own account")
     if usual.get("allocation") == 0 and (drained := _drained(late, more)) is not None:
         return drained
     found = [*_by_work(late, more, work, on_host=on_host), *_by_parts(late, _of_host(more, usual), on_host=on_host)]
     peculiar = [each for each in found if each.cause != "slow_host" and each.share >= PECULIAR]
     chosen = max(peculiar or found, key=lambda each: each.share, default=None)
     if chosen is None:
-        return Cause("unclear", 0.0, "nothing that was recorded took longer than on the other ranks")
+        return Cause("unclear", 0.0, "nothing recorded takes longer than on the other ranks")
     if not peculiar and chosen.share < EXPLAINS:
         return Cause("unclear", chosen.share, f"at most {100 * chosen.share:.0f} % is explained: {chosen.evidence}")
     return chosen
@@ -200,7 +200,11 @@ def _by_parts(late: int, more: Mapping[str, int], *, on_host: bool) -> list[Caus
             continue
         main = max(names, key=lambda name: more.get(name, 0))
         # Parts of which there is less make the sum smaller than the greatest of them.
-        most = f"most of it {WORDS[main]}" if 2 * more[main] > total else f"the greatest part of it {WORDS[main]}"
+        most = (
+            f"most of it {PART_TEXTS[main]}"
+            if 2 * more[main] > total
+            else f"the greatest part of it {PART_TEXTS[main]}"
+        )
         words = (
             f"over its late steps {_ms(total)} more {_place(cause, on_host=on_host)} than the others' median, {most}"
         )
@@ -213,7 +217,7 @@ def _place(cause: str, *, on_host: bool) -> str:
     return "of its time" if on_host or cause in ("slow_network", "memory") else "of its device's idle time"
 
 
-def _by_work(late: int, more: Mapping[str, int], work: Work | None, *, on_host: bool) -> list[Cause]:
+def _by_work(late: int, more: Mapping[str, int], work: WorkDifference | None, *, on_host: bool) -> list[Cause]:
     if work is None:
         return []
     # No more than what the rank's time shows of it: work that runs while it waits anyway makes nobody late.

@@ -30,7 +30,7 @@ MOST_CELLS = 1 << 21
 NOT = np.float32(1e9)
 
 
-def assign(
+def pair_events(
     reference: Timeline, others: Sequence[Timeline], blurs: Sequence[int], *, by_step: bool, loose: bool = False
 ) -> list[Int64]:
     """For each timeline the index of each event's partner in the reference, −1 for none.

@@ -26,30 +26,30 @@ _NO_COLLECTIVE = ("wait", "init", "_coalesced_manager", "startCoalescing", "endC
 _OUT_THEN_IN = r"^c10d::(_?allgather|_?reduce_scatter|_?alltoall|gather|scatter)"
 
 GROUP = ("group_name", "group_description", "group_ranks", "group_size")
-TOLD = (
+RECORDED = (
     "collective", "dtype", "in_elements", "out_elements", *GROUP, "sequence", "source_rank", "destination_rank",
 )  # fmt: skip
 _OF_OPERATORS = ("start_ns", "end_ns", "pid", "tid", "name", "external_id", "input_dims", "input_types")
 
 
-def collective_calls(operators: pl.DataFrame, annotations: pl.DataFrame, metadata: pl.DataFrame) -> pl.DataFrame:
+def host_collectives(operators: pl.DataFrame, annotations: pl.DataFrame, metadata: pl.DataFrame) -> pl.DataFrame:
     """The calls of a rank, in the order of threads and starts.
 
     Args:
         operators: host_ops, all rows in their order: start_ns, end_ns, pid, tid, name, external_id, input_dims,
             input_types, concrete_inputs.
         annotations: start_ns, end_ns, pid, tid, name, external_id, on_device, input_dims, input_types.
-        metadata: collectives: source, row and the columns of `TOLD`.
+        metadata: collectives: source, row and the columns of `RECORDED`.
 
     Returns:
-        call, pid, tid, start_ns, end_ns, the columns of `TOLD`, ``source`` (`record`, or `range` where only names and
-        shapes of ranges tell), ``calls`` (recorded in it), ``peer`` (rank in the group that a send or recv names),
-        ``records`` and ``ranges`` (External ids), ``backend`` (whether more than c10d's operator is there: of Gloo's
-        calls, which run on a thread of their own, it is not).
+        call, pid, tid, start_ns, end_ns, the columns of `RECORDED`, ``source`` (`record`, or `range` where only names
+        and shapes of ranges say it), ``calls`` (how many were recorded in it), ``peer`` (rank in the group that a send
+        or recv names), ``records`` and ``ranges`` (External ids), ``backend`` (whether there is more than c10d's
+        operator: for Gloo's calls, which run on another thread, there is not).
     """
     name = pl.col("name")
     known = metadata.filter((pl.col("source") == "host_ops") & pl.col("collective").is_not_null())
-    known = known.filter(~pl.col("collective").is_in(_NO_COLLECTIVE)).select(pl.col("row").cast(pl.UInt32), *TOLD)
+    known = known.filter(~pl.col("collective").is_in(_NO_COLLECTIVE)).select(pl.col("row").cast(pl.UInt32), *RECORDED)
     ours = operators.with_row_index("row").filter(
         name.str.starts_with(OPERATOR) | name.str.contains(RANGE) | (name == RECORD)
     )
@@ -65,7 +65,7 @@ def collective_calls(operators: pl.DataFrame, annotations: pl.DataFrame, metadat
         pl.col("external_id").filter(pl.col("level") != "record").alias("ranges"),
         (pl.col("level") != "operator").any().alias("backend"),
     )  # fmt: skip
-    told = combined(_outermost(rows.filter(pl.col("collective").is_not_null()), "inner", first=True), "call")
+    told = combine_records(_outermost(rows.filter(pl.col("collective").is_not_null()), "inner", first=True), "call")
     shown = _shown(rows)
     joined = calls.join(told, on="call", how="left").join(shown, on="call", how="left", suffix="_shown")
     has = pl.col("collective").is_not_null()
@@ -80,7 +80,7 @@ def collective_calls(operators: pl.DataFrame, annotations: pl.DataFrame, metadat
     ).filter(pl.col("collective").is_not_null())
 
 
-def combined(records: pl.DataFrame, by: str) -> pl.DataFrame:
+def combine_records(records: pl.DataFrame, by: str) -> pl.DataFrame:
     """Recorded calls that are one operation: what they agree on, and the sum of their sizes.
 
     Sends together with receives are `send_recv`; of other kinds that differ, `coalesced` is all that can be said.

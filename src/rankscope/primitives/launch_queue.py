@@ -19,7 +19,7 @@ _NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
-class Queue:
+class LaunchQueue:
     """The depth is +1 for each event when it is launched, −1 when it begins; launchless events are left out of it.
 
     Kernels of a graph count each, all from the graph's launch: once a call, the depth would go below zero.
@@ -37,7 +37,7 @@ class Queue:
     launch: Int64
 
     @classmethod
-    def of(cls, start: Int64, end: Int64, launch: Int64, launched: npt.NDArray[np.bool_]) -> Queue:
+    def of(cls, start: Int64, end: Int64, launch: Int64, launched: npt.NDArray[np.bool_]) -> LaunchQueue:
         """The queue of events in any order.
 
         Args:

@@ -19,10 +19,10 @@ from rankscope.primitives.communicators import POINT_TO_POINT
 from rankscope.primitives.time_breakdown import PARTS
 
 WAITING = "communication"
-OWN = tuple(part for part in PARTS if part != WAITING)
+LOCAL_PARTS = tuple(part for part in PARTS if part != WAITING)
 
 
-def own_times(rows: pl.DataFrame) -> pl.DataFrame:
+def local_times(rows: pl.DataFrame) -> pl.DataFrame:
     """What each rank did in each step.
 
     A step runs from the last collective that all of its group's ranks have recorded in the step before to the last
@@ -62,13 +62,13 @@ def own_times(rows: pl.DataFrame) -> pl.DataFrame:
         "elapsed_ns",
         pl.col("between").alias("count"),
         "collectives",
-        pl.sum_horizontal(f"{part}_ns" for part in OWN).alias("own_ns"),
+        pl.sum_horizontal(f"{part}_ns" for part in LOCAL_PARTS).alias("own_ns"),
         "first",
         *(pl.col(f"{part}_ns").alias(part) for part in PARTS),
     )
 
 
-def roles(collectives: pl.DataFrame, stage: Mapping[int, int]) -> dict[int, int]:
+def programs_by_rank(collectives: pl.DataFrame, stage: Mapping[int, int]) -> dict[int, int]:
     """Which ranks run the same program, by rank: those of one pipeline stage.
 
     Where the mesh does not say the stage, ranks are alike that take part in the same kinds of collectives, with send

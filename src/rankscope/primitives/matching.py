@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.communicators import coded
-from rankscope.primitives.event_pairing import assign
+from rankscope.primitives.communicators import encode_communicators
+from rankscope.primitives.event_pairing import pair_events
 from rankscope.primitives.intervals import Int64
-from rankscope.primitives.offset_estimation import Alignment, Timeline, align
+from rankscope.primitives.offset_estimation import OffsetEstimate, Timeline, estimate_offset
 
 METHODS = ("none", "sequence", "step", "clock", "votes")
 LEFT_OVER = 8  # blurs within which events that the reference lacks are the same
@@ -81,7 +81,7 @@ def match_collectives(rows: pl.DataFrame) -> Matching:
     match, method = np.full(count, -1, dtype=np.int64), np.zeros(count, dtype=np.int64)
     if not count:
         return Matching(match, method, match.copy())
-    state = _State(coded(rows), match, method)
+    state = _State(encode_communicators(rows), match, method)
     order = np.argsort(state.communicator, kind="stable")
     bounds = np.flatnonzero(np.diff(state.communicator[order])) + 1
     groups = [g for g in np.split(order, bounds) if state.communicator[g[0]] >= 0]
@@ -212,7 +212,7 @@ def _by_ends(state: _State, group: Int64) -> None:
     reference = int(ranks[np.argmax(counts)])
     mine = by_rank.pop(reference)
     line = state.timeline(mine)
-    placed: dict[int, Alignment] = {}
+    placed: dict[int, OffsetEstimate] = {}
     for rank, rows in by_rank.items():
         found = _place(state, line, reference, rank, rows)
         if found is not None:
@@ -233,9 +233,9 @@ def _by_ends(state: _State, group: Int64) -> None:
         state.method[by_rank[rank]] = METHODS.index(found.anchored)
 
 
-def _place(state: _State, line: Timeline, reference: int, rank: int, rows: Int64) -> Alignment | None:
+def _place(state: _State, line: Timeline, reference: int, rank: int, rows: Int64) -> OffsetEstimate | None:
     known = state.offset(rank, reference)
-    found = align(line, state.timeline(rows), known or 0, trusted=known is not None)
+    found = estimate_offset(line, state.timeline(rows), known or 0, trusted=known is not None)
     if found is not None and not found.ambiguous and found.anchored != "clock":
         state.learn(reference, rank, found.offset)
     return found
@@ -247,7 +247,7 @@ def _settle(
     reference: int,
     line: Timeline,
     by_rank: dict[int, Int64],
-    placed: dict[int, Alignment],
+    placed: dict[int, OffsetEstimate],
 ) -> None:
     """Of two offsets of like evidence take the one nearer to the wall clocks, and say so."""
     doubtful = []
@@ -265,7 +265,7 @@ def _settle(
 
 
 def _partners(
-    state: _State, mine: Int64, line: Timeline, by_rank: dict[int, Int64], placed: dict[int, Alignment]
+    state: _State, mine: Int64, line: Timeline, by_rank: dict[int, Int64], placed: dict[int, OffsetEstimate]
 ) -> None:
     ranks = list(placed)
     by_step = [placed[rank].anchored == "step" for rank in ranks]
@@ -280,7 +280,7 @@ def _partners(
                 for rank, part in zip(chosen, lanes, strict=True)
             ]
             blurs = [max(placed[rank].blur, LEAST_BLUR if len(by_rank[rank]) < FEW else 0) for rank in chosen]
-            found = assign(line.take(mine_part), others, blurs, by_step=strict, loose=concurrent)
+            found = pair_events(line.take(mine_part), others, blurs, by_step=strict, loose=concurrent)
             for rank, part, partner in zip(chosen, lanes, found, strict=True):
                 rows = by_rank[rank][part]
                 has = partner >= 0
@@ -307,7 +307,7 @@ def _concurrent(state: _State, rows: Int64) -> bool:
     return bool(np.mean(state.start[order][1:] < state.end[order][:-1] - OVERLAP) > CONCURRENT)
 
 
-def _left_over(state: _State, by_rank: dict[int, Int64], placed: dict[int, Alignment]) -> None:
+def _left_over(state: _State, by_rank: dict[int, Int64], placed: dict[int, OffsetEstimate]) -> None:
     """Events that the reference lacks: those of several ranks at nearly one time are one."""
     rows_of, times, starts = [], [], []
     for rank, found in placed.items():

@@ -10,7 +10,7 @@ _FREED = ("free_completed", "free")
 USED = ("active_allocated", "active_awaiting_free", "active_pending_free")
 
 
-def lives(events: pl.DataFrame) -> pl.DataFrame:
+def block_lifetimes(events: pl.DataFrame) -> pl.DataFrame:
     """Blocks with the numbers of the events that allocated and freed them, by address.
 
     Args:
@@ -41,13 +41,13 @@ def lives(events: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def peaks(blocks: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
+def memory_peaks(blocks: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
     """When most was live on each device: device, peak_number (−1: before the history), peak_bytes.
 
     What was live before the history began, and never moved in it, is live throughout.
 
     Args:
-        blocks: as `lives` gives them.
+        blocks: as `block_lifetimes` gives them.
         known: device, address, bytes: what is in use when the snapshot is taken.
     """
     # In use now, and neither born nor freed in the history.

@@ -78,7 +78,7 @@ class Mesh:
         return dict(found.iter_rows())
 
 
-def mesh_of(traces: Sequence[TraceInfo], groups: Iterable[tuple[str, Sequence[int]]] = ()) -> Mesh:
+def infer_mesh(traces: Sequence[TraceInfo], groups: Iterable[tuple[str, Sequence[int]]] = ()) -> Mesh:
     """The mesh of a run.
 
     Args:
@@ -246,7 +246,7 @@ def _cells(
     return cells
 
 
-def slices_of(mesh: Mesh) -> list[tuple[str, frozenset[int]]]:
+def mesh_slices(mesh: Mesh) -> list[tuple[str, frozenset[int]]]:
     """Slices of the mesh, with what to call them: a coordinate along a dimension, a host, a group along a dimension."""
     by_place = mesh.frame.group_by("dimension", "label").agg(pl.col("rank"))
     by_cell = mesh.frame.filter(pl.col("cell") >= 0).group_by("dimension", "cell").agg(pl.col("rank"))

@@ -16,7 +16,7 @@ TOP = "/"
 
 
 @dataclass(frozen=True)
-class Calls:
+class ModuleCalls:
     """Calls of modules, in the order of their starts.
 
     Attributes:
@@ -28,7 +28,7 @@ class Calls:
     parent: Int64
 
 
-def module_calls(frames: pl.DataFrame) -> Calls:
+def module_calls(frames: pl.DataFrame) -> ModuleCalls:
     """The calls of modules among Python frames.
 
     A module is its class and the number that the profiler gave its instance; its path is made of those around it.
@@ -55,10 +55,10 @@ def module_calls(frames: pl.DataFrame) -> Calls:
         pl.Series("self_ns", nesting.self_ns),
         pl.Series("depth", nesting.depth.astype(np.int64)),
     )
-    return Calls(made, parent)
+    return ModuleCalls(made, parent)
 
 
-def launched_by_modules(calls: Calls, device: pl.DataFrame, runtime: pl.DataFrame) -> pl.DataFrame:
+def launched_by_modules(calls: ModuleCalls, device: pl.DataFrame, runtime: pl.DataFrame) -> pl.DataFrame:
     """Device events with the module calls that they were launched in: a row for each event and call around it.
 
     Args:

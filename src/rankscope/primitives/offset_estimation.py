@@ -118,7 +118,7 @@ def compatible(mine: Int64, theirs: Int64) -> Bool:
 
 
 @dataclass(frozen=True)
-class Alignment:
+class OffsetEstimate:
     """Where a timeline lies on the reference's clock.
 
     Attributes:
@@ -133,7 +133,7 @@ class Alignment:
     blur: int
     evidence: float
     anchored: str = "votes"
-    rival: Alignment | None = None
+    rival: OffsetEstimate | None = None
 
     @property
     def offset(self) -> int:
@@ -148,7 +148,9 @@ class Alignment:
         return self.rival.evidence >= min(LIKE * self.evidence, self.evidence - CLEAR)
 
 
-def align(reference: Timeline, other: Timeline, guess: int = 0, *, trusted: bool = False) -> Alignment | None:
+def estimate_offset(
+    reference: Timeline, other: Timeline, guess: int = 0, *, trusted: bool = False
+) -> OffsetEstimate | None:
     """Find the other timeline's place on the reference's clock.
 
     Args:
@@ -192,8 +194,8 @@ def _chunks(line: Timeline) -> list[Int64]:
 
 def _best(
     reference: Timeline, other: Timeline, chunks: list[Int64], guess: int | None, *, by_step: bool
-) -> Alignment | None:
-    grown: list[Alignment] = []
+) -> OffsetEstimate | None:
+    grown: list[OffsetEstimate] = []
     # The middle lies in what both recorded, more likely than either end. The others only if it says nothing.
     order = sorted(range(len(chunks)), key=lambda c: (-min(chunks[c].size, SEED // 2), abs(c - len(chunks) / 2)))
     for seed in order[:3]:
@@ -212,7 +214,7 @@ def _best(
     return replace(grown[0], rival=grown[1] if len(grown) > 1 else None)
 
 
-def _same(one: Alignment, other: Alignment) -> bool:
+def _same(one: OffsetEstimate, other: OffsetEstimate) -> bool:
     return bool(np.median(np.abs(one.shift - other.shift)) < max(50_000, 4 * min(one.blur, other.blur)))
 
 
@@ -266,7 +268,7 @@ def _densest(differences: Int64, width: int) -> int | None:
 
 def _grow(
     reference: Timeline, other: Timeline, chunks: list[Int64], seed: int, offset: int, *, by_step: bool
-) -> Alignment | None:
+) -> OffsetEstimate | None:
     """Follow an offset from its seed outwards, then weigh it."""
     centre = np.array([(int(other.end[c[0]]) + int(other.end[c[-1]])) // 2 for c in chunks], dtype=np.int64)
     shifts = np.full(len(chunks), offset, dtype=np.int64)
@@ -297,16 +299,16 @@ def _grow(
         nodes = (centre[supported] - other.origin).astype(np.float64)
         base = int(shifts[supported][0])
         shift = base + np.rint(np.interp(at, nodes, (shifts[supported] - base).astype(np.float64))).astype(np.int64)
-    evidence, blur = weigh(reference, other, shift)
+    evidence, blur = alignment_evidence(reference, other, shift)
     for _ in range(2):
         straight = _straight(reference, other, shift, blur)
         if straight is None:
             break
-        better, sharper = weigh(reference, other, straight)
+        better, sharper = alignment_evidence(reference, other, straight)
         if better <= evidence:
             break
         shift, evidence, blur = straight, better, sharper
-    return Alignment(shift, blur, evidence) if evidence > 0 else None
+    return OffsetEstimate(shift, blur, evidence) if evidence > 0 else None
 
 
 def _straight(reference: Timeline, other: Timeline, shift: Int64, blur: int) -> Int64 | None:
@@ -338,7 +340,7 @@ def _nearest(reference: Timeline, other: Timeline, shift: Int64) -> tuple[Int64,
     return theirs[begins], np.where(least & 1, -(least >> 1), least >> 1)
 
 
-def weigh(reference: Timeline, other: Timeline, shift: Int64) -> tuple[float, int]:
+def alignment_evidence(reference: Timeline, other: Timeline, shift: Int64) -> tuple[float, int]:
     """How much the ends speak for a shift, in nats, and how well they agree, ns.
 
     An end that agrees within the blur where events of its kind lie a gap apart is gap / 2 blur times likelier than by

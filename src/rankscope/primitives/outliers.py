@@ -27,16 +27,23 @@ from rankscope.primitives.intervals import Int64
 from rankscope.primitives.peer_baseline import (
     BY_CHANCE,
     LEAST_PASSING,
-    OWN,
+    LOCAL,
     RECURRING,
     SHARE,
     Bool,
     Float,
-    Laggard,
+    Outlier,
     centre_and_spread,
-    excesses,
+    excess_over_peers,
 )
-from rankscope.primitives.recurring_delay import Pairs, of_its_host, recurs, slow_host, slow_steps, slowest_hosts
+from rankscope.primitives.recurring_delay import (
+    Pairs,
+    delayed_by_host,
+    recurring_outlier,
+    slow_host_outlier,
+    slow_steps_outlier,
+    slowest_hosts,
+)
 
 LASTING, LASTING_SINGLE = 5.0, 10.0  # standard errors; of a single step of a device
 PASSING = 6.0  # times chance
@@ -65,7 +72,7 @@ CANDIDATES = 3
 OTHERS = 3  # ranks, of which one can be left out; and steps, to judge by those that are left
 
 
-def laggards(
+def find_outliers(
     parts: Mapping[str, Int64],
     known: Bool,
     whole: Bool,
@@ -76,7 +83,7 @@ def laggards(
     host_pairs: Pairs | None = None,
     steady: bool = True,
     most: int = 64,
-) -> list[Laggard]:
+) -> list[Outlier]:
     """The ranks that stand out, the weightiest first.
 
     Args:
@@ -90,7 +97,7 @@ def laggards(
         steady: whether a device keeps the time; hosts that compute differ more by chance.
         most: no more than so many are looked for.
     """
-    found: list[Laggard] = []
+    found: list[Outlier] = []
     without = np.zeros(known.shape[0], dtype=np.bool_)
     while len(found) < min(most, known.shape[0] - 1):
         best = _best(
@@ -113,12 +120,12 @@ def _best(
     few: float,
     pairs: Pairs | None,
     host_pairs: Pairs | None,
-) -> list[Laggard]:
+) -> list[Outlier]:
     rows: dict[int, None] = {}
     looked_at = [(value, known) for value in parts.values()]
     looked_at += [(each.recurring, each.known) for each in (pairs, host_pairs) if each is not None and each.known.any()]
     for value, there in looked_at:
-        excess = excesses(value, there, role, without)
+        excess = excess_over_peers(value, there, role, without)
         filled = np.where(np.isfinite(excess) & ~without[:, None], excess, -np.inf)
         mean = np.where(np.isfinite(filled), filled, 0.0).mean(axis=1)
         ranked_steps = np.sort(filled, axis=1)
@@ -144,15 +151,15 @@ def _test(
     few: float,
     pairs: Pairs | None,
     host_pairs: Pairs | None,
-) -> Laggard | None:
+) -> Outlier | None:
     out = without.copy()
     out[row] = True
-    own = excesses(parts[OWN], known, role, out)[row]
+    own = excess_over_peers(parts[LOCAL], known, role, out)[row]
     if not np.isfinite(own).any():
         return None
-    found: list[Laggard] = []
+    found: list[Outlier] = []
     for name, value in parts.items():
-        excess = excesses(value, known, role, out)
+        excess = excess_over_peers(value, known, role, out)
         late, lasting, score = _stands_out(
             excess[row],
             excess[~out],
@@ -166,16 +173,19 @@ def _test(
             *((LEAST, LEAST_PASSING) if name == DRAINS else (LEAST_PASSING, 0.0)),
         )
         if late.any():
-            found.append(Laggard(row, name, late, lasting, own, score))
+            found.append(Outlier(row, name, late, lasting, own, score))
     for each in (pairs, host_pairs):
-        if each is not None and (again := recurs(each, role, out, row, own, step_ns, few)) is not None:
+        if each is not None and (again := recurring_outlier(each, role, out, row, own, step_ns, few)) is not None:
             # What a host takes longer is lost only as far as its device waits for it.
             found.append(again if each is pairs else replace(again, recurring_ns=0.0))
-    slow: list[Laggard] = []
+    slow: list[Outlier] = []
     if host_pairs is not None:
-        by_host = (rule(host_pairs, role, out, row, own, step_ns) for rule in (slow_host, slow_steps))
+        by_host = (rule(host_pairs, role, out, row, own, step_ns) for rule in (slow_host_outlier, slow_steps_outlier))
         slow = [each for each in by_host if each is not None]
-    if not (found or slow) and (masked := _behind_another(parts[OWN], known, role, out, row, step_ns, few)) is not None:
+    if (
+        not (found or slow)
+        and (masked := _behind_another(parts[LOCAL], known, role, out, row, step_ns, few)) is not None
+    ):
         found.append(masked)
     if host_pairs is not None and not slow:
         # A host that waits for its device in every step begins each anew: what stands out there needs no other witness.
@@ -183,7 +193,7 @@ def _test(
         found = [
             each
             for each in found
-            if (begins_anew and each.part != RECURRING) or of_its_host(each, parts, known, role, out, host_pairs)
+            if (begins_anew and each.part != RECURRING) or delayed_by_host(each, parts, known, role, out, host_pairs)
         ]
     # What lasts explains more than what passes; of the same kind, what is surest.
     return max([*found, *slow], key=lambda each: (each.lasting, each.score), default=None)
@@ -191,25 +201,25 @@ def _test(
 
 def _behind_another(
     value: Int64, known: Bool, role: Int64, out: Bool, row: int, step_ns: float, few: float
-) -> Laggard | None:
+) -> Outlier | None:
     """A rank that stands out as soon as the one of the others that differs most is left out as well.
 
     Two that are late at once, now the one and now the other, are each the other's chance. Without the other it must be
     late in every step by far more than what is left of chance.
     """
-    left = excesses(value, known, role, out)
+    left = excess_over_peers(value, known, role, out)
     alike = np.flatnonzero((role == role[row]) & ~out & np.isfinite(left).any(axis=1))
     if alike.size < OTHERS:
         return None
     without = out.copy()
     without[alike[np.nanmean(left[alike] ** 2, axis=1).argmax()]] = True
-    excess = excesses(value, known, role, without)
+    excess = excess_over_peers(value, known, role, without)
     own, others = excess[row], excess[~without & (role == role[row])]
     seen = np.isfinite(own)
     far = max(2 * CONSISTENT * few / FLOOR_FEW * step_ns, BEYOND_MASKED * float(np.sqrt(np.nanmean(others**2))))
     if seen.sum() < OTHERS or float(own[seen].min()) <= far:
         return None
-    return Laggard(row, OWN, seen, True, own, float(own[seen].min()) / far)
+    return Outlier(row, LOCAL, seen, True, own, float(own[seen].min()) / far)
 
 
 def _stands_out(

@@ -13,7 +13,7 @@ from rankscope.primitives.intervals import Int64
 Float = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
 
-OWN = "own"
+LOCAL = "own"
 RECURRING = "recurring"
 SHARE = 0.5  # of a part's excess must be left in the own time as a whole
 LEAST_PASSING = 0.03  # of a step, in each of its late steps
@@ -22,7 +22,7 @@ MANY = 6  # steps, with which a few odd ones need not count
 
 
 @dataclass(frozen=True)
-class Laggard:
+class Outlier:
     """A rank whose own time stands out.
 
     Attributes:
@@ -50,7 +50,7 @@ class Laggard:
         return max(taken, self.recurring_ns * int(self.late.sum()))
 
 
-def excesses(value: Int64, known: Bool, role: Int64, without: Bool) -> Float:
+def excess_over_peers(value: Int64, known: Bool, role: Int64, without: Bool) -> Float:
     """By rank and step, what it took less the median of the peers; nan where there is nothing to compare.
 
     Args:
@@ -86,7 +86,7 @@ def medians(values: Float) -> Float:
     return found
 
 
-def filled(value: Int64, told: Bool, lost: Bool, role: Int64) -> Int64:
+def with_lost_filled(value: Int64, told: Bool, lost: Bool, role: Int64) -> Int64:
     """Values with what is lost taken to be the peers' median of the step, or what is usual of the rank itself.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.activity import DATA_LOADING, time_of
+from rankscope.primitives.activity import DATA_LOADING, covered_time
 from rankscope.primitives.intervals import EMPTY, Int64, IntervalSet
 from rankscope.primitives.steps import host_steps
 
@@ -75,12 +75,13 @@ def phase_sets(operators: pl.DataFrame, annotations: pl.DataFrame, frames: pl.Da
     named = annotations.filter(~pl.col("on_device"))
     steps = host_steps(annotations)
     pieces = {
-        OPTIMIZER: time_of(_matching(named, _OPTIMIZER_RANGE)),
-        BACKWARD: time_of(operators.filter(backward_operators(operators))) | time_of(_matching(named, _BACKWARD_RANGE)),
+        OPTIMIZER: covered_time(_matching(named, _OPTIMIZER_RANGE)),
+        BACKWARD: covered_time(operators.filter(backward_operators(operators)))
+        | covered_time(_matching(named, _BACKWARD_RANGE)),
         LOADING: _loading(named, steps),
-        FORWARD: time_of(operators.filter(forward_operators(operators)))
-        | time_of(_matching(named, _FORWARD_RANGE))
-        | time_of(frames.filter(pl.col("name").str.starts_with(MODULE_FRAME))),
+        FORWARD: covered_time(operators.filter(forward_operators(operators)))
+        | covered_time(_matching(named, _FORWARD_RANGE))
+        | covered_time(frames.filter(pl.col("name").str.starts_with(MODULE_FRAME))),
     }
     sets: dict[str, IntervalSet] = {}
     taken = EMPTY
@@ -116,7 +117,7 @@ def _loading(named: pl.DataFrame, steps: pl.DataFrame) -> IntervalSet:
     if steps.height:
         named = named.join(steps.select("pid", "tid").unique(), on=["pid", "tid"], how="semi", nulls_equal=True)
     names = [name for name in named["name"].unique().drop_nulls() if DATA_LOADING.search(name)]
-    return time_of(named.filter(pl.col("name").is_in(names)))
+    return covered_time(named.filter(pl.col("name").is_in(names)))
 
 
 def _bridged(sets: dict[str, IntervalSet], breaks: Int64) -> dict[str, IntervalSet]:

@@ -18,7 +18,14 @@ import polars as pl
 
 from rankscope.primitives.activity import gloo_ranges, with_category
 from rankscope.primitives.collectives import collective_kind
-from rankscope.primitives.host_collectives import GROUP, TOLD, collective_calls, combined, last_calls, open_calls
+from rankscope.primitives.host_collectives import (
+    GROUP,
+    RECORDED,
+    combine_records,
+    host_collectives,
+    last_calls,
+    open_calls,
+)
 from rankscope.primitives.kernels import COMMUNICATION
 from rankscope.primitives.shapes import element_bytes, first_type, total_elements
 from rankscope.primitives.steps import host_steps
@@ -37,13 +44,13 @@ _CUDA_TYPES = {
 # One kernel for several collectives.
 _GENERIC = re.compile(r"SendRecv|Generic", re.IGNORECASE)
 _SHARED = ("group", "group_size", "group_ranks")
-_LINKED = (*TOLD, "source", "calls", "peer")
+_LINKED = (*RECORDED, "source", "calls", "peer")
 _CONTENT = (
     "row", "start_ns", "end_ns", "launch_ns", "stream", "name", "label", "kernels", "on_device", "group", *_LINKED,
 )  # fmt: skip
 
 
-def operations(
+def rank_collectives(
     window: Mapping[str, pl.DataFrame], groups: Sequence[Mapping[str, Any]], rank: int, extra: str | None
 ) -> pl.DataFrame:
     """The collectives of a window, in the order of their starts.
@@ -59,7 +66,7 @@ def operations(
         bytes, group, group_size, group_ranks, sequence (recorded), source_rank, destination_rank, peers, source,
         calls, kernels, on_device, step, and unlaunched: how many calls of the window launched no recorded kernel.
     """
-    calls = collective_calls(window["host_ops"], window["annotations"], window["collectives"])
+    calls = host_collectives(window["host_ops"], window["annotations"], window["collectives"])
     device = window["device_events"].with_row_index("row")
     kernels, used = _kernels(device, window, calls, extra)
     gloo = _gloo(window, groups, rank)
@@ -83,7 +90,7 @@ def _kernels(
     """Communication kernels, one row a call; and which calls launched one."""
     kernels = with_category(device, extra).filter(pl.col("category") == COMMUNICATION)
     own = window["collectives"].filter((pl.col("source") == "device_events") & pl.col("collective").is_not_null())
-    joined = kernels.join(own.select(pl.col("row").cast(pl.UInt32), *TOLD), on="row", how="left")
+    joined = kernels.join(own.select(pl.col("row").cast(pl.UInt32), *RECORDED), on="row", how="left")
     call = _linked(joined, window["runtime_calls"], calls)
     has_own = joined["collective"].is_not_null().to_numpy()
     call, gathered = _coalesced(joined, has_own, call, window["runtime_calls"], calls)
@@ -93,7 +100,7 @@ def _kernels(
     numbered = joined.with_columns(pl.Series("call", call)).with_row_index("kernel")
     told = calls.select(pl.int_range(pl.len()).alias("call"), *_LINKED)
     linked = numbered.join(told, on="call", how="left", suffix="_call").join(
-        combined(calls[gathered["orphan"].to_numpy()].with_columns(gathered["kernel"]), "kernel"),
+        combine_records(calls[gathered["orphan"].to_numpy()].with_columns(gathered["kernel"]), "kernel"),
         on="kernel", how="left", suffix="_all",
     )  # fmt: skip
     mine, theirs = pl.col("collective").is_not_null(), pl.col("collective_call").is_not_null()
@@ -101,7 +108,7 @@ def _kernels(
     said = linked.with_columns(
         *(
             pl.when(mine).then(name).when(theirs).then(f"{name}_call").otherwise(f"{name}_all").alias(name)
-            for name in TOLD
+            for name in RECORDED
         ),
         pl.when(mine)
         .then(pl.lit("kernel"))
@@ -314,7 +321,7 @@ def _gloo(window: Mapping[str, pl.DataFrame], groups: Sequence[Mapping[str, Any]
     # A send or receive runs on the thread that calls it, inside an operator that names the other rank.
     p2p = window["host_ops"].filter(pl.col("name").is_in(["c10d::send", "c10d::recv_"]))
     none = window["collectives"].clear()
-    calls = collective_calls(p2p, annotations.clear(), none)
+    calls = host_collectives(p2p, annotations.clear(), none)
     row = open_calls(calls, ranges["pid"], ranges["tid"], ranges["start_ns"])
     place = calls["peer"].gather(pl.Series(row).set(pl.Series(row) < 0, None)).cast(pl.Int64)
     peer = place.replace_strict(dict(enumerate(ranks or ())), default=None, return_dtype=pl.Int64)

@@ -24,9 +24,9 @@ from rankscope.primitives.peer_baseline import (
     SHARE,
     Bool,
     Float,
-    Laggard,
+    Outlier,
     centre_and_spread,
-    excesses,
+    excess_over_peers,
     medians,
 )
 
@@ -85,9 +85,11 @@ class Pairs:
         return float(np.sort(greatest)[-place]) if greatest.size >= place else 0.0
 
 
-def recurs(pairs: Pairs, role: Int64, out: Bool, row: int, own: Float, step_ns: float, few: float) -> Laggard | None:
+def recurring_outlier(
+    pairs: Pairs, role: Int64, out: Bool, row: int, own: Float, step_ns: float, few: float
+) -> Outlier | None:
     """Whether, and in which steps, more of a rank's own time recurs than of its peers'."""
-    excess = excesses(pairs.recurring, pairs.known, role, out)
+    excess = excess_over_peers(pairs.recurring, pairs.known, role, out)
     mine, others = excess[row], excess[~out]
     seen = np.isfinite(mine)
     if not seen.any():
@@ -122,7 +124,7 @@ def recurs(pairs: Pairs, role: Int64, out: Bool, row: int, own: Float, step_ns: 
     return _again(row, late, lasting, own, mean, mean / chance)
 
 
-def slow_host(pairs: Pairs, role: Int64, out: Bool, row: int, own: Float, step_ns: float) -> Laggard | None:
+def slow_host_outlier(pairs: Pairs, role: Int64, out: Bool, row: int, own: Float, step_ns: float) -> Outlier | None:
     """Whether a rank's host usually takes longer than its peers' do, and the rank lost time to it, now or then.
 
     A host that runs ahead hides what it loses until it falls behind; that may be in one step of many.
@@ -131,10 +133,10 @@ def slow_host(pairs: Pairs, role: Int64, out: Bool, row: int, own: Float, step_n
     seen = np.isfinite(own)
     if not times > SLOW_HOST or slower < LEAST_PASSING * step_ns or own[seen].mean() < LEAST_OWN * step_ns:
         return None
-    return Laggard(row, RECURRING, seen, True, own, times)
+    return Outlier(row, RECURRING, seen, True, own, times)
 
 
-def slow_steps(pairs: Pairs, role: Int64, out: Bool, row: int, own: Float, step_ns: float) -> Laggard | None:
+def slow_steps_outlier(pairs: Pairs, role: Int64, out: Bool, row: int, own: Float, step_ns: float) -> Outlier | None:
     """The steps in which a rank's host went slower than its peers', place by place, and the rank lost time by it.
 
     Of n steps the k slowest are looked at, k from two up. They are slower by chance in as many runs as there are
@@ -142,7 +144,7 @@ def slow_steps(pairs: Pairs, role: Int64, out: Bool, row: int, own: Float, step_
     """
     known = np.isfinite(pairs.paced)
     value = np.round(np.where(known, pairs.paced, 0.0)).astype(np.int64)
-    beside = excesses(value, known, role, out)
+    beside = excess_over_peers(value, known, role, out)
     apart = beside / np.maximum(value - beside, 1)
     rest = apart[~out]
     rest = rest[np.isfinite(rest)]
@@ -174,14 +176,14 @@ def slow_steps(pairs: Pairs, role: Int64, out: Bool, row: int, own: Float, step_
         or own[late].mean() < max(LEAST_OWN * step_ns, SHARE * slower)
     ):
         return None
-    return Laggard(row, RECURRING, late, bool(late.sum() == np.isfinite(own).sum()), own, best[0] * SLOW_HOST)
+    return Outlier(row, RECURRING, late, bool(late.sum() == np.isfinite(own).sum()), own, best[0] * SLOW_HOST)
 
 
 def _log_choices(count: int, chosen: int) -> float:
     return math.lgamma(count + 1) - math.lgamma(chosen + 1) - math.lgamma(count - chosen + 1)
 
 
-def usual_of(by_step: Float, role: Int64) -> Float:
+def usual_times(by_step: Float, role: Int64) -> Float:
     """What a step of each rank usually takes, ns, alike for all of a program; nan where it is not known.
 
     Steps may do this or that in turn, and a lost event takes one out: on one rank more is known of the long steps, on
@@ -230,7 +232,7 @@ def usually_slower(usual: Float, role: Int64, out: Bool, row: int) -> tuple[floa
         row: which.
     """
     known = np.isfinite(usual)
-    beside = excesses(np.where(known, usual, 0).astype(np.int64)[:, None], known[:, None], role, out)[:, 0]
+    beside = excess_over_peers(np.where(known, usual, 0).astype(np.int64)[:, None], known[:, None], role, out)[:, 0]
     standard = known & ~out
     peers = np.bincount(role[standard], minlength=int(role.max()) + 1)[role] - standard
     # A median of few varies by itself.
@@ -241,12 +243,12 @@ def usually_slower(usual: Float, role: Int64, out: Bool, row: int) -> tuple[floa
     return float(beside[row]), float(apart[row]) / max(float(np.sqrt(np.mean(rest**2))), RECURS_FLOOR)
 
 
-def of_its_host(
-    late: Laggard, parts: Mapping[str, Int64], known: Bool, role: Int64, out: Bool, host_pairs: Pairs
+def delayed_by_host(
+    late: Outlier, parts: Mapping[str, Int64], known: Bool, role: Int64, out: Bool, host_pairs: Pairs
 ) -> bool:
     """Whether the host takes longer, and again, where the device was idle longer; true where that is not known."""
     idle = sum(
-        float(np.nanmean(excesses(parts[part], known, role, out)[late.row][late.late]))
+        float(np.nanmean(excess_over_peers(parts[part], known, role, out)[late.row][late.late]))
         for part in IDLE
         if part in parts
     )
@@ -257,7 +259,7 @@ def of_its_host(
     inside = inside if inside.any() else both.any(axis=1) & host_pairs.known[late.row]
     if idle < SHARE * own or not inside.any():
         return True
-    host = excesses(host_pairs.recurring, host_pairs.known, role, out)[:, inside]
+    host = excess_over_peers(host_pairs.recurring, host_pairs.known, role, out)[:, inside]
     mine, others = host[late.row], host[~out]
     others = others[np.isfinite(others).any(axis=1)]
     if not np.isfinite(mine).any():
@@ -273,7 +275,7 @@ def of_its_host(
     return late.lasting and usually_slower(host_pairs.usual, role, out, late.row)[1] > SLOW_AND_BEHIND
 
 
-def _again(row: int, late: Bool, lasting: bool, own: Float, mean: float, score: float) -> Laggard | None:
+def _again(row: int, late: Bool, lasting: bool, own: Float, mean: float, score: float) -> Outlier | None:
     total = own[late & np.isfinite(own)]
     if not total.size:
         return None
@@ -281,7 +283,7 @@ def _again(row: int, late: Bool, lasting: bool, own: Float, mean: float, score: 
     usual, unsure = centre_and_spread(total)
     if usual + 2 * unsure / np.sqrt(total.size) < SHARE * mean:
         return None
-    return Laggard(row, RECURRING, late, lasting, own, score, mean)
+    return Outlier(row, RECURRING, late, lasting, own, score, mean)
 
 
 def _recurring_in(mine: Float, steps: Int64, count: int) -> tuple[Bool, float]:

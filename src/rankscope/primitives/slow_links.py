@@ -1,9 +1,10 @@
 """Groups whose collectives move their data slower than those of their like, or than in other steps.
 
 What a transfer takes is the least duration over a group's ranks, so waiting is not in it. A group's transfers of one
-kind and size in a step (their mean, times as many as there usually are: some may be lost) are held against the same of
-the other groups; where there is no other, against those of its other steps; where there are one or two, too few to
-learn chance from, against theirs and its own together. What lasts and what passes is told as for ranks (`laggards`).
+kind and size in a step (their mean, times as many as there usually are: some may be lost) are compared with the same
+of the other groups; where there is no other, with those of its other steps; where there are one or two, too few to
+learn chance from, with theirs and its own together. Lasting and passing delays are told apart as for ranks
+(`find_outliers`).
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.intervals import Int64
-from rankscope.primitives.outliers import laggards
-from rankscope.primitives.peer_baseline import LEAST_PASSING, Bool, Laggard
+from rankscope.primitives.outliers import find_outliers
+from rankscope.primitives.peer_baseline import LEAST_PASSING, Bool, Outlier
 
 KEY = ("collective", "bytes", "group_size")
 NETWORK = 0.1  # slower than its like by less than this is no finding
@@ -112,7 +113,7 @@ def _of_kind(part: pl.DataFrame, step_ns: float) -> list[SlowLink]:
     names = part.unique("code").sort("code").select("group", "group_ranks").rows()
     if codes.size > 1:
         role = np.zeros(codes.size, dtype=np.int64)
-        late = laggards({"own": taken}, known, known, role, step_ns)
+        late = find_outliers({"own": taken}, known, known, role, step_ns)
         found = [
             link for each in late if (link := _link(each, taken, steps, names[each.row], codes.size - 1)) is not None
         ]
@@ -184,7 +185,7 @@ def _rank_sum(late: Sequence[Sequence[float]], usual: Sequence[Sequence[float]])
     return (above - both / 2) / float(np.sqrt(both * (first.size + second.size + 1) / 12))
 
 
-def _link(late: Laggard, taken: Int64, steps: Int64, name: tuple[str, str], others: int) -> SlowLink | None:
+def _link(late: Outlier, taken: Int64, steps: Int64, name: tuple[str, str], others: int) -> SlowLink | None:
     excess = int(late.weight)
     expected = int(taken[late.row, late.late].sum()) - excess
     if excess <= NETWORK * expected:

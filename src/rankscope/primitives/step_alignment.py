@@ -26,11 +26,11 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from rankscope.primitives.activity import computing_operators, gloo_ranges, time_of, with_category
+from rankscope.primitives.activity import computing_operators, covered_time, gloo_ranges, with_category
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.kernels import COMMUNICATION
 from rankscope.primitives.steps import host_steps
-from rankscope.primitives.synchronization import waiting_calls
+from rankscope.primitives.synchronization import host_waits
 
 PAIRS = 128  # of a long recording fewer of those, so that there are about so many pairs
 ALIGNED = 400  # where more pieces in a row than that differ, they count as one
@@ -43,7 +43,7 @@ SHORT = 1_000  # ns: of shorter pieces clocks tell too little
 NEIGHBOURS = 8  # a step is laid beside so many that follow it at most
 
 
-def pieces(
+def work_pieces(
     device: pl.DataFrame, operators: pl.DataFrame, annotations: pl.DataFrame, extra: str | None
 ) -> tuple[Int64, Int64]:
     """Where a rank's time is cut: ends, ns, ascending, and a number for what each piece is.
@@ -68,7 +68,7 @@ def pieces(
 
 
 @dataclass(frozen=True)
-class Bounds:
+class StepBounds:
     """From when to when each step is looked at, and a rank's own time by then, ns; arrays, by step ascending."""
 
     step: Int64
@@ -78,7 +78,7 @@ class Bounds:
     end_own: Int64
 
     @classmethod
-    def of(cls, collectives: pl.DataFrame) -> Bounds:
+    def of(cls, collectives: pl.DataFrame) -> StepBounds:
         """From the last collective of one step to that of the next; else from the step's own first.
 
         Args:
@@ -106,7 +106,7 @@ class Bounds:
 
 def host_pieces(
     operators: pl.DataFrame, runtime: pl.DataFrame, annotations: pl.DataFrame
-) -> tuple[Int64, Int64, Int64, Bounds]:
+) -> tuple[Int64, Int64, Int64, StepBounds]:
     """The same of the host: ends of top-level operators, what each is, the host's own time by then, and its steps.
 
     Its own time is that outside calls in which it waits for the device. A host that runs ahead may
@@ -121,13 +121,13 @@ def host_pieces(
     steps = host_steps(annotations).unique("step", keep="first", maintain_order=True).sort("step")
     top = operators.filter(pl.col("depth") == 0).sort("end_ns")
     number = top.select(pl.col("name").rank("dense").fill_null(0).cast(pl.Int64)).to_series().to_numpy()
-    calls = time_of(waiting_calls(runtime))
+    calls = covered_time(host_waits(runtime))
     at, start, end = top["end_ns"].to_numpy(), steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
     own, begun, ended = (each - calls.before(each) for each in (at, start, end))
-    return at, number, own, Bounds(steps["step"].to_numpy(), start, begun, end, ended)
+    return at, number, own, StepBounds(steps["step"].to_numpy(), start, begun, end, ended)
 
 
-def recurring(at: Int64, code: Int64, own: Int64, bounds: Bounds) -> pl.DataFrame:
+def recurring_times(at: Int64, code: Int64, own: Int64, bounds: StepBounds) -> pl.DataFrame:
     """The recurring own time of each two steps of a file.
 
     Args:

@@ -40,7 +40,7 @@ def host_steps(annotations: pl.DataFrame) -> pl.DataFrame:
     return annotations.filter(pl.col("step").is_not_null() & ~pl.col("on_device")).sort("start_ns")
 
 
-def launched_in(device: pl.DataFrame, steps: pl.DataFrame, keep: pl.Expr) -> pl.DataFrame:
+def events_launched_in(device: pl.DataFrame, steps: pl.DataFrame, keep: pl.Expr) -> pl.DataFrame:
     """The device events that belong to the steps that `keep` chooses.
 
     Args:
@@ -49,12 +49,12 @@ def launched_in(device: pl.DataFrame, steps: pl.DataFrame, keep: pl.Expr) -> pl.
         keep: of a step's row, whether it is chosen.
     """
     launch = values_and_validity(device["launch_ns"])
-    owner = owners(steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), *launch)
+    owner = owning_steps(steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), *launch)
     chosen = np.flatnonzero(steps.select(keep).to_series().to_numpy())
     return device.filter(pl.Series(np.isin(owner, chosen)))
 
 
-def owners(step_start: Int64, step_end: Int64, launch: Int64, launched: Bool) -> Int64:
+def owning_steps(step_start: Int64, step_end: Int64, launch: Int64, launched: Bool) -> Int64:
     """For each event the step whose range its launch starts in; −1 for launchless ones and between steps.
 
     Args:
@@ -91,7 +91,7 @@ def windows(
         launched: whether there is a launch.
         stream: integers that tell the streams of all devices apart.
     """
-    owner = owners(step_start, step_end, launch, launched)
+    owner = owning_steps(step_start, step_end, launch, launched)
     if not step_start.size:
         return Windows(step_start, step_end, owner)
     last_owned = np.full(step_start.size, np.iinfo(np.int64).min)
@@ -114,7 +114,7 @@ def windows(
     return Windows(start, end, owner)
 
 
-def started_in(start: Int64, steps: pl.DataFrame, keep: pl.Expr) -> Bool:
+def starts_in(start: Int64, steps: pl.DataFrame, keep: pl.Expr) -> Bool:
     """Whether each instant is in the host range of a step that `keep` chooses.
 
     Args:
@@ -122,7 +122,9 @@ def started_in(start: Int64, steps: pl.DataFrame, keep: pl.Expr) -> Bool:
         steps: as `host_steps` gives them.
         keep: of a step's row, whether it is chosen.
     """
-    owner = owners(steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), start, np.ones(start.size, dtype=np.bool_))
+    owner = owning_steps(
+        steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), start, np.ones(start.size, dtype=np.bool_)
+    )
     inside: Bool = np.isin(owner, np.flatnonzero(steps.select(keep).to_series().to_numpy()))
     return inside
 

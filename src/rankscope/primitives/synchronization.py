@@ -15,17 +15,17 @@ HOST_WAITS = re.compile(
 """CUDA's, HIP's and Level Zero's own say synchronize, SYCL's and OpenCL's do not; a copy that is no Async one waits."""
 
 
-def waits(names: pl.Series) -> pl.Series:
+def is_host_wait(names: pl.Series) -> pl.Series:
     """Of calls' names, whether it is of one that returns only when the device has come so far."""
     waiting = [name for name in names.unique().drop_nulls() if HOST_WAITS.search(name)]
     found = names.is_in(waiting)
     return found.fill_null(False) if names.null_count() else found
 
 
-def waiting_calls(calls: pl.DataFrame) -> pl.DataFrame:
+def host_waits(calls: pl.DataFrame) -> pl.DataFrame:
     """The calls that return only when the device has come so far.
 
     Args:
         calls: runtime_calls: name, and any others.
     """
-    return calls.filter(waits(calls["name"]))
+    return calls.filter(is_host_wait(calls["name"]))

@@ -15,12 +15,18 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.activity import computing_operators, data_loading, gloo_ranges, time_of, with_category
+from rankscope.primitives.activity import (
+    computing_operators,
+    covered_time,
+    data_loading_time,
+    gloo_ranges,
+    with_category,
+)
 from rankscope.primitives.columns import values_and_validity
 from rankscope.primitives.intervals import EMPTY, Int64, IntervalSet
 from rankscope.primitives.kernels import COMMUNICATION, COMPUTE
 from rankscope.primitives.shapes import total_elements
-from rankscope.primitives.steps import Bool, host_steps, owners
+from rankscope.primitives.steps import Bool, host_steps, owning_steps
 
 # Exclusive, in this precedence on a device; on a host without one, loading and operators come before communication.
 PARTS = ("compute", "copies", "communication", "data_loading", "allocation", "runtime", "operators", "nothing")
@@ -29,7 +35,9 @@ STARTED, ENDED = tuple(f"{name}_by_start" for name in PARTS), tuple(f"{name}_by_
 ALLOCATION = re.compile(r"malloc|free(?!ze)|hostalloc|mem(create|map|unmap|release|addressreserve)", re.IGNORECASE)
 
 
-def previous(group: Sequence[str | None], ranks: Mapping[str, frozenset[int]], start: Int64, end: Int64) -> Int64:
+def previous_collectives(
+    group: Sequence[str | None], ranks: Mapping[str, frozenset[int]], start: Int64, end: Int64
+) -> Int64:
     """For each collective the last one that tied its ranks together and had ended when it started: its index, or −1.
 
     Args:
@@ -54,7 +62,7 @@ def previous(group: Sequence[str | None], ranks: Mapping[str, frozenset[int]], s
     return found
 
 
-def parts_until(tables: Mapping[str, pl.DataFrame], instants: Int64, extra: str | None) -> dict[str, Int64]:
+def cumulative_parts(tables: Mapping[str, pl.DataFrame], instants: Int64, extra: str | None) -> dict[str, Int64]:
     """How long each part of `PARTS` had taken by each instant, ns; differences of them add up to the time between.
 
     Args:
@@ -64,24 +72,24 @@ def parts_until(tables: Mapping[str, pl.DataFrame], instants: Int64, extra: str 
     """
     device, operators, annotations = tables["device_events"], tables["host_ops"], tables["annotations"]
     runtime = tables["runtime_calls"]
-    loading = data_loading(annotations)
+    loading = data_loading_time(annotations)
     names = [name for name in runtime["name"].unique().drop_nulls() if ALLOCATION.search(name)]
     layers: dict[str, IntervalSet] = dict.fromkeys(PARTS[:-1], EMPTY)
     if device.height:
         kernels = with_category(device, extra)
-        layers["compute"] = time_of(kernels.filter(pl.col("category") == COMPUTE))
-        layers["copies"] = time_of(device.filter(pl.col("kind") != "kernel"))
-        layers["communication"] = time_of(kernels.filter(pl.col("category") == COMMUNICATION))
+        layers["compute"] = covered_time(kernels.filter(pl.col("category") == COMPUTE))
+        layers["copies"] = covered_time(device.filter(pl.col("kind") != "kernel"))
+        layers["communication"] = covered_time(kernels.filter(pl.col("category") == COMMUNICATION))
         layers["data_loading"] = loading
-        layers["allocation"] = time_of(runtime.filter(pl.col("name").is_in(names)))
-        layers["runtime"] = time_of(runtime)
-        layers["operators"] = time_of(operators)
+        layers["allocation"] = covered_time(runtime.filter(pl.col("name").is_in(names)))
+        layers["runtime"] = covered_time(runtime)
+        layers["operators"] = covered_time(operators)
     else:
         gloo = gloo_ranges(operators, annotations)
-        computing = time_of(computing_operators(operators, gloo))
+        computing = covered_time(computing_operators(operators, gloo))
         layers["data_loading"] = loading
         layers["operators"] = computing - loading
-        layers["communication"] = time_of(gloo) - computing - loading
+        layers["communication"] = covered_time(gloo) - computing - loading
     covered, reached = EMPTY, np.zeros(instants.size, dtype=np.int64)
     found: dict[str, Int64] = {}
     for name, layer in layers.items():
@@ -93,7 +101,7 @@ def parts_until(tables: Mapping[str, pl.DataFrame], instants: Int64, extra: str 
     return found
 
 
-def with_stretches(rows: pl.DataFrame) -> pl.DataFrame:
+def with_time_breakdown(rows: pl.DataFrame) -> pl.DataFrame:
     """What each rank did in the stretch before each collective.
 
     It begins at the same collective on all ranks: the last that had ended on every one of them. Matches are numbered
@@ -122,7 +130,7 @@ def with_stretches(rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def began_by(rows: pl.DataFrame) -> Int64:
+def preceding_events(rows: pl.DataFrame) -> Int64:
     """The event, from 0 in the order of matches, that each row's stretch begins with; −1 where it is none of these.
 
     Args:
@@ -152,7 +160,7 @@ def step_work(tables: Mapping[str, pl.DataFrame], extra: str | None) -> pl.DataF
         done = with_shapes(done, tables["host_ops"])
         at, text = done["start_ns"], done["input_dims"]
     launched = values_and_validity(at)
-    owner = owners(steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), *launched)
+    owner = owning_steps(steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), *launched)
     number, owned = _numbers(steps, owner, *launched)
     pieces = pl.DataFrame(
         {

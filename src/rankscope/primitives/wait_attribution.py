@@ -5,9 +5,9 @@ Three things make a rank come last that is not to blame for it:
 - its program has it come there last: at a collective of all ranks of a pipeline the first stage, whose backward pass
   is the last. So of a collective of several programs only ranks with the same program as the last one are compared,
   and the others' waiting counts from when the first of these came
-- it waited itself, in another group, or was late to an earlier collective already: `pass_on`
+- it waited itself, in another group, or was late to an earlier collective already: `trace_to_origin`
 - it waited for what is not compared, such as a stage for the one before it: then it has no own time beyond its peers'
-  in that step, and a rank that has (`blame`) is behind it: `answer_for`
+  in that step, and a rank that has (`blame`) is behind it: `reassign_by_local_time`
 
 Arrays hold one row per rank and collective; ``event`` says which collective, from 0. Times are on one clock.
 """
@@ -21,16 +21,16 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from rankscope.primitives.arrival_skew import Arrivals, Caused, arrivals, excess
-from rankscope.primitives.attribution import Standing
+from rankscope.primitives.arrival_skew import Arrivals, WaitAttribution, arrivals_by_event, excess_over_others
+from rankscope.primitives.attribution import LocalTimeComparison
 from rankscope.primitives.clocks import with_arrivals
 from rankscope.primitives.intervals import Int64
-from rankscope.primitives.time_breakdown import began_by, with_stretches
+from rankscope.primitives.time_breakdown import preceding_events, with_time_breakdown
 
 HOPS = 6  # blame is passed on over so many groups at most
 
 
-def within_programs(event: Int64, arrival: Int64, role: Int64, found: Arrivals) -> tuple[Arrivals, Int64]:
+def arrivals_within_programs(event: Int64, arrival: Int64, role: Int64, found: Arrivals) -> tuple[Arrivals, Int64]:
     """Compare the last rank of each event with those of its program, where the event has two of them and others too.
 
     Args:
@@ -50,13 +50,13 @@ def within_programs(event: Int64, arrival: Int64, role: Int64, found: Arrivals) 
         return found, late
     rows = np.flatnonzero(same & mixed[event])
     of = np.cumsum(mixed) - 1
-    inside = arrivals(of[event[rows]], arrival[rows])
+    inside = arrivals_by_event(of[event[rows]], arrival[rows])
     first, second = found.first_ns.copy(), found.second_ns.copy()
     first[mixed], second[mixed], late[mixed] = inside.first_ns, inside.second_ns, inside.late[inside.last]
     return replace(found, first_ns=first, second_ns=second), late
 
 
-def pass_on(
+def trace_to_origin(
     event: Int64,
     rank: Int64,
     begin: Int64,
@@ -109,52 +109,54 @@ def pass_on(
     return found.last[pointer]
 
 
-def answer_for(
-    blamed: Int64,
+def reassign_by_local_time(
+    responsible: Int64,
     step: Int64,
     late: Int64,
     ranks: Int64,
     steps: Int64,
     excess: npt.NDArray[np.float64],
-    accused: npt.NDArray[np.bool_],
+    is_outlier: npt.NDArray[np.bool_],
 ) -> Int64:
     """Who answers for the wait behind each event: where own time does not explain it, the rank whose own time does.
 
-    A rank that is not accused in that step, and whose own time beyond its peers' is less than half of the lateness,
-    hands it to the accused one with the most own time beyond its peers', if that is half of the lateness at least.
+    A rank that is not is_outlier in that step, and whose own time beyond its peers' is less than half of the lateness,
+    hands it to the is_outlier one with the most own time beyond its peers', if that is half of the lateness at least.
 
     Args:
-        blamed: by event, a rank; −1 for none.
+        responsible: by event, a rank; −1 for none.
         step: by event.
         late: by event, how late the last rank came, ns.
         ranks: the ranks of the rows of the matrices, ascending.
         steps: the steps of their columns, ascending.
         excess: (ranks, steps) own time less the peers' median, ns; nan where not compared.
-        accused: (ranks, steps) where a rank stands out.
+        is_outlier: (ranks, steps) where a rank stands out.
     """
-    if not accused.any() or not blamed.size:
-        return blamed
+    if not is_outlier.any() or not responsible.size:
+        return responsible
     taken = np.where(np.isfinite(excess), excess, 0.0)
-    worst = np.where(accused, taken, -1.0)
+    worst = np.where(is_outlier, taken, -1.0)
     column = np.minimum(np.searchsorted(steps, step), steps.size - 1)
-    row = np.minimum(np.searchsorted(ranks, blamed), ranks.size - 1)
-    known = (steps[column] == step) & (ranks[row] == blamed)
-    handed = known & ~accused[row, column] & (2 * taken[row, column] < late) & (2 * worst.max(axis=0)[column] >= late)
-    found: Int64 = np.where(handed, ranks[worst.argmax(axis=0)[column]], blamed).astype(np.int64)
+    row = np.minimum(np.searchsorted(ranks, responsible), ranks.size - 1)
+    known = (steps[column] == step) & (ranks[row] == responsible)
+    handed = (
+        known & ~is_outlier[row, column] & (2 * taken[row, column] < late) & (2 * worst.max(axis=0)[column] >= late)
+    )
+    found: Int64 = np.where(handed, ranks[worst.argmax(axis=0)[column]], responsible).astype(np.int64)
     return found
 
 
-def on_one_clock(stretches: pl.DataFrame, clock: pl.DataFrame, base: pl.DataFrame) -> pl.DataFrame:
+def with_aligned_arrivals(stretches: pl.DataFrame, clock: pl.DataFrame, base: pl.DataFrame) -> pl.DataFrame:
     """Matched collectives of two ranks and more, with arrivals on the common clock, and what each rank did before.
 
     Args:
-        stretches: as `with_stretches` takes them, with step, without arrival_ns.
+        stretches: as `with_time_breakdown` takes them, with step, without arrival_ns.
         clock: the analysis's result.
         base: base times of the files.
 
     Returns:
-        the rows with arrival_ns, residual_ns, what `with_stretches` adds, event (from 0), event_step (its step) and
-        step_index (from 0).
+        the rows with arrival_ns, residual_ns, what `with_time_breakdown` adds, event (from 0), event_step (its step)
+        and step_index (from 0).
     """
     rows = (
         with_arrivals(stretches, clock, base)
@@ -167,7 +169,7 @@ def on_one_clock(stretches: pl.DataFrame, clock: pl.DataFrame, base: pl.DataFram
     )
     known = rows["event_step"].drop_nulls().len() > 0
     rows = rows.filter(pl.col("event_step").is_not_null()) if known else rows.with_columns(event_step=pl.lit(0))
-    rows = with_stretches(rows)
+    rows = with_time_breakdown(rows)
     # What came before the first collective of a group is not recorded alike on all ranks.
     settled = rows.filter(pl.col("began_by") >= 0)
     rows = settled if settled.height else rows
@@ -177,38 +179,44 @@ def on_one_clock(stretches: pl.DataFrame, clock: pl.DataFrame, base: pl.DataFram
     )
 
 
-def culprits(
-    rows: pl.DataFrame, role: Mapping[int, int], collectives: pl.DataFrame, standing: Standing | None
-) -> Caused:
+def attribute_waits(
+    rows: pl.DataFrame, role: Mapping[int, int], collectives: pl.DataFrame, comparison: LocalTimeComparison | None
+) -> WaitAttribution:
     """Who came late to each collective, and who is behind it.
 
     Args:
-        rows: as `on_one_clock` gives them; not empty.
+        rows: as `with_aligned_arrivals` gives them; not empty.
         role: which program each rank runs.
         collectives: match, group, group_ranks.
-        standing: own times, and who stands out by them; None where they are not known.
+        comparison: own times, and who stands out by them; None where they are not known.
     """
     event, arrival, rank = (rows[name].to_numpy() for name in ("event", "arrival_ns", "rank"))
     programs = rows.select(pl.col("rank").replace_strict(role, default=-2, return_dtype=pl.Int64)).to_series()
-    every = arrivals(event, arrival)
+    every = arrivals_by_event(event, arrival)
     residual = rows["residual_ns"].to_numpy()
     late = np.where(every.late > residual, every.late, 0)
-    found, by = within_programs(event, arrival, programs.to_numpy(), every)
+    found, by = arrivals_within_programs(event, arrival, programs.to_numpy(), every)
     by = np.where(by > residual[found.last], by, 0)
-    more = excess(event, {name: rows[name].to_numpy() for name in ("communication", "compute")})
+    more = excess_over_others(event, {name: rows[name].to_numpy() for name in ("communication", "compute")})
     inherits = (2 * more["communication"] > found.late)[found.last] & (by > 0)
     carries = ~inherits & (2 * more["compute"] > found.late)[found.last] & (by > 0)
-    carried = np.where(carries, began_by(rows)[found.last], -1)
-    behind = pass_on(event, rank, rows["begin_ns"].to_numpy(), arrival, found, inherits, carried)
-    blamed = np.where(by > 0, rank[behind], -1)
+    carried = np.where(carries, preceding_events(rows)[found.last], -1)
+    behind = trace_to_origin(event, rank, rows["begin_ns"].to_numpy(), arrival, found, inherits, carried)
+    responsible = np.where(by > 0, rank[behind], -1)
     step = rows["event_step"].to_numpy()
-    if standing is not None:
-        answers = answer_for(
-            blamed, step[found.last], by, standing.ranks, standing.steps, standing.excess, standing.accused
+    if comparison is not None:
+        answers = reassign_by_local_time(
+            responsible,
+            step[found.last],
+            by,
+            comparison.ranks,
+            comparison.steps,
+            comparison.excess,
+            comparison.is_outlier,
         )
         # What a rank did not wait for is its own, however little of the step it is.
-        blamed = np.where(inherits | (blamed != rank[found.last]), answers, blamed)
+        responsible = np.where(inherits | (responsible != rank[found.last]), answers, responsible)
     groups = collectives.select("match", "group", "group_ranks").drop_nulls("match").unique("match")
     codes = rows.select("event", "match").unique("event").join(groups, on="match", how="left").sort("event")
     group = codes.select(pl.struct("group", "group_ranks").rank("dense").cast(pl.Int64) - 1).to_series().to_numpy()
-    return Caused(rank, rows["step_index"].to_numpy(), np.unique(step), found, late, blamed, group)
+    return WaitAttribution(rank, rows["step_index"].to_numpy(), np.unique(step), found, late, responsible, group)

@@ -72,7 +72,7 @@ def embed_run(run: Run, grid: Mapping[str, Any] | None, room: int, names: Anonym
 
     def on_progress(timeline: Timeline, rank: int, error: BaseException | None) -> None:
         if error is not None:
-            lost.append(f"Rank {rank}, which could not be drawn: {describe_error(error)}.")
+            lost.append(f"Rank {rank}, whose timeline could not be built: {describe_error(error)}.")
 
     with run.kept():
         clock = clock_of(run)
@@ -141,19 +141,19 @@ def embed(
 
     stage_in(0)
     stage_in(1)
-    lacking: dict[str, list[int]] = {"The collectives' partners on other ranks": [], "Counters": []}
+    lacking: dict[str, list[int]] = {"Matching collectives on other ranks": [], "Counters": []}
     for rank in order:
         rows = matched[rank].filter(pl.col("event") < bound(rank))
         if rows.height and not fits(f"collectives-{rank}", block(kinds.columns(rows))):
-            lacking["The collectives' partners on other ranks"].append(rank)
+            lacking["Matching collectives on other ranks"].append(rank)
     for rank in order:
         if kept[rank] and not fits(f"counters-{rank}", _curves(timeline, ranks[rank])):
             lacking["Counters"].append(rank)
-    told = _told_in(timeline, ranks, order, bound, fits, names)
+    detailed = _add_details(timeline, ranks, order, bound, fits, names)
     stage_in(2)
-    found.left_out = [*lost, *_left_out(ranks, kept, lacking, told)]
+    found.left_out = [*lost, *_left_out(ranks, kept, lacking, detailed)]
     compared = collectives["rank"].n_unique() if collectives is not None else 0
-    more = {"compared": compared, "left_out": found.left_out, "told": told}
+    more = {"compared": compared, "left_out": found.left_out, "detailed": detailed}
     head = _head(timeline, ranks, kept, codes, grid, kinds) | more
     found.blocks["timeline"] = json_block(names.head(head) if names is not None else head)
     return found
@@ -165,7 +165,7 @@ def _priority(ranks: Sequence[int], findings: Iterable[Finding]) -> list[int]:
     return [rank for rank in dict.fromkeys([*named, *sorted(ranks)]) if rank in set(ranks)]
 
 
-def _told_in(
+def _add_details(
     timeline: Timeline,
     ranks: Mapping[int, StagedRank],
     order: Sequence[int],
@@ -173,14 +173,15 @@ def _told_in(
     fits: Callable[[str, bytes], bool],
     names: Anonymizer | None,
 ) -> int:
-    """Puts arguments and stacks of each rank's longest events in: of how many a rank; 0 where there is no room."""
+    """Adds arguments and stacks of each rank's longest events; returns for how many per rank, 0 where none fit."""
     each = max(1, min(LONGEST, 4 * LONGEST // max(len(ranks), 1)))
-    told = 0
+    fitted = 0
     for rank in order:
         if bound(rank):
             longest = longest_events(ranks[rank], timeline.traces[rank], bound(rank), each)
-            told += fits(f"told-{rank}", json_block(names.told(longest) if names is not None else longest))
-    return each if told else 0
+            data = json_block(names.details(longest) if names is not None else longest)
+            fitted += fits(f"details-{rank}", data)
+    return each if fitted else 0
 
 
 def _head(
@@ -337,11 +338,11 @@ def _curves(timeline: Timeline, rank: StagedRank) -> bytes:
 
 
 def _left_out(
-    ranks: Mapping[int, StagedRank], kept: Mapping[int, int], lacking: Mapping[str, Sequence[int]], told: int
+    ranks: Mapping[int, StagedRank], kept: Mapping[int, int], lacking: Mapping[str, Sequence[int]], detailed: int
 ) -> list[str]:  # fmt: skip
     """What is not in, in sentences."""
     sentences = []
-    for stage, what in enumerate(("Nothing is drawn", "Host threads and named ranges", "Python frames")):
+    for stage, what in enumerate(("All events", "Host threads and named ranges", "Python frames")):
         some = [rank for rank, each in ranks.items() if kept[rank] <= stage and _events(each, stage, kept[rank])]
         if some:
             count = sum(_events(ranks[rank], stage, kept[rank]) for rank in some)
@@ -349,8 +350,8 @@ def _left_out(
     sentences += [f"{what} of {_which(some)}." for what, some in lacking.items() if some]
     if any(kept.values()):
         sentences.append(
-            f"Arguments, shapes and stacks of all but the longest events ({told} of each rank)."
-            if told
+            f"Arguments, shapes and stacks of all but the longest events ({detailed} per rank)."
+            if detailed
             else "Arguments, shapes and stacks of events."
         )
     return sentences

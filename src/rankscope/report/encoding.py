@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from rankscope.primitives.intervals import Int64
-from rankscope.timeline.column_file import Column, column_file, read_column_file
+from rankscope.timeline.column_file import TypedNumbers, column_file, read_column_file
 
 MAX_PLANES = 7
 _LEVEL = 9
@@ -61,7 +61,7 @@ def steps_of(values: Int64) -> Int64:
 
 def block(columns: Mapping[str, Int64], meta: Mapping[str, Any] | None = None) -> bytes:
     """A block: columns of numbers that are not below zero, and JSON values."""
-    coded: dict[str, Column] = {name: ("u8", planes(values)) for name, values in columns.items()}
+    coded: dict[str, TypedNumbers] = {name: ("u8", planes(values)) for name, values in columns.items()}
     lengths = {name: int(values.size) for name, values in columns.items()}
     return deflated(column_file(coded, {**(meta or {}), "lengths": lengths}))
 

@@ -13,13 +13,14 @@ from typing import Any
 import polars as pl
 
 import rankscope
+from rankscope.analyses import all_analyses
 from rankscope.errors import RankscopeError
 from rankscope.pipeline import Run
 from rankscope.report.anonymize import Anonymizer
 from rankscope.report.embedded import embed_run, grid_of, size_of
 from rankscope.report.encoding import inflated, json_block
 from rankscope.report.measured import measured
-from rankscope.results import Result
+from rankscope.results import Analysis, Result
 from rankscope.timeline.finding_location import place_of
 
 PAYLOAD_SCHEMA_VERSION = 1
@@ -33,51 +34,7 @@ PACKED_FROM = 1 << 18
 BLOCK = '<script type="application/octet-stream" data-rankscope="{}">'
 _DATA = re.compile(r'id="rankscope-data">(.*?)</script', re.DOTALL)
 _BLOCKS = re.compile(BLOCK.format(r"([\w-]+)") + r"([^<]*)")
-INSTANTS = (
-    "start_ns", "end_ns", "launch_ns", "issued_ns", "used_ns", "time_ns", "peak_at_ns", "allocated_ns", "released_ns"
-)  # fmt: skip
 SINCE_START = "; on this page counted from the first event of its file"
-ANALYSES = (
-    "overview",
-    "device_time",
-    "step_time",
-    "stragglers",
-    "clock",
-    "collective_summary",
-    "collectives",
-    "kernels",
-)
-# Tables beside these: what has no row (nothing of the kind was recorded) stays out of the file.
-MORE_ANALYSES = (
-    "placement",
-    "distributed",
-    "communication_operations",
-    "arrivals",
-    "phases",
-    "idle",
-    "idle_causes",
-    "launches",
-    "utilization",
-    "operators",
-    "synchronization",
-    "copies",
-    "data_loading",
-    "annotations",
-    "memory",
-    "memory_outline",
-    "memory_snapshot",
-    "memory_operators",
-    "memory_steps",
-    "modules",
-    "ddp_buckets",
-    "fsdp",
-    "recompute",
-    "compile",
-    "mesh",
-    "pipeline_bubble",
-    "devices",
-    "recording",
-)
 # What could end the script element, or begin a comment or an entity, is written as an escape inside JSON's strings.
 _INERT = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
@@ -144,9 +101,9 @@ def payload(run: Run, analyses: Sequence[str] | None = None, grid: Mapping[str, 
         analyses: which results; None for all that the report shows and all that other packages add.
         grid: waiting and lateness by rank and step, which tell where a finding is seen best; None for no places.
     """
-    results = run.attempt(*(analyses or (*ANALYSES, *MORE_ANALYSES)))
+    results = run.attempt(*(analyses or (name for name, each in shown_analyses().items() if each.in_report)))
     if not analyses:
-        results = {name: each for name, each in results.items() if name in ANALYSES or each.frame.height}
+        results = {name: each for name, each in results.items() if each.analysis.shown_empty or each.frame.height}
         results |= measured(run.path)
     origins = origins_of(run)
     return {
@@ -162,6 +119,11 @@ def payload(run: Run, analyses: Sequence[str] | None = None, grid: Mapping[str, 
     }
 
 
+def shown_analyses() -> dict[str, Analysis]:
+    """All analyses by name, in the order in which the page and the report list them."""
+    return dict(sorted(all_analyses().items(), key=lambda each: not each[1].shown_empty))
+
+
 def origins_of(run: Run) -> pl.DataFrame:
     """The first instant of each file on its own clock: rank, window, origin."""
     return pl.DataFrame(
@@ -175,12 +137,13 @@ def origins_of(run: Run) -> pl.DataFrame:
     )
 
 
-def _since_start(frame: pl.DataFrame, origins: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
+def _since_start(result: Result, origins: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
     """Instants since the first event of their own file.
 
     Nanoseconds since 1970 are beyond what a browser's numbers hold, and no person reads them.
     """
-    instants = [name for name in INSTANTS if name in frame.columns]
+    frame = result.finite()
+    instants = result.analysis.instants
     if not instants or not {"rank", "window"} <= set(frame.columns):
         return frame, []
     joined = frame.join(origins, on=["rank", "window"], how="left", maintain_order="left")
@@ -196,7 +159,7 @@ def table_of(result: Result, origins: pl.DataFrame, most: int | None = None) -> 
         most: rows beyond which it is cut; None for what a file may hold.
     """
     most = MAX_ROWS if most is None else most
-    frame, instants = _since_start(result.finite(), origins)
+    frame, instants = _since_start(result, origins)
     truncated = None
     if frame.height > most:
         weight = "duration_ns" if "duration_ns" in frame.columns else "total_ns"

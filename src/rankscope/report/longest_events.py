@@ -25,7 +25,7 @@ from rankscope.timeline.event_details import (
 from rankscope.timeline.tracks import TABLES
 
 LONGEST = 1000
-"""Events of a rank of which all is told."""
+"""Events per rank whose details are in the report."""
 
 
 def longest_events(
@@ -48,8 +48,8 @@ def longest_events(
         for number, name in enumerate(TABLES):
             mine = (window == which) & (table == number)
             if mine.any():
-                told = _told(rank, trace, name, row[mine].astype(np.int64), chosen[mine])
-                found |= {str(event): each for event, each in zip(chosen[mine].tolist(), told, strict=True)}
+                details = _details(rank, trace, name, row[mine].astype(np.int64), chosen[mine])
+                found |= {str(event): each for event, each in zip(chosen[mine].tolist(), details, strict=True)}
     return found
 
 
@@ -67,8 +67,8 @@ def _greatest(values: Int64, most: int) -> Int64:
     return np.argsort(-values, kind="stable")[: max(most, 0)]
 
 
-def _told(rank: StagedRank, trace: CachedTrace, table: str, rows: Int64, numbers: Int64) -> list[dict[str, Any]]:
-    """What is told of some rows of a table."""
+def _details(rank: StagedRank, trace: CachedTrace, table: str, rows: Int64, numbers: Int64) -> list[dict[str, Any]]:
+    """Arguments, shapes and stacks of some rows of a table."""
     frame = trace.load(table)
     values = [as_written(each, frame.schema) for each in frame[rows.tolist()].iter_rows(named=True)]
     recorded: dict[int, list[dict[str, Any]]] = {}
@@ -80,12 +80,12 @@ def _told(rank: StagedRank, trace: CachedTrace, table: str, rows: Int64, numbers
     found = []
     for number, row, each in zip(numbers.tolist(), rows.tolist(), values, strict=True):
         operator = operators.get(number, {})
-        told = {
+        details = {
             "args": arguments_of(each, recorded.get(row, ())),
             "shapes": shapes_of(each if has_shapes(each) else operator),
             "stack": stack_of(each) or (frames.around(each) if frames else []),
         }
-        found.append({name: value for name, value in told.items() if value})
+        found.append({name: value for name, value in details.items() if value})
     return found
 
 

@@ -27,7 +27,7 @@ from rankscope.measure.results import (
     Size,
     Traced,
 )
-from rankscope.results import Analysis, Column, Headline, Result
+from rankscope.results import Analysis, Column, Headline, Result, schema_of
 from rankscope.rundir.plurals import counted, plural, ranks_on
 
 PREFIX = "measured_"
@@ -47,22 +47,38 @@ class Field:
     """What has to be known, too: without an interval, a difference may be noise and is no figure."""
 
 
+_TEXT = ("name", "state", "error", "wrapper", "run")
+_FLAGS = ("base", "beyond_chance", "oversubscribed")
+
+
+def _type(name: str, unit: str) -> type[pl.DataType]:
+    if name in _TEXT:
+        return pl.String
+    if name in _FLAGS:
+        return pl.Boolean
+    return pl.Int64 if unit in ("ns", "bytes", "count", "ranks") or name == "batch_per_rank" else pl.Float64
+
+
 def _plain(name: str, unit: str, doc: str, path: str | None = None) -> list[Field]:
-    return [Field(Column(name, unit, doc), path or name)]
+    return [Field(Column(name, _type(name, unit), unit, doc), path or name)]
 
 
 def _time(name: str, doc: str, path: str) -> list[Field]:
     """A duration with its interval: median_ns, low_ns, high_ns."""
     ends = ("median_ns", "low_ns", "high_ns")
     pairs = zip(_INTERVAL, ends, strict=True)
-    return [Field(Column(f"{name}{suffix}_ns", "ns", doc + more), f"{path}.{end}") for (suffix, more), end in pairs]
+    return [
+        Field(Column(f"{name}{suffix}_ns", pl.Int64, "ns", doc + more), f"{path}.{end}")
+        for (suffix, more), end in pairs
+    ]
 
 
 def _share(name: str, doc: str, unit: str = "ratio", only_with: str | None = None) -> list[Field]:
     """A ratio with its interval: value, low, high."""
     pairs = zip(_INTERVAL, ("value", "low", "high"), strict=True)
     return [
-        Field(Column(f"{name}{suffix}", unit, doc + more), f"{name}.{end}", only_with) for (suffix, more), end in pairs
+        Field(Column(f"{name}{suffix}", pl.Float64, unit, doc + more), f"{name}.{end}", only_with)
+        for (suffix, more), end in pairs
     ]
 
 
@@ -252,7 +268,7 @@ def _result(name: str, shape: _Shape, rows: list[Any], content: AnyResult) -> Re
     columns = tuple(field.column for field in shape.fields)
     frame = pl.DataFrame(
         {field.column.name: [_value(row, field) for row in rows] for field in shape.fields},
-        schema={column.name: _type(column) for column in columns},
+        schema=schema_of(columns),
     )
     projection = content.projection if name == "projection" and isinstance(content, Scaling) else None
     said = _headline(content) if projection is None else None
@@ -261,27 +277,9 @@ def _result(name: str, shape: _Shape, rows: list[Any], content: AnyResult) -> Re
         name=PREFIX + name,
         doc=f"{shape.doc}\n\n{how}",
         columns=columns,
-        per_rank=lambda tables, inputs: pl.DataFrame(),
-        across_ranks=lambda parts, inputs: (pl.DataFrame(), []),
         headline=lambda frame: said,
     )
     return Result(analysis, frame)
-
-
-_TEXT = ("name", "state", "error", "wrapper", "run")
-_FLAGS = ("base", "beyond_chance", "oversubscribed")
-
-
-def _type(column: Column) -> pl.DataType:
-    if column.name in _TEXT:
-        return pl.String()
-    if column.name in _FLAGS:
-        return pl.Boolean()
-    return (
-        pl.Int64()
-        if column.unit in ("ns", "bytes", "count", "ranks") or column.name == "batch_per_rank"
-        else pl.Float64()
-    )
 
 
 def _found(row: Any, path: str) -> Any:

@@ -15,9 +15,6 @@ from rankscope.rundir.plurals import counted
 
 COLOURS = {"error": "bold red", "warning": "bold yellow", "info": "cyan"}
 _WIDTH = 80
-_INSTANTS = (
-    "start_ns", "end_ns", "launch_ns", "issued_ns", "used_ns", "peak_at_ns", "allocated_ns", "released_ns", "time_ns",
-)  # fmt: skip
 
 
 def result_table(result: Result, limit: int | None = None, width: int = _WIDTH) -> RenderableType:
@@ -72,7 +69,7 @@ def _headings(columns: Sequence[Column]) -> list[str]:
 def _cell(column: Column, value: object, longest: int) -> str:
     if isinstance(value, str):
         return plain(value, limit=longest)
-    if column.name in _INSTANTS and isinstance(value, int):
+    if column.instant and isinstance(value, int):
         # Instants are read by their difference: what `632235 s` would hide.
         return f"{value / 1e6:,.3f} ms"
     return cell(value, column.unit)

@@ -10,8 +10,8 @@ from rankscope.results.analysis import (
     RESULT_SCHEMA_VERSION,
     AcrossRanks,
     Analysis,
-    Column,
     Inputs,
+    Part,
     PerRank,
     Result,
     Rule,
@@ -21,14 +21,15 @@ from rankscope.results.by_window import (
     by_window,
     chosen_launches,
     chosen_starts,
-    concat_ranks,
     rows_by_window,
     steps_by_window,
 )
 from rankscope.results.discovery import Named, discovered
 from rankscope.results.finding import Evidence, Finding, Severity, by_weight
+from rankscope.results.frames import concat_ranks, schema_of
 from rankscope.results.headline import Headline, greatest, over_ranks, total_of
 from rankscope.results.parameters import Options, Parameter, Parameters, Value
+from rankscope.store.schema import Column
 
 __all__ = [
     "RESULT_SCHEMA_VERSION",
@@ -43,6 +44,7 @@ __all__ = [
     "Options",
     "Parameter",
     "Parameters",
+    "Part",
     "PerRank",
     "Result",
     "Rule",
@@ -58,6 +60,7 @@ __all__ = [
     "greatest",
     "over_ranks",
     "rows_by_window",
+    "schema_of",
     "steps_by_window",
     "total_of",
 ]

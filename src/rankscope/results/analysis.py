@@ -14,23 +14,16 @@ import polars as pl
 
 from rankscope.errors import ConfigError
 from rankscope.results.finding import Finding
+from rankscope.results.frames import concat_ranks
 from rankscope.results.headline import Headline
 from rankscope.results.parameters import Options, Parameter, Parameters, Value
 from rankscope.rundir.manifest import RankManifest
+from rankscope.store.schema import Column
 from rankscope.store.trace_info import TraceInfo
 
 logger = logging.getLogger(__name__)
 
 RESULT_SCHEMA_VERSION = 1
-
-
-@dataclass(frozen=True)
-class Column:
-    """One column of a result: name, unit (`ns`, `bytes`, `ratio`, `count`, `GB/s`, … or none) and meaning."""
-
-    name: str
-    unit: str
-    doc: str
 
 
 @dataclass(frozen=True)
@@ -58,8 +51,15 @@ class Inputs:
 
 
 Tables = Mapping[str, pl.DataFrame]
-PerRank = Callable[[Tables, Inputs], pl.DataFrame]
-AcrossRanks = Callable[[Sequence[pl.DataFrame], Inputs], "tuple[pl.DataFrame, list[Finding]]"]
+Part = pl.DataFrame | Mapping[str, pl.DataFrame]
+"""What `per_rank` gives of one rank: a frame, or several by name."""
+PerRank = Callable[[Tables, Inputs], Part]
+# The parts are what the same analysis's `per_rank` gives, so whether they are frames or mappings is its own affair.
+AcrossRanks = Callable[[Sequence[Any], Inputs], "tuple[pl.DataFrame, list[Finding]]"]
+
+
+def _no_rows(tables: Tables, inputs: Inputs) -> Part:
+    return pl.DataFrame()
 
 
 @dataclass(frozen=True)
@@ -73,24 +73,37 @@ class Analysis:
         reads: tables it wants, each with the columns it wants of it. Each comes with a ``window`` column: which of the
             rank's files the row is from.
         requires: analyses whose results it wants.
-        per_rank: one rank's tables to a small frame.
-        across_ranks: those frames, in the order of ranks, to the result's frame and findings.
+        per_rank: one rank's tables to a small frame, or to several by name; called if it `reads` any table.
+        across_ranks: what the ranks gave, in the order of ranks, to the result's frame and findings; None to
+            concatenate their frames.
         parameters: what a user may choose of it; both functions find the values in `Inputs.parameters`. What another
             analysis requires is always made with the defaults.
         reads_more: what it wants of the tables beyond `reads` for these parameters, where that is much.
         headline: its answer in one sentence, from the result's frame; None where that holds none.
+        has_findings: whether `across_ranks` may give findings: `rankscope findings` then includes it.
+        in_report: whether its table is in the report.
+        shown_empty: whether the report shows it even if it has no rows. The report and the page begin with these.
     """
 
     name: str
     doc: str
     columns: tuple[Column, ...]
-    per_rank: PerRank
-    across_ranks: AcrossRanks
+    per_rank: PerRank = _no_rows
+    across_ranks: AcrossRanks | None = None
     reads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     requires: tuple[str, ...] = ()
     parameters: tuple[Parameter, ...] = ()
     reads_more: Callable[[Parameters], Mapping[str, tuple[str, ...]]] | None = None
     headline: Callable[[pl.DataFrame], Headline | None] | None = None
+    has_findings: bool = False
+    in_report: bool = True
+    shown_empty: bool = False
+
+    def reduce(self, parts: Sequence[Part], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
+        """The result's frame and findings, from what the ranks gave."""
+        if self.across_ranks is not None:
+            return self.across_ranks(parts, inputs)
+        return concat_ranks([part for part in parts if isinstance(part, pl.DataFrame)], self.columns), []
 
     def wants(self, chosen: Parameters) -> dict[str, tuple[str, ...]]:
         """The tables and columns that it wants for a choice of parameters."""
@@ -116,6 +129,11 @@ class Analysis:
     def title(self) -> str:
         """The first line of the doc, without the full stop."""
         return inspect.cleandoc(self.doc).split("\n", 1)[0].rstrip(".")
+
+    @property
+    def instants(self) -> list[str]:
+        """The columns that hold points in time on the clock of the row's file."""
+        return [column.name for column in self.columns if column.instant]
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,10 @@ from dataclasses import replace
 import polars as pl
 
 from rankscope.primitives.columns import constant
-from rankscope.primitives.steps import host_steps, launched_in, started_in
-from rankscope.results.analysis import Column, Inputs, Tables
+from rankscope.primitives.steps import events_launched_in, host_steps, starts_in
+from rankscope.results.analysis import Inputs, Tables
+from rankscope.results.frames import concat_ranks
+from rankscope.store.schema import Column
 
 
 def by_window(tables: Tables, inputs: Inputs) -> list[Tables]:
@@ -33,7 +35,7 @@ def chosen_starts(frame: pl.DataFrame, annotations: pl.DataFrame, inputs: Inputs
     if inputs.options.steps is None:
         return constant("", True, pl.Boolean, frame.height)
     keep = inputs.options.keeps(pl.col("step"))
-    return pl.Series(started_in(frame["start_ns"].to_numpy(), host_steps(annotations), keep))
+    return pl.Series(starts_in(frame["start_ns"].to_numpy(), host_steps(annotations), keep))
 
 
 def chosen_launches(device: pl.DataFrame, annotations: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
@@ -45,7 +47,7 @@ def chosen_launches(device: pl.DataFrame, annotations: pl.DataFrame, inputs: Inp
     """
     if inputs.options.steps is None:
         return device
-    return launched_in(device, host_steps(annotations), inputs.options.keeps(pl.col("step")))
+    return events_launched_in(device, host_steps(annotations), inputs.options.keeps(pl.col("step")))
 
 
 def steps_by_window(
@@ -83,16 +85,3 @@ def rows_by_window(
             )
         )
     return concat_ranks(parts, columns)
-
-
-def concat_ranks(parts: Sequence[pl.DataFrame], columns: Sequence[Column]) -> pl.DataFrame:
-    """The ranks' frames below one another, with the result's columns: the reduce of an analysis without more to do.
-
-    Parts without rows may have columns of any type, or none: they count only where there is nothing else.
-    """
-    full = [part for part in parts if part.height] or [part for part in parts if part.width][:1]
-    names = [column.name for column in columns]
-    if not full:
-        return pl.DataFrame(schema=names)
-    frame = full[0] if len(full) == 1 else pl.concat(full, how="vertical_relaxed")
-    return frame if frame.columns == names else frame.select(names)

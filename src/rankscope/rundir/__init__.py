@@ -1,4 +1,7 @@
-"""The contract between a job and its analysis: every path pattern and every manifest, written down once.
+"""The run directory: the files through which a job and its analysis meet, and how they are named, written and read.
+
+In comes what a process knows about itself (environment, command line, recorded windows); out come paths, manifests and
+trace metadata that any later version can read. The standard library alone: this is imported in the job.
 
 ::
 
@@ -9,10 +12,6 @@
       rank3_dp1-tp0_iter10_12.trace.json.gz     with a DeviceMesh: its dimensions and this rank's coordinate
       rank3_restart1_iter10_12.trace.json.gz    after a restart
 
-No two processes write one file. On local disks each host has its own part of the directory; readers merge the
-parts by run id, which is in ``run.json``, in every ``ranks/*.json`` and in every trace.
-
-``names`` has the path patterns, ``metadata`` what a trace carries about itself, ``manifest`` the two
-manifests, ``launcher`` who this process is, ``config`` and ``ranks`` what a job is told about its capture, ``fields``
-how untrusted JSON is read.
+No two processes write the same file. On local disks each host has its part of the directory; readers merge the parts
+by run id, which is in ``run.json``, in every ``ranks/*.json`` and in every trace.
 """

@@ -1,18 +1,77 @@
-"""Reading JSON written by others: each field is what it should be, or its default. Nothing here raises.
+"""Reading untrusted JSON into dataclasses: each field gets a value of its type, or its default. Nothing here raises.
 
-Traces and manifests are other people's files. A manifest from a newer version, an edited one, or one made to
-do harm gives what can be read of it, so that one odd field never costs a run.
+Traces and manifests are other people's files. From one of a newer version, an edited or a malicious one, what can be
+read is read: one odd field does not cost the run. :func:`read` takes parsed JSON and gives a dataclass; the functions
+after it read single values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+import dataclasses
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 T = TypeVar("T")
+D = TypeVar("D", bound="DataclassInstance")
+Reader = Callable[[object], Any]
+"""Reads a value of some type; None where it is something else."""
 
 _MAX_INT = 2**63 - 1
 _MAX_TEXT = 65_536
+
+
+def read(cls: type[D], raw: object) -> D | None:
+    """A dataclass from a JSON object, field by field; unknown keys are ignored.
+
+    A field is an ``int`` (not negative, unless annotated as :data:`Signed`), a ``float``, a ``str``, a dataclass, a
+    ``tuple[X, ...]`` or a ``Mapping[str, X]`` of these, or ``Mapping[str, object]``; or None.
+
+    Returns:
+        None where `raw` is not an object, or lacks a field that has no default.
+    """
+    if not isinstance(raw, dict):
+        return None
+    values: dict[str, Any] = {}
+    for field, reader in _readers(cls):
+        value = reader(raw.get(field.name))
+        if value is None or (value in ("", ()) and field.default is not None):
+            if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+                return None
+        else:
+            values[field.name] = value
+    return cls(**values)
+
+
+@cache
+def _readers(cls: type[DataclassInstance]) -> list[tuple[dataclasses.Field[Any], Reader]]:
+    hints = get_type_hints(cls, include_extras=True)
+    return [(field, _reader(hints[field.name])) for field in dataclasses.fields(cls)]
+
+
+def _reader(hint: Any) -> Reader:
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        reader: Reader = parts[1]
+        return reader
+    if origin in (Union, UnionType):
+        return _reader(next(part for part in parts if part is not NoneType))
+    if origin is tuple:
+        return partial(items, read=_reader(parts[0]))
+    if origin is Mapping:
+        return _BY_TYPE.get(hint) or partial(_mapping_of, _reader(parts[1]))
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return getattr(hint, "from_json", partial(read, hint))
+    return _BY_TYPE[hint]
+
+
+def _mapping_of(reader: Reader, value: object) -> dict[str, Any] | None:
+    """A JSON object of values that the reader understands; None where there are none."""
+    return {key: item for key, raw in mapping(value).items() if (item := reader(raw)) is not None} or None
 
 
 def integer(value: object) -> int | None:
@@ -28,6 +87,11 @@ def count(value: object) -> int | None:
     """A whole number that is not negative."""
     number = integer(value)
     return number if number is not None and number >= 0 else None
+
+
+def positive(value: object) -> int | None:
+    """A whole number above zero."""
+    return count(value) or None
 
 
 def number(value: object) -> float | None:
@@ -67,3 +131,14 @@ def strings(value: object) -> dict[str, str]:
         elif isinstance(item, (int, float)):
             found[key] = str(item)
     return found
+
+
+Signed = Annotated[int, integer]
+Positive = Annotated[int, positive]
+_BY_TYPE: dict[Any, Reader] = {
+    int: count,
+    float: number,
+    str: text,
+    Mapping[str, str]: strings,
+    Mapping[str, object]: lambda value: mapping(value) or None,
+}

@@ -11,10 +11,9 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from dataclasses import fields as dataclass_fields
 from pathlib import Path
 
-from rankscope.rundir import fields
+from rankscope.rundir.fields import Positive, Signed, read
 from rankscope.rundir.metadata import ClockAnchor, Device, Mesh, StepSpan
 
 SCHEMA_VERSION = 1
@@ -38,7 +37,7 @@ class RunManifest:
     """What is true of the whole run."""
 
     run_id: str | None = None
-    schema_version: int = SCHEMA_VERSION
+    schema_version: Positive = SCHEMA_VERSION
     command: tuple[str, ...] = ()
     """The command line of rank 0, secrets cut."""
     world_size: int | None = None
@@ -51,34 +50,15 @@ class RunManifest:
     schedule: Mapping[str, int] = field(default_factory=dict)
     mesh: Mesh | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
-    started_ns: int | None = None
+    started_ns: Signed | None = None
     """Wall clock of rank 0, nanoseconds since 1970."""
-
-    @classmethod
-    def from_json(cls, obj: object) -> RunManifest:
-        """Read parsed JSON; odd fields keep their default. Never raises."""
-        raw = fields.mapping(obj)
-        return cls(
-            run_id=fields.text(raw.get("run_id")),
-            schema_version=fields.count(raw.get("schema_version")) or SCHEMA_VERSION,
-            command=fields.items(raw.get("command"), fields.text),
-            world_size=fields.count(raw.get("world_size")),
-            launcher=fields.text(raw.get("launcher")),
-            job_id=fields.text(raw.get("job_id")),
-            host=fields.text(raw.get("host")),
-            ranks=fields.text(raw.get("ranks")),
-            schedule=_counts(raw.get("schedule")),
-            mesh=Mesh.from_json(raw.get("mesh")),
-            versions=fields.strings(raw.get("versions")),
-            started_ns=fields.integer(raw.get("started_ns")),
-        )
 
 
 @dataclass(frozen=True)
 class WrittenTrace:
     """A trace that lies complete in the run directory."""
 
-    file: str = ""
+    file: str
     """Relative to the run directory, with ``/`` between folders."""
     first_step: int | None = None
     last_step: int | None = None
@@ -92,40 +72,16 @@ class WrittenTrace:
     off_loop_ns: int | None = None
     """How long the rest took: verify, compress, sync, rename, and what of stop and save was done there."""
 
-    @classmethod
-    def from_json(cls, obj: object) -> WrittenTrace | None:
-        """Read one; ``None`` if it names no file."""
-        raw = fields.mapping(obj)
-        file = fields.text(raw.get("file"))
-        if not file:
-            return None
-        return cls(
-            file,
-            fields.count(raw.get("first_step")),
-            fields.count(raw.get("last_step")),
-            fields.count(raw.get("bytes")),
-            fields.count(raw.get("json_bytes")),
-            fields.count(raw.get("stall_ns")),
-            fields.count(raw.get("off_loop_ns")),
-        )
-
 
 @dataclass(frozen=True)
 class StepBlock:
     """Successive steps whose times are kept together, so that a long job's are of bounded size."""
 
-    first_step: int = 0
-    steps: int = 0
-    min_ns: int = 0
-    max_ns: int = 0
-    total_ns: int = 0
-
-    @classmethod
-    def from_json(cls, obj: object) -> StepBlock | None:
-        """Read one; ``None`` if a number is missing."""
-        raw = fields.mapping(obj)
-        numbers = [fields.count(raw.get(f.name)) for f in dataclass_fields(cls)]
-        return None if None in numbers else cls(*[n for n in numbers if n is not None])
+    first_step: int
+    steps: int
+    min_ns: int
+    max_ns: int
+    total_ns: int
 
 
 @dataclass(frozen=True)
@@ -136,18 +92,6 @@ class LostWindow:
     last_step: int | None = None
     reason: str = ""
 
-    @classmethod
-    def from_json(cls, obj: object) -> LostWindow | None:
-        """Read one; ``None`` if it is no object."""
-        if not isinstance(obj, dict):
-            return None
-        raw = fields.mapping(obj)
-        return cls(
-            fields.count(raw.get("first_step")),
-            fields.count(raw.get("last_step")),
-            fields.text(raw.get("reason")) or "",
-        )
-
 
 @dataclass(frozen=True)
 class RankManifest:
@@ -155,7 +99,7 @@ class RankManifest:
 
     run_id: str | None = None
     rank: int | None = None
-    schema_version: int = SCHEMA_VERSION
+    schema_version: Positive = SCHEMA_VERSION
     world_size: int | None = None
     local_rank: int | None = None
     host: str | None = None
@@ -182,7 +126,7 @@ class RankManifest:
     """How long steps took, from the first on: each of the first and of the latest by itself."""
     step_blocks: tuple[StepBlock, ...] = ()
     """The steps between those."""
-    step_median_ns: Mapping[str, int] = field(default_factory=dict)
+    step_median_ns: Mapping[str, Positive] = field(default_factory=dict)
     """The median of these by state: what the profiler itself costs."""
     environment: Mapping[str, object] = field(default_factory=dict)
     """``cpu_affinity``, ``numa_nodes``, ``settings`` (variables of the communication library, torch and their kin),
@@ -191,54 +135,15 @@ class RankManifest:
     """At the start, and at the beginning and end of each recording: the first and the latest of them."""
     warnings: tuple[str, ...] = ()
 
-    @classmethod
-    def from_json(cls, obj: object) -> RankManifest:
-        """Read parsed JSON; odd fields keep their default. Never raises."""
-        raw = fields.mapping(obj)
-        return cls(
-            run_id=fields.text(raw.get("run_id")),
-            rank=fields.count(raw.get("rank")),
-            schema_version=fields.count(raw.get("schema_version")) or SCHEMA_VERSION,
-            world_size=fields.count(raw.get("world_size")),
-            local_rank=fields.count(raw.get("local_rank")),
-            host=fields.text(raw.get("host")),
-            pid=fields.count(raw.get("pid")),
-            launcher=fields.text(raw.get("launcher")),
-            restart_count=fields.count(raw.get("restart_count")) or 0,
-            device=Device.from_json(raw.get("device")),
-            mesh=Mesh.from_json(raw.get("mesh")),
-            state=fields.text(raw.get("state")) or "running",
-            steps=fields.count(raw.get("steps")),
-            written=fields.items(raw.get("written"), WrittenTrace.from_json),
-            skipped=fields.items(raw.get("skipped"), LostWindow.from_json),
-            failed=fields.items(raw.get("failed"), LostWindow.from_json),
-            rotated=fields.count(raw.get("rotated")) or 0,
-            capture=fields.strings(raw.get("capture")),
-            step_times=fields.items(raw.get("step_times"), StepSpan.from_json),
-            step_blocks=fields.items(raw.get("step_blocks"), StepBlock.from_json),
-            step_median_ns={
-                k: n for k, v in fields.mapping(raw.get("step_median_ns")).items() if (n := fields.count(v))
-            },
-            environment=fields.mapping(raw.get("environment")),
-            clock_anchors=fields.items(raw.get("clock_anchors"), ClockAnchor.from_json),
-            warnings=fields.items(raw.get("warnings"), fields.text),
-        )
-
-
-def _counts(value: object) -> dict[str, int]:
-    return {k: n for k, v in fields.mapping(value).items() if (n := fields.count(v)) is not None}
-
 
 def read_run_manifest(path: Path) -> RunManifest | None:
     """Read ``run.json``; ``None`` if it is missing or no JSON object. Never raises."""
-    raw = _read(path)
-    return None if raw is None else RunManifest.from_json(raw)
+    return read(RunManifest, _load(path))
 
 
 def read_rank_manifest(path: Path) -> RankManifest | None:
     """Read ``ranks/rank3.json``; ``None`` if it is missing or no JSON object. Never raises."""
-    raw = _read(path)
-    return None if raw is None else RankManifest.from_json(raw)
+    return read(RankManifest, _load(path))
 
 
 def to_json(manifest: RunManifest | RankManifest) -> bytes:
@@ -275,11 +180,8 @@ def _words(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name)
 
 
-def _read(path: Path) -> dict[str, object] | None:
+def _load(path: Path) -> object:
     try:
-        if path.stat().st_size > _MAX_BYTES:
-            return None
-        raw = json.loads(path.read_bytes())
+        return None if path.stat().st_size > _MAX_BYTES else json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
         return None
-    return fields.mapping(raw) if isinstance(raw, dict) else None

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
-from rankscope.rundir import fields
+from rankscope.rundir.fields import Positive, Signed, read
 
 METADATA_KEY = "rankscope"
 SCHEMA_VERSION = 1
@@ -22,7 +22,7 @@ SCHEMA_VERSION = 1
 class Mesh:
     """The DeviceMesh that the job was laid out on."""
 
-    dims: tuple[str, ...] = ()
+    dims: tuple[str, ...]
     shape: tuple[int, ...] = ()
     coordinate: tuple[int, ...] = ()
     """This rank's place in it; empty on a rank outside the mesh."""
@@ -30,15 +30,6 @@ class Mesh:
     def by_name(self) -> dict[str, int]:
         """This rank's coordinate by dimension name."""
         return dict(zip(self.dims, self.coordinate, strict=False))
-
-    @classmethod
-    def from_json(cls, obj: object) -> Mesh | None:
-        """Read one; ``None`` if it names no dimension."""
-        raw = fields.mapping(obj)
-        dims = fields.items(raw.get("dims"), fields.text)
-        shape = fields.items(raw.get("shape"), fields.count)
-        coordinate = fields.items(raw.get("coordinate"), fields.count)
-        return cls(dims, shape, coordinate) if dims else None
 
 
 @dataclass(frozen=True)
@@ -55,43 +46,29 @@ class ProcessGroup:
     """As torch has it: ``cpu:gloo,cuda:nccl``."""
 
     @classmethod
-    def from_json(cls, obj: object) -> ProcessGroup | None:
-        """Read one; ``None`` if it has neither a name nor ranks."""
-        raw = fields.mapping(obj)
-        name = fields.text(raw.get("name")) or ""
-        ranks = fields.items(raw.get("ranks"), fields.count)
-        if not name and not ranks:
-            return None
-        said = [fields.text(raw.get(key)) for key in ("description", "mesh_dim", "backend")]
-        return cls(name, said[0] or "", ranks, said[1], said[2])
+    def from_json(cls, raw: object) -> ProcessGroup | None:
+        """Read one; None if it has neither a name nor ranks."""
+        group = read(cls, raw)
+        return group if group is not None and (group.name or group.ranks) else None
 
 
 @dataclass(frozen=True)
 class ClockAnchor:
     """One moment read on the clocks of this host."""
 
-    wall_ns: int
+    wall_ns: Signed
     """Nanoseconds since 1970, as the host had it."""
-    monotonic_ns: int
+    monotonic_ns: Signed
     """Nanoseconds of the host's monotonic clock."""
-    perf_ns: int | None = None
+    perf_ns: Signed | None = None
     """Nanoseconds of this process's ``time.perf_counter``, the clock of the step times."""
-
-    @classmethod
-    def from_json(cls, obj: object) -> ClockAnchor | None:
-        """Read one; ``None`` if a clock is missing."""
-        raw = fields.mapping(obj)
-        wall, monotonic = fields.integer(raw.get("wall_ns")), fields.integer(raw.get("monotonic_ns"))
-        if wall is None or monotonic is None:
-            return None
-        return cls(wall, monotonic, fields.integer(raw.get("perf_ns")))
 
 
 @dataclass(frozen=True)
 class Device:
     """The device that this rank computes on."""
 
-    type: str | None = None
+    type: str
     """``cpu``, ``cuda`` (also ROCm), ``xpu`` …"""
     name: str | None = None
     index: int | None = None
@@ -102,41 +79,15 @@ class Device:
     numa_node: int | None = None
     """The host's memory that is nearest to it."""
 
-    @classmethod
-    def from_json(cls, obj: object) -> Device | None:
-        """Read one; ``None`` if it has no type."""
-        raw = fields.mapping(obj)
-        kind = fields.text(raw.get("type"))
-        if kind is None:
-            return None
-        return cls(
-            kind,
-            fields.text(raw.get("name")),
-            fields.count(raw.get("index")),
-            fields.count(raw.get("total_memory")),
-            fields.text(raw.get("uuid")),
-            fields.text(raw.get("pci_bus_id")),
-            fields.count(raw.get("numa_node")),
-        )
-
 
 @dataclass(frozen=True)
 class StepSpan:
     """Successive steps that ran in one state of the profiler, and how long each took."""
 
-    first_step: int = 0
+    first_step: int
     state: str = "wait"
     """``wait``, ``warmup`` or ``active``."""
     ns: tuple[int, ...] = ()
-
-    @classmethod
-    def from_json(cls, obj: object) -> StepSpan | None:
-        """Read one; ``None`` if it does not say where it begins."""
-        raw = fields.mapping(obj)
-        first = fields.count(raw.get("first_step"))
-        if first is None:
-            return None
-        return cls(first, fields.text(raw.get("state")) or "wait", fields.items(raw.get("ns"), fields.count))
 
 
 @dataclass(frozen=True)
@@ -144,7 +95,7 @@ class TraceMetadata:
     """Everything that analysis needs to know of a trace and that torch does not write; ``None`` where
     unknown."""
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: Positive = SCHEMA_VERSION
     run_id: str | None = None
     rank: int | None = None
     world_size: int | None = None
@@ -193,44 +144,17 @@ class TraceMetadata:
         return kineto_json(asdict(self))
 
     @classmethod
-    def from_json(cls, obj: object) -> TraceMetadata:
-        """Read the value under :data:`METADATA_KEY` (parsed JSON, or its text); odd fields keep their
-        default.
+    def from_json(cls, raw: object) -> TraceMetadata:
+        """Read the value under :data:`METADATA_KEY` (parsed JSON, or its text); odd fields keep their default.
 
         Never raises.
         """
-        if isinstance(obj, (str, bytes)):
+        if isinstance(raw, (str, bytes)):
             try:
-                obj = json.loads(obj)
+                raw = json.loads(raw)
             except (ValueError, RecursionError):
-                obj = {}
-        raw = fields.mapping(obj)
-        schedule = {k: n for k, v in fields.mapping(raw.get("schedule")).items() if (n := fields.count(v)) is not None}
-        return cls(
-            schema_version=fields.count(raw.get("schema_version")) or SCHEMA_VERSION,
-            run_id=fields.text(raw.get("run_id")),
-            rank=fields.count(raw.get("rank")),
-            world_size=fields.count(raw.get("world_size")),
-            local_rank=fields.count(raw.get("local_rank")),
-            host=fields.text(raw.get("host")),
-            launcher=fields.text(raw.get("launcher")),
-            restart_count=fields.count(raw.get("restart_count")) or 0,
-            mesh=Mesh.from_json(raw.get("mesh")),
-            process_groups=fields.items(raw.get("process_groups"), ProcessGroup.from_json),
-            schedule=schedule,
-            first_step=fields.count(raw.get("first_step")),
-            last_step=fields.count(raw.get("last_step")),
-            partial_step=fields.count(raw.get("partial_step")),
-            clock_anchors=fields.items(raw.get("clock_anchors"), ClockAnchor.from_json),
-            device=Device.from_json(raw.get("device")),
-            versions=fields.strings(raw.get("versions")),
-            profiler=fields.mapping(raw.get("profiler")),
-            environment=fields.mapping(raw.get("environment")),
-            step_times=fields.items(raw.get("step_times"), StepSpan.from_json),
-            parallelism=fields.items(raw.get("parallelism"), lambda item: fields.mapping(item) or None),
-            collectives=fields.mapping(raw.get("collectives")),
-            memory={k: n for k, v in fields.mapping(raw.get("memory")).items() if (n := fields.count(v)) is not None},
-        )
+                raw = {}
+        return read(cls, raw) or cls()
 
 
 def kineto_json(value: object) -> str:

@@ -19,12 +19,20 @@ I64, I32, I16, F32, STR, BOOL = pl.Int64(), pl.Int32(), pl.Int16(), pl.Float32()
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its name, Polars type, unit (empty where it has none) and meaning."""
+    """One column, of a table or of an analysis's result.
+
+    Attributes:
+        dtype: its Polars type.
+        unit: `ns`, `bytes`, `ratio`, `count`, `GB/s`, …; empty where it has none.
+        doc: what it means, for the docs, the page and the reports.
+        instant: whether it is a point in time on the clock of the row's trace file, not a duration.
+    """
 
     name: str
-    dtype: pl.DataType
+    dtype: pl.DataType | type[pl.DataType]
     unit: str
     doc: str
+    instant: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,14 @@
-"""What one trace file says about itself and what was lost of it: kept beside its tables."""
+"""Metadata of one trace file, kept with its tables: its rank and run, when it was recorded, what was lost of it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
 from typing import Any
+
+# Before this, a clock counts from the host's start.
+_YEAR_2001_NS = 10**18
 
 
 @dataclass(frozen=True)
@@ -12,28 +16,29 @@ class TraceInfo:
     """One trace file, without its events.
 
     Attributes:
-        path: the file: absolute in the cache, as it was given in a run.
-        rank: its rank; what says so is `rank_source` (`metadata`, `distributedInfo`, `name`, `folder`); None unknown.
-        run_id: the run it belongs to, as far as it says.
+        path: the file: absolute in the cache, as given by the user in a run.
+        rank: its rank; None if unknown.
+        rank_source: where the rank is from: `metadata`, `distributedInfo`, `name`, `folder`, `order`, `none`.
+        run_id: the id of its run; None if the trace has none.
         first_step: the first `ProfilerStep#` in it.
         last_step: the last.
-        start_ns: the first instant of its events, on its own clock.
+        start_ns: the first instant of its events, on the trace's clock.
         end_ns: the last.
-        base_time_ns: `baseTimeNanoseconds`: added to its clock it gives the host's wall clock.
+        base_time_ns: `baseTimeNanoseconds`: plus the trace's clock it is the host's wall clock.
         counts: events by `phase category`.
         lost_events: events that could not be read.
         lost_bytes: bytes that could not be read.
-        repaired: pieces that were mended before they could be read.
-        truncated: whether it ends before its events do.
-        lost_metadata: whether some of what stands beside the events could not be read.
-        checksum: whether its packing's checksum is that of something else.
-        reason: what was wrong with it, first.
-        odd: counts of oddities that were read all the same.
+        repaired: pieces of invalid JSON that were repaired.
+        truncated: whether the file ends before its events do.
+        lost_metadata: whether some of the metadata could not be read.
+        checksum: whether the file fails the checksum of its compression.
+        reason: the first problem with it.
+        odd: counts of oddities that did not prevent reading.
         others: further traces in the same archive, which were not read.
         groups: process groups: name, description, ranks.
         devices: devices: id, name, total memory, multiprocessors.
-        pid: the process that recorded it, by its host events.
-        threads: the threads of these.
+        pid: the process that recorded most host events.
+        threads: the threads of that process with most events.
     """
 
     path: str
@@ -68,6 +73,52 @@ class TraceInfo:
     pid: int | None = None
     threads: tuple[int, ...] = ()
 
+    @property
+    def is_snapshot(self) -> bool:
+        """Whether the file is a memory snapshot, which has no time."""
+        return any(kind.startswith("snapshot ") for kind in self.counts)
+
+    @property
+    def device(self) -> str | None:
+        """The name of the first device."""
+        return next((device["name"] for device in self.devices if device.get("name")), None)
+
+    @property
+    def host_start_ns(self) -> int:
+        """The first instant of its events on the host's clock."""
+        return self.base_time_ns + (self.start_ns or 0)
+
+    @property
+    def host_end_ns(self) -> int:
+        """The last instant of its events on the host's clock."""
+        return self.base_time_ns + (self.end_ns or self.start_ns or 0)
+
+    def gap_to(self, other: TraceInfo) -> int | None:
+        """Time between two traces, ns; negative if they overlap, None if one has no events with a time."""
+        if self.start_ns is None or other.start_ns is None:
+            return None
+        return max(self.host_start_ns, other.host_start_ns) - min(self.host_end_ns, other.host_end_ns)
+
+    def overlaps(self, other: TraceInfo) -> bool:
+        """Whether two traces were recorded at the same time. One without ranges covers no time."""
+        if None in (self.start_ns, self.end_ns, other.start_ns, other.end_ns):
+            return False
+        return self.host_start_ns < other.host_end_ns and other.host_start_ns < self.host_end_ns
+
+    def steps_begin_again(self, other: TraceInfo) -> bool:
+        """Whether the later of two traces that do not overlap has a step that the earlier one had, or has passed."""
+        first, last = sorted((self, other), key=lambda info: info.host_start_ns)
+        if first.last_step is None or last.first_step is None or (first.gap_to(last) or 0) <= 0:
+            return False
+        return last.first_step <= first.last_step
+
+    def shares_thread(self, other: TraceInfo) -> bool:
+        """Whether a thread besides the main one is in both traces, as far as they list threads."""
+        if self.pid is None or other.pid is None:
+            return False
+        mine, others = ({*info.threads} - {info.pid} for info in (self, other))
+        return not mine or not others or not mine.isdisjoint(others)
+
     def to_json(self) -> dict[str, Any]:
         """A JSON object."""
         return asdict(self)
@@ -84,3 +135,10 @@ class TraceInfo:
         made["devices"] = tuple(made.get("devices", ()))
         made["threads"] = tuple(made.get("threads", ()))
         return cls(**made)
+
+
+def utc(nanoseconds: int, form: str = "%Y-%m-%d %H:%M:%S UTC") -> str:
+    """An instant of a host's clock as text; empty if the clock counts from the host's start, as in older traces."""
+    if nanoseconds < _YEAR_2001_NS:
+        return ""
+    return datetime.fromtimestamp(nanoseconds // 10**9, timezone.utc).strftime(form)

@@ -13,10 +13,10 @@ MAGIC = b"RSC1"
 ALIGN = 8
 _TYPES = {"u8": "<u1", "u16": "<u2", "u32": "<u4", "i32": "<i4", "f64": "<f8"}
 
-Column = tuple[str, npt.NDArray[Any]]
+TypedNumbers = tuple[str, npt.NDArray[Any]]
 
 
-def column_file(columns: Mapping[str, Column], meta: Mapping[str, Any] | None = None) -> bytes:
+def column_file(columns: Mapping[str, TypedNumbers], meta: Mapping[str, Any] | None = None) -> bytes:
     """The bytes of some columns.
 
     Args:

@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from rankscope.pipeline import Run
-from rankscope.primitives.arrival_skew import arrivals
+from rankscope.primitives.arrival_skew import arrivals_by_event
 from rankscope.primitives.communicators import POINT_TO_POINT
 from rankscope.timeline.clock import RunClock
 
@@ -93,7 +93,7 @@ def _lateness(collectives: pl.DataFrame, clock: RunClock) -> pl.DataFrame:
     if found.is_empty():
         return pl.DataFrame(schema=schema)
     event = (found["match"].rank("dense").cast(pl.Int64) - 1).to_numpy()
-    late = arrivals(event, found["arrival"].to_numpy()).late
+    late = arrivals_by_event(event, found["arrival"].to_numpy()).late
     late = np.where(late > found["residual"].to_numpy(), late, 0)
     return found.select("rank", "step").with_columns(late=pl.Series(late)).group_by("rank", "step").agg(
         pl.col("late").max().alias("value")

@@ -19,7 +19,7 @@ from rankscope.primitives.intervals import Int64
 from rankscope.store.cache import CachedTrace
 from rankscope.timeline.categories import CATEGORIES
 from rankscope.timeline.clock import RunClock
-from rankscope.timeline.column_file import Column, column_file
+from rankscope.timeline.column_file import TypedNumbers, column_file
 from rankscope.timeline.pyramid import BASE_BIN_NS, FACTOR, Tile, levels_for, shift_of, tile, touching
 from rankscope.timeline.rank_lanes import RankLanes
 
@@ -245,7 +245,7 @@ class Timeline:
         return column_file(_columns(kinds, parts), {"more": more, "lanes": list(lanes)})
 
 
-def _columns(kinds: Sequence[tuple[str, str]], parts: Sequence[tuple[Array, ...]]) -> dict[str, Column]:
+def _columns(kinds: Sequence[tuple[str, str]], parts: Sequence[tuple[Array, ...]]) -> dict[str, TypedNumbers]:
     """Columns from parts below one another."""
     none = np.empty(0)
     joined = [np.concatenate(column) for column in zip(*parts, strict=True)] if parts else [none] * len(kinds)

@@ -15,13 +15,12 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
-from rankscope.analyses import all_analyses
 from rankscope.errors import NoTracesError, RankscopeError, RunSelectionError, describe_error
 from rankscope.ingest.discover import Found
-from rankscope.ingest.runs import KnownRun
+from rankscope.ingest.run_selection import KnownRun
 from rankscope.ingest.watch import Watch
 from rankscope.pipeline import Run
-from rankscope.report.html_report import ANALYSES
+from rankscope.report.html_report import shown_analyses
 from rankscope.results import Analysis, Finding, Result, by_weight
 from rankscope.timeline.build import clock_of, draw_run
 from rankscope.timeline.clock import RunClock
@@ -133,9 +132,8 @@ class LoadedRun:
         return [*self.results, *parts]
 
     def analyses(self) -> dict[str, Analysis]:
-        """The analyses that the page shows: the report's first, and all others that there are."""
-        found = all_analyses()
-        return {name: found[name] for name in [*ANALYSES, *(name for name in found if name not in ANALYSES)]}
+        """All analyses, in the order in which they are computed and listed."""
+        return shown_analyses()
 
     # -- the thread -----------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rankscope.ingest.runs import LATEST, KnownRun, when_of
+from rankscope.ingest.run_selection import LATEST, KnownRun
 from rankscope.ingest.watch import Watch
 from rankscope.pipeline import Progress, Run, open_run
 from rankscope.report.measured import jobs_of
@@ -114,7 +114,7 @@ class Runs:
         if known is None or self.shown.loaded.run is None:
             return {"key": key, "name": "", "ranks": None, "started": None, "folder": None}
         name = (study or {}).get(known.folder or "") or known.label if self._others else self._place()
-        began = when_of(known.began_ns).rstrip(", ") or None
+        began = known.started or None
         return {"key": key, "name": name, "ranks": known.ranks, "started": began, "folder": known.folder}
 
     def _place(self) -> str:

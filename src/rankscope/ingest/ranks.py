@@ -1,0 +1,131 @@
+"""Which rank each trace of a run is of.
+
+In: what each trace says about itself, and its path. Out: the traces of each rank, in the order of time. The rule, by
+the first source that gives a rank; `TraceInfo.rank_source` says which it was:
+
+1. ``metadata``: what `rankscope.Profiler` wrote into the trace.
+2. ``distributedInfo``: what PyTorch wrote into it.
+3. ``name``: the file's name (``rank3.json.gz``; `rundir.names` lists the patterns).
+4. ``folder``: the name of its directory (``rank_3/trace.json``, ``3/trace.json``), unless such numbers count something
+   else: one process has traces in several of them, or several processes recorded into one at the same time.
+5. ``order``: the next free rank, in the order of the names. All traces of one process get the same.
+
+Two traces of a rank that overlap in time contradict each other: the first by name is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import PurePath
+
+from rankscope.ingest.discover import natural
+from rankscope.ingest.run_findings import folders_not_ranks, rank_conflict, ranks_guessed, server_traces
+from rankscope.results import Finding
+from rankscope.rundir.fields import count
+from rankscope.rundir.names import TraceName, parse_trace_name
+from rankscope.store.trace_info import TraceInfo
+
+# A greater number in a trace is damage: counting up to it would take forever.
+_MAX_RANKS = 1 << 20
+
+
+def rank_of(own: int | None, distributed: Mapping[str, object], name: TraceName) -> tuple[int | None, str]:
+    """The rank of one trace, and its source (`none` if none gives it)."""
+    for source, rank in (
+        ("metadata", own),
+        ("distributedInfo", count(distributed.get("rank"))),
+        ("folder" if name.pattern == "folder" else "name", name.rank),
+    ):
+        if (valid := valid_rank(rank)) is not None:
+            return valid, source
+    return None, "none"
+
+
+def valid_rank(number: int | None) -> int | None:
+    """A rank, or a number of ranks; None if it cannot be one."""
+    return number if number is not None and number <= _MAX_RANKS else None
+
+
+def assign_ranks(infos: Sequence[TraceInfo]) -> tuple[dict[int, list[TraceInfo]], list[Finding]]:
+    """The traces of each rank, in the order of time; and what was guessed or left out.
+
+    A process that serves the ranks, and is not one (vLLM's frontend), is left out.
+    """
+    findings: list[Finding] = []
+    servers = [info for info in infos if info.rank is None and parse_trace_name(info.path).pattern == "frontend"]
+    if servers and len(servers) < len(infos):
+        infos = [info for info in infos if info not in servers]
+        findings.append(server_traces(servers))
+    ranks: dict[int, list[TraceInfo]] = {}
+    unknown: list[list[TraceInfo]] = []
+    for info in sorted(infos, key=_order):
+        if info.rank is None:
+            process = next((each for each in unknown if _is_next_window(each, info)), None)
+            if process is None:
+                unknown.append([info])
+            else:
+                process.append(info)
+            continue
+        rival = next((other for other in ranks.get(info.rank, ()) if other.overlaps(info)), None)
+        if rival is not None:
+            findings.append(rank_conflict(rival, info))
+        else:
+            ranks.setdefault(info.rank, []).append(info)
+    free = (rank for rank in range(len(infos) + max(ranks, default=-1) + 1) if rank not in ranks)
+    guessed = dict(zip(free, unknown, strict=False))
+    for rank, process in guessed.items():
+        ranks[rank] = [replace(info, rank=rank, rank_source="order") for info in process]
+    if guessed and len(infos) > 1:
+        findings.append(ranks_guessed(guessed))
+    for own in ranks.values():
+        # A memory snapshot has no time: it comes after the traces, whose numbers it does not change.
+        own.sort(key=lambda info: (info.is_snapshot, info.host_start_ns))
+    return dict(sorted(ranks.items())), findings
+
+
+def _order(info: TraceInfo) -> tuple[int, int, tuple[object, ...]]:
+    """By name; traces with a mesh coordinate but no rank (SGLang) by that: tensor parallelism is innermost."""
+    if info.rank is not None:
+        return 0, 0, natural(info.path)
+    return info.mesh.get("pp", 0), info.mesh.get("dp", 0), natural(info.path)
+
+
+def _is_next_window(process: Sequence[TraceInfo], info: TraceInfo) -> bool:
+    """Whether a trace is a further one of a process, by pid and host, recorded at another time."""
+    return info.pid is not None and all(
+        (other.pid, other.host) == (info.pid, info.host) and other.gap_to(info) is not None and not other.overlaps(info)
+        for other in process
+    )
+
+
+def without_numbered_folders(infos: Sequence[TraceInfo]) -> tuple[list[TraceInfo], list[Finding]]:
+    """The traces, without ranks from directories whose bare number counts something else: steps, epochs, attempts."""
+    folders: dict[PurePath, list[TraceInfo]] = {}
+    processes: dict[tuple[int, str | None], list[TraceInfo]] = {}
+    for info in infos:
+        folder = PurePath(info.path.replace("\\", "/")).parent
+        if info.rank_source == "folder" and folder.name.isdigit():
+            folders.setdefault(folder, []).append(info)
+            if info.pid is not None:
+                processes.setdefault((info.pid, info.host), []).append(info)
+    if any(len({info.rank for info in own}) > 1 and _in_turn(own) for own in processes.values()):
+        why = "one process has traces in several"
+    elif any(one.pid != other.pid and one.overlaps(other) for own in folders.values() for one, other in _pairs(own)):
+        why = "several processes recorded into one at the same time"
+    else:
+        return list(infos), []
+    numbered = {info.path: info for own in folders.values() for info in own}
+    left = [replace(info, rank=None, rank_source="none") if info.path in numbered else info for info in infos]
+    return left, [folders_not_ranks(list(numbered), why)]
+
+
+def _in_turn(infos: Sequence[TraceInfo]) -> bool:
+    """Whether traces follow one another, as those of one process must."""
+    return all(one.shares_thread(other) and not one.overlaps(other) for one, other in _pairs(infos))
+
+
+def _pairs(infos: Sequence[TraceInfo]) -> Iterator[tuple[TraceInfo, TraceInfo]]:
+    """Each trace and the next one in time."""
+    return pairwise(sorted(infos, key=lambda info: info.host_start_ns))

@@ -1,0 +1,280 @@
+"""Findings about which run and which rank the traces are of: what was guessed, left out or contradicts itself.
+
+In: what `runs` and `ranks` decided about the traces. Out: findings.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import PurePath
+
+from rankscope.results import Evidence, Finding
+from rankscope.rundir.names import parse_trace_name
+from rankscope.rundir.plurals import counted, plural
+from rankscope.store.trace_info import TraceInfo
+
+# Files that one finding lists.
+_MOST = 16
+# Ranks that recorded further apart than this may be of two jobs.
+_FAR_NS = 600 * 10**9
+_OPEN_ONE_RUN = "If they are, open only the files of one run."
+
+
+# -- runs ---------------------------------------------------------------------------------------------------------
+
+
+def divided_runs(infos: Sequence[TraceInfo], label: str, sizes: Mapping[str, int], why: str) -> Finding:
+    """One of several runs that no run id divides.
+
+    Args:
+        infos: its traces.
+        label: what it is called.
+        sizes: how many traces each run has, by label.
+        why: why they are several runs.
+    """
+    run_id = infos[0].run_id
+    return Finding(
+        id="runs-told-apart",
+        severity="info",
+        title=f"There are {len(sizes)} runs {_with_id(run_id)} here, of which this is {label}: {why}",
+        ranks=_ranks(infos),
+        evidence=tuple(Evidence(name, size, "traces") for name, size in list(sizes.items())[:_MOST]),
+        advice="rankscope.Profiler writes a run id into each trace; else give each run its own directory."
+        if run_id is None
+        else "Let rankscope choose the run id, or give each start of the job its own id and directory.",
+    )
+
+
+def _with_id(run_id: str | None) -> str:
+    return "without a run id" if run_id is None else f"with the run id {run_id}"
+
+
+def adopted_traces(infos: Sequence[TraceInfo], name: str) -> Finding:
+    """Traces without an id that were taken for part of a run."""
+    return Finding(
+        id="run-adopted",
+        severity="info",
+        title=f"{counted(len(infos), 'trace')} without a run id {plural('is', len(infos), 'are')} read as part of "
+        f"{name}: same directory, same time",
+        ranks=_ranks(infos),
+        evidence=_files(infos),
+        advice="If they are not part of it, open only the files of one run.",
+    )
+
+
+def doubtful_run(processes: Sequence[Sequence[TraceInfo]]) -> list[Finding]:
+    """What suggests that traces without an id are of more than one run, though nothing contradicts it.
+
+    Args:
+        processes: the traces of each process, in the order of time.
+    """
+    infos = [info for process in processes for info in process]
+    known = [process for process in processes if process[0].rank is not None]
+    doubts = [
+        f"the steps of rank {process[0].rank} begin again in the same process"
+        for process in known
+        if any(one.steps_begin_again(other) for one, other in pairwise(process))
+    ][:1]
+    starts = [process[0].host_start_ns for process in known]
+    ends = [max(info.host_end_ns for info in process) for process in known]
+    gap = max(starts, default=0) - min(ends, default=0)
+    if len(known) > 1 and gap > _FAR_NS and all(info.start_ns is not None for info in infos):
+        doubts.append(f"one rank was recorded {gap // 10**9} s after another had ended")
+    return [
+        Finding(
+            id="run-doubtful",
+            severity="warning",
+            title=f"These traces may be of more than one run: {doubt}",
+            ranks=_ranks(infos),
+            evidence=_files(infos[:4]),
+            advice=_OPEN_ONE_RUN,
+        )
+        for doubt in doubts
+    ]
+
+
+def several_lives(infos: Sequence[TraceInfo]) -> list[Finding]:
+    """Ranks whose traces are of more than one process of a run: the job was restarted, or started again."""
+    by_rank: dict[int, dict[tuple[int, int | None], int]] = {}
+    for info in infos:
+        if info.rank is not None and not info.is_snapshot:
+            lives = by_rank.setdefault(info.rank, {})
+            key = info.restart_count, info.pid
+            lives[key] = max(lives.get(key, 0), info.host_end_ns)
+    several = {
+        rank: sorted(lives, key=lambda key: lives[key])
+        for rank, lives in by_rank.items()
+        if len({restart for restart, _ in lives}) > 1 or len({pid for _, pid in lives if pid is not None}) > 1
+    }
+    if not several:
+        return []
+    rank, processes = next(iter(several.items()))
+    return [
+        Finding(
+            id="several-lives",
+            severity="info",
+            title=f"{counted(len(several), 'rank')} {plural('has', len(several), 'have')} traces of more than one "
+            "process: the job was restarted in between",
+            ranks=tuple(sorted(several)),
+            evidence=tuple(
+                Evidence(f"rank {rank}", f"restart {restart}, process {'unknown' if pid is None else pid}")
+                for restart, pid in processes[:_MOST]
+            ),
+            advice="After a restart a rank may run on another host. --steps chooses what one process recorded.",
+        )
+    ]
+
+
+# -- ranks --------------------------------------------------------------------------------------------------------
+
+
+def server_traces(infos: Sequence[TraceInfo]) -> Finding:
+    """Traces of processes that serve the ranks, and were left out."""
+    return Finding(
+        id="no-rank",
+        severity="info",
+        title=f"{counted(len(infos), 'trace')} of a server process {plural('was', len(infos), 'were')} left out: "
+        "it is not a rank",
+        evidence=_files(infos),
+        advice="To look at such a trace, open only this file.",
+    )
+
+
+def rank_conflict(kept: TraceInfo, left_out: TraceInfo) -> Finding:
+    """Two traces of one rank that overlap in time."""
+    return Finding(
+        id="rank-conflict",
+        severity="error",
+        title=f"Two files claim rank {kept.rank} at the same time: {kept.path} is read, {left_out.path} is left out",
+        ranks=_ranks([kept]),
+        evidence=(
+            Evidence("read", f"{kept.path} (rank from {kept.rank_source})"),
+            Evidence("left out", f"{left_out.path} (rank from {left_out.rank_source})"),
+        ),
+        advice="If they are of different runs, open only the files of one run; if one is a copy, delete it.",
+    )
+
+
+def ranks_guessed(processes: Mapping[int, Sequence[TraceInfo]]) -> Finding:
+    """Traces without a rank, by the rank that they were given."""
+    files = [Evidence(f"rank {rank}", info.path) for rank, own in processes.items() for info in own]
+    return Finding(
+        id="rank-guessed",
+        severity="warning",
+        title="Some traces do not say their rank: they are numbered in the order of their names",
+        ranks=tuple(processes),
+        evidence=tuple(files[:_MOST]),
+        advice="Record with rankscope.Profiler, or put the rank into the file's name: rank3.json.gz.",
+    )
+
+
+def folders_not_ranks(paths: Sequence[str], why: str) -> Finding:
+    """Traces in directories whose number is not their rank."""
+    return Finding(
+        id="folders-are-no-ranks",
+        severity="warning",
+        title=f"The numbers of directories are not used as ranks: {why}",
+        evidence=tuple(Evidence("file", path) for path in paths[:_MOST]),
+        advice="Put the rank into the file's name (rank3.json.gz), or record with rankscope.Profiler.",
+    )
+
+
+def contradicted_ranks(members: Mapping[int, Sequence[TraceInfo]]) -> list[Finding]:
+    """File names that give another rank than their traces, world sizes that differ, ranks beyond the world size.
+
+    Args:
+        members: the traces of each rank.
+    """
+    infos = [info for own in members.values() for info in own]
+    sizes = Counter(info.world_size for info in infos if info.world_size)
+    world_size = max(sizes, default=None)
+    beyond = sorted(rank for rank in members if world_size is not None and rank >= world_size)
+    misnamed = []
+    for info in infos:
+        name = parse_trace_name(info.path)
+        if info.rank_source in ("metadata", "distributedInfo") and name.names_rank and name.rank != info.rank:
+            misnamed.append((info, name.rank))
+    findings = []
+    if misnamed:
+        findings.append(
+            Finding(
+                id="rank-contradicted",
+                severity="warning",
+                title=f"The names of {counted(len(misnamed), 'trace')} give another rank than the metadata inside: "
+                "the metadata is used",
+                ranks=_ranks(info for info, _ in misnamed),
+                evidence=tuple(
+                    Evidence(PurePath(info.path).name, f"rank {info.rank} by {info.rank_source}, {rank} by name")
+                    for info, rank in misnamed[:_MOST]
+                ),
+                advice="Were files renamed, or do the numbers in their names mean something else?",
+            )
+        )
+    if len(sizes) > 1:
+        findings.append(
+            Finding(
+                id="world-size-differs",
+                severity="warning",
+                title=f"Traces of this run give world sizes of {' and '.join(map(str, sorted(sizes)))} ranks: "
+                "the largest is used",
+                ranks=_ranks(info for info in infos if info.world_size not in (None, world_size)),
+                evidence=tuple(Evidence(f"{size} ranks", sizes[size], "traces") for size in sorted(sizes)[:_MOST]),
+                advice="Did the job change its size, or are these two runs?",
+            )
+        )
+    if beyond:
+        findings.append(
+            Finding(
+                id="rank-beyond",
+                severity="warning",
+                title=f"{counted(len(beyond), 'rank')} {plural('is', len(beyond), 'are')} beyond the world size, "
+                f"which is {world_size} by the traces",
+                ranks=tuple(beyond),
+                evidence=tuple(
+                    Evidence(f"rank {rank} by {members[rank][0].rank_source}", members[rank][0].path)
+                    for rank in beyond[:_MOST]
+                ),
+                advice="Is this a file of another run, or does the number in its name mean something else?",
+            )
+        )
+    return findings
+
+
+def missing_ranks(infos: Sequence[TraceInfo], chosen: str | None) -> list[Finding]:
+    """Ranks of the job without a trace.
+
+    Args:
+        chosen: the ranks that the user chose to profile (``0-3,8``), where known.
+    """
+    size = max((info.world_size for info in infos if info.world_size), default=0)
+    present = {info.rank for info in infos}
+    missing = [rank for rank in range(size) if rank not in present]
+    if not missing:
+        return []
+    on_purpose = chosen is not None and chosen.strip() != "all"
+    return [
+        Finding(
+            id="missing-ranks",
+            severity="info" if on_purpose else "warning",
+            title=f"{len(missing)} of {counted(size, 'rank')} {plural('has', len(missing), 'have')} no trace here",
+            ranks=tuple(missing),
+            evidence=(
+                Evidence("ranks in the job", size, "count"),
+                Evidence("ranks read", size - len(missing), "count"),
+                *((Evidence("profiled ranks", chosen),) if chosen is not None else ()),
+            ),
+            advice="Only these ranks were profiled, as configured."
+            if on_purpose
+            else "Gather the files of all ranks in one place; without them, waiting and transfer cannot be separated.",
+        )
+    ]
+
+
+def _files(infos: Sequence[TraceInfo]) -> tuple[Evidence, ...]:
+    return tuple(Evidence("file", info.path) for info in infos[:_MOST])
+
+
+def _ranks(infos: Iterable[TraceInfo]) -> tuple[int, ...]:
+    return tuple(sorted({info.rank for info in infos if info.rank is not None}))

@@ -1,0 +1,89 @@
+"""``python -m rankscope.jobs.gather``: ``rankscope gather`` with the standard library alone."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rankscope.errors import RankscopeError
+from rankscope.jobs.gather import Gathered, completeness, gather, parse_source
+
+
+def run_gather(
+    run: Path,
+    sources: Sequence[str],
+    *,
+    shell: str = "ssh",
+    part: bool = False,
+    world_size: int | None = None,
+    as_json: bool = False,
+) -> int:
+    """Gather, say what came and what is missing.
+
+    Args:
+        run: the run directory.
+        sources: ``HOST:DIR`` or directories.
+        shell: the remote shell with its options.
+        part: this is one of several that gather into it: do not ask whether all is there.
+        world_size: how many ranks there should be, where no manifest says.
+        as_json: print JSON instead.
+
+    Returns:
+        The exit code: 0, or 1 where something is missing.
+
+    Raises:
+        RankscopeError: a source cannot be read, or a file differs.
+    """
+
+    def told(one: Gathered) -> None:
+        if not as_json:
+            files = f"{one.files} file{'s' * (one.files != 1)}"
+            print(f"{_printable(one.source)}: {files}, {one.new} new ({one.bytes / 1e6:.1f} MB)", flush=True)
+
+    brought = gather(run, [parse_source(source, shell) for source in sources], told)
+    if part:
+        return 0
+    found = completeness(run, world_size)
+    if as_json:
+        shown = {**asdict(found), "missing": found.missing, "whole": found.whole}
+        print(json.dumps({"schema_version": 1, "sources": [asdict(one) for one in brought], **shown}, indent=1))
+    else:
+        for line in found.said():
+            print(line)
+    return 0 if found.whole else 1
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m rankscope.jobs.gather", description=__doc__)
+    parser.add_argument("run", type=Path, metavar="RUN")
+    parser.add_argument("sources", nargs="*", metavar="HOST:DIR")
+    parser.add_argument("--ssh", default="ssh", metavar="COMMAND")
+    parser.add_argument("--part", action="store_true")
+    parser.add_argument("--world-size", type=int)
+    parser.add_argument("--json", action="store_true", dest="as_json")
+    given = parser.parse_args()
+    try:
+        return run_gather(
+            given.run,
+            given.sources,
+            shell=given.ssh,
+            part=given.part,
+            world_size=given.world_size,
+            as_json=given.as_json,
+        )
+    except RankscopeError as error:
+        print(f"error: {_printable(str(error).replace(chr(10), ' '))}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

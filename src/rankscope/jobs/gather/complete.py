@@ -1,0 +1,175 @@
+"""Is a run all there? What its ranks said that they wrote, held against what is in the directory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rankscope.errors import ConfigError
+from rankscope.jobs.gather.endings import wrong_ends
+from rankscope.jobs.gather.merge import rank_manifests
+from rankscope.rundir.manifest import RankManifest, RunManifest, read_run_manifest
+from rankscope.rundir.names import ENDINGS, RANKS_FOLDER, parse_trace_name
+from rankscope.rundir.plurals import counted, plural
+from rankscope.rundir.ranges import runs_of
+from rankscope.rundir.ranks import parse_ranks
+
+_OTHERS = (".json", ".json.gz", ".json.zst", ".tar.gz")
+"""How traces of other tools end, such as torchtitan's ``rank0_trace.json``."""
+_NO_TRACES = {RANKS_FOLDER, "measured"}
+"""Folders in which files that are named after ranks are something else."""
+
+
+@dataclass(frozen=True)
+class Completeness:
+    """What is in a run directory, and what should be."""
+
+    runs: tuple[str, ...]
+    """The ids of the runs whose manifests are here; one, as it should be."""
+    world_size: int | None
+    expected: tuple[int, ...] | None
+    """The ranks that were profiled; None where nothing says how many there are."""
+    present: tuple[int, ...]
+    """The ranks of which there is a manifest or, in a run without manifests, a trace."""
+    traces: int
+    bytes: int
+    """Of the traces on disk."""
+    hosts: tuple[str, ...]
+    absent_traces: tuple[tuple[int, str], ...]
+    """Rank and file of traces that were written and are not here, or not whole."""
+    broken: tuple[tuple[str, str], ...]
+    """Traces that no manifest vouches for and that do not end as they should, and in which way."""
+    running: tuple[int, ...]
+    """Ranks whose capture had not ended when they last said."""
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Ranks that were profiled and are not here."""
+        return tuple(sorted(set(self.expected or ()) - set(self.present)))
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing is known to be missing, and it is known how much there should be."""
+        lacking = self.missing or self.absent_traces or self.broken
+        return not lacking and bool(self.expected) and len(self.runs) <= 1
+
+    def said(self) -> list[str]:
+        """It in words, a line a matter."""
+        lines = []
+        many = len(self.present)
+        of = f" of {len(self.expected)}" if self.expected is not None else ""
+        hosts = f" on {counted(len(self.hosts), 'host')}" if self.hosts else ""
+        ranks = plural("rank", many if self.expected is None else len(self.expected))
+        run = f"run {_printable(self.runs[0])}: " if len(self.runs) == 1 else ""
+        lines.append(f"{run}{many}{of} {ranks}{hosts}, {counted(self.traces, 'trace')}, {self.bytes / 1e6:.1f} MB")
+        if len(self.runs) > 1:
+            lines.append(f"{len(self.runs)} runs in one directory: {', '.join(map(_printable, self.runs))}")
+        if self.expected is None:
+            lines.append(
+                "how many ranks there should be is not known: no manifest says; rankscope gather has --world-size"
+            )
+        if self.missing:
+            lines.append(f"missing: {ranges(self.missing)}: gather from the hosts that they ran on")
+        for rank, file in self.absent_traces[:10]:
+            lines.append(f"missing or cut: {_printable(file)} of rank {rank}")
+        if len(self.absent_traces) > 10:
+            lines.append(f"and {len(self.absent_traces) - 10} more")
+        lines += [f"not whole: {_printable(file)}: {wrong}" for file, wrong in self.broken[:10]]
+        if len(self.broken) > 10:
+            lines.append(f"and {len(self.broken) - 10} more that are not whole")
+        if self.running:
+            lines.append(f"capture had not ended on {ranges(self.running)}: the job still runs, or was killed")
+        return lines
+
+
+def completeness(run: Path, world_size: int | None = None) -> Completeness:
+    """Look at a run directory.
+
+    Args:
+        run: the directory.
+        world_size: how many ranks there are, where no manifest says.
+
+    Raises:
+        ConfigError: it is no directory.
+    """
+    if not run.is_dir():
+        raise ConfigError("is no run directory", path=run, hint="name the directory that traces were written to")
+    manifests = rank_manifests(run)
+    about = [m for path in sorted(run.glob("run*.json")) if (m := read_run_manifest(path)) is not None]
+    files = {path.relative_to(run).as_posix(): path for path in _traces(run)}
+    sizes = [size for size in (*(m.world_size for m in about), *(m.world_size for m in manifests)) if size]
+    world_size = world_size or (max(sizes) if sizes else None)
+    told = {trace.file: trace.bytes for m in manifests for trace in m.written}
+    # Whose length is known is held against that: it says more, and costs nothing.
+    unknown = {path: file for file, path in files.items() if told.get(file) is None}
+    by_name = {rank for file in files if (rank := parse_trace_name(file).rank) is not None}
+    present = {m.rank for m in manifests if m.rank is not None} or by_name
+    return Completeness(
+        runs=tuple(sorted({*(m.run_id for m in about if m.run_id), *(m.run_id for m in manifests if m.run_id)})),
+        world_size=world_size,
+        expected=_expected(world_size, about, manifests),
+        present=tuple(sorted(present)),
+        traces=len(files),
+        bytes=sum(path.stat().st_size for path in files.values()),
+        hosts=tuple(sorted({m.host for m in manifests if m.host})),
+        absent_traces=tuple(
+            (m.rank or 0, trace.file)
+            for m in manifests
+            for trace in m.written
+            if not _there(run, trace.file, trace.bytes)
+        ),
+        broken=tuple(sorted((unknown[path], wrong) for path, wrong in wrong_ends(unknown).items())),
+        running=tuple(sorted({m.rank or 0 for m in manifests if m.state != "finished"})),
+    )
+
+
+def _traces(run: Path) -> list[Path]:
+    """Files that are called as traces are, or whose name says which rank wrote them."""
+    found = []
+    for path in run.rglob("*"):
+        within = path.relative_to(run)
+        if _NO_TRACES & {*within.parts[:-1]} or any(part.startswith(".") for part in within.parts):
+            continue
+        if not path.name.endswith(tuple(ENDINGS.values())):
+            name = parse_trace_name(within)
+            if not path.name.endswith(_OTHERS) or name.rank is None or name.pattern == "folder":
+                continue
+        if path.is_file():
+            found.append(path)
+    return sorted(found)
+
+
+def _there(run: Path, file: str, size: int | None) -> bool:
+    path = run / file
+    if ".." in path.parts or (path.is_absolute() and not path.is_relative_to(run)):
+        return False
+    return path.is_file() and (size is None or path.stat().st_size == size)
+
+
+def _expected(
+    world_size: int | None, about: list[RunManifest], manifests: list[RankManifest]
+) -> tuple[int, ...] | None:
+    """The ranks that were chosen to be profiled."""
+    if world_size is None:
+        return None
+    expression = next((m.ranks for m in about if m.ranks), "all")
+    try:
+        choice = parse_ranks(expression)
+    except ConfigError:
+        choice = parse_ranks("all")
+    local = {m.rank: m.local_rank for m in manifests}
+    chosen = tuple(rank for rank in range(world_size) if choice.selects(rank, local.get(rank)))
+    # "node" chooses by a number that only the rank itself knows: those that spoke, at least.
+    spoke = {m.rank for m in manifests if m.rank is not None}
+    return tuple(sorted({*chosen, *spoke}))
+
+
+def ranges(ranks: tuple[int, ...]) -> str:
+    """Ranks as people write them: ``ranks 0, 2-5``."""
+    parts = runs_of(ranks)
+    shown = ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in parts[:20])
+    return f"{plural('rank', len(ranks))} {shown}" + (" …" if len(parts) > 20 else "")
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text)

@@ -1,0 +1,200 @@
+"""Parts of a run put together: what is missing is fetched aside, checked, and moved in; nothing is ever replaced by
+something else. A trace that is shorter than its manifest here says is cut, and its whole self takes its place."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rankscope.errors import RankscopeError
+from rankscope.jobs.gather.sources import Source, sha256
+from rankscope.rundir.manifest import RankManifest, read_rank_manifest, read_run_manifest
+from rankscope.rundir.names import RANKS_FOLDER
+
+STAGE = ".gather"
+"""Where files lie until they are whole, in the run directory; hidden, so that nobody reads them."""
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """What one source brought."""
+
+    source: str
+    files: int
+    """How many files it has."""
+    new: int
+    """How many of them were not here."""
+    bytes: int
+    """Of the new ones."""
+
+
+def gather(run: Path, sources: Sequence[Source], told: Callable[[Gathered], object] = lambda _: None) -> list[Gathered]:
+    """Bring what the sources have into the run directory.
+
+    Args:
+        run: the run directory; made if it is not there.
+        sources: where the parts lie.
+        told: called after each source.
+
+    Raises:
+        RankscopeError: a source cannot be read; a file here has the name of a different one there; a part belongs to
+            another run. What has come is kept, and the same call goes on from there.
+    """
+    try:
+        run.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RankscopeError(f"cannot be made: {error.strerror}", path=run, hint="choose another directory") from error
+    done = []
+    for source in sources:
+        done.append(_bring(run, source))
+        told(done[-1])
+    return done
+
+
+def _bring(run: Path, source: Source) -> Gathered:
+    there = source.listing()
+    for path in there:
+        _check_path(path, source)
+    here = [path for path in there if os.path.lexists(run / path)]
+    theirs = source.digests([path for path in here if _same_size(run / path, there[path])])
+    same = {path for path, digest in theirs.items() if sha256(run / path) == digest}
+    different = [path for path in here if path not in same]
+    # A rank writes its manifest again after each trace: a later state of what is here is no different file.
+    later = [path for path in different if path.startswith(f"{RANKS_FOLDER}/")]
+    cut = _cut(run, there, [path for path in different if path not in later])
+    _refuse(source, run, [path for path in different if path not in later and path not in cut])
+    wanted = [*(path for path in there if path not in same and path not in different), *sorted(cut), *later]
+    # A source's own place: what was cut off is gone on with.
+    stage = run / STAGE / hashlib.sha256(source.shown.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    if wanted:
+        stage.mkdir(parents=True, exist_ok=True)
+        source.fetch(wanted, stage)
+        short = [path for path in wanted if not _same_size(stage / path, there[path])]
+        # The job may still be writing.
+        short = [path for path in short if not path.startswith(f"{RANKS_FOLDER}/")]
+        if short:
+            raise RankscopeError(
+                f"{_names(short)} did not arrive as listed: the job still writes, or the connection broke",
+                path=source.shown,
+                hint="the same command again brings the rest",
+            )
+        _check_run(run, stage, source)
+        for path in wanted:
+            _move(stage / path, run / path, source, over=path in cut)
+    _tidy(run, stage)
+    return Gathered(source.shown, len(there), len(wanted), sum(there[path] for path in wanted))
+
+
+def _check_path(path: str, source: Source) -> None:
+    parts = path.split("/")
+    if path.startswith("/") or not path or any(part in ("", ".", "..") for part in parts):
+        raise RankscopeError(f"lists {path!r}, which is no path within a directory", path=source.shown)
+
+
+def _same_size(path: Path, size: int) -> bool:
+    return path.is_file() and not path.is_symlink() and path.stat().st_size == size
+
+
+def _refuse(source: Source, run: Path, paths: Sequence[str]) -> None:
+    if paths:
+        raise RankscopeError(
+            f"{_names(paths)} here differ from those of {source.shown}, and nothing is overwritten",
+            path=run,
+            hint="gather into a directory of its own, or move these away",
+        )
+
+
+def _cut(run: Path, there: Mapping[str, int], paths: Sequence[str]) -> set[str]:
+    """Files here that the manifest here of the rank that wrote them proves cut, and that are whole there."""
+    if not paths:
+        return set()
+    told = {trace.file: trace.bytes for manifest in rank_manifests(run) for trace in manifest.written}
+    found = set()
+    for path in paths:
+        whole, here = told.get(path), run / path
+        regular = here.is_file() and not here.is_symlink()
+        if whole is not None and whole == there[path] and regular and here.stat().st_size < whole:
+            found.add(path)
+    return found
+
+
+def _names(paths: Sequence[str]) -> str:
+    shown = ", ".join("".join(c if c.isprintable() else "?" for c in path) for path in paths[:_SHOWN])
+    return shown + (f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else "")
+
+
+def _check_run(run: Path, stage: Path, source: Source) -> None:
+    """Two runs in one place would look like one."""
+    ours, theirs = run_ids(run), run_ids(stage)
+    if len(theirs) == 1 and ours and not theirs & ours:
+        raise RankscopeError(
+            f"{source.shown} is of run {min(theirs)}, here is run {min(ours)}",
+            path=run,
+            hint="gather each run into a directory of its own",
+        )
+
+
+def run_ids(folder: Path) -> set[str]:
+    """The runs that the manifests of a folder belong to."""
+    found = {m.run_id for path in folder.glob("run*.json") if (m := read_run_manifest(path)) is not None}
+    found |= {manifest.run_id for manifest in rank_manifests(folder)}
+    return {each for each in found if each is not None}
+
+
+def rank_manifests(folder: Path) -> list[RankManifest]:
+    """The manifests of ranks in a run directory, in the order of ranks; those that cannot be read are left out."""
+    paths = sorted((folder / RANKS_FOLDER).rglob("*.json")) if (folder / RANKS_FOLDER).is_dir() else []
+    read = (read_rank_manifest(path) for path in paths if not path.name.startswith("."))
+    found = [manifest for manifest in read if manifest is not None and manifest.rank is not None]
+    return sorted(found, key=lambda manifest: (manifest.rank or 0, manifest.restart_count))
+
+
+def _move(staged: Path, target: Path, source: Source, *, over: bool) -> None:
+    """Give a whole file its name, unless another has it; ``over`` where what has it is known to be a part of it."""
+    try:
+        if over:
+            staged.replace(target)
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(staged, target)
+        except FileExistsError:
+            # Meanwhile, by another gather; or an earlier state of a manifest.
+            if sha256(staged) != sha256(target):
+                if not _later(staged, target):
+                    _refuse(source, target.parent, [target.name])
+                staged.replace(target)
+                return
+        except OSError:
+            # No hard links on this file system. Nobody else writes here but another gather, of other files.
+            if target.exists() and sha256(staged) != sha256(target) and not _later(staged, target):
+                _refuse(source, target.parent, [target.name])
+            staged.replace(target)
+            return
+        staged.unlink()
+    except OSError as error:
+        raise RankscopeError(f"cannot be written: {error.strerror}", path=target, hint="is there room?") from error
+
+
+def _later(staged: Path, target: Path) -> bool:
+    """Whether one manifest is a later state of the other, of one process of one run."""
+    new, old = read_rank_manifest(staged), read_rank_manifest(target)
+    if new is None or old is None or new.run_id is None:
+        return False
+    process = [(m.run_id, m.rank, m.host, m.pid, m.restart_count) for m in (new, old)]
+    grown = (new.steps or 0) >= (old.steps or 0) and len(new.written) + new.rotated >= len(old.written) + old.rotated
+    return process[0] == process[1] and grown and (new.state == "finished" or old.state != "finished")
+
+
+def _tidy(run: Path, stage: Path) -> None:
+    """Leave nothing behind but what a next time can go on with."""
+    shutil.rmtree(stage, ignore_errors=True)
+    try:
+        (run / STAGE).rmdir()
+    except OSError:
+        pass  # another gather's stage is in it, or there is none

@@ -1,0 +1,143 @@
+"""How ranks are started: the launcher's words, and what each process does before the training script."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from rankscope.jobs.jobscript.quoting import quoted, words
+from rankscope.jobs.jobscript.request import JobRequest, usual_launcher
+from rankscope.rundir.cpus import cpu_masks
+
+
+@dataclass(frozen=True)
+class Variables:
+    """Where a launcher says who a process is, as text of the shell."""
+
+    rank: str
+    local_rank: str
+
+
+VARIABLES = {
+    "srun": Variables("$SLURM_PROCID", "$SLURM_LOCALID"),
+    "flux": Variables("$FLUX_TASK_RANK", "$FLUX_TASK_LOCAL_ID"),
+    "pals": Variables("$PALS_RANKID", "$PALS_LOCAL_RANKID"),
+    "openmpi": Variables("$OMPI_COMM_WORLD_RANK", "$OMPI_COMM_WORLD_LOCAL_RANK"),
+    "mpich": Variables("$PMI_RANK", "${PMI_LOCAL_RANK:-$MPI_LOCALRANKID}"),
+    "intel": Variables("$PMI_RANK", "$MPI_LOCALRANKID"),
+}
+
+
+def starter(job: JobRequest) -> str:
+    """What starts processes on the nodes: ``srun``, ``flux``, or which ``mpiexec``, also for torchrun's agents."""
+    if job.launcher in ("srun", "flux"):
+        return job.launcher
+    if job.launcher == "torchrun" and job.scheduler != "pbs":
+        return {"slurm": "srun", "flux": "flux"}[job.scheduler]
+    return job.mpi or "openmpi"
+
+
+def launch_words(job: JobRequest, exported: list[str], *, per_node: bool = False) -> str:
+    """The launcher with its options: one process a rank, or one a node.
+
+    Args:
+        job: a resolved request.
+        exported: variables that have to be on every node.
+        per_node: one process a node, to do something there.
+    """
+    kind = starter(job)
+    alone = per_node or job.launcher == "torchrun"
+    count, each = ('"$NODES"', "1") if alone else ('"$RANKS"', '"$RANKS_PER_NODE"')
+    # The machine's are its own launcher's, which another one need not know.
+    usual = kind == starter(
+        replace(job, launcher=usual_launcher(job.machine, job.scheduler), mpi=job.machine.launch_mpi)
+    )
+    own = words((*(job.machine.launch_arguments if usual else ()), *job.launcher_arguments))
+    bind = _binding(job, kind, alone)
+    mpiexec = quoted(job.mpiexec or "mpiexec")
+    if kind == "srun":
+        cpus = job.cpus_per_rank
+        # srun does not take over --cpus-per-task from sbatch since Slurm 22.05.
+        tasks = f"--cpus-per-task={cpus * (job.ranks_per_node or 1) if alone else cpus}" if cpus else ""
+        parts = ["srun", '--nodes="$NODES"', f"--ntasks={count}", f"--ntasks-per-node={each}", tasks, "--export=ALL"]
+    elif kind == "flux":
+        cpus = job.cpus_per_rank
+        parts = ["flux run", '--nodes="$NODES"', f"--ntasks={count}"]
+        parts += ["--exclusive"] if alone else [f"--cores-per-task={cpus}" if cpus else ""]
+        parts += ["" if alone or job.device == "cpu" else "--gpus-per-task=1"]
+    elif kind == "openmpi":
+        # Over ssh it takes nothing along that it is not told to: not even where the job's programs are.
+        sent = " ".join(f"-x {name}" for name in dict.fromkeys(("PATH", *exported)))
+        if "LD_LIBRARY_PATH" not in exported:
+            sent += " ${LD_LIBRARY_PATH:+-x LD_LIBRARY_PATH}"
+        # A build without PBS's own interface, as Debian's, knows of the job's nodes by this alone.
+        hosts = '--hostfile "$PBS_NODEFILE"' if job.scheduler == "pbs" else ""
+        parts = [mpiexec, hosts, f"-n {count}", f"--map-by ppr:{each}:node", "--bind-to none", sent]
+    else:
+        # PALS and Hydra take the whole environment along.
+        parts = [mpiexec, f"-n {count}", f"-ppn {each}"]
+    return " ".join(part for part in (*parts, bind, own) if part)
+
+
+def _binding(job: JobRequest, kind: str, alone: bool) -> str:
+    """The launcher's own option for binding, where it has one."""
+    if kind not in ("srun", "pals"):
+        return ""
+    if job.cpu_bind is not None or alone:
+        return f"--cpu-bind={quoted('none' if alone else job.cpu_bind or 'none')}"
+    cores = job.machine.bound(job.ranks_per_node or 1)
+    if cores:
+        return "--cpu-bind=" + (f"mask_cpu:{cpu_masks(cores)}" if kind == "srun" else "list:" + ":".join(cores))
+    if job.machine.launch_cpu_bind:
+        return f"--cpu-bind={quoted(job.machine.launch_cpu_bind)}"
+    return f"--cpu-bind=depth -d {job.cpus_per_rank}" if kind == "pals" and job.cpus_per_rank else ""
+
+
+def binds_itself(job: JobRequest) -> bool:
+    """Whether each rank has to bind itself to its cores: the launcher starts nodes, or knows no list of cores."""
+    native = starter(job) in ("srun", "pals") and job.launcher != "torchrun"
+    return not native and job.cpu_bind is None and bool(job.machine.bound(job.ranks_per_node or 1))
+
+
+def rank_script(job: JobRequest) -> list[str]:
+    """What each rank does before its command: the variables that torch reads, and its cores."""
+    who = VARIABLES[starter(job)]
+    lines = ["#!/bin/bash", "# What every rank of this job runs first. Written by the job script.", "set -euo pipefail"]
+    if job.launcher != "torchrun":
+        lines += [
+            "# torch.distributed's own names for what the launcher calls otherwise.",
+            f'export RANK="{who.rank}" LOCAL_RANK="{who.local_rank}"',
+        ]
+        if job.traces == "local":
+            lines += ['mkdir -p "$LOCAL_DIR"']
+    if binds_itself(job):
+        cores = " ".join(f'"{each}"' for each in job.machine.bound(job.ranks_per_node or 1))
+        lines += [
+            "# The cores beside this rank's device.",
+            f"cores=({cores})",
+            "if command -v taskset >/dev/null; then",
+            '  taskset -cp "${cores[LOCAL_RANK]}" $$ >/dev/null || echo "rank $RANK: its cores are not free" >&2',
+            "fi",
+        ]
+    return [*lines, 'exec "$@"']
+
+
+def node_script(job: JobRequest) -> list[str]:
+    """What torchrun's agent on each node needs: who is the host of the rendezvous, and its own name on the network."""
+    who = VARIABLES[starter(job)]
+    suffix = job.master_suffix or ""
+    lines = [
+        "#!/bin/bash",
+        "# What runs before torchrun on every node of this job. Written by the job script.",
+        "set -euo pipefail",
+        "# The first node holds the rendezvous; torchrun would guess that from names, which a second network spoils.",
+        f'if [ "{who.rank}" = 0 ]; then export PET_RDZV_CONF=is_host=1; else export PET_RDZV_CONF=is_host=0; fi',
+    ]
+    if suffix:
+        lines += [
+            "# The name that the other nodes reach this one by.",
+            f'PET_LOCAL_ADDR="$(hostname -s)"{quoted(suffix)}',
+            "export PET_LOCAL_ADDR",
+        ]
+    if job.traces == "local":
+        lines += ['mkdir -p "$LOCAL_DIR"']
+    return [*lines, 'exec "$@"']

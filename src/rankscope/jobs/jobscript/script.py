@@ -1,0 +1,262 @@
+"""The job script: sections in the order in which a job comes to them, each saying what it is for."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from rankscope.jobs.exec import take_options
+from rankscope.jobs.jobscript.directives import directives
+from rankscope.jobs.jobscript.quoting import comment, expanded, quoted, words
+from rankscope.jobs.jobscript.ranks import binds_itself, launch_words, node_script, rank_script
+from rankscope.jobs.jobscript.request import RUN_NAME_VARIABLES, JobRequest
+from rankscope.rundir.config import variable_of
+
+_DEVICE_OPTIONS = {"cuda": "--nv", "rocm": "--rocm"}
+_SUBMIT = {"slurm": "sbatch", "pbs": "qsub", "flux": "flux batch"}
+
+
+def job_script(request: JobRequest) -> str:
+    """A complete script for ``sbatch``, ``qsub`` or ``flux batch``.
+
+    Args:
+        request: what the job is to be.
+
+    Raises:
+        ConfigError: something in it that cannot be meant.
+    """
+    job = request.resolved()
+    exported: list[str] = []
+    sections = [
+        _head(job),
+        _software(job),
+        _names(job),
+        _rendezvous(job, exported),
+        _variables(job, exported),
+        _container(job),
+        _command(job),
+        _start(job, exported),
+        _afterwards(job, exported),
+    ]
+    return "\n\n".join("\n".join(section) for section in sections if section) + "\n"
+
+
+def _head(job: JobRequest) -> list[str]:
+    machine = job.machine
+    lines = ["#!/bin/bash -l", *directives(job), "#"]
+    lines += [
+        f"# {_SUBMIT[job.scheduler]} this. Written by rankscope job {job.scheduler}, for {comment(machine.title)}."
+    ]
+    if machine.sources:
+        lines += ["# What is particular about the machine was read on these pages, and not tried there:"]
+        lines += [f"#   {comment(source)}" for source in machine.sources]
+    if machine.unverified:
+        values = ", ".join(comment(each) for each in machine.with_values(machine.unverified))
+        said = f"NOT VERIFIED, that is on none of these pages; look before you trust it: {values}."
+        lines += [f"# {line}" for line in textwrap.wrap(said, 116, break_long_words=False, break_on_hyphens=False)]
+    lines += ["", "set -euo pipefail"]
+    if job.scheduler == "pbs":
+        lines += ["# PBS starts jobs in the home directory.", 'cd "${PBS_O_WORKDIR:-$PWD}"']
+    return lines
+
+
+def _software(job: JobRequest) -> list[str]:
+    machine = job.machine
+    use, modules = list(job.modules_use), list(job.modules)
+    if job.container:
+        use += [path for path in machine.container_modules_use if path not in use]
+        modules = [m for m in modules if m not in machine.software_modules] + list(machine.container_modules)
+    lines = ["module --quiet purge"] if machine.software_purge and modules else []
+    lines += [f"module use {quoted(path)}" for path in use] if modules else []
+    lines += [f"module load {quoted(module)}" for module in modules]
+    if job.conda:
+        # `conda` is a function of the shell, which a batch shell may not have.
+        lines += ['eval "$(conda shell.bash hook)"', f"conda activate {quoted(job.conda)}"]
+    if job.venv:
+        lines += ["# shellcheck source=/dev/null", f"source {quoted(job.venv.rstrip('/') + '/bin/activate')}"]
+    if not lines:
+        return ["# Software: whatever the shell that submits has (--module, --conda, --venv, --container)."]
+    # These scripts of others read variables that nobody has set.
+    return ["# Software.", "set +u", *lines, "set -u"]
+
+
+def _names(job: JobRequest) -> list[str]:
+    each = job.ranks_per_node
+    counted = {
+        "slurm": ['JOB="$SLURM_JOB_ID"', f'NODES="${{SLURM_JOB_NUM_NODES:-{job.nodes}}}"'],
+        "pbs": ['JOB="${PBS_JOBID%%.*}"', 'NODES="$(sort -u "$PBS_NODEFILE" | wc -l | tr -d " ")"'],
+        "flux": ['JOB="$(flux getattr jobid 2>/dev/null || echo "$$")"', 'NODES="$(flux getattr size)"'],
+    }[job.scheduler]
+    name = expanded(job.run_name, RUN_NAME_VARIABLES)
+    return [
+        "# What this run is called, and where it goes. The nodes are those that the job has got, which may be others",
+        "# than above: the same script serves every size of a scaling study.",
+        *counted,
+        f"RANKS_PER_NODE={each}",
+        "RANKS=$((NODES * RANKS_PER_NODE))",
+        *([f"EPOCHS={job.epochs}"] if "{epochs}" in job.run_name else []),
+        *(['TIME="$(date +%Y%m%d-%H%M%S)"'] if "{time}" in job.run_name else []),
+        f"RUN_NAME={name}",
+        f"RUNS_DIR={quoted(job.runs_dir)}",
+        'case "$RUNS_DIR" in /*) ;; *) RUNS_DIR="$PWD/$RUNS_DIR" ;; esac',
+        'mkdir -p "$RUNS_DIR"',
+        'RUN_DIR="$RUNS_DIR/$RUN_NAME"',
+        # Two jobs of one second, or a job that was requeued, must not share one.
+        'if ! mkdir "$RUN_DIR" 2>/dev/null; then RUN_DIR="$RUN_DIR.$JOB"; mkdir -p "$RUN_DIR"; fi',
+        'RUN_ID="$RUN_NAME.$JOB"',
+        'cp "$0" "$RUN_DIR/job.sh" 2>/dev/null || true',
+        'echo "run directory: $RUN_DIR"',
+    ]
+
+
+def _rendezvous(job: JobRequest, exported: list[str]) -> list[str]:
+    first = {
+        "slurm": 'MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)"',
+        "pbs": 'MASTER_ADDR="$(sed -n 1p "$PBS_NODEFILE")"',
+        "flux": 'MASTER_ADDR="$(flux hostlist --nth=0 instance)"',
+    }[job.scheduler]
+    lines = ["# Where the ranks meet: the first host.", first]
+    if job.master_suffix:
+        lines += [
+            "# By its name on the fast network.",
+            f'MASTER_ADDR="${{MASTER_ADDR%%.*}}"{quoted(job.master_suffix)}',
+        ]
+    exported += ["MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"]
+    return [
+        *lines,
+        "# Below the ports that the system hands out by itself, and hardly another job's on the same host.",
+        "MASTER_PORT=$((20000 + RANDOM % 12000))",
+        'WORLD_SIZE="$RANKS"',
+        "export MASTER_ADDR MASTER_PORT WORLD_SIZE",
+    ]
+
+
+def _variables(job: JobRequest, exported: list[str]) -> list[str]:
+    lines = []
+    settings = [s for s in job.machine.environment if job.launcher in s.launchers]
+    if settings:
+        lines += ["# Fabric and devices, as the machine wants them."]
+        job_of = {"user": "USER", "job": "JOB"}
+        for setting in settings:
+            lines += [f"# {setting.name}: {comment(setting.why)}."] if setting.why else []
+            lines += [f"export {setting.name}={expanded(setting.value, job_of)}"]
+        exported += [setting.name for setting in settings]
+    if any("{user}" in setting.value for setting in settings):
+        lines.insert(0, 'USER="${USER:-$(id -un)}"')
+    if job.cpus_per_rank and not any(s.partition("=")[0] == "OMP_NUM_THREADS" for s in job.environment):
+        lines += ["# Threads of a rank: no more than its cores.", f"export OMP_NUM_THREADS={job.cpus_per_rank}"]
+        exported += ["OMP_NUM_THREADS"]
+    if job.nccl_debug:
+        lines += [
+            "# What NCCL (RCCL is one) says, in a file a process; rankscope doctor reads them.",
+            'mkdir -p "$RUN_DIR/nccl"',
+            f'export NCCL_DEBUG={job.nccl_debug} NCCL_DEBUG_FILE="$RUN_DIR/nccl/%h.%p.log"',
+        ]
+        exported += ["NCCL_DEBUG", "NCCL_DEBUG_FILE"]
+    for text in job.environment:
+        name, _, value = text.partition("=")
+        lines += [f"export {name}={quoted(value)}"]
+        exported += [name]
+    if job.rankscope_dir:
+        lines += [
+            "# rankscope itself, for the ranks alone needs torch.",
+            f"export PYTHONPATH={quoted(job.rankscope_dir)}" + '"${PYTHONPATH:+:$PYTHONPATH}"',
+        ]
+        exported += ["PYTHONPATH"]
+    if job.traces == "local":
+        lines += [
+            "# Traces go to each host's own disk, and from there into the run directory when training is over.",
+            f'export LOCAL_DIR={quoted(job.local_dir.rstrip("/") or "/")}"/$RUN_NAME.$JOB"',
+        ]
+        exported += ["LOCAL_DIR"]
+    return lines
+
+
+def _container(job: JobRequest) -> list[str]:
+    if not job.container:
+        return []
+    machine = job.machine
+    options = [*([_DEVICE_OPTIONS[job.device]] if job.device in _DEVICE_OPTIONS else []), *machine.container_arguments]
+    binds = [*machine.container_binds, *job.binds, *([job.rankscope_dir] if job.rankscope_dir else [])]
+    return [
+        "# Everything below runs in this image.",
+        "IN_CONTAINER=(",
+        f"  {quoted(job.container_command or 'apptainer')} exec {words(options)}".rstrip(),
+        '  --pwd "$PWD" --bind "$PWD" --bind "$RUN_DIR"',
+        *(f"  --bind {quoted(bind)}" for bind in binds),
+        *(['  --bind "${LOCAL_DIR%/*}"'] if job.traces == "local" else []),
+        f"  {quoted(job.container)}",
+        ")",
+    ]
+
+
+def _command(job: JobRequest) -> list[str]:
+    where = "$LOCAL_DIR" if job.traces == "local" else "$RUN_DIR"
+    program = "python -m rankscope.jobs.exec" if job.rankscope_dir else "rankscope exec"
+    options = words(job.capture)
+    settings, _ = take_options(job.capture)
+    lines = [
+        "# Capture: the script needs no change, each step of its optimizer is one. docs/capture.md has the options.",
+        f'CAPTURE=({program} --run-dir "{where}" --run-id "$RUN_ID"{" " + options if options else ""})',
+    ]
+    if not settings.keys() & {variable_of("wait"), variable_of("period_steps"), variable_of("repeat")}:
+        lines.insert(1, "# By default steps 15 to 17 are recorded on every rank: --wait, --active and --ranks choose.")
+    python = ["python"] if job.command[0].endswith(".py") or job.command[0].startswith("-") else []
+    return [*lines, f"TRAIN=({words((*python, *job.command))})"]
+
+
+def _start(job: JobRequest, exported: list[str]) -> list[str]:
+    inside = '"${IN_CONTAINER[@]}" ' if job.container else ""
+    lines: list[str] = []
+    if job.launcher == "torchrun":
+        lines += _written("node.sh", node_script(job))
+        rank = ""
+        if binds_itself(job):
+            lines += _written("rank.sh", rank_script(job))
+            rank = '--no-python "$RUN_DIR/rank.sh" '
+        lines += [
+            "# One torchrun a node; they meet at the first host, and each starts its node's ranks.",
+            "TORCHRUN=(",
+            '  python -m torch.distributed.run --nnodes="$NODES" --nproc-per-node="$RANKS_PER_NODE"',
+            '  --rdzv-backend=c10d --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT" --rdzv-id="$RUN_ID"',
+            ")",
+        ]
+        # torchrun runs a script under Python by itself, unless told otherwise.
+        train = '"${TRAIN[@]}"' if rank else _without_python(job)
+        what = f'"$RUN_DIR/node.sh" {inside}"${{CAPTURE[@]}}" "${{TORCHRUN[@]}}" {rank}{train}'
+    else:
+        lines += _written("rank.sh", rank_script(job))
+        lines += ["# One process a rank."]
+        what = f'"$RUN_DIR/rank.sh" {inside}"${{CAPTURE[@]}}" "${{TRAIN[@]}}"'
+    return [*lines, "STATUS=0", f"{launch_words(job, exported)} \\", f"  {what} || STATUS=$?"]
+
+
+def _without_python(job: JobRequest) -> str:
+    if job.command[0].endswith(".py") or job.command[0].startswith("-"):
+        return '"${TRAIN[@]:1}"'
+    return '--no-python "${TRAIN[@]}"'
+
+
+def _written(name: str, lines: Sequence[str]) -> list[str]:
+    return [f"cat >\"$RUN_DIR/{name}\" <<'END'", *lines, "END", f'chmod +x "$RUN_DIR/{name}"']
+
+
+def _afterwards(job: JobRequest, exported: list[str]) -> list[str]:
+    inside = '"${IN_CONTAINER[@]}" ' if job.container else ""
+    gather = f"{inside}python -m rankscope.jobs.gather" if job.rankscope_dir else f"{inside}rankscope gather"
+    lines: list[str] = []
+    if job.traces == "local":
+        lines += [
+            "# Every node brings its part.",
+            f"{launch_words(job, exported, per_node=True)} \\",
+            f'  {gather} --part "$RUN_DIR" "$LOCAL_DIR" || echo "some traces are still in $LOCAL_DIR of a host" >&2',
+        ]
+    lines += ["# Are all ranks there?", f'{gather} "$RUN_DIR" || true']
+    if job.report and not job.rankscope_dir:
+        lines += [
+            f'{inside}rankscope summary "$RUN_DIR" || true',
+            f'{inside}rankscope report "$RUN_DIR" -o "$RUN_DIR/report.html" || true',
+        ]
+    else:
+        lines += ['echo "on a machine with rankscope: rankscope summary $RUN_DIR; rankscope serve $RUN_DIR"']
+    return [*lines, 'exit "$STATUS"']

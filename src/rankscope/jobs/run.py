@@ -1,0 +1,261 @@
+"""Run a job to its end: a run directory, the processes, their output, their exit code, and nobody left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from rankscope.errors import LaunchError
+from rankscope.jobs.torchrun import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, command, refuse_to_nest
+from rankscope.rundir.directory import directory_of
+from rankscope.rundir.names import ENDINGS
+
+_TAIL_LINES = 40
+_GRACE_S = 45.0
+"""How long a job may take to end after it was asked to; torchrun itself gives its workers 30 s, then kills them."""
+_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """A job that has ended."""
+
+    exit_code: int
+    """0 if all went well; 128 + the signal's number if a signal ended it, as a shell has it."""
+    run_dir: Path
+    run_id: str
+    log_tail: str
+    """The last lines that the job printed; empty where the output went straight to the terminal."""
+    signal: int | None = None
+    """The first signal that reached this process meanwhile and went on to the job: somebody wants it all to end."""
+
+    def traces(self) -> list[Path]:
+        """The traces that lie in the run directory."""
+        found = {path for ending in ENDINGS.values() for path in self.run_dir.rglob(f"*{ending}")}
+        return sorted(path for path in found if not path.name.startswith("."))
+
+
+def launch(
+    script: str | os.PathLike[str],
+    *args: object,
+    nproc: int | str | None = None,
+    run_dir: str | os.PathLike[str] | None = None,
+    run_id: str | None = None,
+    env: Mapping[str, str] | None = None,
+    module: bool = False,
+    torchrun: Sequence[str] = (),
+    timeout_s: float | None = None,
+    check: bool = True,
+    echo: bool = True,
+) -> JobResult:
+    """Run a training script on this machine and wait for its end; for notebooks and scripts.
+
+    Args:
+        script: the script's path, or a module's name with ``module=True``.
+        args: the script's arguments.
+        nproc: how many ranks; one for each accelerator, or one on the CPU, by default.
+        run_dir: the run directory; ``rankscope_run_<time>`` by default.
+        run_id: what names the run; made up by default.
+        env: variables to set for the job, added to this process's.
+        module: run ``script`` as a module.
+        torchrun: further options of torchrun.
+        timeout_s: end the job after so many seconds.
+        check: raise if the job fails; otherwise look at ``exit_code``.
+        echo: print what the job prints.
+
+    Raises:
+        LaunchError: the job could not be started, failed or took too long; with its last lines.
+        LauncherError: this process's launcher variables contradict each other.
+    """
+    options = [*torchrun, *(["-m"] if module else [])]
+    if nproc is not None:
+        options = [f"--nproc-per-node={nproc}", *options]
+    result = run_job(
+        options,
+        [os.fspath(script), *(str(arg) for arg in args)],
+        run_dir=run_dir,
+        run_id=run_id,
+        env=env,
+        output=sys.stdout.write if echo else lambda _line: None,
+        timeout_s=timeout_s,
+    )
+    if check and result.exit_code != 0:
+        raise LaunchError(
+            f"{os.fspath(script)} ended with exit code {result.exit_code}; its last lines:\n{result.log_tail}",
+            hint="the first error of the first rank that failed is usually the cause",
+        )
+    return result
+
+
+def run_job(
+    options: Sequence[str],
+    script: Sequence[str],
+    *,
+    run_dir: str | os.PathLike[str] | None = None,
+    run_id: str | None = None,
+    env: Mapping[str, str] | None = None,
+    output: Callable[[str], object] | None = None,
+    timeout_s: float | None = None,
+) -> JobResult:
+    """Run ``torchrun options script`` with a run directory, and wait for its end.
+
+    SIGINT, SIGTERM and SIGHUP go on to the job; when this process must go, the job goes first.
+
+    Args:
+        options: torchrun's options.
+        script: the script and its arguments.
+        run_dir: the run directory, made if it is not there; ``RANKSCOPE_RUN_DIR``, else ``rankscope_run_<time>``.
+        run_id: the run's id; ``RANKSCOPE_RUN_ID``, else made up.
+        env: variables to add.
+        output: called with each line of the job's output; ``None`` leaves the terminal to the job.
+        timeout_s: end the job after so many seconds.
+
+    Raises:
+        LaunchError: it could not be started, or took too long.
+    """
+    environ = {**os.environ, **(env or {})}
+    refuse_to_nest(environ)
+    line = command(options, script, environ)
+    return run_command(line, environ, run_dir=run_dir, run_id=run_id, output=output, timeout_s=timeout_s)
+
+
+def run_command(
+    line: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    run_dir: str | os.PathLike[str] | None = None,
+    run_id: str | None = None,
+    output: Callable[[str], object] | None = None,
+    timeout_s: float | None = None,
+) -> JobResult:
+    """Run a command that starts a job, whatever it is, as :func:`run_job` runs torchrun.
+
+    Args:
+        line: the command and its arguments.
+        environ: all variables of the job; the run directory and the run's id are added.
+        run_dir, run_id, output, timeout_s: as of :func:`run_job`.
+
+    Raises:
+        LaunchError: it could not be started, or took too long.
+    """
+    folder = make_run_dir(run_dir or environ.get(RUN_DIR_VARIABLE) or None)
+    name = run_id or environ.get(RUN_ID_VARIABLE) or f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
+    environ = {**environ, RUN_DIR_VARIABLE: str(folder), RUN_ID_VARIABLE: name}
+    tail: deque[str] = deque(maxlen=_TAIL_LINES)
+    try:
+        job = subprocess.Popen(
+            line,
+            env=environ,
+            stdout=None if output is None else subprocess.PIPE,
+            stderr=None if output is None else subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            # Its own group: a Ctrl-C in the terminal would reach torchrun and its workers twice, from there and from
+            # us.
+            start_new_session=True,
+        )
+    except OSError as error:
+        hint = "is it installed, and found in PATH?"
+        raise LaunchError(f"{line[0]} could not be started: {error.strerror}", hint=hint) from error
+    reader = None
+    if job.stdout is not None and output is not None:
+        reader = threading.Thread(target=_read, args=(job.stdout, tail, output), daemon=True)
+        reader.start()
+    with _forwarded(job) as came:
+        try:
+            code = job.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise LaunchError(
+                f"the job was ended after {timeout_s:.0f} s; its last lines:\n{''.join(tail)}",
+                hint="a hang at the start is often a rank that never came, or a script that starts its ranks itself "
+                "(mp.spawn); at the end, a collective not all ranks call",
+            ) from None
+        finally:
+            _end(job)
+            if reader is not None:
+                reader.join(_GRACE_S)
+                if job.stdout is not None and not reader.is_alive():
+                    job.stdout.close()
+    return JobResult(code if code >= 0 else 128 - code, folder, name, "".join(tail), came[0] if came else None)
+
+
+def make_run_dir(wanted: str | os.PathLike[str] | None) -> Path:
+    """Make the run directory, by default a new ``rankscope_run_<time>`` in the working directory.
+
+    Raises:
+        LaunchError: it cannot be made.
+        ConfigError: what was named is no directory.
+    """
+    try:
+        if wanted is not None:
+            folder = Path(directory_of(wanted)).expanduser().absolute()
+            folder.mkdir(parents=True, exist_ok=True)
+            return folder
+        base = Path.cwd() / f"rankscope_run_{time.strftime('%Y%m%d_%H%M%S')}"
+        for attempt in range(1000):
+            folder = base if attempt == 0 else base.with_name(f"{base.name}_{attempt + 1}")
+            try:
+                folder.mkdir()
+            except FileExistsError:
+                continue
+            return folder
+    except OSError as error:
+        raise LaunchError(
+            f"the run directory cannot be made: {error.strerror}", path=error.filename, hint="choose one by --run-dir"
+        ) from error
+    raise LaunchError("a thousand run directories of this second exist already", path=base)
+
+
+def _read(stream: Iterator[str], tail: deque[str], output: Callable[[str], object]) -> None:
+    for line in stream:
+        tail.append(line)
+        output(line)
+
+
+@contextmanager
+def _forwarded(job: subprocess.Popen[str]) -> Iterator[list[int]]:
+    """Signals that reach this process go on to the job, which then ends and lets us end. Gives those that came."""
+    came: list[int] = []
+
+    def forward(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
+        if job.poll() is None:
+            job.send_signal(number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield came  # only the main thread can set handlers; in a notebook's thread the kernel keeps its own
+        return
+    before = {number: signal.signal(number, forward) for number in _SIGNALS}
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end(job: subprocess.Popen[str]) -> None:
+    """Leave nobody behind: ask torchrun to end, which ends its workers, then end the whole group."""
+    if job.poll() is None:
+        job.terminate()
+        try:
+            job.wait(_GRACE_S)
+        except subprocess.TimeoutExpired:
+            job.kill()
+            job.wait()
+    if sys.platform != "win32":
+        # Workers are sessions of their own, or not, as torchrun pleases; what is left of the group goes.
+        try:
+            os.killpg(job.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass

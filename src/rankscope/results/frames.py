@@ -1,0 +1,30 @@
+"""Frames with declared columns: their schema, and the ranks' frames in one.
+
+In: columns as an analysis declares them, and the frames that the ranks gave. Out: a frame with these columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from rankscope.store.schema import Column
+
+
+def schema_of(columns: Sequence[Column]) -> pl.Schema:
+    """The Polars schema of some columns, in their order."""
+    return pl.Schema({column.name: column.dtype for column in columns})
+
+
+def concat_ranks(parts: Sequence[pl.DataFrame], columns: Sequence[Column]) -> pl.DataFrame:
+    """The ranks' frames below one another, with the declared columns and their types.
+
+    Parts without rows may have columns of any type, or none: they add nothing.
+    """
+    schema = schema_of(columns)
+    filled = [part for part in parts if part.height]
+    if not filled:
+        return pl.DataFrame(schema=schema)
+    frame = filled[0] if len(filled) == 1 else pl.concat(filled, how="vertical_relaxed")
+    return frame if frame.schema == schema else frame.select(pl.col(name).cast(dtype) for name, dtype in schema.items())

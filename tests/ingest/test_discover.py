@@ -1,0 +1,67 @@
+"""Which files of a directory are traces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.kineto import kernel, op, step, trace, write
+
+from rankscope.ingest.discover import find_traces, natural
+from rankscope.pipeline import open_run
+
+
+def test_found_in_a_directory(tmp_path: Path) -> None:
+    wanted = ["rank0.json", "rank2.json.gz", "rank10.pt.trace.json.zst", "sub/deep/rank11.tar.gz", "sub/rank12.ZIP"]
+    wanted.insert(2, "rank3.memory.pickle")
+    manifests = ["ranks/rank0.json", "ranks/ranks0-1023/rank5_restart1.2.json"]
+    others = ["run.json", *manifests, ".hidden.json", "notes.txt", ".git/a.json", "rank3.flight.pickle"]
+    for name in wanted + others:
+        write(tmp_path / name, b'{"run_id": "r"}', None)
+    write(tmp_path / "elsewhere" / "ranks" / "rank13.json", b'{"schemaVersion": 1, "traceEvents": []}', None)
+    found = find_traces(tmp_path)
+    assert [str(Path(path).relative_to(tmp_path)) for path in found.traces] == ["elsewhere/ranks/rank13.json", *wanted]
+    assert [str(Path(path).relative_to(tmp_path)) for path in found.rank_manifests] == manifests
+    assert found.run_manifests == [str(tmp_path / "run.json")]
+    assert not found.named
+    assert [Path(path).name for path in find_traces(str(tmp_path / "rank*.json*")).traces] == [
+        "rank0.json",
+        "rank2.json.gz",
+        "rank10.pt.trace.json.zst",
+    ]
+    assert find_traces([tmp_path / "rank0.json", tmp_path / "notes.txt"]).named
+
+
+def test_links_in_circles_do_not_hang(tmp_path: Path) -> None:
+    write(tmp_path / "rank0.json", trace([kernel("k", 0, 1)]))
+    (tmp_path / "again").symlink_to(tmp_path, target_is_directory=True)
+    assert len(find_traces(tmp_path).traces) == 1
+
+
+def test_natural_order_of_odd_names() -> None:
+    names = ["rank10", "rank9", "10rank", "9rank", "rank", "", "٣", "rank²", "a/b", "-1"]
+    assert sorted(names, key=natural).index("rank9") < sorted(names, key=natural).index("rank10")
+
+
+def test_a_file_by_two_names_and_a_merged_one_are_read_once(tmp_path: Path) -> None:
+    for rank in range(2):
+        made = trace([step(1, 0, 90), {**op("aten::mm", 5, 9), "pid": 50 + rank}, kernel("k", 20, 30)])
+        write(tmp_path / f"pre-1764.5-TP-{rank}-DECODE.trace.json.gz", made)
+    for name in ("merged-1764.5.trace.json.gz", "merged-1.5.trace.json.gz"):
+        write(tmp_path / name, trace([kernel("k", 20, 30)]))
+    (tmp_path / "latest.json.gz").symlink_to(tmp_path / "pre-1764.5-TP-0-DECODE.trace.json.gz")
+    found = find_traces(tmp_path)
+    assert [Path(path).name for path in found.doubled] == ["merged-1764.5.trace.json.gz"]
+    # Of another profile there are no parts here.
+    assert [Path(path).name for path in found.traces] == [
+        "merged-1.5.trace.json.gz",
+        "pre-1764.5-TP-0-DECODE.trace.json.gz",
+        "pre-1764.5-TP-1-DECODE.trace.json.gz",
+    ]
+    (tmp_path / "merged-1.5.trace.json.gz").unlink()
+    run = open_run(tmp_path, executor="serial").load()
+    assert run.ranks == [0, 1]
+    assert [finding.id for finding in run.findings] == ["trace-doubled"]
+    # Who names it, means it.
+    assert find_traces([tmp_path / "merged-1764.5.trace.json.gz"]).doubled == []
+    (link,) = find_traces(tmp_path / "latest.json.gz").traces
+    assert link.endswith("latest.json.gz")

@@ -1,0 +1,71 @@
+"""Options of a capture on a command line, and the environment that they come to."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from rankscope.errors import ConfigError, LaunchError
+from rankscope.jobs.exec import exec_command, hooked, take_options
+from rankscope.jobs.torchrun import FLAGS
+from rankscope.rundir.capture_files import HOOK_FOLDER
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "rest"),
+    [
+        (["python", "t.py", "--wait", "3"], {}, ["python", "t.py", "--wait", "3"]),
+        (["--wait", "3", "t.py"], {"RANKSCOPE_WAIT": "3"}, ["t.py"]),
+        (["--ranks=0-3", "--with-stack", "t.py"], {"RANKSCOPE_RANKS": "0-3", "RANKSCOPE_WITH_STACK": "1"}, ["t.py"]),
+        (["--keep_windows", "4", "--", "t.py"], {"RANKSCOPE_KEEP_WINDOWS": "4"}, ["--", "t.py"]),
+        (["--nproc-per-node", "2", "--active", "1", "-m", "pkg"], {"RANKSCOPE_ACTIVE": "1"},
+         ["--nproc-per-node", "2", "-m", "pkg"]),
+        (["--standalone", "--run-id", "x", "t.py", "--run-id", "y"], {"RANKSCOPE_RUN_ID": "x"},
+         ["--standalone", "t.py", "--run-id", "y"]),
+    ],
+)  # fmt: skip
+def test_options_of_the_capture_are_taken_before_the_script(arguments, variables, rest):
+    assert take_options(arguments, FLAGS) == (variables, rest)
+
+
+def test_the_run_directory_is_that_of_the_caller(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert take_options(["--run-dir", "here"])[0] == {"RANKSCOPE_RUN_DIR": str(tmp_path / "here")}
+    url = (tmp_path / "my run").as_uri()
+    assert take_options(["--run-dir", url])[0] == {"RANKSCOPE_RUN_DIR": str(tmp_path / "my run")}
+    with pytest.raises(ConfigError, match="no directory that a job can write to"):
+        take_options(["--run-dir", "s3://bucket/run"])
+
+
+@pytest.mark.parametrize(("arguments", "error"), [(["--wait", "many", "t.py"], ConfigError), (["--wait"], LaunchError)])
+def test_nonsense_is_refused_before_the_job(arguments, error):
+    with pytest.raises(error, match=r"(?i)wait"):
+        take_options(arguments)
+
+
+def test_the_hook_comes_first_and_once():
+    folder = str(HOOK_FOLDER)
+    environ = hooked(hooked({"PYTHONPATH": "/a", "X": "1"}))
+    assert environ["PYTHONPATH"] == os.pathsep.join([folder, "/a"])
+    assert (environ["X"], environ["RANKSCOPE_HOOK"]) == ("1", "1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"), [([], "no command"), (["--wait", "1"], "no command"), (["--rank", "0", "python"], "--rank")]
+)
+def test_what_exec_cannot_run(arguments, says):
+    with pytest.raises(LaunchError, match=says):
+        exec_command(arguments)
+
+
+def test_exec_becomes_the_command(monkeypatch):
+    seen = []
+    monkeypatch.setattr(os, "execvpe", lambda *given: seen.append(given))
+    exec_command(["--ranks", "0", "train.py", "--help"])
+    file, command, environ = seen[0]
+    assert command[1:] == ["train.py", "--help"]
+    assert command[0] == file
+    assert environ["RANKSCOPE_RANKS"] == "0"
+    exec_command(["--", "mytrainer", "x"])
+    assert seen[1][1] == ["mytrainer", "x"]

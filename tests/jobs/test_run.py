@@ -1,0 +1,193 @@
+"""Jobs that are really started: run directory, exit codes, signals, nobody left behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import rankscope
+from rankscope.errors import LaunchError
+from rankscope.jobs.run import make_run_dir, run_job
+
+LAUNCHER = re.compile(
+    r"(RANK|WORLD_SIZE|LOCAL_RANK|MASTER_\w+)$|(TORCHELASTIC|SLURM|PMIX?|PALS|OMPI|MV2|MVP|FLUX|RANKSCOPE|PET)_"
+)
+SOURCE = str(Path(__file__).parents[2] / "src")
+PROFILED = """
+import os, sys, torch, torch.distributed as dist, rankscope
+dist.init_process_group("gloo")
+# One write: both ranks share the pipe.
+sys.stdout.write(f"rank {dist.get_rank()} argument {sys.argv[1]}\\n")
+sys.stdout.flush()
+with rankscope.Profiler(wait=1, warmup=1, active=1) as prof:
+    for _ in range(4):
+        dist.all_reduce(torch.ones(4))
+        prof.step()
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    for name in list(os.environ):
+        if LAUNCHER.match(name):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(p for p in (SOURCE, os.environ.get("PYTHONPATH", "")) if p))
+    monkeypatch.setenv("KINETO_LOG_LEVEL", "6")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+def script(folder: Path, code: str) -> Path:
+    path = folder / "train.py"
+    path.write_text(code)
+    return path
+
+
+def test_launch_gives_ranks_one_directory_and_one_run(tmp_path, capsys):
+    result = rankscope.launch(script(tmp_path, PROFILED), "x y", nproc=2, run_dir=tmp_path / "run", timeout_s=600)
+    assert result.exit_code == 0
+    assert [p.name for p in result.traces()] == ["rank0_iter2_2.trace.json.gz", "rank1_iter2_2.trace.json.gz"]
+    from rankscope.rundir.manifest import read_rank_manifest, read_run_manifest
+
+    assert read_run_manifest(tmp_path / "run" / "run.json").run_id == result.run_id
+    assert {read_rank_manifest(p).run_id for p in (tmp_path / "run" / "ranks").iterdir()} == {result.run_id}
+    printed = capsys.readouterr().out
+    assert "rank 0 argument x y" in printed
+    assert "rank 1 argument x y" in printed
+    assert "rank 1 argument x y" in result.log_tail
+
+
+def test_a_job_that_fails(tmp_path):
+    code = "import sys; print('before the end', flush=True); sys.exit(3)"
+    # torchrun's own exit code is 1, whatever the script's.
+    with pytest.raises(LaunchError, match=r"(?s)exit code 1;.*before the end") as failed:
+        rankscope.launch(script(tmp_path, code), nproc=1, run_dir=tmp_path / "run", echo=False)
+    assert "exitcode  : 3" in str(failed.value)
+    assert "Traceback (most" not in str(failed.value)
+
+
+LONG_S = 300
+"""Nothing that is waited for here takes so long, on any machine."""
+
+
+def number_in(path: Path) -> int:
+    """The number that a process writes into a file, once it does."""
+    until = time.monotonic() + LONG_S
+    while not (path.exists() and path.read_text().endswith(".")):
+        assert time.monotonic() < until, f"nobody has written {path.name}"
+        time.sleep(0.05)
+    return int(path.read_text()[:-1])
+
+
+def test_a_job_that_hangs_is_ended(tmp_path, monkeypatch):
+    code = f"import os, time\nopen({str(tmp_path / 'pid')!r}, 'w').write(f'{{os.getpid()}}.')\ntime.sleep(3600)"
+    whole = subprocess.Popen.wait
+
+    def wait(self, timeout=None):
+        if timeout == 1:  # the job's time begins when its script does, however long that takes here
+            number_in(tmp_path / "pid")
+        return whole(self, timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", wait)
+    with pytest.raises(LaunchError, match="ended after 1 s"):
+        rankscope.launch(script(tmp_path, code), nproc=1, run_dir=tmp_path / "r", timeout_s=1, echo=False)
+    assert gone(number_in(tmp_path / "pid"))
+
+
+def gone(pid: int) -> bool:
+    until = time.monotonic() + LONG_S
+    while time.monotonic() < until:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_reach_the_job_and_nobody_is_left(tmp_path, number):
+    code = "import os, time\nopen('pid', 'w').write(f'{os.getpid()}.')\ntime.sleep(3600)"
+    script(tmp_path, code)
+    runner = (
+        "import sys; from rankscope.jobs.run import run_job\n"
+        "sys.exit(run_job(['--nproc-per-node=1'], ['train.py'], run_dir='run').exit_code)"
+    )
+    job = subprocess.Popen([sys.executable, "-c", runner], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    try:
+        worker = number_in(tmp_path / "pid")
+        job.send_signal(number)
+        _, errors = job.communicate(timeout=LONG_S)
+    finally:
+        job.kill()
+    assert job.returncode == 128 + number, errors
+    # What torchrun itself would say; the script's own KeyboardInterrupt is the script's.
+    assert "SignalException" not in errors
+    assert "torch/distributed" not in "".join(line for line in errors.splitlines() if line.startswith("  File"))
+    assert gone(worker)
+
+
+def test_no_nested_job(tmp_path, monkeypatch):
+    monkeypatch.setenv("PMI_RANK", "1")
+    monkeypatch.setenv("PMI_SIZE", "2")
+    with pytest.raises(LaunchError, match="already rank 1 of 2"):
+        run_job([], [str(script(tmp_path, ""))], run_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_run_directories(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folders = [make_run_dir(None) for _ in range(3)]
+    assert len(set(folders)) == 3
+    assert all(f.name.startswith("rankscope_run_") and f.is_dir() for f in folders)
+    assert make_run_dir("a/b") == tmp_path / "a" / "b"
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LaunchError, match="cannot be made"):
+        make_run_dir("file/x")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import rankscope; assert callable(rankscope.launch)",
+        "import rankscope, rankscope.jobs; assert callable(rankscope.launch)",
+        "import rankscope.jobs.run, rankscope; assert callable(rankscope.launch)",
+        "import rankscope; f = rankscope.launch; import rankscope.jobs.run; assert callable(rankscope.launch)\n"
+        "from rankscope import launch; assert launch is f",
+    ],
+)
+def test_launch_can_be_called_whatever_was_imported(code):
+    check = code + "\nimport sys; assert 'torch' not in sys.modules and 'polars' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, timeout=LONG_S)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_command(tmp_path):
+    typer_testing = pytest.importorskip("typer.testing")
+    import typer
+
+    from rankscope.cli import run as module
+
+    app = typer.Typer()
+    app.command(context_settings=module.CONTEXT_SETTINGS)(module.run)
+
+    @app.command()
+    def other() -> None: ...
+
+    path = script(tmp_path, "import sys; sys.exit(0)")
+    given = ["run", "--nproc-per-node", "1", "--run-dir", str(tmp_path / "run"), str(path), "--run-dir", "theirs"]
+    done = typer_testing.CliRunner().invoke(app, given)
+    assert done.exit_code == 0, done.output
+    # A script without a profiler is told how to get one.
+    assert f"No trace was written to {tmp_path / 'run'}" in done.output
+    assert "rankscope.Profiler()" in done.output
+    assert (tmp_path / "run").is_dir()
+    failing = script(tmp_path, "import sys; sys.exit(5)")
+    assert typer_testing.CliRunner().invoke(app, ["run", "--run-dir", str(tmp_path / "b"), str(failing)]).exit_code == 1
