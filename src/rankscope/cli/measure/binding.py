@@ -50,6 +50,8 @@ def binding(
     folder = o.folder_of(output, "binding")
     sampling = o.sampling_of(blocks, block_steps, settle, warmup, repeats, 0, seed, limit, timeout)
     start = o.start_of(nproc, launcher, torchrun, oversubscribe)
-    with o.progress("binding", folder, output) as told:
-        result = measure_binding(target, folder, start, names, given=cpus, cores=cores, sampling=sampling, told=told)
+    with o.progress("binding", folder, output) as on_progress:
+        result = measure_binding(
+            target, folder, start, names, given=cpus, cores=cores, sampling=sampling, on_progress=on_progress
+        )
     o.finish(result, folder, form)

@@ -50,8 +50,8 @@ def buckets(
     folder = o.folder_of(output, "buckets")
     sampling = o.sampling_of(blocks, block_steps, settle, warmup, repeats, trace_steps, seed, limit, timeout)
     start = o.start_of(nproc, launcher, torchrun, oversubscribe)
-    with o.progress("buckets", folder, output) as told:
-        result = measure_buckets(target, folder, start, factors, sampling, told)
+    with o.progress("buckets", folder, output) as on_progress:
+        result = measure_buckets(target, folder, start, factors, sampling, on_progress)
     o.finish(result, folder, form)
 
 

@@ -21,9 +21,9 @@ from rankscope.cli.writing import show as show_text
 from rankscope.cli.writing import write
 from rankscope.errors import ConfigError, LaunchError
 from rankscope.jobs.torchrun import accelerators
-from rankscope.measure.experiment import KEPT, finished_jobs
+from rankscope.measure.experiment import KEPT, count_finished_jobs
 from rankscope.measure.files import path_in
-from rankscope.measure.jobs import Start, Target, Told, target_of
+from rankscope.measure.jobs import ProgressCallback, Start, Target, target_of
 from rankscope.measure.results import AnyResult
 from rankscope.measure.sampling import Sampling
 from rankscope.report.formatting import plain
@@ -161,7 +161,7 @@ def sampling_of(
 
 
 @contextmanager
-def progress(name: str, folder: Path, output: Path | None) -> Iterator[Told]:
+def progress(name: str, folder: Path, output: Path | None) -> Iterator[ProgressCallback]:
     """Says how far an experiment is, in one line of a terminal or a line a job; and, where it is ended before its time,
     what is kept and how to go on.
 
@@ -170,9 +170,9 @@ def progress(name: str, folder: Path, output: Path | None) -> Iterator[Told]:
         folder: its output directory.
         output: the one that was given, if one was.
     """
-    with _progress(name) as told:
+    with _progress(name) as on_progress:
         try:
-            yield told
+            yield on_progress
             return
         except (KeyboardInterrupt, SystemExit):
             _say(f"{name}: interrupted; nothing more is run")
@@ -184,7 +184,7 @@ def progress(name: str, folder: Path, output: Path | None) -> Iterator[Told]:
 
 
 def _say_how_to_go_on(name: str, folder: Path, output: Path | None) -> None:
-    finished = finished_jobs(folder, name)
+    finished = count_finished_jobs(folder, name)
     if finished:
         kept = "1 finished job is kept" if finished == 1 else f"{finished} finished jobs are kept"
         _say(f"{name}: {kept}\n  → to go on: {_again(name, folder, output)}")
@@ -206,19 +206,19 @@ def _say(text: str) -> None:
 
 
 @contextmanager
-def _progress(name: str) -> Iterator[Told]:
+def _progress(name: str) -> Iterator[ProgressCallback]:
     console = Console(stderr=True, highlight=False)
     if console.is_terminal:
         with Status(name, console=console) as status:
 
-            def told(job: str, done: int, total: int, within: str) -> None:
+            def on_progress(job: str, done: int, total: int, within: str) -> None:
                 if within == KEPT:
                     console.print(plain(f"{name}: {job}"), markup=False)
                     return
                 of = f"{done} of {total} jobs done; " if total else ""
                 status.update(Text(plain(f"{name}: {of}{job} {within}")))
 
-            yield told
+            yield on_progress
         return
 
     def said(job: str, done: int, total: int, within: str) -> None:

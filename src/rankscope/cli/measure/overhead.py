@@ -34,6 +34,6 @@ def overhead(
     folder = o.folder_of(output, "overhead")
     sampling = o.sampling_of(blocks, block_steps, settle, warmup, repeats, trace_steps, seed, limit, timeout)
     start = o.start_of(nproc, launcher, torchrun, oversubscribe)
-    with o.progress("overhead", folder, output) as told:
-        result = measure_overhead(target, folder, start, sampling, told)
+    with o.progress("overhead", folder, output) as on_progress:
+        result = measure_overhead(target, folder, start, sampling, on_progress)
     o.finish(result, folder, form)

@@ -32,6 +32,6 @@ def profiler(
     folder = o.folder_of(output, "profiler")
     sampling = o.sampling_of(blocks, block_steps, settle, warmup, repeats, 0, seed, limit, timeout)
     start = o.start_of(nproc, launcher, torchrun, oversubscribe)
-    with o.progress("profiler", folder, output) as told:
-        result = measure_profiler(target, folder, start, sampling, told)
+    with o.progress("profiler", folder, output) as on_progress:
+        result = measure_profiler(target, folder, start, sampling, on_progress)
     o.finish(result, folder, form)

@@ -83,8 +83,8 @@ def scaling(
     )
     folder = o.folder_of(output, "scaling")
     sampling = o.sampling_of(blocks, block_steps, settle, warmup, repeats, trace_steps, seed, limit, timeout)
-    with o.progress("scaling", folder, output) as told:
-        result = measure_scaling(target, folder, study, sampling, told)
+    with o.progress("scaling", folder, output) as on_progress:
+        result = measure_scaling(target, folder, study, sampling, on_progress)
     o.finish(result, folder, form)
     if plot is not None:
         scaling_plot.draw(result, plot)
