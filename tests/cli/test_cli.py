@@ -51,6 +51,8 @@ def failed(capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.Monkey
 
 
 Capture = pytest.CaptureFixture[bytes]
+QUICK = ("device_time", "kernels", "memory", "mesh", "step_time")
+"""Among the fast tests; the slow ones have every analysis."""
 Patch = pytest.MonkeyPatch
 
 
@@ -72,7 +74,10 @@ def test_json_is_the_contract(run: Path, capfdbinary: Capture, monkeypatch: Patc
     assert found["rows"] == frame.to_dicts()
 
 
-@pytest.mark.parametrize("name", sorted(all_analyses()))
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in sorted(all_analyses())],
+)
 def test_csv_and_parquet_hold_the_same_rows(
     run: Path, tmp_path: Path, capfdbinary: Capture, monkeypatch: Patch, name: str
 ) -> None:
@@ -146,7 +151,7 @@ def test_the_list_of_analyses_and_one_of_them(capfdbinary: Capture, monkeypatch:
         (("analyze", "kernels", "RUN", "-o", "RUN/no/such/folder/x"), "cannot be written"),
         (("analyze", "kernels", "RUN", "-f", "json", "-o", "RUN/no/such/folder/x"), "cannot be written"),
         (("analyze", "slices", "RUN", "--match"), "--match REGEX: events whose name this finds"),
-        (("analyze", "slices", "RUN", "--by"), "--by step|rank|name|event: what tells rows apart"),
+        (("analyze", "slices", "RUN", "--by"), "--by step|rank|name|event: what to group rows by"),
         (("analyze", "slices", "--match", "RUN"), "was read as an option and its value"),
         (("summary", "RUN/nowhere"), "there is no such file or directory"),
         (("report", "RUN", "-o", "RUN"), "cannot be written"),

@@ -27,7 +27,6 @@ from rankscope.rundir.measurement import Plan
 
 from .test_results import OVERHEAD, SETTING
 
-pytestmark = pytest.mark.usefixtures("no_launcher")
 FEW = Sampling(blocks=2, block_steps=2, warmup_steps=2, traced_steps=0, timeout_s=900)
 TRAIN = """
 import os, sys, torch, torch.distributed as dist

@@ -22,7 +22,7 @@ from rankscope.measure.scaling import Study, measure_scaling
 
 JOB = str(Path(__file__).with_name("known_job.py"))
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_launcher")]
+pytestmark = pytest.mark.slow
 
 
 FEW = Sampling(blocks=5, block_steps=3, warmup_steps=3, traced_steps=0)
