@@ -29,7 +29,7 @@ NOUNS = (
     "rank|step|call|trace|window|collective|bucket|file|event|host|finding|row|device|socket|core|kernel|manifest|"
     "piece|frame|group|stage|microbatch|launch"
 )
-VERBS = "is|was|has|waits|holds|comes|needs|computes|works|takes|this|across|its|loses|idles|allocates"
+VERBS = "is|was|has|waits|holds|comes|arrives|delays|needs|computes|works|takes|this|across|its|loses|idles|allocates"
 SILLY = {
     "by nothing": r"\b(?:by|of|takes?|waited|leaves? it idle|within|hides) 0(?![\d.,]| %)",
     "one of many": rf"(?<![\d.,–-])(?<!rank )(?<!step )(?<!stage )(?<!device )\b1 (?!(?:{VERBS})\b)[a-z]+s\b",
