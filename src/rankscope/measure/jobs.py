@@ -18,7 +18,7 @@ from typing import Protocol
 import numpy as np
 
 from rankscope.errors import ConfigError, LaunchError
-from rankscope.jobs.exec import hooked
+from rankscope.jobs.exec import profiled_environment
 from rankscope.jobs.run import JobResult, run_command, run_job
 from rankscope.measure.statistics import Series
 from rankscope.rundir.measurement import (
@@ -199,7 +199,7 @@ def run(target: Target, start: Start, plan: Plan, *, timeout_s: float, within: C
     folder.mkdir(parents=True, exist_ok=True)
     for old in (folder / "measured").glob("*"):
         old.unlink()
-    environ = hooked({THREADS: "1", **os.environ, PLAN_VARIABLE: str(write_plan(plan))})
+    environ = profiled_environment({THREADS: "1", **os.environ, PLAN_VARIABLE: str(write_plan(plan))})
     lines: list[str] = []
     with _watched(progress_path(folder), within):
         done = _start(target, start, environ, folder, lines.append, timeout_s)
