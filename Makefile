@@ -12,11 +12,14 @@ PYTEST_ARGS ?=
 ARGS ?=
 # Which torch `make test-torch` installs.
 TORCH ?=
+# Where `make traces` finds repositories' files: URL/OWNER/REPOSITORY/COMMIT/PATH.
+MIRROR ?=
 
 BIN := $(VENV)/bin
 HAS_RUN := $(VENV)/.installed-run
 HAS_DEV := $(VENV)/.installed-dev
 HAS_NODE := $(VENV)/.installed-node
+HAS_SITE := $(VENV)/.installed-site
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
 UI := src/rankscope/web/ui
@@ -41,7 +44,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-rest test-all test-torch lint lint-python lint-ui bench ui ui-check docs clean distclean
+.PHONY: help setup demo test test-rest test-all test-torch lint lint-python lint-ui bench ui ui-check docs site traces clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -109,8 +112,16 @@ ui-check: $(HAS_UI) ## rebuild the page elsewhere and fail if the committed one 
 docs: $(HAS_DEV) ## regenerate the docs that come from docstrings and the schema
 	$(BIN)/python docs/build.py $(ARGS)
 
+site: $(HAS_SITE) ## the documentation as a site in site/: works from the disk, search included
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@! grep -rlE '<(script|link|img|iframe)[^>]*(src|href)="?(https?:)?//' --include=*.html site || { \
+		echo "site: these pages load something from another host" >&2; exit 1; }
+
+traces: $(HAS_DEV) ## fetch the public traces that some tests read: make traces MIRROR=URL (CONTRIBUTING.md)
+	$(BIN)/python -m tests.fetch_traces $(MIRROR)
+
 clean: ## remove caches and build products
-	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests benchmarks docs -name __pycache__ -type d -not -path '*/node_modules/*' -prune -exec rm -rf {} +
 
 distclean: clean ## remove .venv, .torch and node_modules as well
@@ -134,6 +145,10 @@ $(HAS_RUN): pyproject.toml constraints.txt | $(BIN)/python
 
 $(HAS_DEV): $(HAS_RUN)
 	$(PIP_INSTALL) --group dev
+	@touch $@
+
+$(HAS_SITE): $(HAS_RUN)
+	$(PIP_INSTALL) --group site
 	@touch $@
 
 $(HAS_NODE): constraints.txt | $(BIN)/python
