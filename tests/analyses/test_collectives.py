@@ -112,7 +112,7 @@ def test_what_belongs_together_is_found(known: pl.DataFrame, tmp_path: Path, fau
     counted = said["unmatched-collectives" if unmatched else "collectives-matched"].evidence
     assert [each.value for each in counted[:2]] == [found.height, found.height - unmatched]
     if unmatched:
-        reasons = [each.value for each in counted[2:] if not each.name.startswith("of them by")]
+        reasons = [each.value for each in counted[2:] if not each.name.startswith("matched by")]
         assert sum(reasons) == unmatched  # type: ignore[arg-type]
     assert ("incomplete-groups" in said) or not recording.missing
     if recording.missing:

@@ -1,4 +1,4 @@
-"""Who holds the others up: on real traces, on them with something taken away, and on simulated jobs."""
+"""Stragglers: on real traces, on modified copies of them, and on simulated jobs."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_a_whole_replica_is_one_finding(tmp_path: Path) -> None:
     run.stragglers()
     (finding,) = [each for each in run.findings if each.id == "straggler"]
     assert finding.ranks == (4, 5)
-    assert finding.title == "dp=2 holds the others up: its device is slow"
+    assert finding.title == "dp=2 delays the other ranks: its device is slow"
 
 
 def test_a_rank_that_is_not_the_only_slow_one_saves_nothing_by_itself() -> None:
@@ -222,7 +222,7 @@ def test_a_rank_that_is_not_the_only_slow_one_saves_nothing_by_itself() -> None:
     blamed = [Straggler((3,), "rank 3", cause, 10, saving, (1, 2), 2, True) for saving in (0, 9)]
     none, some = stragglers._findings(blamed, table)
     assert (none.saving_ns, some.saving_ns) == (None, 9)
-    assert none.title == "Rank 3 holds the others up: its host is slow"
+    assert none.title == "Rank 3 delays the other ranks: its host is slow"
     assert set(CAUSES) == set(stragglers._ADVICE)  # every cause has its words
 
 
@@ -246,7 +246,7 @@ def test_a_stage_whose_ranks_are_all_as_slow_is_held_against_the_other_stages(tm
     assert dict(run.stragglers().select("rank", "cause").drop_nulls().rows()) == {2: "slow_device", 3: "slow_device"}
     (finding,) = [each for each in run.findings if each.id == "straggler"]
     assert finding.ranks == (2, 3)
-    assert finding.title == "pp=1 holds the others up: its device is slow"
+    assert finding.title == "pp=1 delays the other ranks: its device is slow"
 
 
 def test_two_at_once(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def nothing_left_running():
     yield
     from rankscope.capture import profiler_conflicts
 
-    assert profiler_conflicts._held_by == []
+    assert profiler_conflicts._active == []
     assert not profiler_conflicts.another_profiler_runs()
 
 
@@ -42,16 +42,16 @@ def off_loop_everywhere(monkeypatch):
     meanwhile could end the process."""
     from rankscope.capture import stop_mode, trace_queue
 
-    if stop_mode._lets_others_run():
+    if stop_mode.other_threads_run():
         return
     monkeypatch.setattr(stop_mode, "_releases", True)
-    whole = trace_queue.TraceQueue.take
+    whole = trace_queue.TraceQueue.put
 
     def take(self, ended):
         whole(self, ended)
         assert self._writer.drain(60)
 
-    monkeypatch.setattr(trace_queue.TraceQueue, "take", take)
+    monkeypatch.setattr(trace_queue.TraceQueue, "put", take)
 
 
 def said(stderr: str) -> str:
@@ -79,7 +79,7 @@ def traces(folder: Path) -> list[str]:
 def train(profiler, steps: int) -> None:
     for _ in range(steps):
         torch.mm(torch.ones(8, 8), torch.ones(8, 8))
-        if profiler._outbox is not None and profiler._outbox.busy:
+        if profiler._queue is not None and profiler._queue.busy:
             # Steps of nothing would come to the next window before this one's trace is written.
             profiler._writer.drain(60)
         profiler.step()

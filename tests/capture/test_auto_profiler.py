@@ -133,7 +133,7 @@ def test_a_job_that_never_steps_is_told_so(tmp_path):
 def test_a_rank_without_a_world_size_is_told_so(tmp_path):
     done = run(ONE + "for _ in range(8): optimizer.step()\n", tmp_path, RANK="3")
     assert done.returncode == 0, done.stderr
-    assert "RANK=3 without WORLD_SIZE" in done.stderr
+    assert "RANK=3 is set without WORLD_SIZE" in done.stderr
     assert traces(tmp_path / "run") == ["rank0_iter3_4.trace.json.gz"]
 
 

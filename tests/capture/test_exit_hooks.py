@@ -75,7 +75,7 @@ def test_an_interrupt_before_any_line_of_capture_leaves_torch_free(tmp_path):
     found, at = [], 1
     while interrupted(tmp_path / str(at), at):
         assert not profiler_conflicts.another_profiler_runs(), at
-        assert not profiler_conflicts._held_by, at
+        assert not profiler_conflicts._active, at
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, at
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, at
         assert not [callback for callback in gc.callbacks if type(callback.__self__).__module__.startswith("rankscope")]
@@ -146,7 +146,7 @@ def test_a_writer_that_is_waited_for_does_not_yield(awaited):
     def work():
         while awaited and not writer._awaited:
             time.sleep(0.01)
-        writer.yield_to_training()
+        writer.lower_priority()
         seen.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
 
     writer.submit(work)

@@ -20,7 +20,7 @@ def test_tuples_that_the_job_is_making_survive_a_look() -> None:
 
     def look() -> None:
         for _ in range(30):
-            Wrappers().look()
+            Wrappers().find()
         done.set()
 
     beside = threading.Thread(target=look)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from rankscope import Profiler
-from rankscope.capture import CaptureWarning, process, recording
+from rankscope.capture import CaptureWarning, environment, recording
 from rankscope.capture import profiler as profiler_module
 from rankscope.errors import ConfigError
 from rankscope.rundir.manifest import read_rank_manifest, read_run_manifest
@@ -103,7 +103,7 @@ def test_a_loop_that_is_too_short_says_so_once(tmp_path, steps):
 
 def test_steps_without_a_start_are_told_once(tmp_path):
     profiler = Profiler(str(tmp_path), **SHORT)
-    with pytest.warns(CaptureWarning, match="without a start: nothing is recorded") as told:
+    with pytest.warns(CaptureWarning, match=r"without start\(\): nothing is recorded") as told:
         for _ in range(3):
             profiler.step()
     assert len(told) == 1
@@ -269,8 +269,8 @@ def test_an_anchor_is_the_reading_that_was_least_interrupted(monkeypatch):
         return read
 
     clocks = SimpleNamespace(monotonic_ns=clock(0), time_ns=clock(10**18), perf_counter_ns=clock(7 * 10**9))
-    monkeypatch.setattr(process, "time", clocks)
-    anchor = process.clock_anchor()
+    monkeypatch.setattr(environment, "time", clocks)
+    anchor = environment.clock_anchor()
     # Of the second try: wall 100, perf 200 and the middle of the two monotonic ones 150 ns after its beginning.
     began = 10 + 50_000_000 + 100 + 100 + 10
     assert anchor.monotonic_ns == began + 150
@@ -308,7 +308,7 @@ def test_users_metadata_cannot_break_the_file(tmp_path):
         prof.add_metadata('no"te', 'a "quote" and a \\ and a \n')
         prof.add_metadata_json("numbers", '{"a": [1, "x\\"y"]}')
         prof.add_metadata(METADATA_KEY, "mine")
-        with pytest.warns(CaptureWarning, match="no JSON"):
+        with pytest.warns(CaptureWarning, match="not JSON"):
             prof.add_metadata_json("broken", "{")
         train(prof, 7)
     trace = read_trace(tmp_path / traces(tmp_path)[0])
@@ -331,10 +331,10 @@ def test_the_default_directory_and_its_variable(tmp_path, monkeypatch):
 @pytest.mark.parametrize("kind", ["cuda", "xpu"])
 def test_activities_are_what_is_there(monkeypatch, kind):
     kinds = torch.profiler.ProfilerActivity
-    assert process.activities() == [kinds.CPU]
+    assert environment.default_activities() == [kinds.CPU]
     monkeypatch.setattr(getattr(torch, kind), "is_available", lambda: True)
     monkeypatch.setattr(torch.profiler, "supported_activities", lambda: {kinds.CPU, kinds.CUDA, kinds.XPU})
-    assert process.activities() == [kinds.CPU, getattr(kinds, kind.upper())]
+    assert environment.default_activities() == [kinds.CPU, getattr(kinds, kind.upper())]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

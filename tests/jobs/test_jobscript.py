@@ -569,7 +569,7 @@ def test_the_command_writes_a_file_and_overwrites_none(tmp_path, rankscope):
     assert os.name != "posix" or os.access(tmp_path / "job.sh", os.X_OK)
     code, _, err = rankscope(*options, *command)
     assert code == 2
-    assert "job.sh: is there already" in err
+    assert "job.sh: exists already" in err
     assert rankscope(*options, "--force", *command)[0] == 0
     # Without -o it goes on into a pipe.
     assert rankscope("slurm", "train.py")[1] == job_script(JobRequest("slurm", ("train.py",)))

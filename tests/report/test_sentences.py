@@ -29,7 +29,7 @@ NOUNS = (
     "rank|step|call|trace|window|collective|bucket|file|event|host|finding|row|device|socket|core|kernel|manifest|"
     "piece|frame|group|stage|microbatch|launch"
 )
-VERBS = "is|was|has|waits|holds|comes|needs|computes|works|takes|this|across|its|loses|idles|allocates"
+VERBS = "is|was|has|waits|holds|comes|arrives|delays|needs|computes|works|takes|this|across|its|loses|idles|allocates"
 SILLY = {
     "by nothing": r"\b(?:by|of|takes?|waited|leaves? it idle|within|hides) 0(?![\d.,]| %)",
     "one of many": rf"(?<![\d.,–-])(?<!rank )(?<!step )(?<!stage )(?<!device )\b1 (?!(?:{VERBS})\b)[a-z]+s\b",
@@ -212,7 +212,7 @@ def the_terminal_agrees(run: Run) -> None:
         assert f"rank {next(each.value for each in memory.values if each.name == 'rank')}" in line
         assert isinstance(peak, int) and str(peak)[:2] in re.sub(r"\D", "", line)
     accused = results["stragglers"].headline if "stragglers" in results else None
-    if accused is not None and accused.text.startswith("Rank {rank} holds"):
+    if accused is not None and accused.text.startswith("Rank {rank} is the straggler"):
         (line,) = [each for each in lines if each.startswith("stragglers")]
         said = {each.name: each.value for each in accused.values}
         assert f"rank {said['rank']}: {said['cause']}" in line

@@ -18,29 +18,28 @@ from rankscope.measure.stability import within_jobs
 from rankscope.measure.statistics import CONFIDENCE, LEAST_BLOCKS, METHOD
 from rankscope.rundir.manifest import redact
 from rankscope.rundir.measurement import EARLY, Plan, RankMeasurement
+from rankscope.rundir.options import option
 
 
 @dataclass(frozen=True)
 class Sampling:
     """What can be chosen of every experiment."""
 
-    blocks: int = 20
-    """Blocks of each condition in each job."""
-    block_steps: int = 5
-    """Steps of a block that count."""
-    settle_steps: int = 1
-    """Steps of a block before those."""
-    warmup_steps: int = 8
-    """Steps of a job before its first block: compiling, caches, DDP's rebuilding of its buckets."""
-    repeats: int = 1
-    """Jobs of each configuration."""
-    traced_steps: int = 4
-    """Steps of the profiled window behind the blocks; 0 for none."""
-    seed: int = 0
-    limit_s: float | None = 300.0
-    """A job begins no new round of blocks after so many seconds, once it has :data:`LEAST_BLOCKS`."""
-    timeout_s: float = 3600.0
-    """A job that has not ended by then is."""
+    blocks: int = option(20, "Blocks of each condition in each job.", least=1)
+    block_steps: int = option(5, "Measured steps of a block.", least=1)
+    settle_steps: int = option(1, "Steps of a block before the measured ones.", "--settle", least=0)
+    # Compiling, caches, DDP's rebuilding of its buckets.
+    warmup_steps: int = option(8, "Steps of a job before its first block.", "--warmup", least=1)
+    repeats: int = option(1, "Jobs of each configuration, interleaved.", least=1)
+    traced_steps: int = option(4, "Steps to record after the blocks; 0 for none.", "--trace-steps", least=0)
+    seed: int = option(0, "For the order of blocks and jobs, and for the intervals.", least=0)
+    limit_s: float | None = option(
+        300.0,
+        f"After so many seconds a job begins no new round of blocks, once it has {LEAST_BLOCKS} of them.",
+        "--limit",
+        least=1,
+    )
+    timeout_s: float = option(3600.0, "A job that has not ended after so many seconds is ended.", "--timeout", least=1)
 
     def __post_init__(self) -> None:
         for name in ("blocks", "block_steps", "repeats"):

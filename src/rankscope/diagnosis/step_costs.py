@@ -1,4 +1,7 @@
-"""What several rules ask of results: how long a step is, and how much of it something takes."""
+"""What something costs per step, and how severe that is: the arithmetic and the words that rules share.
+
+In: results of analyses (`rankscope.results.Inputs`). Out: step times and costs per rank in ns, severities, phrases.
+"""
 
 from __future__ import annotations
 

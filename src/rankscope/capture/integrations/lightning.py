@@ -1,7 +1,7 @@
 """Profile a Lightning ``Trainer``: ``Trainer(..., callbacks=[RankscopeCallback("run", ranks="0-3")])``.
 
-Needs lightning or pytorch_lightning (``pip install rankscope[lightning]``). A step is a batch after which an optimizer
-has made one: with gradient accumulation the others count to it.
+Needs lightning or pytorch_lightning (``pip install rankscope[lightning]``). A step ends with a batch after which an
+optimizer has stepped: with gradient accumulation it spans several batches.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from rankscope.capture.profiler import Profiler
 if TYPE_CHECKING:
     Callback = object
 else:
-    # They are two packages with a Callback each; the job's own is the one that it has imported.
-    _OURS = "pytorch_lightning" if "lightning" not in sys.modules and "pytorch_lightning" in sys.modules else None
+    # Both packages have a Callback; the job uses the one that it has imported.
+    _PACKAGE = "pytorch_lightning" if "lightning" not in sys.modules and "pytorch_lightning" in sys.modules else None
     try:
-        Callback = import_module(_OURS or "lightning.pytorch").Callback
+        Callback = import_module(_PACKAGE or "lightning.pytorch").Callback
     except ModuleNotFoundError:
         Callback = import_module("pytorch_lightning").Callback
 
 
 class RankscopeCallback(Callback):
-    """Everything that a :class:`~rankscope.Profiler` takes; a training that is resumed keeps its step numbers.
+    """Takes the arguments of :class:`~rankscope.Profiler`; a training that is resumed keeps its step numbers.
 
     Raises:
-        ConfigError: an argument that cannot be meant.
+        ConfigError: an argument that is not valid.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -42,10 +42,10 @@ class RankscopeCallback(Callback):
         self.profiler.start(self._optimizer_steps)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *_rest: Any, **_named: Any) -> None:
-        """A batch is over; it is a step if an optimizer made one."""
-        made = int(trainer.global_step)
-        if made != self._optimizer_steps:
-            self._optimizer_steps = made
+        """Count a step if an optimizer has stepped with this batch."""
+        steps = int(trainer.global_step)
+        if steps != self._optimizer_steps:
+            self._optimizer_steps = steps
             self.profiler.step()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
@@ -53,5 +53,5 @@ class RankscopeCallback(Callback):
         self.profiler.stop()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """End, and save what was recorded."""
+        """End, and wait for the last trace."""
         self.profiler.stop()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 from rankscope import Profiler
-from rankscope.capture import environment, steps
+from rankscope.capture import environment, step_log
 from rankscope.capture.schedule import Window
-from rankscope.capture.steps import StepTimes
+from rankscope.capture.step_log import StepTimes
 from rankscope.rundir.manifest import read_rank_manifest
 from rankscope.rundir.metadata import METADATA_KEY, TraceMetadata
 
@@ -32,7 +32,7 @@ def test_every_step_has_its_time_and_state(tmp_path):
 
 def test_the_first_and_the_latest_are_kept(monkeypatch):
     now = [0]
-    monkeypatch.setattr(steps.time, "perf_counter_ns", lambda: now[0])
+    monkeypatch.setattr(step_log.time, "perf_counter_ns", lambda: now[0])
     times = StepTimes(10)
     step = 10
     for _ in range(10_000):
@@ -41,16 +41,16 @@ def test_the_first_and_the_latest_are_kept(monkeypatch):
         times.mark(now[0])
         if step >= times.fold_at:
             times.fold(step)
-    times.recorded(Window(9_000, 9_001, 9_002))
+    times.add_window(Window(9_000, 9_001, 9_002))
     spans = times.spans(step)
     assert [(s.first_step, s.state) for s in spans] == [
-        (10, "wait"), (step - steps.KEPT_LATEST, "wait"), (9_000, "warmup"), (9_001, "active"), (9_003, "wait")
+        (10, "wait"), (step - step_log.KEPT_LATEST, "wait"), (9_000, "warmup"), (9_001, "active"), (9_003, "wait")
     ]  # fmt: skip
     assert all(s.ns == tuple(range(s.first_step, s.first_step + len(s.ns))) for s in spans)
-    assert len(spans[0].ns) == steps.KEPT_FIRST
+    assert len(spans[0].ns) == step_log.KEPT_FIRST
     assert times.medians(step)["active"] == 9_001
     blocks = times.blocks()
-    kept = steps.KEPT_FIRST
+    kept = step_log.KEPT_FIRST
     assert (blocks[0].first_step, sum(b.steps for b in blocks)) == (10 + kept, 10_000 - kept)
     for block in blocks:
         durations = range(block.first_step, block.first_step + block.steps)
@@ -59,12 +59,12 @@ def test_the_first_and_the_latest_are_kept(monkeypatch):
 
 def test_windows_of_a_long_run_keep_their_steps_and_blocks_stay_few(monkeypatch):
     now = [0]
-    monkeypatch.setattr(steps.time, "perf_counter_ns", lambda: now[0])
-    monkeypatch.setattr(steps, "KEPT_BLOCKS", 8)
+    monkeypatch.setattr(step_log.time, "perf_counter_ns", lambda: now[0])
+    monkeypatch.setattr(step_log, "KEPT_BLOCKS", 8)
     times = StepTimes(0)
     for step in range(60_000):
         if step == 20_000:
-            times.recorded(Window(20_000, 20_001, 20_002))
+            times.add_window(Window(20_000, 20_001, 20_002))
         now[0] += step
         times.mark(now[0])
         if step + 1 >= times.fold_at:
@@ -75,8 +75,8 @@ def test_windows_of_a_long_run_keep_their_steps_and_blocks_stay_few(monkeypatch)
     ]  # fmt: skip
     blocks = times.blocks()
     assert 8 <= len(blocks) < 16
-    assert sum(b.steps for b in blocks) == 60_000 - steps.KEPT_FIRST
-    assert sum(b.total_ns for b in blocks) == sum(range(steps.KEPT_FIRST, 60_000))
+    assert sum(b.steps for b in blocks) == 60_000 - step_log.KEPT_FIRST
+    assert sum(b.total_ns for b in blocks) == sum(range(step_log.KEPT_FIRST, 60_000))
     few = times.spans(60_000, 5)
     assert [(s.first_step, len(s.ns)) for s in few] == [(0, 5), (59_995, 5)]
     still = times.snapshot()

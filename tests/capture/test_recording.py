@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 
 import rankscope
-from rankscope.capture import gc_ranges
+from rankscope.capture import recording
 
 
 def test_collections_of_recorded_steps_are_in_the_trace(tmp_path: Path) -> None:
@@ -19,14 +19,14 @@ def test_collections_of_recorded_steps_are_in_the_trace(tmp_path: Path) -> None:
             profiler.step()
     assert gc.callbacks == before
     frame = rankscope.open(tmp_path, executor="serial").annotations(by="step")
-    full = frame.filter(pl.col("name") == f"{gc_ranges.NAME}2")
+    full = frame.filter(pl.col("name") == f"{recording.GC_RANGE_NAME}2")
     assert sorted(full["step"].to_list()) == [3, 4]
     assert full["calls"].min() >= 1
     assert set(full["origin"]) == {"torch"}
 
 
 def test_young_generations_are_left_out() -> None:
-    ranges = gc_ranges.GarbageRanges()
+    ranges = recording.GcRanges()
     ranges.begin()
     ranges.begin()
     try:
@@ -41,5 +41,5 @@ def test_young_generations_are_left_out() -> None:
 
 
 def test_trouble_stays_inside(monkeypatch) -> None:
-    monkeypatch.setattr(gc_ranges.torch.profiler, "record_function", None)
-    gc_ranges.GarbageRanges()._mark("start", {"generation": 2})
+    monkeypatch.setattr(recording.torch.profiler, "record_function", None)
+    recording.GcRanges()._mark("start", {"generation": 2})
