@@ -44,7 +44,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-rest test-all test-torch lint lint-python lint-ui bench ui ui-check docs site traces clean distclean
+.PHONY: help setup demo test test-rest test-timing test-all test-torch lint lint-python lint-ui bench ui ui-check docs site traces clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -58,14 +58,18 @@ test: $(HAS_DEV) ## the fast tests: no GPU, no network, no browser
 	$(BIN)/pytest -n $(JOBS) -m "not slow and not browser" $(PYTEST_ARGS)
 
 # pytest says 5 when it ran nothing. That is a fault as soon as a test file has the markers.
-test-rest: $(HAS_DEV) ## the slow tests and the browser's
-	@echo '$(BIN)/pytest -n $(JOBS) -m "slow or browser" $(PYTEST_ARGS)'; \
-	$(BIN)/pytest -n $(JOBS) -m "slow or browser" $(PYTEST_ARGS); code=$$?; \
+test-rest: $(HAS_DEV) ## the slow tests and those that need a browser
+	@echo '$(BIN)/pytest -n $(JOBS) -m "(slow or browser) and not timing" $(PYTEST_ARGS)'; \
+	$(BIN)/pytest -n $(JOBS) -m "(slow or browser) and not timing" $(PYTEST_ARGS); code=$$?; \
 	if [ $$code -eq 5 ] && ! grep -rqE --include='*.py' '\bmark\.(slow|browser)\b' tests; then \
 		echo "test-rest: no test is marked slow or browser yet"; \
 	else exit $$code; fi
 
-test-all: test test-rest ## all tests
+# What they compare depends on the machine as well as on rankscope: a failure on a busy machine says nothing.
+test-timing: $(HAS_DEV) ## the tests that compare durations of real jobs, for an idle machine
+	$(BIN)/pytest -n 0 -m timing $(PYTEST_ARGS)
+
+test-all: test test-rest test-timing ## all tests
 
 # Without constraints.txt: an older torch wants older packages beside it. What another torch warns of is no fault here.
 test-torch: ## the fast tests of capture with another torch: TORCH=2.6.0, in an environment of its own

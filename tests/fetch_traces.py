@@ -101,7 +101,7 @@ def main(mirror: str) -> int:
     if urlsplit(mirror).scheme not in ("https", "file"):
         print("make traces MIRROR=URL, where URL/OWNER/REPOSITORY/COMMIT/PATH is a file, by https:// or file://")
         return 2
-    complete = FOLDER / "complete"
+    complete = FOLDER / "complete.txt"
     complete.unlink(missing_ok=True)
     entries, failed = manifest(), 0
     for name, entry in entries.items():

@@ -45,7 +45,7 @@ def test_files_arrive_checked_and_in_their_form(mirror: Path, tmp_path: Path) ->
     found = {
         file.relative_to(tmp_path / "traces").as_posix() for file in (tmp_path / "traces").rglob("*") if file.is_file()
     }
-    assert found == {"complete", "set/a.json", "set/c.json.gz", "own/rank0.json.gz", "own/README.md"}
+    assert found == {"complete.txt", "set/a.json", "set/c.json.gz", "own/rank0.json.gz", "own/README.md"}
     assert gzip.decompress((tmp_path / "traces" / "set" / "c.json.gz").read_bytes()) == PLAIN
     assert gzip.decompress((tmp_path / "traces" / "own" / "rank0.json.gz").read_bytes()) == PLAIN
 
@@ -57,7 +57,7 @@ def test_another_content_is_refused_and_the_rest_is_kept(
     changed.write_bytes(b"{}")
     assert main(mirror.as_uri()) == 1
     assert "set/c.json.gz: its blob hash is" in capsys.readouterr().out
-    assert not (tmp_path / "traces" / "complete").exists()
+    assert not (tmp_path / "traces" / "complete.txt").exists()
     # Again, with what is there already left as it is.
     changed.write_bytes(PLAIN)
     next(mirror.rglob("a b.json")).unlink()
