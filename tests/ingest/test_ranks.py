@@ -13,7 +13,7 @@ from tests.kineto import small_step, step, trace, write
 from rankscope.ingest.kineto import read_kineto
 from rankscope.ingest.ranks import assign_ranks, without_numbered_folders
 from rankscope.ingest.run_findings import contradicted_ranks
-from rankscope.ingest.trace_facts import describe
+from rankscope.ingest.trace_metadata import describe
 from rankscope.store.trace_info import TraceInfo
 
 

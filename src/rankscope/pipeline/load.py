@@ -8,11 +8,11 @@ from functools import cached_property
 from pathlib import Path
 
 from rankscope.errors import NotATraceError, NoTracesError, RankscopeError
-from rankscope.ingest.companions import of_a_measurement
 from rankscope.ingest.discover import Found
 from rankscope.ingest.findings import links_not_followed, losses_of, merged_trace, unreadable
 from rankscope.ingest.manifests import of_capture, read_manifests, window_gaps
 from rankscope.ingest.ranks import assign_ranks, without_numbered_folders
+from rankscope.ingest.run_files import of_a_measurement
 from rankscope.ingest.run_findings import contradicted_ranks, missing_ranks, several_lives
 from rankscope.ingest.run_selection import KnownRun, check_steps, choose_run, known_runs
 from rankscope.ingest.runs import group_by_run
