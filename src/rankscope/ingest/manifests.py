@@ -98,7 +98,7 @@ def _lost(
     findings = []
     for lost in by_reason.values():
         ranks = tuple(sorted({rank for rank, _ in lost}))
-        reason = lost[0][1].reason or "no reason recorded"
+        reason = lost[0][1].reason or "no reason given"
         findings.append(
             Finding(
                 id=kind,
