@@ -290,7 +290,7 @@ def test_a_packed_run_directory(tmp_path: Path, wanted: list[str], packed: Packe
     file = write(tmp_path / "run.tar.gz", packed({folder + name: data for name, data in entries.items()}), None)
     assert names(file) == wanted
     (finding,) = [each for each in open_run(file, executor="serial").load().findings if "archive" in each.id]
-    assert "holds 1 file more" in finding.title
+    assert "holds 1 more file" in finding.title
     without = write(tmp_path / "run.tar.gz", packed({folder + name: data for name, data in PACKED_RUN.items()}), None)
     with pytest.raises(NotATraceError, match="an archive of a run without its traces"):
         read_kineto(str(without))
