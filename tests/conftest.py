@@ -1,48 +1,73 @@
-"""What every test needs: a cache of its own, and the real traces where they are."""
+"""What every test needs: an environment of its own, and the real traces where they are present."""
 
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-# A machine that others use is slow now and then: time says nothing about what is tested. What is tried differs from run
-# to run where somebody looks for faults, and is the same in each of CI's, which tells of a change and not of chance.
+from tests.environment import enter_session, enter_test, leave_session
+
+# A shared machine is slow now and then, so hypothesis has no deadline. In CI the examples are the same in every run: a
+# failure there points to the change, not to chance.
 settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize="CI" in os.environ
 )
 settings.load_profile("any machine")
 
-SHARED_TRACES = Path(__file__).resolve().parents[1] / ".." / "shared" / "traces"
+_FETCHED = Path(__file__).resolve().parent / "traces"
+SHARED_TRACES = _FETCHED if (_FETCHED / "complete").exists() else _FETCHED.parents[1] / ".." / "shared" / "traces"
+"""The real traces: those that `make traces` has fetched, or a folder that several checkouts share."""
+
+_ROOT = pytest.StashKey[Path]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_ROOT] = enter_session()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # the workers of pytest-xdist share the directory
+        leave_session(config.stash[_ROOT])
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:
+    """After a failure, say how to repeat the order of the tests: a quiet run has no header that does."""
+    seed = config.getoption("randomly_seed", None)
+    if exitstatus and isinstance(seed, int):
+        terminalreporter.write_line(f"the same order again: --randomly-seed={seed}")
 
 
 @pytest.fixture(autouse=True)
-def private_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Tables go to a folder of the test's own, never to the user's."""
-    root = tmp_path_factory.mktemp("cache")
-    monkeypatch.setenv("RANKSCOPE_CACHE", str(root))
-    return root
+def private_cache(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Isolates a test from the machine and from the other tests; gives its cache of tables."""
+    variables = enter_test(request.config.stash[_ROOT])
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    return Path(variables["RANKSCOPE_CACHE"])
 
 
 @pytest.fixture(scope="session")
 def shared_traces() -> Path:
-    """The folder of real traces beside the repository; tests that want it are skipped where it is absent."""
-    if not (SHARED_TRACES / "README.md").exists():
-        pytest.skip("the real traces are not here")
+    """The folder of real traces; tests that need it are skipped where it is absent."""
+    if not SHARED_TRACES.is_dir():
+        pytest.skip("the real traces are not here: `make traces` fetches them")
     return SHARED_TRACES.resolve()
 
 
 @pytest.fixture(scope="session")
 def session_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One folder of tables for a whole session."""
+    """One folder of tables for the entire session."""
     return tmp_path_factory.mktemp("session-cache")
 
 
 @pytest.fixture
-def shared_cache(session_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def shared_cache(session_cache: Path, private_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """For tests that only read the real traces: what one test has read, the next finds."""
     monkeypatch.setenv("RANKSCOPE_CACHE", str(session_cache))
     yield session_cache

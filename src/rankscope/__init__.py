@@ -7,7 +7,8 @@
 In the job:    ``rankscope.Profiler`` around the training loop, ``.step()`` in it.
 After the job: ``rankscope.open("run/")`` gives a run; ``run.device_time()`` a Polars frame,
                ``run.diagnose()`` what to do about it; ``rankscope.diff("before/", "after/")`` says what changed.
-From a notebook: ``rankscope.launch("train.py", nproc=2)`` starts a job with a run directory of its own.
+From a notebook: ``rankscope.launch("train.py", nproc=2)`` starts a job with its own run directory.
+For plugins:   ``Analysis``, ``Rule`` and the types that they use; docs/plugins.md has an example of each.
 
 The names are loaded when they are first used (PEP 562): capture loads nothing but torch and the standard library, and
 the analysis side loads no torch.
@@ -27,9 +28,37 @@ if TYPE_CHECKING:
     from rankscope.jobs.run import launch as launch
     from rankscope.pipeline import Run as Run
     from rankscope.pipeline import open_run as open
+    from rankscope.results import Analysis as Analysis
+    from rankscope.results import Column as Column
+    from rankscope.results import Evidence as Evidence
+    from rankscope.results import Finding as Finding
+    from rankscope.results import Headline as Headline
+    from rankscope.results import Inputs as Inputs
+    from rankscope.results import Parameter as Parameter
+    from rankscope.results import Result as Result
+    from rankscope.results import Rule as Rule
 
-__all__ = ["Diff", "Profiler", "RankscopeError", "Run", "__version__", "diff", "launch", "open"]
+__all__ = [
+    "Analysis",
+    "Column",
+    "Diff",
+    "Evidence",
+    "Finding",
+    "Headline",
+    "Inputs",
+    "Parameter",
+    "Profiler",
+    "RankscopeError",
+    "Result",
+    "Rule",
+    "Run",
+    "__version__",
+    "diff",
+    "launch",
+    "open",
+]
 
+# The others are in `rankscope.results`.
 _WHERE = {
     "Diff": ("rankscope.compare", "Diff"),
     "Profiler": ("rankscope.capture", "Profiler"),
@@ -41,12 +70,12 @@ _WHERE = {
 }
 
 
-def __getattr__(name: str) -> object:
-    if name not in _WHERE:
+def _load(name: str) -> object:
+    if name not in __all__:
         raise AttributeError(f"module 'rankscope' has no attribute {name!r}")
     from importlib import import_module
 
-    module, attribute = _WHERE[name]
+    module, attribute = _WHERE.get(name, ("rankscope.results", name))
     try:
         value = getattr(import_module(module), attribute)
     except ModuleNotFoundError as error:
@@ -55,8 +84,26 @@ def __getattr__(name: str) -> object:
         how = "pip install torch" if error.name == "torch" else "pip install rankscope, without --no-deps"
         message = f"rankscope.{name} needs {error.name}, which is not installed: {how}"
         raise ModuleNotFoundError(message, name=error.name) from error
+    if name in ("Run", "open"):
+        _show_runs_in_notebooks()
     globals()[name] = value
     return value
+
+
+if not TYPE_CHECKING:  # A type checker would take it to mean that any name exists.
+    __getattr__ = _load
+
+
+def _show_runs_in_notebooks() -> None:
+    """Give runs their overview: the pipeline cannot import the report, which is a layer above it."""
+    from rankscope.pipeline import Run
+
+    def to_html(run: Run) -> str:
+        from rankscope.report.notebook import run_html
+
+        return run_html(run)
+
+    Run.to_html = to_html
 
 
 def __dir__() -> list[str]:

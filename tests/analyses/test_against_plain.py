@@ -89,6 +89,7 @@ def opened(trace: kineto.Trace, folder: str) -> Run:
     return rankscope.open(kineto.write(Path(folder) / "rank0.json", trace), executor="serial")
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(traces())
 def test_random_traces(trace: kineto.Trace) -> None:

@@ -47,6 +47,10 @@ FAULTS: dict[str, tuple[Recording, float]] = {
 }  # fmt: skip
 
 
+QUICK = ("as it should be", "lost events", "all at once")
+"""Among the fast tests."""
+
+
 def opened(folder: Path) -> tuple[pl.DataFrame, tuple[Finding, ...]]:
     """The collectives with their true start times, and what was found."""
     run = rankscope.open(folder, executor="serial")
@@ -75,7 +79,9 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> pl.DataFrame:
     )
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault", [pytest.param(fault, marks=() if fault in QUICK else pytest.mark.slow) for fault in FAULTS]
+)
 def test_what_belongs_together_is_found(known: pl.DataFrame, tmp_path: Path, fault: str) -> None:
     recording, without = FAULTS[fault]
     simulate(tmp_path, replace(JOB, recording=recording), costs=False)
@@ -106,7 +112,7 @@ def test_what_belongs_together_is_found(known: pl.DataFrame, tmp_path: Path, fau
     counted = said["unmatched-collectives" if unmatched else "collectives-matched"].evidence
     assert [each.value for each in counted[:2]] == [found.height, found.height - unmatched]
     if unmatched:
-        reasons = [each.value for each in counted[2:] if not each.name.startswith("of them by")]
+        reasons = [each.value for each in counted[2:] if not each.name.startswith("matched by")]
         assert sum(reasons) == unmatched  # type: ignore[arg-type]
     assert ("incomplete-groups" in said) or not recording.missing
     if recording.missing:

@@ -95,6 +95,7 @@ def test_what_c10d_operators_add_to_the_compute_of_an_fsdp_job(shared_traces: Pa
     assert round(lasted[frozenset((0, 1))] / 100_000) == 82
 
 
+@pytest.mark.slow
 def test_hosts_steps_alone_would_misstate_the_first_step_of_the_h100_set(shared_traces: Path) -> None:
     ours, naive = [], []
     for path in sorted((shared_traces / H100).iterdir()):

@@ -71,7 +71,7 @@ def any_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("any_steps")
-@pytest.mark.parametrize("steps", [None, "1:1", "900:"])
+@pytest.mark.parametrize("steps", [None, pytest.param("1:1", marks=pytest.mark.slow), "900:"])
 @pytest.mark.parametrize("name", CASES)
 def test_every_analysis(tmp_path: Path, schemas: dict[str, pl.Schema], name: str, steps: str | None) -> None:
     folder = kineto.write_ranks(tmp_path / "run", CASES[name])

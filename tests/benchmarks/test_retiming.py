@@ -93,7 +93,9 @@ def test_a_slow_host_that_runs_ahead_holds_nobody_up() -> None:
     assert found[1]["device_events"]["launch_ns"].to_list()[2] == first + round(1.5 * (3 * MS - first))
 
 
-@pytest.mark.parametrize("name", ["torchrec/all-to-all-4ranks", "gloo-2ranks/ddp_gpt_minimal"])
+@pytest.mark.parametrize(
+    "name", ["gloo-2ranks/ddp_gpt_minimal", pytest.param("torchrec/all-to-all-4ranks", marks=pytest.mark.slow)]
+)
 def test_real_runs(shared_traces: Path, shared_cache: Path, name: str) -> None:
     recorded = load(shared_traces, name)
     for rank, tables in recorded.retiming.run().items():

@@ -139,7 +139,7 @@ class Page:
         self.id("search").fill(text)
         self.tab.keyboard.press("Enter")
         count = self.id("search-count")
-        self.tab.wait_for_function("(e) => / of |none found/.test(e.textContent)", arg=count.element_handle())
+        self.tab.wait_for_function("(e) => / of |no matches/.test(e.textContent)", arg=count.element_handle())
         return str(count.text_content())
 
     def ink(self) -> int:

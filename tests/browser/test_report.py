@@ -14,8 +14,8 @@ from tests.browser.page import WAIT_MS, Page
 
 import rankscope
 from rankscope.export.formats import to_json
-from rankscope.report.embedded import size_of
-from rankscope.report.encoding import inflated
+from rankscope.report.embed.encoding import inflated
+from rankscope.report.embed.timeline import size_of
 from rankscope.report.html_report import read_report, write_report
 from rankscope.timeline.build import clock_of, draw_run
 from rankscope.timeline.event_details import details
@@ -24,7 +24,7 @@ from rankscope.timeline.search import Search
 pytestmark = pytest.mark.browser
 
 Opener = Callable[..., Page]
-BY_PLACE = ("host", "collectives", "counters", "told")
+BY_PLACE = ("host", "collectives", "counters", "details")
 
 
 @pytest.fixture
@@ -233,7 +233,7 @@ def test_a_file_of_many_ranks_says_what_it_leaves_to_the_server(opened: Opener, 
     whole = write_report(run)
     _, blocks = read_report(whole)
     of = {stage: sum(map(size_of, (blocks[name] for name in blocks if name.startswith(stage)))) for stage in BY_PLACE}
-    limit = len(whole) - of["told"] - of["counters"] - of["collectives"] - of["host"] // 2
+    limit = len(whole) - of["details"] - of["counters"] - of["collectives"] - of["host"] // 2
     page_bytes = write_report(run, limit=limit)
     assert len(whole) < 20_000_000
     assert len(page_bytes) <= limit
@@ -257,5 +257,5 @@ def test_a_file_of_many_ranks_says_what_it_leaves_to_the_server(opened: Opener, 
     file.write_bytes(write_report(run, limit=100_000))
     page = opened(file)
     page.go("timeline")
-    page.tab.get_by_text("The timeline found no room in this file.").wait_for()
-    assert "Nothing is drawn of ranks 0–255" in str(page.id("left-out").text_content())
+    page.tab.get_by_text("The timeline does not fit in this file.").wait_for()
+    assert "All events of ranks 0–255" in str(page.id("left-out").text_content())

@@ -6,24 +6,19 @@ import gzip
 import inspect
 import json
 import os
-import re
 from pathlib import Path
 
 import pytest
 import torch
-
-LAUNCHER = re.compile(
-    r"(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|NODE_RANK|MASTER_\w+)$"
-    r"|(TORCHELASTIC|SLURM|PMIX?|PALS|OMPI|MV2|MVP|FLUX|PBS|MPI|RANKSCOPE)_"
-)
+from tests.environment import without_launcher
 
 HAS_TRACE_ID = "custom_trace_id_callback" in inspect.signature(torch.profiler.profile.__init__).parameters
 """Whether this torch lets a trace's id be chosen; older ones write none, and ours is in the metadata alone."""
 
 
 def clean_environ() -> dict[str, str]:
-    """This process's environment without what a launcher or another test left in it."""
-    environ = {k: v for k, v in os.environ.items() if not LAUNCHER.match(k)}
+    """This process's environment without what a launcher or a test has set."""
+    environ = without_launcher(os.environ)
     source = str(Path(__file__).parents[2] / "src")
     environ["PYTHONPATH"] = os.pathsep.join(p for p in (source, environ.get("PYTHONPATH", "")) if p)
     environ["OMP_NUM_THREADS"] = "1"
@@ -33,18 +28,11 @@ def clean_environ() -> dict[str, str]:
 
 
 @pytest.fixture(autouse=True)
-def no_launcher(monkeypatch):
-    for name in list(os.environ):
-        if LAUNCHER.match(name):
-            monkeypatch.delenv(name)
-
-
-@pytest.fixture(autouse=True)
 def nothing_left_running():
     yield
     from rankscope.capture import profiler_conflicts
 
-    assert profiler_conflicts._held_by == []
+    assert profiler_conflicts._active == []
     assert not profiler_conflicts.another_profiler_runs()
 
 
@@ -54,16 +42,16 @@ def off_loop_everywhere(monkeypatch):
     meanwhile could end the process."""
     from rankscope.capture import stop_mode, trace_queue
 
-    if stop_mode._lets_others_run():
+    if stop_mode.other_threads_run():
         return
     monkeypatch.setattr(stop_mode, "_releases", True)
-    whole = trace_queue.TraceQueue.take
+    whole = trace_queue.TraceQueue.put
 
     def take(self, ended):
         whole(self, ended)
         assert self._writer.drain(60)
 
-    monkeypatch.setattr(trace_queue.TraceQueue, "take", take)
+    monkeypatch.setattr(trace_queue.TraceQueue, "put", take)
 
 
 def said(stderr: str) -> str:
@@ -91,7 +79,7 @@ def traces(folder: Path) -> list[str]:
 def train(profiler, steps: int) -> None:
     for _ in range(steps):
         torch.mm(torch.ones(8, 8), torch.ones(8, 8))
-        if profiler._outbox is not None and profiler._outbox.busy:
+        if profiler._queue is not None and profiler._queue.busy:
             # Steps of nothing would come to the next window before this one's trace is written.
             profiler._writer.drain(60)
         profiler.step()

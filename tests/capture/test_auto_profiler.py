@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rankscope.jobs.exec import hooked
+from rankscope.jobs.exec import profiled_environment
 from rankscope.rundir.manifest import read_rank_manifest
 
 from .conftest import clean_environ, read_trace, said, steps_in, traces
@@ -30,7 +30,7 @@ def run(code, cwd, *, arguments=("-c",), path=(), **variables):
     return subprocess.run(
         [sys.executable, *arguments, code],
         cwd=cwd,
-        env=hooked(environ),
+        env=profiled_environment(environ),
         capture_output=True,
         text=True,
         timeout=300,
@@ -129,13 +129,15 @@ def test_a_job_that_never_steps_is_told_so(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_rank_without_a_world_size_is_told_so(tmp_path):
     done = run(ONE + "for _ in range(8): optimizer.step()\n", tmp_path, RANK="3")
     assert done.returncode == 0, done.stderr
-    assert "RANK=3 without WORLD_SIZE" in done.stderr
+    assert "RANK=3 is set without WORLD_SIZE" in done.stderr
     assert traces(tmp_path / "run") == ["rank0_iter3_4.trace.json.gz"]
 
 
+@pytest.mark.slow
 def test_the_first_step_has_its_time(tmp_path):
     code = ONE + "import time\ntime.sleep(0.5)\nfor _ in range(8):\n    backward(); optimizer.step()\n"
     assert run(code, tmp_path).returncode == 0

@@ -55,7 +55,7 @@ def test_calls_from_cpp_are_listed_once_and_those_from_python_once(alone):
         dist.barrier()
     calls.end()
     dist.all_reduce(torch.ones(999))  # after it
-    calls.gather()
+    calls.add_native_calls()
     bucket = 8 * 4 + 4
     assert (
         listed(calls, "c++")
@@ -87,7 +87,7 @@ def test_calls_of_another_thread_are_told_apart(alone):
         calls.end()
     finally:
         kind.broadcast = whole
-    calls.gather()
+    calls.add_native_calls()
     assert listed(calls, "python") == [("broadcast", 1, "float32", 3, 12)]
     assert listed(calls, "c++") == [("allreduce", 1, "float32", 11, 44)]
 
@@ -113,29 +113,29 @@ def recorder(monkeypatch):
 
 def test_a_ring_that_has_forgotten_the_beginning_says_so(recorder):
     recorder += ring((50, 1), (60, 1), (70, 1), first=17)
-    assert flight_recorder.read_flight(40, 65).whole is False
-    assert [call.at_ns for call in flight_recorder.read_flight(40, 65).calls] == [50, 60]
-    assert flight_recorder.read_flight(55, 65).whole is True
+    assert flight_recorder.read_flight_recorder(40, 65).complete is False
+    assert [call.at_ns for call in flight_recorder.read_flight_recorder(40, 65).calls] == [50, 60]
+    assert flight_recorder.read_flight_recorder(55, 65).complete is True
     recorder[0]["record_id"] = 0
-    assert flight_recorder.read_flight(40, 65).whole is True
+    assert flight_recorder.read_flight_recorder(40, 65).complete is True
 
 
 def test_without_a_recorder_or_beside_an_accelerator_nothing_is_asked(recorder, monkeypatch):
-    assert flight_recorder.read_flight(0, 100) is None  # switched off: it has no entries
+    assert flight_recorder.read_flight_recorder(0, 100) is None  # switched off: it has no entries
     recorder += ring((50, 1))
-    assert flight_recorder.read_flight(0, 100) is not None
+    assert flight_recorder.read_flight_recorder(0, 100) is not None
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    assert flight_recorder.read_flight(0, 100) is None
+    assert flight_recorder.read_flight_recorder(0, 100) is None
     monkeypatch.undo()
     monkeypatch.setattr(torch._C, "_distributed_c10d", object(), raising=False)
-    assert flight_recorder.read_flight(0, 100) is None
+    assert flight_recorder.read_flight_recorder(0, 100) is None
 
 
 def test_a_recorder_that_says_something_else_changes_nothing(recorder, monkeypatch):
     recorder += [{"odd": True}]
     calls = CollectiveCalls(InFlight())
     calls._began, calls._ended = 1, 100
-    calls.gather()
+    calls.add_native_calls()
     assert calls.describe() == {}
 
 
@@ -143,7 +143,7 @@ def test_a_recorder_that_says_something_else_changes_nothing(recorder, monkeypat
 def test_a_call_is_pythons_if_one_of_its_thread_was_running(at):
     """Against looking at each: calls one after the other, one within another, one that has not ended."""
     ran = [[1, 10, 20], [2, 5, 90], [1, 30, 60], [1, 35, 40], [1, 95, 10**18], [3, 50, 51]]
-    held = collectives._Ran(ran)
+    held = collectives._PythonCalls(ran)
     for thread in (1, 2, 3, 4):
         call = flight_recorder.FlightCall(at, thread, "allreduce", "0", None, 0, 0)
         assert (call in held) == any(t == thread and begin <= at <= end for t, begin, end in ran)
@@ -154,7 +154,7 @@ def test_beyond_a_limit_calls_are_counted(monkeypatch, recorder):
     recorder += ring((10, 1), (20, 1), (30, 1))
     calls = CollectiveCalls(InFlight())
     calls._began, calls._ended = 1, 100
-    calls.gather()
+    calls.add_native_calls()
     said = calls.describe()
     assert (len(said["order"]), said["left_out"], said["us"]) == (2, 1, [0, 0])
     assert said["kinds"] == [

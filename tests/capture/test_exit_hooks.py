@@ -17,7 +17,7 @@ import rankscope.capture
 from rankscope import Profiler
 from rankscope.capture import profiler_conflicts
 from rankscope.capture.writer import Writer
-from rankscope.jobs.exec import hooked
+from rankscope.jobs.exec import profiled_environment
 
 from .conftest import clean_environ, read_trace, steps_in, traces, train
 from .test_never_harms import TIMEOUT_S, check_files, hidden, job, run, start
@@ -75,7 +75,7 @@ def test_an_interrupt_before_any_line_of_capture_leaves_torch_free(tmp_path):
     found, at = [], 1
     while interrupted(tmp_path / str(at), at):
         assert not profiler_conflicts.another_profiler_runs(), at
-        assert not profiler_conflicts._held_by, at
+        assert not profiler_conflicts._active, at
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, at
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, at
         assert not [callback for callback in gc.callbacks if type(callback.__self__).__module__.startswith("rankscope")]
@@ -146,7 +146,7 @@ def test_a_writer_that_is_waited_for_does_not_yield(awaited):
     def work():
         while awaited and not writer._awaited:
             time.sleep(0.01)
-        writer.yield_to_training()
+        writer.lower_priority()
         seen.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
 
     writer.submit(work)
@@ -216,7 +216,7 @@ def test_ranks_that_the_script_starts_itself(tmp_path, method):
     done = subprocess.run(
         [sys.executable, "job.py", method],
         cwd=tmp_path,
-        env=hooked(clean_environ() | {f"RANKSCOPE_{name}": value for name, value in variables.items()}),
+        env=profiled_environment(clean_environ() | {f"RANKSCOPE_{name}": value for name, value in variables.items()}),
         capture_output=True,
         text=True,
         timeout=3 * TIMEOUT_S,  # three processes that load torch

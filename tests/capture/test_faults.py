@@ -30,8 +30,8 @@ def run(code, cwd):
     ("steps", "end", "code", "names"),
     [
         (5, "sys.exit(7)", 7, ["rank0_iter3_4.trace.json.gz"]),
-        (5, "raise ValueError('theirs')", 1, ["rank0_iter3_4.trace.json.gz"]),
-        (2, "", 0, []),  # in the warm-up
+        pytest.param(5, "raise ValueError('theirs')", 1, ["rank0_iter3_4.trace.json.gz"], marks=pytest.mark.slow),
+        pytest.param(2, "", 0, [], marks=pytest.mark.slow),  # in the warm-up
     ],
 )
 def test_exit_without_stop(tmp_path, steps, end, code, names):

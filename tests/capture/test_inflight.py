@@ -47,27 +47,27 @@ def test_all_works_are_waited_for():
     for work in works:
         flight.add(work, "allreduce")
     flight.add(None, "barrier")  # some give none
-    assert not flight.settle(0)
+    assert not flight.wait(0)
     works[1].over = True
-    assert flight.settle(0)
+    assert flight.wait(0)
     flight.add(late := Work(), "broadcast")
     later = threading.Timer(0.05, lambda: setattr(late, "over", True))
     later.start()
-    assert flight.settle(30)
+    assert flight.wait(30)
     later.join()
 
 
 def test_what_is_made_of_others_never_says_that_it_is_over():
     flight, held = InFlight(), Between()
     flight.add(held, "reduce_scatter")
-    assert flight.settle(0)
+    assert flight.wait(0)
     # A send that is waited for later is under way; one that nobody holds has been let go of, as without us.
     flight.add(held, "send")
-    assert not flight.settle(0)
+    assert not flight.wait(0)
     del held
-    assert flight.settle(0)
+    assert flight.wait(0)
     flight.add(Between(), "recv_anysource")
-    assert flight.settle(0)
+    assert flight.wait(0)
 
 
 def test_works_that_are_over_are_let_go_of():
@@ -89,7 +89,7 @@ def test_gloos_threads_have_ended_the_range(gloo):
     dist.all_reduce(torch.ones(2))
     if not inflight._gloo_threads():
         pytest.skip("this torch gives its threads no names")
-    assert InFlight().settle(30)
+    assert InFlight().wait(30)
     end, ready = threading.Event(), threading.Event()
 
     def busy():
@@ -105,19 +105,19 @@ def test_gloos_threads_have_ended_the_range(gloo):
         ready.wait()
         # Between two sums it may wait for the interpreter, and seem to rest: for as long as this thread does not.
         until = time.monotonic() + 300
-        while InFlight().settle(0):
+        while InFlight().wait(0):
             assert time.monotonic() < until
             time.sleep(0.01)
     finally:
         end.set()
         thread.join()
-    assert InFlight().settle(30)
+    assert InFlight().wait(30)
 
 
 def test_unnamed_threads_are_given_a_moment(gloo, monkeypatch):
     monkeypatch.setattr(inflight, "_gloo_threads", list)
     began = time.monotonic()
-    assert InFlight().settle(0)
+    assert InFlight().wait(0)
     assert time.monotonic() - began >= inflight._PAUSE_S
 
 

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from rankscope.jobs.exec import hooked
+from rankscope.jobs.exec import profiled_environment
 from rankscope.rundir.manifest import read_rank_manifest
 
 from .conftest import clean_environ, read_trace, steps_in, traces
@@ -97,7 +97,7 @@ def steps_made(folder):
 @pytest.mark.parametrize(("options", "steps"), [("", 8), ("gradient_accumulation_steps=2, max_steps=6", 6)])
 def test_a_hugging_face_trainer(tmp_path, options, steps):
     code = HF + (
-        "from rankscope.capture.huggingface import RankscopeCallback\n"
+        "from rankscope.capture.integrations.huggingface import RankscopeCallback\n"
         f"trainer([RankscopeCallback('run', {SHORT})], {options}).train()\n"
     )
     run(code, tmp_path)
@@ -111,7 +111,7 @@ def test_a_hugging_face_trainer(tmp_path, options, steps):
 @huggingface
 def test_a_resumed_hugging_face_training_goes_on_counting(tmp_path):
     code = HF + (
-        "from rankscope.capture.huggingface import RankscopeCallback\n"
+        "from rankscope.capture.integrations.huggingface import RankscopeCallback\n"
         "trainer(max_steps=5, save_strategy='steps', save_steps=5).train()\n"
         f"trainer([RankscopeCallback('run', {SHORT})], max_steps=12).train(resume_from_checkpoint='out/checkpoint-5')\n"
     )
@@ -126,7 +126,7 @@ def test_a_resumed_hugging_face_training_goes_on_counting(tmp_path):
 )
 def test_a_lightning_trainer(tmp_path, options, model, steps):
     code = PL + (
-        "from rankscope.capture.lightning import RankscopeCallback\n"
+        "from rankscope.capture.integrations.lightning import RankscopeCallback\n"
         f"trainer([RankscopeCallback('run', {SHORT})], {options}).fit({model}(), loader)\n"
     )
     run(code, tmp_path)
@@ -137,7 +137,7 @@ def test_a_lightning_trainer(tmp_path, options, model, steps):
 @lightning
 def test_an_exception_in_lightning_saves_what_was_recorded(tmp_path):
     code = PL + (
-        "from rankscope.capture.lightning import RankscopeCallback\n"
+        "from rankscope.capture.integrations.lightning import RankscopeCallback\n"
         "class Fails(Model):\n    def training_step(self, batch, index):\n"
         "        if index == 3: raise ValueError('x')\n"
         "        return super().training_step(batch, index)\n"
@@ -167,7 +167,7 @@ def test_an_exception_in_lightning_saves_what_was_recorded(tmp_path):
 )
 def test_the_hook_under_their_trainers(tmp_path, code, steps):
     settings = {"WAIT": "1", "WARMUP": "1", "ACTIVE": "2", "RUN_DIR": "run"}
-    run(code, tmp_path, hooked({**clean_environ(), **{f"RANKSCOPE_{k}": v for k, v in settings.items()}}))
+    run(code, tmp_path, profiled_environment({**clean_environ(), **{f"RANKSCOPE_{k}": v for k, v in settings.items()}}))
     check(tmp_path, ["rank0_iter3_4.trace.json.gz"])
     # The first step is over when counting begins.
     assert steps_made(tmp_path) + 1 == steps
@@ -176,10 +176,10 @@ def test_the_hook_under_their_trainers(tmp_path, code, steps):
 @huggingface
 def test_a_callback_under_the_hook_is_obeyed_instead(tmp_path):
     code = HF + (
-        "from rankscope.capture.huggingface import RankscopeCallback\n"
+        "from rankscope.capture.integrations.huggingface import RankscopeCallback\n"
         f"trainer([RankscopeCallback('run', {SHORT})]).train()\n"
     )
-    run(code, tmp_path, hooked({**clean_environ(), "RANKSCOPE_RUN_DIR": "elsewhere"}))
+    run(code, tmp_path, profiled_environment({**clean_environ(), "RANKSCOPE_RUN_DIR": "elsewhere"}))
     check(tmp_path, ["rank0_iter2_3.trace.json.gz"])
     assert not (tmp_path / "elsewhere").exists()
 
@@ -187,7 +187,7 @@ def test_a_callback_under_the_hook_is_obeyed_instead(tmp_path):
 @huggingface
 def test_two_ranks_of_a_hugging_face_trainer(tmp_path):
     code = HF + (
-        "from rankscope.capture.huggingface import RankscopeCallback\n"
+        "from rankscope.capture.integrations.huggingface import RankscopeCallback\n"
         f"trainer([RankscopeCallback('run', {SHORT}, ranks='1')]).train()\n"
     )
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]

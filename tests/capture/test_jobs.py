@@ -203,6 +203,7 @@ def test_hosts_with_disjoint_directories_share_a_run_id(ddp):
     assert not list(ddp.rglob(".*"))
 
 
+@pytest.mark.slow
 def test_fsdp_profiles_the_chosen_rank_alone(fsdp):
     kind, folder = fsdp
     assert traces(folder) == ["rank1_iter2_3.trace.json.gz"]

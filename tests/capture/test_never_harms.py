@@ -31,7 +31,7 @@ def say(text):
 def at(step):
     pass
 def settle(prof):
-    while prof._outbox is not None and prof._outbox.busy: time.sleep(0.01)
+    while prof._queue is not None and prof._queue.busy: time.sleep(0.01)
 {before}
 with rankscope.Profiler("run", {arguments}) as prof:
     for step in range({steps}):

@@ -73,7 +73,7 @@ def test_forms_by_argument(tmp_path):
 
 def test_without_zstandard_it_is_gzip(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "zstandard", None)
-    with pytest.warns(UserWarning, match="gz instead"), Profiler(tmp_path, **SHORT, compression="zst") as prof:
+    with pytest.warns(UserWarning, match="using gz instead"), Profiler(tmp_path, **SHORT, compression="zst") as prof:
         train(prof, 5)
     assert traces(tmp_path) == ["rank0_iter2_3.trace.json.gz"]
 
@@ -110,13 +110,13 @@ def test_a_window_that_comes_too_early_is_counted(tmp_path, monkeypatch):
 
 
 def test_what_the_dead_left_is_removed_and_nothing_else(tmp_path, monkeypatch):
-    living = staging.temporary_beside(tmp_path / "a.json")
+    living = staging.temporary_path(tmp_path / "a.json")
     monkeypatch.setattr(os, "getpid", lambda: 2**22 + 5)  # above any process number
-    dead, torchs = staging.temporary_beside(tmp_path / "b.json"), staging.temporary_beside(tmp_path / "c.json")
+    dead, torchs = staging.temporary_path(tmp_path / "b.json"), staging.temporary_path(tmp_path / "c.json")
     torchs = torchs.with_name(torchs.name + ".tmp")
-    fresh = staging.temporary_beside(tmp_path / "d.json")
+    fresh = staging.temporary_path(tmp_path / "d.json")
     monkeypatch.setattr(staging.socket, "gethostname", lambda: "other")
-    elsewhere = staging.temporary_beside(tmp_path / "e.json")
+    elsewhere = staging.temporary_path(tmp_path / "e.json")
     monkeypatch.undo()
     theirs = tmp_path / ".theirs.tmp"
     for path in (living, dead, torchs, fresh, elsewhere, theirs):

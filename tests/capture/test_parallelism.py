@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import threading
 
+import pytest
 import torch.nn.parallel.distributed as ddp
 
 from rankscope.capture.parallelism import Wrappers, _all_of
 
 
+@pytest.mark.slow
 def test_tuples_that_the_job_is_making_survive_a_look() -> None:
     """A tuple with a second owner cannot grow: `tuple(x for x in …)` would end with a SystemError in the job."""
     assert ddp.DistributedDataParallel.__module__ == ddp.__name__, "without wrappers nothing is looked for"
@@ -18,7 +20,7 @@ def test_tuples_that_the_job_is_making_survive_a_look() -> None:
 
     def look() -> None:
         for _ in range(30):
-            Wrappers().look()
+            Wrappers().find()
         done.set()
 
     beside = threading.Thread(target=look)

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from rankscope import Profiler
-from rankscope.capture import CaptureWarning, environment, process
+from rankscope.capture import CaptureWarning, environment
 from rankscope.rundir.manifest import read_rank_manifest
 from rankscope.rundir.metadata import METADATA_KEY, TraceMetadata
 
@@ -46,6 +46,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_d9ds_profiler_and_its_files_in_a_job(tmp_path):
     (tmp_path / "job.py").write_text(D9D)
     line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "job.py"]
@@ -143,7 +144,7 @@ def test_what_is_done_with_each_step_is_as_torch_says_it(tmp_path):
 
 def test_torchs_methods_never_raise(tmp_path):
     with Profiler(tmp_path / "run", **SHORT) as prof:
-        with pytest.warns(CaptureWarning, match="no trace has been written"):
+        with pytest.warns(CaptureWarning, match="has written no trace"):
             prof.export_chrome_trace(str(tmp_path / "early.json"))
         train(prof, 3)
         prof.toggle_collection_dynamic(False, [torch.profiler.ProfilerActivity.CPU])
@@ -230,7 +231,7 @@ def test_an_accelerator_is_recorded_and_described(tmp_path, monkeypatch, kind, m
         return real(activities=[kinds.CPU], **options)
 
     monkeypatch.setattr(torch.profiler, "profile", profile)
-    monkeypatch.setattr(process, "numa_node_of", lambda pci: 1 if pci == "0000:c1:00.0" else None)
+    monkeypatch.setattr(environment, "numa_node_of", lambda pci: 1 if pci == "0000:c1:00.0" else None)
     with Profiler(tmp_path, **SHORT) as prof:
         train(prof, 5)
     # What the probe of the way records is its own affair: every recording of the job has both.

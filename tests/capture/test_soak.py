@@ -29,7 +29,7 @@ with rankscope.Profiler("run", wait=1, warmup=1, active=2, repeat=0, keep_window
     for step in range(4 * WINDOWS):
         model(torch.ones(16, 32)).sum().backward(); optimizer.step(); optimizer.zero_grad()
         prof.step()
-        if prof._outbox.busy:
+        if prof._queue.busy:
             prof._writer.drain(60)
         if step % 4 == 3:
             seen.append((resident(), sum(p.is_file() for p in Path("run").rglob("*"))))

@@ -26,7 +26,7 @@ SHORT = {"wait": 1, "warmup": 1, "active": 2}
 def released(monkeypatch):
     """A torch whose stop lets other threads run, as far as the probe can see, and that has all that this needs."""
     monkeypatch.setattr(stop_mode, "_releases", True)
-    monkeypatch.setattr(stop_mode, "all_threads", lambda: None)
+    monkeypatch.setattr(stop_mode, "all_threads_config", lambda: None)
     monkeypatch.setattr(torch.profiler.profile, "toggle_collection_dynamic", lambda *_: None, raising=False)
 
 
@@ -44,7 +44,7 @@ def released(monkeypatch):
     ],
 )
 def test_what_decides(released, options, activities, chosen):
-    where, reason = stop_mode.choose_way(CaptureConfig(**options), activities)
+    where, reason = stop_mode.choose_stop_mode(CaptureConfig(**options), activities)
     assert where == chosen
     assert reason
 
@@ -53,22 +53,27 @@ def test_without_the_settings_of_newer_torch_it_is_the_loop(released, monkeypatc
     def refuses():
         raise TypeError("unexpected keyword argument")
 
-    monkeypatch.setattr(stop_mode, "all_threads", refuses)
-    assert stop_mode.choose_way(CaptureConfig(stop_off_loop="always"), CPU)[0] == stop_mode.LOOP
+    monkeypatch.setattr(stop_mode, "all_threads_config", refuses)
+    assert stop_mode.choose_stop_mode(CaptureConfig(stop_off_loop="always"), CPU)[0] == stop_mode.LOOP
 
 
 @pytest.mark.parametrize("activities", [CPU, [*CPU, torch.profiler.ProfilerActivity.CUDA]])
 def test_where_torch_holds_others_up_nothing_makes_it_stop_off_the_loop(released, monkeypatch, activities):
     monkeypatch.setattr(stop_mode, "_releases", False)
-    assert stop_mode.choose_way(CaptureConfig(stop_off_loop="always"), activities)[0] == stop_mode.LOOP
+    assert stop_mode.choose_stop_mode(CaptureConfig(stop_off_loop="always"), activities)[0] == stop_mode.LOOP
 
 
 def test_an_accelerator_is_not_woken_to_find_out(released, monkeypatch):
     tried = []
     monkeypatch.setattr(stop_mode, "_releases", None)
-    monkeypatch.setattr(stop_mode, "stop_releases_others", lambda activities, operators: not tried.append(activities))
+    monkeypatch.setattr(
+        stop_mode, "other_threads_run_during_stop", lambda activities, operators: not tried.append(activities)
+    )
     accelerated = [*CPU, torch.profiler.ProfilerActivity.CUDA]
-    assert stop_mode.choose_way(CaptureConfig(stop_off_loop="always"), accelerated) == (stop_mode.THREAD, "asked for")
+    assert stop_mode.choose_stop_mode(CaptureConfig(stop_off_loop="always"), accelerated) == (
+        stop_mode.THREAD,
+        "asked for",
+    )
     assert tried
     assert all(kinds == CPU for kinds in tried)
 
@@ -94,7 +99,7 @@ def lets_the_other_run():
         (lambda: sum(range(10**6)), False),
         (counts_in_python, False),
         # So long that the other thread may have been made way for.
-        (lambda: time.sleep(stop_mode._PATIENCE_S), False),
+        (lambda: time.sleep(stop_mode._SWITCH_INTERVAL_S), False),
     ],
 )
 def test_the_probe_sees_who_lets_others_run(monkeypatch, stop, found):
@@ -108,21 +113,21 @@ def test_the_probe_sees_who_lets_others_run(monkeypatch, stop, found):
 
     if found:
         # A busy machine may let the other thread come late; what is long is not what is tried here.
-        monkeypatch.setattr(stop_mode, "_PATIENCE_S", 1000.0)
+        monkeypatch.setattr(stop_mode, "_SWITCH_INTERVAL_S", 1000.0)
     monkeypatch.setattr(torch.profiler, "profile", Profile)
-    assert stop_mode.stop_releases_others(CPU) is found
+    assert stop_mode.other_threads_run_during_stop(CPU) is found
 
 
 def test_the_probe_leaves_no_trace_of_itself():
     before = threading.active_count()
-    assert stop_mode.stop_releases_others(CPU) in (True, False)
+    assert stop_mode.other_threads_run_during_stop(CPU) in (True, False)
     assert threading.active_count() <= before + 1
     assert not torch.autograd.profiler._is_profiler_enabled
 
 
 @pytest.mark.parametrize("stop_off_loop", ["always", "never"])
 def test_both_ways_give_the_same_trace(tmp_path, monkeypatch, off_loop_everywhere, stop_off_loop):
-    if stop_mode.choose_way(CaptureConfig(stop_off_loop=stop_off_loop), CPU)[1] != "asked for":
+    if stop_mode.choose_stop_mode(CaptureConfig(stop_off_loop=stop_off_loop), CPU)[1] != "asked for":
         pytest.skip("this torch cannot stop off the loop")
     threads = []
     whole = recording.Recording.save
@@ -151,17 +156,17 @@ def test_both_ways_give_the_same_trace(tmp_path, monkeypatch, off_loop_everywher
 @pytest.mark.parametrize("switches", [{"record_shapes": True, "with_flops": True}, {"profile_memory": True}])
 def test_leaving_out_what_no_trace_needs_changes_no_trace(tmp_path, monkeypatch, switches):
     """Torch's own default against its `trace_only`: the same events with the same arguments."""
-    whole = stop_mode.settings
+    whole = stop_mode.experimental_config
 
     if whole(CaptureConfig(), off_loop=False) is None:
         pytest.skip("this torch has no trace_only")
 
     def default(config, *, off_loop):
-        return stop_mode.all_threads() if off_loop else None
+        return stop_mode.all_threads_config() if off_loop else None
 
     found = []
     for name, setting in (("less", whole), ("default", default)):
-        monkeypatch.setattr(recording, "settings", setting)
+        monkeypatch.setattr(recording, "experimental_config", setting)
         with Profiler(tmp_path / name, **SHORT, **switches) as prof:
             train(prof, 5)
         events = read_trace(tmp_path / name / "rank0_iter2_3.trace.json.gz")["traceEvents"]
@@ -180,8 +185,8 @@ def test_an_older_torch_has_not_all_settings(monkeypatch):
             self.profile_all_threads = profile_all_threads
 
     monkeypatch.setattr(torch._C._profiler, "_ExperimentalConfig", Older)
-    assert stop_mode.settings(CaptureConfig(), off_loop=False) is None
-    assert stop_mode.settings(CaptureConfig(), off_loop=True).profile_all_threads
+    assert stop_mode.experimental_config(CaptureConfig(), off_loop=False) is None
+    assert stop_mode.experimental_config(CaptureConfig(), off_loop=True).profile_all_threads
 
 
 ACROSS = """
@@ -232,7 +237,7 @@ print("survived")
 
 def test_operators_of_other_threads_survive_a_stop_off_the_loop():
     """In a process of its own that overwrites what is freed: torch 2.13, stopped so, dies within seconds."""
-    if stop_mode.choose_way(CaptureConfig(), CPU)[0] != stop_mode.THREAD:
+    if stop_mode.choose_stop_mode(CaptureConfig(), CPU)[0] != stop_mode.THREAD:
         pytest.skip("this torch is not stopped off the loop")
     environ = {**clean_environ(), "MALLOC_PERTURB_": "165"}
     done = subprocess.run([sys.executable, "-c", ACROSS], env=environ, capture_output=True, text=True, timeout=300)

@@ -9,7 +9,7 @@ import random
 import pytest
 
 from rankscope.capture import trace_edits
-from rankscope.capture.trace_edits import Edits, changed
+from rankscope.capture.trace_edits import Edits, apply_changes
 
 FRAME = """  {
     "ph": "X",
@@ -61,7 +61,7 @@ def test_frames_outside_the_steps_go_and_no_others(monkeypatch, chunk, order):
     # Rounded as the file has it.
     made = [(c, n, t, round(at, 3), round(d, 3)) for c, n, t, at, d in made]
     source = io.BytesIO(kineto(steps() + made))
-    result = b"".join(changed(source, Edits(frames=True).changes(source)))
+    result = b"".join(apply_changes(source, Edits(frames=True).changes(source)))
     assert result == kineto(steps() + [e for e in made if not outside(e)])
     assert 50 < sum(map(outside, made)) < 350
 
@@ -71,7 +71,7 @@ def test_all_edits_at_once(monkeypatch, chunk):
     monkeypatch.setattr(trace_edits, "CHUNK", chunk)
     made = sorted(frames(100, 3), key=lambda e: e[3])
     source = io.BytesIO(kineto(steps() + made))
-    result = b"".join(changed(source, Edits(3, '"ours": {"a": 1}', frames=True).changes(source)))
+    result = b"".join(apply_changes(source, Edits(3, '"ours": {"a": 1}', frames=True).changes(source)))
     trace = json.loads(result)
     assert next(iter(trace)) == "ours"
     names = [e["name"] for e in trace["traceEvents"] if e.get("cat") == "user_annotation"]
@@ -83,15 +83,17 @@ def test_without_steps_or_edits_nothing_changes():
     text = kineto(frames(30, 1))
     for asked in (Edits(), Edits(frames=True), Edits(partial_step=2)):
         source = io.BytesIO(text)
-        assert b"".join(changed(source, asked.changes(source))) == text
+        assert b"".join(apply_changes(source, asked.changes(source))) == text
 
 
 def test_where_every_frame_is_inside_none_is_looked_at(monkeypatch):
     monkeypatch.setattr(trace_edits, "CHUNK", 4096)
     looked = []
-    whole = trace_edits._outside
+    whole = trace_edits._frames_outside
     monkeypatch.setattr(
-        trace_edits, "_outside", lambda source, region, window: looked.append(region) or whole(source, region, window)
+        trace_edits,
+        "_frames_outside",
+        lambda source, region, window: looked.append(region) or whole(source, region, window),
     )
     made = [("python_function", "f", 1, 1000.0 + n, 1.0) for n in range(1000)]
     text = kineto(steps() + made)

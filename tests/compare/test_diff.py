@@ -102,6 +102,13 @@ def test_a_kernel_that_skips_steps_counts_as_nothing_there(tmp_path: Path) -> No
     assert (found["a"], found["b"], found["a_calls"]) == (15_000, 30_000, 0.5)
 
 
+@pytest.fixture(scope="module")
+def slower(tmp_path_factory: pytest.TempPathFactory) -> Diff:
+    """Two jobs, of which the second needs half as long again for its kernels."""
+    folder = tmp_path_factory.mktemp("slower")
+    return rankscope.diff(job(folder / "a", gemm=100), job(folder / "b", gemm=150))
+
+
 @pytest.mark.parametrize(
     ("condition", "fails"),
     [
@@ -116,9 +123,8 @@ def test_a_kernel_that_skips_steps_counts_as_nothing_there(tmp_path: Path) -> No
         ("findings > 100", False),
     ],
 )
-def test_conditions(tmp_path: Path, condition: str, fails: bool) -> None:
-    diff = rankscope.diff(job(tmp_path / "a", gemm=100), job(tmp_path / "b", gemm=150))
-    breach = parse_condition(condition).fails(diff)
+def test_conditions(slower: Diff, condition: str, fails: bool) -> None:
+    breach = parse_condition(condition).fails(slower)
     assert (breach is not None) == fails
     if breach is not None and "compute" in condition:
         assert (breach.name, breach.change, breach.unit, breach.significant) == ("compute", 50_000, "ns", True)
@@ -212,6 +218,7 @@ def plain_kernels(path: Path) -> dict[str, tuple[int, int]]:
     return found
 
 
+@pytest.mark.slow
 def test_real_runs_against_a_plain_reading(shared_traces: Path) -> None:
     """ResNet-50 with no and with four loader workers: loading falls, and every kernel is accounted for."""
     paths = [shared_traces / "tensorboard-plugin" / f"resnet50_num_workers_{n}" for n in (0, 4)]
@@ -311,6 +318,7 @@ def test_steps_are_told_by_what_changed_most(tmp_path: Path) -> None:
     assert diff.section("phases")["name"].to_list()[:2] == ["wall", "device"]
 
 
+@pytest.mark.slow
 def test_workers_take_the_loading_away(shared_traces: Path) -> None:
     """ResNet-50 with no loader's workers and with four: loading comes first, and by how much it falls."""
     folders = [shared_traces / "tensorboard-plugin" / f"resnet50_num_workers_{n}" for n in (0, 4)]

@@ -197,7 +197,14 @@ print("read to the end")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals are POSIX's")
-@pytest.mark.parametrize(("to", "sent"), [("group", "SIGINT"), ("program", "SIGINT"), ("program", "SIGKILL")])
+@pytest.mark.parametrize(
+    ("to", "sent"),
+    [
+        ("group", "SIGINT"),
+        pytest.param("program", "SIGINT", marks=pytest.mark.slow),
+        pytest.param("program", "SIGKILL", marks=pytest.mark.slow),
+    ],
+)
 def test_interrupted_without_orphans(tmp_path: Path, private_cache: Path, to: str, sent: str) -> None:
     # So much that it is still being read when the signal comes, however late that is.
     made = [kernel(f"kernel {number % 50}", number, 1, correlation=number) for number in range(150_000)]

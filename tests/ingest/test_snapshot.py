@@ -6,7 +6,6 @@ import io
 import os
 import pickle
 import struct
-import time
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -90,7 +89,6 @@ def hostile(folder: Path) -> dict[str, bytes]:
 def test_hostile_pickles(tmp_path: Path, name: str) -> None:
     file = tmp_path / "evil.memory.pickle"
     file.write_bytes(hostile(tmp_path)[name])
-    began = time.perf_counter()
     tracemalloc.start()
     try:
         with pytest.raises(NotATraceError) as raised:
@@ -101,7 +99,6 @@ def test_hostile_pickles(tmp_path: Path, name: str) -> None:
     assert str(file) in str(raised.value)
     assert not (tmp_path / "touched").exists()
     assert peak < 300 << 20
-    assert time.perf_counter() - began < 120  # it ends
 
 
 def test_what_a_file_asks_for_is_named(tmp_path: Path) -> None:

@@ -569,7 +569,7 @@ def test_the_command_writes_a_file_and_overwrites_none(tmp_path, rankscope):
     assert os.name != "posix" or os.access(tmp_path / "job.sh", os.X_OK)
     code, _, err = rankscope(*options, *command)
     assert code == 2
-    assert "job.sh: is there already" in err
+    assert "job.sh: exists already" in err
     assert rankscope(*options, "--force", *command)[0] == 0
     # Without -o it goes on into a pipe.
     assert rankscope("slurm", "train.py")[1] == job_script(JobRequest("slurm", ("train.py",)))
@@ -579,7 +579,7 @@ def test_the_command_writes_a_file_and_overwrites_none(tmp_path, rankscope):
     ("arguments", "said"),
     [
         (["slurm"], "no training script"),
-        (["slurm", "--colour", "red", "train.py"], "No such option"),
+        (["slurm", "--colour", "red", "train.py"], "is not an option of rankscope job slurm"),
         (["pbs", "--profile", "lumi", "train.py"], "rankscope job slurm --profile lumi"),
         (["slurm", "--profile", "summit", "train.py"], "no machine is known"),
         (["slurm", "--wait", "x", "train.py"], "must be a whole number from 0"),
@@ -605,7 +605,7 @@ def test_the_command_lists_machines(rankscope):
     ("given", "said"),
     [
         ({"filesystems": "home"}, "is not told which filesystems"),
-        ({"directives": ("exclusive",)}, "is no option of slurm"),
+        ({"directives": ("exclusive",)}, "is not an option of slurm"),
         ({"container": "image.sif", "container_command": "docker"}, "container command 'docker' is not known"),
     ],
 )

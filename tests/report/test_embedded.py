@@ -25,9 +25,9 @@ from tests.web.conftest import events
 
 import rankscope
 from rankscope.pipeline import Run
-from rankscope.report import embedded as embedded_module
-from rankscope.report.embedded import embed_run, grid_of
-from rankscope.report.encoding import fold, inflated, planes, read_block, steps_of, unfold, unplanes
+from rankscope.report.embed import timeline as embedded_module
+from rankscope.report.embed.encoding import fold, inflated, planes, read_block, steps_of, unfold, unplanes
+from rankscope.report.embed.timeline import embed_run, grid_of
 from rankscope.report.html_report import read_report, write_report
 from rankscope.timeline.build import clock_of
 from rankscope.timeline.clock import RunClock
@@ -97,7 +97,7 @@ def test_what_has_no_planes_is_refused() -> None:
 
 
 def test_a_page_without_data_is_no_report() -> None:
-    with pytest.raises(rankscope.RankscopeError, match="no report"):
+    with pytest.raises(rankscope.RankscopeError, match="not a rankscope report"):
         read_report(b"<html></html>")
 
 
@@ -107,13 +107,15 @@ def test_what_the_report_holds_of_the_longest_is_what_the_server_says(tmp_path: 
     write_answers(source, tmp_path / "answers.json", 40)
     value = json.loads((tmp_path / "answers.json").read_text())
     blocks = {name: b64decode(data) for name, data in value["blocks"].items()}
-    told = json.loads(inflated(blocks["told-0"]))
+    details = json.loads(inflated(blocks["details-0"]))
     answers = [each["json"] for each in value["asked"] if each["name"] == "event" and each["status"] == 200]
-    gemm = next(each for each in told.values() if "Input" in json.dumps(each) or "input dims" in each.get("shapes", ""))
+    gemm = next(
+        each for each in details.values() if "Input" in json.dumps(each) or "input dims" in each.get("shapes", "")
+    )
     assert gemm["shapes"].startswith("input dims: [[2,3],[3,4]]")
-    assert any(each.get("stack") == ["train.py(7): step"] for each in told.values())
+    assert any(each.get("stack") == ["train.py(7): step"] for each in details.values())
     assert any(answer["shapes"] for answer in answers)
-    assert value["left_out"] == ["Arguments, shapes and stacks of all but the longest events (1000 of each rank)."]
+    assert value["left_out"] == ["Arguments, shapes and stacks of all but the longest events (1000 per rank)."]
 
 
 def test_ranks_that_findings_name_come_first_and_what_has_no_room_is_said(tmp_path: Path) -> None:
@@ -138,7 +140,7 @@ def test_ranks_that_findings_name_come_first_and_what_has_no_room_is_said(tmp_pa
     assert without.left_out[1:] == everything.left_out
     nothing = embed_run(run, grid_of(run), 0)
     assert set(nothing.blocks) == {"timeline"}
-    assert nothing.left_out[0].startswith("Nothing is drawn of ranks 0–1 (")
+    assert nothing.left_out[0].startswith("All events of ranks 0–1 (")
     layout = head_of(nothing.blocks)["layout"]
     assert layout["tracks"] == []
     assert [row["tracks"] for row in layout["ranks"]] == [[0, 0], [0, 0]]
@@ -162,9 +164,7 @@ def test_every_event_of_the_h100_is_in_the_report(shared_traces: Path) -> None:
     page = write_report(run)
     assert len(page) < 5_000_000
     _, blocks = read_report(page)
-    assert head_of(blocks)["left_out"] == [
-        "Arguments, shapes and stacks of all but the longest events (500 of each rank)."
-    ]
+    assert head_of(blocks)["left_out"] == ["Arguments, shapes and stacks of all but the longest events (500 per rank)."]
     clock = clock_of(run)
     for rank in random.Random(1).sample(range(8), 2):
         found = unpacked(blocks, rank)

@@ -185,7 +185,7 @@ def test_long_programs_are_written_the_same(monkeypatch: pytest.MonkeyPatch, tmp
     job = replace(JOB, kernels_per_layer=60)
     simulate(tmp_path / "kept", job)
     monkeypatch.setattr(trace, "KEPT_ROWS", 10)
-    monkeypatch.setattr(trace, "PIECE_ROWS", 50)
+    monkeypatch.setattr(trace, "BATCH_ROWS", 50)
     truth = simulate(tmp_path / "anew", job)
     for file in truth.files.values():
         assert gzip.decompress((tmp_path / "kept" / file).read_bytes()) == gzip.decompress(

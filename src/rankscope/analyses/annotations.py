@@ -1,21 +1,21 @@
-"""The named ranges of each rank, the user's own and PyTorch's: their time on host and device.
+"""Named ranges of each rank, the user's and PyTorch's: time on host and device.
 
-One row per rank and name of a host range (`record_function`, and what PyTorch names of its own: `Optimizer.step`,
-FSDP's and DDP's, compiled graphs, collectives); `origin` tells whose it is. Steps are left out: `step_time` is theirs.
-`--by step` has a row for each step a range starts in.
+One row per rank and name of a host range (`record_function`, and ranges that PyTorch creates: `Optimizer.step`, FSDP's
+and DDP's, compiled graphs, collectives); `origin` says which of the two. Steps are left out: see `step_time`.
+`--by step` has a row for each step in which a range starts.
 
     host total    = Σ duration; a range inside another of the same name is not counted twice
     host self     = Σ duration − ranges directly inside it
     device total  = |device events launched while the range was open|     |A|: the length of the union, all streams
 
-What a thread launches belongs to the ranges that are open on it. What autograd's threads launch belongs also to the
-ranges that are open then on the thread that runs the steps, as that one waits for the backward: so a range around
-`loss.backward()` has its kernels. (The profiler's own echo on the device's track is no measure: it spans the idle time
-between kernels, and the backward is not in it.)
+What a thread launches belongs to the ranges that are open on it. What autograd's threads launch also belongs to the
+ranges that are then open on the thread that runs the steps, because that thread waits for the backward: so a range
+around `loss.backward()` has its kernels. (The profiler's own device-side copy of a range is not used: it spans the idle
+time between kernels, and does not contain the backward.)
 
-How to read it: device total far below host total says that the host is what takes the time in this range; far above,
-that the device is behind. A finding names ranges that some steps of a rank have and others with compiled graphs lack:
-`torch.compile` traces through `record_function` and drops it. `--steps` keeps ranges that start in these steps.
+How to read it: device total far below host total means that the host is the bottleneck in this range; far above, that
+the device is. A finding names ranges that exist in some steps of a rank and are missing from others with compiled
+graphs: `torch.compile` traces through `record_function` and drops it. `--steps` keeps ranges that start in these steps.
 """
 
 from __future__ import annotations
@@ -44,21 +44,23 @@ from rankscope.results import (
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
-    Column("step", pl.Int64, "", "the step that it starts in; null unless `--by step`, and outside steps"),
-    Column("name", pl.String, "", "the range, as written"),
-    Column("origin", pl.String, "", "user, or torch for what PyTorch and its libraries name themselves"),
-    Column("calls", pl.Int64, "count", "how often it was entered"),
+    Column("step", pl.Int64, "", "the step in which it starts; null unless `--by step`, and outside steps"),
+    Column("name", pl.String, "", "the range, as recorded"),
+    Column("origin", pl.String, "", "`user`, or `torch` for ranges of PyTorch and its libraries"),
+    Column("calls", pl.Int64, "count", "number of times it was entered"),
     Column("host_total_ns", pl.Int64, "ns", "host time in it"),
-    Column("host_self_ns", pl.Int64, "ns", "host time in it and in no range inside it"),
-    Column("mean_ns", pl.Float64, "ns", "mean duration of a call on the host"),
-    Column("max_ns", pl.Int64, "ns", "greatest duration of a call on the host"),
+    Column("host_self_ns", pl.Int64, "ns", "host time in it, without ranges inside it"),
+    Column("mean_ns", pl.Float64, "ns", "mean duration on the host"),
+    Column("max_ns", pl.Int64, "ns", "longest duration on the host"),
     Column(
-        "device_total_ns", pl.Int64, "ns", "device time of what was launched in it; null where the trace has no device"
+        "device_total_ns", pl.Int64, "ns", "device time of what was launched in it; null if the trace has no device"
     ),
-    Column("device_events", pl.Int64, "count", "kernels, copies and fills launched in it; null likewise"),
-    Column("steps", pl.Int64, "count", "in how many steps it is"),
+    Column(
+        "device_events", pl.Int64, "count", "kernels, copies and fills launched in it; null if the trace has no device"
+    ),
+    Column("steps", pl.Int64, "count", "number of steps that contain it"),
 )
-# What the reduce needs beside the columns: in how many steps compiled graphs ran, and in how many of these it is not.
+# Needed by the reduce: in how many steps compiled graphs ran, and how many of these lack the range.
 _COMPILED, _LOST = "_compiled_steps", "_lost_steps"
 _KEYS = ("step", "name")
 _AUTOGRAD = r"^autograd::engine|^torch::autograd"
@@ -100,15 +102,17 @@ def _dropped(lost: pl.DataFrame) -> list[Finding]:
         Finding(
             id="ranges-dropped-by-compile",
             severity="info",
-            title=f"Ranges of yours are missing from steps in which compiled graphs ran: {shown}",
+            title=f"User ranges are missing from steps with compiled graphs: {shown}",
             ranks=tuple(lost["rank"].unique().sort()),
             evidence=(
                 Evidence("ranges", len(names), "count"),
-                Evidence("steps with compiled graphs and without them, at most", int(lost[_LOST].to_numpy().max())),
+                Evidence(
+                    "steps with compiled graphs but without the ranges, at most", int(lost[_LOST].to_numpy().max())
+                ),
                 Evidence("steps with compiled graphs", int(lost[_COMPILED].to_numpy().max())),
             ),
-            advice="torch.compile drops record_function inside what it compiles. Put the range around the call of the "
-            "compiled module, or read the modules' own times.",
+            advice="torch.compile drops record_function in compiled code. Put the range around the call of the "
+            "compiled module, or use the times of `modules`.",
         )
     ]
 
@@ -230,6 +234,6 @@ analysis = Analysis(
         "runtime_calls": ("pid", "tid"),
         "host_ops": ("name", "pid", "tid"),
     },
-    parameters=(Parameter("by", "what tells rows apart", default="name", choices=("name", "step")),),
+    parameters=(Parameter("by", "what to group rows by", default="name", choices=("name", "step")),),
     has_findings=True,
 )  # fmt: skip

@@ -1,15 +1,16 @@
-"""In which order the ranks come to their collectives.
+"""Order of arrival: which ranks arrive first and last at their collectives.
 
-One row per process group and rank, over the collectives that were matched on two ranks and more, those with single
-peers left out. Arrivals are the collectives' starts on aligned clocks (`clock`). A rank is `first` if it came before
-the median of the others by more than the clocks' residual and nobody came before it, `last` if likewise after them and
-nobody after it; what lies within the residual is neither, so the two need not sum to the collectives.
+One row per process group and rank, over the collectives that were matched on at least two ranks, without point-to-point
+operations. Arrivals are the collectives' starts on aligned clocks (`clock`). A rank is `first` if it arrived before
+the median of the others by more than the clocks' residual and no rank arrived before it, `last` if it arrived after the
+median by more than the residual and no rank arrived after it. Arrivals within the residual are neither, so the two need
+not sum to the number of collectives.
 
-    place     = 0 for the rank that came first, 1 for the last, by rank among the arrivals of one collective
-    lateness  = arrival less the median of the *other* ranks' arrivals, below zero for early ranks
+    place     = 0 for the rank that arrives first, 1 for the last, by rank among the arrivals of one collective
+    lateness  = arrival less the median of the *other* ranks' arrivals, negative for early ranks
 
-How to read it: a rank that is last in most collectives of every group is slow itself (`stragglers` says why); one that
-is last in one group alone is held up by, or placed far from, that group.
+How to read it: a rank that is last in most collectives of every group is slow itself (`stragglers` shows why); one that
+is last in only one group is delayed by that group, or far from it in the network.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ COLUMNS = (
     Column("group", pl.String, "", "the process group"),
     Column("rank", pl.Int64, "", "the rank"),
     Column("collectives", pl.Int64, "count", "collectives in which its arrival can be compared"),
-    Column("first", pl.Int64, "count", "of these, how often it came first by more than the residual"),
-    Column("last", pl.Int64, "count", "how often it came last by more than the residual"),
+    Column("first", pl.Int64, "count", "how often it arrived first by more than the residual"),
+    Column("last", pl.Int64, "count", "how often it arrived last by more than the residual"),
     Column("between", pl.Int64, "count", "how often neither"),
-    Column("last_share", pl.Float64, "ratio", "last of the collectives"),
-    Column("mean_place", pl.Float64, "ratio", "its place among the arrivals, mean: 0 first, 1 last"),
-    Column("median_lateness_ns", pl.Int64, "ns", "lateness, median; below zero where it is early"),
-    Column("max_lateness_ns", pl.Int64, "ns", "lateness, greatest"),
+    Column("last_share", pl.Float64, "ratio", "share of collectives in which it arrived last"),
+    Column("mean_place", pl.Float64, "ratio", "mean place among the arrivals: 0 first, 1 last"),
+    Column("median_lateness_ns", pl.Int64, "ns", "median lateness; negative if early"),
+    Column("max_lateness_ns", pl.Int64, "ns", "largest lateness"),
 )
 
 
@@ -82,7 +83,7 @@ def _arrivals(inputs: Inputs) -> pl.DataFrame:
     rows = rows.filter(known & ~pl.col("collective").is_in(POINT_TO_POINT))
     return (
         with_arrivals(rows, clock, base_times(inputs.traces))
-        # Who has two parts in one collective, or is alone in it, cannot be compared.
+        # A rank with two parts in one collective, or alone in it, cannot be compared.
         .filter(
             (pl.col("rank").n_unique().over("match") > 1)
             & (pl.col("rank").n_unique().over("match") == pl.len().over("match"))
@@ -92,14 +93,14 @@ def _arrivals(inputs: Inputs) -> pl.DataFrame:
 
 
 def headline(frame: pl.DataFrame) -> Headline | None:
-    """The answer in one sentence."""
+    """The main result in one sentence."""
     ranks = frame.group_by("rank", maintain_order=True).agg(pl.col("last", "collectives").sum())
     worst = greatest(ranks.with_columns((pl.col("last") / pl.col("collectives")).alias("share")), "share")
     if worst is None:
-        return Headline.of("No rank comes later than the clocks can tell.") if frame.height else None
+        return Headline.of("No rank arrives measurably late.") if frame.height else None
     of = f"its {{collectives}} {plural('collective', worst['collectives'])}"
     return Headline.of(
-        f"Rank {{rank}} comes last most often: in {{share}} of {of}.",
+        f"Rank {{rank}} arrives last most often: in {{share}} of {of}.",
         rank=(worst["rank"], ""),
         share=(worst["share"], "ratio"),
         collectives=(worst["collectives"], "count"),

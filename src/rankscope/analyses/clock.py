@@ -1,20 +1,20 @@
-"""How far each rank's clock is from the others'.
+"""Clock offset of each rank relative to the others.
 
-One row per rank. A synchronising collective ends on all of its ranks at nearly one time. A rank's offset is the median
-difference of its ends from the others', found jointly over all groups: time and offset in turn, each the median of
-what the other leaves. `offset_ns` is added to the rank's wall clock (its trace's clock and `baseTimeNanoseconds`) to
-have the clock of the first rank of its component:
+One row per rank. A synchronizing collective ends on all of its ranks at nearly the same time. A rank's offset is the
+median difference of its ends from the others', estimated jointly over all groups: event times and offsets alternately,
+each the median of what the other leaves. `offset_ns` is added to the rank's wall clock (its trace's clock and
+`baseTimeNanoseconds`) to get the clock of the first rank of its component:
 
     common = wall + offset_ns + drift_ppm · 10⁻⁶ · (wall − at_ns)
 
 Broadcast, reduce, gather, scatter, send and recv are left out: their ranks need not end together. SendRecv and
-all_to_all count without what lies beyond 5 median absolute deviations. `residual_ns` is the 90th percentile of the
-deviations of its ends from the other ranks': no difference of times between ranks below it means anything. A drift is
-given only where |drift| · span > 4 · residual; over a few seconds a fit invents dozens of ppm. Ranks that no chain of
-collectives links to others keep their wall clock (`method` is `wall clock`).
+all_to_all count without deviations beyond 5 median absolute deviations. `residual_ns` is the 90th percentile of the
+deviations of its ends from the other ranks': smaller time differences between ranks are not meaningful. A drift is
+given only where |drift| · span > 4 · residual; over a few seconds a fit yields spurious drifts of dozens of ppm. Ranks
+that no chain of collectives links to others keep their wall clock (`method` is `wall clock`).
 
-How to read it: a rank whose residual stands out has ends that do not agree, and its lateness and waits deserve less
-trust; one with its wall clock can be held against no other rank at all.
+How to read it: for a rank with an unusually large residual, lateness and waits are less reliable; a rank with method
+`wall clock` cannot be compared with any other.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from rankscope.results import Analysis, Column, Evidence, Finding, Headline, Inp
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
-    Column("offset_ns", pl.Int64, "ns", "what to add to its wall clock; 0 on the first rank of a component"),
+    Column("offset_ns", pl.Int64, "ns", "offset to add to its wall clock; 0 on the first rank of a component"),
     Column(
         "drift_ppm",
         pl.Float64,
         "ppm",
-        "by how much its clock is to be quickened; null where none can be told from noise",
+        "clock drift to correct; null if not distinguishable from noise",
     ),
-    Column("at_ns", pl.Int64, "ns", "the time on its wall clock at which the offset holds"),
+    Column("at_ns", pl.Int64, "ns", "wall clock time at which the offset is exact"),
     Column(
         "residual_ns",
         pl.Int64,
         "ns",
-        "90 of 100 of its ends lie as near as this to the others'; null without collectives",
+        "90th percentile of the deviations of its ends from the others'; null without collectives",
     ),
-    Column("anchors", pl.Int64, "count", "collectives that the offset rests on"),
-    Column("component", pl.Int64, "", "ranks with one number are linked by collectives"),
+    Column("anchors", pl.Int64, "count", "collectives that the offset is based on"),
+    Column("component", pl.Int64, "", "ranks with the same number are linked by collectives"),
     Column("method", pl.String, "", "`collectives`, `reference` (the first rank of a component), or `wall clock`"),
 )
 
-# An offset worth a word: clocks of one host agree to some dozens of microseconds.
-WORTH_SAYING_NS = 1_000_000
+# Offsets worth reporting: clocks of one host agree to some dozens of microseconds.
+REPORTED_OFFSET_NS = 1_000_000
 
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
@@ -96,7 +96,7 @@ def _findings(frame: pl.DataFrame) -> list[Finding]:
             Finding(
                 id="clock-not-aligned",
                 severity="warning",
-                title="Some ranks share no matched collective with another: their times cannot be compared",
+                title="Some ranks share no matched collective with other ranks: their times cannot be compared",
                 ranks=tuple(alone["rank"]),
                 evidence=(Evidence("ranks on their wall clock", alone.height, "count"),),
                 advice="Record the same steps on all ranks, and at least one collective on each.",
@@ -112,36 +112,36 @@ def _findings(frame: pl.DataFrame) -> list[Finding]:
                 evidence=(Evidence("sets of linked ranks", parts, "count"),),
             )
         )
-    far = frame.filter(pl.col("offset_ns").abs() > WORTH_SAYING_NS)
+    far = frame.filter(pl.col("offset_ns").abs() > REPORTED_OFFSET_NS)
     if far.height:
         greatest = far.row(far["offset_ns"].abs().arg_max() or 0, named=True)
         findings.append(
             Finding(
                 id="clocks-differ",
                 severity="info",
-                title="The ranks' wall clocks differ: what compares ranks here is corrected for it",
+                title="The ranks' wall clocks differ; comparisons between ranks correct for it",
                 ranks=tuple(far["rank"]),
                 evidence=(
-                    Evidence(f"greatest offset (rank {greatest['rank']})", greatest["offset_ns"], "ns"),
+                    Evidence(f"largest offset (rank {greatest['rank']})", greatest["offset_ns"], "ns"),
                     Evidence("residual after correction", greatest["residual_ns"] or 0, "ns"),
                 ),
-                advice="Elsewhere, compare times of these ranks only after adding offset_ns.",
+                advice="In other tools, add offset_ns before comparing times of these ranks.",
             )
         )
     return findings
 
 
 def headline(frame: pl.DataFrame) -> Headline | None:
-    """The answer in one sentence."""
+    """The main result in one sentence."""
     known, offsets = frame["residual_ns"].drop_nulls().to_list(), frame["offset_ns"].drop_nulls().to_list()
     if not known or not offsets:
         return None
     values: dict[str, tuple[int | float | str, str]] = {}
-    text, end = "The ranks’ clocks agree exactly", "; none is ahead of another."
+    text, end = "The ranks’ clocks agree exactly", "; no rank has an offset."
     if any(known):
-        text, values["residual"] = "The ranks’ clocks are known to within {residual} of one another", (max(known), "ns")
+        text, values["residual"] = "The ranks’ clocks are aligned to within {residual}", (max(known), "ns")
     if any(offsets):
-        end, values["offset"] = "; the greatest offset is {offset}.", (max(map(abs, offsets)), "ns")
+        end, values["offset"] = "; the largest offset is {offset}.", (max(map(abs, offsets)), "ns")
     return Headline.of(text + end, **values)
 
 

@@ -1,18 +1,17 @@
 """Collectives by group, kind, type and size.
 
-One row per group, collective, element type and size: how often each ran, on how many ranks, how long it took on a rank
-from start to end, and how much of that was waiting for later ranks. Bandwidths are over the median transfer, as
-nccl-tests define them (`collectives`). `best_bus_bandwidth` is the greatest median bus bandwidth that any group of the
-run reached with this collective, type and size on the same side of the hosts (`placement`), and `of_best` how near
-this one comes: what crosses a network is not held against what stays within a host. They rest only on collectives of
-which all ranks are known; `measured` says how many those are.
+One row per group, collective, element type and size: number of executions and ranks, duration on a rank from start to
+end, and the part of it spent waiting for later ranks. Bandwidths are over the median transfer, as nccl-tests define
+them (`collectives`). `best_bus_bandwidth` is the highest median bus bandwidth that any group of the run reached with
+this collective, type, size and placement, and `of_best` is this row's share of it: transfers across hosts are not
+compared with transfers within a host. Both use only collectives of which all ranks are known; `measured` counts these.
 
     algorithm bandwidth = bytes / transfer                     bus bandwidth = algorithm bandwidth · f(n)
     f(n) = 2 (n − 1) / n for all_reduce, (n − 1) / n for all_gather, reduce_scatter and all_to_all, else 1
     of_best = bus bandwidth / best bus bandwidth               n: the group's size
 
-How to read it: rows of which most is waiting are about ranks that come late (`stragglers`). A low `of_best` at a large
-size is about links. Many calls of a small size pay latency again and again: put them into fewer.
+How to read it: rows that are mostly waiting are due to late ranks (`stragglers`). A low `of_best` at a large size is
+due to links. Many calls of a small size pay latency each time: combine them.
 """
 
 from __future__ import annotations
@@ -29,36 +28,34 @@ _KEY = ("group", "group_size", *_SAME, "placement", "hosts")
 COLUMNS = (
     Column("group", pl.String, "", "the process group"),
     Column("group_size", pl.Int64, "ranks", "ranks in the group"),
-    Column("collective", pl.String, "", "which collective"),
-    Column("dtype", pl.String, "", "type of the elements"),
-    Column("bytes", pl.Int64, "bytes", "full size of the operation; null where the trace does not say"),
+    Column("collective", pl.String, "", "the kind of collective"),
+    Column("dtype", pl.String, "", "element type"),
+    Column("bytes", pl.Int64, "bytes", "full size of the operation; null if not recorded"),
     Column("ranks", pl.Int64, "count", "ranks that ran it"),
-    Column("count", pl.Int64, "count", "how often it ran, over all ranks"),
-    Column("total_ns", pl.Int64, "ns", "time in it, summed over all ranks"),
+    Column("count", pl.Int64, "count", "number of executions, over all ranks"),
+    Column("total_ns", pl.Int64, "ns", "sum of durations over all ranks"),
     Column("mean_ns", pl.Float64, "ns", "mean duration"),
-    Column("min_ns", pl.Int64, "ns", "least duration"),
+    Column("min_ns", pl.Int64, "ns", "shortest duration"),
     Column("median_ns", pl.Float64, "ns", "median duration"),
-    Column("p90_ns", pl.Float64, "ns", "nine of ten took no longer"),
-    Column("max_ns", pl.Int64, "ns", "greatest duration"),
+    Column("p90_ns", pl.Float64, "ns", "90th percentile of durations"),
+    Column("max_ns", pl.Int64, "ns", "longest duration"),
     Column("measured", pl.Int64, "count", "collectives of which all ranks are known"),
-    Column(
-        "wait_ns", pl.Int64, "ns", "time spent waiting for later ranks, summed over all ranks; null where none is known"
-    ),
+    Column("wait_ns", pl.Int64, "ns", "time waiting for later ranks, summed over all ranks; null if not known"),
     Column("median_wait_ns", pl.Float64, "ns", "median wait of a rank"),
-    Column("p90_wait_ns", pl.Float64, "ns", "nine of ten ranks waited no longer"),
+    Column("p90_wait_ns", pl.Float64, "ns", "90th percentile of a rank's wait"),
     Column("transfer_ns", pl.Float64, "ns", "median transfer"),
-    Column("algorithm_bandwidth", pl.Float64, "GB/s", "bytes over the median transfer"),
-    Column("bus_bandwidth", pl.Float64, "GB/s", "the same for what the busiest link carries"),
+    Column("algorithm_bandwidth", pl.Float64, "GB/s", "bytes divided by the median transfer"),
+    Column("bus_bandwidth", pl.Float64, "GB/s", "bandwidth of the busiest link, as nccl-tests define it"),
     Column(
         "best_bus_bandwidth",
         pl.Float64,
         "GB/s",
-        "the best that a group of the run reached with this collective and size",
+        "best bus bandwidth of any group of the run with this collective, type, size and placement",
     ),
-    Column("of_best", pl.Float64, "ratio", "bus bandwidth over the best"),
-    Column("placement", pl.String, "", "`within hosts` or `across hosts`, where the hosts of all its ranks are known"),
-    Column("hosts", pl.Int64, "count", "hosts that its ranks are on; null where one is not known"),
-    Column("estimate", pl.Boolean, "", "whether wait and transfer are only a hint"),
+    Column("of_best", pl.Float64, "ratio", "bus bandwidth divided by the best"),
+    Column("placement", pl.String, "", "`within hosts` or `across hosts`, if the hosts of all its ranks are known"),
+    Column("hosts", pl.Int64, "count", "number of hosts of its ranks; null if one is not known"),
+    Column("estimate", pl.Boolean, "", "whether wait and transfer are only estimates"),
 )
 
 
@@ -109,7 +106,7 @@ def _placed(collectives: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
     counts: list[int | None] = []
     for text, seen, size in groups.select("group_ranks", "rank", "size").iter_rows():
         listed = parse_group_ranks(text) if text is not None else None
-        # Groups of one name without listed ranks may be several; all ranks seen are one only if as many as its size.
+        # Without listed ranks, a name may stand for several groups, unless the ranks seen match the size.
         ranks = listed if listed is not None else tuple(seen) if len(seen) == size else ()
         hosts = {host_of.get(rank) for rank in ranks}
         counts.append(len(hosts) if hosts and None not in hosts else None)
@@ -119,7 +116,7 @@ def _placed(collectives: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
 
 
 def headline(frame: pl.DataFrame) -> Headline | None:
-    """The answer in one sentence."""
+    """The main result in one sentence."""
     most, total = greatest(frame, "total_ns"), total_of(frame, "total_ns")
     if most is None:
         return None
@@ -128,14 +125,14 @@ def headline(frame: pl.DataFrame) -> Headline | None:
         "total": (most["total_ns"], "ns"),
         "share": (most["total_ns"] / total, "ratio"),
     }
-    text = "{collective} takes the most time: {total}, summed over the ranks, {share} of all collectives’"
+    text = "Top collective: {collective}, {total} summed over the ranks ({share} of all collectives)"
     if most["bytes"]:
         text, values["bytes"] = text.replace("{collective}", "{collective} of {bytes}"), (most["bytes"], "bytes")
     if most["wait_ns"] is None:
         return Headline.of(f"{text}.", **values)
     if not most["wait_ns"]:
-        return Headline.of(f"{text}; none of that is waiting for later ranks.", **values)
-    return Headline.of(f"{text}; {{wait}} of that is waiting for later ranks.", wait=(most["wait_ns"], "ns"), **values)
+        return Headline.of(f"{text}; none of it is waiting for later ranks.", **values)
+    return Headline.of(f"{text}, of which {{wait}} is waiting for later ranks.", wait=(most["wait_ns"], "ns"), **values)
 
 
 analysis = Analysis(

@@ -1,30 +1,30 @@
 """Every collective of every rank, in order.
 
 One row per collective and rank. On a device a collective is a communication kernel. Its kind, group, size and type
-come from the kernel's own metadata; else from the call that launched it: `record_param_comms`, else the shapes on
-`nccl:*` and `c10d::*` ranges; else from its name (`source` says which). A kernel that knows no group takes the only
-group seen on its stream, else the stream stands for a communicator that is not known (`stream 7`). Calls that were
-coalesced into one kernel, and kernels of one call, are one row with their summed sizes (`calls`, `kernels`). On the
-host the collectives are Gloo's ranges, whose sizes are those of their inputs. Where a file holds calls but no kernel
-or Gloo range at all, the calls stand here (`source` `launch`), without duration.
+come from the kernel's metadata; else from the call that launched it: `record_param_comms`, else the shapes on
+`nccl:*` and `c10d::*` ranges; else from its name (`source` says which). A kernel without a group is assigned to the
+only group on its stream, else to an unknown communicator named after the stream (`stream 7`). Calls that were
+coalesced into one kernel, and several kernels of one call, are one row with their summed sizes (`calls`, `kernels`). On
+the host the collectives are Gloo's ranges, with the sizes of their inputs. If a trace contains calls but no kernel
+or Gloo range at all, the calls are listed (`source` `launch`), without duration.
 
-`bytes` is the full size S of the operation: elements out for all_gather, in for the others, times the width of the
-type; S is the total array for reduce_scatter and all_gather (as nccl-tests define it). `sequence` counts the
-collectives of a group and stream in device order; a recorded `Seq` wins. Times are on each trace's own clock.
+`bytes` is the full size S of the operation: elements out for all_gather, elements in for the others, times the width of
+the type; S is the total array for reduce_scatter and all_gather (as nccl-tests define it). `sequence` counts the
+collectives of a group and stream in device order; a recorded `Seq` takes precedence. Times are on each trace's clock.
 
-Rows with one number in `match` are the same collective on different ranks: found by equal recorded `Seq`, else by
-where the ends lie, with step numbers as anchor where they are known (`match_method`).
+Rows with the same `match` are the same collective on different ranks: matched by equal recorded `Seq`, else by
+their end times, anchored by step numbers where they are known (`match_method`).
 
-    transfer = least duration over the group's ranks        wait = duration − transfer
+    transfer = shortest duration over the group's ranks     wait = duration − transfer
     algorithm bandwidth = S / transfer                      bus bandwidth = algorithm bandwidth × f
 
 with f = 2(n−1)/n for all_reduce, (n−1)/n for all_gather, reduce_scatter and all_to_all, 1 for broadcast, reduce, send
-and recv (nccl-tests). They are null where a rank of the group is missing, for without it waiting would pass for
-transfer, and for ranges on the host that overlap. `estimate` marks operations whose ranks need not start and end
-together: there they are only a hint.
+and recv (nccl-tests). They are null where a rank of the group is missing, because waiting would count as transfer, and
+for ranges on the host that overlap. `estimate` marks operations whose ranks need not start and end together: for these
+transfer and wait are only estimates.
 
-How to read it: a long `wait_ns` is other ranks' lateness, not the network (`stragglers`, `arrivals`); a large transfer
-at a low bus bandwidth is. Small sizes are bound by latency: their bandwidth says nothing.
+How to read it: a long `wait_ns` is due to late ranks, not to the network (`stragglers`, `arrivals`); a long transfer
+at a low bus bandwidth is due to the network. Small sizes are limited by latency: ignore their bandwidth.
 """
 
 from __future__ import annotations
@@ -44,66 +44,71 @@ from rankscope.results import Analysis, Column, Evidence, Finding, Inputs, Table
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
-    Column("window", pl.Int64, "", "which of the rank's files, from 0"),
-    Column(
-        "step", pl.Int64, "", "the step whose range its launch starts in; null between steps and for launchless ones"
-    ),
+    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    Column("step", pl.Int64, "", "the step whose range its launch starts in; null between steps and without a launch"),
     Column(
         "group",
         pl.String,
         "",
-        "the process group: name and description; `stream N` where none is known, else `unknown`",
+        "the process group: name and description; `stream N` if not known but on a stream, else `unknown`",
     ),
     Column("group_size", pl.Int64, "ranks", "ranks in the group"),
-    Column("group_ranks", pl.Categorical(), "", "global ranks of the group, as written"),
-    Column("sequence", pl.Int64, "", "its number within group and stream, in device order; a recorded `Seq` wins"),
-    Column("collective", pl.String, "", "which collective"),
-    Column("dtype", pl.String, "", "type of the elements, as written"),
-    Column("in_elements", pl.Int64, "elements", "elements in"),
-    Column("out_elements", pl.Int64, "elements", "elements out"),
+    Column("group_ranks", pl.Categorical(), "", "global ranks of the group, as recorded"),
+    Column(
+        "sequence",
+        pl.Int64,
+        "",
+        "sequence number within group and stream, in device order; a recorded `Seq` takes precedence",
+    ),
+    Column("collective", pl.String, "", "the kind of collective"),
+    Column("dtype", pl.String, "", "element type, as recorded"),
+    Column("in_elements", pl.Int64, "elements", "number of input elements"),
+    Column("out_elements", pl.Int64, "elements", "number of output elements"),
     Column("bytes", pl.Int64, "bytes", "full size of the operation"),
-    Column("stream", pl.Int64, "", "device stream; thread for Gloo"),
-    Column("launch_ns", pl.Int64, "ns", "when its launch starts; null without one in the file", instant=True),
-    Column("start_ns", pl.Int64, "ns", "when it starts on this rank, on its own clock", instant=True),
-    Column("end_ns", pl.Int64, "ns", "when it ends on this rank, on its own clock", instant=True),
-    Column("duration_ns", pl.Int64, "ns", "from start to end on this rank: waiting for the others and transfer"),
-    Column("match", pl.Int64, "", "one number for the same collective on all ranks; null without a partner"),
-    Column("matched_ranks", pl.Int64, "count", "ranks on which it was found, this one among them"),
+    Column("stream", pl.Int64, "", "device stream; for Gloo the thread"),
+    Column("launch_ns", pl.Int64, "ns", "start of its launch; null if the launch is not in the trace", instant=True),
+    Column("start_ns", pl.Int64, "ns", "arrival: start on this rank, on its trace's clock", instant=True),
+    Column("end_ns", pl.Int64, "ns", "end on this rank, on its trace's clock", instant=True),
+    Column("duration_ns", pl.Int64, "ns", "from start to end on this rank: wait and transfer"),
+    Column(
+        "match", pl.Int64, "", "number shared by the same collective on all ranks; null if not found on another rank"
+    ),
+    Column("matched_ranks", pl.Int64, "count", "ranks on which it was found, including this one"),
     Column(
         "match_method",
         pl.String,
         "",
-        "`sequence`, `step`, `clock` (as another group's collectives say), `votes`, or `none`",
+        "`sequence`, `step`, `clock` (aligned by another group's collectives), `votes`, or `none`",
     ),
-    Column("transfer_ns", pl.Int64, "ns", "the least duration over the group's ranks; null where one is missing"),
+    Column("transfer_ns", pl.Int64, "ns", "shortest duration over the group's ranks; null if one is missing"),
     Column("wait_ns", pl.Int64, "ns", "duration less transfer: waiting for later ranks"),
-    Column("algorithm_bandwidth", pl.Float64, "GB/s", "bytes over transfer"),
-    Column("bus_bandwidth", pl.Float64, "GB/s", "what the busiest link carried, as nccl-tests define it"),
+    Column("algorithm_bandwidth", pl.Float64, "GB/s", "bytes divided by transfer"),
+    Column("bus_bandwidth", pl.Float64, "GB/s", "bandwidth of the busiest link, as nccl-tests define it"),
     Column("peers", pl.String, "", "sender and receiver of a point-to-point operation, `0 → 1`"),
-    Column("estimate", pl.Boolean, "", "whether transfer and wait are only a hint"),
+    Column("estimate", pl.Boolean, "", "whether transfer and wait are only estimates"),
     Column(
         "source",
         pl.String,
         "",
-        "what tells what it is: `kernel` (its own metadata), `record` (`record_param_comms`), `range` "
+        "where kind, group and size come from: `kernel` (its metadata), `record` (`record_param_comms`), `range` "
         "(`nccl:…`, `c10d::…`), `coalesced` (calls before its launch), `name` (the kernel's), `gloo`, `launch`",
     ),
-    Column("calls", pl.Int64, "count", "calls that it does together: more than one if they were coalesced"),
+    Column("calls", pl.Int64, "count", "calls that it combines: more than one if they were coalesced"),
     Column("kernels", pl.Int64, "count", "kernels that it ran as"),
-    Column("name", pl.String, "", "the kernel or range, as written"),
+    Column("name", pl.String, "", "the kernel or range, as recorded"),
 )
 _OF_ALL_RANKS = (
     "match", "matched_ranks", "match_method", "transfer_ns", "wait_ns", "algorithm_bandwidth", "bus_bandwidth",
     "estimate",
 )  # fmt: skip
-# What the reduce needs beside the columns.
-_BESIDE = (
-    Column("recorded", pl.Int64, "", "`Seq`, as written"),
+# Needed by the reduce in addition to the columns.
+_REDUCE_ONLY = (
+    Column("recorded", pl.Int64, "", "`Seq`, as recorded"),
     Column("source_rank", pl.Int64, "", "sender"),
     Column("destination_rank", pl.Int64, "", "receiver"),
     Column("on_device", pl.Boolean, "", "whether it is a kernel"),
-    Column("unlaunched", pl.Int64, "count", "calls in its file of which no kernel was recorded"),
-    Column("base_ns", pl.Int64, "ns", "what makes its time the wall clock's"),
+    Column("unlaunched", pl.Int64, "count", "calls in its trace without a recorded kernel"),
+    Column("base_ns", pl.Int64, "ns", "what turns its times into wall-clock times"),
 )
 _MAPPED = (
     *(
@@ -111,7 +116,7 @@ _MAPPED = (
         for column in COLUMNS
         if column.name not in _OF_ALL_RANKS
     ),
-    *_BESIDE,
+    *_REDUCE_ONLY,
 )
 
 
@@ -122,11 +127,11 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """Match the ranks' collectives, and tell waiting from transfer."""
+    """Match the ranks' collectives, and separate waiting from transfer."""
     rows = concat_ranks(parts, _MAPPED)
     if not rows.height:
         return pl.DataFrame(schema=schema_of(COLUMNS)), []
-    # A list of a thousand ranks is 5 kB of text in every row: as numbers, grouping by it costs as little as the others.
+    # A list of a thousand ranks is 5 kB of text in every row: grouping by categories is as cheap as by numbers.
     rows = rows.with_columns(pl.col("group_ranks").cast(pl.Categorical))
     found = _matched(rows)
     match = pl.Series("match", found.match)
@@ -142,13 +147,13 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
 
 
 def _matched(rows: pl.DataFrame) -> Matching:
-    """Kernels and Gloo's ranges by all that there is; calls without a kernel by their recorded number alone."""
+    """Match kernels and Gloo's ranges by all evidence, calls without a kernel by their recorded number only."""
     wall = rows.with_columns(pl.col("start_ns") + pl.col("base_ns"), pl.col("end_ns") + pl.col("base_ns"))
     called = (rows["source"] == "launch").to_numpy()
     if not called.any():
         return match_collectives(wall.select(MATCHED_BY))
     found = match_collectives(wall.filter(~pl.Series(called)).select(MATCHED_BY))
-    # When they were called says nothing of when they ran: no clock, no end.
+    # Call times do not show when collectives ran, so they are not evidence of clocks or ends.
     numbered = called & rows["recorded"].is_not_null().to_numpy()
     by_number = match_collectives(wall.filter(pl.Series(numbered)).select(MATCHED_BY))
     sure = by_number.method == METHODS.index("sequence")
@@ -174,14 +179,14 @@ def _doubtful(found: Matching) -> list[Finding]:
         Finding(
             id="ambiguous-match",
             severity="warning",
-            title=f"{doubt.group}: the collectives of some ranks fit the others' at two places nearly as well",
+            title=f"{doubt.group}: collectives of some ranks match the other ranks' equally well at two positions",
             ranks=doubt.ranks,
             evidence=(
-                Evidence("evidence for the place taken", round(doubt.evidence), "nats"),
-                Evidence("evidence for the other", round(doubt.rival), "nats"),
-                Evidence("the two lie apart by", doubt.apart_ns, "ns"),
+                Evidence("evidence for the chosen position", round(doubt.evidence), "nats"),
+                Evidence("evidence for the other position", round(doubt.rival), "nats"),
+                Evidence("distance between the two", doubt.apart_ns, "ns"),
             ),
-            advice="Call the profiler's step() in every iteration: the steps' numbers tell repetitions apart.",
+            advice="Call the profiler's step() in every iteration: step numbers make the match unambiguous.",
         )
         for doubt in found.doubts
     ]
@@ -189,7 +194,7 @@ def _doubtful(found: Matching) -> list[Finding]:
         Finding(
             id="unmatched-ranks",
             severity="warning",
-            title=f"{group}: the collectives of some ranks fit nobody's",
+            title=f"{group}: collectives of some ranks match those of no other rank",
             ranks=ranks,
             evidence=(Evidence("ranks", len(ranks), "count"),),
             advice="Record the same steps on all ranks.",
@@ -201,16 +206,16 @@ def _doubtful(found: Matching) -> list[Finding]:
             Finding(
                 id="collectives-disagree",
                 severity="warning",
-                title="Some collectives have the number of another on other ranks, but not its kind or size",
+                title="Some collectives have the same sequence number on several ranks but differ in kind or size",
                 evidence=(Evidence("collectives", found.disagreeing, "count"),),
-                advice="Look whether the ranks run different code.",
+                advice="Check whether the ranks run different code.",
             )
         )
     return findings
 
 
 def _unmatched(rows: pl.DataFrame, found: Matching) -> list[Finding]:
-    """How many were found on other ranks, and why the others were not."""
+    """How many were matched, and why the others were not."""
     alone = rows.with_columns(pl.Series("communicator", found.group)).with_row_index("at")
     matched, communicator = pl.col("match").is_not_null(), pl.col("communicator") >= 0
     of_rank = ["rank", "window", "communicator"]
@@ -219,29 +224,29 @@ def _unmatched(rows: pl.DataFrame, found: Matching) -> list[Finding]:
         pl.col("start_ns") < pl.col("start_ns").filter(matched).max().over(of_rank)
     )
     reason = (
-        pl.when(pl.col("source") == "launch").then(pl.lit("no kernel of them was recorded"))
-        .when(~communicator).then(pl.lit("the other end of their channel is not told"))
-        .when(~shared).then(pl.lit("no other rank of their group was recorded"))
-        .when(inside.fill_null(False)).then(pl.lit("lost on other ranks, between those that were found"))
-        .otherwise(pl.lit("at the edges of what was recorded"))
+        pl.when(pl.col("source") == "launch").then(pl.lit("no kernel recorded"))
+        .when(~communicator).then(pl.lit("the other end of the channel is not recorded"))
+        .when(~shared).then(pl.lit("no other rank of the group was recorded"))
+        .when(inside.fill_null(False)).then(pl.lit("missing on other ranks, between matched ones"))
+        .otherwise(pl.lit("at the edges of the recording"))
     )  # fmt: skip
     alone = alone.with_columns(reason.alias("reason")).filter(~matched)
     count = rows.height - alone.height
     by_method = rows.filter(matched)["match_method"].value_counts().sort("count", "match_method", descending=True)
     evidence = [
         Evidence("collectives of all ranks", rows.height, "count"),
-        Evidence("found on other ranks as well", count, "count"),
-        *(Evidence(f"of them by {method}", number, "count") for method, number in by_method.iter_rows()),
+        Evidence("matched across ranks", count, "count"),
+        *(Evidence(f"matched by {method}", number, "count") for method, number in by_method.iter_rows()),
     ]
     if not alone.height:
-        title = "Every collective was found on other ranks of its group as well"
+        title = "Every collective was matched across ranks"
         return [Finding(id="collectives-matched", severity="info", title=title, evidence=tuple(evidence), well=True)]
     reasons = alone["reason"].value_counts().sort("count", "reason", descending=True)
     return [
         Finding(
             id="unmatched-collectives",
             severity="info",
-            title="Some collectives were found on one rank only",
+            title="Some collectives were found on only one rank",
             ranks=tuple(alone["rank"].unique().sort()),
             evidence=(*evidence, *(Evidence(why, number, "count") for why, number in reasons.iter_rows())),
         )
@@ -249,7 +254,7 @@ def _unmatched(rows: pl.DataFrame, found: Matching) -> list[Finding]:
 
 
 def _incomplete(rows: pl.DataFrame) -> list[Finding]:
-    """Groups of which some ranks were not recorded: without them waiting cannot be told from transfer."""
+    """Groups with unrecorded ranks: without them, waiting cannot be separated from transfer."""
     groups = (
         rows.filter(pl.col("group_size").is_not_null())
         .group_by("group", "group_ranks", "group_size")
@@ -263,15 +268,15 @@ def _incomplete(rows: pl.DataFrame) -> list[Finding]:
         Finding(
             id="incomplete-groups",
             severity="info",
-            title="Of some groups not all ranks were recorded: their waiting cannot be told from their transfer",
+            title="Some groups have unrecorded ranks: wait and transfer cannot be separated for them",
             ranks=tuple(partly["rank"].explode().unique().sort()),
             evidence=(
                 Evidence("groups", partly.height, "count"),
-                Evidence("collectives in them, over all ranks", int(partly["len"].sum()), "count"),
+                Evidence("their collectives, over all ranks", int(partly["len"].sum()), "count"),
                 Evidence(f"ranks of group {first['group']}", first["group_size"], "count"),
-                Evidence("of them recorded", len(first["rank"]), "count"),
+                Evidence("recorded ranks of that group", len(first["rank"]), "count"),
             ),
-            advice="Record all ranks of the groups that matter: ranks= of the profiler, or the traces' folder.",
+            advice="Record all ranks of the groups that matter (ranks= of the profiler), or add their traces.",
         )
     ]
 
@@ -286,7 +291,7 @@ def _unlaunched(rows: pl.DataFrame) -> list[Finding]:
         Finding(
             id="collectives-without-kernel",
             severity="info",
-            title="Of some collective calls no kernel was recorded: it ran after the recording ended, in a graph that "
+            title="Some collective calls have no recorded kernel: it ran after the recording ended, in a graph that "
             "was being captured, or was lost",
             ranks=tuple(by_rank["rank"].sort()),
             evidence=(Evidence("calls of all ranks", int(by_rank["unlaunched"].sum()), "count"),),
@@ -299,12 +304,12 @@ def _of_window(window: Tables, inputs: Inputs, number: int) -> pl.DataFrame:
     found = rank_collectives(window, info.groups, inputs.rank, inputs.options.communication)
     if inputs.options.steps is not None:
         found = found.filter(inputs.options.keeps(pl.col("step")))
-    # How long a call is open on the host says nothing of how long the collective took.
-    took = pl.when(pl.col("source") != "launch").then(pl.col("end_ns") - pl.col("start_ns"))
+    # The duration of a call on the host is not the duration of the collective.
+    duration = pl.when(pl.col("source") != "launch").then(pl.col("end_ns") - pl.col("start_ns"))
     return found.with_columns(
         pl.lit(inputs.rank, pl.Int64).alias("rank"),
         pl.lit(number, pl.Int64).alias("window"),
-        took.alias("duration_ns"),
+        duration.alias("duration_ns"),
         pl.col("sequence").alias("recorded"),
         pl.coalesce("sequence", pl.int_range(pl.len()).over("group", "stream")).alias("sequence"),
         pl.lit(info.base_time_ns, pl.Int64).alias("base_ns"),

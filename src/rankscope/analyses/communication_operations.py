@@ -1,16 +1,16 @@
-"""What each rank's communication operations come to: calls, sizes, time, and how much of it is transfer.
+"""Communication operations of each rank by kind: calls, sizes, time, transfer and wait.
 
-One row per rank and kind of collective, the greatest total first. Sizes are the full sizes of the operations, as in
-`collectives`; calls without a size count in `calls` alone. `transfer_ns` and `wait_ns` are sums over the calls of which
-all ranks are known (`measured`), null where there is none; `mean_transfer_ns` is over these alone.
+One row per rank and kind of collective, the largest total first. Sizes are the full sizes of the operations, as in
+`collectives`; calls without a size count only in `calls`. `transfer_ns` and `wait_ns` are sums over the calls of which
+all ranks are known (`measured`), null if there is none; `mean_transfer_ns` is over these calls only.
 
-    transfer = Σ least duration over the ranks of the call         wait = Σ (duration − transfer of the call)
+    transfer = Σ shortest duration over the ranks of the call      wait = Σ (duration − transfer of the call)
 
-It is the table of operations of the old TensorBoard plugin's Distributed view, whose data-transfer time this is.
+This is the operations table of the TensorBoard plugin's Distributed view, with its data-transfer time.
 `collective_summary` has the same over all ranks, by group and size.
 
-How to read it: where transfer is most of the measured time, sizes and links are what costs; where waiting is, the other
-ranks are late.
+How to read it: if transfer is most of the measured time, sizes and links are what costs; if wait is, other ranks are
+late.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from rankscope.rundir.plurals import plural
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
-    Column("collective", pl.String, "", "which collective"),
-    Column("calls", pl.Int64, "count", "how often"),
-    Column("bytes", pl.Int64, "bytes", "full sizes, summed; null where no size is known"),
+    Column("collective", pl.String, "", "the kind of collective"),
+    Column("calls", pl.Int64, "count", "number of calls"),
+    Column("bytes", pl.Int64, "bytes", "sum of full sizes; null if no size is known"),
     Column("mean_bytes", pl.Int64, "bytes", "mean size of a call"),
-    Column("total_ns", pl.Int64, "ns", "durations, summed: waiting for others and transfer"),
+    Column("total_ns", pl.Int64, "ns", "sum of durations: wait and transfer"),
     Column("mean_ns", pl.Int64, "ns", "mean duration"),
     Column("measured", pl.Int64, "count", "calls of which all ranks are known"),
-    Column("transfer_ns", pl.Int64, "ns", "transfer in these, summed"),
+    Column("transfer_ns", pl.Int64, "ns", "sum of their transfer times"),
     Column("mean_transfer_ns", pl.Int64, "ns", "mean transfer"),
-    Column("wait_ns", pl.Int64, "ns", "waiting for later ranks in these, summed"),
-    Column("estimate", pl.Boolean, "", "whether transfer and waiting are only a hint"),
+    Column("wait_ns", pl.Int64, "ns", "sum of their time waiting for later ranks"),
+    Column("estimate", pl.Boolean, "", "whether transfer and wait are only estimates"),
 )
 
 
@@ -71,7 +71,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
 
 
 def headline(frame: pl.DataFrame) -> Headline | None:
-    """The answer in one sentence."""
+    """The main result in one sentence."""
     most = greatest(
         frame.group_by("collective", maintain_order=True).agg(pl.col("calls", "total_ns").sum()), "total_ns"
     )
@@ -79,7 +79,7 @@ def headline(frame: pl.DataFrame) -> Headline | None:
         return None
     calls = f"{{calls}} {plural('call', most['calls'])}{over_ranks(frame)}"
     return Headline.of(
-        f"{{collective}} takes the most time: {{total}} in {calls}.",
+        f"Top collective: {{collective}}, {{total}} in {calls}.",
         collective=(most["collective"], ""),
         total=(most["total_ns"], "ns"),
         calls=(most["calls"], "count"),

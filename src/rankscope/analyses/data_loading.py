@@ -1,19 +1,19 @@
-"""How long each step waits for its data.
+"""Data loading time per step, and how much of it is exposed.
 
-One row per rank and step, over the step's window (as in `step_time`, from completion to completion); of a file without
-steps, one row over the whole file.
+One row per rank and step, over the step's window (as in `step_time`, from completion to completion); for a trace
+without steps, one row over all of it.
 
-    loading  = |host ranges that load data|        a DataLoader's `__next__`, and ranges of the user's that say so
+    loading  = |host ranges that load data|        a DataLoader's `__next__`, and user ranges named for data loading
     hidden   = loading − exposed
-    exposed  = what of it lies in no kernel, copy, fill or call of the runtime: `data_loading_ns` of `step_time`
+    exposed  = the part outside every kernel, copy, fill and runtime call: `data_loading_ns` of `step_time`
 
-|A| is the length of the union, over all threads. A range of the user's says so by its name: `data_load`, `load_batch`,
-`next_batch`, `get_batch`, `prefetch_data` and their like. Loading in worker processes is in no trace: what counts is
-the wait for them.
+|A| is the length of the union, over all threads. A user range counts by its name: `data_load`, `load_batch`,
+`next_batch`, `get_batch`, `prefetch_data` and similar. Loading in worker processes is not in the trace; what counts is
+the time waiting for them.
 
-How to read it: exposed is what a faster loader would save at most. Loading with little exposed is hidden behind the
-device's work and costs nothing. A long `longest_ns` beside a short mean is a shuffle, a new epoch or a cold file:
-more workers, `persistent_workers=True`, a larger `prefetch_factor`. `--steps` keeps these steps.
+How to read it: exposed is the potential saving of a faster loader. Loading that is not exposed is hidden behind the
+device's work and costs nothing. A long `longest_ns` with a short mean is a shuffle, a new epoch or a cold file:
+use more workers, `persistent_workers=True`, a larger `prefetch_factor`. `--steps` keeps these steps.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from rankscope.results import (
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
-    Column("window", pl.Int64, "", "which of the rank's files it is in"),
-    Column("step", pl.Int64, "", "N of `ProfilerStep#N`; null for the whole of a file without steps"),
-    Column("window_ns", pl.Int64, "ns", "how long the step's window lasts"),
-    Column("batches", pl.Int64, "count", "ranges that load data and end in the window: batches that arrive"),
-    Column("loading_ns", pl.Int64, "ns", "time in them"),
-    Column("loading_share", pl.Float64, "ratio", "of the window"),
-    Column("exposed_ns", pl.Int64, "ns", "what of it nothing hides"),
-    Column("exposed_share", pl.Float64, "ratio", "of the window"),
-    Column("longest_ns", pl.Int64, "ns", "the longest of those that arrive; null without any"),
+    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    Column("step", pl.Int64, "", "N of `ProfilerStep#N`; null for a trace without steps"),
+    Column("window_ns", pl.Int64, "ns", "duration of the step's window"),
+    Column("batches", pl.Int64, "count", "data loading ranges that end in the window: batches that arrive"),
+    Column("loading_ns", pl.Int64, "ns", "time in data loading"),
+    Column("loading_share", pl.Float64, "ratio", "share of the window"),
+    Column("exposed_ns", pl.Int64, "ns", "exposed data loading: the device was idle"),
+    Column("exposed_share", pl.Float64, "ratio", "share of the window"),
+    Column("longest_ns", pl.Int64, "ns", "the longest wait for a batch that arrives in the window; null without one"),
 )
 
 
@@ -64,7 +64,7 @@ def _loading_of(window: Tables, steps: pl.DataFrame) -> pl.DataFrame:
     start = steps["start_ns"].to_numpy()
     end = start + steps["window_ns"].to_numpy()
     lasted = (ranges["end_ns"] - ranges["start_ns"]).to_numpy()
-    # Windows follow one another: what arrives as one ends and the next begins belongs to the first.
+    # Windows follow one another: a batch that arrives at the boundary belongs to the earlier one.
     arrived = ranges["end_ns"].to_numpy()
     owner = np.searchsorted(end, arrived)
     inside = np.zeros(arrived.size, dtype=np.bool_)
@@ -87,23 +87,23 @@ def _loading_of(window: Tables, steps: pl.DataFrame) -> pl.DataFrame:
 
 
 def headline(frame: pl.DataFrame) -> Headline | None:
-    """The answer in one sentence."""
+    """The main result in one sentence."""
     window = total_of(frame, "window_ns")
     if not window:
         return None
     worst = greatest(frame, "exposed_ns")
     if worst is None:
         if not total_of(frame, "loading_ns"):
-            return Headline.of("Nothing in these traces says that it loads data.")
-        return Headline.of("No step waits for its data.")
+            return Headline.of("No data loading is recorded in these traces.")
+        return Headline.of("No step waits for data.")
     values = {
         "share": (total_of(frame, "exposed_ns") / window, "ratio"),
         "worst": (worst["exposed_ns"], "ns"),
         "rank": (worst["rank"], ""),
     }
     if worst["step"] is None:
-        return Headline.of("Waiting for data takes {share} of the time; {worst} of it on rank {rank}.", **values)
-    text = "Waiting for data takes {share} of the steps’ time; at worst {worst}, in step {step} on rank {rank}."
+        return Headline.of("Exposed data loading: {share} of the time; at most {worst}, on rank {rank}.", **values)
+    text = "Exposed data loading: {share} of step time; at most {worst}, in step {step} on rank {rank}."
     return Headline.of(text, step=(worst["step"], ""), **values)
 
 

@@ -1,7 +1,7 @@
-"""Where each rank's device spent its time.
+"""Where each rank's device spent its time: compute, communication, copies, idle.
 
-One row per rank, over the whole of its files: how long the device computed, communicated, copied, and did nothing.
-|A| is the length of the union of intervals A over all streams, so concurrent kernels count once.
+One row per rank, over its complete traces. |A| is the length of the union of intervals A over all streams, so
+concurrent kernels count once.
 
     overlap                = |communication ∩ compute|
     exposed communication  = |communication| − overlap
@@ -11,12 +11,12 @@ One row per rank, over the whole of its files: how long the device computed, com
     idle                   = span − busy
 
 A trace without device events (a CPU job with Gloo) is read on the host: communication is the union of `gloo:*` ranges,
-compute that of top-level operators that do not start inside such a range of their own thread. With several windows of a
-rank, each is measured by itself and the figures are added. `--steps` keeps the events that the chosen steps launched
-(on the host: what lies in their ranges).
+compute the union of top-level operators that do not start inside such a range of their own thread. If a rank has
+several traces, each is measured separately and the figures are added. `--steps` keeps the events that the selected
+steps launched (on the host: what is inside their ranges).
 
-How to read it: overlap near 1 means that communication hides behind compute; exposed communication is what it costs
-(`collectives` says which, and how much of it is waiting for others: `stragglers`). Where much is idle, `idle` says why.
+How to read it: an overlap near 1 means that communication runs behind compute; exposed communication is what it costs
+(`collectives` says which, and `stragglers` how much of it is waiting for other ranks). Where idle is large, see `idle`.
 A rank with much less exposed communication than the others is the one that they wait for.
 """
 
@@ -46,23 +46,23 @@ from rankscope.rundir.plurals import listed
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
     Column("span_ns", pl.Int64, "ns", "from the first start to the last end of its device events"),
-    Column("busy_ns", pl.Int64, "ns", "the device did something"),
+    Column("busy_ns", pl.Int64, "ns", "the device was busy"),
     Column("compute_ns", pl.Int64, "ns", "kernels other than communication ran"),
     Column("communication_ns", pl.Int64, "ns", "communication kernels ran"),
     Column("memory_ns", pl.Int64, "ns", "copies or fills ran"),
-    Column("overlap_ns", pl.Int64, "ns", "communication and compute ran at once"),
-    Column("exposed_communication_ns", pl.Int64, "ns", "communication ran and nothing was computed"),
+    Column("overlap_ns", pl.Int64, "ns", "communication and compute ran at the same time"),
+    Column("exposed_communication_ns", pl.Int64, "ns", "communication ran without compute"),
     Column("exposed_memory_ns", pl.Int64, "ns", "copies or fills ran and nothing else"),
-    Column("idle_ns", pl.Int64, "ns", "the device did nothing"),
+    Column("idle_ns", pl.Int64, "ns", "the device was idle"),
     Column(
         "overlap_ratio",
         pl.Float64,
         "ratio",
-        "share of communication that was hidden by compute; null without communication",
+        "share of communication that overlaps with compute; null without communication",
     ),
 )
 
-# What the reduce needs beside the columns.
+# Needed by the reduce in addition to the columns.
 _DEVICE_EVENTS, _GLOO = "device_events", "gloo_ns"
 
 
@@ -85,9 +85,9 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """One row a rank; and what these figures leave out."""
+    """One row per rank; findings on what these figures leave out."""
     found = pl.concat(part.select("rank", _DEVICE_EVENTS, _GLOO) for part in parts)
-    findings = [*_host_only(found), *_gloo_beside(found)]
+    findings = [*_host_only(found), *_gloo_on_host(found)]
     return concat_ranks(parts, COLUMNS), findings
 
 
@@ -99,18 +99,18 @@ def _host_only(found: pl.DataFrame) -> list[Finding]:
         Finding(
             id="ranks-without-device-events",
             severity="warning",
-            title="Some ranks recorded nothing on their device while others did: their figures are of the host",
+            title="Some ranks have no device events while others do: their figures describe the host",
             ranks=tuple(without["rank"]),
             evidence=(
                 Evidence("ranks with device events", found.height - without.height, "count"),
                 Evidence("ranks without", without.height, "count"),
             ),
-            advice="Record the device's activity on every rank, and long enough that work reaches the device.",
+            advice="Record device activity on every rank, and for long enough that work reaches the device.",
         )
     ]
 
 
-def _gloo_beside(found: pl.DataFrame) -> list[Finding]:
+def _gloo_on_host(found: pl.DataFrame) -> list[Finding]:
     with_gloo = found.filter(pl.col(_GLOO) > 0)
     if with_gloo.is_empty():
         return []
@@ -119,9 +119,9 @@ def _gloo_beside(found: pl.DataFrame) -> list[Finding]:
         Finding(
             id="gloo-beside-device",
             severity="info",
-            title="Gloo communicates on the host beside the device's work: that is not in these figures",
+            title="Gloo communicates on the host while the device works; these figures do not include it",
             ranks=tuple(with_gloo["rank"]),
-            evidence=(Evidence(f"in Gloo's ranges on rank {longest['rank']}", longest[_GLOO], "ns"),),
+            evidence=(Evidence(f"time in Gloo on rank {longest['rank']}", longest[_GLOO], "ns"),),
         )
     ]
 
@@ -158,21 +158,21 @@ def _measure(sets: Activity) -> dict[str, int]:
 
 
 def headline(frame: pl.DataFrame) -> Headline | None:
-    """The answer in one sentence."""
+    """The main result in one sentence."""
     span = total_of(frame, "span_ns")
     if not span:
         return None
     amounts = {name: total_of(frame, f"{name}_ns") for name in ("compute", "exposed_communication", "idle")}
-    said = {
-        "compute": "compute {compute}",
-        "exposed_communication": "communicate with no compute beside it {exposed_communication}",
-        "idle": "idle {idle}",
+    texts = {
+        "compute": "{compute} compute",
+        "exposed_communication": "{exposed_communication} exposed communication",
+        "idle": "{idle} idle",
     }
-    told = [said[name] for name, amount in amounts.items() if amount]
-    if not told:
+    parts = [texts[name] for name, amount in amounts.items() if amount]
+    if not parts:
         return None
     shares = {name: (amount / span, "ratio") for name, amount in amounts.items() if amount}
-    return Headline.of(f"Over the whole of the traces, the devices {listed(told)} of the time.", **shares)
+    return Headline.of(f"Device time over the complete traces: {listed(parts)}.", **shares)
 
 
 analysis = Analysis(

@@ -1,19 +1,19 @@
-"""How far each rank's communication hides behind its compute, and how much of it is waiting, step by step.
+"""Communication overlap, transfer and waiting per rank and step.
 
 One row per rank and step, over the windows of `step_time`. Two divisions, each of which adds up exactly:
 
     window        = computation + overlap + communication + other
     overlap + communication = transfer + synchronizing + unmatched
 
-`computation` is compute with no communication beside it, `overlap` both at once, `communication` communication with no
-compute beside it, `other` neither. Of all communication, `transfer` is the union of the collectives' last `transfer_ns`
-(`collectives`: the least duration over a group's ranks), `synchronizing` what else of matched collectives there is: a
-rank in it waits for later ones; `unmatched` is communication of which not all ranks are known, so that nobody can tell.
+`computation` is compute without communication, `overlap` both at the same time, `communication` communication without
+compute, `other` neither. Of all communication, `transfer` is the union of the collectives' last `transfer_ns`
+(`collectives`: the shortest duration over a group's ranks), `synchronizing` the rest of the matched collectives: the
+rank waits for later ranks; `unmatched` is communication of which not all ranks are known, so it cannot be divided.
 Where collectives overlap, an instant in which any of them transfers counts as transfer.
 
-These are the two overviews of the old TensorBoard plugin's Distributed view, which took NCCL kernels for computation
-and matched collectives by their place over all groups. How to read it: much `synchronizing` on all ranks but one points
-at that one (`stragglers`); much `transfer` in `communication` is bandwidth, or buckets that start too late.
+These are the two overviews of the TensorBoard plugin's Distributed view, which counted NCCL kernels as computation and
+matched collectives by their order over all groups. How to read it: much `synchronizing` on all ranks but one points
+at that rank (`stragglers`); much `transfer` in `communication` is bandwidth, or buckets that start too late.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from rankscope.rundir.plurals import listed
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
-    Column("window", pl.Int64, "", "which of the rank's files, from 0"),
-    Column("step", pl.Int64, "", "N of `ProfilerStep#N`; null for the whole of a file without steps"),
-    Column("window_ns", pl.Int64, "ns", "how long the step's window lasts"),
-    Column("computation_ns", pl.Int64, "ns", "compute, with no communication beside it"),
-    Column("overlap_ns", pl.Int64, "ns", "compute and communication at once"),
-    Column("communication_ns", pl.Int64, "ns", "communication, with no compute beside it"),
-    Column("other_ns", pl.Int64, "ns", "neither"),
-    Column("transfer_ns", pl.Int64, "ns", "communication that moves data"),
+    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    Column("step", pl.Int64, "", "N of `ProfilerStep#N`; null for a trace without steps"),
+    Column("window_ns", pl.Int64, "ns", "duration of the step's window"),
+    Column("computation_ns", pl.Int64, "ns", "compute without communication"),
+    Column("overlap_ns", pl.Int64, "ns", "compute and communication at the same time"),
+    Column("communication_ns", pl.Int64, "ns", "communication without compute"),
+    Column("other_ns", pl.Int64, "ns", "neither compute nor communication"),
+    Column("transfer_ns", pl.Int64, "ns", "communication that transfers data"),
     Column("synchronizing_ns", pl.Int64, "ns", "communication that waits for later ranks"),
     Column("unmatched_ns", pl.Int64, "ns", "communication of which not all ranks are known"),
 )
@@ -58,11 +58,11 @@ def _of_window(window: Tables, calls: pl.DataFrame, steps: pl.DataFrame, inputs:
     known = calls.filter(pl.col("transfer_ns").is_not_null())
     ends, transfer = known["end_ns"].to_numpy(), known["transfer_ns"].to_numpy()
     both = sets.compute & sets.communication
-    # Of a collective its last part is transfer: before that it waits for the last rank to come.
+    # The last part of a collective is transfer: before that it waits for the last rank to arrive.
     moving = IntervalSet.of(ends - transfer, ends) & sets.communication
     matched = IntervalSet.of(known["start_ns"].to_numpy(), ends) & sets.communication
     compute, communication = sets.compute.within(begin, end), sets.communication.within(begin, end)
-    overlap, moved, told = (each.within(begin, end) for each in (both, moving, matched))
+    overlap, moved, matched_ns = (each.within(begin, end) for each in (both, moving, matched))
     return steps.select(
         "rank",
         "window",
@@ -73,32 +73,32 @@ def _of_window(window: Tables, calls: pl.DataFrame, steps: pl.DataFrame, inputs:
         pl.Series("communication_ns", communication - overlap),
         pl.Series("other_ns", (end - begin) - (compute + communication - overlap)),
         pl.Series("transfer_ns", moved),
-        pl.Series("synchronizing_ns", told - moved),
-        pl.Series("unmatched_ns", communication - told),
+        pl.Series("synchronizing_ns", matched_ns - moved),
+        pl.Series("unmatched_ns", communication - matched_ns),
     )
 
 
 def headline(frame: pl.DataFrame) -> Headline | None:
-    """The answer in one sentence."""
+    """The main result in one sentence."""
     window = total_of(frame, "window_ns")
     communication = total_of(frame, "communication_ns") + total_of(frame, "overlap_ns")
     if not window:
         return None
     if not communication:
-        return Headline.of("These steps hold no communication.")
+        return Headline.of("These steps contain no communication.")
     hidden, waits, unknown = (total_of(frame, f"{name}_ns") for name in ("overlap", "synchronizing", "unmatched"))
     values = {"share": (communication / window, "ratio")}
-    said = ["compute hides {overlap}" if hidden else "compute hides nothing"]
+    parts = ["{overlap} overlaps with compute" if hidden else "none overlaps with compute"]
     if hidden:
         values["overlap"] = (hidden / communication, "ratio")
     if waits:
-        said.append("{waiting} is waiting for later ranks")
+        parts.append("{waiting} is waiting for later ranks")
         values["waiting"] = (waits / communication, "ratio")
-    text = f"Within the steps communication takes {{share}} of the time; of that {listed(said)}"
+    text = f"Communication: {{share}} of step time, of which {listed(parts)}"
     if unknown == communication:
-        text += "; whether it moves data or waits cannot be told"
+        text += "; wait and transfer cannot be separated"
     elif unknown:
-        text += "; of {unknown} it cannot be told whether it moves data or waits"
+        text += "; for {unknown} of it, wait and transfer cannot be separated"
         values["unknown"] = (unknown / communication, "ratio")
     return Headline.of(f"{text}.", **values)
 

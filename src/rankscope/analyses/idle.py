@@ -1,25 +1,25 @@
-"""Why each stream, and the device as a whole, did nothing.
+"""Idle time of each stream and device, by cause.
 
-One row per rank, device, stream and cause. A gap of a stream lies before an event on it, after all that was on it
-before has ended; overlapping events leave none. Its cause is that of the event behind it:
+One row per rank, device, stream and cause. A gap of a stream is the time before an event on it after everything earlier
+on it has ended; overlapping events leave no gap. Its cause is that of the event that ends it:
 
-    host_wait     its launch began after the stream had run empty: the host was late
-    kernel_wait   it was launched in time, and the gap is below 30 µs: the device went from one to the next
+    host_wait     its launch began after the stream had become empty: the host was late
+    kernel_wait   it was launched in time, and the gap is below 30 µs: the normal distance between kernels
     other         it was launched in time and waited longer: for another stream, an event, memory
-    unknown       its launch is not in the file
+    unknown       its launch is not in the trace
 
-Rows without a stream are of the device as a whole: the time between its first start and its last end in which none of
-its streams runs anything, by what the host did in it, in this precedence, all threads together, each instant once:
-data_loading (a DataLoader's `__next__`, or a range of the user's that says so), synchronisation (a runtime call that
-waits for the device), runtime (any other such call), operator (`detail` names it, the outermost; where several threads
+Rows without a stream describe the whole device: the time between its first start and its last end in which none of its
+streams runs anything, by what the host did meanwhile, over all threads, in this precedence, each instant once:
+data_loading (a DataLoader's `__next__`, or a user range named for data loading), synchronisation (a runtime call that
+waits for the device), runtime (any other runtime call), operator (`detail` names it, the outermost; if several threads
 have one, the first that started), python (with stacks recorded), nothing (the host recorded nothing: it slept, was
-descheduled, or ran what is not recorded). The gaps of a stream add up to its idle time, these to the device's.
+descheduled, or ran code that is not recorded). The gaps of a stream sum to its idle time, these rows to the device's.
 
-How to read it: streams beside the main one are idle most of the time and may be; the device's rows are what counts.
-Much host_wait with operators or Python: the host is the bottleneck (`launches` says by how much). Much data_loading:
+How to read it: streams other than the main one are idle most of the time, which is normal; the device's rows matter.
+Much host_wait with operators or Python: the host is the bottleneck (`launches` shows by how much). Much data_loading:
 see `data_loading`. Synchronisation: `.item()`, `.cpu()`, `torch.cuda.synchronize()` in the loop. `--of streams` or
-`--of devices` gives these rows alone; for the streams' nothing of the host is read. `--steps` keeps the gaps that lie
-in the chosen steps' windows. The definitions of a stream's causes are HTA's.
+`--of devices` gives only these rows; for streams no host tables are read. `--steps` keeps the gaps inside the selected
+steps' windows. The causes of a stream's gaps are defined as in HTA.
 """
 
 from __future__ import annotations
@@ -52,27 +52,27 @@ from rankscope.results import (
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
-    Column("device", pl.Int64, "", "the device's index"),
-    Column("stream", pl.Int64, "", "the stream; null for the device as a whole"),
+    Column("device", pl.Int64, "", "device index"),
+    Column("stream", pl.Int64, "", "the stream; null for the whole device"),
     Column(
-        "cause", pl.String, "", "host_wait, kernel_wait, other, unknown; of a whole device what the host did meanwhile"
+        "cause", pl.String, "", "host_wait, kernel_wait, other, unknown; for a whole device what the host did meanwhile"
     ),
-    Column("detail", pl.String, "", "the operator, where the cause is one"),
-    Column("gaps", pl.Int64, "count", "how many gaps, of a whole device pieces of gaps"),
+    Column("detail", pl.String, "", "the operator, if the cause is one"),
+    Column("gaps", pl.Int64, "count", "number of gaps; for a whole device, of pieces of gaps"),
     Column("idle_ns", pl.Int64, "ns", "time in them"),
-    Column("share", pl.Float64, "ratio", "of the idle time of the stream, or of the device"),
-    Column("mean_ns", pl.Float64, "ns", "mean length"),
-    Column("max_ns", pl.Int64, "ns", "greatest length"),
+    Column("share", pl.Float64, "ratio", "share of the idle time of the stream, or of the device"),
+    Column("mean_ns", pl.Float64, "ns", "mean duration"),
+    Column("max_ns", pl.Int64, "ns", "longest duration"),
 )
-# HTA's default: shorter gaps are what it takes to go from one kernel to the next.
+# HTA's default: shorter gaps are the normal distance between kernels.
 KERNEL_WAIT_NS = 30_000
 DOING = {
-    "data_loading": "loads data",
-    "synchronisation": "waits for the device",
-    "runtime": "is in another runtime call",
-    "operator": "is in an operator",
-    "python": "is in Python",
-    "nothing": "records nothing",
+    "data_loading": "the host loads data",
+    "synchronisation": "the host waits for the device",
+    "runtime": "the host is in another runtime call",
+    "operator": "the host is in an operator",
+    "python": "the host is in Python",
+    "nothing": "nothing is recorded on the host",
 }
 _KEYS = ("device", "stream", "cause", "detail")
 _SCHEMA = schema_of([column for column in COLUMNS if column.name not in ("rank", "share", "mean_ns")])
@@ -92,7 +92,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
             parts.append(_of_streams(device, chosen))
         if of == "streams":
             continue
-        # One set a category for all devices: each is measured against the same host.
+        # One set per category for all devices: they share the host.
         host = _host(window)
         numbers = device["device"].unique()
         for number in numbers:
@@ -104,7 +104,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
         found = found.sort("cause", "detail", nulls_last=True)
     whole, idle = stream_numbers(found), found["idle_ns"].to_numpy()
     if len(parts) > 1:
-        # By device and stream, the greatest first; of equal ones by cause and detail, as they stand here.
+        # By device and stream, the largest first; ties stay in the order of cause and detail.
         order = np.lexsort((-idle, whole))
         found, whole, idle = found[order], whole[order], idle[order]
     total = np.zeros(int(whole.max(initial=0)) + 1, dtype=np.int64)
@@ -121,7 +121,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 
 
 def reads_more(chosen: Parameters) -> dict[str, tuple[str, ...]]:
-    """What the host did, where the devices' gaps are wanted."""
+    """The host's tables, if device gaps are requested."""
     if chosen["of"] == "streams":
         return {}
     return {
@@ -132,7 +132,7 @@ def reads_more(chosen: Parameters) -> dict[str, tuple[str, ...]]:
 
 
 def _chosen(window: Tables, inputs: Inputs) -> IntervalSet | None:
-    """The chosen steps' windows; None for all of the time."""
+    """The windows of the selected steps; None for all of the time."""
     if inputs.options.steps is None:
         return None
     steps, found = step_windows(window["annotations"], window["device_events"])
@@ -144,7 +144,7 @@ def _of_streams(device: pl.DataFrame, chosen: IntervalSet | None) -> pl.DataFram
     """The gaps of each stream by cause."""
     streams = Streams.of(device)
     start = device["start_ns"].to_numpy()[streams.order]
-    # Which events have a gap before them: the first of a stream has none.
+    # Which events have a gap before them: the first one of a stream does not.
     late = np.append(False, start[1:] > streams.reached[:-1])
     late[streams.first] = False
     behind = np.flatnonzero(late)
@@ -158,7 +158,7 @@ def _of_streams(device: pl.DataFrame, chosen: IntervalSet | None) -> pl.DataFram
     gap = ends - begins if chosen is None else chosen.within(begins, ends)
     stream = streams.number[behind]
     group, gaps, total, longest = _by_group(stream * len(_CAUSES) + cause, gap)
-    # The rows of a stream as they are given: the greatest first.
+    # Within a stream the largest first.
     order = np.lexsort((-total, group // len(_CAUSES)))
     stream, cause = np.divmod(group[order], len(_CAUSES))
     numbers, names = stream.tolist(), [_CAUSES[each] for each in cause.tolist()]
@@ -180,7 +180,7 @@ def _rows(
     detail: pl.Series | None = None,
     **figures: Int64 | list[int],
 ) -> pl.DataFrame:
-    """Rows of the result; what is one value is that of all."""
+    """Rows of the result; a single value applies to all of them."""
     count = len(figures["gaps"])
     keys = dict(zip(_KEYS, (device, stream, cause, detail), strict=True))
     return pl.DataFrame(
@@ -193,11 +193,11 @@ def _rows(
 
 
 def _by_group(group: Int64, gap: Int64) -> tuple[Int64, Int64, Int64, Int64]:
-    """The groups that have a gap: each one's number, how many it has, their sum and the greatest."""
+    """Groups with gaps: the group, its number of gaps, their sum and the longest."""
     some = gap > 0
     if not some.all():
         group, gap = group[some], gap[some]
-    # Small numbers are sorted by counting.
+    # Small integers are sorted faster.
     small = group.astype(np.uint16) if group.max(initial=0) < 1 << 16 else group
     order = np.argsort(small, kind="stable")
     group, gap = group[order], gap[order]
@@ -213,7 +213,7 @@ def _by_group(group: Int64, gap: Int64) -> tuple[Int64, Int64, Int64, Int64]:
 
 
 def _host(window: Tables) -> list[tuple[str, IntervalSet, Int64]]:
-    """What the host did when, in the order of precedence; of operators, which row each interval is of."""
+    """What the host did when, in order of precedence; for operators also the row of each interval."""
     calls, frames = window["runtime_calls"], window["python_frames"]
     waiting = is_host_wait(calls["name"]).to_numpy()
     starts, ends = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
@@ -227,17 +227,17 @@ def _host(window: Tables) -> list[tuple[str, IntervalSet, Int64]]:
 
 
 def _outermost(ranges: pl.DataFrame) -> IntervalSet:
-    """When any range is open: what is inside others adds nothing."""
+    """When any range is open: nested ranges add nothing."""
     top = ranges["depth"].to_numpy() == 0
     return IntervalSet.of(ranges["start_ns"].to_numpy()[top], ranges["end_ns"].to_numpy()[top])
 
 
 def _operators(operators: pl.DataFrame) -> tuple[IntervalSet, Int64]:
-    """When each outermost operator is the first that started of those that are open: disjoint, and whose each is."""
+    """Disjoint intervals in which each outermost operator is the earliest of the open ones, and its row."""
     top = np.flatnonzero(operators["depth"].to_numpy() == 0)
     top = top[np.argsort(operators["start_ns"].to_numpy()[top], kind="stable")]
     begin, end = operators["start_ns"].to_numpy()[top], operators["end_ns"].to_numpy()[top]
-    # What lies beyond all that started before.
+    # Only the part after the end of all earlier ones.
     begin[1:] = np.maximum(begin[1:], np.maximum.accumulate(end)[:-1])
     some = end > begin
     return IntervalSet(begin[some], end[some]), top[some]
@@ -250,7 +250,7 @@ def _of_device(
     operators: pl.Series,
     chosen: IntervalSet | None,
 ) -> list[pl.DataFrame]:
-    """The gaps of a device, cut at what the host did.
+    """The gaps of a device, split by what the host did.
 
     Args:
         operators: the names of host_ops.
@@ -278,7 +278,7 @@ def _of_device(
 
 
 def _causes(device: int | None, pieces: Mapping[str, Int64]) -> pl.DataFrame:
-    """Rows of causes that are no operators, from the lengths of their pieces."""
+    """Rows of causes other than operators, from the durations of their pieces."""
     return _rows(
         device,
         None,
@@ -303,15 +303,15 @@ def _named(device: int | None, operators: pl.Series, row: Int64, gap: Int64) -> 
 
 
 def headline(frame: pl.DataFrame) -> Headline | None:
-    """The answer in one sentence."""
+    """The main result in one sentence."""
     whole = frame.filter(pl.col("stream").is_null())
     total = total_of(whole, "idle_ns")
     most = greatest(whole.group_by("cause", maintain_order=True).agg(pl.col("idle_ns").sum()), "idle_ns")
     if most is None:
         return None
-    idle = "devices idle" if whole.select("rank", "device").n_unique() > 1 else "device idles"
+    of = "devices" if whole.select("rank", "device").n_unique() > 1 else "device"
     return Headline.of(
-        f"The {idle} {{total}} in all; {{share}} of that while the host {{doing}}.",
+        f"Idle time of the {of}: {{total}}, of which {{share}} while {{doing}}.",
         total=(total, "ns"),
         share=(most["idle_ns"] / total, "ratio"),
         doing=(DOING.get(most["cause"], most["cause"]), ""),
@@ -329,5 +329,5 @@ analysis = Analysis(
         "annotations": ("start_ns", "end_ns", "name", "on_device", "step"),
     },
     reads_more=reads_more,
-    parameters=(Parameter("of", "whose gaps", default="all", choices=("all", "streams", "devices")),),
+    parameters=(Parameter("of", "which gaps to list", default="all", choices=("all", "streams", "devices")),),
 )

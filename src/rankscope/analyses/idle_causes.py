@@ -1,12 +1,12 @@
-"""What the host did while each device had nothing to do, one row a device.
+"""What the host did while each device was idle, one row per device.
 
-The rows of `idle` that are of whole devices, side by side: each cause a column, operators of all names together. The
-causes exclude one another and sum to `idle_ns` exactly:
+The device rows of `idle`, with each cause as a column and operators of all names together. The causes are mutually
+exclusive and sum to `idle_ns` exactly:
 
     idle = data loading + synchronisation + runtime + operators + Python + nothing
 
-How to read it: the greatest column says where to look next: `data_loading`, `synchronization`, `launches` for the
-runtime, `operators` for operators; Python and nothing are code of the user's between them.
+How to read it: the largest column says where to look next: `data_loading`, `synchronization`, `launches` for the
+runtime, `operators` for operators; Python and nothing are user code between them.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from rankscope.results import Analysis, Column, Finding, Headline, Inputs, great
 CAUSES = ("data_loading", "synchronisation", "runtime", "operator", "python", "nothing")
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
-    Column("device", pl.Int64, "", "the device's index"),
-    Column("data_loading_ns", pl.Int64, "ns", "the host loaded data"),
+    Column("device", pl.Int64, "", "device index"),
+    Column("data_loading_ns", pl.Int64, "ns", "the host was loading data"),
     Column("synchronisation_ns", pl.Int64, "ns", "the host was in a call that waits for the device"),
     Column("runtime_ns", pl.Int64, "ns", "the host was in another runtime call"),
     Column("operator_ns", pl.Int64, "ns", "the host was in an operator"),
-    Column("python_ns", pl.Int64, "ns", "the host was in Python, as far as stacks were recorded"),
-    Column("nothing_ns", pl.Int64, "ns", "the host recorded nothing"),
-    Column("idle_ns", pl.Int64, "ns", "all of them"),
+    Column("python_ns", pl.Int64, "ns", "the host was in Python, if stacks were recorded"),
+    Column("nothing_ns", pl.Int64, "ns", "nothing was recorded on the host"),
+    Column("idle_ns", pl.Int64, "ns", "total idle time"),
 )
 
 
 _DOING = {
-    "data_loading": "loads data",
-    "synchronisation": "waits for the device",
-    "runtime": "is in another runtime call",
-    "operator": "is in an operator",
-    "python": "is in Python",
-    "nothing": "records nothing",
+    "data_loading": "the host loads data",
+    "synchronisation": "the host waits for the device",
+    "runtime": "the host is in another runtime call",
+    "operator": "the host is in an operator",
+    "python": "the host is in Python",
+    "nothing": "nothing is recorded on the host",
 }
 
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """Put the causes of each device side by side."""
+    """Turn the causes of each device into columns."""
     frame = (
         inputs.results["idle"]
         .filter(pl.col("stream").is_null())
@@ -57,14 +57,14 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
 
 
 def headline(frame: pl.DataFrame) -> Headline | None:
-    """The answer in one sentence."""
+    """The main result in one sentence."""
     worst = greatest(frame, "idle_ns")
     if worst is None:
         return None
     cause = max(CAUSES, key=lambda cause: int(worst[f"{cause}_ns"]))
-    idles = "’s device idles the most:" if frame.height > 1 else "’s device idles"
+    most = "is idle most" if frame.height > 1 else "is idle"
     return Headline.of(
-        f"Rank {{rank}}{idles} {{idle}}, {{share}} of it while the host {{doing}}.",
+        f"The device of rank {{rank}} {most}: {{idle}}, of which {{share}} while {{doing}}.",
         rank=(worst["rank"], ""),
         idle=(worst["idle_ns"], "ns"),
         share=(worst[f"{cause}_ns"] / worst["idle_ns"], "ratio"),

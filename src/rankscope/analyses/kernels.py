@@ -1,18 +1,18 @@
-"""Each kernel of each rank: how often it ran and how long it took, and how it was launched.
+"""Kernels of each rank: calls, durations, and launch configuration.
 
-One row per rank and kernel name (copies and fills too); `--by shape` tells apart how it was launched (grid, block,
-registers, shared memory), `--by operator` which operator launched it. Durations are from start to end, so kernels that
-run at once count each. `blocks_per_sm` and `occupancy` are means weighted by duration over launches that carry them;
-null where the vendor writes none (AMD, some engines). `std_ns` is the sample's standard deviation, null for a single
-call. `launched_by` is the operator that most of the row's time comes from: by External id, else the innermost that was
-open on the launching thread; null where none was, or the launch is not in the file.
+One row per rank and kernel name (copies and fills too); `--by shape` also groups by launch configuration (grid, block,
+registers, shared memory), `--by operator` by the operator that launched it. Durations are from start to end, so
+concurrent kernels each count in full. `blocks_per_sm` and `occupancy` are means weighted by duration over the launches
+that record them; null where the vendor records none (AMD, some engines). `std_ns` is the sample standard deviation,
+null for a single call. `launched_by` is the operator with most of the row's time: by External id, else the innermost
+that was open on the launching thread; null where there was none, or the launch is not in the trace.
 
     share     = total / Σ total of all kernels, copies and fills of the rank
-    occupancy = Σ occupancy · duration / Σ duration, of the launches that carry it; blocks_per_sm likewise
+    occupancy = Σ occupancy · duration / Σ duration, over launches that record it; blocks_per_sm likewise
 
 How to read it: many calls with a small mean are launches that could be fused. Below one block per multiprocessor the
-grid is too small for the device; a low occupancy with many registers or much shared memory is the kernel's own limit.
-`--steps` keeps kernels whose launch starts in the chosen steps; `--match` those whose name it finds.
+grid is too small for the device; a low occupancy with many registers or much shared memory is a limit of the kernel.
+`--steps` keeps kernels whose launch starts in the selected steps; `--match` those whose name matches.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ from rankscope.rundir.plurals import plural
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
-    Column("name", pl.String, "", "the kernel, as written"),
+    Column("name", pl.String, "", "the kernel, as recorded"),
     Column("category", pl.String, "", "compute, communication or memory"),
-    Column("calls", pl.Int64, "count", "how often it ran"),
-    Column("total_ns", pl.Int64, "ns", "time in it, summed"),
-    Column("share", pl.Float64, "ratio", "of the time in all kernels of the rank, summed"),
+    Column("calls", pl.Int64, "count", "number of executions"),
+    Column("total_ns", pl.Int64, "ns", "sum of durations"),
+    Column("share", pl.Float64, "ratio", "share of the rank's time in all kernels, copies and fills"),
     Column("mean_ns", pl.Float64, "ns", "mean duration"),
-    Column("min_ns", pl.Int64, "ns", "least duration"),
+    Column("min_ns", pl.Int64, "ns", "shortest duration"),
     Column("median_ns", pl.Float64, "ns", "median duration"),
-    Column("max_ns", pl.Int64, "ns", "greatest duration"),
+    Column("max_ns", pl.Int64, "ns", "longest duration"),
     Column("std_ns", pl.Float64, "ns", "standard deviation of the durations (n − 1); null for a single call"),
-    Column("blocks_per_sm", pl.Float64, "", "blocks per multiprocessor, weighted by duration"),
+    Column("blocks_per_sm", pl.Float64, "", "blocks per SM, weighted by duration"),
     Column("occupancy", pl.Float64, "%", "estimated achieved occupancy, weighted by duration"),
-    Column("launched_by", pl.String, "", "the operator that most of its time comes from; by operator that operator"),
+    Column("launched_by", pl.String, "", "the operator with most of its time; with `--by operator` the operator"),
     Column("grid", pl.String, "", "launch grid, as compact JSON; null unless `--by shape`"),
-    Column("block", pl.String, "", "launch block, likewise"),
-    Column("registers", pl.Int64, "", "registers per thread, likewise"),
-    Column("shared_memory", pl.Int64, "bytes", "shared memory per block, likewise"),
+    Column("block", pl.String, "", "launch block; null unless `--by shape`"),
+    Column("registers", pl.Int64, "", "registers per thread; null unless `--by shape`"),
+    Column("shared_memory", pl.Int64, "bytes", "shared memory per block; null unless `--by shape`"),
 )
 _SHAPE = ("grid", "block", "registers", "shared_memory")
 _KEYS: dict[object, tuple[str, ...]] = {"name": (), "shape": _SHAPE, "operator": ("launched_by",)}
@@ -99,7 +99,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 
 
 def _launched(window: Tables, inputs: Inputs) -> pl.DataFrame:
-    """The device events of the chosen steps with category, duration, and the operator that launched them."""
+    """The device events of the selected steps with category, duration, and the operator that launched them."""
     device = chosen_launches(window["device_events"], window["annotations"], inputs)
     operators = window["host_ops"]
     owner = pl.Series(launching_operators(device, window["runtime_calls"], operators))
@@ -116,14 +116,14 @@ def _weighted(name: str) -> pl.Expr:
 
 
 def headline(frame: pl.DataFrame) -> Headline | None:
-    """The answer in one sentence."""
+    """The main result in one sentence."""
     total = total_of(frame, "total_ns")
     most = greatest(frame.group_by("name", maintain_order=True).agg(pl.col("total_ns", "calls").sum()), "total_ns")
     if most is None:
         return None
     calls = f"{{calls}} {plural('call', most['calls'])}{over_ranks(frame)}"
     return Headline.of(
-        f"{{name}} takes {{share}} of the time in kernels, copies and fills: {{total}} in {calls}.",
+        f"Top kernel: {{name}}, {{share}} of the time in kernels, copies and fills ({{total}} in {calls}).",
         name=(most["name"], ""),
         share=(most["total_ns"] / total, "ratio"),
         total=(most["total_ns"], "ns"),
@@ -158,8 +158,8 @@ analysis = Analysis(
         "annotations": ("start_ns", "end_ns", "on_device", "step"),
     },
     parameters=(
-        Parameter("match", "only kernels whose name this finds, case aside", kind="regex"),
-        Parameter("by", "what tells rows apart", default="name", choices=("name", "shape", "operator")),
+        Parameter("match", "only kernels whose name matches, ignoring case", kind="regex"),
+        Parameter("by", "what to group rows by", default="name", choices=("name", "shape", "operator")),
     ),
     headline=headline,
     shown_empty=True,

@@ -1,22 +1,21 @@
-"""What each step loses between one piece of work and the next, and how much of that lies before short ones.
+"""Idle gaps between kernels that are due to late launches, per step.
 
-One row per rank and step. A piece of work is a device event; where the trace has no device, a top-level operator that
+One row per rank and step. A piece of work is a device event; if the trace has no device, a top-level operator that
 computes. A gap is time in the step's window in which nothing ran, up to the next piece. On a device it counts only if
-the host was late: the next piece's launch began after the device had run empty. Of each gap these are left out:
+the host was late: the next piece's launch began after the device had become idle. Of each gap these are left out:
 
-    data loading           `data_loading` has it
-    calls that wait        a host that waits for its device launches nothing (`synchronization` has it)
-    stretches without any  longer than 100 µs, in which the host recorded neither an operator nor a call of the
-    record                 runtime: asleep, descheduled, or code of the user's that no faster launch would shorten
+    data loading           reported by `data_loading`
+    waiting calls          a host that waits for its device launches nothing (reported by `synchronization`)
+    unrecorded intervals   longer than 100 µs, in which the host recorded neither an operator nor a runtime call:
+                           asleep, descheduled, or user code that no faster launch would shorten
     communication          without a device: Gloo's ranges
 
     late        = Σ gaps, less what is left out
-    late_short  = Σ of those before a compute kernel shorter than 10 µs, or an operator of a name of which most calls
-                  are shorter than 20 µs, where the gap is no longer than 100 µs: a host takes less to launch, so a
-                  longer one has another cause
+    late_short  = Σ gaps before a compute kernel shorter than 10 µs, or an operator whose name has a median duration
+                  below 20 µs, if the gap is at most 100 µs: launching takes less, so a longer gap has another cause
 
-How to read it: what the step would gain if nothing ever waited for a launch: `late`, an upper bound. Where most of it
-lies before short pieces, fewer and larger ones are the way (fused operators, `torch.compile`, CUDA graphs).
+How to read it: `late` is an upper bound of the potential saving per step if nothing ever waited for a launch. If most
+of it is before short pieces, use fewer and larger ones (fused operators, `torch.compile`, CUDA graphs).
 """
 
 from __future__ import annotations
@@ -38,20 +37,22 @@ from rankscope.primitives.synchronization import host_waits
 from rankscope.results import Analysis, Column, Inputs, Tables, steps_by_window
 
 SHORT_NS = 10_000
-"""A launch costs the host some microseconds: of shorter pieces a host can hardly keep a device supplied."""
+"""A launch takes the host some microseconds: with shorter pieces it can hardly keep a device busy."""
 SHORT_OPERATOR_NS = 20_000
-"""Operators on the CPU: recording one costs about as much as calling it, and is in its time."""
+"""On the CPU: recording an operator takes about as long as calling it, and is part of its duration."""
 SILENCE_NS = 100_000
-"""A host that is busy launching records something more often than this."""
+"""A host that is busy launching records an event more often than this."""
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
-    Column("window", pl.Int64, "", "which of the rank's files, from 0"),
-    Column("step", pl.Int64, "", "the step; null for the whole of a file without steps"),
-    Column("pieces", pl.Int64, "count", "kernels that compute; without a device top-level operators"),
-    Column("short", pl.Int64, "count", "of these, shorter than 10 µs; operators, of a name with a median below 20 µs"),
-    Column("short_ns", pl.Int64, "ns", "time in the short ones, summed"),
-    Column("late_ns", pl.Int64, "ns", "gaps in which the next piece's launch was waited for"),
-    Column("late_short_ns", pl.Int64, "ns", "of these, before short pieces and no longer than 100 µs"),
+    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    Column("step", pl.Int64, "", "the step; null for a trace without steps"),
+    Column("pieces", pl.Int64, "count", "compute kernels; without a device, top-level operators"),
+    Column(
+        "short", pl.Int64, "count", "of these, shorter than 10 µs; for operators, of a name with a median below 20 µs"
+    ),
+    Column("short_ns", pl.Int64, "ns", "sum of the short ones' durations"),
+    Column("late_ns", pl.Int64, "ns", "gaps due to a late launch of the next piece"),
+    Column("late_short_ns", pl.Int64, "ns", "of these, before short pieces and at most 100 µs long"),
     Column("on_device", pl.Boolean, "", "whether pieces are kernels"),
 )
 
@@ -111,7 +112,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
 
 
 def _left_out(window: Tables, gloo: pl.DataFrame, on_device: bool) -> IntervalSet:
-    """What is no waiting for a launch, whatever follows it."""
+    """Time that is never waiting for a launch."""
     known = data_loading_time(window["annotations"]) | covered_time(host_waits(window["runtime_calls"]))
     if not on_device:
         known = known | covered_time(gloo)

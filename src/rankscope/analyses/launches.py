@@ -1,20 +1,21 @@
-"""How long launches take to reach the device, and how far the host is ahead of it.
+"""Launch latency and queue depth: how far the host runs ahead of the device.
 
-One row per rank; `--by stream`, `--by call` (the runtime's call) or `--by kernel` tells rows apart.
+One row per rank; `--by stream`, `--by call` (the runtime call) or `--by kernel` groups differently.
 
     latency       = a device event's start − its launch's start
-    unqueued      = those before whose launch all that was launched to their stream had ended
-    queue depth   = +1 for each device event at its launch, −1 at its start, events without a launch left out
+    unqueued      = events that were launched when all earlier events of their stream had ended
+    queue depth   = +1 for each device event at its launch, −1 at its start, without events whose launch is missing
     launch bound  = time between the device's first start and last end in which nothing runs on it and at most one
                     event is queued: it waits for the host to launch
 
-Every launch counts alike, whatever call it is (cudaLaunchKernel, cuLaunchKernelEx, HIP's, XPU's, copies); the kernels
-of a graph share the graph's one launch. A latency is long where the queue is: the cost of launching itself is that of
-the unqueued ones. Negative latencies are kept and counted: the clocks of host and device disagree by at least as much.
+Every launch counts, whichever call it is (cudaLaunchKernel, cuLaunchKernelEx, HIP's, XPU's, copies); the kernels of a
+graph share the graph's single launch. A latency is long if the queue is long: the cost of launching itself is the
+latency of the unqueued events. Negative latencies are kept and counted: the host's and the device's clocks disagree by
+at least that much.
 
-How to read it: a mean depth of many says that the host is ahead and launching costs nothing. A depth near 0 or 1 and a
-large launch-bound share say that the device waits for the host: fewer and larger kernels (fused operators,
-`torch.compile`, CUDA graphs), fewer synchronising calls. `--steps` keeps what the chosen steps launched.
+How to read it: a large mean depth means that the host is ahead and launching costs nothing. A depth near 0 or 1 with a
+large launch-bound share means that the device waits for the host: use fewer and larger kernels (fused operators,
+`torch.compile`, CUDA graphs) and fewer synchronizing calls. `--steps` keeps what the selected steps launched.
 """
 
 from __future__ import annotations
@@ -52,26 +53,29 @@ COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
     Column("device", pl.Int64, "", "the device; null unless `--by stream`"),
     Column("stream", pl.Int64, "", "the stream; null unless `--by stream`"),
-    Column("name", pl.String, "", "the runtime's call, or the kernel; null unless `--by call` or `--by kernel`"),
+    Column("name", pl.String, "", "the runtime call, or the kernel; null unless `--by call` or `--by kernel`"),
     Column("events", pl.Int64, "count", "kernels, copies and fills on the device"),
-    Column("launchless", pl.Int64, "count", "of these, how many have no launch in the file: nothing below counts them"),
-    Column("launches", pl.Int64, "count", "calls that launched the others"),
+    Column("launchless", pl.Int64, "count", "events whose launch is not in the trace: excluded from all figures below"),
+    Column("launches", pl.Int64, "count", "calls that launched the other events"),
     Column("call_ns", pl.Int64, "ns", "host time in these calls, summed"),
     Column("mean_latency_ns", pl.Float64, "ns", "mean latency"),
-    Column("min_latency_ns", pl.Int64, "ns", "least latency; below 0 the clocks of host and device disagree"),
+    Column("min_latency_ns", pl.Int64, "ns", "shortest latency; if negative, the clocks of host and device disagree"),
     Column("median_latency_ns", pl.Float64, "ns", "median latency"),
-    Column("p95_latency_ns", pl.Float64, "ns", "95 of 100 are below this"),
-    Column("max_latency_ns", pl.Int64, "ns", "greatest latency"),
-    Column("negative", pl.Int64, "count", "how many latencies are negative"),
-    Column("unqueued", pl.Int64, "count", "events launched to a stream that had nothing left to do"),
-    Column("unqueued_latency_ns", pl.Float64, "ns", "their median latency: what launching itself costs"),
-    Column("mean_queue", pl.Float64, "", "queue depth, mean over time; null by call and by kernel"),
-    Column("max_queue", pl.Int64, "", "queue depth, greatest; null likewise"),
-    Column("launch_bound_ns", pl.Int64, "ns", "device idle with at most one event queued; null likewise"),
+    Column("p95_latency_ns", pl.Float64, "ns", "95th percentile of latencies"),
+    Column("max_latency_ns", pl.Int64, "ns", "longest latency"),
+    Column("negative", pl.Int64, "count", "number of negative latencies"),
+    Column("unqueued", pl.Int64, "count", "events launched to an empty stream"),
+    Column("unqueued_latency_ns", pl.Float64, "ns", "their median latency: the cost of launching itself"),
+    Column("mean_queue", pl.Float64, "", "mean queue depth over time; null by call and by kernel"),
+    Column("max_queue", pl.Int64, "", "maximum queue depth; null by call and by kernel"),
+    Column("launch_bound_ns", pl.Int64, "ns", "device idle with at most one event queued; null by call and by kernel"),
     Column(
-        "launch_bound_share", pl.Float64, "ratio", "of the span from the first start to the last end; null likewise"
+        "launch_bound_share",
+        pl.Float64,
+        "ratio",
+        "share of the span from the first start to the last end; null by call and by kernel",
     ),
-    Column("launch_bound_longest_ns", pl.Int64, "ns", "the longest such stretch; null likewise"),
+    Column("launch_bound_longest_ns", pl.Int64, "ns", "the longest launch-bound interval; null by call and by kernel"),
 )
 _KEYS = {
     "rank": (),
@@ -82,12 +86,12 @@ _KEYS = {
 
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
-    """The launches of a rank, all its windows together; the queue window by window."""
+    """The launches of a rank over all its windows; the queue per window."""
     by = str(inputs.parameters.get("by", "rank"))
     keys = _KEYS[by]
     windows = [_launched(window, number, by, inputs) for number, window in enumerate(by_window(tables, inputs))]
     events = pl.concat(window.events for window in windows)
-    # All of a rank together: a rank that launched nothing has a row that says so.
+    # Over the whole rank: a rank that launched nothing still has a row.
     found = _grouped(events, keys)
     columns = {column.name: column for column in found.get_columns()}
     if by == "rank":
@@ -110,7 +114,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """The ranks below one another; and where the clocks of host and device disagree."""
+    """Concatenate the ranks, and report disagreeing clocks of host and device."""
     frame = concat_ranks(parts, COLUMNS)
     if frame.is_empty() or not (frame["negative"] > 0).any():
         return frame, []
@@ -120,14 +124,14 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
         Finding(
             id="host-device-clock-skew",
             severity="info",
-            title="Some work began on the device before its launch did: the clocks of host and device disagree",
+            title="Some device events start before their launch: the clocks of host and device disagree",
             ranks=tuple(skewed["rank"].unique().sort()),
             evidence=(
-                Evidence("by at least", -least, "ns"),
-                Evidence("events on the rank with the fewest of them", negative, "count"),
+                Evidence("disagreement of at least", -least, "ns"),
+                Evidence("such events on the rank with the fewest", negative, "count"),
             ),
-            advice="Latencies, idle causes and queue depths of these ranks are off by as much. A newer driver and "
-            "profiler convert the device's stamps better.",
+            advice="Latencies, idle causes and queue depths of these ranks are off by as much. Newer drivers and "
+            "profilers convert the device's timestamps better.",
         )
     ]
 
@@ -137,14 +141,14 @@ def _grouped(events: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
     figures = [*_FIGURES, _LAUNCHES if "call_id" in events.columns else _CALLED]
     if keys and events.is_empty():
         return events.select(*keys, *figures).clear()
-    # What is the same everywhere, as the device mostly is, tells nothing apart and costs time.
+    # Grouping by a constant key, as the device mostly is, only costs time.
     apart = [key for key in keys if events[key].n_unique() > 1]
     figures = [*(pl.col(key).first() for key in keys if key not in apart), *figures]
     return events.group_by(apart, maintain_order=True).agg(figures) if apart else events.select(figures)
 
 
 _LATENCY = pl.col("latency")
-# Where the events of a call may be in several groups it counts in each, else where its first one is.
+# A call whose events may be in several groups counts in each, else only in the group of the first.
 _LAUNCHES = pl.col("call_id").drop_nulls().n_unique().cast(pl.Int64).alias("launches")
 _CALLED = pl.col("first").sum().cast(pl.Int64).alias("launches")
 _FIGURES = (
@@ -168,7 +172,7 @@ class _Launched:
 
     Attributes:
         events: a row each: what tells rows apart, latency, first (whether it is its call's first), call_ns (of that one
-            alone), unqueued; call_id where a call's events may be told apart.
+            alone), unqueued; call_id if a call's events may be in different groups.
         device: the table's rows.
         streams: these stream by stream.
         launch: when each launch starts, ns.
@@ -243,14 +247,14 @@ def _by_stream(found: pl.DataFrame, windows: Sequence[_Launched]) -> list[_Queue
 
 
 def _columns_of(rows: Sequence[_Queued]) -> dict[str, pl.Series]:
-    # By column: a frame made by row takes three times as long.
+    # By column: building a frame by row takes three times as long.
     columns = zip(*rows, strict=True) if rows else [()] * len(_QUEUE)
     typed = zip(_QUEUE.items(), columns, strict=True)
     return {name: pl.Series(name, values, dtype=dtype) for (name, dtype), values in typed}
 
 
 def _queue_of(queues: Sequence[LaunchQueue]) -> _Queued:
-    """Mean and greatest depth, and the launch-bound time, its share and its longest stretch, the windows together."""
+    """Mean and maximum depth, launch-bound time, its share and its longest interval, over all windows."""
     queued = lasted = deepest = bound = longest = span = 0
     queues = [queue for queue in queues if queue.launch.size]
     for queue in queues:
@@ -268,18 +272,18 @@ def _queue_of(queues: Sequence[LaunchQueue]) -> _Queued:
 
 
 def headline(frame: pl.DataFrame) -> Headline | None:
-    """The answer in one sentence."""
+    """The main result in one sentence."""
     worst, latency = greatest(frame, "launch_bound_share"), frame["median_latency_ns"].median()
     if not isinstance(latency, float):
         return None
     values: dict[str, tuple[int | float | str, str]] = {}
-    # Where the clocks of host and device disagree, kernels begin before they are launched.
-    text = "Kernels begin as soon as they are launched"
+    # With disagreeing clocks, kernels start before they are launched.
+    text = "Kernels start immediately after their launch"
     if round(latency) > 0:
-        text, values["latency"] = "A launch takes {latency} to begin on the device (median)", (round(latency), "ns")
+        text, values["latency"] = "Median launch latency: {latency}", (round(latency), "ns")
     if worst is None:
         return Headline.of(f"{text}.", **values)
-    text += "; rank {rank}’s device waits for launches {share} of its span."
+    text += "; rank {rank}’s device is launch bound for {share} of its span."
     return Headline.of(text, rank=(worst["rank"], ""), share=(worst["launch_bound_share"], "ratio"), **values)
 
 
@@ -296,7 +300,7 @@ analysis = Analysis(
         "annotations": ("start_ns", "end_ns", "on_device", "step"),
     },
     parameters=(
-        Parameter("by", "what tells rows apart", default="rank", choices=("rank", "stream", "call", "kernel")),
+        Parameter("by", "what to group rows by", default="rank", choices=("rank", "stream", "call", "kernel")),
     ),
     has_findings=True,
 )

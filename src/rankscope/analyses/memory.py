@@ -1,24 +1,24 @@
-"""How much memory each rank needed, and when and by what it needed most.
+"""Peak memory of each rank: how much, when, and in which operator.
 
-One row per rank, file and device (the host is ``cpu``), from a trace recorded with `profile_memory`. The profiler
-writes what is allocated and reserved on a device after each allocation and release, so every sample is exact:
+One row per rank, trace file and device (the host is ``cpu``), from a trace recorded with `profile_memory`. The profiler
+records what is allocated and reserved on a device after each allocation and release, so every sample is exact:
 
     peak_allocated   = max over samples of allocated; peak_at_ns, peak_step, peak_operator: of the first such sample
-    unused_reserved  = (reserved − allocated) / reserved, at the sample where reserved is greatest, the last of them
-    growth           = median over steps of allocated at the end of a step less at the end of the one before
-    growing_steps    = how many steps ended with more allocated than the one before
+    unused_reserved  = (reserved − allocated) / reserved, at the last sample with the most reserved
+    growth           = median over steps of allocated at the end of a step less at the end of the previous one
+    growing_steps    = number of steps that ended with more allocated than the previous one
 
-What the allocator holds but nobody uses is cache and fragments; a snapshot tells them apart (`memory_snapshot`).
-`change_peak` counts from the first event of the file and is there even where the file writes no totals (2020–21). The
-host's totals count only what was allocated while the profiler ran: a model made before it is not in them, and what a
-thread of Gloo's releases is not seen, so under FSDP on the CPU they drift upwards.
-`device_allocations` and `device_frees` are calls of the driver's own malloc and free while recording: an allocator that
-is warm makes none, and one that frees and allocates in every step is retrying at the limit. `--steps` keeps samples of
-the chosen steps.
+Memory that is reserved but not allocated is cache and fragmentation; a snapshot separates the two (`memory_snapshot`).
+`change_peak` counts from the first event of the trace and exists even if the trace has no totals (2020–21). The host's
+totals only include what was allocated while the profiler ran: a model created earlier is not included, and releases by
+Gloo's threads are not seen, so under FSDP on the CPU they drift upwards.
+`device_allocations` and `device_frees` are calls of the driver's own malloc and free while recording: a warm allocator
+makes none, and one that frees and allocates in every step is retrying at the limit. `--steps` keeps samples of the
+selected steps.
 
-How to read it: a peak near the device's memory leaves no room; `peak_operator` and `peak_step` say what needed it,
-`memory_operators` what leaves most behind. A growth that goes on over all steps is a leak, or something kept on
-purpose: `memory_steps` has it step by step.
+How to read it: a peak near the device's memory leaves no headroom; `peak_operator` and `peak_step` show what needed it,
+`memory_operators` what keeps most. Growth over all steps is a leak, or data kept on purpose: `memory_steps` shows it
+step by step.
 """
 
 from __future__ import annotations
@@ -38,39 +38,37 @@ from rankscope.results import (
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
-    Column("window", pl.Int64, "", "which of the rank's files, from 0"),
-    Column("device", pl.String, "", "`cpu`, or kind and number: `cuda:0`, `hip:0`, `xpu:0`"),
+    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    Column("device", pl.String, "", "`cpu`, or kind and index: `cuda:0`, `hip:0`, `xpu:0`"),
     Column("allocations", pl.Int64, "count", "allocations"),
     Column("releases", pl.Int64, "count", "releases"),
-    Column("allocated_bytes", pl.Int64, "bytes", "allocated, summed over allocations"),
-    Column("released_bytes", pl.Int64, "bytes", "released, summed over releases"),
-    Column(
-        "first_allocated", pl.Int64, "bytes", "allocated before the first event; null where the file writes no totals"
-    ),
-    Column("last_allocated", pl.Int64, "bytes", "allocated after the last event; null likewise"),
-    Column("peak_allocated", pl.Int64, "bytes", "the most that was allocated at once; null likewise"),
+    Column("allocated_bytes", pl.Int64, "bytes", "bytes allocated, summed over allocations"),
+    Column("released_bytes", pl.Int64, "bytes", "bytes released, summed over releases"),
+    Column("first_allocated", pl.Int64, "bytes", "allocated before the first event; null if the trace has no totals"),
+    Column("last_allocated", pl.Int64, "bytes", "allocated after the last event; null if the trace has no totals"),
+    Column("peak_allocated", pl.Int64, "bytes", "peak of allocated memory; null if the trace has no totals"),
     Column(
         "peak_at_ns",
         pl.Int64,
         "ns",
-        "when, on the trace's own clock; without totals, when the change was greatest",
+        "time of the peak, on the trace's clock; without totals, of the largest change",
         instant=True,
     ),
-    Column("peak_step", pl.Int64, "", "the step that it was in; null outside of all steps"),
-    Column("peak_operator", pl.String, "", "the innermost operator then; null outside of all operators"),
+    Column("peak_step", pl.Int64, "", "step of the peak; null outside steps"),
+    Column("peak_operator", pl.String, "", "innermost operator at the peak; null outside operators"),
+    Column("change_peak", pl.Int64, "bytes", "peak of allocated memory relative to the first event of the trace"),
+    Column("peak_reserved", pl.Int64, "bytes", "peak of memory reserved by the allocator; null for the host"),
     Column(
-        "change_peak", pl.Int64, "bytes", "the most allocated at once beyond what was there at the file's first event"
+        "unused_reserved", pl.Float64, "ratio", "share of reserved memory that was not allocated when most was reserved"
     ),
-    Column("peak_reserved", pl.Int64, "bytes", "the most that the allocator held at once; null for the host"),
-    Column("unused_reserved", pl.Float64, "ratio", "share of it that was not allocated, when it held most"),
-    Column("total_memory", pl.Int64, "bytes", "memory of the device; null where the file does not say"),
+    Column("total_memory", pl.Int64, "bytes", "memory of the device; null if the trace does not record it"),
     Column(
         "growth",
         pl.Int64,
         "bytes",
-        "from the end of a step to the end of the next, median; null with fewer than two steps",
+        "growth from the end of a step to the end of the next, median; null with fewer than two steps",
     ),
-    Column("growing_steps", pl.Int64, "count", "steps that ended with more allocated than the one before"),
+    Column("growing_steps", pl.Int64, "count", "steps that ended with more allocated than the previous one"),
     Column("steps", pl.Int64, "count", "steps with samples"),
     Column("device_allocations", pl.Int32, "count", "calls of the driver's malloc; null for the host"),
     Column("device_frees", pl.Int32, "count", "calls of the driver's free; null for the host"),
@@ -91,7 +89,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
         found = found.filter(inputs.options.keeps(pl.col("step")))
     names = window["host_ops"]["name"]
     grew = pl.col("bytes") > 0
-    # Where a file writes no totals, the running change has its peak at the same sample.
+    # Without totals, the running change peaks at the same sample.
     height = pl.coalesce("allocated", "change")
     peak, held = height.arg_max(), pl.col("reserved").reverse().arg_max()
     spare = pl.col("reserved") - pl.col("allocated")
@@ -108,7 +106,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
         pl.col("time_ns").get(peak).alias("peak_at_ns"),
         pl.col("step").get(peak).alias("peak_step"),
         pl.col("operator_row").get(peak).alias("operator"),
-        # Nothing allocated beyond the start is a change too: 0.
+        # At least 0: the start counts too.
         pl.max_horizontal(pl.col("change").max(), 0).alias("change_peak"),
         pl.col("reserved").max().alias("peak_reserved"),
         (spare / pl.col("reserved")).reverse().get(held).alias("unused_reserved"),
@@ -141,7 +139,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
 
 
 def _capacity(inputs: Inputs) -> pl.Expr:
-    """The memory of a device by its number, as the file lists its devices."""
+    """The memory of a device by its index, as listed in the trace."""
     listed = [device for info in inputs.traces for device in info.devices]
     known = {device.get("id"): device.get("total_memory") for device in listed if device.get("total_memory")}
     number = pl.col("device").str.extract(r":(\d+)$").cast(pl.Int64)
@@ -149,9 +147,9 @@ def _capacity(inputs: Inputs) -> pl.Expr:
 
 
 def headline(frame: pl.DataFrame) -> Headline | None:
-    """The answer in one sentence."""
+    """The main result in one sentence."""
     of_device = frame.filter(pl.col("device") != "cpu")
-    # Where there is a device, the host's memory is not what ends the job.
+    # With a device, the host's memory is not the limit.
     rows = of_device if of_device.height else frame
     peak = greatest(rows, "peak_allocated") or greatest(rows, "change_peak")
     if peak is None:
@@ -159,11 +157,11 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     known = peak["peak_allocated"] is not None
     amount = peak["peak_allocated"] if known else peak["change_peak"]
     values = {"rank": (peak["rank"], ""), "device": (peak["device"], ""), "peak": (amount, "bytes")}
-    most = " the most memory:" if rows["rank"].n_unique() > 1 else ""
-    beyond = "" if known else " beyond what it held when recording began"
-    text = f"Rank {{rank}} needs{most} {{peak}} on {{device}}{beyond}"
+    highest = "Highest peak memory" if rows["rank"].n_unique() > 1 else "Peak memory"
+    text = f"{highest}: {{peak}}{'' if known else ' above the start of the recording'}"
     if peak["total_memory"] and known:
-        text, values["share"] = text + ", {share} of what it has", (amount / peak["total_memory"], "ratio")
+        text, values["share"] = text + " ({share} of its memory)", (amount / peak["total_memory"], "ratio")
+    text += " on rank {rank}, {device}"
     if peak["peak_step"] is not None:
         text, values["step"] = text + ", in step {step}", (peak["peak_step"], "")
     return Headline.of(f"{text}.", **values)

@@ -1,16 +1,15 @@
-"""Each block of memory: who allocated it, how large it was, how long it lived.
+"""Memory blocks: who allocated each, its size and lifetime.
 
-One row per allocation, paired with the next release of that address on that device (`profile_memory`); a release
-of something allocated before recording began has a row too, without `allocated_ns`, and what was not released while
+One row per allocation, paired with the next release of that address on that device (`profile_memory`). The release of a
+block that was allocated before the recording has a row too, without `allocated_ns`; a block that was not released while
 recording has no `released_ns`.
 
     lifetime = released − allocated
 
-Files of 2020–21 write no addresses, so nothing can be paired: they have no row here, and a finding says so.
+Traces of 2020–21 record no addresses, so nothing can be paired: they have no rows here, and a finding reports it.
 
-How to read it: blocks that are large and never released are what fills a device: parameters, gradients, the optimizer's
-state, or what the loop keeps. Blocks that are large and short-lived make its peak. Blocks of every step that none
-releases are a leak.
+How to read it: large blocks that are never released fill the device: parameters, gradients, optimizer state, or data
+that the loop keeps. Large short-lived blocks make the peak. Blocks of every step that are never released are a leak.
 """
 
 from __future__ import annotations
@@ -24,23 +23,29 @@ from rankscope.results import Analysis, Column, Evidence, Finding, Inputs, Table
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
-    Column("window", pl.Int64, "", "which of the rank's files, from 0"),
-    Column("device", pl.String, "", "`cpu`, or kind and number: `cuda:0`, `hip:0`, `xpu:0`"),
-    Column("address", pl.Int64, "", "where it lay"),
+    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    Column("device", pl.String, "", "`cpu`, or kind and index: `cuda:0`, `hip:0`, `xpu:0`"),
+    Column("address", pl.Int64, "", "its address"),
     Column("bytes", pl.Int64, "bytes", "its size"),
     Column(
         "allocated_ns",
         pl.Int64,
         "ns",
-        "when it was allocated, on the trace's own clock; null before recording began",
+        "time of allocation, on the trace's clock; null if before the recording",
         instant=True,
     ),
-    Column("released_ns", pl.Int64, "ns", "when it was released, likewise; null if not while recording", instant=True),
-    Column("lifetime_ns", pl.Int64, "ns", "from one to the other"),
-    Column("step", pl.Int64, "", "the step that it was allocated in; null outside of all steps"),
-    Column("released_step", pl.Int64, "", "the step that it was released in"),
-    Column("operator", pl.String, "", "the innermost operator that allocated it; null outside of all operators"),
-    Column("released_by", pl.String, "", "the innermost operator that released it"),
+    Column(
+        "released_ns",
+        pl.Int64,
+        "ns",
+        "time of release, on the trace's clock; null if not released while recording",
+        instant=True,
+    ),
+    Column("lifetime_ns", pl.Int64, "ns", "from allocation to release"),
+    Column("step", pl.Int64, "", "the step of the allocation; null outside steps"),
+    Column("released_step", pl.Int64, "", "the step of the release; null outside steps"),
+    Column("operator", pl.String, "", "innermost operator that allocated it; null outside operators"),
+    Column("released_by", pl.String, "", "innermost operator that released it"),
 )
 
 
@@ -73,10 +78,10 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     finding = Finding(
         id="memory-without-addresses",
         severity="info",
-        title="Allocations cannot be paired with releases: these traces write no addresses",
+        title="Allocations cannot be paired with releases: these traces record no addresses",
         ranks=tuple(silent),
         evidence=(Evidence("ranks without addresses", len(silent), "count"),),
-        advice="Record with a newer PyTorch: it writes the address of each allocation.",
+        advice="Record with a newer PyTorch, which records the address of each allocation.",
     )
     return frame, [finding]
 

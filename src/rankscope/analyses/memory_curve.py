@@ -1,16 +1,16 @@
 """Memory over time on each rank and device: every allocation and release.
 
-One row per event that `profile_memory` recorded, in the order of time, none left out, none averaged. `allocated` and
-`reserved` are what its allocator said after it. `change` is the sum of all `bytes` of the device up to here, and
-counts from 0 at the file's first event, so it is there where older files write no totals:
+One row per event that `profile_memory` recorded, in order of time, without sampling or averaging. `allocated` and
+`reserved` are the allocator's totals after the event. `change` is the sum of all `bytes` of the device so far, from 0
+at the trace's first event, so it exists even in older traces without totals:
 
     change(i) = Σ bytes(j), j ≤ i, on the same device
 
-Between two rows nothing changes: draw steps, not slopes. Times are on the trace's own clock.
+Between two rows nothing changes: draw steps, not slopes. Times are on the trace's clock.
 
-How to read it: a training step is a rise through the forward and a fall through the backward. Ends of steps that lie
-ever higher are growth (`memory_steps`); a lone spike is one operator's workspace, and `operator` names it. Where
-`reserved` stays far above `allocated`, the allocator holds what nobody uses.
+How to read it: a training step is a rise through the forward and a fall through the backward. Step ends that keep
+rising are growth (`memory_steps`); a single spike is one operator's workspace, named by `operator`. Where `reserved`
+stays far above `allocated`, the allocator holds unused memory.
 """
 
 from __future__ import annotations
@@ -22,15 +22,20 @@ from rankscope.results import Analysis, Column, Inputs, Tables, steps_by_window
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
-    Column("window", pl.Int64, "", "which of the rank's files, from 0"),
-    Column("device", pl.String, "", "`cpu`, or kind and number: `cuda:0`, `hip:0`, `xpu:0`"),
-    Column("time_ns", pl.Int64, "ns", "when, on the trace's own clock", instant=True),
-    Column("step", pl.Int64, "", "the step that it is in; null outside of all steps"),
-    Column("bytes", pl.Int64, "bytes", "allocated if positive, released if negative"),
-    Column("allocated", pl.Int64, "bytes", "allocated on the device after this; null where the file writes no totals"),
-    Column("reserved", pl.Int64, "bytes", "held by the allocator after this; null likewise, and for the host"),
-    Column("change", pl.Int64, "bytes", "allocated less released since the file's first event"),
-    Column("operator", pl.String, "", "the innermost operator then; null outside of all operators"),
+    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    Column("device", pl.String, "", "`cpu`, or kind and index: `cuda:0`, `hip:0`, `xpu:0`"),
+    Column("time_ns", pl.Int64, "ns", "time of the event, on the trace's clock", instant=True),
+    Column("step", pl.Int64, "", "the step it is in; null outside steps"),
+    Column("bytes", pl.Int64, "bytes", "positive for an allocation, negative for a release"),
+    Column("allocated", pl.Int64, "bytes", "allocated on the device after the event; null if the trace has no totals"),
+    Column(
+        "reserved",
+        pl.Int64,
+        "bytes",
+        "reserved by the allocator after the event; null if the trace has no totals, and for the host",
+    ),
+    Column("change", pl.Int64, "bytes", "allocated less released since the trace's first event"),
+    Column("operator", pl.String, "", "innermost operator at the time; null outside operators"),
 )
 
 

@@ -1,4 +1,4 @@
-"""Which operators allocate: what each takes and gives back, itself and with all it calls.
+"""Memory by operator: what each allocates and releases, itself and in total.
 
 One row per rank, device and operator name with memory events in it (`profile_memory`). An allocation or release belongs
 to the innermost operator that is open on its thread, and to every operator around that one:
@@ -6,14 +6,13 @@ to the innermost operator that is open on its thread, and to every operator arou
     self_increase  = Σ bytes of events whose innermost operator has this name
     total_increase = Σ bytes of events with an operator of this name around them, each event once
 
-Both are allocations less releases: an operator whose result is kept has a positive one, one that frees what others made
-a negative one. The row without a name has what no operator is around: Python that drops its last reference, the
+Both are allocations less releases: positive for an operator whose result is kept, negative for one that releases the
+memory of others. The row without a name has what happens outside operators: Python that drops its last reference, the
 optimizer's own state, threads without operators. `peak_bytes` is what operators of this name had allocated themselves
-of what was live at the device's peak; null where the file writes no addresses, since then nothing says which
-allocation was released when.
+and was live at the device's peak; null if the trace has no addresses, because releases cannot be paired then.
 
-How to read it: a large `peak_bytes` is what to recompute (activation checkpointing), shard or keep in a narrower type;
-a `total_increase` that goes on from window to window is kept by somebody.
+How to read it: a large `peak_bytes` is what to recompute (activation checkpointing), shard or store in a narrower type;
+a `total_increase` that continues from window to window is kept by some code.
 """
 
 from __future__ import annotations
@@ -36,16 +35,16 @@ from rankscope.results import (
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
-    Column("device", pl.String, "", "`cpu`, or kind and number: `cuda:0`, `hip:0`, `xpu:0`"),
-    Column("name", pl.String, "", "the operator; null for what no operator is around"),
-    Column("calls", pl.Int64, "count", "calls of it that allocated or released, themselves or in what they call"),
-    Column("allocations", pl.Int64, "count", "allocations of its own"),
-    Column("releases", pl.Int64, "count", "releases of its own"),
-    Column("self_allocated", pl.Int64, "bytes", "allocated by itself, summed"),
+    Column("device", pl.String, "", "`cpu`, or kind and index: `cuda:0`, `hip:0`, `xpu:0`"),
+    Column("name", pl.String, "", "the operator; null outside operators"),
+    Column("calls", pl.Int64, "count", "calls that allocated or released memory, themselves or in nested operators"),
+    Column("allocations", pl.Int64, "count", "allocations by itself"),
+    Column("releases", pl.Int64, "count", "releases by itself"),
+    Column("self_allocated", pl.Int64, "bytes", "bytes allocated by itself"),
     Column("self_increase", pl.Int64, "bytes", "allocated less released by itself"),
-    Column("total_increase", pl.Int64, "bytes", "allocated less released by itself and all that it calls"),
+    Column("total_increase", pl.Int64, "bytes", "allocated less released by itself and nested operators"),
     Column(
-        "peak_bytes", pl.Int64, "bytes", "live at the device's peak and allocated by itself; null without addresses"
+        "peak_bytes", pl.Int64, "bytes", "allocated by itself and live at the device's peak; null without addresses"
     ),
 )
 _KEY = ("memory", "name")
@@ -55,7 +54,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """A rank's operators, its files taken together."""
     parts = [_of_window(window, inputs) for window in by_window(tables, inputs)]
     sums = pl.exclude(*_KEY, "rank", "peak_bytes").sum()
-    # The peak of a rank with several files is that of each: the greatest stands for the rank.
+    # With several traces, the largest of their peaks is the rank's.
     frame = pl.concat(parts).group_by(_KEY).agg(sums, pl.col("peak_bytes").max())
     return (
         frame.with_columns(pl.lit(inputs.rank, pl.Int64).alias("rank"), pl.col("memory").alias("device"))
@@ -84,15 +83,15 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
         pl.when(pl.col("live").is_not_null().any()).then(pl.col("live").sum()).alias("peak_bytes"),
     )
     event, rows = with_ancestors(parent_rows(operators), row)
-    nobody = np.flatnonzero(row < 0)
+    outside = np.flatnonzero(row < 0)
     everyone = pl.DataFrame(
         {
-            "event": np.concatenate([event, nobody]),
-            "call": np.concatenate([rows, np.full(nobody.size, -1)]),
-            "name": pl.concat([names.gather(rows), pl.Series([None] * nobody.size, dtype=pl.String)]),
+            "event": np.concatenate([event, outside]),
+            "call": np.concatenate([rows, np.full(outside.size, -1)]),
+            "name": pl.concat([names.gather(rows), pl.Series([None] * outside.size, dtype=pl.String)]),
         },
         schema={"event": pl.Int64, "call": pl.Int64, "name": pl.String},
-    ).with_columns(found["memory"].gather(pl.Series(np.concatenate([event, nobody]))))
+    ).with_columns(found["memory"].gather(pl.Series(np.concatenate([event, outside]))))
     calls = everyone.group_by(_KEY).agg(
         pl.col("call").filter(pl.col("call") >= 0).n_unique().cast(pl.Int64).alias("calls")
     )
@@ -134,12 +133,12 @@ def _live_at_peak(found: pl.DataFrame) -> pl.Series:
 
 
 def headline(frame: pl.DataFrame) -> Headline | None:
-    """The answer in one sentence."""
+    """The main result in one sentence."""
     named = frame.filter(pl.col("name").is_not_null())
     most = greatest(named.group_by("name", maintain_order=True).agg(pl.col("self_increase").sum()), "self_increase")
     if most is None:
         return None
-    text = f"{{name}} allocates the most beyond what it releases itself: {{increase}}{over_ranks(frame)}."
+    text = f"Largest net allocation: {{name}}, {{increase}}{over_ranks(frame)}."
     return Headline.of(text, name=(most["name"], ""), increase=(most["self_increase"], "bytes"))
 
 

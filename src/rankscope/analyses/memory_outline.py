@@ -1,15 +1,14 @@
-"""Memory over time on each rank and device, in few enough pieces to draw.
+"""Memory over time on each rank and device, downsampled for drawing.
 
-The time between a file's first and last memory event is cut into equal pieces, 240 on each device; one row for every
-piece with an event in it. `allocated` and `reserved` are the most that the allocator said in the piece, `change` the
-most allocated less released since the file's first event (for older files, which write no totals), so no peak is lost
-by the cutting. `memory_curve` has every event, `memory` the peaks alone. `--steps` takes the chosen steps' events for
-the file's.
+The time between a trace's first and last memory event is cut into 240 equal intervals per device; one row for every
+interval with an event in it. `allocated` and `reserved` are the maximum totals in the interval, `change` the maximum of
+allocated less released since the trace's first event (for older traces without totals), so no peak is lost.
+`memory_curve` has every event, `memory` only the peaks. `--steps` uses only the selected steps' events.
 
-    piece = ⌊240 · (time − first) / (last − first + 1)⌋        at_ns = the piece's begin, from the file's first event
+    interval = ⌊240 · (time − first) / (last − first + 1)⌋     at_ns = its start, from the trace's first event
 
 How to read it: as `memory_curve`: rise and fall of each step, a level that climbs from step to step, a spike above the
-rest. Ranks of one job should look alike; one that lies higher holds more of the model, or larger batches.
+rest. Ranks of one job should look similar; one that is higher holds more of the model, or larger batches.
 """
 
 from __future__ import annotations
@@ -21,12 +20,17 @@ from rankscope.results import Analysis, Column, Headline, Inputs, Tables, by_win
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
-    Column("window", pl.Int64, "", "which of the rank's files, from 0"),
-    Column("device", pl.String, "", "`cpu`, or kind and number: `cuda:0`, `hip:0`, `xpu:0`"),
-    Column("at_ns", pl.Int64, "ns", "when the piece begins, counted from the file's first memory event"),
-    Column("allocated", pl.Int64, "bytes", "the most allocated in it; null where the file writes no totals"),
-    Column("reserved", pl.Int64, "bytes", "the most held by the allocator in it; null likewise, and for the host"),
-    Column("change", pl.Int64, "bytes", "the most allocated less released since the file's first event"),
+    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    Column("device", pl.String, "", "`cpu`, or kind and index: `cuda:0`, `hip:0`, `xpu:0`"),
+    Column("at_ns", pl.Int64, "ns", "start of the interval, from the trace's first memory event"),
+    Column("allocated", pl.Int64, "bytes", "maximum allocated in it; null if the trace has no totals"),
+    Column(
+        "reserved",
+        pl.Int64,
+        "bytes",
+        "maximum reserved by the allocator in it; null if the trace has no totals, and for the host",
+    ),
+    Column("change", pl.Int64, "bytes", "maximum of allocated less released since the trace's first event"),
 )
 PIECES = 240
 
@@ -63,13 +67,13 @@ def _pieces(found: pl.DataFrame, number: int, rank: int) -> pl.DataFrame:
 
 
 def headline(frame: pl.DataFrame) -> Headline | None:
-    """The answer in one sentence."""
+    """The main result in one sentence."""
     known = greatest(frame, "allocated")
     most = known or greatest(frame, "change")
     if most is None:
         return None
     peak = most["allocated"] if known else most["change"]
-    text = f"At most {{peak}}{'' if known else ' more than when recording began'}, on rank {{rank}}, {{device}}."
+    text = f"Peak memory: {{peak}}{'' if known else ' above the start of the recording'} on rank {{rank}}, {{device}}."
     return Headline.of(text, peak=(peak, "bytes"), rank=(most["rank"], ""), device=(most["device"], ""))
 
 

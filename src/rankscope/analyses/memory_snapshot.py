@@ -1,7 +1,7 @@
-"""What a memory snapshot says of each device: in use, free, and how scattered the free part is.
+"""Memory snapshot of each device: in use, free, and fragmented.
 
-One row per rank and device of a memory snapshot (`torch.cuda.memory._dump_snapshot`, XPU alike; a `.pickle` file, by
-itself or as `rank3….memory.pickle` beside the traces). It is read without running anything that is in it.
+One row per rank and device of a memory snapshot (`torch.cuda.memory._dump_snapshot`, or XPU's; a `.pickle` file, by
+itself or as `rank3….memory.pickle` next to the traces). The pickle is read without executing any code in it.
 
     reserved      = Σ sizes of segments
     allocated     = Σ sizes of blocks in use
@@ -10,13 +10,13 @@ itself or as `rank3….memory.pickle` beside the traces). It is read without run
     rounding      = allocated − requested
 
 `peak_allocated` is the most that was live at once in the history (`_record_memory_history`): what the history allocates
-and frees, on top of what was there throughout. The history has sizes as they were asked for, blocks are rounded up, so
-it can lie a little below `allocated`. Without a history it is null. Which stacks hold it: `memory_stacks`.
+and frees, plus what was live throughout. The history has requested sizes, while blocks are rounded up, so it can be a
+little below `allocated`. Without a history it is null. `memory_stacks` shows which stacks hold it.
 
-How to read it: a request larger than the largest free block needs a new segment, however much is free in all. Where
-much is free and fragmentation is near 1, segments that can grow are the first thing to try
+How to read it: a request larger than the largest free block needs a new segment, however much is free in total. If much
+is free and fragmentation is near 1, try expandable segments first
 (`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`); free blocks of a private pool (CUDA graphs, `torch.cuda.MemPool`)
-serve nobody else. Segments without a block in use go back when the device runs out.
+cannot be used by others. Segments without a block in use are released when the device runs out of memory.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ from rankscope.results import (
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
-    Column("window", pl.Int64, "", "which of the rank's files, from 0"),
+    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
     Column("device", pl.Int64, "", "device index"),
     Column("segments", pl.Int64, "count", "segments"),
-    Column("reserved", pl.Int64, "bytes", "held by the allocator"),
+    Column("reserved", pl.Int64, "bytes", "reserved by the allocator"),
     Column("allocated", pl.Int64, "bytes", "in use"),
-    Column("pending", pl.Int64, "bytes", "freed, and still needed by a stream"),
-    Column("free", pl.Int64, "bytes", "held, and of no use to anybody"),
+    Column("pending", pl.Int64, "bytes", "freed, but still in use by a stream"),
+    Column("free", pl.Int64, "bytes", "reserved and unused"),
     Column("free_blocks", pl.Int64, "count", "free blocks"),
-    Column("largest_free", pl.Int64, "bytes", "the largest of them"),
+    Column("largest_free", pl.Int64, "bytes", "the largest free block"),
     Column(
         "fragmentation",
         pl.Float64,
         "ratio",
-        "share of what is free that is not in the largest free block; null if none is",
+        "share of free memory outside the largest free block; null if none is free",
     ),
-    Column("idle_segments", pl.Int64, "bytes", "segments without any block in use"),
+    Column("idle_segments", pl.Int64, "bytes", "segments without a block in use"),
     Column("private_pools", pl.Int64, "bytes", "segments of private pools (CUDA graphs)"),
     Column("expandable", pl.Int64, "bytes", "segments that can grow"),
-    Column("rounding", pl.Int64, "bytes", "allocated beyond what was asked for; null where the file does not say"),
-    Column("history", pl.Int64, "count", "events of the history"),
-    Column("peak_allocated", pl.Int64, "bytes", "the most that was in use at once; null without a history"),
-    Column("out_of_memory", pl.Int64, "count", "requests that failed, in the history"),
+    Column("rounding", pl.Int64, "bytes", "allocated minus requested; null if not recorded"),
+    Column("history", pl.Int64, "count", "number of events in the history"),
+    Column("peak_allocated", pl.Int64, "bytes", "most memory in use at once; null without a history"),
+    Column("out_of_memory", pl.Int64, "count", "failed requests in the history"),
 )
 
 
@@ -73,7 +73,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     blocks, events = window["snapshot_blocks"], window["snapshot_events"]
     used = pl.col("state").is_in(USED)
     size, now, free = pl.col("bytes"), pl.col("state") == "active_allocated", pl.col("state") == "inactive"
-    asked = pl.col("requested").filter(now)
+    requested = pl.col("requested").filter(now)
     busy = blocks.filter(used)["segment_row"].unique()
     by_segment = segments.group_by("device").agg(
         pl.len().cast(pl.Int64).alias("segments"),
@@ -87,9 +87,9 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
         size.filter(used & ~now).sum().alias("pending"),
         free.sum().cast(pl.Int64).alias("free_blocks"),
         size.filter(free).max().fill_null(0).alias("largest_free"),
-        pl.when(asked.null_count() == 0).then(size.filter(now).sum() - asked.sum()).alias("rounding"),
+        pl.when(requested.null_count() == 0).then(size.filter(now).sum() - requested.sum()).alias("rounding"),
     )
-    told = events.group_by("device").agg(
+    recorded = events.group_by("device").agg(
         pl.len().cast(pl.Int64).alias("history"),
         (pl.col("action") == "oom").sum().cast(pl.Int64).alias("out_of_memory"),
     )
@@ -99,7 +99,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     counts = ("allocated", "pending", "free_blocks", "largest_free", "history", "out_of_memory")
     return (
         by_segment.join(by_block, on="device", how="left")
-        .join(told, on="device", how="left")
+        .join(recorded, on="device", how="left")
         .join(highest, on="device", how="left")
         .with_columns(pl.col(counts).fill_null(0))
         .with_columns(
@@ -114,7 +114,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
 
 
 def headline(frame: pl.DataFrame) -> Headline | None:
-    """The answer in one sentence."""
+    """The main result in one sentence."""
     most = greatest(frame, "reserved")
     if most is None:
         return None
@@ -124,8 +124,8 @@ def headline(frame: pl.DataFrame) -> Headline | None:
         "allocated": (most["allocated"], "bytes"),
     }
     if most["fragmentation"] is None:
-        return Headline.of("Rank {rank}’s allocator holds {reserved}, of which {allocated} is in use.", **values)
-    text = "Rank {rank}’s allocator holds {reserved}: {allocated} in use, {fragmentation} of the rest scattered."
+        return Headline.of("Rank {rank}’s allocator reserves {reserved}, of which {allocated} is in use.", **values)
+    text = "Rank {rank}’s allocator reserves {reserved}: {allocated} in use, the rest {fragmentation} fragmented."
     return Headline.of(text, fragmentation=(most["fragmentation"], "ratio"), **values)
 
 

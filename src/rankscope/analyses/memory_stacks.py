@@ -1,14 +1,14 @@
-"""Whose memory it is: what each call stack holds in a memory snapshot, now and at the peak.
+"""Memory snapshot by call stack: what each stack holds, now and at the peak.
 
 One row per rank, device and stack of a memory snapshot (see `memory_snapshot`), largest at the peak first:
 
     bytes      = Σ sizes of blocks in use when the snapshot was taken that this stack allocated
-    peak_bytes = the same when most was in use, by the history
+    peak_bytes = the same at the time when most was in use, from the history
 
-The stack is Python's where the snapshot has Python frames, innermost first, a frame a line. Blocks of which the
-snapshot has no stack make the row without one. Without a history the peak's columns are null.
+The stack is Python's if the snapshot has Python frames, innermost first, one frame per line. Blocks without a stack in
+the snapshot are the row without one. Without a history the peak's columns are null.
 
-How to read it: the first rows are what lowers the peak if it shrinks; a stack that grows from one snapshot to the next
+How to read it: shrinking the first rows lowers the peak; a stack that grows from one snapshot to the next
 (`rankscope diff`) keeps what it allocates.
 """
 
@@ -21,14 +21,14 @@ from rankscope.results import Analysis, Column, Inputs, Tables, rows_by_window
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
-    Column("window", pl.Int64, "", "which of the rank's files, from 0"),
+    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
     Column("device", pl.Int64, "", "device index"),
     Column("bytes", pl.Int64, "bytes", "in use when the snapshot was taken"),
-    Column("blocks", pl.Int64, "count", "in how many blocks"),
-    Column("share", pl.Float64, "ratio", "of all that was in use on the device"),
+    Column("blocks", pl.Int64, "count", "number of blocks in use"),
+    Column("share", pl.Float64, "ratio", "share of the memory in use on the device"),
     Column("peak_bytes", pl.Int64, "bytes", "in use at the peak; null without a history"),
-    Column("peak_blocks", pl.Int64, "count", "in how many blocks; null likewise"),
-    Column("stack", pl.String, "", "who allocated it, innermost frame first; null where the snapshot does not say"),
+    Column("peak_blocks", pl.Int64, "count", "number of blocks at the peak; null without a history"),
+    Column("stack", pl.String, "", "the stack that allocated it, innermost frame first; null if not recorded"),
 )
 _KEY = ["device", "stack"]
 

@@ -1,17 +1,16 @@
-"""What each step did to each rank's memory: peak, what it left behind, how it grew.
+"""Memory by step: peak, memory at the end of the step, growth.
 
-One row per rank, file, device and step with at least one allocation or release (`profile_memory`). A step is a host
-`ProfilerStep#N` range, and a sample belongs to the step that it falls into:
+One row per rank, trace file, device and step with at least one allocation or release (`profile_memory`). A step is a
+host `ProfilerStep#N` range; a sample belongs to the step in which it occurs:
 
     peak    = max over the step's samples of allocated
     end     = allocated at the step's last sample
-    growth  = end less the end of the step before (on the same device); null for the first
+    growth  = end less the end of the previous step (on the same device); null for the first
 
-Without totals in the file (2020–21) peak and end are null; `change_peak`, `end_change` and growth still hold.
+If the trace has no totals (2020–21), peak and end are null; `change_peak`, `end_change` and growth are still valid.
 
-How to read it: the first steps grow for good reasons: gradients, the optimizer's state, the allocator's cache. A growth
-that goes on in every later step is memory that the loop keeps: a list of losses with their graphs, a cache without a
-limit.
+How to read it: growth in the first steps is normal: gradients, optimizer state, the allocator's cache. Growth in every
+later step is memory that the loop keeps: a list of losses with their graphs, an unbounded cache.
 """
 
 from __future__ import annotations
@@ -23,25 +22,31 @@ from rankscope.results import Analysis, Column, Inputs, Tables, steps_by_window
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
-    Column("window", pl.Int64, "", "which of the rank's files, from 0"),
-    Column("device", pl.String, "", "`cpu`, or kind and number: `cuda:0`, `hip:0`, `xpu:0`"),
+    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    Column("device", pl.String, "", "`cpu`, or kind and index: `cuda:0`, `hip:0`, `xpu:0`"),
     Column("step", pl.Int64, "", "N of `ProfilerStep#N`"),
     Column("allocations", pl.Int64, "count", "allocations in the step"),
-    Column("allocated_bytes", pl.Int64, "bytes", "allocated in the step, summed"),
-    Column("released_bytes", pl.Int64, "bytes", "released in the step, summed"),
+    Column("allocated_bytes", pl.Int64, "bytes", "bytes allocated in the step"),
+    Column("released_bytes", pl.Int64, "bytes", "bytes released in the step"),
+    Column("peak_allocated", pl.Int64, "bytes", "peak of allocated memory; null if the trace has no totals"),
     Column(
-        "peak_allocated", pl.Int64, "bytes", "the most that was allocated at once; null where the file writes no totals"
-    ),
-    Column("end_allocated", pl.Int64, "bytes", "allocated after the step's last event; null likewise"),
-    Column(
-        "peak_reserved", pl.Int64, "bytes", "the most that the allocator held at once; null likewise, and for the host"
-    ),
-    Column("change_peak", pl.Int64, "bytes", "the most allocated at once, counted from the file's first event"),
-    Column(
-        "end_change", pl.Int64, "bytes", "allocated after the step's last event, counted from the file's first event"
+        "end_allocated", pl.Int64, "bytes", "allocated after the step's last event; null if the trace has no totals"
     ),
     Column(
-        "growth", pl.Int64, "bytes", "more allocated at the end than at the end of the step before; null for the first"
+        "peak_reserved",
+        pl.Int64,
+        "bytes",
+        "peak of memory reserved by the allocator; null if the trace has no totals, and for the host",
+    ),
+    Column("change_peak", pl.Int64, "bytes", "peak of allocated memory relative to the trace's first event"),
+    Column(
+        "end_change", pl.Int64, "bytes", "allocated after the step's last event, relative to the trace's first event"
+    ),
+    Column(
+        "growth",
+        pl.Int64,
+        "bytes",
+        "increase from the end of the previous step to the end of this one; null for the first",
     ),
 )
 

@@ -1,27 +1,27 @@
-"""Each operator of each rank: its time on host and device, its tensor cores, its FLOPs.
+"""Operators of each rank: time on host and device, tensor cores, FLOPs.
 
-One row per rank and operator, by name; `--by shape` tells the shapes of its inputs apart, `--by stack` the Python lines
-that called it. `--match 'fsdp|all_?gather'` keeps the names that a regular expression finds, case aside.
+One row per rank and operator name; `--by shape` also groups by the shapes of its inputs, `--by stack` by the Python
+lines that called it. `--match 'fsdp|all_?gather'` keeps the names that match a regular expression, ignoring case.
 
     host self     = Σ duration − operators directly inside it        self times of a thread sum to its operators' union
-    host total    = Σ duration, as calls without those that are inside another call of the same row
+    host total    = Σ duration, not counting calls inside another call of the same row
     device self   = |device events that it launched itself|          |A|: the length of the union, all streams
     device total  = |device events that it, or an operator inside it, launched|
     tensor cores  = |device events among these that ran on tensor cores| / device total
     rate          = FLOPs / device total (host total where the trace has no device)
-    MFU           = Σ FLOPs / peak of the device for the numbers' type / device total
+    MFU           = Σ FLOPs / peak of the device for the data type / device total
 
-A device event belongs to the operator of its External id; where the file has none, to the innermost operator that was
-open on the thread that launched it. FLOPs follow torch.utils.flop_counter: matrix products, convolutions and
-attention, from the recorded shapes (`record_shapes=True`), and for an operator around those their sum; null where
-none is known. A causal mask is not seen. Peaks are vendors' dense figures (`primitives/device_peaks.json`), TF32's
-where 32-bit numbers went to tensor cores. Tensor cores are told by the kernels' names, as the TensorBoard plugin did:
-Triton's do not say.
+A device event belongs to the operator with its External id; without one, to the innermost operator that was open on the
+launching thread. FLOPs follow torch.utils.flop_counter: matrix products, convolutions and attention, from the recorded
+shapes (`record_shapes=True`), and for an enclosing operator their sum; null where none is known. Causal masks are not
+taken into account. Peaks are vendors' dense figures (`primitives/device_peaks.json`), TF32's where 32-bit numbers ran
+on tensor cores. Tensor cores are detected by kernel name, as the TensorBoard plugin does; Triton kernels' names do not
+show it.
 
-How to read it: a high device self names the kernel to look at; a host self far above the device's says that the host
-launches many small kernels; tensor cores near 0 on an eligible operator say that its numbers' type or shape keeps it
-off them. `--format table` is the table of torch's `key_averages()`. `--steps` keeps the calls that start in these
-steps.
+How to read it: a high device self time names the kernel to look at; a host self time far above the device's means that
+the host launches many small kernels; tensor cores near 0 on an eligible operator mean that its data type or shape
+prevents their use. `--format table` prints the table of torch's `key_averages()`. `--steps` keeps the calls that start
+in these steps.
 """
 
 from __future__ import annotations
@@ -59,37 +59,46 @@ from rankscope.rundir.plurals import plural
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
-    Column("name", pl.String, "", "the operator, as written"),
+    Column("name", pl.String, "", "the operator, as recorded"),
     Column("input_shapes", pl.String, "", "shapes of its inputs, as compact JSON; null unless `--by shape`"),
     Column(
         "stack",
         pl.String,
         "",
-        "who called it, innermost first; null unless `--by stack`, or where nothing was recorded",
+        "its callers, innermost first; null unless `--by stack`, or where nothing was recorded",
+    ),
+    Column("calls", pl.Int64, "count", "number of calls; calls inside another call of the same row are not counted"),
+    Column("host_self_ns", pl.Int64, "ns", "host time in it, without operators inside it"),
+    Column("host_self_share", pl.Float64, "ratio", "share of the host self time of all the rank's operators"),
+    Column("host_total_ns", pl.Int64, "ns", "host time in it, with operators inside it"),
+    Column("device_self_ns", pl.Int64, "ns", "device time of what it launched itself; null if the trace has no device"),
+    Column("device_self_share", pl.Float64, "ratio", "share of the device self time of all the rank's operators"),
+    Column(
+        "device_total_ns",
+        pl.Int64,
+        "ns",
+        "device time of what it or operators inside it launched; null if the trace has no device",
     ),
     Column(
-        "calls", pl.Int64, "count", "how often it was called; calls inside another of the same row are part of that one"
+        "device_events",
+        pl.Int64,
+        "count",
+        "kernels, copies and fills that it launched itself; null if the trace has no device",
     ),
-    Column("host_self_ns", pl.Int64, "ns", "host time in it and in no operator inside it"),
-    Column("host_self_share", pl.Float64, "ratio", "of the host self time of all the rank's operators"),
-    Column("host_total_ns", pl.Int64, "ns", "host time in it"),
+    Column("tensor_core_eligible", pl.Boolean, "", "whether tensor cores can run it"),
     Column(
-        "device_self_ns", pl.Int64, "ns", "device time of what it launched itself; null where the trace has no device"
+        "tensor_core_share",
+        pl.Float64,
+        "ratio",
+        "share of the device total time on tensor cores; null without device time",
     ),
-    Column("device_self_share", pl.Float64, "ratio", "of the device self time of all the rank's operators, summed"),
+    Column("flops", pl.Float64, "FLOP", "floating-point operations; null if shapes or a formula are missing"),
+    Column("tflops_per_s", pl.Float64, "TFLOP/s", "FLOP rate, per second of device time (host time without a device)"),
     Column(
-        "device_total_ns", pl.Int64, "ns", "device time of what it or the operators inside it launched; null likewise"
+        "mfu", pl.Float64, "ratio", "model FLOPs utilization: share of the device's peak; null if the peak is not known"
     ),
-    Column("device_events", pl.Int64, "count", "kernels, copies and fills that it launched itself; null likewise"),
-    Column("tensor_core_eligible", pl.Boolean, "", "whether tensor cores can do its work"),
-    Column(
-        "tensor_core_share", pl.Float64, "ratio", "of the device total time, on tensor cores; null without device time"
-    ),
-    Column("flops", pl.Float64, "FLOP", "floating-point operations; null where shapes or a formula are missing"),
-    Column("tflops_per_s", pl.Float64, "TFLOP/s", "their rate, per second of device time (host time without a device)"),
-    Column("mfu", pl.Float64, "ratio", "share of the device's peak; null where that is not known"),
 )
-# How many callers tell one stack from another.
+# How many callers distinguish stacks.
 _CALLERS = 6
 _KEYS = ("name", "input_shapes", "stack")
 
@@ -129,7 +138,7 @@ def _share(name: str) -> pl.Expr:
 
 
 def _operators_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
-    """Figures of one window by key: sums that can be added to another window's."""
+    """Figures of one window by key: sums that can be added over windows."""
     operators, device = window["host_ops"], window["device_events"]
     by = inputs.parameters.get("by", "name")
     no_text = pl.lit(None, pl.String)
@@ -141,7 +150,7 @@ def _operators_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
     parent = operators["parent_row"].fill_null(-1).to_numpy()
     kept = chosen_starts(operators, window["annotations"], inputs).to_numpy()
 
-    # Every device event beside every operator around its launch.
+    # Each device event with each operator around its launch.
     owner = launching_operators(device, window["runtime_calls"], operators)
     event, around = with_ancestors(parent, owner)
     tensor = device["name"].is_in(list(tensor_core_kernels(device["name"].unique().drop_nulls()))).fill_null(False)
@@ -190,7 +199,7 @@ def _union(pairs: pl.DataFrame, name: str) -> pl.DataFrame:
 
 
 def _device_name(device: pl.DataFrame, inputs: Inputs) -> str | None:
-    """What the rank's device is called: the one it uses among those of its host."""
+    """The name of the device that the rank uses."""
     used = device["device"].drop_nulls().unique().to_list()
     named = {each.get("id"): each.get("name") for info in inputs.traces for each in info.devices}
     names = {named.get(index) for index in used if named.get(index)} or set(named.values())
@@ -198,10 +207,10 @@ def _device_name(device: pl.DataFrame, inputs: Inputs) -> str | None:
 
 
 def _flops(operators: pl.DataFrame, parent: np.ndarray, tensor: np.ndarray, device: str | None) -> list[pl.Series]:
-    """FLOPs of each call, their time at the peak, how many formulas that is, and how many of them have no peak."""
+    """FLOPs of each call, their time at peak rate, the number of formulas, and of those without a known peak."""
     own = operator_flops(operators)
     counted = own.is_not_null().to_numpy()
-    # A formula inside another's operator is the same work once more.
+    # A formula inside an operator with a formula is the same work: count it once.
     alone = counted & is_outermost(parent, np.where(counted, -1, np.arange(counted.size)))
     flops = own.fill_null(0.0).to_numpy().copy()
     types = {text: floating_point_type(text) for text in operators["input_types"].unique()}
@@ -233,10 +242,10 @@ def _flops(operators: pl.DataFrame, parent: np.ndarray, tensor: np.ndarray, devi
 
 
 def _stacks(operators: pl.DataFrame, frames: pl.DataFrame) -> pl.Series:
-    """Who called each operator: the recorded call stack, else the Python frames open on its thread."""
-    told = operators["call_stack"].alias("stack")
+    """The callers of each operator: the recorded call stack, else the Python frames open on its thread."""
+    recorded = operators["call_stack"].alias("stack")
     if frames.is_empty() or operators.is_empty():
-        return told
+        return recorded
     instants = operators.select("pid", "tid", pl.col("start_ns").alias("at_ns"))
     row = pl.Series(innermost(frames, instants))
     lines: list[pl.Series] = []
@@ -244,15 +253,15 @@ def _stacks(operators: pl.DataFrame, frames: pl.DataFrame) -> pl.Series:
         row = row.set(row < 0, None)
         lines.append(frames["name"].gather(row).alias(f"line{len(lines)}"))
         row = frames["parent_row"].gather(row).cast(pl.Int64)
-    # `<built-in method add of Tensor object at 0x7f…>`: every object would be a caller of its own.
+    # `<built-in method add of Tensor object at 0x7f…>`: without addresses, or every object is a different caller.
     whole = pl.concat_str(pl.all(), separator="; ", ignore_nulls=True).str.replace_all(r" at 0x[0-9a-fA-F]+", "")
     joined = pl.DataFrame(lines).select(whole).to_series()
-    found: pl.Series = told.zip_with(told.is_not_null(), joined.set(joined == "", None))
+    found: pl.Series = recorded.zip_with(recorded.is_not_null(), joined.set(joined == "", None))
     return found
 
 
 def reads_more(parameters: Parameters) -> dict[str, tuple[str, ...]]:
-    """Python frames are the largest table of a trace: only where stacks are asked for."""
+    """Python frames, the largest table of a trace, only if stacks are requested."""
     if parameters.get("by") != "stack":
         return {}
     return {
@@ -262,7 +271,7 @@ def reads_more(parameters: Parameters) -> dict[str, tuple[str, ...]]:
 
 
 def headline(frame: pl.DataFrame) -> Headline | None:
-    """The answer in one sentence."""
+    """The main result in one sentence."""
     column = "device_self_ns" if total_of(frame, "device_self_ns") else "host_self_ns"
     total = total_of(frame, column)
     most = greatest(frame.group_by("name", maintain_order=True).agg(pl.col(column, "calls").sum()), column)
@@ -270,7 +279,7 @@ def headline(frame: pl.DataFrame) -> Headline | None:
         return None
     calls = f"{{calls}} {plural('call', most['calls'])}{over_ranks(frame)}"
     return Headline.of(
-        f"{{name}} takes {{share}} of the {{where}} time of all operators: {{total}} in {calls}.",
+        f"Top operator by {{where}} self time: {{name}}, {{share}} of all operators ({{total}} in {calls}).",
         name=(most["name"], ""),
         share=(most[column] / total, "ratio"),
         where=("device" if column.startswith("device") else "host", ""),
@@ -295,8 +304,8 @@ analysis = Analysis(
         "annotations": ("start_ns", "end_ns", "on_device", "step"),
     },
     parameters=(
-        Parameter("match", "only operators whose name this finds, case aside", kind="regex"),
-        Parameter("by", "what tells rows apart", default="name", choices=("name", "shape", "stack")),
+        Parameter("match", "only operators whose name matches, ignoring case", kind="regex"),
+        Parameter("by", "what to group rows by", default="name", choices=("name", "shape", "stack")),
     ),
     reads_more=reads_more,
 )  # fmt: skip

@@ -1,21 +1,22 @@
-"""The run in one row: step time, overlap, exposed communication, and the rank that works longest.
+"""The run in one row: step time, overlap, exposed communication, and the rank with the most local time.
 
-Step time is the median over steps of the slowest rank's window. What a step holds is a mean over all ranks and steps,
-and its share is of the mean step, Σ windows / their number, for parts add up to a mean and not to a median:
+Step time is the median over steps of the slowest rank's window. The parts of a step are means over all ranks and
+steps, and shares are of the mean step, Σ windows / their number, because parts add up to a mean and not to a median:
 
     mean step      = compute + exposed communication + exposed copies + data loading + other
     exposed share  = exposed communication / mean step
 
-Overlap is of whole files, over all ranks together, Σ overlap / Σ communication; `distributed` has that of the steps.
+Overlap covers the complete traces, over all ranks together, Σ overlap / Σ communication; `distributed` has the overlap
+within steps.
 
-The slowest rank is the one with the most time of its own, window less exposed communication: in a synchronous job the
-others spend the difference waiting inside their collectives. The margin is to the median of the other ranks; below 5 %
-of the mean step no rank stands out. It is an indication: a rank can also be early in one collective and late in the
-next. Ranks whose files break off or are damaged are left out of everything here but their count; where no rank's file
-is whole, all are counted.
+The slowest rank is the one with the most local time: its window less its exposed communication. In a synchronous job
+the other ranks spend the difference waiting inside their collectives. The margin is to the median of the other ranks;
+below 5 % of the mean step no rank stands out. It is an indication only: a rank can be early in one collective and late
+in the next. Ranks with truncated or damaged traces are left out of everything except the number of ranks; if every
+rank's trace is damaged, all are included.
 
-How to read it: the greatest share says where to look next: exposed communication in `collectives` and `stragglers`,
-copies in `copies`, data loading in `data_loading`, other in `idle`; compute in `kernels` and `operators`.
+How to read it: the largest share says where to look next. Exposed communication: `collectives` and `stragglers`.
+Copies: `copies`. Data loading: `data_loading`. Other: `idle`. Compute: `kernels` and `operators`.
 """
 
 from __future__ import annotations
@@ -28,34 +29,49 @@ import polars as pl
 from rankscope.results import Analysis, Column, Finding, Headline, Inputs, schema_of
 
 COLUMNS = (
-    Column("world_size", pl.Int64, "ranks", "ranks in the job, as the traces say; null where none does"),
-    Column("ranks", pl.Int64, "count", "ranks that were read"),
+    Column("world_size", pl.Int64, "ranks", "ranks in the job according to the traces; null where no trace records it"),
+    Column("ranks", pl.Int64, "count", "ranks with a trace"),
     Column(
         "steps",
         pl.Int64,
         "count",
-        "different steps in them; 0 where the traces have none and whole files stand for a step",
+        "distinct steps in the traces; 0 if no step is marked, in which case each trace counts as one step",
     ),
-    Column("step_ns", pl.Int64, "ns", "median over steps of the slowest rank's window"),
-    Column("mean_step_ns", pl.Int64, "ns", "mean window over all ranks and steps: what the parts of a step add up to"),
+    Column("step_ns", pl.Int64, "ns", "step time: median over steps of the slowest rank's window"),
+    Column("mean_step_ns", pl.Int64, "ns", "mean window over all ranks and steps: the sum of the parts below"),
     Column("compute_ns", pl.Int64, "ns", "compute, mean per rank and step"),
-    Column("exposed_communication_ns", pl.Int64, "ns", "communication that nothing hid, mean per rank and step"),
-    Column("exposed_share", pl.Float64, "ratio", "its share of the mean step"),
-    Column("exposed_copies_ns", pl.Int64, "ns", "copies and fills that nothing hid, mean per rank and step"),
-    Column("data_loading_ns", pl.Int64, "ns", "time in which the device waited for data, mean per rank and step"),
-    Column("other_ns", pl.Int64, "ns", "what is left of the mean step: the device did nothing, for another reason"),
-    Column("communication_ns", pl.Int64, "ns", "time in communication in whole files, mean per rank and step"),
+    Column(
+        "exposed_communication_ns",
+        pl.Int64,
+        "ns",
+        "exposed communication (not overlapped by compute), mean per rank and step",
+    ),
+    Column("exposed_share", pl.Float64, "ratio", "exposed communication as a share of the mean step"),
+    Column(
+        "exposed_copies_ns",
+        pl.Int64,
+        "ns",
+        "exposed copies and fills (not overlapped by kernels), mean per rank and step",
+    ),
+    Column("data_loading_ns", pl.Int64, "ns", "time the device waited for data, mean per rank and step"),
+    Column("other_ns", pl.Int64, "ns", "the rest of the mean step: the device was idle for another reason"),
+    Column("communication_ns", pl.Int64, "ns", "communication time in the complete traces, mean per rank and step"),
     Column(
         "overlap_ratio",
         pl.Float64,
         "ratio",
-        "share of whole files' communication that compute hid; null if there is none",
+        "share of all communication in the traces that overlaps with compute; null without communication",
     ),
-    Column("busy_share", pl.Float64, "ratio", "share of the devices' spans in which they did anything"),
-    Column("slowest_rank", pl.Int64, "", "the rank with the most time of its own; null with a single rank"),
-    Column("slowest_own_ns", pl.Int64, "ns", "its window less its exposed communication, mean over its steps"),
-    Column("slowest_margin_ns", pl.Int64, "ns", "how much more that is than the median of the other ranks"),
-    Column("slowest_margin_share", pl.Float64, "ratio", "its share of the mean step: below 5 % no rank stands out"),
+    Column("busy_share", pl.Float64, "ratio", "share of the devices' spans in which they were busy"),
+    Column("slowest_rank", pl.Int64, "", "the rank with the most local time; null with a single rank"),
+    Column("slowest_own_ns", pl.Int64, "ns", "its local time (window less exposed communication), mean over its steps"),
+    Column("slowest_margin_ns", pl.Int64, "ns", "its local time less the median of the other ranks'"),
+    Column(
+        "slowest_margin_share",
+        pl.Float64,
+        "ratio",
+        "the margin as a share of the mean step; below 5 % no rank stands out",
+    ),
 )
 _PARTS = {
     "compute_ns": ("compute_ns",),
@@ -64,12 +80,12 @@ _PARTS = {
     "data_loading_ns": ("data_loading_ns",),
     "other_ns": ("runtime_ns", "host_op_ns", "other_ns"),
 }
-"""Of the mean step, from the columns of `step_time`, which exclude one another."""
+"""Parts of the mean step, from the mutually exclusive columns of `step_time`."""
 
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
     """One row, from the ranks' steps and device times."""
-    steps, device = (_whole_ranks(inputs.results[name], inputs) for name in ("step_time", "device_time"))
+    steps, device = (_complete_ranks(inputs.results[name], inputs) for name in ("step_time", "device_time"))
     slowest = steps.group_by("step", "window").agg(pl.col("window_ns").max())["window_ns"].median()
     rows = max(steps.height, 1)
     communication = int(device["communication_ns"].sum())
@@ -80,7 +96,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
         "world_size": inputs.world_size,
         "ranks": inputs.results["device_time"].height,
         "steps": steps["step"].drop_nulls().n_unique(),
-        "step_ns": _whole(slowest),
+        "step_ns": _rounded(slowest),
         "mean_step_ns": round(window / rows) if steps.height else None,
         "communication_ns": communication // rows,
         "overlap_ratio": int(device["overlap_ns"].sum()) / communication if communication else None,
@@ -92,11 +108,11 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     return pl.DataFrame([row], schema=schema_of(COLUMNS)), []
 
 
-def _whole_ranks(frame: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
-    """The rows of ranks whose files are whole: half a file's steps look like a rank that waits for nobody."""
+def _complete_ranks(frame: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
+    """The rows of ranks with complete traces: the steps of a truncated one look like a rank that never waits."""
     cut = [info.rank for info in inputs.traces if info.truncated or info.lost_events]
-    whole = frame.filter(~pl.col("rank").is_in(cut))
-    return whole if whole.height else frame
+    complete = frame.filter(~pl.col("rank").is_in(cut))
+    return complete if complete.height else frame
 
 
 def _slowest(steps: pl.DataFrame, mean_step: float) -> dict[str, int | float | None]:
@@ -107,7 +123,7 @@ def _slowest(steps: pl.DataFrame, mean_step: float) -> dict[str, int | float | N
     )
     if own.height < 2:
         return dict.fromkeys(("slowest_rank", "slowest_own_ns", "slowest_margin_ns", "slowest_margin_share"))
-    others = _whole(own["own"][1:].median())
+    others = _rounded(own["own"][1:].median())
     first = round(own["own"][0])
     margin = None if others is None else first - others
     return {
@@ -118,34 +134,34 @@ def _slowest(steps: pl.DataFrame, mean_step: float) -> dict[str, int | float | N
     }
 
 
-def _whole(value: object) -> int | None:
+def _rounded(value: object) -> int | None:
     return round(value) if isinstance(value, int | float) else None
 
 
 def headline(frame: pl.DataFrame) -> Headline | None:
-    """The answer in one sentence."""
+    """The main result in one sentence."""
     row = frame.row(0, named=True)
     if row["step_ns"] is None or row["mean_step_ns"] is None:
         return None
     values: dict[str, tuple[int | float | str, str]] = {"step": (row["step_ns"], "ns")}
-    text = f"{'A step takes' if row['steps'] else 'What was recorded, no step marked, takes'} {{step}}{_basis(row)}"
+    text = f"{'Step time' if row['steps'] else 'Recorded time (no step is marked)'}: {{step}}{_basis(row)}"
     if row["exposed_share"] is None or not row["communication_ns"]:
         if row["busy_share"] is None:
             return Headline.of(f"{text}.", **values)
         values["busy"] = (row["busy_share"], "ratio")
-        return Headline.of(f"{text}; over the whole of the traces the devices are busy {{busy}} of the time.", **values)
+        return Headline.of(f"{text}; over the complete traces the devices are busy {{busy}} of the time.", **values)
     if not row["exposed_communication_ns"]:
-        return Headline.of(f"{text}; compute hides all communication in it.", **values)
+        return Headline.of(f"{text}; all communication overlaps with compute.", **values)
     values |= {"exposed": (row["exposed_communication_ns"], "ns"), "share": (row["exposed_share"], "ratio")}
     if row["mean_step_ns"] == row["step_ns"]:
-        return Headline.of(f"{text}; {{exposed}} of it, {{share}}, is communication that nothing hides.", **values)
+        return Headline.of(f"{text}, of which {{exposed}} ({{share}}) is exposed communication.", **values)
     values["mean"] = (row["mean_step_ns"], "ns")
-    text += "; communication that nothing hides takes {exposed} of the mean step’s {mean}: {share}."
+    text += "; exposed communication is {exposed} of the mean step of {mean} ({share})."
     return Headline.of(text, **values)
 
 
 def _basis(row: Mapping[str, Any]) -> str:
-    """What the step time is of, where there is a choice."""
+    """How the step time is aggregated, where there is a choice."""
     words = ["median"] if row["steps"] > 1 else []
     words += ["slowest rank"] if row["ranks"] > 1 else []
     return f" ({', '.join(words)})" if words else ""

@@ -1,30 +1,30 @@
-"""Where each step's time went: forward, backward, optimizer, data loading, waiting, for host and device.
+"""Training phases per step: forward, backward, optimizer, data loading, waiting, on host and device.
 
-One row per rank and step (`ProfilerStep#N` on the host; a file without steps gives one row for all of it, its step
-null). The host's columns exclude one another and sum to `wall_ns`, the step's range, exactly. Each instant counts for
-the first that holds:
+One row per rank and step (`ProfilerStep#N` on the host; a trace without steps gives one row for all of it, with step
+null). The host's columns are mutually exclusive and sum to `wall_ns`, the step's range, exactly. Each instant counts
+for the first that applies:
 
     sync          the host is in a call that waits for the device (…Synchronize, a blocking copy); without a
                   device, Gloo communicates and no operator computes
     optimizer     inside `Optimizer.step#…`
-    backward      on a thread of autograd's, or inside its `evaluate_function`, an operator with a forward thread, DDP's
+    backward      on an autograd thread, or inside its `evaluate_function`, an operator with a forward thread, DDP's
                   reducer, or the ranges of FSDP's backward hooks
-    data_loading  inside a DataLoader's `__next__`, or a range of the user's that says so, on the thread of the steps
+    data_loading  inside a DataLoader's `__next__`, or a user range named for data loading, on the thread of the steps
     forward       inside an operator with a sequence number, an nn.Module, or the ranges of DDP's and FSDP's forward
     other         none of these: Python, logging, the loop itself
 
-From one piece of a forward or backward to the next counts as that phase where nothing else begins between them. A
-sequence number marks what autograd could follow, so copies of the batch to the device are the forward's too.
+The time between two pieces of a forward or backward counts as that phase if no other phase starts in between. A
+sequence number marks everything that autograd could follow, so copies of the batch to the device count as forward.
 
 The device's columns sum to `device_ns`: the time in which any kernel, copy or fill launched in the step was running. A
-kernel is of the phase in which it was launched; where kernels of two phases run at once the instant counts for the
-first in the order above, and communication only where no other kernel runs: it is what the step was not able to hide.
-They are null where the trace has no device. A host that runs ahead of its device waits for it in `sync`, or in the
-first call of the next step that blocks; what the work of a phase cost the device is in the device's columns.
+kernel belongs to the phase in which it was launched; where kernels of two phases run at the same time, the instant
+counts for the first in the order above, and communication only where no other kernel runs: it is exposed communication.
+They are null if the trace has no device. A host that runs ahead of its device waits for it in `sync`, or in the first
+blocking call of the next step; the device's columns show what a phase's work cost on the device.
 
-How to read it: much `sync` and a device that is busy all the time: the device is the limit, which is as it should be.
-Much `other` or `data_loading`: the loop is. A backward far above twice the forward holds communication that nothing
-hides, or forwards run again (`recompute`).
+How to read it: much `sync` with a device that is always busy: the device is the bottleneck, as it should be. Much
+`other` or `data_loading`: the training loop is. A backward far above twice the forward contains exposed communication,
+or recomputed forwards (`recompute`).
 """
 
 from __future__ import annotations
@@ -57,28 +57,30 @@ from rankscope.rundir.plurals import listed
 _OTHER = "other"
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
-    Column("window", pl.Int64, "", "which of the rank's files, from 0"),
-    Column("step", pl.Int64, "", "N of `ProfilerStep#N`; null for the whole of a file without steps"),
-    Column("start_ns", pl.Int64, "ns", "when the step's range begins, on the trace's own clock", instant=True),
-    Column("wall_ns", pl.Int64, "ns", "how long it lasts on the host: the sum of the next six"),
+    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    Column("step", pl.Int64, "", "N of `ProfilerStep#N`; null for a trace without steps"),
+    Column("start_ns", pl.Int64, "ns", "start of the step's range, on the trace's clock", instant=True),
+    Column("wall_ns", pl.Int64, "ns", "duration on the host: the sum of the next six"),
     Column("forward_ns", pl.Int64, "ns", "the host in the forward"),
     Column("backward_ns", pl.Int64, "ns", "the host in the backward"),
     Column("optimizer_ns", pl.Int64, "ns", "the host in the optimizer's step"),
     Column("data_loading_ns", pl.Int64, "ns", "the host waiting for data"),
-    Column("sync_ns", pl.Int64, "ns", "the host waiting for the device; with Gloo for communication that nothing hid"),
+    Column("sync_ns", pl.Int64, "ns", "the host waiting for the device; with Gloo, exposed communication"),
     Column("other_ns", pl.Int64, "ns", "the host in none of these"),
     Column(
         "device_ns",
         pl.Int64,
         "ns",
-        "anything launched in the step was running: the sum of the next six; null without device",
+        "time with anything launched in the step running: the sum of the next six; null without a device",
     ),
-    Column("forward_device_ns", pl.Int64, "ns", "of that, launched in the forward"),
+    Column("forward_device_ns", pl.Int64, "ns", "part of it launched in the forward"),
     Column("backward_device_ns", pl.Int64, "ns", "launched in the backward"),
     Column("optimizer_device_ns", pl.Int64, "ns", "launched in the optimizer's step"),
     Column("data_loading_device_ns", pl.Int64, "ns", "launched while loading data"),
-    Column("communication_device_ns", pl.Int64, "ns", "communication, with no other kernel beside it"),
-    Column("other_device_ns", pl.Int64, "ns", "launched in none of the phases"),
+    Column(
+        "communication_device_ns", pl.Int64, "ns", "communication with no other kernel running: exposed communication"
+    ),
+    Column("other_device_ns", pl.Int64, "ns", "launched in no phase"),
 )
 
 _HOST = ("host_ops", "annotations", "runtime_calls", "python_frames")
@@ -148,24 +150,16 @@ def _device(
 
 
 def headline(frame: pl.DataFrame) -> Headline | None:
-    """The answer in one sentence."""
+    """The main result in one sentence."""
     wall = total_of(frame, "wall_ns")
     if not wall:
         return None
-    said = {
-        "forward": "the forward takes {forward}",
-        "backward": "the backward {backward}",
-        "optimizer": "the optimizer {optimizer}",
-    }
-    parts = {name: total_of(frame, f"{name}_ns") for name in said}
-    told = [said[name] for name, amount in parts.items() if amount]
-    if not told:
-        return Headline.of("Nothing in these traces says what is forward, backward or optimizer.")
-    if not parts["forward"]:
-        told[0] = told[0].replace(" {", " takes {")
-    of = "Of a step" if frame["step"].drop_nulls().len() else "Of the time"
+    parts = {name: total_of(frame, f"{name}_ns") for name in ("forward", "backward", "optimizer")}
     shares = {name: (amount / wall, "ratio") for name, amount in parts.items() if amount}
-    return Headline.of(f"{of} on the host {listed(told)}.", **shares)
+    if not shares:
+        return Headline.of("These traces do not record forward, backward or optimizer.")
+    of = "Step time" if frame["step"].drop_nulls().len() else "Time"
+    return Headline.of(f"{of} on the host: {listed([f'{name} {{{name}}}' for name in shares])}.", **shares)
 
 
 analysis = Analysis(

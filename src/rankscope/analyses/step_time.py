@@ -1,24 +1,24 @@
-"""How long each step took on each rank, and on what.
+"""Step time on each rank, split by what the device and the host did.
 
 One row per rank and step. A step is a host `ProfilerStep#N` range; it owns the device events whose launch starts
 inside it. Its window runs from completion to completion: it begins at the latest of its own start, the end of the
 previous window and, for the first step, the end of the last device event launched before it (or launchless and before
-the first launched event of its stream); it ends at the later of its own end and the end of its last owned event. So
-under deep queues a window is what the device took for the step, not what the host did meanwhile.
+the first launched event of its stream); it ends at the later of its own end and the end of its last owned event. Under
+a deep launch queue a window is therefore the device's time for the step, not the host's.
 
-The columns exclude one another and sum to the window exactly. Each instant counts for the first of these that holds:
-compute, communication, copy, fill on the device; the host in a device runtime call; in data loading (a DataLoader's
-`__next__`, or a range of the user's that says so); in an operator; nothing of these. Host categories are unions over
-all host threads:
+The columns are mutually exclusive and sum to the window exactly. Each instant counts for the first of these that
+applies: compute, communication, copy, fill on the device; the host in a device runtime call; in data loading (a
+DataLoader's `__next__`, or a user range named for data loading); in an operator; none of these. Host categories are
+unions over all host threads:
 
     window = compute + exposed communication + exposed copies + exposed fills
              + runtime + data loading + operators + other
 
-Without device events compute is top-level operators and communication Gloo's ranges.
-A file without steps gives one row for the whole of it, its step null.
+Without device events, compute is top-level operators and communication is Gloo's ranges.
+A trace without steps gives one row for all of it, with step null.
 
-How to read it: what is not compute is what a better step lacks. Exposed communication: `collectives`, `ddp_buckets`,
-`fsdp`. Copies: `copies`. The host's columns are time in which the device idled: `idle` says more.
+How to read it: everything except compute is overhead. Exposed communication: `collectives`, `ddp_buckets`, `fsdp`.
+Copies: `copies`. The host's columns are time in which the device was idle: see `idle`.
 """
 
 from __future__ import annotations
@@ -33,22 +33,25 @@ from rankscope.results import Analysis, Column, Headline, Inputs, Tables, by_win
 
 CATEGORIES = (
     Column("compute_ns", pl.Int64, "ns", "the device computed"),
-    Column("exposed_communication_ns", pl.Int64, "ns", "the device communicated and computed nothing"),
-    Column("exposed_memcpy_ns", pl.Int64, "ns", "the device copied and did neither"),
+    Column("exposed_communication_ns", pl.Int64, "ns", "the device communicated and did not compute"),
+    Column("exposed_memcpy_ns", pl.Int64, "ns", "the device copied memory and ran no kernel"),
     Column("exposed_memset_ns", pl.Int64, "ns", "the device filled memory and did nothing else"),
-    Column("runtime_ns", pl.Int64, "ns", "the device was idle, the host in a runtime or driver call"),
-    Column("data_loading_ns", pl.Int64, "ns", "the device was idle, the host loading data"),
-    Column("host_op_ns", pl.Int64, "ns", "the device was idle, the host in an operator"),
-    Column("other_ns", pl.Int64, "ns", "none of these"),
+    Column("runtime_ns", pl.Int64, "ns", "the device was idle while the host was in a runtime or driver call"),
+    Column("data_loading_ns", pl.Int64, "ns", "the device was idle while the host loaded data"),
+    Column("host_op_ns", pl.Int64, "ns", "the device was idle while the host was in an operator"),
+    Column("other_ns", pl.Int64, "ns", "the device was idle and none of these applies to the host"),
 )
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
-    Column("window", pl.Int64, "", "which of the rank's files, from 0"),
-    Column("step", pl.Int64, "", "N of `ProfilerStep#N`; null for the whole of a file without steps"),
-    Column("start_ns", pl.Int64, "ns", "when the window begins, on the trace's own clock", instant=True),
-    Column("window_ns", pl.Int64, "ns", "how long it lasts: the sum of the categories"),
+    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    Column("step", pl.Int64, "", "N of `ProfilerStep#N`; null for a trace without steps"),
+    Column("start_ns", pl.Int64, "ns", "start of the window, on the trace's clock", instant=True),
+    Column("window_ns", pl.Int64, "ns", "duration of the window: the sum of the categories"),
     Column(
-        "gap_before_ns", pl.Int64, "ns", "between the previous window's end and this one's begin; null for the first"
+        "gap_before_ns",
+        pl.Int64,
+        "ns",
+        "from the end of the previous window to the start of this one; null for the first",
     ),
     *CATEGORIES,
 )
@@ -110,21 +113,19 @@ def _breakdown(sets: Activity, window: Tables, begin: Int64, end: Int64) -> dict
 
 
 def headline(frame: pl.DataFrame) -> Headline | None:
-    """The answer in one sentence."""
+    """The main result in one sentence."""
     longest, median = greatest(frame, "window_ns"), frame["window_ns"].median()
     if longest is None or not isinstance(median, float):
         return None
     values = {"rank": (longest["rank"], ""), "window": (longest["window_ns"], "ns")}
     if frame.height == 1:
-        of = "What was recorded" if longest["step"] is None else "The only step"
-        return Headline.of(f"{of} takes {{window}}.", window=values["window"])
+        name = "Recorded time" if longest["step"] is None else "Step time (one step)"
+        return Headline.of(f"{name}: {{window}}.", window=values["window"])
     values["median"] = (round(median), "ns")
     if longest["step"] is None:
-        return Headline.of("The longest window is rank {rank}’s: {window}; the median is {median}.", **values)
+        return Headline.of("Longest window: {window} on rank {rank}; median {median}.", **values)
     several = "ranks and steps" if frame["rank"].n_unique() > 1 else "steps"
-    text = (
-        f"The longest step is step {{step}} on rank {{rank}}: {{window}}; the median over all {several} is {{median}}."
-    )
+    text = f"Longest step: {{window}} (step {{step}} on rank {{rank}}); median over all {several}: {{median}}."
     return Headline.of(text, step=(longest["step"], ""), **values)
 
 

@@ -1,46 +1,50 @@
-"""Which rank holds the others up, by how much, and why.
+"""Stragglers: which rank delays the other ranks, by how much, and why.
 
-One row per rank. A collective cannot finish before its last rank has come. On aligned clocks (`clock`) a rank's
-lateness is its arrival less the median of the *other* ranks' arrivals; below the clocks' residual it is nothing.
-`lateness_ns` is the worst of each step, averaged over the steps. `waited_ns` is the time in which others waited for
-this rank: the union, step by step, of the waits it causes, for sums over overlapping collectives would count the same
-time twice. A rank that came late because it waited in another group, or for the stage before it, passes the blame on;
-of several stages that meet only those of the last one's are compared, for their programs come at different times.
+One row per rank. A collective cannot finish before its last rank arrives. On aligned clocks (`clock`) a rank's
+lateness is its arrival less the median of the *other* ranks' arrivals; lateness below the clocks' residual counts as 0.
+`lateness_ns` is the largest of each step, averaged over the steps. `waited_ns` is the time in which other ranks waited
+for this rank: the union, step by step, of the waits that it causes (a sum over overlapping collectives would count the
+same time twice). If a rank arrived late because it waited in another group, or for the previous pipeline stage, the
+delay is attributed to the rank that it waited for. Where several stages share a collective, only the ranks of the last
+stage to arrive are compared, because stages run different programs and arrive at different times.
 
-Who is to blame is told by own time, step by step, from the last collective of one step to that of the next:
+The straggler is identified by its local time, step by step, from the last collective of one step to that of the next:
 
-    own time = elapsed − exposed communication            excess = own time − median of its peers' own time
+    local time = elapsed − exposed communication        excess = local time − median of its peers' local time
 
 Peers are the other ranks with the same program (one pipeline stage). Ranks tied by collectives take equally long for
-a step, but whoever waits has its device in a communication kernel and nothing else to do; so a victim, near or far,
-has no excess. A rank is named if its excess, or that of a part of its time, exceeds what the others show by chance:
-lastingly (its mean, in standard errors) or in some steps (so often as chance would not have it); its findings say so.
-Hosts stumble, now here, now there: what a rank spends at the same place of its program in two steps is also held
-against its peers by itself (Σ over places of the lesser of the two), and so is the pace of its host in each step (the
-geometric mean over places). Where hosts run ahead of their devices and never wait for them, one falls behind by chance
-and stays so: it is named only if its host itself takes longer, always or in some steps. Of a single whole step a host
-is named for a quarter of it, or 2 ms, and more: record four. `saving_ns` is what a step gains at most if it took no
-longer than the slowest of the others; more work is shared out evenly, so of n ranks it gains (n − 1) / n. Ranks that
-fill a slice of the mesh or a host alike are one finding. A rank alone in its stage is held against its other steps and,
-by the kernels that other stages launch too, against these; so is a stage whose ranks are all as slow, of three or more.
+a step, but a rank that waits only has its device in a communication kernel; so ranks that are merely delayed have no
+excess. A rank is identified as a straggler if its excess, or the excess of one part of its time, is larger than what
+the other ranks show by chance: either lasting (its mean, in standard errors) or in some steps (more often than by
+chance); the findings say which. Hosts stall at random, so two further measures are compared with the peers: the time
+that a rank spends at the same place of its program in two steps (Σ over places of the smaller of the two), and its
+host's pace in each step (the geometric mean over places). Where hosts run ahead of their devices and never wait for
+them, a rank can fall behind by chance and stay behind: it is identified only if its host itself takes longer, always or
+in some steps. With a single complete step, a host is identified only from a quarter of the step, or 2 ms, upwards:
+record at least four steps. `saving_ns` is the potential saving per step if the rank were as fast as the slowest of the
+others; more work is assumed to be balanced, so with n ranks it saves (n − 1) / n. Stragglers that fill a slice of the
+mesh or a host with the same cause are one finding. A rank that is alone in its stage is compared with its other steps
+and, by the kernels that other stages launch too, with these stages; so is a stage whose ranks are all equally slow, if
+there are three stages or more.
 
 The cause is the part of its late steps that exceeds the peers':
 
 - `slow_device`: the same kernels take longer; `more_work`: there are more, or larger ones (by name and launch grid; on
   the host operators by name and input shapes)
-- `data_loading`: the device sat idle while the host was in its data loader
-- `slow_host`: the device sat idle while the host ran operators, the runtime, or nothing that was recorded (asleep)
-- `memory`: the device sat idle in allocations, or copied; calls for device memory that no other rank makes count with
-  what they left the device idle for
-- `slow_network` (a finding of its own): a group moves its data slower than groups of its kind do, or than in its
-  other steps; where transfers differ from one to the next by several times, one by one (Wilcoxon, Mann and Whitney)
+- `data_loading`: the device was idle while the host was in its data loader
+- `slow_host`: the device was idle while the host ran operators, the runtime, or nothing that was recorded (sleeping)
+- `memory`: the device was idle in allocations, or copied; calls for device memory that no other rank makes include the
+  idle time that they cause on the device
+- `slow_network` (a separate finding): a group moves its data slower than groups of the same kind, or than in its other
+  steps; where single transfers vary several-fold, by the rank-sum test (Wilcoxon, Mann and Whitney)
 - `unclear`: nothing explains half of it
 
-What is peculiar comes first, if it explains three tenths: a late rank's host also lacks the time in which the others'
-hosts run ahead. Point-to-point operations are left out of lateness: in a pipeline a stage waits for the one before it
-by design; in own time they are communication like any other.
+Causes other than `slow_host` come first if they explain three tenths, because a late rank's host also lacks the time in
+which the other hosts run ahead. Point-to-point operations are left out of lateness: in a pipeline a stage waits for the
+previous one by design. In local time they count as communication like any other.
 
-How to read it: the rank with the most `waited_ns` holds the others up; where it has no cause, that may be chance.
+How to read it: the rank with the most `waited_ns` delays the others most; without a cause, its delay is not
+significant.
 """
 
 from __future__ import annotations
@@ -86,20 +90,27 @@ from rankscope.rundir.plurals import plural
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
-    Column("step", pl.Int64, "", "the step; null unless `--by step`, where what is over steps is of this one"),
-    Column("lateness_ns", pl.Int64, "ns", "how late it came at worst in a step, mean over steps"),
-    Column("waited_ns", pl.Int64, "ns", "time in which others waited for it, over all steps"),
-    Column("last_share", pl.Float64, "ratio", "of its collectives, those where it came last by more than the residual"),
+    Column(
+        "step",
+        pl.Int64,
+        "",
+        "the step; null unless `--by step`, which gives the values of each step instead of aggregates over steps",
+    ),
+    Column("lateness_ns", pl.Int64, "ns", "largest lateness in a step, mean over steps"),
+    Column("waited_ns", pl.Int64, "ns", "time in which other ranks waited for it, over all steps"),
+    Column(
+        "last_share", pl.Float64, "ratio", "share of its collectives in which it arrived last by more than the residual"
+    ),
     Column("steps", pl.Int64, "count", "steps in which it was compared"),
-    Column("late_steps", pl.Int64, "count", "steps in which it came last by more than the residual"),
-    Column("cause", pl.String, "", "why it holds the others up; null where it does not by more than chance"),
-    Column("cause_ns", pl.Int64, "ns", "what the cause explains of its own time beyond its peers', mean over steps"),
+    Column("late_steps", pl.Int64, "count", "steps in which it arrived last by more than the residual"),
+    Column("cause", pl.String, "", "why it delays the other ranks; null where its delay is not significant"),
+    Column("cause_ns", pl.Int64, "ns", "how much of its excess local time the cause explains, mean over steps"),
     Column("evidence", pl.String, "", "the numbers behind the cause"),
     Column(
         "saving_ns",
         pl.Int64,
         "ns",
-        "what a step would gain at most if it took no longer than the slowest of the others",
+        "potential saving per step if it were as fast as the slowest of the others",
     ),
 )
 
@@ -172,7 +183,7 @@ def _of_window(window: Tables, own: pl.DataFrame, inputs: Inputs, number: int) -
 
 
 def _bounds(own: pl.DataFrame, end: Int64, end_own: Int64) -> StepBounds:
-    """Steps are told by the collectives that all recorded ranks of their group have."""
+    """Step bounds, from the collectives that all recorded ranks of their group have."""
     whole = pl.col("matched_ranks") == pl.col("matched_ranks").max().over("group", "group_ranks")
     rows = own.select("step", whole.alias("whole"), pl.Series("end_ns", end), pl.Series("own_ns", end_own))
     return StepBounds.of(rows.filter("whole"))
@@ -184,54 +195,54 @@ def _members(own: pl.DataFrame) -> dict[str, frozenset[int]]:
 
 
 def across_ranks(parts: Sequence[Mapping[str, pl.DataFrame]], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """Who is late, to whom it matters, and why."""
+    """Who is late, whom it delays, and why."""
     ranks = sorted({info.rank for info in inputs.traces if info.rank is not None})
     stretches, work, again = _concat(parts).values()
     clock = inputs.results["clock"].select("rank", "offset_ns", "drift_ppm", "at_ns", "residual_ns", "component")
     rows = with_aligned_arrivals(stretches, clock, base_times(inputs.traces))
     if rows.is_empty():
-        return _quiet(ranks), []
+        return _no_comparison(ranks), []
     cut = _cut(inputs)
     mesh = _mesh(inputs)
     stretches, work, again = (
         each.join(cut, on=["rank", "window"], how="anti", maintain_order="left") for each in (stretches, work, again)
     )
     role = _roles(mesh, inputs)
-    standing = _standing(stretches, work, again, role, inputs) if stretches.height else None
+    comparison = _comparison(stretches, work, again, role, inputs) if stretches.height else None
     table, by_step = totals_by_rank_and_step(
-        ranks, attribute_waits(rows, role, inputs.results["collectives"], standing)
+        ranks, attribute_waits(rows, role, inputs.results["collectives"], comparison)
     )
-    verdicts = standing.blamed() if standing is not None else []
-    table = _with_causes(table, verdicts)
-    findings = _not_judged(cut)
-    if standing is not None:
-        links = slow_links(inputs.results["collectives"], standing.step_ns)
-        sliced = standing.by_slice(verdicts, mesh_slices(mesh))
-        findings = [*_findings(sliced, table), *_slow_networks(links, max(standing.steps.size, 1)), *findings]
+    stragglers = comparison.stragglers() if comparison is not None else []
+    table = _with_causes(table, stragglers)
+    findings = _left_out(cut)
+    if comparison is not None:
+        links = slow_links(inputs.results["collectives"], comparison.step_ns)
+        sliced = comparison.by_slice(stragglers, mesh_slices(mesh))
+        findings = [*_findings(sliced, table), *_slow_networks(links, max(comparison.steps.size, 1)), *findings]
     if inputs.parameters.get("by") == "step":
-        table = _with_steps(by_step, standing, verdicts) if standing is not None else by_step
+        table = _with_steps(by_step, comparison, stragglers) if comparison is not None else by_step
     return _complete(table), findings
 
 
 def _cut(inputs: Inputs) -> pl.DataFrame:
-    """Files that break off: rank, window. Of their steps any event can be missing, so each looks like less work."""
+    """Truncated traces: rank, window. Any event of their steps can be missing, so they look like less work."""
     files = base_times(inputs.traces).select("rank", "window")
     broken = pl.Series([info.truncated for info in inputs.traces if info.rank is not None], dtype=pl.Boolean)
     return files.filter(broken)
 
 
-def _not_judged(cut: pl.DataFrame) -> list[Finding]:
+def _left_out(cut: pl.DataFrame) -> list[Finding]:
     ranks = tuple(cut["rank"].unique().sort())
     if not ranks:
         return []
-    title = "Ranks whose traces break off were not judged, nor was any other by them"
+    title = "Ranks with truncated traces are left out of the comparison"
     return [Finding(id="not-judged", severity="info", title=title, ranks=ranks)]
 
 
-def _standing(
+def _comparison(
     stretches: pl.DataFrame, work: pl.DataFrame, again: pl.DataFrame, role: Mapping[int, int], inputs: Inputs
 ) -> LocalTimeComparison:
-    """The ranks' own times, step by step."""
+    """The ranks' local times, step by step."""
     collectives = inputs.results["collectives"]
     groups = collectives.select("match", "group", "group_ranks").drop_nulls("match").unique("match")
     rows = stretches.join(groups, on="match", how="left").with_columns(
@@ -256,38 +267,40 @@ def _mesh(inputs: Inputs) -> Mesh:
     return infer_mesh(inputs.traces, named)
 
 
-def _quiet(ranks: Sequence[int]) -> pl.DataFrame:
+def _no_comparison(ranks: Sequence[int]) -> pl.DataFrame:
     """Nothing to compare: every rank with nulls."""
     return _complete(pl.DataFrame({"rank": pl.Series(ranks, dtype=pl.Int64)}))
 
 
 def _complete(table: pl.DataFrame) -> pl.DataFrame:
-    """All columns in order; null what it has not."""
+    """All columns in order; missing ones are null."""
     return table.select(
         pl.col(name) if name in table.columns else pl.lit(None, dtype).alias(name)
         for name, dtype in schema_of(COLUMNS).items()
     )
 
 
-def _with_steps(by_step: pl.DataFrame, standing: LocalTimeComparison, verdicts: Sequence[Straggler]) -> pl.DataFrame:
-    """Each rank in each step; causes in the steps in which it stands out."""
+def _with_steps(
+    by_step: pl.DataFrame, comparison: LocalTimeComparison, stragglers: Sequence[Straggler]
+) -> pl.DataFrame:
+    """Each rank in each step; causes in the steps in which it is an outlier."""
     schema = {"rank": pl.Int64, "step": pl.Int64, "cause": pl.String, "cause_ns": pl.Int64, "evidence": pl.String}
     late: list[tuple[int, int, str, int, str]] = []
-    for each in verdicts:
-        row, share, why = int(np.searchsorted(standing.ranks, each.ranks[0])), each.cause.share, each.cause
-        for column in np.flatnonzero(standing.accused[row]):
-            taken = standing.excess[row, column]
-            told = round(taken * share) if np.isfinite(taken) else 0
-            late.append((each.ranks[0], int(standing.steps[column]), why.cause, told, why.evidence))
+    for each in stragglers:
+        row, share, why = int(np.searchsorted(comparison.ranks, each.ranks[0])), each.cause.share, each.cause
+        for column in np.flatnonzero(comparison.is_outlier[row]):
+            taken = comparison.excess[row, column]
+            explained = round(taken * share) if np.isfinite(taken) else 0
+            late.append((each.ranks[0], int(comparison.steps[column]), why.cause, explained, why.evidence))
     found = pl.DataFrame(late, schema=schema, orient="row")
     return by_step.join(found, on=["rank", "step"], how="left", maintain_order="left")
 
 
-def _with_causes(table: pl.DataFrame, verdicts: Sequence[Straggler]) -> pl.DataFrame:
-    """The causes beside the measures."""
-    causes: dict[int, Cause] = {each.ranks[0]: each.cause for each in verdicts}
-    excess_ns = {each.ranks[0]: each.excess_ns for each in verdicts}
-    saving = {each.ranks[0]: each.saving_ns for each in verdicts}
+def _with_causes(table: pl.DataFrame, stragglers: Sequence[Straggler]) -> pl.DataFrame:
+    """The measures with the causes."""
+    causes: dict[int, Cause] = {each.ranks[0]: each.cause for each in stragglers}
+    excess_ns = {each.ranks[0]: each.excess_ns for each in stragglers}
+    saving = {each.ranks[0]: each.saving_ns for each in stragglers}
     ranks = table["rank"].to_list()
     return table.with_columns(
         pl.Series("cause", [causes[r].cause if r in causes else None for r in ranks], dtype=pl.String),
@@ -300,35 +313,35 @@ def _with_causes(table: pl.DataFrame, verdicts: Sequence[Straggler]) -> pl.DataF
 
 
 _ADVICE = {
-    "slow_device": "Look at this device's clocks, temperature and neighbours, or swap it.",
-    "more_work": "Even out what the ranks are given: batch sizes, sequence lengths, experts, uneven shards.",
-    "data_loading": "Give its loader more workers, prefetch further, or look at the storage it reads from.",
-    "slow_host": "Look at what else runs on its host, at CPU binding, garbage collection and synchronization.",
-    "memory": "Look for allocation retries and copies: free memory, a fixed batch shape, expandable segments.",
-    "slow_network": "Look at the links between the ranks of its group.",
-    "unclear": "Record more on this rank: stacks (with_stack) and shapes.",
+    "slow_device": "Check this device's clocks, temperature and neighbours, or replace it.",
+    "more_work": "Balance the work across ranks: batch sizes, sequence lengths, experts, uneven shards.",
+    "data_loading": "Give its data loader more workers, prefetch further, or check the storage it reads from.",
+    "slow_host": "Check what else runs on its host, CPU binding, garbage collection and synchronization.",
+    "memory": "Check for allocation retries and copies: free memory, a fixed batch shape, expandable segments.",
+    "slow_network": "Check the links between the ranks of its group.",
+    "unclear": "Record more on this rank: stacks (with_stack=True) and shapes (record_shapes=True).",
 }
 
 
-def _findings(blamed: Sequence[Straggler], table: pl.DataFrame) -> list[Finding]:
-    """Ranks, or slices of the mesh, that hold the others up."""
+def _findings(found: Sequence[Straggler], table: pl.DataFrame) -> list[Finding]:
+    """Ranks, or slices of the mesh, that delay the others."""
     rows = {row["rank"]: row for row in table.iter_rows(named=True)}
     findings = []
-    for each in blamed:
+    for each in found:
         mine = [rows[rank] for rank in each.ranks if rank in rows]
         cause = each.cause.cause
         findings.append(
             Finding(
                 id="straggler",
                 severity="warning" if each.lasting else "info",
-                title=f"{_called(each)} holds the others up{'' if each.lasting else ' in some steps'}: "
-                f"{each.cause.words}",
+                title=f"{_called(each)} delays the other ranks{'' if each.lasting else ' in some steps'}: "
+                f"{each.cause.text}",
                 ranks=each.ranks,
                 steps=() if each.lasting else each.steps,
                 evidence=(
-                    Evidence("own time beyond its peers' median, mean over steps", each.excess_ns, "ns"),
-                    Evidence("late at worst in a step, mean", max(row["lateness_ns"] or 0 for row in mine), "ns"),
-                    Evidence("time others waited for it", max(row["waited_ns"] or 0 for row in mine), "ns"),
+                    Evidence("local time above its peers' median, mean over steps", each.excess_ns, "ns"),
+                    Evidence("largest lateness per step, mean", max(row["lateness_ns"] or 0 for row in mine), "ns"),
+                    Evidence("time other ranks waited for it", max(row["waited_ns"] or 0 for row in mine), "ns"),
                     Evidence("steps in which it is late", len(each.steps), "count"),
                     Evidence("steps compared", each.compared, "count"),
                     Evidence(f"cause: {cause.replace('_', ' ')}", each.cause.evidence),
@@ -346,22 +359,22 @@ def _called(each: Straggler) -> str:
 
 
 def _slow_networks(links: Sequence[SlowLink], steps: int) -> list[Finding]:
-    """Groups that move the same data slower than their like."""
+    """Groups that move the same data slower than comparable groups."""
     findings = []
     for link in links:
-        than = "those of its like" if link.groups else "in its other steps"
+        than = "comparable groups" if link.groups else "in its other steps"
         when = "" if link.lasting else " in some steps"
         findings.append(
             Finding(
                 id="slow-network",
                 severity="warning" if link.lasting else "info",
-                title=f"The collectives of group {link.group} move their data slower than {than}{when}",
+                title=f"Group {link.group} transfers data slower than {than}{when}",
                 ranks=(parse_group_ranks(link.group_ranks) or ()) if link.group_ranks else (),
                 steps=() if link.lasting else link.steps,
                 evidence=(
-                    Evidence("transfers take longer by", link.excess_ns, "ns"),
-                    Evidence("of", link.expected_ns, "ns"),
-                    Evidence("groups it is held against", link.groups, "count"),
+                    Evidence("transfers are slower by", link.excess_ns, "ns"),
+                    Evidence("expected transfer time", link.expected_ns, "ns"),
+                    Evidence("groups it is compared with", link.groups, "count"),
                 ),
                 saving_ns=link.excess_ns // steps,
                 advice=_ADVICE["slow_network"],
@@ -371,34 +384,34 @@ def _slow_networks(links: Sequence[SlowLink], steps: int) -> list[Finding]:
 
 
 def headline(frame: pl.DataFrame) -> Headline | None:
-    """The answer in one sentence."""
+    """The main result in one sentence."""
     if frame.height < 2:
-        return None  # one rank alone holds nobody up
+        return None  # a single rank delays nobody
     if not frame["waited_ns"].drop_nulls().len():
-        return Headline.of("No collective was matched across ranks: there is nothing to compare them by.")
+        return Headline.of("No collective was matched across ranks, so the ranks cannot be compared.")
     if frame["step"].null_count() < frame.height:
-        return None  # by step there are several answers
-    accused = frame.filter(pl.col("cause").is_not_null()).sort(
+        return None  # one result per step
+    late = frame.filter(pl.col("cause").is_not_null()).sort(
         "waited_ns", "saving_ns", "rank", descending=[True, True, False], nulls_last=True
     )
-    if not accused.height:
+    if not late.height:
         most = frame.sort("waited_ns", "rank", descending=[True, False], nulls_last=True).row(0, named=True)
         if not most["waited_ns"]:
-            return Headline.of("No rank made the others wait.")
+            return Headline.of("No rank delays the others.")
         return Headline.of(
-            "No rank is late by more than chance explains; the others waited longest for rank {rank}: {waited} over "
+            "No significant straggler; the longest wait is for rank {rank}: {waited} over "
             f"{{steps}} {plural('step', most['steps'])}.",
             rank=(most["rank"], ""),
             waited=(most["waited_ns"], "ns"),
             steps=(most["steps"], "count"),
         )
-    worst = accused.row(0, named=True)
+    worst = late.row(0, named=True)
     values = {"rank": (worst["rank"], ""), "cause": (CAUSES.get(worst["cause"], worst["cause"]), "")}
     if not worst["waited_ns"]:
-        return Headline.of("Rank {rank} holds the others up: {cause}.", **values)
+        return Headline.of("Rank {rank} is the straggler: {cause}.", **values)
     steps = f"{{steps}} {plural('step', worst['steps'])}"
     return Headline.of(
-        f"Rank {{rank}} holds the others up: they waited {{waited}} for it over {steps}; {{cause}}.",
+        f"Rank {{rank}} is the straggler: the other ranks waited {{waited}} for it over {steps}; {{cause}}.",
         waited=(worst["waited_ns"], "ns"),
         steps=(worst["steps"], "count"),
         **values,
@@ -418,7 +431,7 @@ analysis = Analysis(
         "annotations": ("start_ns", "end_ns", "name", "pid", "tid", "on_device", "step"),
     },
     requires=("collectives", "clock"),
-    parameters=(Parameter("by", "what tells rows apart", default="rank", choices=("rank", "step"), of_reduce=True),),
+    parameters=(Parameter("by", "what to group rows by", default="rank", choices=("rank", "step"), of_reduce=True),),
     headline=headline,
     has_findings=True,
     shown_empty=True,

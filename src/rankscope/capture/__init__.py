@@ -1,9 +1,9 @@
-"""Profile this rank of a training job, without ever harming the job. Needs torch and the standard library
-alone.
+"""Profiles this rank of a training job without harming the job. Needs only torch and the standard library.
 
-``profiler`` is what a user sees; ``config`` what can be set, ``ranks`` which ranks, ``schedule`` which steps,
-``process`` who this rank is, ``recorder`` the torch profiler, ``writer`` what happens off the loop,
-``ranklog`` this rank's manifest, ``notices`` how it warns.
+In: the options of ``CaptureConfig``, from the script or from ``RANKSCOPE_*`` variables, and the steps of the loop.
+Out: traces and manifests in the run directory. ``profiler`` is what a user calls, ``auto_profiler`` what profiles an
+unmodified script; ``schedule`` says which steps are recorded, ``recording`` drives torch, ``trace_queue`` and
+``writer`` do the rest off the loop.
 """
 
 from __future__ import annotations

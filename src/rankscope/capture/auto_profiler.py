@@ -1,6 +1,8 @@
-"""Profiling a job whose script knows nothing of it: a step is over when the optimizer has made its own.
+"""Profiles a job whose script does not use rankscope: each step of the training's optimizer is a step.
 
-Of several optimizers one is counted (``optimizers``).
+``install`` is called by the hook (``hook/sitecustomize.py``) and starts a ``Profiler`` that takes its options from the
+environment. If the script has a profiler of its own, that one is used instead. ``optimizers`` decides which steps
+count.
 """
 
 from __future__ import annotations
@@ -13,30 +15,34 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from rankscope.capture import profiler_conflicts
 from rankscope.capture.notices import warn
-from rankscope.capture.optimizers import Primary, watch_steps
+from rankscope.capture.optimizers import PrimaryOptimizer, watch_steps
+from rankscope.capture.profiler import Profiler
 from rankscope.rundir.names import RUN_MANIFEST
 
 _loaded_at = time.time()
 
 NEVER_STEPPED = """\
 rankscope: no trace was written: this job loaded torch and made no optimizer step.
-  → A job without a torch.optim.Optimizer is profiled by a rankscope.Profiler around its loop, with .step() in it.
+  → To profile a job without a torch.optim.Optimizer, put a rankscope.Profiler around its loop and call .step() in it.
 """
 
 
-class _Counter:
-    def __init__(self) -> None:
-        self.profiler: Any = None
-        self.made_ns = time.perf_counter_ns()
-        self.primary = Primary()
-        self.steps = 0
-        self.aside = False
+class _StepCounter:
+    """Counts this process's optimizer steps and drives its profiler."""
 
-    def stepped(self, optimizer: object) -> None:
+    def __init__(self) -> None:
+        self.profiler: Profiler | None = None
+        self.first_optimizer_ns = time.perf_counter_ns()
+        self.primary = PrimaryOptimizer()
+        self.steps = 0
+        self.disabled = False
+
+    def after_step(self, optimizer: object) -> None:
         """The outermost step of an optimizer is over."""
         self.steps += 1
-        if self.aside:
+        if self.disabled:
             return
         if not self.primary.counts(optimizer):
             return
@@ -46,19 +52,24 @@ class _Counter:
             self.profiler.step()
 
     def _start(self) -> None:
-        from rankscope.capture.profiler import Profiler
-
         try:
             self.profiler = Profiler()
-            # The process group is there by now, and the first step, which compiles and allocates, is over. It is taken
-            # to have begun when the first optimizer was made.
-            self.profiler.start(1, first_began_ns=self.made_ns)
+            # By now the process group exists, and the first step, which compiles and allocates, is over. It is taken
+            # to have begun when the first optimizer was created.
+            self.profiler.start(1, first_began_ns=self.first_optimizer_ns)
         except Exception as error:
-            self.aside = True
+            self.disabled = True
             warn(f"this job is not profiled: {error}")
 
+    def disable(self) -> None:
+        """The script has a ``Profiler`` of its own: stop counting."""
+        self.disabled = True
+        profiler, self.profiler = self.profiler, None
+        if profiler is not None:
+            profiler.stop()
 
-_counter = _Counter()
+
+_counter = _StepCounter()
 
 
 def install(module: Any) -> None:
@@ -67,52 +78,52 @@ def install(module: Any) -> None:
     Args:
         module: ``torch.optim.optimizer``, just loaded.
     """
-    watch_steps(module, _stepped, wrapped=_made)
-    atexit.register(_tell_if_never_stepped, os.getpid())
+    watch_steps(module, _after_step, wrapped=_optimizer_created)
+    profiler_conflicts.before_script_profiler(_disable)
+    atexit.register(_warn_if_never_stepped, os.getpid())
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_in_child)
+        os.register_at_fork(after_in_child=_reset_in_child)
 
 
-def _stepped(optimizer: object) -> None:
-    _counter.stepped(optimizer)  # of this process: a fork has one of its own
+# A forked process has its own counter, so it is looked up at each call.
 
 
-def _made() -> None:
+def _after_step(optimizer: object) -> None:
+    _counter.after_step(optimizer)
+
+
+def _disable() -> None:
+    _counter.disable()
+
+
+def _optimizer_created() -> None:
     if not _counter.steps:
-        _counter.made_ns = time.perf_counter_ns()
+        _counter.first_optimizer_ns = time.perf_counter_ns()
 
 
-def stand_aside() -> None:
-    """The script has a profiler of ours of its own: what is counted here no longer matters."""
-    _counter.aside = True
-    profiler, _counter.profiler = _counter.profiler, None
-    if profiler is not None:
-        profiler.stop()
-
-
-def _in_child() -> None:
+def _reset_in_child() -> None:
     global _counter
-    # Workers of a loader never step; ranks that were forked by the script do, unless their parent has.
-    aside = _counter.aside or _counter.profiler is not None
-    _counter = _Counter()
-    _counter.aside = aside
+    # A data loader's workers never step; ranks that the script forked do, unless their parent is profiled already.
+    disabled = _counter.disabled or _counter.profiler is not None
+    _counter = _StepCounter()
+    _counter.disabled = disabled
 
 
-def _tell_if_never_stepped(pid: int) -> None:
-    if _counter.steps or _counter.aside or os.getpid() != pid:
+def _warn_if_never_stepped(pid: int) -> None:
+    if _counter.steps or _counter.disabled or os.getpid() != pid:
         return
-    # torchrun itself loads torch and trains nothing; so do processes that multiprocessing spawned.
+    # torchrun itself loads torch and trains nothing; so do processes that multiprocessing has spawned.
     launcher = "torch.distributed.elastic.agent.server.api" in sys.modules
     spawned = any("multiprocessing" in word for word in sys.orig_argv[1:])
-    if not launcher and not spawned and os.environ.get("RANK", "0") == "0" and not _others_wrote():
+    if not launcher and not spawned and os.environ.get("RANK", "0") == "0" and not _a_child_wrote():
         sys.stderr.write(NEVER_STEPPED)
 
 
-def _others_wrote() -> bool:
-    """Whether the ranks that this process started (``torch.multiprocessing.spawn``) have begun a run meanwhile."""
-    wanted = os.environ.get("RANKSCOPE_RUN_DIR")
+def _a_child_wrote() -> bool:
+    """Whether ranks that this process started (``torch.multiprocessing.spawn``) have begun a run meanwhile."""
+    run_dir = os.environ.get("RANKSCOPE_RUN_DIR")
     with suppress(OSError):
-        for folder in [Path(wanted)] if wanted else Path().glob("rankscope_run_*"):
+        for folder in [Path(run_dir)] if run_dir else Path().glob("rankscope_run_*"):
             manifest = folder / RUN_MANIFEST
             if manifest.exists() and manifest.stat().st_mtime >= _loaded_at:
                 return True

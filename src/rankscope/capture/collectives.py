@@ -1,9 +1,10 @@
-"""Which collectives the job calls while it is recorded: group, type and size, which a trace of gloo or xccl lacks.
+"""The collectives that the job calls while a window is recorded: group, type and size, which traces of gloo and xccl
+lack.
 
-Every call from Python passes a method of torch's ``ProcessGroup``, from whatever name of ``torch.distributed`` it was
-made. While a window is recorded, and only then, these methods are wrapped: each notes the call and makes it. What DDP's
-reducer and compiled code call from within C++ does not come by: it is added from torch's flight recorder where that has
-it (:mod:`.flight`).
+Every call from Python goes through a method of torch's ``ProcessGroup``, whichever function of ``torch.distributed`` is
+used. These methods are wrapped while a window is recorded, and only then: each notes the call and makes it. What DDP's
+reducer and compiled code call from C++ does not go through them: it is added from torch's flight recorder, if that has
+it (:mod:`.flight_recorder`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from rankscope.capture.flight_recorder import FlightCall, read_flight
+from rankscope.capture.flight_recorder import FlightCall, read_flight_recorder
 from rankscope.capture.inflight import InFlight
 from rankscope.capture.process import process_groups
 
@@ -52,14 +53,12 @@ _METHODS = (
     "send",
 )
 MAX_CALLS = 10_000
-"""Of a window; later ones are counted."""
-
-
+"""Per window; later ones are only counted."""
 PYTHON, NATIVE = "python", "c++"
 
 
 class CallKind(NamedTuple):
-    """What calls have in common."""
+    """What calls of one kind have in common."""
 
     operation: str
     group: str
@@ -74,21 +73,21 @@ class CollectiveCalls:
     """The calls of one window.
 
     Args:
-        in_flight: is told of those on the CPU's memory.
+        in_flight: gets those on CPU memory.
     """
 
     def __init__(self, in_flight: InFlight) -> None:
         self._in_flight = in_flight
         self._calls: list[tuple[int, CallKind]] = []
-        # Thread, beginning and end of each of Python's calls.
-        self._ran: deque[list[int]] = deque(maxlen=MAX_CALLS)
+        # Thread, beginning and end of each call from Python.
+        self._python_calls: deque[list[int]] = deque(maxlen=MAX_CALLS)
         self._left_out = 0
         self._replaced: dict[str, Any] = {}
         self._began = self._ended = 0
-        self._flight: str | None = None
+        self._flight_recorder: str | None = None
 
     def begin(self) -> None:
-        """Note calls from now on."""
+        """Record calls from now on."""
         kind = _process_group()
         if kind is None:
             return
@@ -96,40 +95,42 @@ class CollectiveCalls:
         for name in _METHODS:
             original = kind.__dict__.get(name)
             if original is not None:
-                setattr(kind, name, self._noting(name, original))
+                setattr(kind, name, self._wrapped(name, original))
                 self._replaced[name] = original
 
     def end(self) -> None:
-        """Note nothing further; harmless where that was done already."""
+        """Stop recording calls; harmless if that was done already."""
         kind, replaced = _process_group(), self._replaced
         self._replaced = {}
         self._ended = self._ended or time.time_ns()
         for name, original in replaced.items():
             setattr(kind, name, original)
 
-    def gather(self) -> None:
-        """Add what C++ called, as far as torch remembers it: soon after the end, and off the loop."""
+    def add_native_calls(self) -> None:
+        """Add what C++ called, as far as torch still has it: call it soon after the end, and off the loop."""
         if not self._began:
             return
-        with suppress(Exception):  # torch promises nothing of what it says, and Python's calls are known without it
-            flight = read_flight(self._began, self._ended)
-            if flight is None:
+        with suppress(Exception):  # its format is not documented, and the calls from Python are known without it
+            record = read_flight_recorder(self._began, self._ended)
+            if record is None:
                 return
-            self._flight = "whole" if flight.whole else "part"
+            self._flight_recorder = "whole" if record.complete else "part"
             sizes = {group.name: len(group.ranks) for group in process_groups()}
-            ran = _Ran(list(self._ran))
-            for call in flight.calls:
-                if call not in ran:
+            python_calls = _PythonCalls(list(self._python_calls))
+            for call in record.calls:
+                if call not in python_calls:
                     size = sizes.get(call.group)
                     kind = CallKind(call.operation, call.group, size, call.dtype, call.elements, call.bytes, NATIVE)
-                    self._keep(call.at_ns, kind)
-            self._calls.sort(key=lambda noted: noted[0])
+                    self._add(call.at_ns, kind)
+            self._calls.sort(key=lambda call: call[0])
 
     def describe(self) -> dict[str, object]:
-        """``kinds``: each kind of call once; ``order``: one index into them a call, in the order of the calls; ``us``:
-        when each was made, µs after ``began_ns`` (wall clock); ``left_out``: how many more there were;
-        ``flight_recorder``: whether C++'s calls are all there (``whole``), only the latest (``part``), or not known
-        (``None``). Empty where there was no call."""
+        """As the trace's metadata has them; empty if there was no call.
+
+        ``kinds``: each kind of call once; ``order``: one index into ``kinds`` per call, in the order of the calls;
+        ``us``: when each was made, in µs after ``began_ns`` (wall clock); ``left_out``: how many more there were;
+        ``flight_recorder``: whether all calls from C++ are there (``whole``), only the latest (``part``), or none
+        (``None``)."""
         if not self._calls:
             return {}
         kinds: dict[CallKind, int] = {}
@@ -140,48 +141,48 @@ class CollectiveCalls:
             "order": order,
             "us": [(at - self._began) // 1000 for at, _ in self._calls],
             "left_out": self._left_out,
-            "flight_recorder": self._flight,
+            "flight_recorder": self._flight_recorder,
         }
 
-    def _noting(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrapped(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         plain = name.strip("_")
 
         @functools.wraps(original, assigned=("__name__", "__doc__"), updated=())
-        def noted(group: Any, *args: Any, **options: Any) -> Any:
-            ran, on_cpu = [threading.get_ident(), time.time_ns(), sys.maxsize], False
-            with suppress(Exception):  # whatever goes wrong here, the call is made
-                self._ran.append(ran)
-                kind, on_cpu = _kind(plain, group, args, options)
-                self._keep(ran[1], kind)
+        def recorded(group: Any, *args: Any, **options: Any) -> Any:
+            call, on_cpu = [threading.get_ident(), time.time_ns(), sys.maxsize], False
+            with suppress(Exception):  # whatever fails here, the call is made
+                self._python_calls.append(call)
+                kind, on_cpu = _call_kind(plain, group, args, options)
+                self._add(call[1], kind)
             try:
                 work = original(group, *args, **options)
             finally:
-                ran[2] = time.time_ns()
+                call[2] = time.time_ns()
             if on_cpu:
                 self._in_flight.add(work, plain)
             return work
 
-        return noted
+        return recorded
 
-    def _keep(self, at_ns: int, kind: CallKind) -> None:
+    def _add(self, at_ns: int, kind: CallKind) -> None:
         if len(self._calls) >= MAX_CALLS:
             self._left_out += 1
             return
         self._calls.append((at_ns, kind))
 
 
-class _Ran:
-    """When Python's calls ran, by thread: what was called meanwhile is one of them."""
+class _PythonCalls:
+    """When the calls from Python ran, by thread: a call of the flight recorder at such a time is one of them."""
 
     def __init__(self, calls: list[list[int]]) -> None:
-        # Of so many only the latest are here: what came before them may be any one's.
+        # The list keeps only the latest: an earlier call may be from Python or not.
         self._since = calls[0][1] if len(calls) == MAX_CALLS else 0
         began: dict[int, list[int]] = defaultdict(list)
         ended: dict[int, list[int]] = defaultdict(list)
         for thread, begin, end in calls:
             began[thread].append(begin)
             ended[thread].append(end)
-        # One call may lie within another.
+        # Calls may be nested.
         self._began, self._reach = began, {thread: list(accumulate(ends, max)) for thread, ends in ended.items()}
 
     def __contains__(self, call: FlightCall) -> bool:
@@ -189,9 +190,9 @@ class _Ran:
         return call.at_ns < self._since or (before > 0 and self._reach[call.thread][before - 1] >= call.at_ns)
 
 
-def _kind(name: str, group: Any, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[CallKind, bool]:
-    """Its kind, and whether its tensors are in the CPU's memory."""
-    # A collective that gathers or scatters has the whole on one side: the largest side is its size.
+def _call_kind(name: str, group: Any, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[CallKind, bool]:
+    """The kind of a call, and whether its tensors are in CPU memory."""
+    # A collective that gathers or scatters has all the data on one side: the larger side is its size.
     sides = [_collect(value, [], 3) for value in (*args, *options.values())]
     largest = max(sides, key=lambda side: sum(t.numel() for t in side), default=[])
     elements = sum(t.numel() for t in largest)
@@ -212,7 +213,7 @@ def _collect(value: Any, into: list[torch.Tensor], depth: int) -> list[torch.Ten
 
 
 def _process_group() -> Any:
-    """Torch's class, where the job has a process group at all."""
+    """Torch's class, if the job has a process group."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return None
     return getattr(torch.distributed, "ProcessGroup", None)

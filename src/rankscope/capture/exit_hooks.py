@@ -1,8 +1,8 @@
-"""What is still to be done when a process ends, however it ends.
+"""Functions to call when this process ends, however it ends.
 
-``atexit`` alone is not enough: a process that ``multiprocessing`` has forked leaves by ``os._exit`` and runs nothing of
-it, only what is registered with ``multiprocessing`` itself. And a fork that ends as any program does runs what its
-parent has registered, without its parent's threads.
+``atexit`` alone is not enough: a process that ``multiprocessing`` has forked leaves by ``os._exit`` and runs only what
+is registered with ``multiprocessing`` itself. And a fork that ends as any program does runs what its parent has
+registered, without its parent's threads.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from contextlib import suppress
 from typing import Any
 
 _PRIORITY = 100
-"""Before what others register there: what they take down may be what is still needed."""
-_calls: dict[Callable[[], None], Callable[[], None]] = {}
+"""Before other finalizers of ``multiprocessing``: what they shut down may still be needed."""
+_atexit_calls: dict[Callable[[], None], Callable[[], None]] = {}
 _finalizers: dict[Callable[[], None], Any] = {}
 
 
-def at_end(action: Callable[[], None]) -> None:
-    """Have ``action`` called at the end of this process, before what was registered earlier; once, if given again."""
-    forget(action)
-    mine = os.getpid()
+def register(action: Callable[[], None]) -> None:
+    """Call ``action`` once at the end of this process, before what was registered earlier."""
+    unregister(action)
+    own_pid = os.getpid()
 
     def call() -> None:
-        if os.getpid() == mine:
+        if os.getpid() == own_pid:
             action()
 
     if multiprocessing.parent_process() is not None:
-        with suppress(Exception):  # it is not documented, and atexit is still there
+        with suppress(Exception):  # it is not documented, and atexit still works
             _finalizers[action] = multiprocessing.util.Finalize(None, action, exitpriority=_PRIORITY)
-    _calls[action] = call
+    _atexit_calls[action] = call
     atexit.register(call)
 
 
-def forget(action: Callable[[], None]) -> None:
-    """Do not call it; harmless where it was not registered."""
-    call = _calls.pop(action, None)
+def unregister(action: Callable[[], None]) -> None:
+    """Do not call it; harmless if it was not registered."""
+    call = _atexit_calls.pop(action, None)
     if call is not None:
         atexit.unregister(call)
     finalizer = _finalizers.pop(action, None)

@@ -1,15 +1,16 @@
-"""What torch's flight recorder has of the collectives of a recording: those, too, that C++ called, as DDP's reducer and
-compiled code do.
+"""Reads the collectives of a recording from torch's flight recorder, including those that C++ called, as DDP's reducer
+and compiled code do.
 
-It is a ring of the latest calls (2,000 unless ``TORCH_FR_BUFFER_SIZE`` says otherwise), kept by torch whether a
-profiler runs or not: gloo's are in it from torch 2.8 on. Here it is only read, after a recording and off the loop:
-2,000 calls take some 40 ms. Where an accelerator is in use it is left alone: NCCL and xccl write the same into the
-trace itself, and their ring holds events of the device, which nobody else should ask while the job captures a graph.
+The flight recorder is a ring buffer of the latest calls (2,000 unless ``TORCH_FR_BUFFER_SIZE`` is set), kept by torch
+whether a profiler runs or not: gloo's calls are in it from torch 2.8 on. It is read after a recording and off the loop:
+2,000 calls take about 40 ms. It is not read if an accelerator is in use: NCCL and xccl write the same into the trace
+itself, and their buffer holds device events, which must not be queried while the job captures a graph.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -29,17 +30,17 @@ _NAMES = {
     "ComplexFloat": "complex64",
     "ComplexDouble": "complex128",
 }
-"""C++ names of types that are not Python's in small letters."""
+"""C++ names of types that are not Python's names in lower case."""
 _PLAIN = {"all_reduce": "allreduce", "all_gather": "allgather", "all_to_all": "alltoall"}
-"""Operations as the methods of a process group are called."""
+"""The names of the process group's methods for these operations."""
 
 
 @dataclass(frozen=True)
 class FlightCall:
-    """One call as the recorder has it."""
+    """One recorded call."""
 
     at_ns: int
-    """When it was made, wall clock."""
+    """When it was made, on the wall clock."""
     thread: int
     """The thread that made it, as ``threading.get_ident()`` has it; 0 if unknown."""
     operation: str
@@ -47,21 +48,21 @@ class FlightCall:
     dtype: str | None
     elements: int
     bytes: int | None
-    """Of the larger side, what goes in or what comes out; ``None`` of a type that is not known here."""
+    """The size of the larger of input and output; ``None`` if the type is not known here."""
 
 
 @dataclass(frozen=True)
-class Flight:
-    """The calls of a time, in their order."""
+class FlightRecord:
+    """The calls of a period, in order."""
 
     calls: tuple[FlightCall, ...]
-    whole: bool
-    """Whether the ring reaches back to the beginning of that time."""
+    complete: bool
+    """Whether the buffer reaches back to the beginning of the period."""
 
 
-def read_flight(since_ns: int, until_ns: int) -> Flight | None:
-    """The calls between two moments of the wall clock; ``None`` where there is no such recorder, or it is switched off,
-    or an accelerator is in use."""
+def read_flight_recorder(since_ns: int, until_ns: int) -> FlightRecord | None:
+    """The calls between two readings of the wall clock; ``None`` if there is no flight recorder, it is off, or an
+    accelerator is in use."""
     dump = getattr(getattr(torch._C, "_distributed_c10d", None), "_dump_fr_trace_json", None)
     if dump is None or _accelerator_in_use():
         return None
@@ -70,7 +71,7 @@ def read_flight(since_ns: int, until_ns: int) -> Flight | None:
         return None
     made = sorted(((int(e["time_created_ns"]), int(e["record_id"]), e) for e in entries), key=lambda entry: entry[:2])
     calls = tuple(_call(at, entry) for at, _, entry in made if since_ns <= at <= until_ns)
-    return Flight(calls, whole=made[0][1] == 0 or made[0][0] < since_ns)
+    return FlightRecord(calls, complete=made[0][1] == 0 or made[0][0] < since_ns)
 
 
 def _accelerator_in_use() -> bool:
@@ -79,7 +80,7 @@ def _accelerator_in_use() -> bool:
 
 
 def _call(at_ns: int, entry: Mapping[str, Any]) -> FlightCall:
-    # A collective that gathers or scatters has the whole on one side: the larger side is its size.
+    # A collective that gathers or scatters has all the data on one side: the larger side is its size.
     sides = [
         (sum(_product(shape) for shape in entry.get(f"{side}_sizes") or ()), entry.get(f"{side}_dtypes") or ())
         for side in ("input", "output")
@@ -103,7 +104,4 @@ def _call(at_ns: int, entry: Mapping[str, Any]) -> FlightCall:
 
 
 def _product(shape: Iterable[int]) -> int:
-    size = 1
-    for length in shape:
-        size *= int(length)
-    return size
+    return math.prod(map(int, shape))

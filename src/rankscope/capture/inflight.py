@@ -1,10 +1,11 @@
-"""Collectives that gloo has not ended when a recording is to stop.
+"""Collectives that gloo has not finished when a recording is to be stopped.
 
-Gloo's own threads end the ranges of its collectives, and write the end into the recording. Torch's stop frees what it
-has recorded and does not ask whether such a range is open (2.13, seen with a memory checker): the end is then written
-into memory that belongs to somebody else, and the job aborts sooner or later. The same few microseconds are there when
-the collective is over: DDP goes on as soon as the result is there, and a gloo thread that lost its CPU in that moment
-ends the range later. So a stop waits until the collectives are over and these threads rest.
+Gloo's own threads end the ranges of its collectives and write that into the recording. Torch's stop frees what it has
+recorded without checking whether such a range is open (2.13, seen with a memory checker): the end is then written into
+memory that belongs to something else, and the job aborts sooner or later. The same gap of a few microseconds exists
+when the collective itself is complete: DDP continues as soon as the result is there, and a gloo thread that lost its
+core at that moment ends the range later. So a stop waits until the collectives are complete and these threads are
+idle.
 """
 
 from __future__ import annotations
@@ -22,74 +23,75 @@ import torch
 
 _TASKS = Path("/proc/self/task")
 _THREAD_NAME = "pt_gloo_run"
-"""How torch calls them (2.5 and newer); Linux keeps 15 characters."""
+"""What torch calls these threads (2.5 and newer); Linux keeps 15 characters."""
 _PAUSE_S = 0.002
-"""Where nobody says what these threads are doing: many times what they need."""
+"""How long to wait where the state of these threads is unknown: many times what they need."""
 _POLL_S = 0.0002
-_REST_S = 0.1
-"""How long a thread that has something to do is given for it: microseconds, once it gets a CPU."""
-_BETWEEN_TWO = ("send", "recv")
+_IDLE_LIMIT_S = 0.1
+"""How long a busy thread is waited for: it needs microseconds, once it gets a core."""
+_POINT_TO_POINT = ("send", "recv")
 """Their ranges end when the job has waited for them."""
 
 
 class InFlight:
-    """The collectives on the CPU's memory of one window, as far as they are called from Python."""
+    """The pending collectives of one window on CPU memory, as far as they are called from Python."""
 
     def __init__(self) -> None:
         self._works: deque[tuple[Any, bool]] = deque()
 
     def add(self, work: Any, operation: str) -> None:
-        """One more that has begun.
+        """Add a collective that has begun.
 
         Args:
-            work: what torch gave for it, a ``Work``; anything else is none.
-            operation: the method of ``ProcessGroup``, ``send`` say.
+            work: what torch returned for it, a ``Work``; anything else is ignored.
+            operation: the method of ``ProcessGroup``, for example ``send``.
         """
-        self._drop_ended()
+        self._drop_complete()
         if not callable(getattr(work, "is_completed", None)):
             return
-        between_two = operation.startswith(_BETWEEN_TWO)
-        if not between_two:
+        point_to_point = operation.startswith(_POINT_TO_POINT)
+        if not point_to_point:
             try:
                 work.get_future()
             except Exception:
-                return  # made of others, such as gloo's reduce-scatter: it never says that it is completed
-        self._works.append((work, between_two))
+                return  # composed of others, such as gloo's reduce-scatter: it never reports that it is complete
+        self._works.append((work, point_to_point))
 
-    def settle(self, limit_s: float) -> bool:
-        """Wait until they are over, and until gloo's threads rest; false where either does not come.
+    def wait(self, limit_s: float) -> bool:
+        """Wait until they are complete and gloo's threads are idle; false if that takes too long.
 
-        A collective that was called from C++ and that nobody has waited for is not known of.
+        A collective that was called from C++ and that nothing has waited for is not known here.
 
         Args:
-            limit_s: how long to wait for the collectives, in seconds; threads have a moment of their own.
+            limit_s: how long to wait for the collectives, in seconds; threads have their own, short limit.
         """
-        if not _comes(self._all_ended, limit_s):
+        if not _wait_until(self._all_complete, limit_s):
             return False
         if not _uses_gloo():
             return True
         threads = _gloo_threads()
         if not threads:
             time.sleep(_PAUSE_S)
-        return _comes(lambda: _rest(threads), _REST_S)
+        return _wait_until(lambda: _all_idle(threads), _IDLE_LIMIT_S)
 
-    def _all_ended(self) -> bool:
-        self._drop_ended()
+    def _all_complete(self) -> bool:
+        self._drop_complete()
         return not self._works
 
-    def _drop_ended(self) -> None:
+    def _drop_complete(self) -> None:
         while self._works:
-            work, between_two = self._works[0]
+            work, point_to_point = self._works[0]
             with suppress(Exception):  # one that failed is over too
-                # One between two that nobody else holds can no longer be waited for: it ends when it is let go of.
-                if not work.is_completed() and not (between_two and sys.getrefcount(work) <= _OURS):
+                # A send or receive that nothing else refers to can no longer be waited for: it ends when released.
+                unreferenced = point_to_point and sys.getrefcount(work) <= _OWN_REFERENCES
+                if not work.is_completed() and not unreferenced:
                     return
             del work
             self._works.popleft()
 
 
-def _comes(condition: Callable[[], bool], limit_s: float) -> bool:
-    """Whether something comes true within so many seconds."""
+def _wait_until(condition: Callable[[], bool], limit_s: float) -> bool:
+    """Whether the condition becomes true within ``limit_s`` seconds."""
     until = time.monotonic() + limit_s
     while not condition():
         if time.monotonic() > until:
@@ -98,26 +100,26 @@ def _comes(condition: Callable[[], bool], limit_s: float) -> bool:
     return True
 
 
-def _references_of_ours() -> int:
-    """How many references to a ``Work`` Python counts where nobody else holds it: differs between its versions."""
+def _count_own_references() -> int:
+    """How many references Python counts to a ``Work`` that only this module holds; differs between its versions."""
     works = deque([(object(), True)])
     work, _ = works[0]
     return sys.getrefcount(work)
 
 
-_OURS = _references_of_ours()
+_OWN_REFERENCES = _count_own_references()
 
 
 def _uses_gloo() -> bool:
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized()):
         return False
-    # One backend for each kind of device: "cpu:gloo,cuda:nccl".
+    # One backend per kind of device: "cpu:gloo,cuda:nccl".
     return "gloo" in str(distributed.get_backend_config())
 
 
 def _gloo_threads() -> list[Path]:
-    """Where Linux tells of these threads; empty elsewhere, and where they have no name."""
+    """Where Linux reports the state of these threads; empty on other systems, and where they have no name."""
     if sys.platform != "linux":
         return []
     found = []
@@ -129,18 +131,16 @@ def _gloo_threads() -> list[Path]:
     return found
 
 
-def _rest(threads: list[Path]) -> bool:
-    """Whether none has anything to do, now and a moment later: one that waited for a lock would be seen the second
-    time."""
-    if any(map(_runs, threads)):
+def _all_idle(threads: list[Path]) -> bool:
+    """Whether all threads are idle, now and a moment later: one that waited for a lock shows up the second time."""
+    if any(map(_is_busy, threads)):
         return False
     time.sleep(_POLL_S if threads else 0)
-    return not any(map(_runs, threads))
+    return not any(map(_is_busy, threads))
 
 
-def _runs(stat: Path) -> bool:
-    """Whether a thread has something to do; one that waits for another rank has not. One that waits for its memory
-    (``D``) has."""
+def _is_busy(stat: Path) -> bool:
+    """Whether a thread has work. One that waits for another rank has none; one that waits for memory (``D``) has."""
     try:
         return stat.read_bytes().rpartition(b") ")[2][:1] != b"S"
     except OSError:

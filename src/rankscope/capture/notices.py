@@ -1,4 +1,4 @@
-"""How capture speaks: a warning, once for each kind of trouble, and never as an exception."""
+"""How capture warns: as ``CaptureWarning`` or in the log, never by an exception."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ logger = logging.getLogger("rankscope.capture")
 
 
 class CaptureWarning(UserWarning):
-    """Something about the capture went otherwise than asked; the job itself goes on unharmed."""
+    """The capture did not go as requested; the job itself continues unharmed."""
 
 
 def warn(text: str) -> None:
-    """Warn as Python does; where warnings are errors, log instead: capture never stops a job."""
-    # Point at the user's line: the first frame that is neither ours nor of a context manager.
+    """Issue a warning; log it instead where warnings are errors, because capture never stops a job."""
+    # Point at the user's line: the first frame outside capture and context managers.
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(
         ("rankscope.capture", "contextlib")

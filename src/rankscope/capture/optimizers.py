@@ -1,8 +1,8 @@
-"""The steps of a process's optimizers, and which of them are the training's, where a job has several.
+"""Notices the steps of a process's optimizers, and decides which count as steps of the training if there are several.
 
-Torch wraps the ``step`` of every optimizer by ``Optimizer.profile_hook_step``. That is wrapped once more here: the
-public hook runs inside torch's own range of the step, which would cross ours. Of steps within steps (ZeRO, a wrapper
-around an optimizer) the outermost is one. With gradient accumulation a step is the optimizer's.
+Torch wraps the ``step`` of every optimizer with ``Optimizer.profile_hook_step``, which is wrapped once more here: the
+public hook runs inside torch's own range of the step, which would cross a ``ProfilerStep#`` range. Of nested steps
+(ZeRO, a wrapper around an optimizer) only the outermost counts. With gradient accumulation, a step is the optimizer's.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from collections.abc import Callable
 from typing import Any
 
 OTHERS_UNTIL_CHANGE = 16
-"""After so many steps of other optimizers alone, the next of these is the one that is counted: the first was of an
-earlier phase of the training."""
+"""After this many steps of other optimizers in a row, the next of these is counted from then on: the first belonged to
+an earlier phase of the training."""
 
 
-class Primary:
+class PrimaryOptimizer:
     """The optimizer that is counted: the first to make a step, until it makes no more."""
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Primary:
         self._others = 0
 
     def counts(self, optimizer: object) -> bool:
-        """Whether this step, which is over, is one of the training's."""
+        """Whether this finished step counts as a step of the training."""
         chosen = self._chosen() if self._chosen is not None else None
         if chosen is not optimizer:
             self._others += 1
@@ -38,7 +38,7 @@ class Primary:
 
 
 class _Depth:
-    """How many steps are open, one within the other."""
+    """How many nested steps are open."""
 
     now = 0
 
@@ -52,19 +52,19 @@ def watch_steps(
     before: Callable[[Any], object] = lambda _optimizer: None,
     wrapped: Callable[[], object] = lambda: None,
 ) -> None:
-    """Notice the steps of all optimizers of this process, and of those that are forked off it.
+    """Watch the steps of all optimizers of this process, and of processes forked from it.
 
     Args:
         module: ``torch.optim.optimizer``.
-        after: is called with the optimizer when its outermost step is over; not after one that raised.
-        before: is called with it before that step.
-        wrapped: is called whenever torch wraps the steps of another kind of optimizer: when the first of it is made.
+        after: called with the optimizer after its outermost step; not after one that raised.
+        before: called with it before that step.
+        wrapped: called when torch wraps the steps of another optimizer class: when the first of it is created.
     """
     kind = module.Optimizer
     original: Callable[..., Any] = kind.profile_hook_step
     depth = _Depth()
     if hasattr(os, "register_at_fork"):
-        # Who is forked off within a step does not come back out of it.
+        # A process forked inside a step does not return from it.
         os.register_at_fork(after_in_child=depth.clear)
 
     @functools.wraps(original)

@@ -1,6 +1,7 @@
-"""From a saved JSON to a complete file under its final name: verified, compressed, synced, renamed.
+"""From the JSON that torch saved to a complete file under its final name: verified, edited, compressed, synced,
+renamed.
 
-isal and zstandard are used where they are installed and nothing needs them: isal's gzip costs a quarter of zlib's.
+isal and zstandard are used if they are installed; neither is required. isal's gzip takes a quarter of zlib's time.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
-from rankscope.capture.staging import free_bytes, remove_saved, temporary_beside
-from rankscope.capture.trace_edits import Change, Edits, changed
+from rankscope.capture.staging import free_bytes, remove_saved, temporary_path
+from rankscope.capture.trace_edits import Change, Edits, apply_changes
 from rankscope.rundir.atomic import claim
 
 _GZIP_LEVEL = 1
-"""On traces level 1 is ten times as fast as level 9 and its file 1.6 times as large."""
+"""On traces, level 1 is ten times as fast as level 9 and the file 1.6 times as large."""
 _ZSTD_LEVEL = 1
 _GZIP_BITS = 31
 
 
 @dataclass(frozen=True)
-class Finished:
-    """A trace that lies under its final name."""
+class FinishedTrace:
+    """A complete trace under its final name."""
 
     path: Path
     bytes: int
@@ -35,10 +36,10 @@ class Finished:
 
 
 def verify_json(path: Path) -> int:
-    """The size of a complete JSON object in a file.
+    """The size in bytes of a file that holds a complete JSON object.
 
     Raises:
-        OSError: it is missing, empty or cut. Torch returns normally from a save onto a full disk.
+        OSError: it is missing, empty or truncated. Torch does not raise when it saves to a full disk.
     """
     try:
         size = path.stat().st_size
@@ -53,37 +54,39 @@ def verify_json(path: Path) -> int:
     return size
 
 
-def finish_trace(saved: Path, target: Path, *, edits: Edits | None = None, aside: Path | None = None) -> Finished:
-    """Turn a saved trace into a complete file: at ``target``, or at the next free name beside it.
+def finish_trace(
+    saved: Path, target: Path, *, edits: Edits | None = None, temporary_folder: Path | None = None
+) -> FinishedTrace:
+    """Turn a saved trace into a complete file at ``target``, or at the next free name.
 
     Args:
-        saved: plain JSON as torch wrote it, on whatever disk; removed in the end, whatever happens.
-        target: the wanted name; its ending says how it is compressed.
+        saved: plain JSON as torch wrote it, on any disk; always removed at the end.
+        target: the wanted name; its ending decides how it is compressed.
         edits: what to change in it.
-        aside: where the file lies until it is complete, on the disk of ``target``; beside it by default.
+        temporary_folder: where the file is until it is complete, on the disk of ``target``; by default its folder.
 
     Raises:
-        OSError: the trace is not complete, or the directory cannot be written. Nothing is left behind then.
+        OSError: the trace is not complete, or the directory cannot be written. No file is left behind.
     """
     edits = Edits() if edits is None else edits
-    folder = target.parent if aside is None else aside
+    folder = target.parent if temporary_folder is None else temporary_folder
     folder.mkdir(parents=True, exist_ok=True)
-    temporary = temporary_beside(folder / target.name)
+    temporary = temporary_path(folder / target.name)
     try:
         json_bytes = verify_json(saved)
-        _check_room(folder, target.name, json_bytes)
+        _check_space(folder, target.name, json_bytes)
         with saved.open("rb") as source, temporary.open("wb") as sink:
             changes = edits.changes(source)
             if target.name.endswith(".tar.gz"):
                 _copy_to_tar(source, sink, target.name.removesuffix(".tar.gz") + ".json", changes, json_bytes)
             else:
                 with _compressed(sink, target.name) as write:
-                    for piece in changed(source, changes):
+                    for piece in apply_changes(source, changes):
                         write(piece)
             sink.flush()
             os.fsync(sink.fileno())
         size = temporary.stat().st_size
-        return Finished(_claimed(temporary, target), size, json_bytes)
+        return FinishedTrace(_claimed(temporary, target), size, json_bytes)
     finally:
         remove_saved(saved)
         with suppress(OSError):
@@ -96,14 +99,14 @@ def _claimed(temporary: Path, target: Path) -> Path:
         try:
             return claim(temporary, target)
         except FileNotFoundError:
-            # Another rank's rotation has just removed the folder, which was empty.
+            # Another rank's rotation has just removed the empty folder.
             if attempt == 2:
                 raise
     raise AssertionError
 
 
-def _check_room(folder: Path, name: str, json_bytes: int) -> None:
-    # A trace is compressed to a tenth. Less than half of that cannot be enough, and need not be tried.
+def _check_space(folder: Path, name: str, json_bytes: int) -> None:
+    # A trace compresses to about a tenth. Less than half of that cannot be enough.
     needed = json_bytes if name.endswith(".json") else json_bytes // 20
     free = free_bytes(folder)
     if 0 <= free < needed:
@@ -111,10 +114,10 @@ def _check_room(folder: Path, name: str, json_bytes: int) -> None:
 
 
 def compressor(ending: str) -> str:
-    """What compresses here: ``isal``, ``zlib``, ``zstandard`` or ``none``.
+    """The library that compresses files with this ending: ``isal``, ``zlib``, ``zstandard`` or ``none``.
 
     Raises:
-        ImportError: zstandard is asked for and not installed.
+        ImportError: zstandard is needed and not installed.
     """
     if ending.endswith(".zst"):
         import_module("zstandard")
@@ -127,32 +130,32 @@ def compressor(ending: str) -> str:
 def _isal() -> Any:
     try:
         return import_module("isal.isal_zlib")
-    except Exception:  # an installation that is broken is none
+    except Exception:  # a broken installation counts as missing
         return None
 
 
 @contextmanager
 def _compressed(sink: IO[bytes], name: str) -> Iterator[Callable[[bytes], object]]:
-    """What to write plain bytes to, so that they reach ``sink`` as the name's ending says."""
-    machine: Any
+    """A function that writes plain bytes to ``sink``, compressed as the name's ending says."""
+    compressor: Any
     if name.endswith(".zst"):
-        machine = import_module("zstandard").ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=True).compressobj()
+        compressor = import_module("zstandard").ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=True).compressobj()
     elif name.endswith(".gz"):
-        # Neither puts a name or a time into the header: the name there would be the temporary one.
-        machine = (_isal() or zlib).compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_BITS)
+        # Without a name and time in the header: the name would be the temporary one.
+        compressor = (_isal() or zlib).compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_BITS)
     else:
         yield sink.write
         return
-    yield lambda plain: sink.write(machine.compress(plain))
-    sink.write(machine.flush())
+    yield lambda plain: sink.write(compressor.compress(plain))
+    sink.write(compressor.flush())
 
 
 def _copy_to_tar(source: IO[bytes], sink: IO[bytes], member: str, changes: list[Change], size: int) -> None:
     header = tarfile.TarInfo(member)
-    # It stands before the member, and the changes have changed it.
+    # The size precedes the member, so it has to include the changes.
     header.size = size + sum(len(change.text) - (change.end - change.begin) for change in changes)
     with _compressed(sink, ".gz") as write:
         write(header.tobuf(tarfile.GNU_FORMAT))
-        for piece in changed(source, changes):
+        for piece in apply_changes(source, changes):
             write(piece)
         write(b"\0" * (-header.size % tarfile.BLOCKSIZE + 2 * tarfile.BLOCKSIZE))

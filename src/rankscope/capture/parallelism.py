@@ -1,9 +1,9 @@
-"""How the job is parallelised, as its own wrappers say: DDP's buckets in their order, what each FSDP module shards,
-and which process group is which dimension of a DeviceMesh. Traces hold none of it: a bucket's all-reduce has no number,
-and gloo's collectives no group.
+"""How the job is parallelised: DDP's buckets in their order, what each FSDP module shards, and which process group is
+which dimension of a DeviceMesh. Traces hold none of it: a bucket's all-reduce has no number, and gloo's collectives
+have no group.
 
-Torch keeps no list of wrappers, so they are looked for among all objects, once. What torch has no public name for is
-asked for with care: where it is missing or changed, that part is left out.
+Torch keeps no list of its wrappers, so they are searched for among all objects, once. Out come entries for the trace's
+metadata. Where torch has no public name for something and the private one is missing or changed, that part is left out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MESH = ("torch.distributed.device_mesh", "DeviceMesh")
 MAX_MODULES = 500
 MAX_BUCKETS = 1000
 MAX_NAMES = 1000
-"""Of parameters, in all; a name is cut to 200 characters."""
+"""Of parameters, in total; a name is cut to 200 characters."""
 
 
 class Wrappers:
@@ -35,15 +35,15 @@ class Wrappers:
 
     @property
     def any(self) -> bool:
-        """Whether something was found."""
+        """Whether any was found."""
         return bool(self._found)
 
-    def look(self) -> None:
-        """Look for them: some hundredths of a second for a million objects."""
+    def find(self) -> None:
+        """Search for them: takes some hundredths of a second for a million objects."""
         kinds = {kind: where for where in (_DDP, _FSDP1, _FSDP2, _FSDP2_EARLY, _MESH) if (kind := _loaded(*where))}
         if not kinds:
             return
-        # A type is looked at once, not each of its objects: `isinstance` on strange objects runs strange code.
+        # Each type is checked once, not each of its objects: `isinstance` may run an object's own code.
         types = _all_types()
         known = {kind: where for kind in types for base, where in kinds.items() if base in kind.__mro__}
         found: dict[tuple[str, str], list[weakref.ref[Any]]] = {}
@@ -55,30 +55,30 @@ class Wrappers:
         self._found = {where: items for where, items in found.items() if items}
 
     def mesh_dims(self) -> dict[str, str]:
-        """The dimension of a DeviceMesh that a process group stands for, by the group's name."""
+        """The dimension of a DeviceMesh that a process group runs along, by the group's name."""
         dims: dict[str, str] = {}
-        for mesh in self._living(_MESH):
+        for mesh in self._alive(_MESH):
             dims |= {group: dim for group, dim in mesh_groups(mesh).items() if group not in dims}
         return dims
 
     def describe(self) -> tuple[dict[str, object], ...]:
-        """One entry a wrapped module, the outermost first where torch says so; sizes in bytes."""
-        said: list[dict[str, object]] = []
+        """One entry per wrapped module, sizes in bytes."""
+        entries: list[dict[str, object]] = []
         names = [MAX_NAMES]
-        for where, say in ((_DDP, _ddp), (_FSDP1, _fsdp1), (_FSDP2, _fsdp2), (_FSDP2_EARLY, _fsdp2)):
-            for module in self._living(where):
+        for where, describe in ((_DDP, _ddp), (_FSDP1, _fsdp1), (_FSDP2, _fsdp2), (_FSDP2_EARLY, _fsdp2)):
+            for module in self._alive(where):
                 with suppress(Exception):
-                    said += say(module, names)
-        return tuple(said[:MAX_MODULES])
+                    entries += describe(module, names)
+        return tuple(entries[:MAX_MODULES])
 
-    def _living(self, where: tuple[str, str]) -> Iterator[Any]:
+    def _alive(self, where: tuple[str, str]) -> Iterator[Any]:
         return (item for ref in self._found.get(where, ()) if (item := ref()) is not None)
 
 
-# A tuple that another thread is making must have no second owner until it is done: `tuple(x for x in …)` and
-# `f(*(x for x in …))` then end with a SystemError, in the job. `gc.get_objects` owns all objects that there are. So
-# what it gives is asked for, looked through and let go of by iterators in C, which one step of the interpreter runs to
-# their end: no other thread comes in between. No collection may run either, for finalizers are Python.
+# A tuple that another thread is still building must have no second reference: `tuple(x for x in …)` and
+# `f(*(x for x in …))` then fail with a SystemError, in the job. The list that `gc.get_objects` returns refers to every
+# object. So that list is requested, filtered and released by iterators in C, which the interpreter runs to their end in
+# a single step: no other thread runs in between. No garbage collection may run either, because finalizers are Python.
 
 
 def _all_types() -> set[type]:
@@ -88,7 +88,7 @@ def _all_types() -> set[type]:
 
 def _all_of(kinds: set[type]) -> list[Any]:
     held: list[Any] = []
-    # Iterators of nothing: they are here for what runs when they are asked.
+    # Iterators that yield nothing: they are used for what runs when they are advanced.
     extend: Callable[[list[Any]], object] = held.extend
     clear: Callable[[], object] = held.clear
     fill: Iterator[Any] = filter(None, map(extend, itertools.starmap(gc.get_objects, [()])))
@@ -110,10 +110,10 @@ def _no_collection() -> Iterator[None]:
 
 
 def mesh_groups(mesh: Any) -> dict[str, str]:
-    """Dimension name by name of the group that runs along it."""
+    """The dimension's name, by the name of the group that runs along it."""
     found = {}
     for dim in getattr(mesh, "mesh_dim_names", None) or ():
-        with suppress(Exception):  # a mesh of one part, or one that this rank is not in
+        with suppress(Exception):  # a mesh with a single dimension, or one without this rank
             found[str(mesh.get_group(dim).group_name)] = str(dim)
     return found
 
@@ -126,11 +126,11 @@ def _loaded(module: str, name: str) -> type | None:
 def _ddp(module: Any, names: list[int]) -> Iterator[dict[str, object]]:
     """Buckets in the order in which they are reduced, as DDP's reducer has them now: it rebuilds them after the first
     step."""
-    said = module._get_ddp_logging_data()
-    rebuilt = bool(said.get("has_rebuilt_buckets"))
-    sizes = _numbers(said.get("rebuilt_bucket_sizes" if rebuilt else "bucket_sizes"))[:MAX_BUCKETS]
+    logged = module._get_ddp_logging_data()
+    rebuilt = bool(logged.get("has_rebuilt_buckets"))
+    sizes = _numbers(logged.get("rebuilt_bucket_sizes" if rebuilt else "bucket_sizes"))[:MAX_BUCKETS]
     parameters = [name for name, parameter in module.module.named_parameters() if parameter.requires_grad]
-    held = str(said.get("rebuilt_per_bucket_param_indices") or "").split(",") if rebuilt else []
+    held = str(logged.get("rebuilt_per_bucket_param_indices") or "").split(",") if rebuilt else []
     buckets: list[dict[str, object]] = []
     for index, size in enumerate(sizes):
         bucket: dict[str, object] = {"bytes": size}
@@ -143,21 +143,21 @@ def _ddp(module: Any, names: list[int]) -> Iterator[dict[str, object]]:
         "kind": "ddp",
         "module": type(module.module).__name__[:200],
         "group": str(module.process_group.group_name),
-        "backend": str(said.get("backend_name", "")),
-        "parameter_bytes": int(said.get("total_parameter_size_bytes", 0)),
-        "bucket_cap_bytes": int(said.get("bucket_cap_bytes", 0)),
+        "backend": str(logged.get("backend_name", "")),
+        "parameter_bytes": int(logged.get("total_parameter_size_bytes", 0)),
+        "bucket_cap_bytes": int(logged.get("bucket_cap_bytes", 0)),
         "buckets_rebuilt": rebuilt,
         "buckets": buckets,
-        "find_unused_parameters": bool(said.get("find_unused_parameters")),
-        "gradient_as_bucket_view": bool(said.get("gradient_as_bucket_view")),
-        "communication_hook": str(said.get("comm_hook", "")) or None,
+        "find_unused_parameters": bool(logged.get("find_unused_parameters")),
+        "gradient_as_bucket_view": bool(logged.get("gradient_as_bucket_view")),
+        "communication_hook": str(logged.get("comm_hook", "")) or None,
     }
 
 
 def _fsdp1(module: Any, names: list[int]) -> Iterator[dict[str, object]]:
     handle = getattr(module, "_handle", None)
     if handle is None:
-        return  # all its parameters are in modules within it
+        return  # all its parameters are in inner modules
     flat = handle.flat_param
     item = flat.element_size()
     yield {
@@ -177,9 +177,9 @@ def _fsdp2(module: Any, names: list[int]) -> Iterator[dict[str, object]]:
     groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
     for group in groups:
         if group is None:
-            continue  # all its parameters are in modules within it
+            continue  # all its parameters are in inner modules
         parameters = group.fsdp_params
-        whole = sum(p._orig_size.numel() * p.orig_dtype.itemsize for p in parameters)
+        full = sum(p._orig_size.numel() * p.orig_dtype.itemsize for p in parameters)
         shard = sum(p.sharded_size.numel() * p.orig_dtype.itemsize for p in parameters)
         info = group.mesh_info
         yield {
@@ -188,7 +188,7 @@ def _fsdp2(module: Any, names: list[int]) -> Iterator[dict[str, object]]:
             "group": str(info.shard_process_group.group_name),
             "mesh": [int(n) for n in info.mesh.shape],
             "dtype": str(parameters[0].orig_dtype).removeprefix("torch.") if parameters else None,
-            "bytes": int(whole),
+            "bytes": int(full),
             "shard_bytes": int(shard),
             "reshard_after_forward": bool(group._reshard_after_forward),
             "parameters": _names([p._param_fqn or "" for p in parameters], names),
@@ -196,7 +196,7 @@ def _fsdp2(module: Any, names: list[int]) -> Iterator[dict[str, object]]:
 
 
 def _names(given: Any, left: list[int]) -> list[str] | None:
-    """The names, while there are names left to give in all."""
+    """The names, while the total is below the limit."""
     found = [str(name)[:200] for name in given]
     if len(found) > left[0]:
         return None

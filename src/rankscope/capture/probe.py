@@ -1,7 +1,7 @@
-"""What torch sees on this machine, as lines of JSON; run as a file, in a process of its own.
+"""Prints what torch finds on this machine, as lines of JSON; run as a script, in a separate process.
 
-Importing torch, or waking a device, can hang: each line is printed as soon as it is known, so that whoever started this
-process and gave up on it knows how far it came.
+Importing torch or initialising a device can hang. Each line is printed as soon as it is known, so that a caller that
+stops waiting knows how far the process came.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from typing import Any
 
 
 def main() -> None:
-    """Ask, part by part; what fails is said and the next is asked."""
-    say({"stage": "import torch"})
+    """Run each part; one that fails is reported and the next one runs."""
+    report({"stage": "import torch"})
     began = time.perf_counter()
     import torch
 
-    say({"import_s": time.perf_counter() - began, "torch": str(torch.__version__), "file": str(torch.__file__)})
+    report({"import_s": time.perf_counter() - began, "torch": str(torch.__version__), "file": str(torch.__file__)})
     version = torch.version
-    say({"cuda_build": version.cuda, "hip_build": getattr(version, "hip", None), "xpu_build": hasattr(torch, "xpu")})
-    for name, ask in (("backends", _backends), ("profiler", _profiler), ("cuda", _cuda), ("xpu", _xpu)):
-        say({"stage": name})
+    report({"cuda_build": version.cuda, "hip_build": getattr(version, "hip", None), "xpu_build": hasattr(torch, "xpu")})
+    for name, probe in (("backends", _backends), ("profiler", _profiler), ("cuda", _cuda), ("xpu", _xpu)):
+        report({"stage": name})
         try:
-            say({name: ask()})
+            report({name: probe()})
         except Exception as error:
-            say({name: None, f"{name}_error": f"{type(error).__name__}: {error}"})
-    say({"stage": "done"})
+            report({name: None, f"{name}_error": f"{type(error).__name__}: {error}"})
+    report({"stage": "done"})
 
 
-def say(found: dict[str, object]) -> None:
-    """Print a line of what was found."""
+def report(found: dict[str, object]) -> None:
+    """Print one line."""
     sys.stdout.write(json.dumps(found) + "\n")
     sys.stdout.flush()
 
@@ -43,10 +43,10 @@ def _backends() -> dict[str, object]:
 
     if not dist.is_available():
         return {}
-    asked: dict[str, Callable[[], bool]] = {
+    checks: dict[str, Callable[[], bool]] = {
         name: getattr(dist, f"is_{name}_available", lambda: False) for name in ("gloo", "nccl", "xccl", "ucc", "mpi")
     }
-    found: dict[str, object] = {name: bool(ask()) for name, ask in asked.items()}
+    found: dict[str, object] = {name: bool(check()) for name, check in checks.items()}
     if found["nccl"]:
         found["nccl_version"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]  # torch has no types here
     return found
@@ -56,7 +56,7 @@ def _profiler() -> dict[str, object]:
     import torch
 
     return {
-        "kineto": bool(torch.autograd.profiler.kineto_available()),  # type: ignore[attr-defined]  # it comes from C++
+        "kineto": bool(torch.autograd.profiler.kineto_available()),  # type: ignore[attr-defined]  # it is defined in C++
         # torch has no types here.
         "activities": sorted(a.name for a in torch.profiler.supported_activities()),  # type: ignore[no-untyped-call]
     }
@@ -67,7 +67,7 @@ def _cuda() -> dict[str, object]:
 
     if torch.version.cuda is None and getattr(torch.version, "hip", None) is None:
         return {"count": 0}
-    # What is_available() keeps to itself, init() says.
+    # is_available() hides the reason, init() raises it.
     why = None
     if not torch.cuda.is_available():
         try:
@@ -92,7 +92,7 @@ def _memory(module: Any, index: int) -> dict[str, object]:
     found: dict[str, object] = {"name": str(properties.name), "total_bytes": int(properties.total_memory)}
     try:
         found["free_bytes"] = int(module.mem_get_info(index)[0])
-    except Exception as error:  # a device that is in use exclusively, or an older torch
+    except Exception as error:  # a device in exclusive use, or an older torch
         found["error"] = str(error)
     return found
 

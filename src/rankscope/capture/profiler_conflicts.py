@@ -1,9 +1,9 @@
-"""Other torch profilers of this process. Torch can run one at a time: a second ends in a crash of the first, so the
-job's own always wins.
+"""Other torch profilers in this process. Torch can run only one: starting a second crashes the first, so the job's own
+always has priority.
 
-Torch says neither who is in its warm-up nor who records on all threads, and starts a second profiler without a word.
-So the one place that every profiler passes is watched: ``torch.autograd.profiler.profile._prepare_trace``. It has no
-public name; where it is gone, what torch can say has to be enough.
+Torch reports neither a profiler in its warm-up nor one that records all threads, and starts a second profiler without
+complaint. So the one method that every profiler calls is watched: ``torch.autograd.profiler.profile._prepare_trace``.
+It has no public name; in a torch without it, only what torch reports is known.
 """
 
 from __future__ import annotations
@@ -17,34 +17,35 @@ from typing import Any, Protocol
 import torch
 
 
-class Ours(Protocol):
-    """A recording of ours that is warming up, running or being stopped."""
+class OwnRecording(Protocol):
+    """A recording by rankscope that is warming up, running or being stopped."""
 
-    def make_way(self) -> None:
-        """End at once, without a trace, before another profiler starts."""
+    def preempt(self) -> None:
+        """Stop before another profiler starts."""
 
 
-_held_by: list[Ours] = []
-"""The recording of ours that torch is busy with; never more than one."""
+_active: list[OwnRecording] = []
+"""The recording by rankscope that torch is busy with; never more than one."""
 _preparing: list[object] = []
-"""Not empty while a profiler of ours is being prepared."""
-_theirs: weakref.ref[Any] | None = None
+"""Not empty while rankscope prepares a profiler."""
+_job_profiler: weakref.ref[Any] | None = None
 """The last profiler that the job itself prepared."""
+_on_script_profiler: list[Callable[[], None]] = []
 
 
-def hold(recording: Ours) -> None:
+def acquire(recording: OwnRecording) -> None:
     """From here on torch is busy with ``recording``."""
-    _held_by.append(recording)
+    _active.append(recording)
 
 
-def release(recording: Ours) -> None:
+def release(recording: OwnRecording) -> None:
     """Torch is free again."""
     with suppress(ValueError):
-        _held_by.remove(recording)
+        _active.remove(recording)
 
 
 def prepare(action: Callable[[], None]) -> None:
-    """Prepare a profiler of ours."""
+    """Prepare a profiler of rankscope's by calling ``action``."""
     _preparing.append(action)
     try:
         action()
@@ -53,35 +54,46 @@ def prepare(action: Callable[[], None]) -> None:
 
 
 def another_profiler_runs() -> bool:
-    """Whether a profiler warms up or records in this thread or process: the job's own, or one more of ours."""
-    if _held_by:
+    """Whether a profiler warms up or records in this thread or process: the job's, or another one of rankscope's."""
+    if _active:
         return True
-    theirs = _theirs() if _theirs is not None else None
-    if theirs is not None and getattr(theirs, "entered", False) and getattr(theirs, "kineto_results", None) is None:
+    profile = _job_profiler() if _job_profiler is not None else None
+    if profile is not None and getattr(profile, "entered", False) and getattr(profile, "kineto_results", None) is None:
         return True
-    # Neither has a public name. Where they are gone, a second profiler is found out by torch itself.
+    # Neither has a public name. Without them, torch itself finds a second profiler.
     in_thread = getattr(torch.autograd, "_profiler_enabled", None)
     in_process = getattr(torch.autograd.profiler, "_is_profiler_enabled", False)
     return bool(in_process) or bool(callable(in_thread) and in_thread())
 
 
 def watch() -> None:
-    """Begin to notice profilers of the job, once for the process."""
+    """Notice the job's profilers from now on; once per process."""
     kind: Any = torch.autograd.profiler.profile
     original = getattr(kind, "_prepare_trace", None)
     if original is None or hasattr(original, "_rankscope"):
         return
 
     @functools.wraps(original)
-    def noticed(self: Any, *args: Any, **options: Any) -> Any:
-        global _theirs
+    def watched(self: Any, *args: Any, **options: Any) -> Any:
+        global _job_profiler
         if not _preparing:
-            for recording in list(_held_by):
-                # Whatever goes wrong in ours, theirs starts.
+            for recording in list(_active):
+                # Whatever goes wrong in ours, the job's profiler starts.
                 with suppress(Exception):
-                    recording.make_way()
-            _theirs = weakref.ref(self)
+                    recording.preempt()
+            _job_profiler = weakref.ref(self)
         return original(self, *args, **options)
 
-    noticed._rankscope = True  # type: ignore[attr-defined]
-    kind._prepare_trace = noticed
+    watched._rankscope = True  # type: ignore[attr-defined]
+    kind._prepare_trace = watched
+
+
+def before_script_profiler(action: Callable[[], None]) -> None:
+    """Call ``action`` before a ``Profiler`` that the script itself made starts."""
+    _on_script_profiler.append(action)
+
+
+def script_profiler_starts() -> None:
+    """The script starts a ``Profiler`` of its own: the automatic one ends."""
+    for action in _on_script_profiler:
+        action()

@@ -1,13 +1,14 @@
 """One recording with ``torch.profiler``: warm up, record steps, end, stop, save as plain JSON.
 
-The profiler is driven by its own prepare, start and stop, not by a ``torch.profiler.schedule``: then the
-numbers of ``ProfilerStep#`` are the training's, each window's result is freed by itself, and what is in the
-file is known before it is written. Torch numbers the steps of a schedule from 0, and a trace made in
-``on_trace_ready`` is numbered one higher than its last step.
+The profiler is driven by its own prepare, start and stop, not by a ``torch.profiler.schedule``: so the numbers of
+``ProfilerStep#`` are the training's, each window's result is freed separately, and what is in the file is known before
+it is written. Torch numbers the steps of a schedule from 0, and a trace made in ``on_trace_ready`` is numbered one
+higher than its last step.
 """
 
 from __future__ import annotations
 
+import gc
 import inspect
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -20,22 +21,23 @@ import torch
 
 from rankscope.capture import profiler_conflicts
 from rankscope.capture.collectives import CollectiveCalls
-from rankscope.capture.gc_ranges import GarbageRanges
 from rankscope.capture.inflight import InFlight
-from rankscope.capture.stop_mode import settings
+from rankscope.capture.stop_mode import experimental_config
 from rankscope.rundir.config import CaptureConfig
 
 STEP_NAME = "ProfilerStep#"
 SETTLE_AT_STOP_S = 0.25
-"""How long a stop that cannot be put off waits for collectives that are not over."""
+"""How long a stop that cannot be postponed waits for pending collectives."""
 PARTIAL_STEP_NAME = "PartialStep#"
-"""What the writer names the range of a step that had begun when the recording ended: torch writes unfinished
-ranges as if they ended there, and a step that was not finished must not count as one."""
+"""The name that the writer gives the range of a step that had begun when the recording ended: torch writes unfinished
+ranges as if they ended there, and an unfinished step must not count as a step."""
+GC_RANGE_NAME = "gc: generation "
+_OLD_GENERATION = 1
 
 
 def load_torch_parts() -> None:
-    """Load what torch loads at the first warm-up, a second or more, before the loop instead of in its middle."""
-    # What fails to load here fails there again, if it is needed at all, and is reported then.
+    """Load before the loop what torch would load at the first warm-up, which takes a second or more."""
+    # If it fails to load here it fails there again, if it is needed at all, and is reported then.
     with suppress(Exception):
         if hasattr(torch, "_inductor"):
             import_module("torch._inductor.config")
@@ -47,9 +49,9 @@ class Recording:
     Args:
         config: the switches.
         activities: what to record.
-        trace_id: what all ranks' traces of this run share.
+        trace_id: the id that all ranks' traces of this run share.
         off_loop: whether ``stop`` is called in another thread than ``start``.
-        given_up: called when another profiler takes this one's place.
+        on_preempted: called if another profiler takes this one's place.
     """
 
     def __init__(
@@ -59,18 +61,18 @@ class Recording:
         trace_id: str,
         *,
         off_loop: bool = False,
-        given_up: Callable[[], None] = lambda: None,
+        on_preempted: Callable[[], None] = lambda: None,
     ) -> None:
         options: dict[str, Any] = {}
         if "custom_trace_id_callback" in inspect.signature(torch.profiler.profile.__init__).parameters:
             options["custom_trace_id_callback"] = lambda: trace_id
-        # A recording of one thread can be stopped by that thread alone.
-        experimental = settings(config, off_loop=off_loop)
+        # A recording of a single thread can be stopped only by that thread.
+        experimental = experimental_config(config, off_loop=off_loop)
         if experimental is not None:
             options["experimental_config"] = experimental
         self._activities = list(activities)
         self._off_loop = off_loop
-        self._given_up = given_up
+        self._on_preempted = on_preempted
         self._profile: Any = torch.profiler.profile(
             activities=self._activities,
             record_shapes=config.record_shapes,
@@ -81,16 +83,16 @@ class Recording:
             **options,
         )
         self._range: Any = None
-        self._garbage = GarbageRanges()
+        self._gc_ranges = GcRanges()
         self._in_flight = InFlight()
-        self._settled = False
+        self._ready_to_stop = False
         self.calls = CollectiveCalls(self._in_flight)
         self._stopping = threading.Lock()
         self.started = self.ended = self.stopped = False
 
     def prepare(self) -> None:
         """Begin the warm-up."""
-        profiler_conflicts.hold(self)
+        profiler_conflicts.acquire(self)
         try:
             profiler_conflicts.prepare(self._profile.prepare_trace)
         except BaseException:
@@ -101,7 +103,7 @@ class Recording:
         """Begin to record."""
         self._profile.start_trace()
         self.started = True
-        self._garbage.begin()
+        self._gc_ranges.begin()
         self.calls.begin()
 
     def begin_step(self, step: int) -> None:
@@ -115,20 +117,22 @@ class Recording:
         if opened is not None:
             opened.__exit__(None, None, None)
 
-    def settled(self, limit_s: float) -> bool:
-        """Whether it may be stopped: no collective writes into it any more. Waits so long for it, in seconds. Once it
-        was true it is not asked again: what begins between that and the stop is not recorded."""
-        self._settled = self._settled or self._in_flight.settle(limit_s)
-        return self._settled
+    def ready_to_stop(self, limit_s: float) -> bool:
+        """Whether no collective writes into the recording any more; waits up to ``limit_s`` seconds for that.
+
+        Once true it stays true: what begins between that and the stop is not recorded.
+        """
+        self._ready_to_stop = self._ready_to_stop or self._in_flight.wait(limit_s)
+        return self._ready_to_stop
 
     def end(self, metadata: Mapping[str, str]) -> None:
-        """Put the user's metadata into the trace and record nothing further.
+        """Put the user's metadata into the trace and stop collecting events.
 
         Args:
-            metadata: JSON text by top-level key. It must come before the stop: what is added later is not
-                written. Ours is put into the file.
+            metadata: JSON text by top-level key. Torch does not write what is added after the stop. Rankscope's own
+                metadata is put into the file later.
         """
-        self._garbage.end()
+        self._gc_ranges.end()
         self.end_step()
         self.calls.end()
         self.ended = True
@@ -138,30 +142,30 @@ class Recording:
             self._profile.toggle_collection_dynamic(False, self._activities)
 
     def toggle(self, enable: bool, activities: Any) -> None:
-        """Record less, or all again; nothing where this torch cannot."""
+        """Switch activities off or on while recording; does nothing if this torch cannot."""
         with suppress(Exception):
             self._profile.toggle_collection_dynamic(enable, activities)
 
     def stop(self) -> None:
-        """Gather what was recorded; harmless where that was done already."""
+        """Stop torch's profiler, which gathers the recorded events; harmless if that was done already."""
         with self._stopping:
             if self.stopped:
                 return
             self.stopped = True
-            self._garbage.end()
+            self._gc_ranges.end()
             with suppress(Exception):  # a profiler that is left running would be worse
-                self.settled(SETTLE_AT_STOP_S)
+                self.ready_to_stop(SETTLE_AT_STOP_S)
             try:
                 self._profile.stop_trace()
             finally:
                 profiler_conflicts.release(self)
 
     def save(self, path: Path) -> None:
-        """Write the trace as plain JSON: anything else would be compressed by torch, which holds every thread up."""
+        """Write the trace as plain JSON: torch would compress anything else while it blocks every thread."""
         self._profile.export_chrome_trace(str(path))
 
     def abandon(self) -> None:
-        """End without a trace, from any state; harmless where it has ended already.
+        """Stop without a trace, from any state; harmless if it has stopped already.
 
         A profiler that is left running crashes the process at its exit.
         """
@@ -176,7 +180,7 @@ class Recording:
             self.stop()
 
     def _start_to_stop(self) -> None:
-        """A warm-up ends by a stop, and a stop of what has not started crashes."""
+        """A warm-up ends by a stop, and stopping what has not started crashes."""
         try:
             self.start()
         except BaseException:
@@ -186,17 +190,49 @@ class Recording:
                 profiler_conflicts.release(self)
             raise
 
-    def make_way(self) -> None:
-        """Another profiler starts: stop before it does. What has ended already keeps its trace."""
+    def preempt(self) -> None:
+        """Another profiler starts: stop before it does. A recording that has ended already keeps its trace."""
         if self.ended:
             self.stop()
             return
         self.abandon()
-        self._given_up()
+        self._on_preempted()
 
     def free(self) -> None:
-        """Let go of the recorded events, which takes a third of the time of the stop. Torch's object is part of a
-        cycle: without this, a collection of garbage in the training loop would free them."""
+        """Free the recorded events, which takes a third of the time of the stop. Torch's object is part of a reference
+        cycle: without this, a garbage collection in the training loop would free them."""
         profile, self._profile = self._profile, None
         if profile is not None:
             profile.profiler = None
+
+
+class GcRanges:
+    """Ranges around Python's garbage collections, which torch's profiler does not show.
+
+    A collection stops its process: no kernels are launched meanwhile, and the other ranks wait. Young generations are
+    collected hundreds of times per second within microseconds and are left out; for the others a range costs some
+    microseconds. ``begin`` and ``end`` may be called repeatedly, and in any thread.
+    """
+
+    def __init__(self) -> None:
+        self._range: Any = None
+
+    def begin(self) -> None:
+        """Mark collections from now on."""
+        if self._mark not in gc.callbacks:
+            gc.callbacks.append(self._mark)
+
+    def end(self) -> None:
+        """Stop marking."""
+        with suppress(ValueError):
+            gc.callbacks.remove(self._mark)
+
+    def _mark(self, phase: str, info: dict[str, int]) -> None:
+        # A collection begins and ends in one thread, and there is never more than one.
+        with suppress(Exception):
+            if phase == "start" and info.get("generation", 0) >= _OLD_GENERATION:
+                self._range = torch.profiler.record_function(f"{GC_RANGE_NAME}{info['generation']}")
+                self._range.__enter__()
+            elif phase == "stop" and self._range is not None:
+                opened, self._range = self._range, None
+                opened.__exit__(None, None, None)

@@ -1,6 +1,6 @@
-"""Which steps are recorded: windows of a warm-up and a recording, as plain numbers of steps.
+"""Which steps are recorded: from the options to windows of a warm-up and a recording, as plain step numbers.
 
-Numbers are those of the training, so that a resumed run's ``ProfilerStep#`` continue where it left off.
+Step numbers are those of the training, so that the ``ProfilerStep#`` of a resumed run continue where it left off.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from rankscope.rundir.config import CaptureConfig
 
 @dataclass(frozen=True)
 class Window:
-    """One recording. All are step numbers."""
+    """One recording, in step numbers."""
 
     warmup: int
-    """The first step of the warm-up; equal to ``first`` where there is none."""
+    """The first step of the warm-up; equal to ``first`` if there is none."""
     first: int
     """The first recorded step."""
     last: int
@@ -25,11 +25,11 @@ class Window:
 
 
 def windows(config: CaptureConfig, start_step: int) -> Iterator[Window]:
-    """The windows of a loop that begins at ``start_step``, in order; endless where ``repeat`` is 0.
+    """The windows of a loop that begins at ``start_step``, in order; endless if ``repeat`` is 0.
 
-    With ``wait``, the cycle is counted from ``start_step``. With ``period_steps``, periods lie at fixed step
-    numbers, and a loop that begins inside a period, after its warm-up should have begun, leaves that period
-    out: a recording without its warm-up would show the profiler's own start.
+    With ``wait``, cycles are counted from ``start_step``. With ``period_steps``, periods begin at fixed step numbers. A
+    loop that begins inside a period, after its warm-up should have begun, skips that period: a recording without its
+    warm-up would show the profiler's own start.
     """
     numbers = range(config.repeat) if config.repeat else count()
     earliest = start_step + config.skip_first

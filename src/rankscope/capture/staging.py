@@ -1,7 +1,7 @@
-"""Where traces lie until they are complete, whether there is room for them, and what the dead left behind.
+"""Temporary files of traces that are not complete yet: where they go, whether there is space, and who removes them.
 
-A temporary's name says which process of which host made it: one whose process is gone is removed by the next that
-writes there.
+The name of a temporary file holds the host and process that made it. If that process is gone, the next one that writes
+to the same folder removes the file.
 """
 
 from __future__ import annotations
@@ -20,65 +20,65 @@ from rankscope.rundir.names import TEMPORARY_PREFIX, TEMPORARY_SUFFIX
 
 _MARK = "rankscope"
 _OWNER = re.compile(rf"\.{_MARK}-(?P<host>[A-Za-z0-9.-]*)-(?P<pid>\d+)-\d+(?:{re.escape(TEMPORARY_SUFFIX)})+$")
-"""Torch, too, saves beside the name it was given, with a further suffix."""
+"""Torch, too, first saves under the name it was given plus a suffix."""
 STALE_AFTER_S = 120.0
-"""How long nobody must have written to a temporary before it counts as left behind: two containers of one host name
-may not see each other's processes."""
+"""How old a temporary file must be before it counts as left behind: two containers with the same host name may not see
+each other's processes."""
 SPARE_BYTES = 16 << 20
-"""Room that a trace leaves to others."""
+"""Space that a trace leaves free."""
 FIRST_GUESS_BYTES = 64 << 20
-"""How large a first trace is taken to be; later ones as large as twice the largest so far."""
+"""The expected size of a first trace; later ones are expected to be up to twice the largest so far."""
 
 
-def temporary_beside(target: Path) -> Path:
-    """Where a file lies until it is complete: hidden, in the same directory, its own for each process and time."""
+def temporary_path(target: Path) -> Path:
+    """Where a file is until it is complete: hidden, in the same directory, unique to this process and moment."""
     return target.with_name(f"{TEMPORARY_PREFIX}{target.name[:150]}{_owner()}")
 
 
-def staged(folder: str, name: str) -> Path:
+def staging_path(folder: str, name: str) -> Path:
     """Where torch saves a trace before it is compressed."""
     return Path(folder, f"{TEMPORARY_PREFIX}{name[:150]}{_owner()}")
 
 
 def remove_saved(saved: Path) -> None:
-    """Remove what torch saved, and what it left where it could not."""
+    """Remove what torch saved, and what it left behind if it could not."""
     for path in (saved, saved.with_name(saved.name + TEMPORARY_SUFFIX)):
         with suppress(OSError):
             path.unlink(missing_ok=True)
 
 
 def staging_folder(wanted: str | None, run_dir: str | None, needed: int) -> str | None:
-    """The first directory that can be written and has room: the wanted one, else ``$TMPDIR``, else ``run_dir``.
+    """The first directory that can be written and has space: the wanted one, else ``$TMPDIR``, else ``run_dir``.
 
-    ``None`` if none has.
+    ``None`` if there is none.
     """
     tried = [wanted] if wanted else []
-    with suppress(OSError):  # no directory of the usual ones can be written, or this one is not ours
-        tried.append(_own_folder(tempfile.gettempdir()))
+    with suppress(OSError):  # no usual temporary directory can be written, or this folder belongs to someone else
+        tried.append(_user_folder(tempfile.gettempdir()))
     for folder in [*tried, *([run_dir] if run_dir else [])]:
         if free_bytes(folder) >= needed + SPARE_BYTES and os.access(folder, os.W_OK):
             return folder
     return None
 
 
-def _own_folder(shared: str) -> str:
-    """A folder of this user's alone in a directory that everybody writes to: traces name files and hosts."""
+def _user_folder(shared: str) -> str:
+    """A folder that only this user can read, in a shared directory: traces name files and hosts."""
     user = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")
     folder = Path(shared, f"{_MARK}-{user}")
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if folder.is_symlink() or (hasattr(os, "getuid") and (found.st_uid != os.getuid() or found.st_mode & 0o077)):
-        raise OSError(f"{folder} is not this user's alone")
+        raise OSError(f"other users have access to {folder}")
     return str(folder)
 
 
-def try_to_write(folder: Path) -> None:
+def check_writable(folder: Path) -> None:
     """Write a file and remove it again.
 
     Raises:
         OSError: it could not be written.
     """
-    tried = temporary_beside(folder / "tried")
+    tried = temporary_path(folder / "tried")
     try:
         tried.write_bytes(bytes(4096))
     finally:
@@ -86,7 +86,7 @@ def try_to_write(folder: Path) -> None:
 
 
 def free_bytes(folder: str | os.PathLike[str]) -> int:
-    """What this user may still write to a directory's disk; -1 where there is no such directory."""
+    """How much this user may still write to a directory's disk; -1 if there is no such directory."""
     try:
         return shutil.disk_usage(folder).free
     except OSError:
@@ -94,7 +94,7 @@ def free_bytes(folder: str | os.PathLike[str]) -> int:
 
 
 def remove_stale(folders: Iterable[str | os.PathLike[str]]) -> int:
-    """Remove temporaries of this host's dead processes; how many there were."""
+    """Remove temporary files of this host's dead processes; returns how many."""
     host, removed = _plain_host(), 0
     for folder in {os.fspath(folder) for folder in folders}:
         with suppress(OSError), os.scandir(folder) as entries:
@@ -119,7 +119,7 @@ def _plain_host() -> str:
 
 def _alive(pid: int) -> bool:
     if os.name == "nt":
-        return True  # signal 0 would end the process there
+        return True  # signal 0 would end the process on Windows
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -1,10 +1,12 @@
-"""Where a recording is stopped and saved: in the training loop, or off it. Found out by trying, not by version.
+"""Whether a recording is stopped and saved in the training loop or off it: decided by a trial, not by torch's version.
 
-Off the loop is for where torch lets other threads run while it stops (2.14 and newer). Elsewhere a thread would hold
-the loop up all the same, and longer; and a torch that does not let them run has not learnt to stop beside them either:
-an operator that another thread is in while a recording of all threads is stopped writes to what was freed (mended in
-pytorch #187141, #187483 and #188172, of which the second came before, and for, the letting run of #187594). So nothing
-but that decides, not even ``always``.
+Off the loop pays only where torch lets other threads run while it stops (2.14 and newer). Elsewhere a thread would
+block the loop all the same, and for longer; and a torch without that is not safe to stop while other threads run
+operators: an operator that another thread is in while a recording of all threads is stopped writes into freed memory
+(fixed in pytorch
+# 187141, #187483 and #188172; #187594, which releases the interpreter, came after the second and was made for it). So
+# the
+trial decides alone, and overrides even ``always``.
 """
 
 from __future__ import annotations
@@ -23,51 +25,52 @@ from rankscope.capture import profiler_conflicts
 from rankscope.rundir.config import CaptureConfig
 
 LOOP, THREAD = "loop", "thread"
-_TRIED = (0, 300, 1000, 3000)
-"""Operators in the recordings that are stopped to try it out."""
-_PATIENCE_S = 0.5
-"""How long a thread waits for the interpreter, while it is tried out, before whoever has it must make way: much longer
-than such a stop takes, and not so long that a busy thread of the job holds the loop up."""
+_TRIAL_OPERATORS = (0, 300, 1000, 3000)
+"""How many operators are in the recordings that are stopped for the trial."""
+_SWITCH_INTERVAL_S = 0.5
+"""How long a thread waits for the interpreter during the trial before the holder must release it: much longer than such
+a stop takes, and short enough that a busy thread of the job does not delay the loop."""
 _releases: bool | None = None
 
 
-def choose_way(config: CaptureConfig, activities: Sequence[torch.profiler.ProfilerActivity]) -> tuple[str, str]:
-    """``loop`` or ``thread``, and why."""
+def choose_stop_mode(config: CaptureConfig, activities: Sequence[torch.profiler.ProfilerActivity]) -> tuple[str, str]:
+    """``loop`` or ``thread``, and the reason."""
     if config.stop_off_loop == "never":
         return LOOP, "asked for"
     if config.profile_memory:
-        return LOOP, "torch loses memory events where another thread stops it"
+        return LOOP, "torch loses memory events when another thread stops it"
     try:
-        all_threads()
+        all_threads_config()
     except (ImportError, AttributeError, TypeError):
         return LOOP, "this torch stops a recording only in the thread that began it"
     if not hasattr(torch.profiler.profile, "toggle_collection_dynamic"):
         return LOOP, "this torch cannot end a recording without stopping it"
-    asked = config.stop_off_loop == "always"
-    if not asked and any(activity is not torch.profiler.ProfilerActivity.CPU for activity in activities):
+    requested = config.stop_off_loop == "always"
+    if not requested and any(activity is not torch.profiler.ProfilerActivity.CPU for activity in activities):
         return LOOP, "an accelerator is recorded"
-    if not _lets_others_run():
-        return LOOP, "torch holds other threads up while it stops"
-    return THREAD, "asked for" if asked else "torch lets other threads run while it stops"
+    if not other_threads_run():
+        return LOOP, "torch blocks other threads while it stops"
+    return THREAD, "asked for" if requested else "torch lets other threads run while it stops"
 
 
-def _lets_others_run() -> bool:
+def other_threads_run() -> bool:
+    """Whether this torch lets other threads run while it stops; tried out at the first call."""
     global _releases
     if _releases is None:
-        # Of an accelerator's recording the stop is the same, and nothing is woken for the trial.
+        # With an accelerator the stop is the same, and none has to be woken for the trial.
         kinds = [torch.profiler.ProfilerActivity.CPU]
         try:
-            # On a busy machine the other thread may come too late for a short stop, and a third one may make way for
-            # it by chance: seen among a few, and once more.
-            _releases = any(stop_releases_others(kinds, operators) for operators in _TRIED) and any(
-                stop_releases_others(kinds, operators) for operators in _TRIED[1:]
+            # On a busy machine the other thread may come too late for a short stop, and by chance a third one may
+            # give way to it: it must run during one of several stops, and then during another.
+            _releases = any(other_threads_run_during_stop(kinds, operators) for operators in _TRIAL_OPERATORS) and any(
+                other_threads_run_during_stop(kinds, operators) for operators in _TRIAL_OPERATORS[1:]
             )
         except Exception:
             _releases = False
     return _releases
 
 
-def all_threads() -> Any:
+def all_threads_config() -> Any:
     """The setting with which a recording can be stopped in another thread than it was started in.
 
     Raises:
@@ -76,14 +79,14 @@ def all_threads() -> Any:
     return import_module("torch._C._profiler")._ExperimentalConfig(profile_all_threads=True)
 
 
-def settings(config: CaptureConfig, *, off_loop: bool) -> Any:
-    """Torch's experimental settings for a recording; ``None`` where there is nothing to set.
+def experimental_config(config: CaptureConfig, *, off_loop: bool) -> Any:
+    """Torch's experimental settings for a recording; ``None`` if there is nothing to set.
 
-    Without stacks, torch is told to leave out what its ``events()`` would need and the trace does not (``trace_only``,
-    2.13 and newer): a quarter of the stop, and most of the freeing.
+    Without stacks, torch leaves out what only its ``events()`` needs and the trace does not (``trace_only``, 2.13 and
+    newer): this saves a quarter of the stop and most of the freeing.
 
     Raises:
-        ImportError, AttributeError, TypeError: ``off_loop`` is asked for, and this torch has no such setting.
+        ImportError, AttributeError, TypeError: ``off_loop`` is set, and this torch has no such setting.
     """
     wanted = {"profile_all_threads": True} if off_loop else {}
     kind: Any = getattr(import_module("torch._C._profiler"), "_ExperimentalConfig", None)
@@ -95,18 +98,18 @@ def settings(config: CaptureConfig, *, off_loop: bool) -> Any:
     return kind(**wanted) if wanted else None
 
 
-def stop_releases_others(activities: Sequence[torch.profiler.ProfilerActivity], operators: int = 0) -> bool:
-    """Whether other Python threads run while torch stops a recording: tried out with one of so many operators.
+def other_threads_run_during_stop(activities: Sequence[torch.profiler.ProfilerActivity], operators: int = 0) -> bool:
+    """Whether other Python threads run while torch stops a recording of ``operators`` operators.
 
-    Another thread waits to run, and for so long as this takes nobody is made to give way to it: it runs in the
-    middle of the stop, or after it. A stop that takes long, on a busy machine, shows nothing.
+    Another thread waits for the interpreter, with a switch interval so long that it is never released for its sake: the
+    thread runs either in the middle of the stop or after it. A stop that takes long, on a busy machine, proves nothing.
     """
     ran: list[bool] = []
-    gate, there = threading.Lock(), threading.Event()
+    gate, ready = threading.Lock(), threading.Event()
     gate.acquire()
 
     def other() -> None:
-        there.set()
+        ready.set()
         with gate:
             ran.append(True)
 
@@ -117,21 +120,21 @@ def stop_releases_others(activities: Sequence[torch.profiler.ProfilerActivity], 
     usual = sys.getswitchinterval()
     collecting = gc.isenabled()
     gc.disable()
-    # Before the other thread begins: one that is already waiting with the usual interval, because it was held up on its
-    # way to the gate, would be made way for in the middle of any stop.
-    sys.setswitchinterval(_PATIENCE_S)
+    # Before the other thread starts: a thread that already waits with the usual interval, because it was delayed on its
+    # way to the gate, would get the interpreter in the middle of any stop.
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     try:
         small = torch.zeros(1)
         for _ in range(operators):
             torch.neg(small)
         threading.Thread(target=other, name="rankscope-probe", daemon=True).start()
-        there.wait(1.0)
+        ready.wait(1.0)
         began = time.perf_counter()
         gate.release()
         stopped = True
         profile.stop_trace()
-        # After a longer stop, it may have been made way for.
-        return bool(ran) and time.perf_counter() - began < _PATIENCE_S / 2
+        # After a longer stop, the interpreter may have been released for it.
+        return bool(ran) and time.perf_counter() - began < _SWITCH_INTERVAL_S / 2
     finally:
         if not stopped:
             profile.stop_trace()  # one that is left running crashes the process at its exit

@@ -1,12 +1,13 @@
-"""The rest of what ``torch.profiler.profile`` can be asked, so that code written for it runs on with ours in its place.
+"""The other methods of ``torch.profiler.profile``, so that code written for it also runs with ``rankscope.Profiler``.
 
-What would hold the training up, or needs a result that the training does not keep, says where to find it instead and
-does nothing. Nothing here raises.
+A method that would delay the training, or needs a result that the training does not keep, warns where to find it
+instead and does nothing. Nothing here raises.
 """
 
 from __future__ import annotations
 
 import gzip
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,35 +16,54 @@ from typing import IO, Any, cast
 import torch
 
 from rankscope.capture.notices import warn
-from rankscope.capture.ranklog import RankLog
+from rankscope.capture.rank_log import RankLog
 from rankscope.capture.recording import Recording
 from rankscope.capture.schedule import Window
-from rankscope.capture.user_metadata import UserNotes
 from rankscope.capture.writer import Writer
+from rankscope.rundir.metadata import kineto_json
 
 _EXPORT_LIMIT_S = 60.0
 
 
-class NoAverages(list[Any]):
-    """What ``key_averages()`` gives: nothing, and where to find it."""
+class UserMetadata:
+    """What the job puts into its traces by ``add_metadata``: JSON text by key, which cannot break the file."""
 
-    def __init__(self, where: str) -> None:
+    def __init__(self) -> None:
+        self.by_key: dict[str, str] = {}
+
+    def add(self, key: str, value: object) -> None:
+        """Keep a value that JSON can represent."""
+        self.by_key[json.loads(kineto_json(str(key)))] = kineto_json(value)
+
+    def add_json(self, key: str, text: str) -> None:
+        """Keep a value that is given as JSON text; warn and leave it out if it is not JSON."""
+        try:
+            self.add(key, json.loads(text))
+        except (TypeError, ValueError) as error:
+            # Torch would write it into the file as it is, and the file would not be JSON.
+            warn(f"add_metadata_json({key!r}): the value is not JSON and is left out: {error}")
+
+
+class EmptyAverages(list[Any]):
+    """What ``key_averages()`` returns: nothing, and the command that prints the table."""
+
+    def __init__(self, command: str) -> None:
         super().__init__()
-        self._where = where
+        self._command = command
 
     def table(self, *_args: object, **_options: object) -> str:
         """The command that prints the table."""
-        return self._where
+        return self._command
 
     def total_average(self) -> None:
         """Nothing."""
 
     def __str__(self) -> str:
-        return self._where
+        return self._command
 
 
-class TorchSurface:
-    """Methods and attributes of torch's profiler that a recording on windows has no use for."""
+class TorchProfilerMethods:
+    """Methods and attributes of torch's profiler that ``Profiler`` itself does not need."""
 
     step_num: int
     run_dir: str | None
@@ -52,11 +72,11 @@ class TorchSurface:
     _window: Window | None
     _last_log: RankLog | None
     _writer: Writer
-    _notes: UserNotes
+    _user_metadata: UserMetadata
 
     @property
     def current_action(self) -> torch.profiler.ProfilerAction:
-        """What is done with the step that is running."""
+        """What is done with the current step."""
         actions = torch.profiler.ProfilerAction
         recording, window = self._recording, self._window
         if recording is None or window is None:
@@ -67,23 +87,23 @@ class TorchSurface:
 
     def add_metadata(self, key: str, value: str) -> None:
         """Put a text into every trace that is still to be written."""
-        self._notes.add(key, str(value))
+        self._user_metadata.add(key, str(value))
 
     def add_metadata_json(self, key: str, value: str) -> None:
         """Put a JSON value, given as text, into every trace that is still to be written."""
-        self._notes.add_json(key, value)
+        self._user_metadata.add_json(key, value)
 
     preset_metadata_json = add_metadata_json
 
     def export_chrome_trace(self, path: str, **_options: object) -> None:
-        """Copy the last finished trace to ``path``; compressed where that ends in ``.gz``."""
+        """Copy the last finished trace to ``path``; compressed if that ends in ``.gz``."""
         try:
             if not self._writer.drain(_EXPORT_LIMIT_S):
                 warn("export_chrome_trace(): the trace is still being written")
                 return
             written = self._last_log.manifest.written if self._last_log is not None else ()
             if self.run_dir is None or not written:
-                warn("export_chrome_trace(): no trace has been written by this rank")
+                warn("export_chrome_trace(): this rank has written no trace")
                 return
             source, target = Path(self.run_dir, written[-1].file), Path(path)
             if source.name.endswith((".zst", ".tar.gz")):
@@ -95,28 +115,28 @@ class TorchSurface:
         except Exception as error:
             warn(f"export_chrome_trace() failed: {error}")
 
-    def key_averages(self, *_args: object, **_options: object) -> NoAverages:
-        """Nothing: torch would hold the training up for as long as nine stops. The analysis makes the table."""
-        where = f"rankscope analyze operators {self.run_dir or 'RUN'} --format table"
-        warn(f"key_averages() would hold the training up; the table is made afterwards: {where}")
-        return NoAverages(where)
+    def key_averages(self, *_args: object, **_options: object) -> EmptyAverages:
+        """Nothing: torch would block the training for as long as nine stops. The analysis makes the table."""
+        command = f"rankscope analyze operators {self.run_dir or 'RUN'} --format table"
+        warn(f"key_averages() would block the training; print the table afterwards: {command}")
+        return EmptyAverages(command)
 
     def events(self) -> list[Any]:
         """Nothing, for the same reason."""
-        warn(f"events() would hold the training up; rankscope.open({self.run_dir or 'RUN'!r}) has them afterwards")
+        warn(f"events() would block the training; read them afterwards with rankscope.open({self.run_dir or 'RUN'!r})")
         return []
 
     def get_trace_id(self) -> str | None:
-        """What the traces of all ranks share: the run's id."""
+        """The id that the traces of all ranks share: the run's id."""
         return self.run_id
 
     def toggle_collection_dynamic(self, enable: bool, activities: Any) -> None:
-        """Record less, or all again, in the window that is being recorded."""
+        """Switch activities off or on in the window that is being recorded."""
         if self._recording is not None and self._recording.started:
             self._recording.toggle(enable, activities)
 
     def wait_for_exports(self) -> None:
-        """Wait until what was recorded is written."""
+        """Wait until everything recorded is written."""
         try:
             if not self._writer.drain(_EXPORT_LIMIT_S):
                 warn("wait_for_exports(): a trace is still being written")
@@ -124,37 +144,37 @@ class TorchSurface:
             warn(f"wait_for_exports() failed: {error}")
 
     def take_pending_cupti_export(self) -> None:
-        """Nothing is pending: torch's own monitor of CUPTI (2.14) is not used here."""
+        """Nothing is pending: torch's own CUPTI monitor (2.14) is not used here."""
 
     def take_pending_cuspy_export(self) -> None:
         """Nothing, for the same reason (its name in 2.15)."""
 
-    def _elsewhere(self, method: str, advice: str) -> None:
+    def _unsupported(self, method: str, advice: str) -> None:
         warn(f"{method}() does nothing here: {advice}")
 
     def export_stacks(self, path: str, metric: str = "self_cpu_time_total") -> None:
         """Nothing."""
-        self._elsewhere("export_stacks", "with_stack=True puts stacks into the trace")
+        self._unsupported("export_stacks", "with_stack=True puts stacks into the trace")
 
     def export_memory_timeline(self, path: str, device: str | None = None) -> None:
         """Nothing."""
-        self._elsewhere("export_memory_timeline", "profile_memory=True puts allocations into the trace")
+        self._unsupported("export_memory_timeline", "profile_memory=True puts allocations into the trace")
 
     def set_custom_trace_id_callback(self, callback: Callable[[], str]) -> None:
         """Nothing."""
-        self._elsewhere("set_custom_trace_id_callback", "the run's id is in every trace; set it by run_id=")
+        self._unsupported("set_custom_trace_id_callback", "the run's id is in every trace; set it with run_id=")
 
     def prepare_trace(self) -> None:
         """Nothing."""
-        self._elsewhere("prepare_trace", "the schedule says when the warm-up begins")
+        self._unsupported("prepare_trace", "the schedule decides when the warm-up begins")
 
     def start_trace(self) -> None:
         """Nothing."""
-        self._elsewhere("start_trace", "the schedule says when a recording begins")
+        self._unsupported("start_trace", "the schedule decides when a recording begins")
 
     def stop_trace(self) -> None:
         """Nothing."""
-        self._elsewhere("stop_trace", "the schedule says when a recording ends")
+        self._unsupported("stop_trace", "the schedule decides when a recording ends")
 
 
 def _opened(path: Path, mode: str) -> IO[bytes]:

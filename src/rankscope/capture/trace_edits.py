@@ -1,14 +1,14 @@
-"""What is changed in a saved trace on its way into the final file.
+"""Edits of a saved trace while it is copied into the final file, for what torch cannot be made to write itself.
 
-- What the trace says of itself comes first in it. Made before the stop, as torch would have it, its making would be in
-  the trace as thousands of Python frames, and in the loop.
-- The range of a step that had not ended does not count as one.
-- Python frames that ended before the first step, or began after the last, go: they are the profiler's own, and, where
-  another thread stops, those of later steps.
+- Rankscope's metadata is inserted as the first key. Added before the stop, as torch requires, making it would take time
+  in the loop and be in the trace as thousands of Python frames.
+- The range of a step that had not ended is renamed, so that no reader of the file counts it as a step.
+- Python frames that ended before the first step or began after the last are removed, for every reader of the file: they
+  are the profiler's own and, if another thread stops, those of later steps.
 
-The file is searched for its steps, and the places that change are noted; everything else is copied as it is, unseen.
-Frames are looked at one by one only where some may have to go: Kineto writes them in the order in which they began, and
-where a file turns out to have another order, all are.
+The file is searched for its steps, and the places that change are noted; everything else is copied unread. Frames are
+parsed only where some may have to be removed: Kineto writes them in the order in which they began; if a file has
+another order, all are parsed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CHUNK = 1 << 20
 _EVENT_END = b"\n  },\n"
 _FRAME_CATEGORY = b'"cat": "python_function"'
 _TIMES = rb'"pid": [^\n,]+,\s*"tid": [^\n,]+,\s*"ts": (\d+(?:\.\d+)?),\s*"dur": (\d+(?:\.\d+)?)'
-# As Kineto writes them, a field a line. A torch that writes them otherwise keeps its frames.
+# As Kineto writes them, one field per line. If a torch writes them differently, its frames are kept.
 _FRAME = re.compile(
     rb'  \{\n    "ph": "X",\s*"cat": "python_function",\s*"name": "[^\n]*",\s*' + _TIMES + rb'\s*,\s*"args": '
     rb"\{[^{}]*\}\s*\},\n"
@@ -34,12 +34,12 @@ _FRAME_TIMES = re.compile(_FRAME_CATEGORY + rb',\s*"name": "[^\n]*",\s*' + _TIME
 _STEP = b'"' + STEP_NAME.encode()
 _STEP_TIMES = re.compile(rb'"[^"]*",\s*' + _TIMES)
 _STEP_BYTES = 1000
-"""The name and the times of a step are within so many."""
+"""The name and the times of a step are within this many bytes."""
 _LARGEST_FRAME = 1 << 16
 
 
 class Change(NamedTuple):
-    """What stands instead of the bytes from ``begin`` to ``end`` of a file."""
+    """The replacement for the bytes from ``begin`` to ``end`` of a file."""
 
     begin: int
     end: int
@@ -47,7 +47,7 @@ class Change(NamedTuple):
 
 
 class _Frames(NamedTuple):
-    """When the first and the last Python frame of a chunk of a file began, in µs; ``None`` where that is not known."""
+    """When the first and the last Python frame in a chunk of a file began, in µs; ``None`` if not known."""
 
     begin: int
     end: int
@@ -57,17 +57,17 @@ class _Frames(NamedTuple):
 
 @dataclass(frozen=True)
 class Edits:
-    """What is to be changed."""
+    """What to change."""
 
     partial_step: int | None = None
-    """A step whose range must not count as one."""
+    """A step whose range must not count as a step."""
     head: str | None = None
-    """``"key": value`` in JSON, to stand first."""
+    """``"key": value`` in JSON, inserted first."""
     frames: bool = False
-    """Whether there may be Python frames outside the steps."""
+    """Whether to remove Python frames outside the steps."""
 
     def changes(self, source: IO[bytes]) -> list[Change]:
-        """The places of a saved trace that change, in their order.
+        """The changes to a saved trace, in file order.
 
         Args:
             source: the trace.
@@ -80,21 +80,21 @@ class Edits:
                 found.append(Change(brace, brace, b"\n    " + self.head.encode("utf-8", "replace") + b","))
         if self.frames or self.partial_step is not None:
             steps = _Steps(self.partial_step)
-            looked_at = list(steps.search(source, frames=self.frames))
+            chunks = list(steps.search(source, frames=self.frames))
             found += steps.renamed
             if steps.ended:
                 window = steps.began, steps.ended
-                for region in _doubtful(looked_at, window):
-                    found += _outside(source, region, window)
+                for region in _regions_to_parse(chunks, window):
+                    found += _frames_outside(source, region, window)
         return sorted(found)
 
 
-def changed(source: IO[bytes], changes: Iterable[Change]) -> Iterator[bytes]:
-    """A changed file, in pieces.
+def apply_changes(source: IO[bytes], changes: Iterable[Change]) -> Iterator[bytes]:
+    """The file with its changes, in pieces.
 
     Args:
-        source: the file as it was.
-        changes: in their order.
+        source: the original file.
+        changes: in file order.
     """
     at = 0
     for change in changes:
@@ -121,43 +121,46 @@ class _Steps:
     """Searches a trace for the ranges of its steps.
 
     Args:
-        partial: the number of the one that is to be renamed.
+        partial: the number of the step that is to be renamed.
     """
 
     def __init__(self, partial: int | None) -> None:
         self.began, self.ended = float("inf"), 0.0
-        """When the first step begins and the last one ends, as the file has it, in µs; ``ended`` is 0 without any."""
+        """When the first step begins and the last one ends, in µs on the file's clock; ``ended`` is 0 if there is
+        none."""
         self.renamed: list[Change] = []
         if partial is not None:
-            self._whole, self._partial = (f'"{name}{partial}"'.encode() for name in (STEP_NAME, PARTIAL_STEP_NAME))
+            self._full_name, self._partial_name = (
+                f'"{name}{partial}"'.encode() for name in (STEP_NAME, PARTIAL_STEP_NAME)
+            )
         else:
-            self._whole = self._partial = b""
+            self._full_name = self._partial_name = b""
 
     def search(self, source: IO[bytes], *, frames: bool) -> Iterator[_Frames]:
-        """Find them, and the Python frames at both ends of each chunk that has any, where these are asked for."""
+        """Find them, and with ``frames`` the first and last Python frame of each chunk that has any."""
         source.seek(0)
         held, at = b"", 0
         while True:
             new = source.read(CHUNK)
             chunk = held + new
-            # What is too near to the end may go on in the next chunk: it comes again there.
+            # What is too near to the end may continue in the next chunk: it is searched again there.
             seen = max(len(chunk) - _STEP_BYTES, 0) if new else len(chunk)
-            self._look(chunk, seen, at)
-            if frames and (there := _frames_of(chunk, seen, at)) is not None:
-                yield there
+            self._find_steps(chunk, seen, at)
+            if frames and (found := _frames_of(chunk, seen, at)) is not None:
+                yield found
             if not new:
                 return
             held, at = chunk[seen:], at + seen
 
-    def _look(self, chunk: bytes, seen: int, at: int) -> None:
+    def _find_steps(self, chunk: bytes, seen: int, at: int) -> None:
         place = chunk.find(_STEP)
         while 0 <= place < seen:
             times = _STEP_TIMES.match(chunk, place)
             if times is not None:
                 self.began = min(self.began, float(times[1]))
                 self.ended = max(self.ended, float(times[1]) + float(times[2]))
-            if self._whole and chunk.startswith(self._whole, place):
-                self.renamed.append(Change(at + place, at + place + len(self._whole), self._partial))
+            if self._full_name and chunk.startswith(self._full_name, place):
+                self.renamed.append(Change(at + place, at + place + len(self._full_name), self._partial_name))
             place = chunk.find(_STEP, place + 1)
 
 
@@ -169,15 +172,15 @@ def _frames_of(chunk: bytes, seen: int, at: int) -> _Frames | None:
     return _Frames(at, at + seen, *(float(frame[1]) if frame else None for frame in began))
 
 
-def _doubtful(looked_at: list[_Frames], window: tuple[float, float]) -> Iterator[tuple[int, int]]:
-    """The parts of a file in which frames may lie outside the steps, each with what is beside it: a frame may begin in
-    one chunk and end in the next."""
-    known = [began for frames in looked_at for began in (frames.first, frames.last) if began is not None]
-    in_order = len(known) == 2 * len(looked_at) and all(one <= other for one, other in pairwise(known))
+def _regions_to_parse(chunks: list[_Frames], window: tuple[float, float]) -> Iterator[tuple[int, int]]:
+    """The parts of a file that may hold frames outside the steps, with a margin: a frame may begin in one chunk and
+    end in the next."""
+    known = [began for frames in chunks for began in (frames.first, frames.last) if began is not None]
+    in_order = len(known) == 2 * len(chunks) and all(one <= other for one, other in pairwise(known))
     region: tuple[int, int] | None = None
-    # Whatever their order, those of a short file are all looked at.
-    inner = range(1, len(looked_at) - 1)
-    for number, frames in enumerate(looked_at):
+    # The first and the last chunk are always parsed.
+    inner = range(1, len(chunks) - 1)
+    for number, frames in enumerate(chunks):
         if in_order and number in inner and _inside(frames, window):
             continue
         begin, end = max(frames.begin - _LARGEST_FRAME, 0), frames.end + _LARGEST_FRAME
@@ -192,15 +195,15 @@ def _doubtful(looked_at: list[_Frames], window: tuple[float, float]) -> Iterator
 
 
 def _inside(frames: _Frames, window: tuple[float, float]) -> bool:
-    """Whether all frames of a chunk began within the steps, if they are in order."""
+    """Whether all frames of a chunk began within the steps, provided they are in order."""
     first, last = frames.first, frames.last
     return first is not None and last is not None and window[0] <= first and last <= window[1]
 
 
-def _outside(source: IO[bytes], region: tuple[int, int], window: tuple[float, float]) -> Iterator[Change]:
-    """The frames of a part of a file that lie outside the steps; those that follow on each other as one change."""
+def _frames_outside(source: IO[bytes], region: tuple[int, int], window: tuple[float, float]) -> Iterator[Change]:
+    """The frames in a part of a file that are outside the steps; adjacent ones as one change."""
     at, end = region
-    begun: Change | None = None
+    pending: Change | None = None
     held = b""
     for piece in _pieces(source, at, end):
         text = held + piece
@@ -211,13 +214,13 @@ def _outside(source: IO[bytes], region: tuple[int, int], window: tuple[float, fl
             began = float(frame[1])
             if began <= window[1] and began + float(frame[2]) >= window[0]:
                 continue
-            gone = Change(at + frame.start(), at + frame.end())
-            if begun is not None and begun.end == gone.begin:
-                begun = Change(begun.begin, gone.end)
+            removed = Change(at + frame.start(), at + frame.end())
+            if pending is not None and pending.end == removed.begin:
+                pending = Change(pending.begin, removed.end)
                 continue
-            if begun is not None:
-                yield begun
-            begun = gone
+            if pending is not None:
+                yield pending
+            pending = removed
         held, at = text[cut:], at + cut
-    if begun is not None:
-        yield begun
+    if pending is not None:
+        yield pending

@@ -1,7 +1,7 @@
-"""One thread that does what need not be done in the training loop, in order.
+"""A thread that runs, in order, the work that need not be done in the training loop.
 
-It starts when there is work and ends when there is none. At exit it is waited for, within a limit: Python itself would
-wait without one, for a file system that never answers too.
+It starts when there is work and ends when there is none. At exit the process waits for it, within a limit: Python
+itself would wait without one, even for a file system that never answers.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
-from rankscope.capture.exit_hooks import at_end
+from rankscope.capture.exit_hooks import register
 from rankscope.capture.notices import logger
 
-_LAST_INSTRUCTIONS_S = 5.0
+_JOIN_LIMIT_S = 5.0
 EXIT_LIMIT_S = 120.0
 """How long a process stays after its end for what is still being written."""
 _exit_until: float | None = None
 
 
 def exit_time_left() -> float:
-    """Seconds that are left of ``EXIT_LIMIT_S``, which begins with the first call."""
+    """Seconds left of ``EXIT_LIMIT_S``, which begins with the first call."""
     global _exit_until
     if _exit_until is None:
         _exit_until = time.monotonic() + EXIT_LIMIT_S
@@ -32,14 +32,14 @@ def exit_time_left() -> float:
 
 
 class Writer:
-    """A queue of work and the thread that does it."""
+    """A queue of work and the thread that runs it."""
 
     def __init__(self) -> None:
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self._waiting: deque[Callable[[], None]] = deque()
-        # A signal handler may come while the thread that it interrupts holds it.
+        # Reentrant: a signal handler may run while the interrupted thread holds it.
         self._lock = threading.RLock()
         self._idle = threading.Condition(self._lock)
         self._thread: threading.Thread | None = None
@@ -49,59 +49,59 @@ class Writer:
 
     @property
     def busy(self) -> bool:
-        """Whether something is being done or waits."""
+        """Whether work is running or waiting."""
         return self._thread is not None
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Do ``work`` in the writer's thread; here and now where the interpreter no longer starts threads."""
+        """Run ``work`` in the writer's thread, or here if the interpreter no longer starts threads."""
         if self._pid != os.getpid():
-            self._begin()  # made before a fork, and used by the child alone
+            self._reset()  # created before a fork, and used only by the child
         with self._lock:
             self._waiting.append(work)
             if self._thread is not None:
                 return
             thread = threading.Thread(target=self._run, name="rankscope-writer", daemon=True)
             self._thread = self._last = thread
-        at_end(self.drain_at_exit)
+        register(self.drain_at_exit)
         try:
             thread.start()
         except RuntimeError:
             self._run()
 
     def drain(self, timeout_s: float | None) -> bool:
-        """Wait until nothing is left to do; false if that took longer than ``timeout_s``."""
+        """Wait until no work is left; false if that took longer than ``timeout_s``."""
         if self._pid != os.getpid():
-            return True  # a forked child has neither the thread nor, maybe, a lock that anyone would give back
+            return True  # a forked child does not have the thread, and the lock may never be released there
         with self._idle:
             self._awaited = True
-            self._be_quick()
+            self._restore_priority()
             try:
                 if not self._idle.wait_for(lambda: self._thread is None, timeout_s):
                     return False
             finally:
                 self._awaited = False
-        # Its last instructions, too: an interpreter that ends while a daemon thread is in them ends with an abort.
+        # Wait for its last instructions too: an interpreter that ends while a daemon thread runs them aborts.
         last = self._last
         if last is not None and last is not threading.current_thread() and last.ident is not None:
-            last.join(_LAST_INSTRUCTIONS_S)
+            last.join(_JOIN_LIMIT_S)
         return True
 
-    def yield_to_training(self) -> None:
-        """In the writer's thread: let the training go before it, where the system can be told so, unless it waits for
-        this very work. Whoever holds the interpreter must not yield: the training would wait for one that waits."""
+    def lower_priority(self) -> None:
+        """In the writer's thread: let the training run first, where the system supports it, unless it waits for this
+        work. Not while the thread needs the interpreter: the training would wait for a thread that waits for a core."""
         if sys.platform == "linux" and not self._awaited and threading.current_thread() is self._thread:
             with suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
 
-    def _be_quick(self) -> None:
-        """The thread no longer yields, where this user may undo that: on a busy machine it would hardly get on."""
+    def _restore_priority(self) -> None:
+        """Undo ``lower_priority``, if this user may: on a busy machine the thread would make hardly any progress."""
         writing = self._thread.native_id if self._thread is not None else None
         if sys.platform == "linux" and writing is not None:
             with suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, writing, os.getpriority(os.PRIO_PROCESS, 0))
 
     def drain_at_exit(self) -> None:
-        """Wait for what is still being written, within the limit of this process's end."""
+        """Wait for what is still being written, within the limit of this process's exit."""
         if not self.drain(exit_time_left()):
             logger.warning("a trace was still being written %.0f s after the end of the job; it is lost", EXIT_LIMIT_S)
 
@@ -117,5 +117,5 @@ class Writer:
                 work()
             except Exception:
                 logger.exception("writing a trace failed")
-            # The work may hold much: free it here, not when the next work comes.
+            # The work may hold much memory: free it now, not when the next work arrives.
             del work

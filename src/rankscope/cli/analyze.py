@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +13,8 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from rankscope.analyses import get_analysis
-from rankscope.cli.options import Communication, Engine, RunId, Source, Steps, Workers, opened, own_options
+from rankscope.cli.options import DEFAULTS, RunOptions, Source, opened, own_options
+from rankscope.cli.signature import with_options
 from rankscope.cli.writing import refuse_terminal, show, width_for, write
 from rankscope.export.formats import FORMATS
 from rankscope.pipeline import Run
@@ -34,59 +36,60 @@ class Format(str, Enum):
     parquet = "parquet"
 
 
+@dataclass(frozen=True)
+class TableOptions:
+    """How and where a result is written."""
+
+    form: Annotated[Format, typer.Option("--format", "-f", help="How to write it.")] = Format.table
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None
+    limit: Annotated[int, typer.Option("--limit", help="Rows of a table to show; 0 for all.", min=0)] = 50
+
+
+TABLE = TableOptions()
+
+
+@with_options()
 def analyze(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Which analysis: `rankscope analyses` lists them.")],
     source: Source,
-    form: Annotated[Format, typer.Option("--format", "-f", help="How to write it.")] = Format.table,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None,
-    limit: Annotated[int, typer.Option(help="Rows of a table to show; 0 for all.", min=0)] = 50,
-    steps: Steps = None,
-    run: RunId = None,
-    communication: Communication = None,
-    executor: Engine = "processes",
-    workers: Workers = None,
+    table: TableOptions = TABLE,
+    options: RunOptions = DEFAULTS,
 ) -> None:
     """Run one analysis and write its result.
 
     Some analyses have options of their own, such as `--by` and `--match`: `rankscope analyses NAME` shows them.
     """
     source, own = own_options(get_analysis(name), source)
-    write_result(name, source, own, form, output, limit, steps, run, communication, executor, workers)
+    write_result(name, source, own, table, options)
 
 
 def write_result(
     name: str,
     source: list[str],
     own: Parameters,
-    form: Format,
-    output: Path | None,
-    limit: int,
-    steps: str | None,
-    run: str | None,
-    communication: str | None,
-    executor: str,
-    workers: int | None,
+    table: TableOptions,
+    options: RunOptions,
     check: Callable[[Run, Result], None] = lambda run, result: None,
 ) -> None:
     """Run an analysis with its own parameters, and write its result as it was asked for.
 
     Args:
-        check: looks at the result before it is written; what it raises is told instead.
+        check: looks at the result before it is written; an error that it raises is reported instead.
     """
     wanted = get_analysis(name).name
-    refuse_terminal(form.value, output)
-    with opened(source, steps, run, communication, executor, workers) as opened_run:
+    refuse_terminal(table.form.value, table.output)
+    with opened(source, options) as opened_run:
         result = opened_run.analyze(wanted, parameters={wanted: own})[wanted]
         check(opened_run, result)
         about = opened_run.about()
         findings = tuple(by_weight([*opened_run.loaded.findings, *result.findings]))
-    if form is Format.table:
-        _write_table(result, own, output, limit, _device_word(about["devices"]))
+    if table.form is Format.table:
+        _write_table(result, own, table, _device_word(about["devices"]))
     else:
-        write(FORMATS[form.value](Result(result.analysis, result.frame, findings), about), output)
+        write(FORMATS[table.form.value](Result(result.analysis, result.frame, findings), about), table.output)
     worth = [finding for finding in findings if finding.severity != "info"]
     # JSON carries them itself; rows alone would look as good as whole ones.
-    if worth and form is not Format.json:
+    if worth and table.form is not Format.json:
         Console(stderr=True, highlight=False).print(findings_list(worth, about["steps"]))
 
 
@@ -95,11 +98,12 @@ def _device_word(devices: list[str]) -> str:
     return "XPU" if any("intel" in name.lower() for name in devices) else "CUDA"
 
 
-def _write_table(result: Result, own: Parameters, output: Path | None, limit: int, device: str) -> None:
+def _write_table(result: Result, own: Parameters, options: TableOptions, device: str) -> None:
+    output, limit = options.output, options.limit
     pattern = own.get("match")
     if result.frame.is_empty() and (pattern or result.name == "operators"):
         asked = f" with --match {plain(str(pattern))}" if pattern else ""
-        show(Text(f"nothing: these traces hold nothing that {result.name} would show{asked}", style="dim"), output)
+        show(Text(f"no rows: these traces contain no data for {result.name}{asked}", style="dim"), output)
         return
     if result.name == "operators":
         # People know this table from torch, and pipe it on: its lines are as long as they are.

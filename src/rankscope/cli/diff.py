@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +11,8 @@ import typer
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from rankscope.cli.options import Communication, Engine, RunId, Workers, opened
+from rankscope.cli.options import DEFAULTS, RunOptions, opened
+from rankscope.cli.signature import with_options
 from rankscope.cli.writing import refuse_terminal, show, width_for, write
 from rankscope.compare import Diff, diff_runs
 from rankscope.compare.gate import parse_condition
@@ -34,6 +36,7 @@ class Format(str, Enum):
     parquet = "parquet"
 
 
+@with_options()
 def diff(
     a: Annotated[str, typer.Argument(metavar="A", help="The first run: a directory or a trace.")],
     b: Annotated[str | None, typer.Argument(metavar="[B]", help="The second; none to compare two ranks of A.")] = None,
@@ -45,22 +48,18 @@ def diff(
     form: Annotated[Format, typer.Option("--format", "-f", help="How to write it.")] = Format.table,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None,
     limit: Annotated[int, typer.Option(help="Rows a section to show; 0 for all.", min=0)] = 12,
-    steps: Annotated[str | None, typer.Option(help="Only these steps of both: 10:12, 10:, :12 or 10.")] = None,
-    run_a: RunId = None,
     run_b: Annotated[str | None, typer.Option(help="Which run of B, where it holds several.")] = None,
-    communication: Communication = None,
-    executor: Engine = "processes",
-    workers: Workers = None,
+    options: RunOptions = DEFAULTS,
 ) -> None:
     """What changed between two runs, or between two ranks of one, and whether it is more than the spread."""
     refuse_terminal(form.value, output)
     conditions = [parse_condition(text) for text in fail_on or []]
     chosen = _ranks_of(ranks)
-    with opened([a], steps, run_a, communication, executor, workers) as first:
+    with opened([a], options) as first:
         if b is None:
             found = diff_runs(first, ranks=chosen)
         else:
-            with opened([b], steps, run_b, communication, executor, workers) as second:
+            with opened([b], replace(options, run=run_b)) as second:
                 found = diff_runs(first, second, ranks=chosen)
     # A condition on something that is not there is an error, told before anything is written.
     failed = [breach for condition in conditions if (breach := condition.fails(found)) is not None]

@@ -10,7 +10,8 @@ import typer
 from rich.console import Console, Group
 from rich.text import Text
 
-from rankscope.cli.options import Communication, Engine, RunId, Source, Steps, Workers, opened
+from rankscope.cli.options import DEFAULTS, RunOptions, Source, opened
+from rankscope.cli.signature import with_options
 from rankscope.cli.writing import show, write
 from rankscope.export.formats import as_json
 from rankscope.report.terminal import findings_list
@@ -36,6 +37,7 @@ class Severity(str, Enum):
     info = "info"
 
 
+@with_options()
 def findings(
     source: Source,
     form: Annotated[Format, typer.Option("--format", "-f", help="How to write them.")] = Format.table,
@@ -43,14 +45,10 @@ def findings(
     fail_on: Annotated[
         Severity | None, typer.Option(help="Exit with status 1 if there is one of this severity or worse.")
     ] = None,
-    steps: Steps = None,
-    run: RunId = None,
-    communication: Communication = None,
-    executor: Engine = "processes",
-    workers: Workers = None,
+    options: RunOptions = DEFAULTS,
 ) -> None:
     """What is wrong with a run and what to do about it, weightiest first, with the numbers that it rests on."""
-    with opened(source, steps, run, communication, executor, workers) as opened_run:
+    with opened(source, options) as opened_run:
         found = opened_run.diagnose()
         about = opened_run.about()
     if form is Format.json:

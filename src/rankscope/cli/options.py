@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
@@ -18,14 +19,27 @@ from rankscope.results import Analysis, Value
 Source = Annotated[
     list[str], typer.Argument(metavar="DIR|TRACE…", help="A directory with traces, or traces, globs or URLs.")
 ]
-Steps = Annotated[str | None, typer.Option("--steps", help="Only these steps: 10:12 (both included), 10:, :12 or 10.")]
-RunId = Annotated[str | None, typer.Option("--run", help="Which run, where the directory holds several.")]
-Communication = Annotated[
-    str | None,
-    typer.Option("--communication", metavar="REGEX", help="Further kernel names that are communication."),
-]
-Engine = Annotated[str, typer.Option("--executor", help="Where tasks run: processes or serial.")]
-Workers = Annotated[int | None, typer.Option("--workers", min=1, help="How many tasks at once. Default: one a core.")]
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a run is opened, the same for every command that reads one."""
+
+    steps: Annotated[
+        str | None, typer.Option("--steps", help="Only these steps: 10:12 (both included), 10:, :12 or 10.")
+    ] = None
+    run: Annotated[str | None, typer.Option("--run", help="Which run, where the directory holds several.")] = None
+    communication: Annotated[
+        str | None,
+        typer.Option("--communication", metavar="REGEX", help="Further kernel names that are communication."),
+    ] = None
+    executor: Annotated[str, typer.Option("--executor", help="Where tasks run: processes or serial.")] = "processes"
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, help="How many tasks at once. Default: one per core.")
+    ] = None
+
+
+DEFAULTS = RunOptions()
 
 
 def own_options(analysis: Analysis, words: Sequence[str]) -> tuple[list[str], dict[str, Value]]:
@@ -68,10 +82,8 @@ def own_options(analysis: Analysis, words: Sequence[str]) -> tuple[list[str], di
 
 
 @contextmanager
-def opened(
-    source: list[str], steps: str | None, run: str | None, communication: str | None, executor: str, workers: int | None
-) -> Iterator[Run]:
-    """A run, with progress on the terminal while it works; nothing where standard error is no terminal."""
+def opened(source: list[str], options: RunOptions) -> Iterator[Run]:
+    """A run, with progress on the terminal while it works; none where standard error is not a terminal."""
     console = Console(stderr=True)
     with Progress(
         TextColumn("{task.description}"),
@@ -98,10 +110,10 @@ def opened(
 
         yield open_run(
             source if len(source) > 1 else source[0],
-            run_id=run,
-            steps=steps,
-            communication=communication,
-            executor=executor,
-            workers=workers,
+            run_id=options.run,
+            steps=options.steps,
+            communication=options.communication,
+            executor=options.executor,
+            workers=options.workers,
             progress=told,
         )

@@ -9,12 +9,14 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from rankscope.cli.options import Communication, Engine, RunId, Source, Steps, Workers, opened
+from rankscope.cli.options import DEFAULTS, RunOptions, Source, opened
+from rankscope.cli.signature import with_options
 from rankscope.errors import RankscopeError
 from rankscope.report.formatting import number_of, plain
 from rankscope.report.html_report import MAX_BYTES, write_report
 
 
+@with_options()
 def report(
     source: Source,
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("report.html"),
@@ -30,15 +32,11 @@ def report(
         bool,
         typer.Option("--anonymize", help="Numbers for names of hosts, users, paths, runs, groups, modules and ranges."),
     ] = False,
-    steps: Steps = None,
-    run: RunId = None,
-    communication: Communication = None,
-    executor: Engine = "processes",
-    workers: Workers = None,
+    options: RunOptions = DEFAULTS,
 ) -> None:
     """Write one HTML file with everything in it, the timeline too: opens offline, can be attached to a ticket."""
     limit = round(max_mb * 1e6)
-    with opened(source, steps, run, communication, executor, workers) as opened_run:
+    with opened(source, options) as opened_run:
         page = write_report(opened_run, limit=limit, anonymize=anonymize)
     save(page, output)
     told = f"report: {plain(output, limit=4096)} ({number_of(len(page), 'bytes')})"

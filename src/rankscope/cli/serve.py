@@ -8,6 +8,7 @@ import socket
 import sys
 import threading
 import webbrowser
+from dataclasses import asdict
 from multiprocessing import util
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +17,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from rankscope.cli.options import Communication, Engine, RunId, Source, Steps, Workers
+from rankscope.cli.options import DEFAULTS, RunOptions, Source
+from rankscope.cli.signature import with_options
 from rankscope.errors import ConfigError, NoTracesError, RankscopeError
 from rankscope.ingest.watch import Watch
 from rankscope.pipeline import open_run
@@ -35,6 +37,7 @@ GRACE_S = 2
 READ_S = 1.5
 
 
+@with_options()
 def serve(
     source: Source,
     port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="0 for any that is free.")] = 0,
@@ -51,22 +54,18 @@ def serve(
             help="Show traces that appear while it runs, and wait for the first. Without either, they are shown.",
         ),
     ] = None,
-    steps: Steps = None,
-    run: RunId = None,
-    communication: Communication = None,
-    executor: Engine = "processes",
-    workers: Workers = None,
+    options: RunOptions = DEFAULTS,
 ) -> None:
     """Show a run in the browser: the report's pages, and a timeline of all ranks.
 
     The page is there at once and fills while traces are read. It is for whoever has the printed address, on this
     machine or through ssh; an address opens one browser, and the next is printed then. Ctrl-C ends it.
     """
-    options = {"steps": steps, "communication": communication, "executor": executor, "workers": workers}
+    settings = {name: value for name, value in asdict(options).items() if name != "run"}
     if follow and not Watch.can(source):
         raise ConfigError("a URL cannot be followed", hint="leave --follow out, or name a directory of this machine")
     try:
-        open_run(list(source), **options)  # type: ignore[arg-type]  # what cannot be meant, or is not there, is said at once
+        open_run(list(source), **settings)  # an error is reported before the page opens
     except NoTracesError as error:
         if len(source) == 1 and jobs_of(source[0]) is not None:
             raise NoTracesError(
@@ -77,7 +76,7 @@ def serve(
         # A directory in which a job will write is there before its first trace.
         if not follow or not all(Path(each).is_dir() for each in source):
             raise
-    runs = Runs(list(source), run, follow=follow, **options)
+    runs = Runs(list(source), options.run, follow=follow, **settings)
     listener = _listen(host, port)
     bound = listener.getsockname()[1]
     gate = Gate.of(allow_host or [], [] if host in ("0.0.0.0", "::") else [host])

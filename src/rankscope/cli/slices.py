@@ -4,32 +4,27 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from rankscope.cli.analyze import Format, write_result
-from rankscope.cli.options import Communication, Engine, RunId, Source, Steps, Workers
+from rankscope.cli.analyze import TABLE, TableOptions, write_result
+from rankscope.cli.options import DEFAULTS, RunOptions, Source
+from rankscope.cli.signature import with_options
 from rankscope.errors import ConfigError
 from rankscope.pipeline import Run
 from rankscope.report.formatting import plain
 from rankscope.results import Result
 
 
+@with_options()
 def slices(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The event's name; a regular expression with --regex.")],
     source: Source,
     regex: Annotated[bool, typer.Option("--regex", help="NAME is a regular expression, case aside.")] = False,
     by: Annotated[str, typer.Option(help="A row for each: step, rank, name (over all ranks), or event.")] = "step",
-    form: Annotated[Format, typer.Option("--format", "-f", help="How to write it.")] = Format.table,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None,
-    limit: Annotated[int, typer.Option(help="Rows of a table to show; 0 for all.", min=0)] = 50,
-    steps: Steps = None,
-    run: RunId = None,
-    communication: Communication = None,
-    executor: Engine = "processes",
-    workers: Workers = None,
+    table: TableOptions = TABLE,
+    options: RunOptions = DEFAULTS,
 ) -> None:
     """Every event of one name, over ranks and steps: how often, how long, how they are spread."""
     own = {"match" if regex else "name": name, "by": by}
@@ -38,7 +33,7 @@ def slices(
         if result.frame.is_empty():
             _nowhere(opened_run, name, regex=regex)
 
-    write_result("slices", source, own, form, output, limit, steps, run, communication, executor, workers, check)
+    write_result("slices", source, own, table, options, check)
 
 
 def _nowhere(run: Run, name: str, *, regex: bool) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from rankscope.cli.options import Communication, Engine, RunId, Source, Steps, Workers, opened
+from rankscope.cli.options import DEFAULTS, RunOptions, Source, opened
+from rankscope.cli.signature import with_options
 from rankscope.cli.writing import show
 from rankscope.measure.files import load_all
 from rankscope.report import summary as verdict
@@ -17,23 +18,20 @@ from rankscope.report.measured import jobs_of
 from rankscope.report.measurements import measured
 
 
+@with_options()
 def summary(
     source: Source,
-    steps: Steps = None,
-    run: RunId = None,
-    communication: Communication = None,
-    executor: Engine = "processes",
-    workers: Workers = None,
+    options: RunOptions = DEFAULTS,
 ) -> None:
     """A run's verdict on one screen: step time, where it goes, who holds it up, memory, what was lost, what to do.
 
     Of what `rankscope measure` wrote it shows the result, and names the jobs.
     """
-    jobs = jobs_of(source[0]) if len(source) == 1 and run is None else None
+    jobs = jobs_of(source[0]) if len(source) == 1 and options.run is None else None
     if jobs is not None:
         _study(Path(source[0]), jobs)
         return
-    with opened(source, steps, run, communication, executor, workers) as opened_run:
+    with opened(source, options) as opened_run:
         console = Console(highlight=False)
         shown = verdict.summary(opened_run, console.width)
     console.print(shown)

@@ -9,22 +9,21 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, runtime_checkable
-
-import polars as pl
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 from rankscope.analyses import all_analyses, get_analysis
+from rankscope.diagnosis.engine import attempt, diagnose
 from rankscope.diagnosis.rules import all_rules
 from rankscope.errors import ConfigError
 from rankscope.ingest.discover import Found, find_traces
 from rankscope.ingest.event_types import DEVICE_KINDS
 from rankscope.ingest.run_selection import KnownRun
 from rankscope.ingest.runs import NAMELESS
-from rankscope.pipeline.diagnosis import attempt, diagnose
 from rankscope.pipeline.graph import Maps, levels, run_level
 from rankscope.pipeline.load import Loaded, load_run, place_of
+from rankscope.pipeline.methods import AnalysisMethods
 from rankscope.pipeline.tasks import Asked, Progress, Tasks, asked, of_rank
-from rankscope.results import Finding, Options, Parameters, Result, by_weight
+from rankscope.results import Finding, Inputs, Options, Parameters, Result, by_weight
 from rankscope.rundir.manifest import RunManifest
 from rankscope.rundir.plurals import counted, listed
 from rankscope.store.trace_info import TraceInfo
@@ -110,8 +109,8 @@ def _check_pattern(pattern: str | None) -> None:
         raise ConfigError(f"{pattern!r} is no regular expression: {error}") from error
 
 
-class Run:
-    """The traces of one run. Every analysis is a method: ``run.device_time()`` gives a Polars frame.
+class Run(AnalysisMethods):
+    """The traces of one run. Every analysis is a method: ``run.device_time()`` returns a Polars frame.
 
     Use `open_run` (``rankscope.open``) to make one. Reading happens when the first number is wanted, or by `load`.
     """
@@ -284,10 +283,12 @@ class Run:
     def diagnose(self) -> list[Finding]:
         """Look for everything that the rules know, and give all findings, weightiest first."""
         if self._diagnosed is None:
-            infos = tuple(self.loaded.infos)
-            self._diagnosed = diagnose(
-                all_rules().values(), self.analyze, self._options, infos, self.world_size, self.loaded.rank_manifests
+            loaded = self.loaded
+            inputs = Inputs(
+                self._options, tuple(loaded.infos), world_size=self.world_size, capture=loaded.rank_manifests
             )
+            with_findings = [name for name, analysis in all_analyses().items() if analysis.has_findings]
+            self._diagnosed = diagnose(all_rules().values(), with_findings, self.analyze, inputs)
         return self.findings
 
     # -- for those who show it ----------------------------------------------------------------------------------
@@ -363,19 +364,12 @@ class Run:
                 found[rank] = outcome[1]
         return found
 
-    def __getattr__(self, name: str) -> Callable[..., pl.DataFrame]:
-        if name.startswith("_") or name not in all_analyses():
-            raise AttributeError(f"a run has no attribute and no analysis {name!r}")
-        return lambda **parameters: self.analyze(name, parameters={name: parameters})[name].frame
+    to_html: ClassVar[Callable[[Run], str] | None] = None
+    """How a notebook shows a run. `rankscope.open` sets it: the report is a layer above this one."""
 
-    def __dir__(self) -> Iterable[str]:
-        return [*super().__dir__(), *all_analyses()]
-
-    def _repr_html_(self) -> str:
-        """The run's overview, in a notebook: reads it, if that has not been done."""
-        from rankscope.report.notebook import run_html  # .importlinter says why
-
-        return run_html(self)
+    def _repr_html_(self) -> str | None:
+        """The run's overview, in a notebook: reads the files if that has not been done."""
+        return None if Run.to_html is None else Run.to_html(self)
 
     def __repr__(self) -> str:
         return f"<rankscope.Run {self.path}: {counted(len(self._found.traces), 'trace')}>"

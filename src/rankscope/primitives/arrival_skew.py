@@ -1,4 +1,4 @@
-"""Who came last to each collective, by how much, and who is to blame for it.
+"""Which rank arrived last at each collective, how late, and which rank caused it.
 
 All arrays hold one row per rank and collective; ``event`` says which collective, from 0. Times are on one clock.
 """
@@ -46,12 +46,12 @@ def excess_over_others(event: Int64, parts: Mapping[str, Int64]) -> dict[str, In
 
 @dataclass(frozen=True)
 class Arrivals:
-    """By event: who came last, when the first, the last but one and the last came. By row: lateness.
+    """By event: which rank arrived last, and when the first, the second-last and the last arrived. By row: lateness.
 
     Attributes:
-        last: the row that came last, by event.
+        last: the row that arrived last, by event.
         first_ns: by event.
-        second_ns: when the last but one came, by event.
+        second_ns: when the second-last arrived, by event.
         last_ns: by event.
         late: by row: arrival less the median of the others'.
     """
@@ -64,7 +64,7 @@ class Arrivals:
 
 
 def arrivals_by_event(event: Int64, arrival: Int64) -> Arrivals:
-    """Sort out each event's arrivals; every event has two rows at least."""
+    """The arrivals of each event; every event has at least two rows."""
     order = np.lexsort((arrival, event))
     ends = np.cumsum(np.bincount(event)) - 1
     begins = np.concatenate([[0], ends[:-1] + 1])
@@ -92,7 +92,7 @@ def union_length_by_code(code: Int64, start: Int64, end: Int64, size: int) -> In
 
 @dataclass(frozen=True)
 class WaitAttribution:
-    """Lateness, and who is behind each wait.
+    """Lateness, and which rank caused each wait.
 
     Attributes:
         rank: by row.
@@ -100,7 +100,7 @@ class WaitAttribution:
         steps: the numbers of these steps.
         found: of the same rows.
         late: by row, ns; 0 below the clocks' residual.
-        blamed: by event, the rank that is behind it; −1 for none.
+        responsible: by event, the rank that caused the wait; −1 for none.
         group: by event, a number for its group.
     """
 
@@ -109,7 +109,7 @@ class WaitAttribution:
     steps: Int64
     found: Arrivals
     late: Int64
-    blamed: Int64
+    responsible: Int64
     group: Int64
 
 
@@ -118,13 +118,13 @@ def totals_by_rank_and_step(ranks: Sequence[int], caused: WaitAttribution) -> tu
 
     Args:
         ranks: all of them, ascending.
-        caused: lateness and who is behind it.
+        caused: lateness and which rank caused it.
 
     Returns:
         rank, lateness_ns, waited_ns, last_share, steps, late_steps, saving_ns; and rank, step, lateness_ns, waited_ns
         of the steps in which it was compared.
     """
-    rank, step, found, late, blamed = caused.rank, caused.step, caused.found, caused.late, caused.blamed
+    rank, step, found, late, responsible = caused.rank, caused.step, caused.found, caused.late, caused.responsible
     steps = caused.steps.size
     event_step = step[found.last]
     known = np.array(ranks, dtype=np.int64)
@@ -132,8 +132,8 @@ def totals_by_rank_and_step(ranks: Sequence[int], caused: WaitAttribution) -> tu
     size = known.size * steps
     worst = np.zeros(size, dtype=np.int64)
     np.maximum.at(worst, place * steps + step, late)
-    is_caused = blamed >= 0
-    code = np.searchsorted(known, np.where(is_caused, blamed, known[0])) * steps + event_step
+    is_caused = responsible >= 0
+    code = np.searchsorted(known, np.where(is_caused, responsible, known[0])) * steps + event_step
     waited = union_length_by_code(code[is_caused], found.first_ns[is_caused], found.last_ns[is_caused], size)
     # Those who wait in one of its groups and those who wait in another wait for the same delay: the greater counts.
     groups, cell = np.unique(np.stack([code[is_caused], caused.group[is_caused]]), axis=1, return_inverse=True)
@@ -144,7 +144,7 @@ def totals_by_rank_and_step(ranks: Sequence[int], caused: WaitAttribution) -> tu
     seen[place * steps + step] = True
     last = np.zeros(rank.size, dtype=np.bool_)
     last[found.last[late[found.last] > 0]] = True
-    # A step counts as late for the rank that is to blame, not for the one that handed its lateness on.
+    # A step counts as late for the rank that caused the delay, not for one that only passed it on.
     late_step = (waited > 0).reshape(known.size, steps)
     count = np.maximum(seen.reshape(known.size, steps).sum(axis=1), 1)
     collectives = np.maximum(np.bincount(place, minlength=known.size), 1)

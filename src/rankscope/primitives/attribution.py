@@ -36,15 +36,15 @@ OUTSIDE = 0.5  # a slice of the mesh larger than this is no exception
 
 @dataclass(frozen=True)
 class Straggler:
-    """Ranks that hold the others up by themselves.
+    """Ranks that delay the others.
 
     Attributes:
         ranks: one, or all of a slice of the mesh.
         label: how to call them.
         cause: why.
-        excess_ns: own time beyond that of their peers, mean over all steps.
-        saving_ns: what a step would gain if they took no longer than the slowest of the others, mean over all steps; of
-            more work, if it were shared out evenly.
+        excess_ns: local time above the median of their peers', mean over all steps.
+        saving_ns: potential saving per step if they were as fast as the slowest of the others, mean over all steps;
+            for more work, if it were balanced.
         steps: in which they are late.
         compared: steps in which they could be compared.
         lasting: whether it is all the time.
@@ -61,7 +61,7 @@ class Straggler:
 
 
 class LocalTimeComparison:
-    """The own times of ranks by step, as matrices, and who stands out of them."""
+    """The local times of ranks by step, as matrices, and the outliers among them."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class LocalTimeComparison:
         *,
         on_host: bool,
     ) -> None:
-        """Sort them out.
+        """Arrange them by rank and step.
 
         Args:
             own: as `local_times` gives them.
@@ -148,9 +148,9 @@ class LocalTimeComparison:
             self.late = sorted([*self.late, *self._slow_stages(whole)], key=lambda each: -each.weight)
         self.out: Bool = np.zeros(self.ranks.size, dtype=np.bool_)
         self.out[[each.row for each in self.late]] = True
-        self.accused: Bool = np.zeros(self.known.shape, dtype=np.bool_)
+        self.is_outlier: Bool = np.zeros(self.known.shape, dtype=np.bool_)
         for each in self.late:
-            self.accused[each.row] = each.late
+            self.is_outlier[each.row] = each.late
         self.excess: Float = self._excess(own_time)
         for each in self.late:
             if each.row in self._slow:
@@ -329,13 +329,13 @@ class LocalTimeComparison:
             gain = gain * (alike - int(inside.sum())) // alike
         return gain
 
-    def blamed(self) -> list[Straggler]:
-        """Who holds the others up, the weightiest first; not who is beside a rank as slow that is not to blame."""
+    def stragglers(self) -> list[Straggler]:
+        """The stragglers, the largest first; without those that are no slower than a rank which is not one."""
         taken = np.where(np.isfinite(self.excess), self.excess, 0.0)
         rest = taken[~self.out].max(axis=0, initial=0.0)
-        return [self._blame(each) for each in self.late if (taken[each.row] > rest)[each.late].any()]
+        return [self._straggler(each) for each in self.late if (taken[each.row] > rest)[each.late].any()]
 
-    def _blame(self, late: Outlier) -> Straggler:
+    def _straggler(self, late: Outlier) -> Straggler:
         rank = int(self.ranks[late.row])
         steps = tuple(int(step) for step in self.steps[late.late])
         more = {
@@ -378,15 +378,17 @@ class LocalTimeComparison:
         )
         return pl.concat([mine, stand_ins.select(mine.columns)]), stand_ins["rank"].unique().to_list()
 
-    def by_slice(self, blamed: Sequence[Straggler], slices: Sequence[tuple[str, frozenset[int]]]) -> list[Straggler]:
-        """Ranks of one slice of the mesh (a replica, a tensor-parallel group, a host), all late alike, as one.
+    def by_slice(
+        self, stragglers: Sequence[Straggler], slices: Sequence[tuple[str, frozenset[int]]]
+    ) -> list[Straggler]:
+        """Merge equally late stragglers that fill a slice of the mesh (a replica, a tensor-parallel group, a host).
 
         Args:
-            blamed: single ranks.
+            stragglers: of one rank each.
             slices: how each is called, and its ranks.
         """
         known = frozenset(self.ranks.tolist())
-        left = {each.ranks[0]: each for each in blamed}
+        left = {each.ranks[0]: each for each in stragglers}
         found: list[Straggler] = []
         for label, members in sorted(slices, key=lambda each: -len(each[1])):
             here = members & known

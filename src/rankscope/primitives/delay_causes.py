@@ -18,9 +18,9 @@ PART_TEXTS = {
     "data_loading": "in its data loader",
     "allocation": "allocating or freeing device memory",
     "copies": "copying",
-    "runtime": "in the device's runtime",
+    "runtime": "in runtime calls",
     "operators": "in operators",
-    "nothing": "with nothing recorded on the host: asleep, descheduled, or in Python",
+    "nothing": "with nothing recorded on the host (asleep, descheduled, or in Python)",
     "communication": "in the collectives of another group",
 }
 EXPLAINS = 0.5  # of the lateness: less explains nothing
@@ -38,7 +38,7 @@ CAUSES = {
     "slow_host": "its host is slow",
     "memory": "it waits for memory or copies",
     "slow_network": "its network is slow",
-    "unclear": "nothing that was recorded explains it",
+    "unclear": "no recorded cause explains it",
 }
 
 
@@ -57,8 +57,8 @@ class Cause:
     evidence: str
 
     @property
-    def words(self) -> str:
-        """The cause as a person says it."""
+    def text(self) -> str:
+        """The cause as a phrase."""
         return CAUSES.get(self.cause, self.cause)
 
 
@@ -156,14 +156,14 @@ def find_cause(
         on_host: the job computes on the host: slow operators are a slow host.
     """
     if late <= 0:
-        return Cause("unclear", 0.0, "it never came last by its own doing")
+        return Cause("unclear", 0.0, "it never arrived last on its own account")
     if usual.get("allocation") == 0 and (drained := _drained(late, more)) is not None:
         return drained
     found = [*_by_work(late, more, work, on_host=on_host), *_by_parts(late, _of_host(more, usual), on_host=on_host)]
     peculiar = [each for each in found if each.cause != "slow_host" and each.share >= PECULIAR]
     chosen = max(peculiar or found, key=lambda each: each.share, default=None)
     if chosen is None:
-        return Cause("unclear", 0.0, "nothing that was recorded took longer than on the other ranks")
+        return Cause("unclear", 0.0, "nothing recorded takes longer than on the other ranks")
     if not peculiar and chosen.share < EXPLAINS:
         return Cause("unclear", chosen.share, f"at most {100 * chosen.share:.0f} % is explained: {chosen.evidence}")
     return chosen

@@ -110,37 +110,39 @@ def trace_to_origin(
 
 
 def reassign_by_local_time(
-    blamed: Int64,
+    responsible: Int64,
     step: Int64,
     late: Int64,
     ranks: Int64,
     steps: Int64,
     excess: npt.NDArray[np.float64],
-    accused: npt.NDArray[np.bool_],
+    is_outlier: npt.NDArray[np.bool_],
 ) -> Int64:
     """Who answers for the wait behind each event: where own time does not explain it, the rank whose own time does.
 
-    A rank that is not accused in that step, and whose own time beyond its peers' is less than half of the lateness,
-    hands it to the accused one with the most own time beyond its peers', if that is half of the lateness at least.
+    A rank that is not is_outlier in that step, and whose own time beyond its peers' is less than half of the lateness,
+    hands it to the is_outlier one with the most own time beyond its peers', if that is half of the lateness at least.
 
     Args:
-        blamed: by event, a rank; −1 for none.
+        responsible: by event, a rank; −1 for none.
         step: by event.
         late: by event, how late the last rank came, ns.
         ranks: the ranks of the rows of the matrices, ascending.
         steps: the steps of their columns, ascending.
         excess: (ranks, steps) own time less the peers' median, ns; nan where not compared.
-        accused: (ranks, steps) where a rank stands out.
+        is_outlier: (ranks, steps) where a rank stands out.
     """
-    if not accused.any() or not blamed.size:
-        return blamed
+    if not is_outlier.any() or not responsible.size:
+        return responsible
     taken = np.where(np.isfinite(excess), excess, 0.0)
-    worst = np.where(accused, taken, -1.0)
+    worst = np.where(is_outlier, taken, -1.0)
     column = np.minimum(np.searchsorted(steps, step), steps.size - 1)
-    row = np.minimum(np.searchsorted(ranks, blamed), ranks.size - 1)
-    known = (steps[column] == step) & (ranks[row] == blamed)
-    handed = known & ~accused[row, column] & (2 * taken[row, column] < late) & (2 * worst.max(axis=0)[column] >= late)
-    found: Int64 = np.where(handed, ranks[worst.argmax(axis=0)[column]], blamed).astype(np.int64)
+    row = np.minimum(np.searchsorted(ranks, responsible), ranks.size - 1)
+    known = (steps[column] == step) & (ranks[row] == responsible)
+    handed = (
+        known & ~is_outlier[row, column] & (2 * taken[row, column] < late) & (2 * worst.max(axis=0)[column] >= late)
+    )
+    found: Int64 = np.where(handed, ranks[worst.argmax(axis=0)[column]], responsible).astype(np.int64)
     return found
 
 
@@ -178,7 +180,7 @@ def with_aligned_arrivals(stretches: pl.DataFrame, clock: pl.DataFrame, base: pl
 
 
 def attribute_waits(
-    rows: pl.DataFrame, role: Mapping[int, int], collectives: pl.DataFrame, standing: LocalTimeComparison | None
+    rows: pl.DataFrame, role: Mapping[int, int], collectives: pl.DataFrame, comparison: LocalTimeComparison | None
 ) -> WaitAttribution:
     """Who came late to each collective, and who is behind it.
 
@@ -186,7 +188,7 @@ def attribute_waits(
         rows: as `with_aligned_arrivals` gives them; not empty.
         role: which program each rank runs.
         collectives: match, group, group_ranks.
-        standing: own times, and who stands out by them; None where they are not known.
+        comparison: own times, and who stands out by them; None where they are not known.
     """
     event, arrival, rank = (rows[name].to_numpy() for name in ("event", "arrival_ns", "rank"))
     programs = rows.select(pl.col("rank").replace_strict(role, default=-2, return_dtype=pl.Int64)).to_series()
@@ -200,15 +202,21 @@ def attribute_waits(
     carries = ~inherits & (2 * more["compute"] > found.late)[found.last] & (by > 0)
     carried = np.where(carries, preceding_events(rows)[found.last], -1)
     behind = trace_to_origin(event, rank, rows["begin_ns"].to_numpy(), arrival, found, inherits, carried)
-    blamed = np.where(by > 0, rank[behind], -1)
+    responsible = np.where(by > 0, rank[behind], -1)
     step = rows["event_step"].to_numpy()
-    if standing is not None:
+    if comparison is not None:
         answers = reassign_by_local_time(
-            blamed, step[found.last], by, standing.ranks, standing.steps, standing.excess, standing.accused
+            responsible,
+            step[found.last],
+            by,
+            comparison.ranks,
+            comparison.steps,
+            comparison.excess,
+            comparison.is_outlier,
         )
         # What a rank did not wait for is its own, however little of the step it is.
-        blamed = np.where(inherits | (blamed != rank[found.last]), answers, blamed)
+        responsible = np.where(inherits | (responsible != rank[found.last]), answers, responsible)
     groups = collectives.select("match", "group", "group_ranks").drop_nulls("match").unique("match")
     codes = rows.select("event", "match").unique("event").join(groups, on="match", how="left").sort("event")
     group = codes.select(pl.struct("group", "group_ranks").rank("dense").cast(pl.Int64) - 1).to_series().to_numpy()
-    return WaitAttribution(rank, rows["step_index"].to_numpy(), np.unique(step), found, late, blamed, group)
+    return WaitAttribution(rank, rows["step_index"].to_numpy(), np.unique(step), found, late, responsible, group)

@@ -71,7 +71,7 @@ class Anonymizer:
         about = run.about()
         for host in about["hosts"]:
             self._take("host", host)
-        paths = {about["path"], *(trace.path for trace in run.traces), *_told_of(run)}
+        paths = {about["path"], *(trace.path for trace in run.traces), *_paths_in_findings(run)}
         for name in (about["name"], about["id"], run.loaded.label, *(about["command"] or ())):
             self._take("run", name)
         for path in paths:
@@ -83,9 +83,9 @@ class Anonymizer:
         for manifest in run.loaded.rank_manifests:
             self._take("host", manifest.host)
         own = _own_words()
-        told = {word.lower() for name in self._kept for word in _WORD.findall(name)}
+        public = {word.lower() for name in self._kept for word in _WORD.findall(name)}
         words = {word for name in self._taken for word in _WORD.findall(name)}
-        sensitive = sorted(word for word in words if word.lower() not in own and word.lower() not in told)
+        sensitive = sorted(word for word in words if word.lower() not in own and word.lower() not in public)
         self._words = {word: self._taken.get(word) or f"name {place + 1}" for place, word in enumerate(sensitive)}
         # The longest first: a name can be a part of another one.
         plain = [name for name in self._taken if name.lower() not in own and len(name) > 2]
@@ -201,25 +201,25 @@ class Anonymizer:
         rest = title.removeprefix("Python, ")
         return title if title.startswith("ranges on ") or _RANGE.fullmatch(title) else begin + self.text(rest)
 
-    def told(self, told: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-        """Arguments, shapes and stacks: of texts among the arguments those that say nothing of whose they are."""
+    def details(self, details: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+        """Arguments, shapes and stacks of events; text arguments only where they identify nobody."""
         found: dict[str, dict[str, Any]] = {}
-        for event, said in told.items():
+        for event, about in details.items():
             args = {
                 self.text(key): self.value(each)
-                for key, each in said.get("args", {}).items()
+                for key, each in about.get("args", {}).items()
                 if not isinstance(each, str) or _ARGUMENTS.fullmatch(key)
             }
             shapes = [
-                self.text(line) for line in said.get("shapes", "").splitlines() if not line.startswith("concrete")
+                self.text(line) for line in about.get("shapes", "").splitlines() if not line.startswith("concrete")
             ]
-            own = {"args": args, "shapes": "\n".join(shapes), "stack": self.value(said.get("stack", []))}
+            own = {"args": args, "shapes": "\n".join(shapes), "stack": self.value(about.get("stack", []))}
             found[event] = {key: each for key, each in own.items() if each}
         return found
 
 
-def _told_of(run: Run) -> set[str]:
-    """Paths of what was not read: findings name them."""
+def _paths_in_findings(run: Run) -> set[str]:
+    """Paths of files that were not read, which findings name."""
     evidence = (each for finding in run.loaded.findings for each in finding.evidence)
     return {str(each.value) for each in evidence if each.name in ("file", "link") and each.value is not None}
 

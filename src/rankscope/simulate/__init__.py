@@ -1,11 +1,11 @@
-"""Traces of any size with known truth: a simulated training job, written as Kineto writes.
+"""Simulated training jobs with known truth, written as Kineto writes traces: any number of ranks, faults, broken files.
 
-``simulate(out, job)`` writes one trace per rank and ``truth.json``; ``simulate_timing(job)`` gives the truth alone, in
-memory. The same job gives the same bytes, and a fault changes nothing but what it causes: its cost is the same seed's
-run with it less that without it. Nothing of the analysis side is used here, so that neither can share an error.
+In: a :class:`Job`. Out: a run directory with one trace per rank and ``truth.json``; ``simulate_timing`` gives the truth
+alone, in memory. The same job gives the same bytes, and a fault changes only what it causes: its cost is the difference
+between the runs of one seed with and without it. The analysis side is not used here, so the two cannot share an error.
 
-Stages: ``job`` (what is asked for) → ``program`` (what each rank does in a step, out of ``cells`` and ``calls``) →
-``engine`` (when; all ranks at once) → ``trace`` (the text, out of ``pieces``) → ``files``; ``truth`` beside them.
+Stages: ``job`` (the request) → ``program`` (what each rank does in a step, made of ``cells``) → ``engine`` (when, for
+all ranks at once) → ``events`` and ``trace`` (structs, by rank) → ``kineto`` (text) → ``files``; and ``truth``.
 """
 
 from __future__ import annotations

@@ -106,6 +106,11 @@ class Engine:
             array(communications),
         )
 
+    @property
+    def sequences_per_step(self) -> int:
+        """How many sequence numbers a step uses up."""
+        return max(max(stage.program.sequence) for stage in self.stages) + 1
+
     def run(self) -> None:
         """Let it happen."""
         running = [self._run_stage(stage) for stage in self.stages]

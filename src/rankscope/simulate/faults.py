@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rankscope.simulate import calls, cells
-from rankscope.simulate.cells import AUTOGRAD, MAIN, Cell
+from rankscope.simulate import calls, operators
+from rankscope.simulate.cells import Cell
+from rankscope.simulate.identity import AUTOGRAD, MAIN
 from rankscope.simulate.jitter import I64, ONE, Bool, to_factor
 from rankscope.simulate.job import Fault, Job
 from rankscope.simulate.mesh import WORLD, MeshLayout
@@ -93,7 +94,7 @@ def _cell(fault: Fault, each: int, kernel_ns: int, thread: str, job: Job) -> Cel
     if fault.style == "copies":
         return calls.copy_on_device(kernel_ns, thread)
     if fault.style == "kernels":
-        return cells.plain(cells.MLP[1], thread, stacks=job.recording.stacks, kernel_ns=kernel_ns)
+        return operators.plain(operators.MLP[1], thread, stacks=job.recording.stacks, kernel_ns=kernel_ns)
     return None
 
 

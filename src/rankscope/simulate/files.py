@@ -1,4 +1,4 @@
-"""Text into a file: encoded, compressed, and cut short where that was asked for; memory does not grow with it."""
+"""Text into a file: compressed, and cut short where that was asked for; memory does not grow with it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SUFFIXES = {"gz": ".gz", "zst": ".zst", "none": ""}
 _GZIP_WINDOW = 31  # deflate's greatest window, in gzip's wrapping; isal writes no time and no name into it
 
 
-def write(path: Path, chunks: Iterable[str], compression: str, keep: float | None = None) -> int:
+def write(path: Path, chunks: Iterable[bytes], compression: str, keep: float | None = None) -> int:
     """Write a file; ``keep`` leaves only that part of its bytes. Gives the size before compression.
 
     The file appears complete under its name, or not at all.
@@ -24,9 +24,8 @@ def write(path: Path, chunks: Iterable[str], compression: str, keep: float | Non
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(path) as file:
         for chunk in chunks:
-            data = chunk.encode()
-            size += len(data)
-            file.write(squeeze(data))
+            size += len(chunk)
+            file.write(squeeze(chunk))
         file.write(finish())
         if keep is not None:
             file.truncate(int(file.tell() * keep))

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 
-from rankscope.simulate import calls, cells
+from rankscope.simulate import calls, operators
 from rankscope.simulate.calls import Message
-from rankscope.simulate.cells import AUTOGRAD, DEVICE_END, DEVICE_START, HOST_MOMENTS, MAIN, Cell
+from rankscope.simulate.cells import DEVICE_END, DEVICE_START, HOST_MOMENTS, SEQUENCE, Cell
+from rankscope.simulate.identity import AUTOGRAD, MAIN
 from rankscope.simulate.jitter import I64, Bool
 from rankscope.simulate.job import Job
 from rankscope.simulate.mesh import WORLD, MeshLayout
@@ -122,12 +123,11 @@ class Program:
             np.array([c.waits_at for c in self.cells], dtype=np.int64),
         )
         self.item: I64 = np.repeat(np.arange(len(self.items)), [item.count for item in self.items])
-        external = np.array([c.external_ids for c in self.cells], dtype=np.int64)[self.cell]
-        correlation = np.array([c.correlations for c in self.cells], dtype=np.int64)[self.cell]
-        self.external: I64 = np.cumsum(external) - external
-        self.correlation: I64 = np.cumsum(correlation) - correlation
-        self.external_count, self.correlation_count = int(external.sum()), int(correlation.sum())
-        self.sequences: I64 = np.array(self.sequence, dtype=np.int64)
+        taken = np.array([c.ids for c in self.cells], dtype=np.int64)[self.cell]
+        self.ids: I64 = np.cumsum(taken, axis=0) - taken
+        """(rows, counters): the first id of each counter that a row takes."""
+        self.id_counts: list[int] = taken.sum(axis=0).tolist()
+        self.ids[:, SEQUENCE] = self.sequence
 
 
 @dataclass(frozen=True)
@@ -248,7 +248,7 @@ class _Writer:
             self.wait(gradient, MAIN)
         if self.job.gradient_norm:
             self.wait(self.communicate("all_reduce", WORLD, 1, MAIN), MAIN)
-        update = cells.plain(cells.OPTIMIZER, MAIN, stacks=self.stacks)
+        update = operators.plain(operators.OPTIMIZER, MAIN, stacks=self.stacks)
         last_kernel = self.add([(self.cell("update", update), 0)] * max(1, self.job.layers // 2))
         last_kernel = len(self.p.rows) - 1
         end_optimizer = self.moment()
@@ -295,7 +295,7 @@ class _Writer:
         )
 
     def half(
-        self, works: tuple[cells.Work, ...], thread: str, part: int, sequences: list[int] | None = None
+        self, works: tuple[operators.Work, ...], thread: str, part: int, sequences: list[int] | None = None
     ) -> list[int]:
         """The kernels of half a layer; backward where ``sequences`` says which forward operators they belong to."""
         count = self.job.kernels_per_layer
@@ -304,11 +304,11 @@ class _Writer:
         if sequences is None:
             numbers = list(range(self.operators, self.operators + count))
             self.operators += count
-            made = [self.cell(("F", w), cells.forward(w, stacks=self.stacks)) for w in chosen]
+            made = [self.cell(("F", w), operators.forward(w, stacks=self.stacks)) for w in chosen]
             rows = list(zip(made, numbers, strict=True))
         else:
             numbers = sequences
-            made = [self.cell(("B", w), cells.backward(w, stacks=self.stacks)) for w in chosen]
+            made = [self.cell(("B", w), operators.backward(w, stacks=self.stacks)) for w in chosen]
             rows = list(zip(reversed(made), reversed(numbers), strict=True))
         if rows:
             self.add(rows)
@@ -340,11 +340,11 @@ class _Writer:
             self.wait(gathered, MAIN)
             gathered = following
             self.tensor_parallel("all_gather", MAIN)
-            first = self.half(cells.ATTENTION, MAIN, 0)
+            first = self.half(operators.ATTENTION, MAIN, 0)
             self.tensor_parallel("reduce_scatter", MAIN)
             self.expert(MAIN)
             self.tensor_parallel("all_gather", MAIN)
-            second = self.half(cells.MLP, MAIN, 1)
+            second = self.half(operators.MLP, MAIN, 1)
             self.tensor_parallel("reduce_scatter", MAIN)
             self.expert(MAIN)
             self.trouble(MAIN)
@@ -370,11 +370,11 @@ class _Writer:
             gathered = following
             self.expert(thread)
             self.tensor_parallel("all_gather", thread)
-            self.half(cells.MLP, thread, 1, layers[layer][half:])
+            self.half(operators.MLP, thread, 1, layers[layer][half:])
             self.tensor_parallel("reduce_scatter", thread)
             self.expert(thread)
             self.tensor_parallel("all_gather", thread)
-            self.half(cells.ATTENTION, thread, 0, layers[layer][:half])
+            self.half(operators.ATTENTION, thread, 0, layers[layer][:half])
             self.tensor_parallel("reduce_scatter", thread)
             self.trouble(thread)
             if self.job.data_parallel == "fsdp":

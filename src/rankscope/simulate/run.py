@@ -16,10 +16,12 @@ from rankscope.rundir.names import RUN_MANIFEST, format_trace_name, rank_folder
 from rankscope.simulate import engine as engines
 from rankscope.simulate.clocks import EPOCH_NS
 from rankscope.simulate.engine import Engine
+from rankscope.simulate.events import EventTable
 from rankscope.simulate.files import SUFFIXES, write
-from rankscope.simulate.header import host_of, run_id
+from rankscope.simulate.identity import host_of, run_id
 from rankscope.simulate.job import Job
-from rankscope.simulate.trace import LostEvent, RankTrace, StageText
+from rankscope.simulate.losses import LostEvent
+from rankscope.simulate.trace import RankTrace
 from rankscope.simulate.truth import Truth, step_times
 
 
@@ -120,20 +122,21 @@ def simulate(
 
 
 class RankWriter:
-    """Writes ranks' files, one after another; the texts of a stage are made once."""
+    """Writes ranks' files, one after another; a stage's table of events is made once."""
 
     def __init__(self, out: Path, engine: Engine) -> None:
         self.out, self.engine = out, engine
-        self._texts: dict[int, StageText] = {}
+        self._tables: dict[int, EventTable] = {}
 
     def write(self, rank: int) -> Written:
         """Write one rank's file."""
         job, layout = self.engine.job, self.engine.layout
-        stage = layout.stage_of(rank)
-        if stage not in self._texts:
-            self._texts[stage] = StageText(self.engine, self.engine.stages[stage])
+        number = layout.stage_of(rank)
+        stage = self.engine.stages[number]
+        if number not in self._tables:
+            self._tables[number] = EventTable(stage.program)
         coordinate = dict(zip(layout.dims, layout.coordinate(rank), strict=True))
-        trace = RankTrace(self.engine, self._texts[stage], rank)
+        trace = RankTrace(self.engine, stage, self._tables[number], rank)
         first, last, _ = trace.steps_inside()
         name = format_trace_name(
             rank=rank,
@@ -144,9 +147,8 @@ class RankWriter:
         )
         name += SUFFIXES[job.recording.compression]
         file = "/".join(part for part in (rank_folder(rank, job.ranks), name) if part)
-        trace.file_name = name
         keep = job.recording.truncated.get(rank)
-        size = write(self.out / file, trace.chunks(), job.recording.compression, keep)
+        size = write(self.out / file, trace.chunks(name), job.recording.compression, keep)
         return Written(rank, file, size, trace.events, tuple(trace.lost))
 
 
@@ -190,8 +192,9 @@ def scaled(job: Job, *, events_per_rank: int = 0, bytes_per_rank: int = 0) -> Jo
     def size(kernels: int) -> int:
         engine = Engine(replace(job, kernels_per_layer=kernels, faults=()), alone=True)
         engine.run()
-        trace = RankTrace(engine, StageText(engine, engine.stages[0]), 0)
-        total = sum(map(len, trace.chunks()))
+        stage = engine.stages[0]
+        trace = RankTrace(engine, stage, EventTable(stage.program), 0)
+        total = sum(map(len, trace.chunks("trace.json")))
         return trace.events if events_per_rank else total
 
     # A file is a constant and a part that grows with the kernels: two sizes tell both.

@@ -1,9 +1,8 @@
-"""One rank's file: the job's true moments, seen through that rank's clock and window, as Kineto's text."""
+"""One rank's file: the job's true moments as that rank's clock and window record them, as Kineto's text."""
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,106 +11,65 @@ from rankscope.simulate import header
 from rankscope.simulate.calls import PROFILER_STEP
 from rankscope.simulate.cells import (
     COMPUTE_STREAM,
+    CORRELATION,
     DEVICE_AND_RUNTIME,
     DEVICE_END,
     DEVICE_START,
+    EXTERNAL,
     HOST_MOMENTS,
     MAIN_HOST,
     MOMENTS,
-    Cell,
+    SECTIONS,
+    Args,
 )
 from rankscope.simulate.clocks import Clock, Window
 from rankscope.simulate.engine import Engine, Stage
-from rankscope.simulate.jitter import I64, Bool, Chance
-from rankscope.simulate.job import Lost
-from rankscope.simulate.layout import Layout, microseconds
-from rankscope.simulate.pieces import (
-    LOSS_CLASSES,
-    RANK_MARK,
-    Bases,
-    Compiled,
-    Piece,
-    Section,
-    compile_cell,
-    kept_in_window,
-)
+from rankscope.simulate.events import LOSABLE_AS, EventTable, make, prototype
+from rankscope.simulate.identity import MAIN, RankIdentity
+from rankscope.simulate.jitter import I64
+from rankscope.simulate.kineto import Event, Flow, Layout, Span, many_microseconds, microseconds
+from rankscope.simulate.losses import LostEvent, Place, choose_lost
 from rankscope.simulate.program import Range
 from rankscope.simulate.times import Keys, Slowness, in_order
 
-PIECE_ROWS = 1536
+BATCH_ROWS = 1536
 KEPT_ROWS = 24_576
-"""Programs up to this long keep their texts from step to step and rank to rank; longer ones make them anew."""
+"""Programs up to this long keep a rank's moments from section to section; longer ones compute them again."""
 
 FIRST_CORRELATION = 40_000
 _HOST_MOMENT = np.arange(MOMENTS) < HOST_MOMENTS
 
 
 @dataclass(frozen=True)
-class LostEvent:
-    """An event that a file lacks."""
+class Batch:
+    """The recorded events of one section of some rows of a step, in the file's order."""
 
-    rank: int
-    step: int
-    name: str
-    as_what: str
-    ts: str
-    """As it would have stood in the file."""
-
-
-class StageText:
-    """The texts of a stage, shared by its ranks."""
-
-    def __init__(self, engine: Engine, stage: Stage) -> None:
-        self.stage = stage
-        self.program = stage.program
-        self.layout = Layout(engine.job.recording.layout)
-        self.compiled: dict[Cell, tuple[Compiled, ...]] = {
-            cell: compile_cell(cell, self.layout) for cell in self.program.cells
-        }
-        self.long = len(self.program.rows) > KEPT_ROWS
-        self._kept: dict[tuple[bool, ...], list[Piece]] = {}
-
-    def pieces(self, active: tuple[bool, ...]) -> Iterator[Piece]:
-        """The step's pieces where these faults act."""
-        if self.long:
-            return self._make(active)
-        if active not in self._kept:
-            self._kept[active] = list(self._make(active))
-        return iter(self._kept[active])
-
-    def _make(self, active: tuple[bool, ...]) -> Iterator[Piece]:
-        rows: list[I64] = []
-        count = 0
-        for item in self.program.items:
-            if item.fault >= 0 and not active[item.fault]:
-                continue
-            rows.append(np.arange(item.first, item.first + item.count))
-            count += item.count
-            if count >= PIECE_ROWS:
-                yield Piece(self.program, np.concatenate(rows), self.compiled)
-                rows, count = [], 0
-        if rows:
-            yield Piece(self.program, np.concatenate(rows), self.compiled)
+    place: Place
+    rows: I64
+    moments: I64
+    """(rows, moments), in true time."""
+    row: I64
+    """By event: which of ``rows`` it is of."""
+    kind: I64
+    """By event: its index in the stage's :class:`EventTable`."""
 
 
 class RankTrace:
-    """The text of one rank's file, piece by piece."""
+    """One rank's file."""
 
-    def __init__(self, engine: Engine, text: StageText, rank: int, file_name: str = "trace.json") -> None:
-        self.engine, self.text, self.stage = engine, text, text.stage
-        self.rank, self.file_name = rank, file_name
-        self.job, self.recording = engine.job, engine.job.recording
-        self.column = int(np.searchsorted(self.stage.ranks, rank))
+    def __init__(self, engine: Engine, stage: Stage, table: EventTable, rank: int) -> None:
+        self.engine, self.stage, self.table = engine, stage, table
+        self.job, self.program = engine.job, stage.program
+        self.rank = RankIdentity.of(self.job, engine.layout, rank)
+        self.layout = Layout(self.job.recording.layout)
+        self.column = int(np.searchsorted(stage.ranks, rank))
         self.clock = Clock.of(self.job, rank)
-        self.window = Window.of(engine, self.stage, rank)
-        self.replace = header.rank_texts(self.job, engine.layout, rank)
+        self.window = Window.of(engine, stage, rank)
         self.lost: list[LostEvent] = []
         self.events = 0
-        self._specialised: dict[int, str] = {}
-        self._sequences = max(int(s.program.sequences.max(initial=0)) for s in engine.stages) + 1
-        self._chosen: dict[tuple[int, int, int], set[int]] | None = None
+        self._prototypes = [prototype(event, self.rank) for event in table.events]
         self._last_kernel = 0
-        self._seen: dict[tuple[int, int], I64] = {}
+        self._kept: dict[tuple[int, int], I64] | None = {} if len(self.program.rows) <= KEPT_ROWS else None
 
     # --- when ---
 
@@ -122,8 +80,8 @@ class RankTrace:
         return self.stage.clockwork.keys(step, self.stage.ranks[c]), one
 
     def moments(self, rows: I64, step: int) -> I64:
-        """(rows, moments) in true time; ``rows`` are whole items in order."""
-        stage, program, column = self.stage, self.text.program, self.column
+        """(rows, moments) in true time; ``rows`` are complete items in order."""
+        stage, program, column = self.stage, self.program, self.column
         keys, slow = self._drawn_by(step)
         spans = stage.clockwork.host_spans(rows, keys, slow)[0]
         until = np.cumsum(spans.ravel()).reshape(spans.shape)
@@ -152,42 +110,8 @@ class RankTrace:
                 host[last, table.waits_at[last] :] += late
         return found
 
-    def _moments_of(self, piece: Piece, place: int, step: int) -> I64:
-        """A piece's moments; those of short programs are kept, for the next section."""
-        if self.text.long:
-            return self.moments(piece.rows, step)
-        if (step, place) not in self._seen:
-            self._seen[step, place] = self.moments(piece.rows, step)
-        return self._seen[step, place]
-
-    # --- what ---
-
-    def chunks(self) -> Iterator[str]:
-        """The file's text."""
-        lines = self.text.layout.lines
-        begin = self._ts(self.window.begin)
-        yield header.header(self)
-        if lines:
-            yield header.names(self, begin)
-        steps = [s for s in range(self.engine.steps) if self._reaches(s)]
-        self._choose_lost(steps)
-        for section in range(3):
-            for step in steps:
-                yield from self._section(section, step)
-                if section == MAIN_HOST:
-                    yield self._ranges(step)
-        yield self._stop()
-        if not lines:
-            yield header.names(self, begin)
-        length = microseconds(self.clock.recorded(self.window.end) - self.clock.recorded(self.window.begin))
-        end = self._ts(max(self.window.end, self._last_kernel) + 200_000)
-        yield self.text.layout.footer(begin, length, end, self.file_name)
-
-    def _ts(self, true_ns: int) -> str:
-        return microseconds(self.clock.recorded(true_ns) - self.clock.base_ns)
-
     def _reaches(self, step: int) -> bool:
-        """Whether anything of a step can lie in the window."""
+        """Whether anything of a step can be in the window."""
         stage, c = self.stage, self.column
         last = max(int(stage.host[step, -1, c]), int(stage.end[step, :, c].max(initial=0)))
         last = max(
@@ -195,149 +119,154 @@ class RankTrace:
         )
         return last >= self.window.begin and int(stage.host[step, 0, c]) < self.window.end
 
-    def _active(self, step: int) -> tuple[bool, ...]:
-        return tuple(self.stage.effects.active[:, step, self.column].tolist())
+    def _ts(self, true_ns: int) -> str:
+        return microseconds(self.clock.recorded(true_ns) - self.clock.base_ns)
 
-    def _bases(self, step: int) -> Bases:
-        program = self.text.program
-        externals = program.external_count + 2 * len(program.ranges) + 8
-        return Bases(
-            1 + step * externals,
-            FIRST_CORRELATION + step * (program.correlation_count + 8),
-            step * self._sequences + 1,
-            self.engine.step_numbers[step],
-        )
+    def _dur(self, begin: int, end: int) -> str:
+        return microseconds(self.clock.recorded(end) - self.clock.recorded(begin))
 
-    def _section(self, number: int, step: int) -> Iterator[str]:
-        for place, piece in enumerate(self.text.pieces(self._active(step))):
-            section = piece.section(number)
-            if not section.count:
-                continue
-            moments = self._moments_of(piece, place, step)
-            keep = self._kept(section, piece, moments)
-            if number == DEVICE_AND_RUNTIME:
-                ran = section.on_device if keep is None else section.on_device & keep
-                last = moments.ravel()[section.to_moment[ran]].max(initial=0)
-                self._last_kernel = max(self._last_kernel, int(last))
-            keep = self._lose(section, moments, keep, step, place, number)
-            self.events += section.count if keep is None else int(keep.sum())
-            if keep is not None:
-                # What the host is in the midst of when the recording ends, ends there.
-                moments = np.where(_HOST_MOMENT, np.minimum(moments, self.window.end), moments)
-            recorded = self.clock.recorded_many(moments) - self.clock.base_ns
-            template = "" if keep is not None else self._template(section)
-            yield section.fill(template, recorded, self._bases(step), keep, self.replace)
+    # --- what ---
 
-    def _template(self, section: Section) -> str:
-        if not self.text.long and id(section) in self._specialised:
-            return self._specialised[id(section)]
-        parts = section.parts()
-        template = "".join([self.replace[part] if i & 1 else part for i, part in enumerate(parts)])
-        if not self.text.long:
-            self._specialised[id(section)] = template
-        return template
-
-    def _kept(self, section: Section, piece: Piece, moments: I64) -> Bool | None:
+    def chunks(self, file_name: str) -> Iterator[bytes]:
+        """The file's text."""
         begin, end = self.window.begin, self.window.end
-        host = moments[:, :HOST_MOMENTS]
-        if int(host.min()) >= begin and int(host.max()) < end:
-            return None
-        at = np.maximum(self.stage.clockwork.table(piece.rows).launch_at - 1, 0)
-        launch = np.take_along_axis(host, at[:, None], axis=1)[:, 0]
-        return kept_in_window(section, moments, launch, begin, end)
-
-    # --- lost events ---
-
-    def _eligible(self, section: Section, keep: Bool | None, what: str) -> I64:
-        can = section.loses > 0 if what == "any" else section.loses == LOSS_CLASSES.index(what)
-        return np.flatnonzero(can if keep is None else can & keep)
-
-    def _choose_lost(self, steps: list[int]) -> None:
-        """Decide beforehand which events are lost, evenly over the whole file."""
-        wishes = [lost for lost in self.recording.lost if lost.rank == self.rank]
-        self._chosen = {}
-        for index, lost in enumerate(wishes):
-            self._choose(lost, index, steps)
-
-    def _choose(self, lost: Lost, index: int, steps: list[int]) -> None:
-        assert self._chosen is not None
-        key = Chance(self.job.seed).keys(f"lost {index}", 0, self.rank)
-        least: list[tuple[int, int, int, int, int]] = []
-        counter = 0
-        for number in range(3):
+        names = self.layout.events(header.names(self.job, self.rank, self._streams(), self._ts(begin)))
+        metadata = header.rankscope_metadata(self.job, self.rank, self.clock.recorded(begin), self.steps_inside())
+        yield self.layout.head(
+            header.device_properties(self.job), header.metadata(self.job, self.rank, metadata), self.clock.base_ns
+        )
+        if self.layout.names_first:
+            yield names
+        steps = [step for step in range(self.engine.steps) if self._reaches(step)]
+        lost = self._choose_lost(steps)
+        for section in SECTIONS:
             for step in steps:
-                for place, piece in enumerate(self.text.pieces(self._active(step))):
-                    section = piece.section(number)
-                    if not section.count:
-                        continue
-                    keep = self._kept(section, piece, self._moments_of(piece, place, step))
-                    eligible = self._eligible(section, keep, lost.what)
-                    bits = Chance.hashes(key, counter + np.arange(len(eligible)))
-                    counter += len(eligible)
-                    if lost.fraction > 0:
-                        gone = eligible[bits < np.uint64(int(lost.fraction * (2**64 - 1)))]
-                        self._chosen.setdefault((number, step, place), set()).update(gone.tolist())
-                    if lost.count:
-                        for i in np.argsort(bits)[: lost.count].tolist():
-                            entry = (-int(bits[i]), number, step, place, int(eligible[i]))
-                            (heapq.heappush if len(least) < lost.count else heapq.heappushpop)(least, entry)
-        for _, number, step, place, event in least:
-            self._chosen.setdefault((number, step, place), set()).add(event)
+                for batch in self._batches(section, step):
+                    yield self._text(self._cell_events(batch, step, lost.get(batch.place, set())))
+                if section == MAIN_HOST:
+                    yield self._text(self._ranges(step))
+        yield self._text([self._stop()])
+        if not self.layout.names_first:
+            yield names
+        last = self._ts(max(end, self._last_kernel) + 200_000)
+        yield self.layout.foot(self._ts(begin), self._dur(begin, end), last, file_name)
 
-    def _lose(
-        self, section: Section, moments: I64, keep: Bool | None, step: int, place: int, number: int
-    ) -> Bool | None:
-        gone = sorted((self._chosen or {}).get((number, step, place), ()))
-        if not gone:
-            return keep
-        keep = np.ones(section.count, dtype=np.bool_) if keep is None else keep.copy()
-        keep[gone] = False
-        flat = moments.ravel()
-        for event in gone:
-            self.lost.append(
-                LostEvent(
-                    self.rank,
-                    self.engine.step_numbers[step],
-                    RANK_MARK.sub(lambda m: self.replace[m[0]], section.names[event]),
-                    LOSS_CLASSES[int(section.loses[event])],
-                    self._ts(int(flat[section.start[event]])),
-                )
-            )
-        return keep
+    def _text(self, events: Sequence[Event]) -> bytes:
+        self.events += len(events)
+        return self.layout.events(events)
+
+    def _streams(self) -> set[int]:
+        return {COMPUTE_STREAM, *(c.message.stream for c in self.program.communications)}
+
+    def _rows(self, step: int) -> Iterator[I64]:
+        """The rows that the rank runs in a step, some items at a time."""
+        active = self.stage.effects.active[:, step, self.column]
+        rows: list[I64] = []
+        count = 0
+        for item in self.program.items:
+            if item.fault >= 0 and not active[item.fault]:
+                continue
+            rows.append(np.arange(item.first, item.first + item.count))
+            count += item.count
+            if count >= BATCH_ROWS:
+                yield np.concatenate(rows)
+                rows, count = [], 0
+        if rows:
+            yield np.concatenate(rows)
+
+    def _batches(self, section: int, step: int) -> Iterator[Batch]:
+        """The events of one section of a step that are recorded.
+
+        A host event counts by its start. Device work counts if it runs after the beginning and was launched before the
+        end: the profiler waits for the device when it stops.
+        """
+        begin, end = self.window.begin, self.window.end
+        for number, rows in enumerate(self._rows(step)):
+            kind, row = self.table.of(section, self.program.cell[rows])
+            if not len(kind):
+                continue
+            moments = self._kept.get((step, number)) if self._kept is not None else None
+            if moments is None:
+                moments = self.moments(rows, step)
+                if self._kept is not None:
+                    self._kept[step, number] = moments
+            launch = np.maximum(self.stage.clockwork.table(rows).launch_at - 1, 0)
+            launched = moments[np.arange(len(rows)), launch][row]
+            start, device_start = moments[row, self.table.start[kind]], moments[row, DEVICE_START]
+            on_device = self.table.on_device[kind]
+            kept = np.where(on_device, (device_start >= begin) & (launched < end), (start >= begin) & (start < end))
+            yield Batch((section, step, number), rows, moments, row[kept], kind[kept])
+
+    def _cell_events(self, batch: Batch, step: int, lost: set[int]) -> list[Span | Flow]:
+        """A batch's events, without those that are lost."""
+        row, kind, table = batch.row, batch.kind, self.table
+        if batch.place[0] == DEVICE_AND_RUNTIME:
+            last = batch.moments[row, DEVICE_END][table.on_device[kind]].max(initial=0)
+            self._last_kernel = max(self._last_kernel, int(last))
+        # What the host is in the midst of when the recording ends, ends there.
+        moments = np.where(_HOST_MOMENT, np.minimum(batch.moments, self.window.end), batch.moments)
+        recorded = self.clock.recorded_many(moments) - self.clock.base_ns
+        ts = recorded[row, table.start[kind]]
+        dur = recorded[row, table.end[kind]] - ts
+        ids = self.program.ids[batch.rows][row] + self._first_ids(step)
+        prototypes = [self._prototypes[k] for k in kind.tolist()]
+        events = make(prototypes, many_microseconds(ts), many_microseconds(dur), ids.T.tolist())
+        for index in sorted(lost):
+            as_what = LOSABLE_AS[int(table.lost_as[kind[index]])]
+            event = events[index]
+            number = self.engine.step_numbers[step]
+            self.lost.append(LostEvent(self.rank.rank, number, event.name, as_what, event.ts))
+        return [event for index, event in enumerate(events) if index not in lost] if lost else events
+
+    def _first_ids(self, step: int) -> list[int]:
+        """The first id of each counter in a step."""
+        external, correlation, _ = self.program.id_counts
+        return [
+            1 + step * (external + 2 * len(self.program.ranges) + 8),
+            FIRST_CORRELATION + step * (correlation + 8),
+            1 + step * self.engine.sequences_per_step,
+        ]
+
+    def _choose_lost(self, steps: list[int]) -> dict[Place, set[int]]:
+        def outline() -> Iterator[tuple[Place, I64]]:
+            for section in SECTIONS:
+                for step in steps:
+                    for batch in self._batches(section, step):
+                        yield batch.place, self.table.lost_as[batch.kind]
+
+        rank = self.rank.rank
+        wishes = [lost for lost in self.job.recording.lost if lost.rank == rank]
+        return choose_lost(wishes, rank, self.job.seed, outline)
 
     # --- ranges about several items ---
 
-    def _ranges(self, step: int) -> str:
+    def _ranges(self, step: int) -> list[Span]:
         """The annotations about several items of a step, and their echoes on the device."""
-        texts = []
-        base = self._bases(step)
+        spans = []
         at = self._range_moments(step)
-        for number, each in enumerate(self.text.program.ranges):
+        first_external = self._first_ids(step)[EXTERNAL] + self.program.id_counts[EXTERNAL]
+        for number, each in enumerate(self.program.ranges):
             begin, end = at[each.start], at[each.end]
             if not self.window.begin <= begin < self.window.end:
                 continue
-            name = each.name.replace("\x01s0\x01", str(base.step))
-            if end > self.window.end:
-                end = self.window.end
-                if self.recording.rankscope_metadata:
-                    # So does our own capture name the step that it was stopped in.
-                    name = name.replace("ProfilerStep#", "PartialStep#")
-            external = base.external + self.text.program.external_count + 2 * number
-            texts.append(self._range(each, name, external, begin, end))
-            if each.kernels is not None:
+            name = f"{each.name}{self.engine.step_numbers[step]}" if each.name == PROFILER_STEP else each.name
+            partial = each.name == PROFILER_STEP and end > self.window.end and self.job.recording.rankscope_metadata
+            if partial:
+                # So does our own capture name the step that it was stopped in.
+                name = name.replace("ProfilerStep#", "PartialStep#")
+            external = first_external + 2 * number
+            spans.append(self._range(each, name, external, begin, min(end, self.window.end)))
+            if each.kernels is not None and not partial:
                 first, last = at[each.kernels[0], DEVICE_START], at[each.kernels[1], DEVICE_END]
-                if first >= self.window.begin and "PartialStep#" not in name:
+                if first >= self.window.begin:
                     # Kineto begins the echo 1 ns early and ends it 1 ns late.
-                    echo = self._span(
-                        "gpu_user_annotation", name, first - 1, last + 1, "", f'"External id": {external}'
-                    )
-                    texts.append(echo)
-        self.events += len(texts)
-        return "".join(texts)
+                    args: Args = {"External id": external}
+                    spans.append(self._span("gpu_user_annotation", name, first - 1, last + 1, args))
+        return spans
 
     def _range_moments(self, step: int) -> dict[tuple[int, int], int]:
-        """The moments between which a step's ranges lie, by (row, moment)."""
-        program = self.text.program
+        """The moments at which a step's ranges begin and end, by (row, moment)."""
+        program = self.program
         wanted = sorted({where for each in program.ranges for where in each.moments()})
         numbers = np.unique(program.item[[row for row, _ in wanted]]).tolist()
         items = [program.items[number] for number in numbers]
@@ -348,41 +277,33 @@ class RankTrace:
         return dict(zip(wanted, found, strict=True))
 
     def steps_inside(self) -> tuple[int | None, int | None, int | None]:
-        """The first and last whole ``ProfilerStep#`` of the window, and the one that it ends in."""
-        row = next(each for each in self.text.program.ranges if each.name == PROFILER_STEP)
-        whole, partial = [], None
+        """The first and last complete ``ProfilerStep#`` of the window, and the one that it ends in."""
+        row = next(each for each in self.program.ranges if each.name == PROFILER_STEP)
+        complete, partial = [], None
         for step, number in enumerate(self.engine.step_numbers):
             at = self._range_moments(step)
             if self.window.begin <= at[row.start] < self.window.end:
                 if at[row.end] <= self.window.end:
-                    whole.append(number)
+                    complete.append(number)
                 else:
                     partial = number
-        return (whole[0], whole[-1], partial) if whole else (None, None, partial)
+        return (complete[0], complete[-1], partial) if complete else (None, None, partial)
 
-    def _range(self, each: Range, name: str, external: int, begin: int, end: int) -> str:
+    def _range(self, each: Range, name: str, external: int, begin: int, end: int) -> Span:
+        args: Args = {"External id": external, "Record function id": 0, "Ev Idx": external - 1}
         if each.category == "python_function":
-            args = f'"Python parent id": null, "Python id": {external}, "Python module id": 0, "Ev Idx": {external}'
-        else:
-            args = f'"External id": {external},"Record function id": 0, "Ev Idx": {external - 1}'
-        return self._span(each.category, name, begin, end, each.thread, args)
+            args = {"Python parent id": None, "Python id": external, "Python module id": 0, "Ev Idx": external}
+        return self._span(each.category, name, begin, end, args, each.thread)
 
-    def _span(self, category: str, name: str, begin: int, end: int, thread: str, args: str) -> str:
-        pid = self.replace["\x02pid\x02"] if thread else self.replace["\x02device\x02"]
-        tid = self.replace[f"\x02{thread}\x02"] if thread else str(COMPUTE_STREAM)
-        length = self.clock.recorded(end) - self.clock.recorded(begin)
-        return self.text.layout.span(category, name, pid, tid, self._ts(begin), microseconds(length), args)
+    def _span(self, category: str, name: str, begin: int, end: int, args: Args, thread: str = "") -> Span:
+        """A range on a thread of the host, or on the compute stream."""
+        pid, tid = (self.rank.pid, self.rank.thread(thread)) if thread else (self.rank.device, COMPUTE_STREAM)
+        return Span(category, name, pid, tid, self._ts(begin), self._dur(begin, end), args)
 
-    def _stop(self) -> str:
+    def _stop(self) -> Span:
         """The profiler waits for the device before it stops."""
         begin = self.window.end
-        correlation = FIRST_CORRELATION + self.engine.steps * (self.text.program.correlation_count + 8)
-        self.events += 1
-        return self._span(
-            "cuda_runtime",
-            "cudaDeviceSynchronize",
-            begin,
-            max(begin + 20_000, self._last_kernel + 5_000),
-            "main",
-            f'            "cbid": 165, "correlation": {correlation}',
-        )
+        correlation = self._first_ids(self.engine.steps)[CORRELATION]
+        end = max(begin + 20_000, self._last_kernel + 5_000)
+        args: Args = {"cbid": 165, "correlation": correlation}
+        return self._span("cuda_runtime", "cudaDeviceSynchronize", begin, end, args, MAIN)

@@ -17,11 +17,11 @@ import numpy as np
 from rankscope.simulate.clocks import EPOCH_NS, Clock, Window
 from rankscope.simulate.engine import Engine, Stage
 from rankscope.simulate.faults import Nominal
-from rankscope.simulate.header import host_of, run_id
+from rankscope.simulate.identity import host_of, run_id
 from rankscope.simulate.jitter import I64, KERNEL_GAP_NS, MEASURED
 from rankscope.simulate.job import as_dict
+from rankscope.simulate.losses import LostEvent
 from rankscope.simulate.mesh import WORLD
-from rankscope.simulate.trace import LostEvent
 
 TRUTH_FILE = "truth.json"
 TRUTH_FOLDER = "truth"
@@ -104,7 +104,7 @@ class Truth:
         place = pipeline.index(rank)
         per_step = [c.message for c in stage.program.communications]
         sequences = [c.sequence for c in stage.program.communications]
-        stride = max(int(s.program.sequences.max(initial=0)) for s in self.engine.stages) + 1
+        stride = self.engine.sequences_per_step
         found: dict[str, list[Any]] = {name: [] for name in COLUMNS}
         for step in range(self.engine.steps):
             for index, message in enumerate(per_step):

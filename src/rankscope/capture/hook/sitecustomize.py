@@ -1,8 +1,8 @@
-"""Makes rankscope profile a job whose script does not know of it: `rankscope run` and `rankscope exec` put this file's
-folder on PYTHONPATH, and Python runs it at its start.
+"""Profiles a job whose script does not use rankscope: `rankscope run` and `rankscope exec` put this file's folder on
+PYTHONPATH, and Python runs it at startup.
 
-It costs a process that never loads torch next to nothing: all it leaves there is a finder that waits for
-``torch.optim``. A sitecustomize that was there before runs as it would have.
+A process that never loads torch pays next to nothing: all that stays is an import finder that waits for
+``torch.optim``. A sitecustomize that existed before runs as it would have.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import sys
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # typing itself costs more than all the rest
+if TYPE_CHECKING:  # importing typing costs more than the rest of this file
     from typing import Any
 
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120  # pathlib is slow to load
@@ -19,7 +19,7 @@ _AWAITED = "torch.optim.optimizer"
 
 
 class _Finder:
-    """Finds one module as the others do, and has it changed once it is loaded."""
+    """Finds ``torch.optim.optimizer`` with the other finders, and installs rankscope once it is loaded."""
 
     @classmethod
     def find_spec(cls, name: str, path: Any = None, target: Any = None) -> Any:
@@ -60,31 +60,31 @@ def _after_loading(loader: Any) -> None:
         pass
 
 
-def _run_the_one_that_was_there() -> None:
+def _run_previous_sitecustomize() -> None:
     before = list(sys.path)
     sys.path[:] = [entry for entry in before if os.path.abspath(entry or ".") != _HERE]  # noqa: PTH100
-    ours = sys.modules.pop("sitecustomize", None)
+    own = sys.modules.pop("sitecustomize", None)
     try:
         __import__("sitecustomize")
     except ImportError as error:
         if error.name != "sitecustomize":
             raise
-        if ours is not None:
-            sys.modules["sitecustomize"] = ours
+        if own is not None:
+            sys.modules["sitecustomize"] = own
 
 
 def _bind() -> None:
-    """An experiment binds a rank to CPUs before any thread is started and any library has counted them."""
+    """Bind this rank to CPUs, for an experiment, before any thread starts and any library counts the CPUs."""
     try:
         from rankscope.rundir.cpus import bind_as_planned
 
         bind_as_planned(os.environ)
     except Exception as error:
-        print(f"rankscope: this process is not bound: {type(error).__name__}: {error}", file=sys.stderr)
+        print(f"rankscope: this process is not bound to CPUs: {type(error).__name__}: {error}", file=sys.stderr)
 
 
 if os.environ.get("RANKSCOPE_HOOK"):
     sys.meta_path.insert(0, _Finder)
     if os.environ.get("RANKSCOPE_EXPERIMENT"):
         _bind()
-_run_the_one_that_was_there()
+_run_previous_sitecustomize()

@@ -7,11 +7,14 @@ from typing import Annotated
 import typer
 
 from rankscope.cli.measure import options as o
+from rankscope.cli.signature import with_options
 from rankscope.errors import ConfigError
 from rankscope.measure.binding import SAMPLING, measure_binding
 from rankscope.measure.binding_policies import COMPACT, LIST, NAMES, NUMA, SPREAD
+from rankscope.measure.sampling import Sampling
 
 
+@with_options(without=("traced_steps",))
 def binding(
     words: o.Words,
     affinities: Annotated[
@@ -21,20 +24,8 @@ def binding(
         str | None, typer.Option("--list", metavar="CPUS", help="One of your own: 0-3:4-7, a list of CPUs a rank.")
     ] = None,
     cores: Annotated[int | None, typer.Option(min=1, help="Cores of a rank. Default: all are shared out.")] = None,
-    output: o.Output = None,
-    nproc: o.Nproc = None,
-    blocks: o.Blocks = SAMPLING.blocks,
-    block_steps: o.BlockSteps = SAMPLING.block_steps,
-    settle: o.Settle = SAMPLING.settle_steps,
-    warmup: o.Warmup = SAMPLING.warmup_steps,
-    repeats: o.Repeats = SAMPLING.repeats,
-    seed: o.Seed = SAMPLING.seed,
-    limit: o.Limit = SAMPLING.limit_s,
-    timeout: o.Timeout = SAMPLING.timeout_s,
-    launcher: o.Launcher = None,
-    torchrun: o.Torchrun = "",
-    oversubscribe: o.Oversubscribe = False,
-    form: o.Form = o.Format.table,
+    sampling: Sampling = SAMPLING,
+    options: o.JobOptions = o.DEFAULTS,
 ) -> None:
     """Which CPUs the ranks of this host are best bound to: step time and launch latency under each affinity.
 
@@ -47,9 +38,11 @@ def binding(
         raise ConfigError(f"{strange[0]!r} is no binding", hint=", ".join(NAMES))
     if LIST in names and cpus is None:
         raise ConfigError("the binding `list` needs one", hint="--list 0-3:4-7")
-    folder = o.folder_of(output, "binding")
-    sampling = o.sampling_of(blocks, block_steps, settle, warmup, repeats, 0, seed, limit, timeout)
-    start = o.start_of(nproc, launcher, torchrun, oversubscribe)
-    with o.progress("binding", folder, output) as told:
-        result = measure_binding(target, folder, start, names, given=cpus, cores=cores, sampling=sampling, told=told)
-    o.finish(result, folder, form)
+    start = options.start()
+    o.experiment(
+        "binding",
+        lambda folder, on_progress: measure_binding(
+            target, folder, start, names, given=cpus, cores=cores, sampling=sampling, on_progress=on_progress
+        ),
+        options,
+    )

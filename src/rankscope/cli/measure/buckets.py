@@ -7,10 +7,13 @@ from typing import Annotated
 import typer
 
 from rankscope.cli.measure import options as o
+from rankscope.cli.signature import with_options
 from rankscope.errors import ConfigError
 from rankscope.measure.buckets import SAMPLING, Factors, measure_buckets
+from rankscope.measure.sampling import Sampling
 
 
+@with_options()
 def buckets(
     words: o.Words,
     bucket_cap_mb: Annotated[
@@ -20,21 +23,8 @@ def buckets(
         str, typer.Option(metavar="N,N,…", help="DDP: limits of the bucket that is reduced first, in MiB.")
     ] = "",
     switches: Annotated[bool, typer.Option(help="DDP: try gradient_as_bucket_view and static_graph, too.")] = True,
-    output: o.Output = None,
-    nproc: o.Nproc = None,
-    blocks: o.Blocks = SAMPLING.blocks,
-    block_steps: o.BlockSteps = SAMPLING.block_steps,
-    settle: o.Settle = SAMPLING.settle_steps,
-    warmup: o.Warmup = SAMPLING.warmup_steps,
-    repeats: o.Repeats = SAMPLING.repeats,
-    trace_steps: o.TraceSteps = SAMPLING.traced_steps,
-    seed: o.Seed = SAMPLING.seed,
-    limit: o.Limit = SAMPLING.limit_s,
-    timeout: o.Timeout = SAMPLING.timeout_s,
-    launcher: o.Launcher = None,
-    torchrun: o.Torchrun = "",
-    oversubscribe: o.Oversubscribe = False,
-    form: o.Form = o.Format.table,
+    sampling: Sampling = SAMPLING,
+    options: o.JobOptions = o.DEFAULTS,
 ) -> None:
     """How DDP's buckets are best set, one factor at a time; for FSDP, resharding and prefetching.
 
@@ -47,12 +37,10 @@ def buckets(
         first_bucket_mb=_sizes(first_bucket_mb, "--first-bucket-mb"),
         switches=Factors().switches if switches else (),
     )
-    folder = o.folder_of(output, "buckets")
-    sampling = o.sampling_of(blocks, block_steps, settle, warmup, repeats, trace_steps, seed, limit, timeout)
-    start = o.start_of(nproc, launcher, torchrun, oversubscribe)
-    with o.progress("buckets", folder, output) as told:
-        result = measure_buckets(target, folder, start, factors, sampling, told)
-    o.finish(result, folder, form)
+    start = options.start()
+    o.experiment(
+        "buckets", lambda out, on_progress: measure_buckets(target, out, start, factors, sampling, on_progress), options
+    )
 
 
 def _sizes(text: str, option: str) -> tuple[float, ...]:

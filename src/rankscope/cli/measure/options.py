@@ -5,11 +5,12 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 import typer
@@ -21,14 +22,15 @@ from rankscope.cli.writing import show as show_text
 from rankscope.cli.writing import write
 from rankscope.errors import ConfigError, LaunchError
 from rankscope.jobs.torchrun import accelerators
-from rankscope.measure.experiment import KEPT, finished_jobs
+from rankscope.measure.experiment import KEPT, count_finished_jobs
 from rankscope.measure.files import path_in
-from rankscope.measure.jobs import Start, Target, Told, target_of
+from rankscope.measure.jobs import ProgressCallback, Start, Target, target_of
 from rankscope.measure.results import AnyResult
-from rankscope.measure.sampling import Sampling
 from rankscope.report.formatting import plain
 from rankscope.report.measurements import measured
 from rankscope.rundir.manifest import redact
+
+R = TypeVar("R", bound=AnyResult)
 
 
 class Format(str, Enum):
@@ -45,33 +47,60 @@ Words = Annotated[
         help="A training script as it is; a function that makes one step; or resnet18, transformer, fsdp.",
     ),
 ]
-Output = Annotated[
-    Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="DIR",
-        help="Where results go, and where the same command goes on from. Default: rankscope_measure/NAME_{time}.",
-    ),
-]
-Nproc = Annotated[int | None, typer.Option("--nproc", min=1, help="Ranks. Default: one a device, or 2 on the CPU.")]
-Blocks = Annotated[int, typer.Option(help="Blocks of each condition in each job.", min=1)]
-BlockSteps = Annotated[int, typer.Option(help="Steps of a block that count.", min=1)]
-Settle = Annotated[int, typer.Option(help="Steps of a block before those.", min=0)]
-Warmup = Annotated[int, typer.Option(help="Steps of a job before its first block.", min=1)]
-Repeats = Annotated[int, typer.Option(help="Jobs of each kind, interleaved.", min=1)]
-TraceSteps = Annotated[int, typer.Option(help="Steps to record behind the blocks; 0 for none.", min=0)]
-Seed = Annotated[int, typer.Option(help="Of the order of blocks and jobs, and of the intervals.", min=0)]
-Limit = Annotated[float | None, typer.Option(help="A job begins no new round of blocks after so many seconds.", min=1)]
-Timeout = Annotated[float, typer.Option(help="A job that has not ended after so many seconds is ended.", min=1)]
-Launcher = Annotated[
-    str | None,
-    typer.Option(metavar="COMMAND", help="Instead of torchrun, e.g. 'srun -n {ranks}'; also {nodes}, {per_node}."),
-]
-Torchrun = Annotated[str, typer.Option(metavar="OPTIONS", help="Further options of torchrun, as one word.")]
-Oversubscribe = Annotated[bool, typer.Option("--oversubscribe", help="Run more ranks than there are devices.")]
-Form = Annotated[Format, typer.Option("--format", "-f", help="What is printed; DIR gets JSON in any case.")]
 
+
+Form = Annotated[
+    Format, typer.Option("--format", "-f", help="What is printed; the output directory gets JSON in any case.")
+]
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """How the jobs of an experiment are started, and where their results go."""
+
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="DIR",
+            help="Where results go, and from where the same command continues. Default: rankscope_measure/NAME_{time}.",
+        ),
+    ] = None
+    nproc: Annotated[int | None, typer.Option("--nproc", min=1, help="Ranks; one per device, or 2, by default.")] = None
+    launcher: Annotated[
+        str | None,
+        typer.Option(
+            "--launcher",
+            metavar="COMMAND",
+            help="Instead of torchrun, e.g. 'srun -n {ranks}'; also {nodes}, {per_node}.",
+        ),
+    ] = None
+    torchrun: Annotated[
+        str, typer.Option("--torchrun", metavar="OPTIONS", help="Further options of torchrun, as one word.")
+    ] = ""
+    oversubscribe: Annotated[bool, typer.Option("--oversubscribe", help="Run more ranks than there are devices.")] = (
+        False
+    )
+    form: Form = Format.table
+
+    def start(self) -> Start:
+        """How the ranks of an experiment on one host are started.
+
+        Raises:
+            ConfigError: more ranks than there are devices.
+        """
+        devices = accelerators()
+        ranks = self.nproc if self.nproc is not None else (devices or 2)
+        if devices and ranks > devices and self.launcher is None and not self.oversubscribe:
+            raise ConfigError(
+                f"{ranks} ranks are more than the {devices} devices here",
+                hint="choose a smaller --nproc, or --oversubscribe if the script shares devices or runs on the CPU",
+            )
+        return Start(ranks=ranks, launcher=self.launcher, torchrun=words_of(self.torchrun))
+
+
+DEFAULTS = JobOptions()
 
 # Those that hardly a training script has, too.
 _OURS = {
@@ -95,27 +124,6 @@ def target_of_words(words: list[str]) -> Target:
         )
         sys.stderr.write("\n")
     return target
-
-
-def folder_of(output: Path | None, name: str) -> Path:
-    """The output directory."""
-    return output if output is not None else Path("rankscope_measure") / f"{name}_{time.strftime('%Y%m%d-%H%M%S')}"
-
-
-def start_of(nproc: int | None, launcher: str | None, torchrun: str, oversubscribe: bool) -> Start:
-    """How the ranks of an experiment on one host are started.
-
-    Raises:
-        ConfigError: more ranks than there are devices.
-    """
-    devices = accelerators()
-    ranks = nproc if nproc is not None else (devices or 2)
-    if devices and ranks > devices and launcher is None and not oversubscribe:
-        raise ConfigError(
-            f"{ranks} ranks are more than the {devices} devices here",
-            hint="choose a smaller --nproc, or give --oversubscribe if the script shares devices or runs on the CPU",
-        )
-    return Start(ranks=ranks, launcher=launcher, torchrun=words_of(torchrun))
 
 
 def words_of(text: str) -> tuple[str, ...]:
@@ -145,23 +153,23 @@ def numbers_of(text: str, option: str) -> list[int]:
     return found
 
 
-def sampling_of(
-    blocks: int,
-    block_steps: int,
-    settle: int,
-    warmup: int,
-    repeats: int,
-    trace_steps: int,
-    seed: int,
-    limit: float | None,
-    timeout: float,
-) -> Sampling:
-    """What was chosen."""
-    return Sampling(blocks, block_steps, settle, warmup, repeats, trace_steps, seed, limit, timeout)
+def experiment(name: str, run: Callable[[Path, ProgressCallback], R], options: JobOptions) -> R:
+    """Run an experiment in its output directory, and print its result.
+
+    Args:
+        name: of the experiment.
+        run: takes the output directory and where to report progress.
+        options: those of the command line.
+    """
+    folder = options.output or Path("rankscope_measure") / f"{name}_{time.strftime('%Y%m%d-%H%M%S')}"
+    with progress(name, folder, options.output) as on_progress:
+        result = run(folder, on_progress)
+    finish(result, folder, options.form)
+    return result
 
 
 @contextmanager
-def progress(name: str, folder: Path, output: Path | None) -> Iterator[Told]:
+def progress(name: str, folder: Path, output: Path | None) -> Iterator[ProgressCallback]:
     """Says how far an experiment is, in one line of a terminal or a line a job; and, where it is ended before its time,
     what is kept and how to go on.
 
@@ -170,9 +178,9 @@ def progress(name: str, folder: Path, output: Path | None) -> Iterator[Told]:
         folder: its output directory.
         output: the one that was given, if one was.
     """
-    with _progress(name) as told:
+    with _progress(name) as on_progress:
         try:
-            yield told
+            yield on_progress
             return
         except (KeyboardInterrupt, SystemExit):
             _say(f"{name}: interrupted; nothing more is run")
@@ -184,7 +192,7 @@ def progress(name: str, folder: Path, output: Path | None) -> Iterator[Told]:
 
 
 def _say_how_to_go_on(name: str, folder: Path, output: Path | None) -> None:
-    finished = finished_jobs(folder, name)
+    finished = count_finished_jobs(folder, name)
     if finished:
         kept = "1 finished job is kept" if finished == 1 else f"{finished} finished jobs are kept"
         _say(f"{name}: {kept}\n  → to go on: {_again(name, folder, output)}")
@@ -206,19 +214,19 @@ def _say(text: str) -> None:
 
 
 @contextmanager
-def _progress(name: str) -> Iterator[Told]:
+def _progress(name: str) -> Iterator[ProgressCallback]:
     console = Console(stderr=True, highlight=False)
     if console.is_terminal:
         with Status(name, console=console) as status:
 
-            def told(job: str, done: int, total: int, within: str) -> None:
+            def on_progress(job: str, done: int, total: int, within: str) -> None:
                 if within == KEPT:
                     console.print(plain(f"{name}: {job}"), markup=False)
                     return
                 of = f"{done} of {total} jobs done; " if total else ""
                 status.update(Text(plain(f"{name}: {of}{job} {within}")))
 
-            yield told
+            yield on_progress
         return
 
     def said(job: str, done: int, total: int, within: str) -> None:

@@ -9,15 +9,18 @@ from typing import Annotated
 import typer
 
 from rankscope.cli.measure import options as o
+from rankscope.cli.signature import with_options
 from rankscope.errors import ConfigError
 from rankscope.jobs.torchrun import accelerators
 from rankscope.measure.formulas import STRONG, WEAK
 from rankscope.measure.jobs import WORKLOADS
+from rankscope.measure.sampling import Sampling
 from rankscope.measure.scaling import BATCH, SAMPLING, Study, measure_scaling
 from rankscope.report import scaling_plot
 from rankscope.rundir.cpus import usable_cpus
 
 
+@with_options(without=("nproc",))
 def scaling(
     words: o.Words,
     nproc: Annotated[str, typer.Option("--nproc", metavar="N,N,…", help="Ranks of each host.")] = "1,2",
@@ -33,20 +36,8 @@ def scaling(
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw the curve: .png, .svg or .pdf; needs the extra `plot`.")
     ] = None,
-    output: o.Output = None,
-    blocks: o.Blocks = SAMPLING.blocks,
-    block_steps: o.BlockSteps = SAMPLING.block_steps,
-    settle: o.Settle = SAMPLING.settle_steps,
-    warmup: o.Warmup = SAMPLING.warmup_steps,
-    repeats: o.Repeats = SAMPLING.repeats,
-    trace_steps: o.TraceSteps = SAMPLING.traced_steps,
-    seed: o.Seed = SAMPLING.seed,
-    limit: o.Limit = SAMPLING.limit_s,
-    timeout: o.Timeout = SAMPLING.timeout_s,
-    launcher: o.Launcher = None,
-    torchrun: o.Torchrun = "",
-    oversubscribe: o.Oversubscribe = False,
-    form: o.Form = o.Format.table,
+    sampling: Sampling = SAMPLING,
+    options: o.JobOptions = o.DEFAULTS,
 ) -> None:
     """How the job scales: step time, speed-up, efficiency and overheads for each number of ranks.
 
@@ -67,7 +58,7 @@ def scaling(
         raise ConfigError("--global-batch is what strong scaling divides", hint="add --strong")
     if plot is not None:
         scaling_plot.check(plot)
-    devices = accelerators() if launcher is None else 0
+    devices = accelerators() if options.launcher is None else 0
     study = Study(
         ranks=tuple(sorted(set(o.numbers_of(nproc, "--nproc")))),
         nodes=tuple(sorted(set(o.numbers_of(nnodes, "--nnodes")))),
@@ -75,17 +66,15 @@ def scaling(
         global_batch=global_batch,
         plain=plain,
         # What another host has is not known here.
-        devices=None if launcher is not None else devices or len(usable_cpus()),
+        devices=None if options.launcher is not None else devices or len(usable_cpus()),
         accelerators=devices > 0,
-        oversubscribe=oversubscribe,
-        launcher=launcher,
-        torchrun=o.words_of(torchrun),
+        oversubscribe=options.oversubscribe,
+        launcher=options.launcher,
+        torchrun=o.words_of(options.torchrun),
     )
-    folder = o.folder_of(output, "scaling")
-    sampling = o.sampling_of(blocks, block_steps, settle, warmup, repeats, trace_steps, seed, limit, timeout)
-    with o.progress("scaling", folder, output) as told:
-        result = measure_scaling(target, folder, study, sampling, told)
-    o.finish(result, folder, form)
+    result = o.experiment(
+        "scaling", lambda out, on_progress: measure_scaling(target, out, study, sampling, on_progress), options
+    )
     if plot is not None:
         scaling_plot.draw(result, plot)
         typer.echo(f"curve: {os.fspath(plot)}", err=True)

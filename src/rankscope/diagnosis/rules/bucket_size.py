@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from rankscope.diagnosis.rules.measures import severity_of, spoken, step_ns, steps_of, worth_it
+from rankscope.diagnosis.step_costs import severity_of, spoken, step_ns, steps_of, worth_it
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 CAP = 25 << 20

@@ -6,7 +6,7 @@ is that time on the rank that has most of it: a loader that is always ready woul
 
 from __future__ import annotations
 
-from rankscope.diagnosis.rules.measures import mean_per_step, on_worst, severity_of, spoken, step_ns, steps_of
+from rankscope.diagnosis.step_costs import mean_per_step, on_worst, severity_of, spoken, step_ns, steps_of
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from rankscope.diagnosis.rules.measures import mean_of, on_device, severity_of, spoken, step_ns, steps_of
+from rankscope.diagnosis.step_costs import mean_of, on_device, severity_of, spoken, step_ns, steps_of
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 _WORST_SHARE = 0.05

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from rankscope.diagnosis.rules.measures import on_device, severity_of, spoken, step_ns, steps_of
+from rankscope.diagnosis.step_costs import on_device, severity_of, spoken, step_ns, steps_of
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 _LASTING = 0.75

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from rankscope.diagnosis.rules.measures import near_limit
+from rankscope.diagnosis.step_costs import near_limit
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from rankscope.diagnosis.rules.measures import step_counts, steps_of
+from rankscope.diagnosis.step_costs import step_counts, steps_of
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from rankscope.diagnosis.rules.measures import on_worst, severity_of, spoken, step_ns, steps_of
+from rankscope.diagnosis.step_costs import on_worst, severity_of, spoken, step_ns, steps_of
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 

@@ -7,7 +7,7 @@ job, but the figures are of steps that are longer than its own, and short operat
 
 from __future__ import annotations
 
-from rankscope.diagnosis.rules.measures import WARNING_SHARE, on_worst, profiler_adds
+from rankscope.diagnosis.step_costs import WARNING_SHARE, on_worst, profiler_adds
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from rankscope.diagnosis.rules.measures import severity_of, step_ns, steps_of
+from rankscope.diagnosis.step_costs import severity_of, step_ns, steps_of
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 _LARGE = 1_000_000

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from rankscope.diagnosis.rules.measures import recording_adds, severity_of, spoken, step_ns, steps_of, worth_it
+from rankscope.diagnosis.step_costs import recording_adds, severity_of, spoken, step_ns, steps_of, worth_it
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 _SHARE = 0.5

@@ -7,7 +7,7 @@ one.
 
 from __future__ import annotations
 
-from rankscope.diagnosis.rules.measures import steps_of
+from rankscope.diagnosis.step_costs import steps_of
 from rankscope.results import Evidence, Finding, Inputs, Rule
 from rankscope.rundir.plurals import counted
 

@@ -12,6 +12,7 @@ from rankscope.jobs.exec import take_options
 from rankscope.jobs.jobscript.machine import DEVICES, LAUNCHERS, MPIS, SCHEDULERS, Machine
 from rankscope.jobs.jobscript.quoting import directive_value, variable_name
 from rankscope.rundir.config import variable_of
+from rankscope.rundir.options import option
 from rankscope.rundir.ranks import parse_ranks
 
 RUN_NAME = "E{epochs}_N{nodes}_R{ranks}_{time}"
@@ -28,55 +29,52 @@ _NUMBER = re.compile(r"(\d{1,6})\s*(m|min|h|d|s)?", re.ASCII)
 
 @dataclass(frozen=True)
 class JobRequest:
-    """A job. Where a field is None, the machine's value stands."""
+    """A job to write a script for. Where a field is None or empty, the machine's value is used."""
 
     scheduler: str
     command: tuple[str, ...] = ()
     """The training script and its arguments; a first word that ends in ``.py`` runs under ``python``."""
     machine: Machine = field(default_factory=Machine)
-    nodes: int = 1
-    ranks_per_node: int | None = None
-    device: str | None = None
-    cpus_per_rank: int | None = None
-    account: str | None = None
-    queue: str | None = None
-    walltime: str = "00:30:00"
-    job_name: str = "rankscope"
-    filesystems: str | None = None
-    directives: tuple[str, ...] = ()
-    modules_use: tuple[str, ...] = ()
-    modules: tuple[str, ...] = ()
-    conda: str | None = None
-    venv: str | None = None
-    environment: tuple[str, ...] = ()
-    """``NAME=VALUE`` each."""
-    container: str | None = None
-    """An image for Apptainer or Singularity."""
-    container_command: str | None = None
-    binds: tuple[str, ...] = ()
-    rankscope_dir: str | None = None
-    """Where ``pip install --no-deps --target`` put rankscope, for a container or an environment without it."""
-    launcher: str | None = None
-    mpi: str | None = None
-    mpiexec: str | None = None
-    launcher_arguments: tuple[str, ...] = ()
-    cpu_bind: str | None = None
-    """``none``, or what the launcher's own option takes; None for what is known of the machine."""
-    master_suffix: str | None = None
-    epochs: int | None = None
-    """For the run's name; found among the command's arguments (``--epochs``) where it is not given, else 1."""
-    run_name: str = RUN_NAME
-    runs_dir: str = "runs"
-    """Where run directories are made, on a file system that all nodes see."""
-    traces: str = "shared"
-    """``shared``: ranks write into the run directory. ``local``: to their host's disk, gathered in the end."""
-    local_dir: str = "/tmp"
-    nccl_debug: str | None = None
-    """NCCL's level of messages, to a file a process in the run directory; None for none."""
+    nodes: int = option(1, "How many nodes.", least=1)
+    ranks_per_node: int | None = option(None, "Default: the machine's devices, or 1.", least=1)
+    device: str | None = option(None, "cuda, rocm, xpu or cpu.")
+    cpus_per_rank: int | None = option(None, "Cores, or hardware threads, of each rank.", least=1)
+    account: str | None = option(None, "The project to charge.", "--account", "-A")
+    queue: str | None = option(None, "Queue or partition.", "--queue", "--partition", "-q")
+    walltime: str = option("00:30:00", "01:30:00, 1-12:00, 90m or 2h.", "--walltime", "-t")
+    job_name: str = option("rankscope", "The job's name.")
+    filesystems: str | None = option(None, "PBS: file systems that the job needs, for example home:eagle.")
+    directives: tuple[str, ...] = option((), "A further line for the scheduler. Repeatable.", "--directive")
+    modules: tuple[str, ...] = option((), "A module to load. Repeatable.", "--module")
+    modules_use: tuple[str, ...] = option((), "A path for `module use`. Repeatable.", "--module-path")
+    conda: str | None = option(None, "Conda environment to activate.")
+    venv: str | None = option(None, "Virtual environment to activate.")
+    environment: tuple[str, ...] = option((), "NAME=VALUE to export. Repeatable.", "--env")
+    container: str | None = option(None, "Image to run in, with Apptainer or Singularity.")
+    container_command: str | None = option(None, "apptainer or singularity.")
+    binds: tuple[str, ...] = option((), "Path to bind into the container. Repeatable.", "--bind")
+    rankscope_dir: str | None = option(
+        None, "Where pip install --no-deps --target put rankscope, for an image or environment without it."
+    )
+    launcher: str | None = option(None, "torchrun (one per node), or one process per rank by srun, mpiexec or flux.")
+    mpi: str | None = option(None, "Which MPI's mpiexec: pals, openmpi, mpich or intel.")
+    mpiexec: str | None = option(None, "Its name: mpirun, mpiexec.hydra.", metavar="PROGRAM")
+    launcher_arguments: tuple[str, ...] = option(
+        (), "A further argument of the launcher. Repeatable.", "--launcher-arg"
+    )
+    cpu_bind: str | None = option(
+        None, "none, or a value of the launcher's --cpu-bind. Default: the machine's binding, if one is known."
+    )
+    master_suffix: str | None = option(None, "Suffix that makes the first host's name its name on the fast network.")
+    epochs: int | None = option(None, "For the run's name. Default: the script's --epochs, or 1.", least=0)
+    run_name: str = option(RUN_NAME, "The run directory's name; {job} can be used too.")
+    runs_dir: str = option("runs", "Where run directories are made; every node must see it.")
+    traces: str = option("shared", "shared: into the run directory. local: to each host's disk, gathered at the end.")
+    local_dir: str = option("/tmp", "The local disk for --traces local.")
+    nccl_debug: str | None = option(None, "Keep NCCL's log, one file per process: WARN or INFO.", metavar="LEVEL")
+    report: bool = option(True, "End with a summary, and report.html in the run directory.")
     capture: tuple[str, ...] = ()
     """Options of ``rankscope exec``."""
-    report: bool = True
-    """Whether the job ends with a report."""
 
     def resolved(self) -> JobRequest:
         """The same with the machine's values in place of what was not given, all of it checked.
@@ -150,7 +148,9 @@ class JobRequest:
         for line in (*self.directives, *self.machine.directives_lines):
             directive_value("directive", line, blanks=True)
             if not line.startswith("-"):
-                raise ConfigError(f"directive {line!r} is no option of {self.scheduler}", hint=f"--directive=--{line}")
+                raise ConfigError(
+                    f"directive {line!r} is not an option of {self.scheduler}", hint=f"--directive=--{line}"
+                )
         if self.container_command is not None:
             _one_of("container command", PurePath(self.container_command).name, CONTAINERS)
         for setting in self.environment:
@@ -222,7 +222,7 @@ def _check_capture(options: Sequence[str], world_size: int) -> None:
     settings: Mapping[str, str]
     settings, rest = take_options(options)
     if rest:
-        raise ConfigError(f"{rest[0]!r} is no option of rankscope exec", hint="rankscope exec --help lists them")
+        raise ConfigError(f"{rest[0]!r} is not an option of rankscope exec", hint="rankscope exec --help lists them")
     if {"RANKSCOPE_RUN_DIR", "RANKSCOPE_RUN_ID"} & settings.keys():
         raise ConfigError("the script itself names the run and its directory", hint="--runs-dir and --run-name choose")
     chosen = settings.get(variable_of("ranks"))

@@ -1,8 +1,8 @@
-"""What an experiment of ``rankscope measure`` runs inside the job: times of steps, block by block, in conditions that
-change while the job runs.
+"""What runs inside a measured job: times of steps, in blocks, under conditions that change while the job runs.
 
-``install`` is called in a job whose script knows nothing of it (as ``rankscope run`` does it), ``measure`` by a script
-that has a function for a step.
+In goes the plan of ``rankscope measure``, through the environment; out comes a file of step times per rank.
+``install`` is called by the hook in an unmodified script, ``measure`` by a script that has a function for a training
+step. Needs only torch and the standard library.
 """
 
 from rankscope.measure.injob.plan_runner import install, measure

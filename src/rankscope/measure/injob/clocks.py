@@ -1,4 +1,4 @@
-"""What time it is for a step: on the device where the work is asynchronous, on the host where it is not."""
+"""The clocks that time steps: events on the device if the work is asynchronous, else the host's clock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 
 class Clock(Protocol):
-    """Marks that are cheap to set and are read later, all at once."""
+    """Marks that are cheap to set and are read later, all together."""
 
     name: str
 
@@ -19,14 +19,14 @@ class Clock(Protocol):
         """A mark."""
 
     def read(self, marks: Sequence[Any]) -> list[int]:
-        """Nanoseconds of each mark since the first, once all of them have come to pass."""
+        """Nanoseconds of each mark since the first; waits until all have been reached."""
 
     def settle(self) -> None:
         """Wait for the device."""
 
 
 class HostClock:
-    """The CPU's work is done when the call returns, and the host's clock is right."""
+    """For the CPU: its work is done when the call returns, so the host's clock is right."""
 
     name = "host"
 
@@ -43,7 +43,7 @@ class HostClock:
 
 
 class DeviceClock:
-    """Events on the device's current stream: the host runs ahead of the device, and its clock says nothing.
+    """Events on the device's current stream: the host runs ahead of the device, so its clock would be wrong.
 
     Args:
         device: ``cuda`` (also ROCm) or ``xpu``.
@@ -61,7 +61,7 @@ class DeviceClock:
         return event
 
     def read(self, marks: Sequence[Any]) -> list[int]:
-        """What the device measured between them, to about half a microsecond."""
+        """Differences as the device measured them, to about half a microsecond."""
         self.settle()
         # From one to the next: a float of milliseconds has too few digits for a long block.
         total, read = 0.0, [0]
@@ -76,7 +76,7 @@ class DeviceClock:
 
 
 def clock_for(device: torch.device) -> Clock:
-    """The clock that is right for work on ``device``."""
+    """The clock for work on ``device``."""
     module = getattr(torch, device.type, None)
     if device.type != "cpu" and hasattr(module, "Event") and hasattr(module, "synchronize"):
         return DeviceClock(device)
@@ -84,10 +84,10 @@ def clock_for(device: torch.device) -> Clock:
 
 
 def launch_latencies(device: torch.device, times: int = 200) -> list[int]:
-    """Nanoseconds from a kernel's launch to its end with an empty queue, as the host sees it: the launch, the way to
-    the device and back. None on the CPU.
+    """Nanoseconds from a kernel's launch to its end with an empty queue, as the host sees it: the launch and the round
+    trip to the device. Empty on the CPU.
 
-    The host's clock is right here: it is synchronised after each.
+    The host's clock is right here: the device is synchronised after each launch.
     """
     if device.type == "cpu":
         return []

@@ -1,8 +1,8 @@
-"""What is changed in a running job from one block of steps to the next.
+"""The conditions of an experiment: what is changed in a running job from one block of steps to the next.
 
 ========================  ============================================================================================
 ``none``                  nothing
-``gradient_sync``         ``on``: whether DDP, FSDP1 or FSDP2 reduce gradients; on is the script's own way
+``gradient_sync``         ``on``: whether DDP, FSDP1 or FSDP2 reduce gradients; on leaves the script as it is
 ``profile``               recording with the given switches; ``waiting``: a profiler that waits for its window
 ``reshard``               FSDP2: ``after_forward``, whether parameters are freed between forward and backward
 ``prefetch``              FSDP2: ``forward`` and ``backward``, how many modules ahead parameters are gathered
@@ -20,44 +20,44 @@ from typing import Any
 
 import torch
 
-from rankscope.capture import process as facts
+from rankscope.capture import environment
 from rankscope.errors import ConfigError
 from rankscope.measure.injob.model import DDP, FSDP1, FSDP2, Model
 from rankscope.rundir.config import CaptureConfig
 
 
 class Condition:
-    """As the script is."""
+    """Changes nothing; the base of the others."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
         self.measured: dict[str, int | None] = {}
-        """What was learnt besides the times of the steps, by field of ``Block``."""
+        """Further results than the times of the steps, by field of ``Block``."""
 
     def enter(self) -> None:
-        """Before the first step that does not count."""
+        """Called before the settling steps, which do not count."""
 
     def start(self) -> None:
-        """Before the first step that counts."""
+        """Called before the first step that counts."""
 
     def before_optimizer(self, parameters: list[torch.Tensor]) -> None:
-        """Before each step of the optimizer."""
+        """Called before each step of the optimizer."""
 
     def after_optimizer(self, parameters: list[torch.Tensor]) -> None:
-        """After it."""
+        """Called after each step of the optimizer."""
 
     def leave(self) -> None:
-        """After the last step."""
+        """Called after the last step."""
 
 
 class NoSync(Condition):
-    """Gradients stay on their rank.
+    """Gradients are not synchronized.
 
-    A sharded model would then have no gradients of its shards, and the optimizer nothing to do. It gets zeros of the
-    right shapes, so that its step costs what it costs; what was accumulated in whole gradients is let go.
+    A sharded model would then have no gradients for its shards, and the optimizer nothing to do. It gets zeros of the
+    right shapes, so that its step costs the same; unsharded gradients that accumulate are released.
 
     Args:
-        kept: gradients by the parameter's id, as they were when they were reduced.
+        kept: zero gradients by the parameter's id, in the shapes of reduced gradients.
     """
 
     def __init__(self, model: Model, kept: dict[int, torch.Tensor]) -> None:
@@ -88,13 +88,13 @@ class NoSync(Condition):
         """Give a sharded model gradients."""
         if self.model.wrapper == DDP or not self._kept:
             return
-        self._let_go()
+        self._release_unsharded()
         for parameter in parameters:
             given = self._kept.get(id(parameter))
             if given is not None and given.shape == parameter.shape:
                 parameter.grad = given
             elif parameter.grad is not None and parameter.grad.shape != parameter.shape:
-                # Of this one the rank has no shard: its gradient is whole, and not the optimizer's.
+                # This rank has no shard of it: the gradient is unsharded, and not for the optimizer.
                 parameter.grad = None
 
     def after_optimizer(self, parameters: list[torch.Tensor]) -> None:
@@ -103,8 +103,8 @@ class NoSync(Condition):
             for parameter in parameters:
                 parameter.grad = None
 
-    def _let_go(self) -> None:
-        # Neither has a public name. Where they are gone, whole gradients are added up, which costs an addition a step.
+    def _release_unsharded(self) -> None:
+        # Neither has a public name. Without them, unsharded gradients accumulate, which costs an addition per step.
         for module in self.model.wrappers:
             for inner in module.modules():
                 with suppress(Exception):
@@ -113,25 +113,25 @@ class NoSync(Condition):
                         if handle is not None:
                             handle.flat_param.grad = None
                     elif hasattr(inner, "_get_fsdp_state"):
-                        _let_go_fsdp2(inner)
+                        _release_unsharded_fsdp2(inner)
 
 
-def _let_go_fsdp2(module: Any) -> None:
+def _release_unsharded_fsdp2(module: Any) -> None:
     state = module._get_fsdp_state()
     for group in getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]:
         for parameter in group.fsdp_params if group is not None else ():
             parameter.unsharded_accumulated_grad = None
-            whole = getattr(parameter, "_unsharded_param", None)
-            if whole is not None:
-                whole.grad = None
+            unsharded = getattr(parameter, "_unsharded_param", None)
+            if unsharded is not None:
+                unsharded.grad = None
 
 
 class Profiled(Condition):
-    """Steps are recorded by torch's profiler, as rankscope drives it.
+    """Steps are recorded with torch's profiler, as rankscope does it.
 
     Args:
-        switches: names of ``CaptureConfig``'s that are on.
-        folder: where the trace is written to learn its size and time; it is deleted.
+        switches: the switches of ``CaptureConfig`` that are on.
+        folder: where the trace is saved to measure its size and duration; it is deleted.
     """
 
     def __init__(self, model: Model, switches: list[str], folder: Path) -> None:
@@ -145,7 +145,7 @@ class Profiled(Condition):
         from rankscope.capture.recording import Recording, load_torch_parts
 
         load_torch_parts()
-        self._recording = Recording(self._config, facts.activities(), "measure")
+        self._recording = Recording(self._config, environment.default_activities(), "measure")
         self._recording.prepare()
 
     def start(self) -> None:
@@ -153,7 +153,7 @@ class Profiled(Condition):
         self._recording.start()
 
     def leave(self) -> None:
-        """Stop and save: what the loop would have to wait for, where both are done in it."""
+        """Stop and save, which the loop would have to wait for if both are done in it."""
         recording, self._recording = self._recording, None
         if not recording.started:
             recording.abandon()
@@ -177,7 +177,7 @@ class Profiled(Condition):
 
 
 class Waiting(Condition):
-    """A profiler counts the steps and waits for its window, which does not come.
+    """A profiler counts the steps and waits for a window that never comes.
 
     Args:
         folder: its run directory.
@@ -189,7 +189,7 @@ class Waiting(Condition):
         self._profile: Any = None
 
     def enter(self) -> None:
-        """Begin to wait; the same profiler waits in all blocks."""
+        """Start the profiler; it is the same one in all blocks."""
         if self._profile is None:
             from rankscope.capture.profiler import Profiler
 
@@ -202,7 +202,7 @@ class Waiting(Condition):
 
 
 class Reshard(Condition):
-    """FSDP2's parameters are freed after the forward, and gathered again for the backward, or stay whole.
+    """FSDP2's parameters are freed after the forward and gathered again for the backward, or stay unsharded.
 
     Args:
         after_forward: whether they are freed.
@@ -212,7 +212,7 @@ class Reshard(Condition):
         super().__init__(model)
         if model.wrapper != FSDP2:
             raise ConfigError(
-                f"reshard_after_forward can be set while a job runs for FSDP2 alone; this job has {model.wrapper}"
+                f"reshard_after_forward can be set in a running job only with FSDP2; this job has {model.wrapper}"
             )
         self._after_forward = after_forward
         self._before: list[tuple[Any, Any, Any]] = []
@@ -229,32 +229,32 @@ class Reshard(Condition):
             module.set_reshard_after_forward(self._after_forward)
 
     def leave(self) -> None:
-        """As the script had it: torch has no public way to ask."""
+        """Restore what the script had, which torch has no public way to read."""
         for _, group, before in self._before:
             group.post_forward_mesh_info = before
         self._before.clear()
 
 
 class Prefetch(Condition):
-    """FSDP2 gathers the parameters of modules that come next while one computes.
+    """FSDP2 gathers the parameters of the next modules while one computes.
 
     Args:
-        forward: how many modules ahead in the forward; 0 for torch's own way.
+        forward: how many modules ahead in the forward; 0 for torch's default.
         backward: the same in the backward.
     """
 
     def __init__(self, model: Model, forward: int, backward: int) -> None:
         super().__init__(model)
         if model.wrapper != FSDP2:
-            raise ConfigError(f"prefetch can be set while a job runs for FSDP2 alone; this job has {model.wrapper}")
+            raise ConfigError(f"prefetch can be set in a running job only with FSDP2; this job has {model.wrapper}")
         self._counts = {"forward": forward, "backward": backward}
 
     def enter(self) -> None:
-        """Set it, in the order in which modules are defined."""
+        """Set it, in the order in which the modules are defined."""
         self._set(self._counts)
 
     def leave(self) -> None:
-        """As torch does it by itself."""
+        """Restore torch's default."""
         self._set({"forward": 0, "backward": 0})
 
     def _set(self, counts: Mapping[str, int]) -> None:
@@ -272,13 +272,13 @@ def make(
     """The conditions of a plan.
 
     Args:
-        given: the plan's.
-        model: what is trained.
-        parameters: the optimizer's, which has just made a step with their gradients.
+        given: those of the plan, by name.
+        model: the model that is trained.
+        parameters: those of the optimizer, which has just made a step with their gradients.
         out: the job's directory.
 
     Raises:
-        ConfigError: one that this model cannot be put in.
+        ConfigError: a condition that is not possible with this model, or not known.
     """
     kept = {id(p): torch.zeros_like(p.grad) for p in parameters if p.grad is not None} if model.wrapper != DDP else {}
     made: dict[str, Condition] = {}
@@ -299,7 +299,7 @@ def make(
         elif kind == "prefetch":
             made[name] = Prefetch(model, int(each.get("forward", 0)), int(each.get("backward", 0)))
         else:
-            raise ConfigError(f"{kind!r} is no condition of an experiment")
+            raise ConfigError(f"{kind!r} is not a condition of an experiment")
     return made
 
 

@@ -1,4 +1,4 @@
-"""The model that an unmodified script trains: its wrappers, roots and device, found among all objects."""
+"""Finds the model that an unmodified script trains among all objects: its wrappers, root modules and device."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _KINDS = (
 
 
 class Model:
-    """What an optimizer steps.
+    """The model whose parameters an optimizer updates.
 
     Args:
-        parameters: the optimizer's.
+        parameters: those of the optimizer.
     """
 
     def __init__(self, parameters: list[torch.Tensor]) -> None:
@@ -38,7 +38,7 @@ class Model:
                 wrapped.setdefault(name, []).extend(m for m in modules if kind in type(m).__mro__)
         wrapped = {name: _outermost(found) for name, found in wrapped.items() if found}
         self.wrapper = next(iter(wrapped), None)
-        """The kind of wrapper, if there is one."""
+        """The kind of wrapper, if any."""
         self.wrappers: list[Any] = wrapped.get(self.wrapper, []) if self.wrapper else []
         """The outermost modules of that kind."""
         roots = [m for m in modules if id(m) not in inner]
@@ -46,9 +46,9 @@ class Model:
         seen = parameters or [p for module in self.wrappers or roots for p in module.parameters()]
         self.device = seen[0].device if seen else torch.device("cpu")
         compiled = [m for m in held if type(m).__name__ == "OptimizedModule"]
-        # What is compiled is timed from outside: a hook within would be compiled too.
+        # A compiled module is timed from outside: a hook in it would be compiled too.
         self.called: list[Any] = compiled or self.wrappers or held
-        """The modules whose calls are the forward."""
+        """The modules whose calls are the forward pass."""
 
     def bucket_bytes(self) -> list[int]:
         """DDP's buckets in the order in which they are reduced."""
@@ -57,13 +57,13 @@ class Model:
         from rankscope.capture.parallelism import Wrappers
 
         wrappers = Wrappers()
-        wrappers.look()
-        said: list[Any] = [each for each in wrappers.describe() if each.get("kind") == DDP]
-        return [int(bucket["bytes"]) for each in said for bucket in each["buckets"]]
+        wrappers.find()
+        entries: list[Any] = [each for each in wrappers.describe() if each.get("kind") == DDP]
+        return [int(bucket["bytes"]) for each in entries for bucket in each["buckets"]]
 
 
 def _is_module(item: object) -> bool:
-    # `isinstance` on strange objects runs strange code; the type's own bases do not.
+    # `isinstance` may run an object's own code; the MRO of its type does not.
     return nn.Module in type(item).__mro__
 
 
@@ -73,7 +73,7 @@ def _outermost(found: list[Any]) -> list[Any]:
 
 
 def first_size(arguments: tuple[Any, ...], options: dict[str, Any]) -> int | None:
-    """The first dimension of the first tensor among a call's arguments: the batch, as nearly all models have it."""
+    """The first dimension of the first tensor among a call's arguments: the batch size, in nearly all models."""
     for value in (*arguments, *options.values()):
         if isinstance(value, torch.Tensor) and value.dim() > 0:
             return int(value.shape[0])

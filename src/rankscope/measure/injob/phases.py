@@ -1,9 +1,9 @@
-"""When forward, backward and the optimizer's step begin and end in an unmodified script.
+"""Times forward, backward and the optimizer's step in an unmodified script.
 
 Forward is the outermost call of the model, backward the outermost ``torch.autograd.backward`` (``Tensor.backward``
-calls it; DDP waits for its all-reduces before it returns), the optimizer's step is what torch wraps by
-``Optimizer.profile_hook_step``. Marks are a clock's, set where the host passes; on a device they are events in the
-stream, so that they mark when the device passes.
+calls it; DDP waits for its all-reduces before it returns), the optimizer's step is what torch wraps with
+``Optimizer.profile_hook_step``. Marks are set when the host gets there; on a device they are events in the stream, so
+that they give the time at which the device gets there.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ PASSES = "passes"
 
 
 class Phases:
-    """The marks of the steps of a block.
+    """The marks of the steps in a block.
 
     Args:
-        clock: what marks.
+        clock: sets and reads the marks.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -37,26 +37,27 @@ class Phases:
         self.batch: int | None = None
 
     def begin(self, phase: str) -> None:
-        """A phase begins; within one of its own kind it does not."""
+        """A phase begins; a nested one of the same kind is ignored."""
         self._open[phase] += 1
         if self.on and self._open[phase] == 1:
             self._marks.append((phase, True, self._clock.now()))
 
     def end(self, phase: str) -> None:
-        """It ends."""
+        """A phase ends."""
         self._open[phase] = max(0, self._open[phase] - 1)
         if self.on and self._open[phase] == 0:
             self._marks.append((phase, False, self._clock.now()))
 
     def boundary(self) -> None:
-        """One step ends, the next begins."""
+        """A step ends and the next one begins."""
         if self.on:
             self._marks.append(("", True, self._clock.now()))
 
     def take(self) -> dict[str, list[int]]:
-        """By step: nanoseconds as ``step`` and as each phase that was seen, and how often backward began as ``passes``.
+        """Per step: nanoseconds of ``step`` and of each phase that occurred, and the number of backward passes
+        (``passes``).
 
-        The marks are gone then.
+        The marks are cleared.
         """
         marks, self._marks = self._marks, []
         times = self._clock.read([mark for _, _, mark in marks]) if marks else []
@@ -74,33 +75,33 @@ class Phases:
                 if phase == BACKWARD and steps:
                     steps[-1][PASSES] = steps[-1].get(PASSES, 0) + 1
             elif phase in opened and steps:
-                took = at - opened.pop(phase)
-                steps[-1][phase] = steps[-1].get(phase, 0) + took
+                duration = at - opened.pop(phase)
+                steps[-1][phase] = steps[-1].get(phase, 0) + duration
                 if phase != OPTIMIZER and OPTIMIZER in opened:
-                    # A closure's (LBFGS calls it within its step): it is not the optimizer's own work as well.
-                    steps[-1][OPTIMIZER] = steps[-1].get(OPTIMIZER, 0) - took
-        steps = steps[:-1]  # the one that began with the last boundary
+                    # Of a closure (LBFGS calls it inside its step): it must not count as the optimizer's work too.
+                    steps[-1][OPTIMIZER] = steps[-1].get(OPTIMIZER, 0) - duration
+        steps = steps[:-1]  # the last one has only begun
         seen = [phase for phase in (FORWARD, BACKWARD, OPTIMIZER) if steps and all(phase in step for step in steps)]
         if BACKWARD in seen:
             seen.append(PASSES)
         return {name: [step[name] for step in steps] for name in ("step", *seen)}
 
-    # -- how they are noticed -------------------------------------------------------------------------------------
+    # -- hooks ----------------------------------------------------------------------------------------------------
 
     def watch_forward(self, modules: list[Any]) -> None:
-        """Notice calls of these modules."""
+        """Time calls of these modules."""
         for module in modules:
             compiled = getattr(module, "_compiled_call_impl", None)
             if compiled is not None:
                 # A hook would be compiled with the module.
-                object.__setattr__(module, "_compiled_call_impl", self._around(compiled, FORWARD))
+                object.__setattr__(module, "_compiled_call_impl", self._timed(compiled, FORWARD))
                 continue
             module.register_forward_pre_hook(self._before_forward, prepend=True, with_kwargs=True)
             module.register_forward_hook(self._after_forward)
 
     def watch_backward(self) -> None:
-        """Notice ``torch.autograd.backward``."""
-        torch.autograd.backward = self._around(torch.autograd.backward, BACKWARD)
+        """Time ``torch.autograd.backward``."""
+        torch.autograd.backward = self._timed(torch.autograd.backward, BACKWARD)
 
     def _before_forward(self, _module: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
         if self.batch is None:
@@ -110,7 +111,7 @@ class Phases:
     def _after_forward(self, _module: Any, _arguments: Any, _result: Any) -> None:
         self.end(FORWARD)
 
-    def _around(self, function: Callable[..., Any], phase: str) -> Callable[..., Any]:
+    def _timed(self, function: Callable[..., Any], phase: str) -> Callable[..., Any]:
         @functools.wraps(function)
         def marked(*args: Any, **options: Any) -> Any:
             self.begin(phase)

@@ -1,9 +1,10 @@
-"""Runs a plan in a job, step by step: warm-up, then blocks of steps, each in its condition, then a recorded window.
+"""Runs a plan in a job, step by step: warm-up, then blocks of steps, each under its condition, then a recorded window.
 
-Ranks have to change the condition at the same step, and do so without a word: all count the steps of one training and
-read one plan. Before each block they meet once, so that none begins it with a lead.
+The ranks change the condition at the same step without communication: all count the steps of one training and read the
+same plan. Before each block they synchronize once, so that none begins it ahead of the others. Out comes the file of
+step times of this rank.
 
-This is not capture: the job is run to be measured. It ends when the plan is done, and what goes wrong ends it, too.
+Unlike capture, the job is run in order to be measured: it ends when the plan is done, or when an error occurs.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from rankscope.capture import process as facts
-from rankscope.capture.optimizers import Primary, watch_steps
+from rankscope.capture import environment
+from rankscope.capture.optimizers import PrimaryOptimizer, watch_steps
+from rankscope.capture.process import this_process
 from rankscope.measure.injob import conditions, wrapper_arguments
 from rankscope.measure.injob.clocks import Clock, HostClock, clock_for, launch_latencies
 from rankscope.measure.injob.model import Model
 from rankscope.measure.injob.phases import BACKWARD, FORWARD, OPTIMIZER, PASSES, Phases
 from rankscope.measure.injob.sources import own_sources
+from rankscope.rundir.atomic import write_atomic
 from rankscope.rundir.cpus import usable_cpus
 from rankscope.rundir.measurement import (
     COMPLETE,
@@ -42,22 +45,22 @@ from rankscope.rundir.measurement import (
 )
 from rankscope.rundir.ranges import as_ranges
 
-_WARM_UP, _SETTLE, _COUNT, _TRACE, _OVER = range(5)
+_WARM_UP, _SETTLE, _COUNT, _TRACE, _DONE = range(5)
 _TRACE_WARMUP = 2
 
 
 class PlanRunner:
-    """One job's plan, on this rank.
+    """The plan of a job on this rank.
 
     Args:
-        plan: what is done.
+        plan: what to measure.
     """
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.steps = 0
         self.by_function = False
-        """Whether a step is a call of the user's function, and not the optimizer's."""
+        """Whether a step is a call of the user's function instead of an optimizer step."""
         self._sequence = [(number, name) for number, names in enumerate(plan.rounds) for name in names]
         self._at = -1
         self._state, self._left = _WARM_UP, plan.warmup
@@ -67,7 +70,7 @@ class PlanRunner:
         self._conditions: dict[str, conditions.Condition] = {}
         self._condition: conditions.Condition | None = None
         self._parameters: list[torch.Tensor] = []
-        self._primary = Primary()
+        self._primary = PrimaryOptimizer()
         self._blocks: list[Block] = []
         self._began = 0.0
         self._latency: list[int] = []
@@ -86,38 +89,38 @@ class PlanRunner:
         watch_steps(module, self._after_optimizer, self._before_optimizer)
 
     def step_ended(self) -> None:
-        """A step of the training is over.
+        """Count a step of the training.
 
         Raises:
-            SystemExit: the plan is done, or cannot be.
+            SystemExit: the plan is done, or has failed.
         """
         self._phases.boundary()
         self.steps += 1
-        if self._state == _OVER:
+        if self._state == _DONE:
             return
         try:
-            over = self._advance()
+            done = self._advance()
         except Exception as error:
-            self._state = _OVER
+            self._state = _DONE
             self._write(FAILED, f"{type(error).__name__}: {error}")
             raise SystemExit(f"rankscope: the measurement failed: {error}") from error
-        if over:
-            self._state = _OVER
+        if done:
+            self._state = _DONE
             self._write(COMPLETE)
             if not self.by_function:
-                # Out of the script's loop, whatever it is; its `finally` and `with` blocks are run.
+                # Leave the script's loop, whatever it is; its `finally` and `with` blocks are run.
                 raise SystemExit(0)
 
     def at_exit(self) -> None:
-        """The script has ended; before its time, if the plan is not done."""
-        if self._state != _OVER and self.steps and self._pid == os.getpid():
-            self._state = _OVER
+        """The script has ended; too early, if the plan is not done."""
+        if self._state != _DONE and self.steps and self._pid == os.getpid():
+            self._state = _DONE
             self._write(EARLY)
 
     @property
-    def over(self) -> bool:
+    def done(self) -> bool:
         """Whether the plan is done."""
-        return self._state == _OVER
+        return self._state == _DONE
 
     # -- steps ----------------------------------------------------------------------------------------------------
 
@@ -142,28 +145,28 @@ class PlanRunner:
             self.step_ended()
 
     def _advance(self) -> bool:
-        """Go on; whether all is done."""
+        """Count a step of the current state; returns whether the plan is done."""
         if self._state == _TRACE:
             self._profiler.step()
         self._left -= 1
         if self._left > 0:
             return False
         if self._state == _WARM_UP:
-            self._look()
-            return self._next()
+            self._inspect()
+            return self._begin_next()
         if self._state == _SETTLE:
             self._count()
             return False
         if self._state == _COUNT:
             self._end_block()
-            return self._next()
+            return self._begin_next()
         self._profiler.stop()
         self._leave()
         return True
 
-    def _look(self) -> None:
-        """Who is trained, and on what: known once the first steps are made."""
-        self._sources = self._loaded()
+    def _inspect(self) -> None:
+        """Find the model and its device, which are known after the first steps."""
+        self._sources = self._own_sources()
         self._model = Model(self._parameters)
         self._clock = clock_for(self._model.device)
         self._phases = Phases(self._clock)
@@ -174,13 +177,13 @@ class PlanRunner:
             self._latency = launch_latencies(self._model.device)
         self._began = time.monotonic()
 
-    def _next(self) -> bool:
-        """Begin the next block, or the recorded window; whether there is neither."""
+    def _begin_next(self) -> bool:
+        """Begin the next block or the recorded window; returns whether the plan is done."""
         self._at += 1
-        enough = self._meet() or self._at >= len(self._sequence)
+        enough = self._synchronize() or self._at >= len(self._sequence)
         if not enough:
             round_number, name = self._sequence[self._at]
-            self._say_progress(round_number)
+            self._write_progress(round_number)
             self._enter(name)
             self._state, self._left = _SETTLE, self.plan.settle
             if self.plan.settle == 0:
@@ -204,15 +207,15 @@ class PlanRunner:
         self._state, self._left = _TRACE, _TRACE_WARMUP + self.plan.traced_steps
         return False
 
-    def _meet(self) -> bool:
-        """All ranks come to this point, the device's work done; whether any of them says that it has been long enough.
+    def _synchronize(self) -> bool:
+        """Wait for the device and all ranks; returns whether the time limit is over on any of them.
 
-        Only between rounds, so that each holds all conditions.
+        True only between rounds, so that each round has all conditions.
         """
         rounds = self._sequence[self._at - 1][0] + 1 if self._at > 0 else 0
-        whole = self._at >= len(self._sequence) or self._sequence[self._at][0] == rounds
+        round_complete = self._at >= len(self._sequence) or self._sequence[self._at][0] == rounds
         late = self.plan.limit_s is not None and time.monotonic() - self._began > self.plan.limit_s
-        enough = whole and late and rounds >= self.plan.least_rounds
+        enough = round_complete and late and rounds >= self.plan.least_rounds
         self._clock.settle()
         if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
             device = self._model.device if self._model is not None else torch.device("cpu")
@@ -258,32 +261,30 @@ class PlanRunner:
             )
         )
 
-    # -- what is left behind --------------------------------------------------------------------------------------
+    # -- results --------------------------------------------------------------------------------------------------
 
-    def _say_progress(self, round_number: int) -> None:
-        who, _ = facts.this_process()
-        if who is not None and who.rank == 0:
-            path = progress_path(Path(self.plan.out))
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(f"{round_number}/{len(self.plan.rounds)}\n", encoding="utf-8")
+    def _write_progress(self, round_number: int) -> None:
+        process, _ = this_process()
+        if process is not None and process.rank == 0:
+            write_atomic(progress_path(Path(self.plan.out)), f"{round_number}/{len(self.plan.rounds)}\n")
 
-    def _loaded(self) -> dict[str, str]:
-        who, _ = facts.this_process()
+    def _own_sources(self) -> dict[str, str]:
+        process, _ = this_process()
         try:
-            return own_sources(self._sources) if who is None or who.rank == 0 else {}
+            return own_sources(self._sources) if process is None or process.rank == 0 else {}
         except Exception:
-            return self._sources  # a module that is none of Python's own making
+            return self._sources  # an object in sys.modules that is not a module
 
     def _write(self, ended: str, error: str | None = None) -> None:
-        who, notes = facts.this_process()
+        process, notes = this_process()
         model = self._model
         device = model.device if model is not None else torch.device("cpu")
         write_measurement(
             Path(self.plan.out),
             RankMeasurement(
-                rank=who.rank if who is not None else 0,
-                world_size=who.world_size if who is not None else 1,
-                local_rank=(who.local_rank or 0) if who is not None else 0,
+                rank=process.rank if process is not None else 0,
+                world_size=process.world_size if process is not None else 1,
+                local_rank=(process.local_rank or 0) if process is not None else 0,
                 host=socket.gethostname(),
                 ended=ended,
                 steps=self.steps,
@@ -298,7 +299,7 @@ class PlanRunner:
                 blocks=tuple(self._blocks),
                 latency_ns=tuple(self._latency),
                 notes=tuple(notes),
-                sources=self._loaded(),
+                sources=self._own_sources(),
             ),
         )
 
@@ -307,7 +308,7 @@ _runner: PlanRunner | None = None
 
 
 def install(module: Any) -> None:
-    """Run the plan of ``RANKSCOPE_EXPERIMENT`` in this process, if it trains.
+    """Run the plan in ``RANKSCOPE_EXPERIMENT`` in this process, if it trains.
 
     Args:
         module: ``torch.optim.optimizer``, just loaded.
@@ -317,19 +318,19 @@ def install(module: Any) -> None:
     _runner = PlanRunner(plan)
     _runner.watch_optimizers(module)
     wrapper_arguments.install(plan.wrapper)
-    # Exit handlers run before the process group's threads are gone; torch's own come after this one.
+    # Exit handlers run before the process group's threads end; torch's own come after this one.
     atexit.register(_runner.at_exit)
 
 
 def measure(step: Callable[[], object], plan: Plan | None = None) -> bool:
-    """Call ``step`` until a plan is done; for a script that has a function for a training step.
+    """Call ``step`` until the plan is done; for a script that has a function for a training step.
 
     Args:
-        step: makes one step of the training: forward, backward and the optimizer's.
-        plan: what is done; by default that of ``rankscope measure``, which started this job.
+        step: runs one step of the training: forward, backward and optimizer.
+        plan: what to measure; by default the plan of ``rankscope measure``, which started this job.
 
     Returns:
-        Whether a plan was done: without ``rankscope measure`` and without one given, ``step`` is not called at all.
+        Whether a plan was run: without ``rankscope measure`` and without ``plan``, ``step`` is not called.
     """
     global _runner
     if plan is not None:
@@ -339,7 +340,7 @@ def measure(step: Callable[[], object], plan: Plan | None = None) -> bool:
     if _runner is None:
         return False
     _runner.by_function = True
-    while not _runner.over:
+    while not _runner.done:
         step()
         _runner.step_ended()
     return True
@@ -352,7 +353,7 @@ def _device_name(device: torch.device) -> str:
             return str(module.get_device_name(device))
     except Exception:
         return device.type
-    return facts.cpu_name() or "CPU"
+    return environment.cpu_name() or "CPU"
 
 
 def _buckets(model: Model | None) -> list[int]:

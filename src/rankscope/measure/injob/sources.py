@@ -1,7 +1,7 @@
-"""The training's own source files: what was loaded from neither the standard library nor an installed package.
+"""Digests of the training's own source files: those loaded from neither the standard library nor an installed package.
 
-Times of two states of a program are not to be mixed, and the script alone does not hold it: ``rankscope measure`` looks
-whether any of these has changed before it goes on.
+Times of two versions of a program must not be mixed, and the script is not all of it: ``rankscope measure`` checks
+whether any of these files has changed before it continues.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rankscope.rundir.measurement import digest_of
 
-_MOST_FILES = 2000
+_MAX_FILES = 2000
 _INSTALLED = {"site-packages", "dist-packages"}
 
 
@@ -21,22 +21,22 @@ def own_sources(known: dict[str, str]) -> dict[str, str]:
     """Digests of the source files of all modules that this process has loaded, by their absolute paths.
 
     Args:
-        known: what was found earlier, and stays: a module is as it was when it was loaded.
+        known: earlier results, which are kept: a module stays as it was when it was loaded.
     """
     found = dict(known)
-    # Rankscope says its version; its workloads are part of it.
-    others = {Path(str(files("rankscope"))).resolve()}
+    # Rankscope itself, including its workloads, is identified by its version.
+    excluded = {Path(str(files("rankscope"))).resolve()}
     libraries = (sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-    others |= {Path(place).resolve() for place in libraries if place}
+    excluded |= {Path(place).resolve() for place in libraries if place}
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
-        if not isinstance(file, str) or not file.endswith(".py") or len(found) >= _MOST_FILES:
+        if not isinstance(file, str) or not file.endswith(".py") or len(found) >= _MAX_FILES:
             continue
         try:
             path = Path(file).resolve()
-            if str(path) in found or _INSTALLED & set(path.parts) or any(path.is_relative_to(each) for each in others):
+            if str(path) in found or _INSTALLED & set(path.parts) or any(map(path.is_relative_to, excluded)):
                 continue
             found[str(path)] = digest_of(path.read_bytes())
         except OSError:
-            continue  # made up, or gone since
+            continue  # not a real file, or deleted since
     return found

@@ -1,4 +1,4 @@
-"""Arguments of DDP and FSDP1 that an experiment sets over the script's own, where the wrapper is made."""
+"""Overrides arguments of DDP and FSDP1 for an experiment, when the script creates the wrapper."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from typing import Any
 from rankscope.capture.notices import warn
 
 FIRST_BUCKET = "first_bucket_mb"
-"""Not an argument of DDP's: the bucket that is reduced first has a limit of its own."""
+"""Not an argument of DDP: the bucket that is reduced first has its own limit."""
 _DDP = ("torch.nn.parallel.distributed", "DistributedDataParallel")
 _FSDP1 = ("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel")
 _OF_FSDP1 = ("forward_prefetch", "limit_all_gathers", "backward_prefetch", "sharding_strategy")
 
 
 def install(settings: Mapping[str, Any]) -> None:
-    """Have every wrapper made with these.
+    """Create every wrapper with these arguments.
 
     Args:
-        settings: ``bucket_cap_mb``, ``gradient_as_bucket_view``, ``static_graph``, ``first_bucket_mb``, and what
-            FSDP1 has: ``forward_prefetch``, ``limit_all_gathers``, ``backward_prefetch`` and ``sharding_strategy`` (by
-            name).
+        settings: ``bucket_cap_mb``, ``gradient_as_bucket_view``, ``static_graph``, ``first_bucket_mb``, and
+            those of FSDP1: ``forward_prefetch``, ``limit_all_gathers``, ``backward_prefetch`` and
+            ``sharding_strategy`` (by name).
     """
     if not settings:
         return
@@ -38,14 +38,14 @@ def _patch(module: ModuleType, name: str, settings: Mapping[str, Any]) -> None:
     kind: Any = getattr(module, name)
     original: Callable[..., None] = kind.__init__
     fsdp = name == _FSDP1[1]
-    own = {key: value for key, value in settings.items() if (key in _OF_FSDP1) is fsdp and key != FIRST_BUCKET}
+    arguments = {key: value for key, value in settings.items() if (key in _OF_FSDP1) is fsdp and key != FIRST_BUCKET}
     if fsdp:
         for key, enum in (("backward_prefetch", "BackwardPrefetch"), ("sharding_strategy", "ShardingStrategy")):
-            if isinstance(own.get(key), str):
-                own[key] = getattr(getattr(module, enum), own[key])
+            if isinstance(arguments.get(key), str):
+                arguments[key] = getattr(getattr(module, enum), arguments[key])
 
     @functools.wraps(original)
-    def made(self: Any, *args: Any, **options: Any) -> None:
+    def patched(self: Any, *args: Any, **options: Any) -> None:
         dist: Any = import_module("torch.distributed")
 
         first = settings.get(FIRST_BUCKET)
@@ -54,15 +54,15 @@ def _patch(module: ModuleType, name: str, settings: Mapping[str, Any]) -> None:
             if before is None:
                 warn("this torch has no limit for the first bucket")
             else:
-                # Torch has no argument for it; it is read where the wrapper is made.
+                # Torch has no argument for it; it is read when the wrapper is created.
                 dist._DEFAULT_FIRST_BUCKET_BYTES = int(float(first) * 1024 * 1024)
         try:
-            original(self, *args, **{**options, **own})
+            original(self, *args, **{**options, **arguments})
         finally:
             if first is not None and before is not None:
                 dist._DEFAULT_FIRST_BUCKET_BYTES = before
 
-    kind.__init__ = made
+    kind.__init__ = patched
 
 
 def _once_loaded(name: str, change: Callable[[ModuleType], None]) -> None:
@@ -75,13 +75,13 @@ def _once_loaded(name: str, change: Callable[[ModuleType], None]) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds one module as the others do, and has it changed once it is loaded."""
+    """Finds one module with the other finders, and calls ``change`` once it is loaded."""
 
     def __init__(self, name: str, change: Callable[[ModuleType], None]) -> None:
         self._name, self._change = name, change
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """Find that one; nothing else."""
+        """Find that module and nothing else."""
         if name != self._name:
             return None
         sys.meta_path.remove(self)

@@ -8,7 +8,7 @@ import { showPage } from "./app/shell.ts";
 import { errorState } from "./components/notes.ts";
 import { h } from "./components/dom.ts";
 import { ApiError } from "./data/api.ts";
-import { open } from "./data/source.ts";
+import { open } from "./data/open.ts";
 import { PayloadError } from "./data/validate.ts";
 import { startTheme } from "./theme/theme.ts";
 
@@ -27,9 +27,9 @@ async function start(): Promise<void> {
     });
   } catch (error) {
     const known = error instanceof PayloadError;
-    const what = known || error instanceof ApiError ? error.message : "The page failed while it drew this report.";
+    const what = known || error instanceof ApiError ? error.message : "The page failed to render this report.";
     const advice = known ? error.advice : error instanceof ApiError ? error.hint
-      : `This is a fault of rankscope, not of the run: please report it. (${error instanceof Error ? error.message.slice(0, 300) : "unknown"})`;
+      : `This is a bug in rankscope, not in your run. Please report it. (${error instanceof Error ? error.message.slice(0, 300) : "unknown"})`;
     root.replaceChildren(h("main", { class: "alone" }, errorState(what, advice)));
     root.dataset["ready"] = "error";
     addEventListener("hashchange", () => {

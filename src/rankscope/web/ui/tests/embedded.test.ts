@@ -7,7 +7,8 @@ import { expect, test } from "vitest";
 import { ColumnFile } from "../src/data/column_file.ts";
 import { ApiError } from "../src/data/api.ts";
 import { Blocks } from "../src/data/embedded/blocks.ts";
-import { EmbeddedApi, type Head } from "../src/data/embedded/embedded.ts";
+import { EmbeddedApi } from "../src/data/embedded/embedded.ts";
+import type { Head } from "../src/data/embedded/run.ts";
 
 interface Asked { readonly name: string; readonly params: Record<string, string | number>; readonly status: number; readonly json?: unknown; readonly columns?: string }
 interface Written { readonly blocks: Record<string, string>; readonly asked: readonly Asked[] }
@@ -55,7 +56,7 @@ for (const kind of [...new Set(written.asked.map(({ name }) => name))]) {
   });
 }
 
-test("a part that was cut short is said to be unreadable", async () => {
+test("a truncated block is reported as unreadable", async () => {
   const cut = new Blocks((name) => written.blocks[name]?.slice(0, 8) ?? null);
   await expect(cut.json("timeline")).rejects.toThrow("A part of this report cannot be read");
 });

@@ -80,5 +80,6 @@ describe("names from other people's files", () => {
   test("columns as words", () => {
     expect(columnLabel("exposed_communication_ns")).toBe("Exposed communication");
     expect(columnLabel("_ns")).toBe("_ns");
+    expect(["mfu", "tflops_per_s", "peak_tflops", "blocks_per_sm", "run_id"].map(columnLabel)).toEqual(["MFU", "TFLOP/s", "Peak TFLOP/s", "Blocks per SM", "Run ID"]);
   });
 });

@@ -7,7 +7,6 @@ import { counted, formatRanks } from "../format/ranks.ts";
 import { shownName } from "../format/text.ts";
 import { currentTheme, setTheme, type Theme } from "../theme/theme.ts";
 import { formatHash, parseHash } from "./router.ts";
-import { phaseText } from "./shell.ts";
 
 export function header(payload: Payload, runName: string, served: Source | null): HTMLElement {
   const { run } = payload;
@@ -21,15 +20,22 @@ export function header(payload: Payload, runName: string, served: Source | null)
       run.missing_ranks.length > 0 && h("div", { class: "missing-ranks", "data-testid": "run-missing" }, h("dt", {}, "Missing"), h("dd", {}, `${counted(run.missing_ranks.length, "rank")}: ${formatRanks(run.missing_ranks, 4)}`)),
       fact("Steps", run.steps.length === 0 ? "none marked" : formatRanks(run.steps, 4), "steps"),
       fact("Hosts", few([...new Set(run.hosts)], ""), "hosts"),
-      fact("Devices", few(devices, "kinds of device"), "devices")),
+      fact("Devices", few(devices, "device types"), "devices")),
     served && served.working ? progress(served) : null);
 }
 
 function progress(served: Source): HTMLElement {
   const { done, total } = served.state;
   return h("div", { class: "progress", role: "status", "data-testid": "progress" },
-    h("progress", total > 0 ? { value: done, max: total, "aria-label": "How far the server is" } : { "aria-label": "The server is at work" }),
+    h("progress", total > 0 ? { value: done, max: total, "aria-label": "Server progress" } : { "aria-label": "The server is working" }),
     h("span", {}, `${phaseText(served)}${total > 0 ? ` (${done} of ${total})` : ""}`));
+}
+
+/** What the server is doing, in words. */
+export function phaseText(served: Source): string {
+  const { phase, what } = served.state;
+  const words = { reading: "Reading the traces", analysing: "Comparing the ranks", drawing: "Building the timeline" }[phase] ?? "Working";
+  return `${words} …${what === "" ? "" : ` ${shownName(what, 120)}`}`;
 }
 
 function runChooser(served: Source): HTMLElement | null {
@@ -56,7 +62,7 @@ function themeButton(): HTMLElement {
     setTheme(THEMES[currentTheme()].next);
     write();
   });
-  const write = (): void => { toggle.textContent = `Colours: ${THEMES[currentTheme()].label}`; };
+  const write = (): void => { toggle.textContent = `Theme: ${THEMES[currentTheme()].label}`; };
   write();
   return toggle;
 }

@@ -37,7 +37,7 @@ export function heatMap(context: Pick<ViewContext, "onLeave">, spec: HeatSpec): 
   const said = h("p", { class: "heat-said", role: "status", "data-testid": `${spec.testId}-said` });
   const box = h("div", {
     class: "heat", tabindex: "0", role: "application", "data-testid": spec.testId, "data-rows": rows.length, "data-columns": columns.length,
-    "aria-label": `${spec.label}, ${rows.length} rows by ${columns.length} columns. Arrow keys move, Enter leads to the place.`,
+    "aria-label": `${spec.label}, ${rows.length} rows by ${columns.length} columns. Arrow keys move, Enter opens the cell.`,
   }, canvas);
   const left = 14 + Math.min(LABEL, 7.4 * rows.reduce((longest, label) => Math.max(longest, label.length), 0));
   const most = values.reduce<number>((peak, value) => Math.max(peak, value ?? 0), 0);
@@ -107,8 +107,8 @@ export function heatMap(context: Pick<ViewContext, "onLeave">, spec: HeatSpec): 
     const what = at && spec.what(at.row, at.column);
     if (at && what) {
       const amount = value(at.row, at.column);
-      said.textContent = `${what}: ${amount === null ? "not known" : format(amount)}`;
-    } else said.textContent = most > 0 ? `Most: ${format(most)}` : "";
+      said.textContent = `${what}: ${amount === null ? "unknown" : format(amount)}`;
+    } else said.textContent = most > 0 ? `Max: ${format(most)}` : "";
     draw();
   }
 

@@ -32,7 +32,7 @@ export interface IntervalsSpec {
 
 export function intervalsChart(context: ViewContext, spec: IntervalsSpec): HTMLElement {
   const { measured, oversubscribed, projected } = spec;
-  const drawing = chart(context, { label: `${spec.label} The table on this page holds the numbers.`, testId: spec.testId, height: () => 280, option: () => option(spec) });
+  const drawing = chart(context, { label: `${spec.label} The numbers are in the table on this page.`, testId: spec.testId, height: () => 280, option: () => option(spec) });
   const key = (ink: string, glyph: string, text: string): HTMLElement => h("li", { class: "legend-item" }, h("span", { class: `glyph ${ink}`, "aria-hidden": "true" }, glyph), text);
   const told = [...measured, ...oversubscribed].some(({ low }) => low !== null);
   return h("figure", { class: "figure" }, h("figcaption", {}, spec.title),

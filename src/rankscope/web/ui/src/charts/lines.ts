@@ -26,8 +26,8 @@ export function lineChart(context: ViewContext, spec: LinesSpec): HTMLElement {
   const marked = spec.lines.find((line) => line.marked);
   return h("figure", { class: "figure" }, h("figcaption", {}, spec.title),
     spec.lines.length < 2 ? null : h("ul", { class: "legend" },
-      marked && h("li", { class: "legend-item" }, h("span", { class: "glyph ink-0", "aria-hidden": "true" }, "━"), `${marked.name}, the highest`),
-      h("li", { class: "legend-item" }, h("span", { class: "glyph ink-1", "aria-hidden": "true" }, "─"), "every other rank")), drawing.element);
+      marked && h("li", { class: "legend-item" }, h("span", { class: "glyph ink-0", "aria-hidden": "true" }, "━"), `${marked.name} (highest)`),
+      h("li", { class: "legend-item" }, h("span", { class: "glyph ink-1", "aria-hidden": "true" }, "─"), "other ranks")), drawing.element);
 }
 
 function option(lines: readonly Line[], width: number): EChartsOption {

@@ -32,12 +32,12 @@ export function scatterChart(context: ViewContext, table: Table, spec: ScatterSp
   const rest = new Set(kinds.slice(SHAPES.length - 1));
   if (rest.size > 0) groups.push({ label: "others", rows: rows.filter((row) => rest.has(String(table.cell(row, "collective") ?? "unnamed"))) });
   const drawing = chart(context, {
-    label: `${spec.title} of collectives, one dot for each; the table below holds the numbers.`,
+    label: `${spec.title}, one dot per collective; the numbers are in the table below.`,
     testId: spec.testId,
     height: () => spec.height,
     option: () => option(table, spec, groups.map((group) => group.rows)),
   });
-  const title = stride === 1 ? spec.title : `${spec.title} (${grouped(rows.length)} of ${grouped(drawable.length)} drawn)`;
+  const title = stride === 1 ? spec.title : `${spec.title} (${grouped(rows.length)} of ${grouped(drawable.length)} shown)`;
   return h("figure", { class: "figure" }, h("figcaption", {}, title),
     h("ul", { class: "legend" }, groups.map((group, index) => h("li", { class: "legend-item" },
       h("span", { class: `glyph ink-${index}`, "aria-hidden": "true" }, GLYPHS[index] ?? "●"), named(shownName(group.label, 40))))),
@@ -78,7 +78,7 @@ function tip(table: Table, spec: ScatterSpec, row: number): HTMLElement {
   return h("div", { class: "tip" }, h("strong", {}, named(String(table.cell(row, "collective") ?? "unnamed"), 60)), h("table", {},
     table.has("rank") ? line("Rank", String(table.cell(row, "rank") ?? "–")) : null,
     line("Group", named(String(table.cell(row, "group") ?? "–"), 40)),
-    table.has("sequence") ? line("Number in its group", String(table.cell(row, "sequence") ?? "–")) : null,
+    table.has("sequence") ? line("Sequence", String(table.cell(row, "sequence") ?? "–")) : null,
     line("Size", formatBytes(table.number(row, "bytes") ?? 0)),
     spec.y === "duration_ns" ? line("Duration", formatDuration(table.number(row, spec.y) ?? 0)) : line("Bus bandwidth", formatRate(table.number(row, spec.y) ?? 0))));
 }

@@ -46,11 +46,11 @@ export function stackedChart(context: ViewContext, spec: StackedSpec): HTMLEleme
   const present = spec.segments.filter((segment) => segment.values.some((value) => value !== null && value !== 0));
   if (present.length === 0) {
     return h("figure", { class: "figure" }, spec.title === undefined ? null : h("figcaption", {}, spec.title),
-      h("p", { class: "quiet-line", "data-testid": spec.testId, "data-drawn": "true" }, "There is nothing to draw: all of it is 0, or not known."));
+      h("p", { class: "quiet-line", "data-testid": spec.testId, "data-drawn": "true" }, "Nothing to plot: all values are 0 or unknown."));
   }
   const lying = !spec.upright && spec.bars.length <= ROWS_AT_MOST;
   const drawing: Chart = chart(context, {
-    label: `${spec.label} Stacked bars, one for each ${spec.axis === "" ? "row" : spec.axis.toLowerCase()}; the table on this page holds the numbers.`,
+    label: `${spec.label} Stacked bars, one per ${spec.axis === "" ? "row" : spec.axis.toLowerCase()}; the numbers are in the table on this page.`,
     testId: spec.testId,
     height: () => (lying ? Math.max(120, spec.bars.length * 30 + 56) : 340),
     roomy: (width, share) => roomy(spec, lying, width, share),

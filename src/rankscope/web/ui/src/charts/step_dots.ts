@@ -21,14 +21,14 @@ export function stepDots(
     if (rank === slowest) marked.push([j, value, rank]);
     else if ((i * steps.length + j) % stride === 0) dots.push([j, value, rank]);
   }));
-  const names = steps.map((step) => (step === null ? "whole file" : String(step)));
+  const names = steps.map((step) => (step === null ? "entire trace" : String(step)));
   const drawing = chart(context, {
-    label: "Step time of each rank over the steps; the table above holds the numbers.", testId: "chart-step-dots", height: () => 260,
+    label: "Step time of each rank by step; the numbers are in the table above.", testId: "chart-step-dots", height: () => 260,
     option: (width) => option(names, dots, marked, slowest, width),
     pick: { axis: "x", on: (index) => onPick(slowest ?? ranks[0] ?? 0, steps[index] ?? null) },
   });
-  return h("div", {}, h("ul", { class: "legend" }, slowest === null ? null : h("li", { class: "legend-item" }, h("span", { class: "glyph ink-0", "aria-hidden": "true" }, "◆"), `rank ${slowest}, the slowest`),
-    h("li", { class: "legend-item" }, h("span", { class: "glyph ink-1", "aria-hidden": "true" }, "●"), slowest === null ? "each rank" : "every other rank")), drawing.element);
+  return h("div", {}, h("ul", { class: "legend" }, slowest === null ? null : h("li", { class: "legend-item" }, h("span", { class: "glyph ink-0", "aria-hidden": "true" }, "◆"), `rank ${slowest} (slowest)`),
+    h("li", { class: "legend-item" }, h("span", { class: "glyph ink-1", "aria-hidden": "true" }, "●"), slowest === null ? "each rank" : "other ranks")), drawing.element);
 }
 
 function option(names: readonly string[], dots: readonly [number, number, number][], marked: readonly [number, number, number][], slowest: number | null, width: number): EChartsOption {

@@ -20,7 +20,7 @@ export interface StepChart {
   readonly whole?: { readonly column: string; readonly label: string };
 }
 
-const WHOLE = "whole file";
+const WHOLE = "entire trace";
 
 export function byStep(context: ViewContext, id: string, table: Table, charts: readonly StepChart[], first: "ranks" | "steps" = "steps"): HTMLElement {
   const allRanks = table.distinct("rank");

@@ -17,7 +17,7 @@ const SAID = 600;
 export function findingsList(context: ViewContext): HTMLElement {
   const { findings } = context.payload;
   if (findings.length === 0) {
-    return h("p", { class: "quiet-box", "data-testid": "findings-none" }, "No findings: every file was read whole, and no analysis in this report found anything amiss.");
+    return h("p", { class: "quiet-box", "data-testid": "findings-none" }, "No findings: every file was read completely, and no analysis reported a problem.");
   }
   const list = h("ol", { class: "findings", "data-testid": "findings" }, findings.slice(0, FIRST).map((finding) => item(context, finding)));
   if (findings.length <= FIRST) return list;
@@ -40,7 +40,7 @@ function item(context: ViewContext, finding: Finding, here = true): HTMLElement 
       h("span", { class: `severity ${finding.severity}` }, WORDS[finding.severity]),
       h("h3", {}, named(finding.title, 240)),
       finding.saving_ns === null ? null : h("span", { class: "saving", "data-value": finding.saving_ns, title: `${exactCell(finding.saving_ns, "ns")}, an upper bound` },
-        "saves up to ", h("strong", {}, formatDuration(finding.saving_ns)), context.payload.run.steps.length > 0 ? " a step" : " of the window")),
+        "saves up to ", h("strong", {}, formatDuration(finding.saving_ns)), context.payload.run.steps.length > 0 ? " per step" : " in the recorded window")),
     facts(context, finding, here),
     here ? shown(context, finding) : null,
     finding.advice === "" ? null : h("p", { class: "advice" }, inline(shownName(finding.advice, 1200))));
@@ -51,7 +51,7 @@ function shown(context: ViewContext, finding: Finding): HTMLElement | null {
   const { rank, step } = placeOf(finding);
   if (!context.served || (rank === null && step === null) || (rank !== null && !context.payload.run.ranks.includes(rank))) return null;
   return h("p", { class: "advice" }, h("a", { href: context.router.href("timeline", { ...(rank === null ? {} : { rank }), ...(step === null ? {} : { step }) }), "data-testid": "finding-place" },
-    "Show it in the timeline", rank === null ? "" : `: rank ${rank}`, step === null ? "" : `${rank === null ? ":" : ","} step ${step}`));
+    "Show in timeline", rank === null ? "" : `: rank ${rank}`, step === null ? "" : `${rank === null ? ":" : ","} step ${step}`));
 }
 
 function facts(context: ViewContext, finding: Finding, here: boolean): HTMLElement | null {

@@ -1,4 +1,4 @@
-/** The answer in five seconds: four numbers, one sentence each. */
+/** The overview's four cards: a number and a sentence each. */
 import type { Table } from "../data/table.ts";
 import { counted } from "../format/ranks.ts";
 import { exactCell, formatDuration, formatRatio, MISSING } from "../format/units.ts";
@@ -25,42 +25,42 @@ export function headline(overview: Table, stragglers: Table | null): HTMLElement
   const [slowest, margin, marginShare] = [number("slowest_rank"), number("slowest_margin_ns"), number("slowest_margin_share")];
   const even = margin !== null && margin <= 0;
   const [steps, ranks, communication] = [number("steps"), number("ranks"), number("communication_ns")];
-  const silent = communication === 0 ? "These traces hold no communication." : "The traces do not tell.";
+  const silent = communication === 0 ? "No communication in these traces." : "Not recorded in these traces.";
   const cards: Card[] = [
     {
       id: "step-time", title: "Step time", value: step, text: step === null ? MISSING : formatDuration(step), exact: exactCell(step, "ns"), doc: doc("step_ns"),
-      sentence: step === null ? "The traces do not tell." : steps === 0 ? "The traces mark no steps: the whole of them, on the slowest rank."
-        : `${steps === 1 ? "The one step in the traces" : steps === null ? "Median over the steps" : `Median over ${counted(steps, "step")}`}${ranks === 1 ? "" : steps === 1 ? ", on its slowest rank" : ", on the slowest rank of each"}.`,
+      sentence: step === null ? "Not recorded in these traces." : steps === 0 ? "No steps are marked: duration of the entire trace, on the slowest rank."
+        : `${steps === 1 ? "The only step in the traces" : steps === null ? "Median over the steps" : `Median over ${counted(steps, "step")}`}${ranks === 1 ? "" : steps === 1 ? ", on its slowest rank" : ", taking the slowest rank of each"}.`,
     },
     {
       id: "overlap", title: "Overlap", value: overlap, text: overlap === null ? MISSING : formatRatio(overlap), exact: overlap === null ? null : String(overlap), doc: doc("overlap_ratio"),
-      sentence: overlap === null ? silent : overlap === 0 ? "Compute hides none of the whole traces’ communication." : "Of the whole traces’ communication, the share that compute hides.",
+      sentence: overlap === null ? silent : overlap === 0 ? "None of the communication in the traces overlaps with compute." : "Share of all communication in the traces that overlaps with compute.",
       share: { value: overlap, tone: "good" },
     },
     {
       id: "exposed-communication", title: "Exposed communication", value: exposed, text: exposed === null ? MISSING : formatDuration(exposed), exact: exactCell(exposed, "ns"), doc: doc("exposed_communication_ns"),
       sentence: exposed === null ? silent : exposed === 0 && communication === 0 ? silent
-        : share === null || mean === null ? "Communication that no compute hides." : `${formatRatio(share)} of ${mean === step ? "the step" : `the mean step, ${formatDuration(mean)}`}: communication that no compute hides.`,
+        : share === null || mean === null ? "Communication that does not overlap with compute." : `${formatRatio(share)} of ${mean === step ? "the step" : `the mean step (${formatDuration(mean)})`}: communication that does not overlap with compute.`,
       share: { value: share, tone: "communication" }, second: { share, of: mean },
     },
     {
       id: "slowest-rank", title: "Slowest rank", value: slowest, text: slowest === null ? MISSING : even ? "None" : `Rank ${slowest}`, exact: null, doc: doc("slowest_rank"),
-      sentence: slowest === null ? (ranks === 1 ? "One rank alone: there is none to compare it with." : "No rank stands out from the others.")
-        : margin === null ? "The traces do not tell by how much." : even ? "All ranks work alike."
-          : `Its own work takes ${formatDuration(margin)} a step more than the others’ median${marginShare === null ? "" : `, ${formatRatio(marginShare)} of a mean step`}.${verdict(slowest, stragglers)}`,
+      sentence: slowest === null ? (ranks === 1 ? "Only one rank: there is no other to compare it with." : "No rank stands out from the others.")
+        : margin === null ? "The difference is not recorded in these traces." : even ? "No rank is slower than the median of the others."
+          : `Its local work takes ${formatDuration(margin)} per step longer than the median of the other ranks${marginShare === null ? "" : ` (${formatRatio(marginShare)} of a mean step)`}.${verdict(slowest, stragglers)}`,
       second: { margin },
     },
   ];
   return h("div", { class: "cards" }, cards.map(card));
 }
 
-/** Whether that is more than chance, as the analysis that compares the ranks has it. */
+/** Whether the difference is significant, according to the `stragglers` analysis. */
 function verdict(slowest: number, stragglers: Table | null): string {
   if (!stragglers) return "";
   const rows = stragglers.sorted(stragglers.rows(), { column: "waited_ns", descending: true });
-  const accused = rows.filter((row) => stragglers.cell(row, "cause") !== null).map((row) => stragglers.number(row, "rank"));
-  if (accused.length === 0) return rows.some((row) => stragglers.number(row, "waited_ns") !== null) ? " That may be chance: no rank stands out beyond it." : "";
-  return accused.includes(slowest) ? "" : ` But it is rank ${accused[0] ?? MISSING} that holds the others up.`;
+  const stragglerRanks = rows.filter((row) => stragglers.cell(row, "cause") !== null).map((row) => stragglers.number(row, "rank"));
+  if (stragglerRanks.length === 0) return rows.some((row) => stragglers.number(row, "waited_ns") !== null) ? " The difference is not significant." : "";
+  return stragglerRanks.includes(slowest) ? "" : ` However, rank ${stragglerRanks[0] ?? MISSING} delays the other ranks.`;
 }
 
 function card(about: Card): HTMLElement {

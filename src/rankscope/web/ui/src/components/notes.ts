@@ -23,7 +23,7 @@ export function truncationNote(name: string, analysis: AnalysisPayload): HTMLEle
   if (!analysis.truncated) return null;
   const { shown, total } = analysis.truncated;
   return h("p", { class: "note", "data-testid": `truncated-${name}` },
-    `This report holds ${grouped(shown)} of ${grouped(total)} rows; `, h("code", {}, `rankscope analyze ${name} DIR --format csv`), " gives all of them.");
+    `This report contains ${grouped(shown)} of ${grouped(total)} rows; `, h("code", {}, `rankscope analyze ${name} DIR --format csv`), " exports all of them.");
 }
 
 /** An analysis' own words: the first paragraph as caption, the rest (formula, source) folded. */

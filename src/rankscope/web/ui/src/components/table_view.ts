@@ -37,7 +37,7 @@ export function tableView(context: ViewContext, options: TableOptions): HTMLElem
 
   const body = h("tbody");
   const count = h("span", { class: "count", role: "status", "data-testid": `count-${name}` });
-  const empty = h("p", { class: "empty-rows", hidden: true }, "No row holds these words.");
+  const empty = h("p", { class: "empty-rows", hidden: true }, "No matching rows.");
   const columns = columnOrder(table, all, options.sort?.column ?? null);
   const heads = columns.map((column) => head(column));
   const widths = columnWidths(table, all, columns);
@@ -128,7 +128,7 @@ export function tableView(context: ViewContext, options: TableOptions): HTMLElem
 function tableCell(table: Table, column: string, value: Cell, unit: string): HTMLElement {
   const raw = value === null ? "" : typeof value === "object" ? value.join(" ") : String(value);
   const attributes = { "data-column": column, "data-value": raw.slice(0, 2000) };
-  if (value === null) return h("td", { ...attributes, class: table.isNumeric(column) ? "number missing" : "missing", title: "The trace does not tell." }, formatCell(null, unit));
+  if (value === null) return h("td", { ...attributes, class: table.isNumeric(column) ? "number missing" : "missing", title: "Not recorded in the trace." }, formatCell(null, unit));
   if (typeof value === "string") {
     const mark = column === "category" ? swatch(categoryOf(value)) : null;
     return h("td", attributes, mark, named(value));
@@ -138,7 +138,7 @@ function tableCell(table: Table, column: string, value: Cell, unit: string): HTM
 
 /** Titles are out of reach of keyboards and fingers, so the columns' meaning also stands below the table. */
 function columnNotes(table: Table): HTMLElement {
-  return h("details", { class: "notes" }, h("summary", {}, "What the columns mean"),
+  return h("details", { class: "notes" }, h("summary", {}, "Column descriptions"),
     h("dl", {}, table.columns.map((column) => {
       const { unit, doc } = table.meta(column);
       return h("div", {}, h("dt", {}, h("code", {}, column), unit === "" ? null : ` (${unit})`), h("dd", {}, inline(doc || "No description.")));

@@ -38,25 +38,25 @@ function fold(context: ViewContext, about: Fold): HTMLElement {
   const rows = analysis?.away?.rows ?? context.table(name)?.length ?? 0;
   const state = analysis?.away?.state ?? "ready";
   const place = h("div", { class: "fold-body" });
-  const said = state === "pending" ? "not there yet" : state === "failed" ? "could not be made" : counted(rows, "row");
+  const status = state === "pending" ? "pending" : state === "failed" ? "failed" : counted(rows, "row");
   const details = h("details", { class: "fold", "data-testid": `fold-${name}` },
-    h("summary", {}, h("span", { class: "fold-title" }, named(shortTitle(name), 60)), " ", h("small", {}, said)), place);
+    h("summary", {}, h("span", { class: "fold-title" }, named(shortTitle(name), 60)), " ", h("small", {}, status)), place);
   let filled = false;
   const fill = (): void => {
     if (filled || !details.open) return;
     filled = true;
     if (state === "pending" || state === "failed") {
       filled = false;
-      place.replaceChildren(state === "pending" ? workingState("This analysis is still at work …", null) : notMade());
+      place.replaceChildren(state === "pending" ? workingState("This analysis is still running …", null) : analysisFailed());
       return;
     }
     if (!analysis?.away || !context.served) {
       place.replaceChildren(...body(context, about));
       return;
     }
-    place.replaceChildren(workingState("Fetching the numbers …", null));
+    place.replaceChildren(workingState("Loading data …", null));
     context.served.table(name).then(() => place.replaceChildren(...body(context, about)),
-      (error: unknown) => place.replaceChildren(errorState(error instanceof Error ? error.message : "The table could not be fetched.", "Load the page again.")));
+      (error: unknown) => place.replaceChildren(errorState(error instanceof Error ? error.message : "The table could not be fetched.", "Reload the page.")));
   };
   details.addEventListener("toggle", fill);
   if (about.open) {
@@ -70,15 +70,15 @@ function body(context: ViewContext, about: Fold): Node[] {
   const { name } = about;
   const analysis = context.payload.analyses.get(name);
   const table = context.table(name);
-  if (!analysis) return [notMade()];
+  if (!analysis) return [analysisFailed()];
   const words = h("div", {}, h("p", { class: "fold-says" }, inline(shownName(analysis.title, 200))), analysis.headline && !about.open ? h("p", { class: "caption" }, sentence(analysis.headline)) : null,
     analysisCaption(analysis), truncationNote(name, analysis));
-  if (!table) return [words, emptyState("This analysis gave no rows.", "The traces hold nothing for it; its description says what it reads.")];
+  if (!table) return [words, emptyState("This analysis has no rows.", "The traces contain no data for it. Its description lists what it needs.")];
   const sort = about.sort && table.has(about.sort.column) ? about.sort : undefined;
   return [words, tableView(context, { name, table, caption: analysis.title, ...(about.rows ? { rows: about.rows(table) } : {}), ...(sort ? { sort } : {}) })];
 }
 
 /** What stands in for an analysis that went wrong. */
-export function notMade(): HTMLElement {
-  return emptyState("This analysis could not be made of these traces.", "The findings on the overview say why.");
+export function analysisFailed(): HTMLElement {
+  return emptyState("This analysis failed on these traces.", "The findings on the Overview page give the reason.");
 }

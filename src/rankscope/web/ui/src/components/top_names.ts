@@ -27,9 +27,9 @@ export function topNames(table: Table, choice: Pick<RankChoice, "rows" | "mixed"
     return {
       label: [choice.mixed ? `rank ${String(table.cell(row, "rank"))} · ` : null, named(String(table.cell(row, spec.name) ?? "unnamed"), 110)],
       value: table.number(row, spec.column) ?? 0, unit, category: spec.category(row),
-      ...(calls === null ? {} : { note: `in ${counted(calls, "call")}` }),
+      ...(calls === null ? {} : { note: counted(calls, "call") }),
     };
   });
-  const title = rows.length > TOP ? `${spec.title}: the ${TOP} greatest of ${grouped(rows.length)}` : spec.title;
+  const title = rows.length > TOP ? `${spec.title}: top ${TOP} of ${grouped(rows.length)}` : spec.title;
   return h("figure", { class: "figure" }, h("figcaption", {}, title), barList(bars, title, spec.testId));
 }

@@ -68,14 +68,14 @@ export class ServerApi implements Api {
       response = await fetch(`api/${name}?${query.toString()}`, { credentials: "same-origin", ...(signal ? { signal } : {}) });
     } catch (error) {
       if (error instanceof DOMException && error.name === "AbortError") throw error;
-      throw new ApiError(0, "The server does not answer.", "`rankscope serve` may have ended, or the tunnel to it: start it again and open the link that it prints.");
+      throw new ApiError(0, "The server does not respond.", "`rankscope serve` or the tunnel to it may have stopped. Restart it and open the link that it prints.");
     }
     if (response.ok) return response;
     if (response.status === 401 || response.status === 403) {
-      throw new ApiError(response.status, "The server does not know this browser.", "Open the last link that the terminal of `rankscope serve` shows: it is good for one browser.");
+      throw new ApiError(response.status, "This browser is not authorized.", "Open the latest link in the terminal of `rankscope serve`. Each link works in one browser.");
     }
-    const said = (await response.json().catch(() => null)) as { error?: { what?: string; hint?: string } } | null;
-    throw new ApiError(response.status, said?.error?.what ?? `The server answered ${response.status}.`, said?.error?.hint ?? "Its terminal says more.");
+    const body = (await response.json().catch(() => null)) as { error?: { what?: string; hint?: string } } | null;
+    throw new ApiError(response.status, body?.error?.what ?? `The server responded with status ${response.status}.`, body?.error?.hint ?? "See its terminal for details.");
   }
 }
 

@@ -27,7 +27,7 @@ export class ColumnFile {
     if (buffer.byteLength < 8 || view.getUint32(0, true) !== MAGIC) throw new ColumnFileError("it does not begin with RSC1");
     const length = view.getUint32(4, true);
     const base = 8 + length;
-    if (base > buffer.byteLength || base % 8 !== 0) throw new ColumnFileError("its header does not fit into it");
+    if (base > buffer.byteLength || base % 8 !== 0) throw new ColumnFileError("its header is longer than the file");
     const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, length))) as Record<string, unknown>;
     const columns = new Map<string, Column>();
     for (const [name, about] of Object.entries((header["columns"] ?? {}) as Record<string, { type: string; offset: number; length: number }>)) {
@@ -35,7 +35,7 @@ export class ColumnFile {
       if (!type) throw new ColumnFileError(`column ${name} has the unknown type ${about.type}`);
       const from = base + about.offset;
       if (!(about.offset >= 0) || about.offset % 8 !== 0 || !(about.length >= 0) || from + about.length * type.BYTES_PER_ELEMENT > buffer.byteLength) {
-        throw new ColumnFileError(`column ${name} lies outside of it`);
+        throw new ColumnFileError(`column ${name} is out of bounds`);
       }
       columns.set(name, new type(buffer, from, about.length));
     }

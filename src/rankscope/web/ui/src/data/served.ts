@@ -55,7 +55,7 @@ export class ServedRun implements Source {
     await this.#list();
     const { runs, shown } = this;
     if (this.api.run !== null && runs.length > 0 && !runs.some(({ key }) => key === this.api.run)) {
-      const error = { what: "The link names a run that is not in this directory.", hint: "Choose another run above, or open the link without its `run` part." };
+      const error = { what: "The run in the link is not in this directory.", hint: "Choose another run above, or remove `run` from the link." };
       this.state = { ...this.state, phase: "failed", error };
       return;
     }
@@ -70,7 +70,7 @@ export class ServedRun implements Source {
     if (before) return before;
     const asked = this.api.json<unknown>("table/" + encodeURIComponent(name)).then((raw) => {
       const analysis = readAnalysis(name, raw);
-      if (typeof analysis === "string") throw new PayloadError(`The table ${name} cannot be shown: ${analysis}.`, "The page and the server may come from different versions of rankscope: load the page again.");
+      if (typeof analysis === "string") throw new PayloadError(`The table ${name} cannot be shown: ${analysis}.`, "The page and the server may come from different versions of rankscope: reload the page.");
       this.#analyses.set(name, analysis);
     }).finally(() => this.#asked.delete(name));
     this.#asked.set(name, asked);
@@ -84,7 +84,7 @@ export class ServedRun implements Source {
       try {
         await this.#look();
       } catch (error) {
-        const [what, hint] = error instanceof ApiError ? [error.message, error.hint] : ["The server’s answer cannot be read.", "Load the page again."];
+        const [what, hint] = error instanceof ApiError ? [error.message, error.hint] : ["The server’s response cannot be read.", "Reload the page."];
         this.state = { ...this.state, what: `${what} ${hint}` };
         // A link made before the server started may name a run that only now is known not to be there: then the others are offered.
         const gone = error instanceof ApiError && error.status === 404;
@@ -130,7 +130,7 @@ export class ServedRun implements Source {
 
   #take(summary: Summary): void {
     if (summary.schema_version !== SCHEMA_VERSION) {
-      throw new PayloadError(`This page reads data of schema ${SCHEMA_VERSION}, but the server sends ${String(summary.schema_version).slice(0, 20)}.`, "The page and the server come from different versions of rankscope: load the page again, without the browser’s cache.");
+      throw new PayloadError(`This page reads schema version ${SCHEMA_VERSION}, but the server sent ${String(summary.schema_version).slice(0, 20)}.`, "The page and the server come from different versions of rankscope: reload the page without the browser’s cache.");
     }
     for (const [name, raw] of Object.entries(summary.analyses ?? {})) {
       const state = raw.state === "ready" || raw.state === "failed" ? raw.state : "pending";

@@ -16,23 +16,23 @@ export class PayloadError extends Error {
 
 type Json = Record<string, unknown>;
 
-const REMAKE = "Write the report again with `rankscope report DIR -o report.html`.";
+const REMAKE = "Regenerate the report with `rankscope report DIR -o report.html`.";
 
 /**
  * @param text - the text of the data's block.
  * @param tables - the rows of tables that stand elsewhere in the report, by analysis and column.
  */
 export function parsePayload(text: string, tables: Readonly<Record<string, unknown>> = {}): Payload {
-  if (text.trim() === "") throw new PayloadError("This report holds no data.", REMAKE);
+  if (text.trim() === "") throw new PayloadError("This report contains no data.", REMAKE);
   if (text.trimStart().startsWith("/*")) {
-    throw new PayloadError("This is the empty template of a report, not a report.", REMAKE);
+    throw new PayloadError("This file is an empty report template.", REMAKE);
   }
   let json: unknown;
   try {
     json = JSON.parse(text);
   } catch (error) {
     const why = error instanceof Error ? error.message.slice(0, 200) : "unknown reason";
-    throw new PayloadError(`The data of this report cannot be read: ${why}.`, `The file may have been cut short while it was copied. ${REMAKE}`);
+    throw new PayloadError(`The data of this report cannot be read: ${why}.`, `The file may have been truncated during a copy. ${REMAKE}`);
   }
   const analyses = isObject(json) && isObject(json["analyses"]) ? json["analyses"] : {};
   for (const [name, data] of Object.entries(tables)) {
@@ -55,14 +55,14 @@ export function validatePayload(json: unknown): Payload {
   const analyses = new Map<string, AnalysisPayload>();
   for (const [name, raw] of Object.entries(isObject(json["analyses"]) ? json["analyses"] : {})) {
     const outcome = readAnalysis(name, raw);
-    if (typeof outcome === "string") problems.push(`Analysis ${name} is left out: ${outcome}.`);
+    if (typeof outcome === "string") problems.push(`Analysis ${name} is not shown: ${outcome}.`);
     else analyses.set(name, outcome);
   }
   const findings: Finding[] = [];
   asList(json["findings"]).forEach((raw, index) => {
     const finding = readFinding(raw);
     if (finding) findings.push(finding);
-    else problems.push(`Finding number ${index + 1} is left out: it has no title.`);
+    else problems.push(`Finding ${index + 1} is not shown: it has no title.`);
   });
   return { generatedBy: asText(json["generated_by"]) || "rankscope", generatedAt: asText(json["generated_at"]), run: readRun(json["run"]), analyses, findings, problems };
 }

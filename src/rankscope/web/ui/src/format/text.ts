@@ -34,26 +34,34 @@ export function titleName(text: string): string {
   return text.length > TITLE_LIMIT ? `${shown} (${text.length} characters, shortened)` : shown;
 }
 
-/** `exposed_communication_ns` as a person would write it. The unit stands in the cells. */
-export function columnLabel(column: string): string {
-  const words = column.replace(/_ns$/, "").replaceAll("_", " ").trim();
-  return words === "" ? column : words.charAt(0).toUpperCase() + words.slice(1);
+/** Words that are not written in lower case. */
+const PROPER: ReadonlyMap<string, string> = new Map([
+  ...["cpu", "ddp", "fsdp", "gc", "gpu", "id", "json", "mfu", "nccl", "numa", "p2p", "sm"].map((word): [string, string] => [word, word.toUpperCase()]),
+  ["flops", "FLOPs"], ["std", "standard deviation"], ["tflops", "TFLOP/s"],
+]);
+
+/** A snake_case name in words; empty where it has none. */
+function inWords(name: string): string {
+  const words = name.replaceAll("_", " ").trim().split(" ").map((word) => PROPER.get(word) ?? word).join(" ");
+  return words.charAt(0).toUpperCase() + words.slice(1);
 }
 
-/** Names of code in a sentence: written as they are, or nobody finds them again. */
+/** The title of a column: `Exposed communication` for `exposed_communication_ns`. The cells show the unit. */
+export function columnLabel(column: string): string {
+  return inWords(column.replace(/_ns$/, "").replace(/tflops_per_s$/, "tflops")) || column;
+}
+
+/** Identifiers of code in a sentence: kept as they are, so that they can be searched for. */
 const CODE = /::|\b[a-z]+[A-Z]|_\w*\d|\d\w*_|__/;
 
-/** What a fact is called: plain words, with names of code left alone. */
+/** The label of a fact: plain words, except for identifiers of code. */
 export function factLabel(name: string): string {
   return CODE.test(name) ? name : columnLabel(name);
 }
 
-const ACRONYMS: ReadonlySet<string> = new Set(["ddp", "fsdp", "gpu", "nccl"]);
-
-/** What to call a table where room is short: its analysis' name in words. */
+/** A short title for an analysis' table: its name in words. */
 export function shortTitle(name: string): string {
-  const words = name.replaceAll("_", " ").trim().split(" ").map((word) => (ACRONYMS.has(word) ? word.toUpperCase() : word)).join(" ");
-  return words === "" ? name : words.charAt(0).toUpperCase() + words.slice(1);
+  return inWords(name) || name;
 }
 
 export function baseName(path: string): string {

@@ -27,7 +27,7 @@ export const CATEGORIES: Readonly<Record<Category, Look>> = {
   annotation: { label: "Annotations", pattern: "none" },
   other: { label: "Other", pattern: "none" },
   idle: { label: "Idle", pattern: "none" },
-  overlap: { label: "Both at once", pattern: "grid" },
+  overlap: { label: "Overlap", pattern: "grid" },
   transfer: { label: "Transfer", pattern: "level" },
   waiting: { label: "Waiting", pattern: "falling" },
   forward: { label: "Forward", pattern: "none" },

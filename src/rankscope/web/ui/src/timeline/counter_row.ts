@@ -1,7 +1,7 @@
 /** One counter in its row: a band from the least to the most in each stretch, on the scale of the whole run. */
 import { formatBytes, grouped } from "../format/units.ts";
 import type { CounterPart } from "./counters.ts";
-import type { Palette } from "./labels.ts";
+import type { Palette } from "./frame.ts";
 import { lowerBound } from "./tiles.ts";
 import type { Window } from "./window.ts";
 
@@ -34,7 +34,7 @@ export function drawCounter(c: CanvasRenderingContext2D, part: CounterPart, inde
     c.fill();
   }
   c.globalAlpha = 1;
-  const text = `most ${meta.unit === "bytes" ? formatBytes(meta.high) : grouped(meta.high)}`;
+  const text = `max ${meta.unit === "bytes" ? formatBytes(meta.high) : grouped(meta.high)}`;
   c.fillStyle = palette.text;
   c.textAlign = "right";
   c.fillText(text, width - 4, top + 8);

@@ -5,10 +5,10 @@ import { counted } from "../format/ranks.ts";
 import { laneTitle, type RankRow, type Track } from "./layout.ts";
 import type { Model } from "./model.ts";
 import { firstRowAt, isFolded, RowKind } from "./rows.ts";
-import { RULER } from "./stage.ts";
+import { RULER } from "./frame.ts";
 
 const WORDS_NEED = 13;
-const SEVERITY = { error: "an error is reported for it", warning: "a warning is reported for it", info: "a note is reported for it" } as const;
+const SEVERITY = { error: "has an error", warning: "has a warning", info: "has a note" } as const;
 
 export class Gutter {
   readonly element: HTMLElement;

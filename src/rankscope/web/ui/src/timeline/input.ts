@@ -1,7 +1,8 @@
 /** Wheel, drag, pinch and keys, turned into moves of the view. */
 import { rowAt } from "./rows.ts";
 import type { Model } from "./model.ts";
-import { RULER, type Stage } from "./stage.ts";
+import { RULER } from "./frame.ts";
+import type { Stage } from "./stage.ts";
 import { panned, zoomed } from "./window.ts";
 
 export interface Acts {

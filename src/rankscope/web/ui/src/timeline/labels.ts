@@ -5,32 +5,11 @@ import { formatDuration, formatTick } from "../format/units.ts";
 import { categoryOf } from "./covering.ts";
 import type { Scene } from "./draw.ts";
 import { drawCounter } from "./counter_row.ts";
+import { MOVING, RULER, type Frame, type Palette } from "./frame.ts";
 import type { Model } from "./model.ts";
-import type { Ink } from "./raster.ts";
 import { RowKind, standIn, upperPart } from "./rows.ts";
-import { MOVING, RULER, type Frame } from "./stage.ts";
 import { coveredRuns, lowerBound, type BinTile, type EventTile } from "./tiles.ts";
 import { ticks } from "./window.ts";
-
-export interface Palette {
-  readonly inks: readonly Ink[];
-  /** The colour of words on each ink. */
-  readonly onInk: readonly string[];
-  readonly hatch: Ink & { readonly a: number };
-  readonly page: Ink;
-  readonly lane: Ink;
-  readonly rankRow: Ink;
-  readonly text: string;
-  readonly muted: string;
-  readonly line: string;
-  readonly strong: string;
-  readonly strongInk: Ink;
-  readonly accent: string;
-  readonly surface: string;
-  readonly warning: string;
-  readonly error: string;
-  readonly select: string;
-}
 
 const NARROWEST = 26;
 const CHARACTER = 6.1;

@@ -8,18 +8,18 @@ import type { Model, Place } from "./model.ts";
 const MOST = 100;
 
 export function laneList(model: Model, lane: number, select: (place: Place) => void): HTMLElement {
-  const place = h("div", { class: "tl-scrolled", tabindex: "0", role: "region", "aria-label": "Events of this lane in sight" });
-  const details = h("details", { class: "notes", "data-testid": "lane-list" }, h("summary", {}, "Events of this lane in sight, as a list"), place);
+  const place = h("div", { class: "tl-scrolled", tabindex: "0", role: "region", "aria-label": "Visible events in this lane" });
+  const details = h("details", { class: "notes", "data-testid": "lane-list" }, h("summary", {}, "List of visible events in this lane"), place);
   details.addEventListener("toggle", () => {
     if (!details.open) return;
     const { from, to } = model.window;
     model.api.columns("events", { lanes: lane, from: Math.max(0, Math.floor(from)), to: Math.ceil(to), limit: MOST }).then((file) => {
       const [rows, names, starts, ends] = [file.u32("row"), file.u32("name"), file.f64("start_ns"), file.f64("end_ns")];
       const items = Array.from(rows, (row, i) => h("li", {}, button({ class: "link", "data-row": String(row) }, () => select({ lane, row }), named(model.names.get(names[i] ?? 0) ?? "unnamed", 80)),
-        ` ${formatDuration((ends[i] ?? 0) - (starts[i] ?? 0))} from ${formatMoment(starts[i] ?? 0)}`));
-      place.replaceChildren(items.length === 0 ? h("p", {}, "None is in sight.") : h("ol", { class: "tl-list" }, items),
-        ...(file.meta["more"] ? [h("p", { class: "quiet-line" }, `The first ${MOST}: zoom in for the others.`)] : []));
-    }, (error: unknown) => place.replaceChildren(h("p", {}, error instanceof ApiError ? error.message : "They cannot be listed.")));
+        ` ${formatDuration((ends[i] ?? 0) - (starts[i] ?? 0))} at ${formatMoment(starts[i] ?? 0)}`));
+      place.replaceChildren(items.length === 0 ? h("p", {}, "No events visible.") : h("ol", { class: "tl-list" }, items),
+        ...(file.meta["more"] ? [h("p", { class: "quiet-line" }, `First ${MOST} events; zoom in for more.`)] : []));
+    }, (error: unknown) => place.replaceChildren(h("p", {}, error instanceof ApiError ? error.message : "The events could not be listed.")));
   });
   return details;
 }

@@ -102,7 +102,7 @@ export function laneTitle(layout: Layout, lane: number): string {
   const track = layout.tracks[layout.laneTrack[lane] ?? 0];
   if (!track) return `lane ${lane}`;
   const depth = layout.laneDepth[lane] ?? 0;
-  return `rank ${track.rank}, ${track.kind === "rank" ? "whole" : track.title}${depth > 0 ? `, depth ${depth}` : ""}${layout.laneOverflow[lane] ? " (overflow)" : ""}`;
+  return `rank ${track.rank}${track.kind === "rank" ? " (summary lane)" : `, ${track.title}`}${depth > 0 ? `, depth ${depth}` : ""}${layout.laneOverflow[lane] ? " (overflow)" : ""}`;
 }
 
 /** The stretch that a step takes on a rank, or on all of them; null where it is not known. */

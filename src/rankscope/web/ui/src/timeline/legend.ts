@@ -11,24 +11,24 @@ import { KEYS } from "./toolbar.ts";
 /** How far the ranks' clocks can be trusted against each other. */
 export function corner(layout: Layout): HTMLElement {
   const { aligned, residual, ranks } = layout;
-  const [text, title] = ranks.length < 2 ? ["", ""] : !aligned ? ["Clocks as recorded", "The ranks’ clocks could not be aligned: what seems late may only be a clock that is off."]
-    : [`Clocks ± ${residual === null ? "?" : formatDuration(residual, 2)}`, "The ranks’ clocks are aligned by their collectives; what is closer than this cannot be told apart."];
+  const [text, title] = ranks.length < 2 ? ["", ""] : !aligned ? ["Clocks not aligned", "The ranks’ clocks could not be aligned: an apparent delay may be a clock offset."]
+    : [`Clocks ± ${residual === null ? "?" : formatDuration(residual, 2)}`, "The ranks’ clocks are aligned using their collectives; smaller differences between ranks cannot be resolved."];
   return h("div", { class: "tl-corner", title: title === "" ? null : title }, text);
 }
 
 /** In the first screen: without it the picture says nothing. */
 export function legend(layout: Layout): HTMLElement {
-  return h("ul", { class: "legend tl-legend", "aria-label": "What the colours mean" },
+  return h("ul", { class: "legend tl-legend", "aria-label": "Colour legend" },
     layout.categories.filter(({ category }) => category !== "idle").map(({ category, title }) => h("li", { class: "legend-item" }, swatch(category), title)));
 }
 
 export function help(): HTMLElement {
   return h("div", { class: "tl-help" },
-    h("p", { id: "tl-help", class: "quiet-line" }, "A rank’s row: computing above, moving data below; upright lines: its steps; ●: a finding names it. Ctrl and the wheel zoom, a drag moves, a click selects, Shift and a drag measure. Keys: W A S D, E to select, F to zoom to it."),
-    h("details", { class: "notes" }, h("summary", {}, "All keys"), h("dl", { class: "tl-keys" }, KEYS.map(([keys, does]) => h("div", {}, h("dt", {}, keys), h("dd", {}, does))))));
+    h("p", { id: "tl-help", class: "quiet-line" }, "A rank’s summary lane shows compute on top and data movement below; vertical lines mark steps, ● marks a finding. Ctrl + wheel zooms, drag pans, click selects, Shift + drag measures. Keys: W A S D zoom and pan, E selects, F zooms to the selection."),
+    h("details", { class: "notes" }, h("summary", {}, "All keyboard shortcuts"), h("dl", { class: "tl-keys" }, KEYS.map(([keys, does]) => h("div", {}, h("dt", {}, keys), h("dd", {}, does))))));
 }
 
-/** The worst that is said of each rank; what is said of many marks none. */
+/** The highest severity of each rank's findings; findings about many ranks mark none. */
 export function marksOf(findings: readonly Finding[]): Map<number, Severity> {
   const order: Record<Severity, number> = { error: 2, warning: 1, info: 0 };
   const marks = new Map<number, Severity>();
@@ -52,7 +52,7 @@ export class Tip {
 
   show(x: number, y: number, hit: Hit, name: string): void {
     this.element.replaceChildren(h("strong", {}, named(name, 120)),
-      h("span", {}, hit.start !== null && hit.end !== null ? `${formatDuration(hit.end - hit.start)} from ${formatMoment(hit.start)}` : hit.count > 1 ? `and others: ${grouped(hit.count)} begin within this pixel` : ""),
+      h("span", {}, hit.start !== null && hit.end !== null ? `${formatDuration(hit.end - hit.start)} at ${formatMoment(hit.start)}` : hit.count > 1 ? `${grouped(hit.count)} events start in this pixel` : ""),
       h("span", {}, named(laneTitle(this.#layout, hit.lane), 80)));
     this.element.hidden = false;
     const left = this.#stage.element.offsetLeft + x;

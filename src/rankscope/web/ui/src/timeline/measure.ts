@@ -7,6 +7,7 @@ import { h, named, styled } from "../components/dom.ts";
 import { barList } from "../components/bar_list.ts";
 import { categoryClass, swatch } from "../components/swatch.ts";
 import { tableView } from "../components/table_view.ts";
+import { counted } from "../format/ranks.ts";
 import { formatDuration, formatMoment, grouped } from "../format/units.ts";
 import type { ViewContext } from "../views/view.ts";
 import type { Layout } from "./layout.ts";
@@ -30,22 +31,22 @@ export function measurePanel(context: ViewContext, model: Model, window: Window,
   const top = file.u32("top_name");
   const bars = Array.from(top.subarray(0, NAMES), (name, index) => ({
     label: button({ class: "link" }, () => acts.find(model.names.get(name) ?? ""), named(model.names.get(name) ?? `name ${name}`, 110)),
-    value: file.f64("top_ns")[index] ?? 0, unit: "ns", category: layout.categories[file.u8("top_category")[index] ?? 0]?.category ?? "other" as const, note: `in ${grouped(file.u32("top_count")[index] ?? 0)}`,
+    value: file.f64("top_ns")[index] ?? 0, unit: "ns", category: layout.categories[file.u8("top_category")[index] ?? 0]?.category ?? "other" as const, note: counted(file.u32("top_count")[index] ?? 0, "event"),
   }));
   return h("section", { class: "tl-measure", "aria-label": "Measured range", "data-testid": "measure", "data-from": window.from, "data-to": window.to },
-    h("div", { class: "tl-panel-head" }, h("h3", {}, `${formatDuration(length)} measured, from ${formatMoment(window.from)} on`),
-      button({ class: "quiet" }, acts.zoomTo, "Zoom to it"), button({ class: "quiet", "aria-label": "Close the measure" }, acts.close, "×")),
+    h("div", { class: "tl-panel-head" }, h("h3", {}, `${formatDuration(length)} measured from ${formatMoment(window.from)}`),
+      button({ class: "quiet" }, acts.zoomTo, "Zoom to range"), button({ class: "quiet", "aria-label": "Close the measurement" }, acts.close, "×")),
     h("div", { class: "pair" },
-      h("figure", { class: "figure" }, h("figcaption", {}, "Time in each category, by rank"), shares(layout, table, length)),
-      h("figure", { class: "figure" }, h("figcaption", {}, "The names that take most"), bars.length > 0 ? barList(bars, "The names that take most", "measure-names") : h("p", {}, "Nothing happens here."))),
-    tableView(context, { name: "measured", table, caption: "Time by category and rank in the measured range" }));
+      h("figure", { class: "figure" }, h("figcaption", {}, "Time per category and rank"), shares(layout, table, length)),
+      h("figure", { class: "figure" }, h("figcaption", {}, "Top names by time"), bars.length > 0 ? barList(bars, "Top names by time", "measure-names") : h("p", {}, "No events in this range."))),
+    tableView(context, { name: "measured", table, caption: "Time per category and rank in the measured range" }));
 }
 
 /** Each category's share of the stretch beside its name: categories overlap, so these do not add up to the whole. */
 function shares(layout: Layout, table: Table, length: number): HTMLElement {
   const columns = table.columns.slice(1).filter((column) => column.endsWith("_ns"));
   const rows = table.rows().slice(0, BARS);
-  return h("div", { class: "tl-shares", tabindex: "0", role: "region", "aria-label": "Time in each category, by rank" }, rows.map((row) => h("div", { class: "tl-share" }, h("span", { class: "which" }, `Rank ${table.cell(row, "rank")}`),
+  return h("div", { class: "tl-shares", tabindex: "0", role: "region", "aria-label": "Time per category and rank" }, rows.map((row) => h("div", { class: "tl-share" }, h("span", { class: "which" }, `Rank ${table.cell(row, "rank")}`),
     h("ul", {}, columns.map((column) => {
       const value = table.number(row, column) ?? 0;
       const about = layout.categories.find(({ category }) => `${category}_ns` === column);
@@ -53,7 +54,7 @@ function shares(layout: Layout, table: Table, length: number): HTMLElement {
       return h("li", { title: `${about.title}: ${grouped(value)} ns` }, swatch(about.category),
         h("span", { class: "track", "aria-hidden": "true" }, styled(h("span", { class: `fill ${categoryClass(about.category)}` }), { width: `${Math.min(100, (100 * value) / length).toFixed(2)}%` })),
         h("span", { class: "amount" }, h("span", { class: "unseen" }, `${about.title} `), formatDuration(value, 3)));
-    })))), table.length > BARS ? h("p", { class: "quiet-line" }, `The first ${BARS} of ${table.length} ranks; all are in the table.`) : null);
+    })))), table.length > BARS ? h("p", { class: "quiet-line" }, `First ${BARS} of ${table.length} ranks; the table lists all.`) : null);
 }
 
 function byRank(layout: Layout, file: ColumnFile): AnalysisPayload {
@@ -67,10 +68,10 @@ function byRank(layout: Layout, file: ColumnFile): AnalysisPayload {
     const about = layout.categories[category];
     if (!about) continue;
     data[`${about.category}_ns`] = rows.map(() => 0);
-    columns[`${about.category}_ns`] = { unit: "ns", doc: `${about.title}: the time in which at least one such event runs, within the range` };
+    columns[`${about.category}_ns`] = { unit: "ns", doc: `${about.title}: time within the range in which at least one such event runs` };
   }
   data["events"] = rows.map(() => 0);
-  columns["events"] = { unit: "count", doc: "events that touch the range" };
+  columns["events"] = { unit: "count", doc: "events that overlap the range" };
   for (let i = 0; i < ranks.length; i++) {
     const about = layout.categories[categories[i]!];
     const row = place.get(ranks[i]!);

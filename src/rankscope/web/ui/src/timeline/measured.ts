@@ -39,7 +39,7 @@ export class Measured {
       this.element.replaceChildren(measurePanel(this.#context, model, exact, file, {
         close: () => this.close(), zoomTo: () => this.#permalink.go(clamped(exact, model.layout.span)), find: this.#find,
       }));
-      this.#notice.announce(`Measured ${formatDuration(exact.to - exact.from)}; the table below holds the time by category and rank.`);
+      this.#notice.announce(`Measured ${formatDuration(exact.to - exact.from)}. The table below lists the time per category and rank.`);
     } catch (error) {
       if (!isAbort(error)) this.#notice.say(error);
     }

@@ -20,7 +20,7 @@ export class Notice {
 
   /** Something went wrong with the server: stands until it answers again. */
   say(error: unknown): void {
-    const [what, hint] = error instanceof ApiError ? [error.message, error.hint] : ["The timeline could not use what the server sent.", error instanceof Error ? error.message : ""];
+    const [what, hint] = error instanceof ApiError ? [error.message, error.hint] : ["The timeline could not read the server’s response.", error instanceof Error ? error.message : ""];
     this.#show(what, hint);
     this.#stays = false;
   }

@@ -4,6 +4,7 @@ import { button } from "../components/controls.ts";
 import { h, named, type Child } from "../components/dom.ts";
 import { swatch } from "../components/swatch.ts";
 import { shownName, visible } from "../format/text.ts";
+import { counted } from "../format/ranks.ts";
 import { exactCell, formatBytes, formatDuration, formatMoment, grouped } from "../format/units.ts";
 import { categoryOf } from "../theme/categories.ts";
 import type { EventDetail, EventPlace } from "./detail.ts";
@@ -34,15 +35,15 @@ export function detailPanel(model: Model, detail: EventDetail, acts: PanelActs):
       h("h3", {}, named(detail.name, 300)),
       button({ class: "quiet", "aria-label": "Close the selection" }, acts.close, "×")),
     h("div", { class: "tl-actions" },
-      button({ class: "quiet", title: "Key F" }, acts.zoomTo, "Zoom to it"),
+      button({ class: "quiet", title: "Key F" }, acts.zoomTo, "Zoom to selection"),
       button({ class: "quiet" }, () => acts.select({ lane: detail.lane, row: detail.row - 1 }), "◂ Previous"),
       button({ class: "quiet" }, () => acts.select({ lane: detail.lane, row: detail.row + 1 }), "Next ▸"),
-      button({ class: "quiet" }, acts.measure, "Measure it")),
+      button({ class: "quiet" }, acts.measure, "Measure")),
     h("dl", { class: "tl-facts" },
-      fact("Takes", h("strong", {}, formatDuration(duration)), exactCell(duration, "ns")),
-      fact("Begins", formatMoment(detail.start_ns), exactCell(detail.start_ns, "ns")),
+      fact("Duration", h("strong", {}, formatDuration(duration)), exactCell(duration, "ns")),
+      fact("Start", formatMoment(detail.start_ns), exactCell(detail.start_ns, "ns")),
       fact("Category", [swatch(categoryOf(detail.category)), model.layout.categories.find(({ category }) => category === categoryOf(detail.category))?.title ?? shownName(detail.category, 40)]),
-      fact("On", named(laneTitle(model.layout, detail.lane), 120)),
+      fact("Lane", named(laneTitle(model.layout, detail.lane), 120)),
       detail.step === null ? null : fact("Step", String(detail.step))),
     collective(detail, acts),
     h("dl", { class: "tl-facts" }, place("Launched by", detail.launch), place("Operator", detail.operator),
@@ -57,20 +58,20 @@ function link(at: EventPlace, acts: PanelActs): HTMLElement {
 function collective(detail: EventDetail, acts: PanelActs): HTMLElement | null {
   const about = detail.collective;
   if (!about) return null;
-  const facts = [about.group === null ? null : ["group ", named(about.group, 60)], about.bytes === null ? null : formatBytes(about.bytes), about.sequence === null ? null : `number ${about.sequence} in its group`];
+  const facts = [about.group === null ? null : ["group ", named(about.group, 60)], about.bytes === null ? null : formatBytes(about.bytes), about.sequence === null ? null : `sequence ${about.sequence}`];
   const members = [...about.members].sort((a, b) => a.rank - b.rank);
   const first = Math.min(...members.map((member) => member.start_ns));
   const latest = Math.max(...members.map((member) => member.start_ns));
-  return h("section", { "data-testid": "members" }, h("h4", {}, "The same collective on ", members.length === 1 ? "this rank alone" : `${members.length} ranks`),
+  return h("section", { "data-testid": "members" }, h("h4", {}, "Same collective on ", members.length === 1 ? "this rank only" : `${members.length} ranks`),
     h("p", { class: "quiet-line" }, named(about.name, 80), facts.map((part) => part && [" · ", part])),
     scrolled("Ranks of the collective", h("table", { class: "tl-members" },
-      h("thead", {}, h("tr", {}, ["Rank", "Came", "Took", "Waited"].map((name) => h("th", { scope: "col" }, name)))),
+      h("thead", {}, h("tr", {}, ["Rank", "Arrival", "Duration", "Wait"].map((name) => h("th", { scope: "col" }, name)))),
       h("tbody", {}, members.slice(0, MEMBERS).map((member) => h("tr", { class: member.start_ns === latest && latest > first ? "last" : null, "aria-current": member.rank === detail.rank ? "true" : null },
         h("th", { scope: "row" }, button({ class: "link", "data-testid": `member-${member.rank}` }, () => acts.select(member), String(member.rank))),
         h("td", { title: exactCell(member.start_ns - first, "ns") }, member.start_ns === first ? "first" : `+${formatDuration(member.start_ns - first, 3)}${member.start_ns === latest ? " (last)" : ""}`),
         h("td", {}, formatDuration(member.end_ns - member.start_ns, 3)),
         h("td", {}, member.wait_ns === null ? "–" : formatDuration(member.wait_ns, 3))))))),
-    members.length > MEMBERS ? h("p", { class: "quiet-line" }, `and ${members.length - MEMBERS} further ranks; the table under Collectives holds them all.`) : null);
+    members.length > MEMBERS ? h("p", { class: "quiet-line" }, `and ${members.length - MEMBERS} more ranks; the table in the Collectives view lists all.`) : null);
 }
 
 function statistics(detail: EventDetail, acts: PanelActs): HTMLElement | null {
@@ -78,17 +79,17 @@ function statistics(detail: EventDetail, acts: PanelActs): HTMLElement | null {
   if (!about) return null;
   const category = categoryOf(detail.category);
   const bar = (label: string, part: { count: number; total_ns: number }): { label: Child; value: number; unit: string; category: typeof category; note: string } =>
-    ({ label, value: part.total_ns, unit: "ns", category, note: `in ${grouped(part.count)}` });
+    ({ label, value: part.total_ns, unit: "ns", category, note: counted(part.count, "event") });
   const bars = (title: string, list: { count: number; total_ns: number; label: string }[]): Child => {
     if (list.length < 2) return null;
     const shown = list.length <= BARS ? list : [...list].sort((a, b) => b.total_ns - a.total_ns).slice(0, BARS);
-    const name = shown === list ? title : `${title}: the ${BARS} of ${grouped(list.length)} that take most`;
+    const name = shown === list ? title : `${title}: top ${BARS} of ${grouped(list.length)}`;
     return h("details", { class: "notes", open: list.length <= 16 }, h("summary", {}, name), barList(shown.map((part) => bar(part.label, part)), name, ""));
   };
-  return h("section", {}, h("h4", {}, "All of this name"),
-    h("p", { class: "quiet-line" }, `${grouped(about.count)} in the run, ${formatDuration(about.total_ns)} in all; ${formatDuration(about.mean_ns)} on average, from ${formatDuration(about.min_ns)} to ${formatDuration(about.max_ns)}. `,
-      button({ class: "link" }, () => acts.find(detail.name), "Find the others")),
-    bars("By step", about.steps.map((part) => ({ ...part, label: part.step === null ? "outside of steps" : `step ${part.step}` }))),
+  return h("section", {}, h("h4", {}, "All events with this name"),
+    h("p", { class: "quiet-line" }, `${counted(about.count, "event")} in the run, ${formatDuration(about.total_ns)} in total; mean ${formatDuration(about.mean_ns)}, min ${formatDuration(about.min_ns)}, max ${formatDuration(about.max_ns)}. `,
+      button({ class: "link" }, () => acts.find(detail.name), "Find other occurrences")),
+    bars("By step", about.steps.map((part) => ({ ...part, label: part.step === null ? "outside steps" : `step ${part.step}` }))),
     bars("By rank", about.ranks.map((part) => ({ ...part, label: `rank ${part.rank}` }))));
 }
 
@@ -116,5 +117,5 @@ function argument(value: unknown): string {
 
 /** One sentence for those who do not see the picture. */
 export function spoken(model: Model, detail: EventDetail): string {
-  return `${shownName(detail.name, 120)}, ${formatDuration(detail.end_ns - detail.start_ns)}, begins at ${formatMoment(detail.start_ns)}, ${shownName(laneTitle(model.layout, detail.lane), 120)}${detail.step === null ? "" : `, step ${detail.step}`}${detail.collective && detail.collective.members.length > 1 ? `, a collective of ${detail.collective.members.length} ranks` : ""}.`;
+  return `${shownName(detail.name, 120)}, ${formatDuration(detail.end_ns - detail.start_ns)}, starts at ${formatMoment(detail.start_ns)}, ${shownName(laneTitle(model.layout, detail.lane), 120)}${detail.step === null ? "" : `, step ${detail.step}`}${detail.collective && detail.collective.members.length > 1 ? `, a collective of ${detail.collective.members.length} ranks` : ""}.`;
 }

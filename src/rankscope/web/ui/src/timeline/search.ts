@@ -40,8 +40,8 @@ export class Search {
       if (asked !== this.#asked) return; // another was asked for meanwhile
       this.#hit = found.hit;
       if (found.hit) await this.#select(found.hit);
-      bar.found(found.hit ? `${grouped(found.index + 1)} of ${grouped(found.hits)}` : "none found");
-      if (!found.hit) this.#notice.announce(`Nothing is called ${shownName(query, 80)}.`);
+      bar.found(found.hit ? `${grouped(found.index + 1)} of ${grouped(found.hits)}` : "no matches");
+      if (!found.hit) this.#notice.announce(`No event name contains ${shownName(query, 80)}.`);
     } catch (error) {
       bar.found("");
       this.#notice.say(error);

@@ -9,7 +9,8 @@ import type { Notice } from "./notice.ts";
 import { detailPanel, spoken } from "./panel.ts";
 import type { Permalink } from "./permalink.ts";
 import { standIn } from "./rows.ts";
-import { RULER, type Stage } from "./stage.ts";
+import { RULER } from "./frame.ts";
+import type { Stage } from "./stage.ts";
 import { around, panned, type Window } from "./window.ts";
 
 const REACH_PX = 5;
@@ -61,8 +62,8 @@ export class Selection {
       detail = await model.api.json<EventDetail>("event", { lane: place.lane, row: place.row });
     } catch (error) {
       if (error instanceof ApiError && error.status === 404) {
-        if (history) this.#notice.announce("There is no further event on this lane.");
-        else this.#notice.tell("The event that the link names is not there.", "The link may be of another run; the view is as it says.");
+        if (history) this.#notice.announce("No more events in this lane.");
+        else this.#notice.tell("The event in the link does not exist.", "The link may belong to another run. Its time range is shown.");
       }
       else this.#notice.say(error);
       return;
@@ -126,7 +127,7 @@ export class Selection {
       if (next !== undefined) return this.select({ lane, row: next });
       if (!file) return;
     }
-    this.#notice.announce("There is no further lane with an event here.");
+    this.#notice.announce("No other lane has an event here.");
   }
 
   /** As `under`; where the bin there names an event of the row's other part, or one that may be, the server is asked for the events. */

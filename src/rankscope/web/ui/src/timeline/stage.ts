@@ -1,9 +1,10 @@
 /** The picture: two canvases, one frame at a time. Rectangles are pixels (raster.ts), words and lines lie above (labels.ts). */
 import { h, styled } from "../components/dom.ts";
-import { CATEGORIES, categoryVariable, type Category } from "../theme/categories.ts";
+import { CATEGORIES, categoryVariable } from "../theme/categories.ts";
 import { color } from "../theme/theme.ts";
 import { drawLane, type Scene } from "./draw.ts";
-import { Labels, type Palette } from "./labels.ts";
+import { MOVING, RULER, type Frame, type Palette } from "./frame.ts";
+import { Labels } from "./labels.ts";
 import { rankIndex, type RankRow } from "./layout.ts";
 import type { Loader } from "./loader.ts";
 import type { Model } from "./model.ts";
@@ -11,18 +12,7 @@ import { Raster, type Ink } from "./raster.ts";
 import { firstRowAt, RowKind, upperPart, type Rows } from "./rows.ts";
 import { levelFor, type Window } from "./window.ts";
 
-/** The ruler above the rows. */
-export const RULER = 44;
 const BELOW = 24;
-/** Moving data: what computing should hide. Only these are drawn with their patterns: host lanes are told apart by where they stand. */
-export const MOVING: ReadonlySet<Category> = new Set(["communication", "memory", "memset"]);
-
-export interface Frame {
-  readonly scene: Scene;
-  readonly scroll: number;
-  readonly first: number;
-  readonly last: number;
-}
 
 /** What a picture was made from: if only the window has moved by whole pixels, it is moved instead of being drawn anew. */
 interface Shown {

@@ -69,7 +69,7 @@ export class Timeline {
       filter: (text) => { model.filter = text; model.refold(); permalink.note(); },
       openAll: (open) => { model.open = new Set(open ? layout.ranks.map(({ rank }) => rank) : []); model.refold(); permalink.note(); },
       counters: (shown) => { model.showCounters = shown; model.refold(); permalink.note(); },
-      measure: () => { this.#input.measuring = true; notice.announce("Drag over the picture to measure."); stage.element.focus({ preventScroll: true }); },
+      measure: () => { this.#input.measuring = true; notice.announce("Drag across the timeline to measure."); stage.element.focus({ preventScroll: true }); },
     });
     this.element = h("div", { class: "tl", "data-testid": "timeline" }, this.#bar.element, notice.element, legend(layout),
       h("div", { class: "tl-main" }, h("div", { class: "tl-frame" }, stage.box, this.#tip.element), selection.element),
@@ -129,7 +129,7 @@ export class Timeline {
   /** A rank or a step that the address names: other views lead here so. */
   #applyNamed({ rank, step }: Address): void {
     const model = this.#model;
-    if (rank !== null && rankIndex(model.layout, rank) < 0) this.#notice.tell(`There is no rank ${rank}.`, "The field Rank lists those there are.");
+    if (rank !== null && rankIndex(model.layout, rank) < 0) this.#notice.tell(`There is no rank ${rank}.`, "The Rank menu lists the ranks of this run.");
     else if (rank !== null) {
       if (model.layout.ranks.length > 1) model.open.add(rank);
       model.refold();
@@ -138,7 +138,7 @@ export class Timeline {
     if (step === null) return;
     const window = stepWindow(model.layout, step, rank);
     if (window) model.show(window);
-    else this.#notice.tell(`There is no step ${step}${rank === null ? "" : ` on rank ${rank}`}.`, "The whole run is shown; the field Step lists those there are.");
+    else this.#notice.tell(`There is no step ${step}${rank === null ? "" : ` on rank ${rank}`}.`, "Showing the entire run. The Step menu lists the recorded steps.");
   }
 
   #key(event: KeyboardEvent): boolean {

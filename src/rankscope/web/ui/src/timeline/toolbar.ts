@@ -44,7 +44,7 @@ export function toolbar(model: Model, acts: BarActs): Toolbar {
   });
   let waiting = 0;
   const filter = h("input", {
-    type: "search", placeholder: "Filter lanes", "aria-label": "Show only ranks and lanes with these words", value: model.filter, "data-testid": "lane-filter",
+    type: "search", placeholder: "Filter lanes", "aria-label": "Show only matching ranks and lanes", value: model.filter, "data-testid": "lane-filter",
     input: () => {
       clearTimeout(waiting);
       waiting = window.setTimeout(() => acts.filter(filter.value), FILTER_PAUSE_MS);
@@ -76,17 +76,17 @@ export function toolbar(model: Model, acts: BarActs): Toolbar {
   const counters = button({ class: "quiet", "aria-pressed": String(model.showCounters), "data-testid": "counters" }, () => acts.counters(!model.showCounters), "Counters");
   const element = h("div", { class: "tl-bar" },
     h("div", { class: "tl-group" }, search,
-      button({ class: "quiet", "aria-label": "Previous hit", title: "Shift+Enter in the field, or key Shift+N" }, () => acts.search(search.value, "previous"), "◂"),
-      button({ class: "quiet", "aria-label": "Next hit", title: "Enter in the field, or key N", "data-testid": "search-next" }, () => acts.search(search.value, "next"), "▸"), count),
+      button({ class: "quiet", "aria-label": "Previous match", title: "Shift+Enter in the field, or key Shift+N" }, () => acts.search(search.value, "previous"), "◂"),
+      button({ class: "quiet", "aria-label": "Next match", title: "Enter in the field, or key N", "data-testid": "search-next" }, () => acts.search(search.value, "next"), "▸"), count),
     h("div", { class: "tl-group" },
-      button({ class: "quiet", "aria-label": "Zoom out", title: "Key S, or Ctrl and the wheel" }, () => acts.zoom(2), "−"),
-      button({ class: "quiet", "aria-label": "Zoom in", title: "Key W, or Ctrl and the wheel" }, () => acts.zoom(0.5), "+"),
-      button({ class: "quiet", title: "Key 0", "data-testid": "whole" }, acts.whole, "Whole run"),
-      button({ class: "quiet", title: "Or drag with Shift; key M measures what is in sight", "data-testid": "measure-drag" }, acts.measure, "Measure")),
+      button({ class: "quiet", "aria-label": "Zoom out", title: "Key S, or Ctrl + wheel" }, () => acts.zoom(2), "−"),
+      button({ class: "quiet", "aria-label": "Zoom in", title: "Key W, or Ctrl + wheel" }, () => acts.zoom(0.5), "+"),
+      button({ class: "quiet", title: "Key 0", "data-testid": "whole" }, acts.whole, "Entire run"),
+      button({ class: "quiet", title: "Or Shift + drag; key M measures the visible range", "data-testid": "measure-drag" }, acts.measure, "Measure")),
     jumps,
     h("div", { class: "tl-group" }, filter, none,
-      button({ class: "quiet", "data-testid": "open-all" }, () => acts.openAll(true), "Open all"),
-      button({ class: "quiet", "data-testid": "fold-all" }, () => acts.openAll(false), "Fold all"),
+      button({ class: "quiet", "data-testid": "open-all" }, () => acts.openAll(true), "Expand all"),
+      button({ class: "quiet", "data-testid": "fold-all" }, () => acts.openAll(false), "Collapse all"),
       layout.ranks.some((rank) => rank.counters.length > 0) ? counters : null));
   const refolded = (): void => {
     counters.setAttribute("aria-pressed", String(model.showCounters));
@@ -98,7 +98,7 @@ export function toolbar(model: Model, acts: BarActs): Toolbar {
 }
 
 export const KEYS: readonly (readonly [string, string])[] = [
-  ["W S, + −", "zoom in, out"], ["A D, ← →", "earlier, later"], ["↑ ↓, Page", "up, down the rows"], ["Ctrl + wheel, pinch", "zoom at the pointer"], ["Shift + wheel, drag", "move"],
-  ["Shift + drag", "measure"], ["M", "measure what is in sight, or the selection"], ["E", "select the event in the middle of the view"], [", .", "event before, after on its lane"], ["J K", "lane below, above"],
-  ["F", "zoom to the selection"], ["Enter", "to the selection’s panel"], ["/", "find by name"], ["N, Shift + N", "next, previous hit"], ["[ ]", "step before, after"], ["0", "whole run"], ["Escape", "close what is selected or measured"],
+  ["W S, + −", "zoom in, out"], ["A D, ← →", "pan left, right"], ["↑ ↓, Page", "scroll up, down"], ["Ctrl + wheel, pinch", "zoom at the pointer"], ["Shift + wheel, drag", "pan"],
+  ["Shift + drag", "measure"], ["M", "measure the visible range or the selection"], ["E", "select the event in the middle of the view"], [", .", "previous, next event in the lane"], ["J K", "lane below, above"],
+  ["F", "zoom to the selection"], ["Enter", "go to the selection panel"], ["/", "find by name"], ["N, Shift + N", "next, previous match"], ["[ ]", "previous, next step"], ["0", "entire run"], ["Escape", "close the selection or measurement"],
 ];

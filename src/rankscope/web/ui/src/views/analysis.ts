@@ -1,8 +1,8 @@
-/** Any analysis without a view of its own: its words as caption, its rows as a table. New ones appear without a change here. */
+/** Any analysis without a dedicated view: its docstring as caption, its rows as a table. New analyses appear without a change here. */
 import { h } from "../components/dom.ts";
 import { analysisCaption, emptyState, truncationNote } from "../components/notes.ts";
 import { tableView } from "../components/table_view.ts";
-import { notMade } from "../components/tables.ts";
+import { analysisFailed } from "../components/tables.ts";
 import type { AnalysisPayload } from "../data/payload.ts";
 import { shortTitle } from "../format/text.ts";
 import type { View } from "./view.ts";
@@ -18,8 +18,8 @@ export function analysisView(name: string, analysis: AnalysisPayload): View {
     render(context) {
       const table = context.table(name);
       const words = h("div", {}, analysisCaption(analysis), truncationNote(name, analysis));
-      if (context.payload.analyses.get(name)?.away?.state === "failed") return [words, notMade()];
-      if (!table) return [words, emptyState("This analysis gave no rows.", "The traces hold nothing for it; its description says what it reads.")];
+      if (context.payload.analyses.get(name)?.away?.state === "failed") return [words, analysisFailed()];
+      if (!table) return [words, emptyState("This analysis has no rows.", "The traces contain no data for it. Its description lists what it needs.")];
       return [words, tableView(context, { name, table, caption: analysis.title })];
     },
   };

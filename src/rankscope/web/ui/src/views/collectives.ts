@@ -16,7 +16,7 @@ export const collectives: View = {
   id: "collectives",
   title: "Collectives",
   group: "ranks",
-  question: "Which collectives take the time, at which sizes, and is it transfer or waiting?",
+  question: "Which collectives take the most time, at which sizes, and is it transfer or waiting?",
   answers: ["collective_summary"],
   shows: ["collectives", "collective_summary"],
   wants: ["arrivals"],
@@ -24,12 +24,12 @@ export const collectives: View = {
   render(context) {
     const [each, kinds] = [context.table("collectives"), context.table("collective_summary")];
     if (!each && !kinds) {
-      return [emptyState("These traces hold no collective.", "A job on one rank has none. On several, record the device’s activity (nccl, rccl, oneccl) or, on CPU, gloo’s ranges, and let the recorded steps include the backward pass.")];
+      return [emptyState("No collectives in these traces.", "A single-rank job has none. With several ranks, record device activity (NCCL, RCCL, oneCCL) or, on CPU, Gloo ranges, and include the backward pass in the recorded steps.")];
     }
     const height = Math.max(320, 42 * Math.min(TOP, kinds?.length ?? 0) - 40);
     return present([
-      h("div", { class: "pair" }, kinds && byKind(kinds), each && scatterChart(context, each, { y: "duration_ns", title: "Duration against size", testId: "chart-collectives", height }),
-        kinds && scatterChart(context, kinds, { y: "bus_bandwidth", title: "Bus bandwidth against size", testId: "chart-bandwidth", height: 320 }), order(context)),
+      h("div", { class: "pair" }, kinds && byKind(kinds), each && scatterChart(context, each, { y: "duration_ns", title: "Duration vs. size", testId: "chart-collectives", height }),
+        kinds && scatterChart(context, kinds, { y: "bus_bandwidth", title: "Bus bandwidth vs. size", testId: "chart-bandwidth", height: 320 }), order(context)),
       tables(context, [{ name: "collective_summary", open: true, sort: { column: "total_ns", descending: true } }, { name: "collectives", open: true }, { name: "arrivals" }]),
     ]);
   },
@@ -47,11 +47,11 @@ function byKind(kinds: Table): HTMLElement {
       label: [named(String(kinds.cell(row, "collective") ?? "unnamed"), 60), h("small", {}, what.map((part) => [" · ", named(String(part), 40)]))],
       value: kinds.number(row, "total_ns") ?? 0, unit: "ns", category: "transfer" as const,
       ...(wait === null ? {} : { pieces: [{ value: wait, category: "waiting" as const }] }),
-      ...(count === null ? {} : { note: `in ${counted(count, "call")}` }),
+      ...(count === null ? {} : { note: counted(count, "call") }),
     };
   });
-  const title = rows.length < kinds.length ? `Total time by kind and size: the ${rows.length} greatest of ${kinds.length}` : "Total time by kind and size";
+  const title = rows.length < kinds.length ? `Total time by kind and size: top ${rows.length} of ${kinds.length}` : "Total time by kind and size";
   return h("figure", { class: "figure" }, h("figcaption", {}, title),
-    h("ul", { class: "legend" }, h("li", { class: "legend-item" }, swatch("waiting"), "Waiting for later ranks"), h("li", { class: "legend-item" }, swatch("transfer"), "Transfer, or not known")),
+    h("ul", { class: "legend" }, h("li", { class: "legend-item" }, swatch("waiting"), "Waiting for later ranks"), h("li", { class: "legend-item" }, swatch("transfer"), "Transfer or unknown")),
     barList(bars, title, "bars-collectives"));
 }

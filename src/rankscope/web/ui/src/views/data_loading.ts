@@ -9,21 +9,21 @@ export const dataLoading: View = {
   id: "data_loading",
   title: "Data loading",
   group: "step",
-  question: "How long does each step wait for its data?",
+  question: "How long does each step wait for data?",
   answers: ["data_loading"],
   shows: ["data_loading"],
   wants: ["overview"],
   render(context) {
     const table = context.table("data_loading");
     if (!table) {
-      return [emptyState("No step’s loading is known.", "It is told by the ranges of a `DataLoader` and by ranges of your own that say so (`record_function(\"load_data\")`), in steps marked by `.step()`.")];
+      return [emptyState("No data loading recorded.", "Data loading is detected from `DataLoader` ranges and from your own ranges (`record_function(\"load_data\")`), in steps marked with `.step()`.")];
     }
     const loads = table.values("loading_ns").some((value) => typeof value === "number" && value > 0);
     return present([
       loads ? byStep(context, "loading", table, [
-        { testId: "chart-loading", title: "Time in the loader", about: "Time in ranges that load data.", parts: [["loading_ns", "data_loading", "Loading"]], whole: { column: "window_ns", label: "Window" } },
-        { testId: "chart-loading-exposed", title: "Of it, what nothing hides", about: "Time in which the device has nothing to do but wait for data.", parts: [["exposed_ns", "waiting", "Exposed"]], whole: { column: "window_ns", label: "Window" } },
-      ]) : h("p", { class: "quiet-box" }, inline("No range in these traces says that it loads data: it took no time, or it is not marked. A loop over a `DataLoader` marks it by itself; around your own loader write `with torch.profiler.record_function(\"load_data\")`.")),
+        { testId: "chart-loading", title: "Time in the loader", about: "Time in data loading ranges.", parts: [["loading_ns", "data_loading", "Loading"]], whole: { column: "window_ns", label: "Window" } },
+        { testId: "chart-loading-exposed", title: "Exposed data loading", about: "Time in which the device only waits for data.", parts: [["exposed_ns", "waiting", "Exposed"]], whole: { column: "window_ns", label: "Window" } },
+      ]) : h("p", { class: "quiet-box" }, inline("No range in these traces marks data loading: it took no time, or it is not annotated. PyTorch annotates a loop over a `DataLoader` automatically; around your own loader, use `with torch.profiler.record_function(\"load_data\")`.")),
       tables(context, [{ name: "data_loading", open: true, sort: { column: "exposed_ns", descending: true } }]),
     ]);
   },

@@ -27,13 +27,13 @@ const AGAIN_MS = 700;
 const TOP = 12;
 /** Columns whose unit stands in their row. */
 const IN_UNIT: ReadonlySet<string> = new Set(["a", "b", "change", "a_spread", "b_spread"]);
-const ABSENT: readonly [string, string] = ["Two runs are needed to compare.", "Serve a directory that holds both (`rankscope serve DIR`), or compare in the terminal: `rankscope diff A B`, and `rankscope diff A --ranks 0,1` for two ranks of one run."];
+const ABSENT: readonly [string, string] = ["A comparison needs two runs.", "Serve a directory that holds both (`rankscope serve DIR`), or compare in the terminal: `rankscope diff A B`, and `rankscope diff A --ranks 0,1` for two ranks of one run."];
 
 export const diff: View = {
   id: "diff",
   title: "Diff",
   group: "between",
-  question: "What changed between two runs, or differs between two ranks, and is it more than chance?",
+  question: "What changed between two runs or differs between two ranks, and is it significant?",
   shows: [],
   render(context) {
     const { served } = context;
@@ -42,7 +42,7 @@ export const diff: View = {
     const place = h("div", { class: "diff-place" });
     const query = asked(context, served);
     if (query) compare(context, served, query, place);
-    else place.append(emptyState("Choose what to compare with.", "Another run of this directory, or two of this run’s ranks."));
+    else place.append(emptyState("Choose what to compare with.", "Another run in this directory, or two ranks of this run."));
     return [choosers(context, served), place];
   },
 };
@@ -89,16 +89,16 @@ function choosers(context: ViewContext, served: Source): HTMLElement {
   const choose = (name: string, label: string, chosen: number | undefined, not: number | undefined): HTMLElement =>
     selector(`diff-${name}`, label, ranks.filter((rank) => rank !== not).map((rank) => ({ value: String(rank), label: String(rank) })), String(chosen ?? ""), (value) => context.router.update({ with: "ranks", [name]: value }));
   return h("div", { class: "controls" },
-    selector("diff-with", "This run against", [...others.map(({ key, name, ranks: count }) => ({ value: key, label: `${shownName(name, 50)}${count === null ? "" : ` (${counted(count, "rank")})`}` })),
-      ...(ranks.length > 1 ? [{ value: "ranks", label: "itself: rank against rank" }] : [])], withRanks ? "ranks" : query?.with ?? "", (value) => context.router.update({ with: value })),
-    withRanks && choose("a", "Rank", a, b), withRanks && choose("b", "against rank", b, a));
+    selector("diff-with", "Compare this run with", [...others.map(({ key, name, ranks: count }) => ({ value: key, label: `${shownName(name, 50)}${count === null ? "" : ` (${counted(count, "rank")})`}` })),
+      ...(ranks.length > 1 ? [{ value: "ranks", label: "itself: two ranks" }] : [])], withRanks ? "ranks" : query?.with ?? "", (value) => context.router.update({ with: value })),
+    withRanks && choose("a", "Rank", a, b), withRanks && choose("b", "with rank", b, a));
 }
 
 function compare(context: ViewContext, served: Source, query: Query, place: HTMLElement): void {
   let left = false;
   context.onLeave(() => { left = true; });
   const failed = (error: unknown): void => {
-    if (!left) place.replaceChildren(emptyState(error instanceof ApiError ? error.message : "The two could not be compared.", error instanceof ApiError ? error.hint : "Load the page again."));
+    if (!left) place.replaceChildren(emptyState(error instanceof ApiError ? error.message : "The comparison failed.", error instanceof ApiError ? error.hint : "Reload the page."));
   };
   /** Both runs have to be read first; asking after one begins it. */
   const ask = async (): Promise<void> => {
@@ -107,7 +107,7 @@ function compare(context: ViewContext, served: Source, query: Query, place: HTML
         const state = await served.api.json<ServerState>("state", { run });
         if (left) return;
         if (state.phase === "ready" || state.phase === "failed") break;
-        place.replaceChildren(workingState("One of the two is still being read …", state));
+        place.replaceChildren(workingState("Still reading one of the runs …", state));
         await new Promise((later) => setTimeout(later, AGAIN_MS));
       }
     }
@@ -137,9 +137,9 @@ function shown(context: ViewContext, answer: Answer, here: "a" | "b" | null): HT
   const rows = table.where("section", section);
   return [
     verdict(table, name(a), name(b)),
-    h("div", { class: "controls" }, selector("diff-section", "Compared:", sections.map((value) => ({ value, label: columnLabel(value) })), section, (value) => context.router.update({ section: value }))),
+    h("div", { class: "controls" }, selector("diff-section", "Section:", sections.map((value) => ({ value, label: columnLabel(value) })), section, (value) => context.router.update({ section: value }))),
     ...[greatest(table, rows)].filter((part): part is HTMLElement => part !== null),
-    tableView(context, { name: "diff", table, rows, unitOf: (row, column) => (IN_UNIT.has(column) ? String(table.cell(row, "unit") ?? "") : null), caption: `What differs: ${section}` }),
+    tableView(context, { name: "diff", table, rows, unitOf: (row, column) => (IN_UNIT.has(column) ? String(table.cell(row, "unit") ?? "") : null), caption: `Differences: ${section}` }),
     ...([["b", gained], ["a", lost]] as const).filter(([, list]) => list.length > 0)
       .map(([of, list]) => h("section", {}, h("h3", {}, "Findings: only in ", named(name(of === "b" ? b : a), 60)), findingItems(context, list, here === null || here === of))),
   ];
@@ -153,10 +153,10 @@ function verdict(table: Table, a: string, b: string): HTMLElement {
   const unit = row === undefined ? "" : String(table.cell(row, "unit") ?? "");
   const certain = row === undefined ? null : table.cell(row, "significant");
   return h("p", { class: "answer", "data-testid": "answer-diff" }, "From ", named(a, 60), " to ", named(b, 60), ": ",
-    before === null || after === null ? "no step is known in both." : [row === undefined ? "" : `mean ${columnLabel(String(table.cell(row, "name") ?? "step")).toLowerCase()} `,
+    before === null || after === null ? "step time is not known in both." : [row === undefined ? "" : `mean ${columnLabel(String(table.cell(row, "name") ?? "step")).toLowerCase()} `,
       h("strong", { "data-value": before }, formatCell(before, unit)), " → ", h("strong", { "data-value": after }, formatCell(after, unit)),
       ratio === null ? "" : [", ", h("strong", { "data-value": ratio }, `${ratio > 0 ? "+" : ""}${formatRatio(ratio)}`)],
-      certain === true ? ", more than chance." : certain === false ? ", not more than chance." : ": too few steps to tell it from chance."]);
+      certain === true ? ", significant." : certain === false ? ", not significant." : "; too few steps to tell whether it is significant."]);
 }
 
 /** What changed most in a section, longer and shorter. */
@@ -169,9 +169,9 @@ function greatest(table: Table, rows: readonly number[]): HTMLElement | null {
     const more = change > 0;
     return {
       label: [named(table.cell(row, "section") === "steps" ? columnLabel(String(table.cell(row, "name"))) : String(table.cell(row, "name") ?? "unnamed"), 90), h("small", {}, more ? " · more" : " · less")], value: Math.abs(change), unit, category: more ? "waiting" as const : "memory" as const,
-      note: `${ratio === null ? MISSING : `${more ? "+" : ""}${formatRatio(ratio)}`}${table.cell(row, "significant") === true ? ", more than chance" : ""}`,
+      note: `${ratio === null ? MISSING : `${more ? "+" : ""}${formatRatio(ratio)}`}${table.cell(row, "significant") === true ? ", significant" : ""}`,
     };
   });
-  const title = "What changed most, per rank and step";
+  const title = "Largest changes, per rank and step";
   return h("figure", { class: "figure" }, h("figcaption", {}, title), barList(bars, title, "bars-diff"));
 }

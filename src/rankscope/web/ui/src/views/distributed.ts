@@ -11,10 +11,10 @@ import { formatBytes } from "../format/units.ts";
 import { present, type View, type ViewContext } from "./view.ts";
 
 const HIDING: readonly Part[] = [
-  ["computation_ns", "compute", "Computation"], ["overlap_ns", "overlap", "Both at once"], ["communication_ns", "communication", "Communication"], ["other_ns", "other", "Other"],
+  ["computation_ns", "compute", "Computation"], ["overlap_ns", "overlap", "Overlap"], ["communication_ns", "communication", "Communication"], ["other_ns", "other", "Other"],
 ];
 const WAITING: readonly Part[] = [
-  ["transfer_ns", "transfer", "Transfer"], ["synchronizing_ns", "waiting", "Synchronizing"], ["unmatched_ns", "other", "Not all ranks known"],
+  ["transfer_ns", "transfer", "Transfer"], ["synchronizing_ns", "waiting", "Synchronizing"], ["unmatched_ns", "other", "Some ranks unknown"],
 ];
 const TOP = 12;
 
@@ -22,7 +22,7 @@ export const distributed: View = {
   id: "distributed",
   title: "Distributed",
   group: "ranks",
-  question: "Does communication hide behind computation, and is it transfer or waiting?",
+  question: "Does communication overlap with computation, and is it transfer or waiting?",
   answers: ["distributed"],
   shows: ["distributed", "communication_operations"],
   wants: ["overview"],
@@ -30,11 +30,11 @@ export const distributed: View = {
   render(context) {
     const table = context.table("distributed");
     if (!table) {
-      return present([emptyState("No rank’s steps are known.", "The two overviews are made from steps and collectives: record with `rankscope.Profiler` on every rank, and let the recorded steps hold the backward pass."), tables(context, [{ name: "devices", open: true }])]);
+      return present([emptyState("No steps recorded.", "Both overviews need steps and collectives: record with `rankscope.Profiler` on every rank, and include the backward pass in the recorded steps."), tables(context, [{ name: "devices", open: true }])]);
     }
     return present([
       byStep(context, "distributed", table, [
-        { testId: "chart-computation-communication", title: "Computation and communication", about: "Computation, communication and both at once.", parts: HIDING, whole: { column: "window_ns", label: "Window" } },
+        { testId: "chart-computation-communication", title: "Computation and communication", about: "Computation, communication and their overlap.", parts: HIDING, whole: { column: "window_ns", label: "Window" } },
         { testId: "chart-synchronizing-communication", title: "Synchronizing and transfer", about: "Transfer and waiting within communication.", parts: WAITING },
       ], "ranks"),
       operations(context),
@@ -45,17 +45,17 @@ export const distributed: View = {
 
 function operations(context: ViewContext): HTMLElement | null {
   const table = context.table("communication_operations");
-  if (!table) return emptyState("These traces hold no collective.", "A job on one rank has none. On several, record the device’s activity (nccl, rccl, oneccl) or, on CPU, gloo’s ranges.");
+  if (!table) return emptyState("No collectives in these traces.", "A single-rank job has none. With several ranks, record device activity (NCCL, RCCL, oneCCL) or, on CPU, Gloo ranges.");
   const { rows, mixed, control } = rankChoice(context, "operations", table);
   const bars = table.sorted(rows, { column: "total_ns", descending: true }).slice(0, TOP).map((row) => {
     const [total, transfer, calls, size] = [table.number(row, "total_ns") ?? 0, table.number(row, "transfer_ns"), table.number(row, "calls") ?? 0, table.number(row, "mean_bytes")];
     return {
       label: [mixed ? `rank ${String(table.cell(row, "rank"))} · ` : null, named(String(table.cell(row, "collective") ?? "unnamed"), 60), size === null ? null : h("small", {}, ` · ${formatBytes(size)} on average`)],
-      value: total, unit: "ns", category: "waiting" as const, note: `in ${counted(calls, "call")}`,
+      value: total, unit: "ns", category: "waiting" as const, note: counted(calls, "call"),
       ...(transfer === null ? {} : { pieces: [{ value: transfer, category: "transfer" as const }] }),
     };
   });
   const title = "Communication operations";
   return h("div", {}, control, h("figure", { class: "figure" }, h("figcaption", {}, title),
-    h("ul", { class: "legend" }, h("li", { class: "legend-item" }, swatch("transfer"), "Transfer"), h("li", { class: "legend-item" }, swatch("waiting"), "Waiting, or not known")), barList(bars, title, "bars-operations")));
+    h("ul", { class: "legend" }, h("li", { class: "legend-item" }, swatch("transfer"), "Transfer"), h("li", { class: "legend-item" }, swatch("waiting"), "Waiting or unknown")), barList(bars, title, "bars-operations")));
 }

@@ -22,10 +22,10 @@ interface Heat {
 }
 
 const KINDS = [
-  { value: "waited_ns", label: "how long the others waited for it", ink: "--error", doc: "the time in which others waited for the rank; who came late because it waited itself has none" },
-  { value: "lateness_ns", label: "how late it came", ink: "--error", doc: "how much later than the others the rank came to a collective, at worst" },
-  { value: "wait_ns", label: "how long it waited", ink: "--cat-communication", doc: "the time the rank waited in collectives for others" },
-  { value: "step_ns", label: "how long its step took", ink: "--cat-compute", doc: "how long the rank's step took" },
+  { value: "waited_ns", label: "wait caused on other ranks", ink: "--error", doc: "time the other ranks waited for this rank; none if it was late because it was itself waiting" },
+  { value: "lateness_ns", label: "lateness", ink: "--error", doc: "how much later than the others the rank arrived at a collective, at most" },
+  { value: "wait_ns", label: "wait", ink: "--cat-communication", doc: "time the rank waited in collectives for other ranks" },
+  { value: "step_ns", label: "step time", ink: "--cat-compute", doc: "duration of the rank's step" },
 ] as const;
 
 /** Both pictures, or the first alone. */
@@ -35,11 +35,11 @@ export function heatSections(context: ViewContext, served: Source, both = true):
     if (served.working) place.append(workingState("Comparing the ranks step by step …", null));
     return place;
   }
-  place.append(workingState("Fetching ranks and steps …", null));
+  place.append(workingState("Loading ranks and steps …", null));
   let left = false;
   context.onLeave(() => { left = true; });
   served.api.json<Heat>("heat").then((heat) => { if (!left) place.replaceChildren(...sections(context, heat, both)); })
-    .catch((error: unknown) => { if (!left) place.replaceChildren(emptyState(error instanceof ApiError ? error.message : "Ranks and steps cannot be drawn.", error instanceof ApiError ? error.hint : "Load the page again.")); });
+    .catch((error: unknown) => { if (!left) place.replaceChildren(emptyState(error instanceof ApiError ? error.message : "Ranks and steps cannot be shown.", error instanceof ApiError ? error.hint : "Reload the page.")); });
   return place;
 }
 
@@ -53,19 +53,19 @@ function sections(context: ViewContext, heat: Heat, both: boolean): HTMLElement[
   const parts: HTMLElement[] = [];
   if (kind && heat.ranks.length > 1) {
     parts.push(h("section", { "aria-labelledby": "heat-title" },
-      h("div", { class: "section-head" }, h("h3", { id: "heat-title" }, "Every rank in every step"),
-        selector("heat-kind", "Shown:", known.map(({ value, label }) => ({ value, label })), kind.value, (value) => context.router.update({ heat: value }))),
+      h("div", { class: "section-head" }, h("h3", { id: "heat-title" }, "Ranks by step"),
+        selector("heat-kind", "Show:", known.map(({ value, label }) => ({ value, label })), kind.value, (value) => context.router.update({ heat: value }))),
       h("div", { class: "figure" }, heatMap(context, {
-        label: `Each rank and step: ${kind.label}`, testId: "heat", values: heat[kind.value], ink: kind.ink,
+        label: `Ranks by step: ${kind.label}`, testId: "heat", values: heat[kind.value], ink: kind.ink,
         rows: heat.ranks.map((rank) => `Rank ${rank}`), columns: heat.steps.map((step, index) => (step === null ? "–" : index === 0 ? `Step ${step}` : String(step))),
-        what: (row, column) => `Rank ${heat.ranks[row]}, ${(heat.steps[column] ?? null) === null ? "whole file" : `step ${heat.steps[column]}`}`,
+        what: (row, column) => `Rank ${heat.ranks[row]}, ${(heat.steps[column] ?? null) === null ? "entire trace" : `step ${heat.steps[column]}`}`,
         onPick: (row, column) => go(heat.ranks[row] ?? 0, heat.steps[column] ?? null),
       }),
         table(context, heat))));
   }
   if (both && heat.step_ns.some((amount) => amount !== null)) {
     const slowest = context.table("overview")?.number(0, "slowest_rank") ?? null;
-    parts.push(h("section", { "aria-labelledby": "step-times-title" }, h("h3", { id: "step-times-title" }, "Step time over steps"),
+    parts.push(h("section", { "aria-labelledby": "step-times-title" }, h("h3", { id: "step-times-title" }, "Step time by step"),
       h("div", { class: "figure" }, stepDots(context, heat.ranks, heat.steps, heat.step_ns, slowest, go))));
   }
   return parts;
@@ -76,7 +76,7 @@ function table(context: ViewContext, heat: Heat): HTMLElement {
   for (const rank of heat.ranks) for (const step of heat.steps) { data["rank"]?.push(rank); data["step"]?.push(step); }
   const columns = { rank: { unit: "", doc: "the rank" }, step: { unit: "", doc: "the step" }, ...Object.fromEntries(KINDS.map(({ value, doc }) => [value, { unit: "ns", doc }])) };
   const analysis: AnalysisPayload = { title: "Ranks and steps", doc: heat.doc, columns, data, truncated: null };
-  const details = h("details", { class: "notes" }, h("summary", {}, "The same as a table"));
+  const details = h("details", { class: "notes" }, h("summary", {}, "Show as table"));
   details.addEventListener("toggle", () => { if (details.children.length === 1) details.append(tableView(context, { name: "heat", table: new Table(analysis), caption: analysis.title })); });
   return details;
 }

@@ -17,14 +17,14 @@ export const idle: View = {
   id: "idle",
   title: "Idle and launches",
   group: "step",
-  question: "Why does the device do nothing, and is the host ahead of it?",
+  question: "Why is the device idle, and does the host launch work ahead of it?",
   answers: ["idle", "launches"],
   shows: ["idle_causes", "launches"],
   tables: ["idle", "launch_gaps", "synchronization"],
   render(context) {
     const [gaps, launches] = [context.table("idle_causes"), context.table("launches")];
     if (!gaps && !launches) {
-      return present([emptyState("No trace in this run holds device events.", "On the CPU alone no device can idle. On an accelerator, record its activity: `rankscope.Profiler` does so by itself where one is there."), tables(context, [{ name: "launch_gaps" }])]);
+      return present([emptyState("No device events in these traces.", "A CPU-only job has no device. On an accelerator, record its activity; `rankscope.Profiler` does so automatically."), tables(context, [{ name: "launch_gaps" }])]);
     }
     return present([
       gaps && causes(context, gaps),
@@ -40,7 +40,7 @@ function causes(context: ViewContext, table: Table): HTMLElement {
   const pick = (column: string): (number | null)[] => rows.map((row) => table.number(row, column));
   const devices = rows.length > table.distinct("rank").length;
   return stackedChart(context, {
-    label: "Idle time of each device by what the host did.", title: "Idle time by what the host did meanwhile", testId: "chart-idle", axis: "Rank",
+    label: "Idle time of each device by host activity.", title: "Idle time by host activity", testId: "chart-idle", axis: "Rank",
     bars: rows.map((row) => `${String(table.cell(row, "rank"))}${devices ? ` (device ${String(table.cell(row, "device"))})` : ""}`),
     segments: CAUSES.map(([column, category, label]) => ({ category, label, values: pick(column) })),
     totals: { label: "Idle", values: pick("idle_ns") },
@@ -54,7 +54,7 @@ function bound(context: ViewContext, table: Table): HTMLElement | null {
   const values = rows.map((row) => table.number(row, "launch_bound_share"));
   if (values.every((value) => value === null)) return null;
   return h("div", {}, stackedChart(context, {
-    label: "Share of its span in which each device waits for launches.", title: "Waiting for the host to launch: share of the device’s span", testId: "chart-launch-bound", axis: "Rank",
+    label: "Share of each device’s span spent waiting for launches.", title: "Launch-bound time: share of the device’s span", testId: "chart-launch-bound", axis: "Rank",
     bars: rows.map((row) => String(table.cell(row, "rank"))), format: formatRatio,
     segments: [{ category: "runtime", label: "Launch-bound", values }],
     onPick: (index) => { location.hash = leadTo(context, table.number(rows[index] ?? 0, "rank")) ?? location.hash; },

@@ -10,7 +10,7 @@ export const kernels: View = {
   id: "kernels",
   title: "Kernels",
   group: "work",
-  question: "Which kernels does the device spend its time in?",
+  question: "Which kernels take the most device time?",
   answers: ["kernels"],
   shows: ["kernels"],
   wants: ["overview"],
@@ -18,7 +18,7 @@ export const kernels: View = {
   render(context) {
     const table = context.table("kernels");
     if (!table) {
-      return [emptyState("These traces hold no kernel.", "A job on CPU runs none. On an accelerator, record its activity: `rankscope.Profiler` does so by itself where one is there.")];
+      return [emptyState("No kernels in these traces.", "A CPU-only job runs none. On an accelerator, record its activity; `rankscope.Profiler` does so automatically.")];
     }
     const choice = rankChoice(context, "kernels", table);
     return present([

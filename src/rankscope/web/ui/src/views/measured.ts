@@ -9,14 +9,14 @@ import { counted } from "../format/ranks.ts";
 import { exactCell, formatRatio, significant } from "../format/units.ts";
 import { present, type View, type ViewContext } from "./view.ts";
 
-/** What `rankscope measure` leaves in a run's directory. */
+/** The results of `rankscope measure` in a run's directory. */
 const MEASURED = ["measured_scaling", "measured_projection", "measured_overhead", "measured_buckets", "measured_binding", "measured_profiler"] as const;
 
 export const measured: View = {
   id: "scaling",
   title: "Scaling and overhead",
   group: "between",
-  question: "What do more ranks bring, and what does communication cost?",
+  question: "How well does the job scale, and what does communication cost?",
   answers: MEASURED,
   shows: [],
   wants: ["overview", ...MEASURED],
@@ -24,13 +24,13 @@ export const measured: View = {
   render(context) {
     const [scaling, overhead] = [context.table("measured_scaling"), context.table("measured_overhead")];
     const any = MEASURED.some((name) => context.table(name) !== null);
-    if (!any && context.served?.working) return [workingState("Reading what was measured …", null)];
+    if (!any && context.served?.working) return [workingState("Reading the measurements …", null)];
     return present([
       jobs(context),
       scaling && h("div", { class: "pair" }, byRanks(context, scaling, "speed_up"), byRanks(context, scaling, "efficiency")),
       scaling && lost(context, scaling),
       overheads(context, scaling, overhead),
-      !any && emptyState("Nothing was measured beside this run.", "A trace tells what one run did, not what more ranks bring. `rankscope measure scaling train.py` runs the job at several sizes, `rankscope measure overhead train.py` with and without gradient synchronization; their results show here when they lie in the run’s directory (`scaling.json`, `overhead.json`)."),
+      !any && emptyState("No measurements for this run.", "A trace shows one run, not how the job scales. `rankscope measure scaling train.py` runs the job at several sizes, `rankscope measure overhead train.py` with and without gradient synchronization. The results appear here when `scaling.json` or `overhead.json` is in the run directory."),
       ...["measured_buckets", "measured_binding", "measured_profiler"].map((name) => changed(context, name)),
       tables(context, MEASURED.map((name) => ({ name, open: name === "measured_scaling" || name === "measured_overhead" }))),
     ]);
@@ -50,7 +50,7 @@ function jobs(context: ViewContext): HTMLElement | null {
   const { served } = context;
   const found = (served?.runs ?? []).filter(({ folder }) => folder !== null && MEASURED.some((name) => context.table(name)?.where("run", folder).length));
   if (!served?.live || found.length === 0) return null;
-  return h("p", { class: "quiet-line", "data-testid": "jobs" }, "Traces of its jobs: ", found.map(({ key, name }, index) => [index > 0 && " · ",
+  return h("p", { class: "quiet-line", "data-testid": "jobs" }, "Traces of the measured jobs: ", found.map(({ key, name }, index) => [index > 0 && " · ",
     h("a", { href: context.router.href("overview", { run: key }) }, named(name, 60))]));
 }
 
@@ -64,12 +64,12 @@ function overheads(context: ViewContext, scaling: Table | null, overhead: Table 
   const kinds = [
     { name: "measured", value: overhead?.number(0, "measured_overhead") ?? (largest === undefined ? null : scaling?.number(largest, "measured_overhead") ?? null), how: "(T with sync − T without) / T with, gradient synchronization off and on in turn", command: "rankscope measure overhead" },
     { name: "derived", value: largest === undefined ? null : scaling?.number(largest, "derived_overhead") ?? null, how: `1 − efficiency${largest === undefined || scaling === null ? "" : `, on ${sizeName(scaling, largest)}`}`, command: "rankscope measure scaling" },
-    { name: "traced", value: traced ?? context.table("overview")?.number(0, "exposed_share") ?? null, how: `exposed communication by the steps’ windows, from ${traced === null ? "these traces" : "the traces of the job that was measured"}`, command: "" },
+    { name: "traced", value: traced ?? context.table("overview")?.number(0, "exposed_share") ?? null, how: `exposed communication / step windows, from ${traced === null ? "these traces" : "the traces of the measured job"}`, command: "" },
   ];
   return h("section", { "aria-labelledby": "overheads-title" }, h("h3", { id: "overheads-title" }, "Communication overhead, three ways"),
     h("dl", { class: "run-facts" }, kinds.map(({ name, value, how, command }) => h("div", {}, h("dt", {}, name),
       h("dd", { "data-testid": `overhead-${name}`, "data-value": value === null ? "" : String(value), title: exactCell(value, "ratio") },
-        value === null ? ["not measured here", command === "" ? "" : [": ", h("code", {}, command)]] : h("strong", {}, formatRatio(value)), " ", h("small", {}, how))))));
+        value === null ? ["not measured", command === "" ? "" : [": ", h("code", {}, command)]] : h("strong", {}, formatRatio(value)), " ", h("small", {}, how))))));
 }
 
 const SHARES = {
@@ -98,7 +98,7 @@ function lost(context: ViewContext, table: Table): HTMLElement | null {
   if (rows.length === 0) return null;
   const pick = (column: string): (number | null)[] => rows.map((row) => table.number(row, column));
   return h("div", {}, stackedChart(context, {
-    label: "What a step lost against the perfect one, by size.", title: "What a step lost against the perfect one", testId: "chart-lost", axis: "",
+    label: "Time lost per step against perfect scaling, by size.", title: "Time lost per step against perfect scaling", testId: "chart-lost", axis: "",
     bars: rows.map((row) => sizeName(table, row)),
     segments: [
       { category: "compute", label: "Compute", values: pick("lost_compute_ns") }, { category: "communication", label: "Exposed communication", values: pick("lost_communication_ns") },
@@ -113,7 +113,7 @@ function changed(context: ViewContext, name: string): HTMLElement | null {
   const [table, headline] = [context.table(name), context.payload.analyses.get(name)?.headline];
   if (!table) return null;
   const rows = table.rows().filter((row) => table.number(row, "step_ns") !== null);
-  const title = { measured_buckets: "The wrapper’s settings", measured_binding: "Binding to CPUs", measured_profiler: "The profiler’s cost" }[name] ?? name;
+  const title = { measured_buckets: "Wrapper settings", measured_binding: "CPU binding", measured_profiler: "Profiler overhead" }[name] ?? name;
   return h("section", { "aria-labelledby": `title-${name}` }, h("h3", { id: `title-${name}` }, title), headline ? answer(name, headline) : null,
     rows.length === 0 ? null : stackedChart(context, {
       label: `${title}: step time of each variant.`, testId: `chart-${name}`, axis: "",

@@ -16,7 +16,7 @@ export const memory: View = {
   id: "memory",
   title: "Memory",
   group: "work",
-  question: "How much memory does each rank need, when, by what, and does it grow?",
+  question: "How much memory does each rank use, when, for which operators, and does it grow?",
   answers: ["memory", "memory_snapshot"],
   shows: ["memory", "memory_outline", "memory_operators", "memory_snapshot"],
   wants: ["overview"],
@@ -24,7 +24,7 @@ export const memory: View = {
   render(context) {
     const [ranks, curves, operators, snapshot] = ["memory", "memory_outline", "memory_operators", "memory_snapshot"].map((name) => context.table(name));
     if (!ranks && !snapshot) {
-      return present([emptyState("Nothing was recorded of memory.", "Record it: `rankscope.Profiler(profile_memory=True)`, or `rankscope run --profile-memory …`; for who holds what, a memory snapshot beside the traces (`memory_snapshot=True`)."), tables(context, FOLDS.map((name) => ({ name })))]);
+      return present([emptyState("Memory was not recorded.", "Record it with `rankscope.Profiler(profile_memory=True)` or `rankscope run --profile-memory …`. A memory snapshot next to the traces (`memory_snapshot=True`) shows which code holds the memory."), tables(context, FOLDS.map((name) => ({ name })))]);
     }
     const device = chosenDevice(context, ranks ?? null);
     return present([
@@ -72,8 +72,8 @@ function curvesOf(context: ViewContext, table: Table, kind: string): HTMLElement
   const all = [...lines.values()];
   const highest = all.reduce<(typeof all)[number] | null>((best, line) => (best === null || line.top > best.top ? line : best), null);
   const drawn: Line[] = all.map((line) => ({ name: line.name, marked: line === highest, points: line.points }));
-  const what = column === "allocated" ? "Allocated over time" : "Allocated over time, from what there was when recording began";
-  return lineChart(context, { label: `${what}, a line for each rank.`, title: what, testId: "chart-memory", lines: drawn });
+  const what = column === "allocated" ? "Allocated over time" : "Allocated over time, relative to the start of recording";
+  return lineChart(context, { label: `${what}, one line per rank.`, title: what, testId: "chart-memory", lines: drawn });
 }
 
 /** By rank the most that was allocated at once. */
@@ -83,7 +83,7 @@ function peaks(context: ViewContext, table: Table, kind: string): HTMLElement | 
   if (rows.length === 0) return null;
   const several = new Set(rows.map((row) => table.cell(row, "window"))).size > 1;
   return h("div", {}, stackedChart(context, {
-    label: "The most memory that each rank had allocated at once.", title: column === "peak_allocated" ? "Peak" : "Peak beyond what there was when recording began", testId: "chart-memory-peak", axis: "Rank",
+    label: "Peak allocated memory of each rank.", title: column === "peak_allocated" ? "Peak" : "Peak relative to the start of recording", testId: "chart-memory-peak", axis: "Rank",
     bars: rows.map((row) => `${String(table.cell(row, "rank"))}${several ? ` (window ${String(table.cell(row, "window"))})` : ""}`), format: formatBytes,
     segments: [{ category: "memory", label: "Peak", values: rows.map((row) => table.number(row, column)) }],
     onPick: (index) => { location.hash = leadTo(context, table.number(rows[index] ?? 0, "rank"), table.number(rows[index] ?? 0, "peak_step")) ?? location.hash; },
@@ -94,7 +94,7 @@ function peaks(context: ViewContext, table: Table, kind: string): HTMLElement | 
 function growth(context: ViewContext, table: Table, kind: string): HTMLElement | null {
   const choice = rankChoice(context, "memory", table);
   const rows = choice.rows.filter((row) => kindOf(table.cell(row, "device")) === kind);
-  const bars = topNames(table, { rows, mixed: choice.mixed }, { testId: "bars-memory", name: "name", column: "self_increase", title: "By operator: allocated, less what it released itself", category: () => "memory" });
+  const bars = topNames(table, { rows, mixed: choice.mixed }, { testId: "bars-memory", name: "name", column: "self_increase", title: "By operator: allocated minus released by the operator itself", category: () => "memory" });
   return bars && h("div", {}, choice.control, bars);
 }
 
@@ -103,9 +103,9 @@ function inUse(context: ViewContext, table: Table): HTMLElement {
   const rows = table.sorted(table.rows(), { column: "rank", descending: false });
   const pick = (column: string): (number | null)[] => rows.map((row) => table.number(row, column));
   return h("div", {}, stackedChart(context, {
-    label: "What the allocator of each device held when the snapshot was taken.", title: "The memory snapshot: what the allocator holds", testId: "chart-snapshot", axis: "Rank", format: formatBytes,
+    label: "Allocator state of each device at the snapshot.", title: "Memory snapshot: allocator state", testId: "chart-snapshot", axis: "Rank", format: formatBytes,
     bars: rows.map((row) => `${String(table.cell(row, "rank") ?? "?")} (device ${String(table.cell(row, "device") ?? "?")})`),
-    segments: [{ category: "memory", label: "In use", values: pick("allocated") }, { category: "waiting", label: "Freed, still needed by a stream", values: pick("pending") }, { category: "idle", label: "Free", values: pick("free") }],
+    segments: [{ category: "memory", label: "In use", values: pick("allocated") }, { category: "waiting", label: "Freed, still used by a stream", values: pick("pending") }, { category: "idle", label: "Free", values: pick("free") }],
     totals: { label: "Held", values: pick("reserved") },
   }));
 }

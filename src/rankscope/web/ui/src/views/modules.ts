@@ -25,7 +25,7 @@ export const modules: View = {
   render(context) {
     const table = context.table("modules");
     if (!table) {
-      return present([emptyState("These traces name no module.", "Modules come with Python’s stacks: record with `rankscope.Profiler(with_stack=True)` or `with_modules=True`. It makes recording slower and traces larger."), tables(context, [{ name: "recompute" }])]);
+      return present([emptyState("No modules in these traces.", "Modules come from Python stacks: record with `rankscope.Profiler(with_stack=True)` or `with_modules=True`. This makes recording slower and traces larger."), tables(context, [{ name: "recompute" }])]);
     }
     const known = AMOUNTS.filter(([column]) => table.values(column).some((value) => typeof value === "number" && value > 0));
     const [column, words, category] = known.find(([name]) => name === context.place.params.get("show")) ?? known[0] ?? AMOUNTS[1];
@@ -33,10 +33,10 @@ export const modules: View = {
     const self = column.replace("total", "self");
     return present([
       h("div", {}, h("div", { class: "controls" }, choice.control?.childNodes[0] ?? null,
-        known.length > 1 && selector("modules-show", "Shown:", known.map(([value, label]) => ({ value, label })), column, (value) => context.router.update({ show: value }))),
+        known.length > 1 && selector("modules-show", "Show:", known.map(([value, label]) => ({ value, label })), column, (value) => context.router.update({ show: value }))),
       h("div", { class: "pair" },
         choice.mixed ? null : tree(table, choice.rows, column, words, category),
-        topNames(table, choice, { testId: "bars-modules", name: "module", column: self, title: `Modules by ${words} of their own`, category: () => category }))),
+        topNames(table, choice, { testId: "bars-modules", name: "module", column: self, title: `Modules by ${words.replace(" ", " self ")}`, category: () => category }))),
       tables(context, [{ name: "modules", open: true, rows: () => choice.rows }, { name: "recompute" }]),
     ]);
   },
@@ -48,7 +48,7 @@ function tree(table: Table, rows: readonly number[], column: string, words: stri
   const [depths, lines] = [rows.map((row) => table.number(row, "depth") ?? 0), [] as HTMLElement[]];
   const closed = new Set<number>();
   rows.forEach((_, place) => { if ((depths[place] ?? 0) >= OPEN_BELOW && (depths[place + 1] ?? 0) > (depths[place] ?? 0)) closed.add(place); });
-  const list = h("ol", { class: "tree", "aria-label": "The modules, as they are nested", "data-testid": "module-tree" });
+  const list = h("ol", { class: "tree", "aria-label": "Module tree", "data-testid": "module-tree" });
   const draw = (): void => {
     lines.length = 0;
     let under = Infinity;
@@ -58,7 +58,7 @@ function tree(table: Table, rows: readonly number[], column: string, words: stri
       under = closed.has(place) ? depth : Infinity;
       lines.push(line(rows[place] ?? 0, place, depth));
     }
-    if (lines.length === SHOWN_AT_MOST) lines.push(h("li", {}, h("small", {}, `More than ${grouped(SHOWN_AT_MOST)} modules are open: close some, or look them up in the table.`)));
+    if (lines.length === SHOWN_AT_MOST) lines.push(h("li", {}, h("small", {}, `More than ${grouped(SHOWN_AT_MOST)} modules are expanded: collapse some, or use the table.`)));
     list.replaceChildren(...lines);
   };
   function line(row: number, place: number, depth: number): HTMLElement {

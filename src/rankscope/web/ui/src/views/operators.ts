@@ -7,8 +7,8 @@ import { topNames } from "../components/top_names.ts";
 import { present, type View } from "./view.ts";
 
 const AMOUNTS = [
-  ["device_self_ns", "device time of its own", "compute"], ["device_total_ns", "device time with all it calls", "compute"],
-  ["host_self_ns", "host time of its own", "host_op"], ["host_total_ns", "host time with all it calls", "host_op"],
+  ["device_self_ns", "device self time", "compute"], ["device_total_ns", "device total time", "compute"],
+  ["host_self_ns", "host self time", "host_op"], ["host_total_ns", "host total time", "host_op"],
 ] as const;
 
 export const operators: View = {
@@ -23,12 +23,12 @@ export const operators: View = {
   render(context) {
     const table = context.table("operators");
     if (!table) {
-      return present([emptyState("These traces hold no operator.", "Operators come with the host’s activity: keep `ProfilerActivity.CPU` on, as `rankscope.Profiler` does."), tables(context, [{ name: "annotations" }])]);
+      return present([emptyState("No operators in these traces.", "Operators come from CPU activity: keep `ProfilerActivity.CPU` on, as `rankscope.Profiler` does."), tables(context, [{ name: "annotations" }])]);
     }
     const known = AMOUNTS.filter(([column]) => table.values(column).some((value) => typeof value === "number" && value > 0));
     const [column, words, category] = known.find(([name]) => name === context.place.params.get("show")) ?? known[0] ?? AMOUNTS[2];
     const choice = rankChoice(context, "operators", table);
-    const show = selector("operators-show", "Shown:", known.map(([value, label]) => ({ value, label })), column, (value) => context.router.update({ show: value }));
+    const show = selector("operators-show", "Show:", known.map(([value, label]) => ({ value, label })), column, (value) => context.router.update({ show: value }));
     return present([
       h("div", {}, h("div", { class: "controls" }, choice.control?.childNodes[0] ?? null, known.length > 1 && show),
         topNames(table, choice, { testId: "bars-operators", name: "name", column, title: `Operators by ${words}`, category: () => category })),

@@ -25,7 +25,7 @@ export const phases: View = {
   id: "phases",
   title: "Phases, FSDP, buckets",
   group: "step",
-  question: "What do forward, backward and optimizer take, and what do FSDP and DDP leave exposed?",
+  question: "How long do forward, backward and optimizer take, and how much FSDP and DDP communication is exposed?",
   answers: ["phases"],
   shows: ["phases", "ddp_buckets", "fsdp"],
   wants: ["overview"],
@@ -36,9 +36,9 @@ export const phases: View = {
       steps ? byStep(context, "phases", steps, [
         { testId: "chart-phases", title: "On the host", about: "The host’s time by phase.", parts: HOST, whole: { column: "wall_ns", label: "Wall time" } },
         ...(DEVICE.some(([column]) => steps.values(column).some((value) => typeof value === "number" && value > 0)) ? [{ testId: "chart-phases-device", title: "On the device", about: "The device’s time by the phase that launched it.", parts: DEVICE }] : []),
-      ]) : emptyState("No step’s phases are known.", "Phases are told by the host’s operators and by `Optimizer.step`: record with the host’s activity on, and call `.step()` once an iteration."),
-      part(context, "ddp_buckets", "DDP’s buckets", buckets, bucketBars, "This run’s traces hold no gradient all-reduce of DDP.", "They are there where a model wrapped in `DistributedDataParallel` runs its backward in a recorded step."),
-      part(context, "fsdp", "FSDP’s collectives", fsdp, fsdpBars, "This run’s traces hold no collective of FSDP.", "They are there where a model wrapped with `fully_shard` or `FullyShardedDataParallel` runs in a recorded step."),
+      ]) : emptyState("No phases recorded.", "Phases are detected from host operators and `Optimizer.step`: record CPU activity, and call `.step()` once per iteration."),
+      part(context, "ddp_buckets", "DDP buckets", buckets, bucketBars, "No DDP gradient all-reduce in these traces.", "It appears when a model wrapped in `DistributedDataParallel` runs its backward pass in a recorded step."),
+      part(context, "fsdp", "FSDP collectives", fsdp, fsdpBars, "No FSDP collectives in these traces.", "They appear when a model wrapped with `fully_shard` or `FullyShardedDataParallel` runs in a recorded step."),
       tables(context, [{ name: "phases", open: true }, { name: "ddp_buckets" }, { name: "fsdp" }, { name: "recompute" }, { name: "pipeline_bubble" }]),
     ]);
   },
@@ -57,28 +57,28 @@ function bucketBars(context: ViewContext, table: Table): HTMLElement {
   const bars = rows.map((row) => {
     const [size, share] = [table.number(row, "bytes"), table.number(row, "start_share")];
     return {
-      label: [`Bucket ${String(table.cell(row, "bucket") ?? "?")}`, size === null ? null : h("small", {}, ` · ${formatBytes(size)}`), share === null ? null : h("small", {}, share > 1 ? " · begins after the backward" : ` · begins at ${formatRatio(share)} of the backward`)],
+      label: [`Bucket ${String(table.cell(row, "bucket") ?? "?")}`, size === null ? null : h("small", {}, ` · ${formatBytes(size)}`), share === null ? null : h("small", {}, share > 1 ? " · starts after backward" : ` · starts at ${formatRatio(share)} of backward`)],
       ...hiddenBar(table, row),
     };
   });
-  return figure(choice.control, `The buckets of ${whose(table, rows)}`, bars, "bars-buckets");
+  return figure(choice.control, `Buckets of ${whose(table, rows)}`, bars, "bars-buckets");
 }
 
 function fsdpBars(context: ViewContext, table: Table): HTMLElement {
   const choice = rankChoice(context, "fsdp", table);
   const rows = table.sorted(oneStep(table, choice.rows), { column: "exposed_ns", descending: true });
   const bars = rows.slice(0, TOP).map((row) => ({
-    label: [named(String(table.cell(row, "module") ?? "unnamed"), 60), h("small", {}, " · ", named(String(table.cell(row, "collective") ?? ""), 30), ` · ${String(table.cell(row, "phase") ?? "")}${table.cell(row, "prefetched") === true ? " · fetched early" : ""}`)],
+    label: [named(String(table.cell(row, "module") ?? "unnamed"), 60), h("small", {}, " · ", named(String(table.cell(row, "collective") ?? ""), 30), ` · ${String(table.cell(row, "phase") ?? "")}${table.cell(row, "prefetched") === true ? " · prefetched" : ""}`)],
     ...hiddenBar(table, row),
   }));
-  return figure(choice.control, `The collectives with the most exposed, of ${whose(table, rows)}`, bars, "bars-fsdp");
+  return figure(choice.control, `Most exposed collectives of ${whose(table, rows)}`, bars, "bars-fsdp");
 }
 
 function hiddenBar(table: Table, row: number): { value: number; unit: string; category: "communication"; pieces?: { value: number; category: "overlap" }[]; note?: string } {
   const [hidden, exposed] = [table.number(row, "hidden_ns"), table.number(row, "exposed_ns")];
   return {
     value: table.number(row, "duration_ns") ?? 0, unit: "ns", category: "communication",
-    ...(hidden === null ? {} : { pieces: [{ value: hidden, category: "overlap" as const }] }), ...(exposed === null ? {} : { note: exposed === 0 ? "all hidden" : "" }),
+    ...(hidden === null ? {} : { pieces: [{ value: hidden, category: "overlap" as const }] }), ...(exposed === null ? {} : { note: exposed === 0 ? "fully overlapped" : "" }),
   };
 }
 
@@ -98,5 +98,5 @@ function whose(table: Table, rows: readonly number[]): string {
 
 function figure(control: HTMLElement | null, title: string, bars: Parameters<typeof barList>[0], testId: string): HTMLElement {
   return h("div", {}, control, h("figure", { class: "figure" }, h("figcaption", {}, title),
-    h("ul", { class: "legend" }, h("li", { class: "legend-item" }, swatch("overlap"), "Hidden by compute"), h("li", { class: "legend-item" }, swatch("communication"), "Exposed, or not known")), barList(bars, title, testId)));
+    h("ul", { class: "legend" }, h("li", { class: "legend-item" }, swatch("overlap"), "Overlapped with compute"), h("li", { class: "legend-item" }, swatch("communication"), "Exposed or unknown")), barList(bars, title, testId)));
 }

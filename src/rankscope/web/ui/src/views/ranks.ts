@@ -19,8 +19,8 @@ const PARTS: readonly (readonly [string, Category, string])[] = [
 ];
 /** What a cell of the field can show: analysis, column, words, ink. */
 const AMOUNTS = [
-  ["stragglers", "waited_ns", "how long others waited for it", "--error"],
-  ["stragglers", "lateness_ns", "how late it comes", "--error"],
+  ["stragglers", "waited_ns", "wait caused on other ranks", "--error"],
+  ["stragglers", "lateness_ns", "lateness", "--error"],
   ["device_time", "compute_ns", "compute", "--cat-compute"],
   ["device_time", "exposed_communication_ns", "exposed communication", "--cat-communication"],
   ["device_time", "idle_ns", "idle", "--cat-other"],
@@ -31,14 +31,14 @@ export const ranks: View = {
   id: "ranks",
   title: "Ranks",
   group: "ranks",
-  question: "Does every rank spend its device’s time alike, and where does the odd one sit?",
+  question: "Do all ranks spend their device time the same way, and where is the outlier?",
   answers: ["device_time"],
   shows: ["device_time"],
   wants: ["placement", "stragglers", "utilization", "step_time"],
   tables: ["placement", "mesh", "utilization"],
   render(context) {
     if (!context.table("device_time")) {
-      return present([emptyState("No rank’s device time is known.", "No trace in this run holds device events, or none could be read. Record with the device’s activity on: `rankscope.Profiler` does so by itself."), field(context), tables(context, [{ name: "placement" }, { name: "mesh" }])]);
+      return present([emptyState("No device time recorded.", "No trace in this run contains device events, or none could be read. Record device activity; `rankscope.Profiler` does so automatically."), field(context), tables(context, [{ name: "placement" }, { name: "mesh" }])]);
     }
     return present([field(context), stackedDeviceTime(context), tables(context, [{ name: "device_time", open: true }, { name: "utilization" }, { name: "mesh" }, { name: "placement" }])]);
   },
@@ -58,14 +58,15 @@ function field(context: ViewContext): HTMLElement | null {
   const [name, column, words, ink] = shown;
   const amounts = new Map(tableRows(context.table(name)).map((row) => [context.table(name)?.cell(row, "rank"), context.table(name)?.number(row, column) ?? null]));
   const grid = layout === null ? inOrder(place) : laid(place, layout.value);
+  const title = layout === null ? "Ranks" : layout.value === "mesh" ? "Ranks by mesh position" : "Ranks by host";
   const format = column === "utilization" ? formatRatio : formatDuration;
   const amountAt = (row: number, at: number): number | null => amounts.get(grid.rank(row, at)) ?? null;
   return h("section", { "aria-labelledby": "field-title" },
-    h("div", { class: "section-head" }, h("h3", { id: "field-title" }, "Every rank in its place"),
-      h("div", { class: "controls" }, selector("field-show", "Shown:", known.map(([, value, label]) => ({ value, label })), column, (value) => context.router.update({ show: value })),
+    h("div", { class: "section-head" }, h("h3", { id: "field-title" }, title),
+      h("div", { class: "controls" }, selector("field-show", "Show:", known.map(([, value, label]) => ({ value, label })), column, (value) => context.router.update({ show: value })),
         layouts.length > 1 && selector("field-by", "Arranged by", layouts, layout?.value ?? "", (value) => context.router.update({ by: value })))),
     h("div", { class: "figure" }, heatMap(context, {
-      label: `Each rank in its place: ${words}`, testId: "rank-field", ink, format, rows: grid.rows, columns: grid.columns,
+      label: `${title}: ${words}`, testId: "rank-field", ink, format, rows: grid.rows, columns: grid.columns,
       values: grid.rows.flatMap((_, row) => grid.columns.map((__, at) => amountAt(row, at))),
       what: (row, at) => { const rank = grid.rank(row, at); return rank === null ? null : `Rank ${rank}${grid.of(row, at)}`; },
       inside: (row, at) => { const amount = amountAt(row, at); return `${grid.rank(row, at)}: ${amount === null ? "–" : format(amount)}`; },
@@ -102,7 +103,7 @@ function laid(place: Table, by: string): Grid {
   };
 }
 
-/** Where nobody says where ranks sit: eight to a row. */
+/** Without a known placement: eight ranks per row. */
 function inOrder(place: Table): Grid {
   const all = place.distinct("rank") as number[];
   const wide = Math.min(8, all.length);

@@ -1,4 +1,4 @@
-/** The views in their order; whatever analysis none of them shows gets a table view of its own. */
+/** The views in their order; whatever analysis none of them shows gets a table view. */
 import type { Payload } from "../data/payload.ts";
 import { analysisView } from "./analysis.ts";
 import { collectives } from "./collectives.ts";
@@ -20,34 +20,32 @@ import { stragglers } from "./stragglers.ts";
 import { timeline } from "./timeline.ts";
 import type { Group, View } from "./view.ts";
 
-/** Made when it is asked for: a view may ask where an analysis is shown, and be loaded first. */
-const own = (): readonly View[] => [
+const OWN: readonly View[] = [
   overview, timeline, run, ranks, stragglers, distributed, collectives, steps, phases, dataLoading, idle, operators, kernels, modules, memory, measured, diff,
 ];
 
 export const GROUPS: Readonly<Record<Group, string>> = {
-  run: "The run", ranks: "Across ranks", step: "In a step", work: "What ran", between: "Between runs", tables: "More tables",
+  run: "Run", ranks: "Across ranks", step: "Within a step", work: "Model and device", between: "Comparisons", tables: "More tables",
 };
 
 /** The views to choose from; a report without a timeline does not offer one. */
 export function viewsOf(payload: Payload, withTimeline: boolean): readonly View[] {
-  const offered = own().filter((view) => withTimeline || view !== timeline);
-  const shown = new Set(own().flatMap(analysesOf));
-  const taken = new Set(own().map((view) => view.id));
+  const offered = OWN.filter((view) => withTimeline || view !== timeline);
+  const shown = new Set(OWN.flatMap(analysesOf));
+  const taken = new Set(OWN.map((view) => view.id));
   const bare = [...payload.analyses].filter(([name]) => !shown.has(name) && !taken.has(name)).map(([name, analysis]) => analysisView(name, analysis));
   return [...offered, ...bare];
 }
 
-/** The view of a link: one of those to choose from, else the bare table of an analysis that another view shows. */
+/** The view that a link names: one of `views`, else the bare table of an analysis that another view shows. */
 export function viewOf(payload: Payload, views: readonly View[], id: string): View | undefined {
   const analysis = payload.analyses.get(id);
   return views.find((view) => view.id === id) ?? (analysis ? analysisView(id, analysis) : undefined);
 }
 
-/** Which view shows an analysis. */
+/** The id of the view that shows an analysis. */
 export function homeOf(name: string): string {
-  const views = own();
-  return views.find((view) => view.shows.includes(name))?.id ?? views.find((view) => view.tables?.includes(name))?.id ?? name;
+  return OWN.find((view) => view.shows.includes(name))?.id ?? OWN.find((view) => view.tables?.includes(name))?.id ?? name;
 }
 
 function analysesOf(view: View): string[] {

@@ -4,7 +4,6 @@ import { h, named, type Child } from "../components/dom.ts";
 import { findingItems } from "../components/findings.ts";
 import { tables } from "../components/tables.ts";
 import { counted, formatRanks } from "../format/ranks.ts";
-import { homeOf } from "./registry.ts";
 import { present, type View, type ViewContext } from "./view.ts";
 
 /** Findings that say what of the files is lost, doubtful or missing. */
@@ -17,7 +16,7 @@ export const run: View = {
   id: "run",
   title: "Run",
   group: "run",
-  question: "What was read, what is missing, and what did recording it cost?",
+  question: "What was read, what is missing, and what did recording cost?",
   answers: ["recording", "clock", "placement"],
   shows: [],
   wants: ["recording", "clock"],
@@ -32,7 +31,7 @@ export const run: View = {
       ["World size", about.world_size === null ? "not recorded" : String(about.world_size)],
       ["Ranks read", about.ranks.length === 0 ? "none" : `${formatRanks(about.ranks, 60)} (${counted(about.ranks.length, "rank")})`],
       ["Ranks missing", about.missing_ranks.length === 0 ? "none" : formatRanks(about.missing_ranks, 60)],
-      ["Steps", about.steps.length === 0 ? "no step is marked" : formatRanks(about.steps, 60)],
+      ["Steps", about.steps.length === 0 ? "none marked" : formatRanks(about.steps, 60)],
       ["Hosts", list(about.hosts)],
       ["Devices", list(about.devices)],
       ["Traces written by", list(about.written_by)],
@@ -41,13 +40,13 @@ export const run: View = {
     const lost = findings.filter(({ id }) => LOSSES.test(id));
     return present([
       h("dl", { class: "run-facts" }, lines.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
-      h("section", { "aria-labelledby": "lost-title" }, h("h3", { id: "lost-title" }, "What was lost, or is doubtful"),
-        lost.length > 0 ? findingItems(context, lost) : h("p", { class: "quiet-box" }, "Nothing: every file was read whole, and no rank that the files speak of is missing.")),
-      part(context, "recording", "Recording, and its cost", "No rank’s manifest lies beside the traces, so nobody says what recording cost. `rankscope.Profiler` and `rankscope run` write them."),
-      part(context, "clock", "Clocks", "One rank alone, or no collective that ranks share: there is nothing to hold clocks against."),
+      h("section", { "aria-labelledby": "lost-title" }, h("h3", { id: "lost-title" }, "Missing or doubtful data"),
+        lost.length > 0 ? findingItems(context, lost) : h("p", { class: "quiet-box" }, "None: every file was read completely, and no expected rank is missing.")),
+      part(context, "recording", "Recording and its overhead", "No rank manifest next to the traces, so the recording overhead is unknown. `rankscope.Profiler` and `rankscope run` write manifests."),
+      part(context, "clock", "Clocks", "Only one rank, or no shared collectives: the clocks cannot be compared."),
       tables(context, [{ name: "recording" }, { name: "clock" }, { name: "devices" }]),
-      h("section", { "aria-labelledby": "analyses-title" }, h("h3", { id: "analyses-title" }, "Every analysis"),
-        h("ul", { class: "plain columns" }, [...analyses].map(([name, analysis]) => h("li", {}, h("a", { href: context.router.href(homeOf(name)) }, named(name.replaceAll("_", " "), 40)), h("small", {}, " ", named(analysis.title, 120)))))),
+      h("section", { "aria-labelledby": "analyses-title" }, h("h3", { id: "analyses-title" }, "All analyses"),
+        h("ul", { class: "plain columns" }, [...analyses].map(([name, analysis]) => h("li", {}, h("a", { href: context.router.href(context.homeOf(name)) }, named(name.replaceAll("_", " "), 40)), h("small", {}, " ", named(analysis.title, 120)))))),
     ]);
   },
 };

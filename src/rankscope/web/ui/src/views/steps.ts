@@ -19,17 +19,17 @@ export const steps: View = {
   id: "steps",
   title: "Steps",
   group: "step",
-  question: "What fills a step, and does every rank fill it alike?",
+  question: "Where does step time go, and is it the same on every rank?",
   answers: ["step_time"],
   shows: ["step_time"],
   wants: ["overview"],
   render(context) {
     const table = context.table("step_time");
     if (!table) {
-      return [emptyState("No step is known.", "No trace in this run could be read for its steps. Call `.step()` once an iteration, and record at least one active step.")];
+      return [emptyState("No steps recorded.", "No trace in this run contains steps. Call `.step()` once per iteration, and record at least one active step.")];
     }
     return present([
-      byStep(context, "steps", table, [{ testId: "chart-step-time", about: "What fills a step.", parts: PARTS, whole: { column: "window_ns", label: "Window" } }]),
+      byStep(context, "steps", table, [{ testId: "chart-step-time", about: "Step time breakdown.", parts: PARTS, whole: { column: "window_ns", label: "Window" } }]),
       tables(context, [{ name: "step_time", open: true }]),
     ]);
   },

@@ -12,14 +12,14 @@ import { heatSections } from "./heat.ts";
 import { leadTo, present, type View, type ViewContext } from "./view.ts";
 
 const TOP = 12;
-/** Findings that say who holds the others up, and why. */
-const SAID = new Set(["straggler", "slow-network", "imbalance", "mesh-imbalance"]);
+/** Findings that identify a straggler and its cause. */
+const STRAGGLER_FINDINGS = new Set(["straggler", "slow-network", "imbalance", "mesh-imbalance"]);
 
 export const stragglers: View = {
   id: "stragglers",
   title: "Stragglers",
   group: "ranks",
-  question: "Which rank holds the others up, why, and what says so?",
+  question: "Which rank delays the others, why, and what is the evidence?",
   answers: ["stragglers"],
   shows: ["stragglers"],
   wants: ["arrivals", "overview", "step_time"],
@@ -28,13 +28,13 @@ export const stragglers: View = {
     const table = context.table("stragglers");
     const alone = context.payload.run.ranks.length === 1;
     if (!table) {
-      return present([emptyState(alone ? "One rank alone holds nobody up." : "No collective was matched across ranks.",
-        alone ? "Stragglers are told by comparing ranks: gather the traces of all of them, `rankscope serve DIR` reads the whole directory." : "Ranks are compared where they meet: record the device’s activity (nccl, rccl, oneccl), or on CPU gloo’s ranges, on several ranks in the same steps."),
+      return present([emptyState(alone ? "A single-rank run has no stragglers." : "No collective was matched across ranks.",
+        alone ? "Stragglers are found by comparing ranks. Gather the traces of all ranks; `rankscope serve DIR` reads the entire directory." : "Ranks are compared at their collectives: record device activity (NCCL, RCCL, oneCCL) or, on CPU, Gloo ranges, on several ranks in the same steps."),
       tables(context, [{ name: "stragglers" }])]);
     }
-    const said = context.payload.findings.filter(({ id }) => SAID.has(id));
+    const evidence = context.payload.findings.filter(({ id }) => STRAGGLER_FINDINGS.has(id));
     return present([
-      said.length > 0 && h("section", { "aria-labelledby": "evidence-title" }, h("h3", { id: "evidence-title" }, "What says so"), findingItems(context, said)),
+      evidence.length > 0 && h("section", { "aria-labelledby": "evidence-title" }, h("h3", { id: "evidence-title" }, "Evidence"), findingItems(context, evidence)),
       h("div", { class: "pair" }, waited(context, table), order(context)),
       context.served && heatSections(context, context.served, false),
       tables(context, [{ name: "stragglers", open: true, sort: { column: "waited_ns", descending: true } }, { name: "arrivals" }]),
@@ -42,7 +42,7 @@ export const stragglers: View = {
   },
 };
 
-/** By rank, how long the others waited for it. */
+/** The wait that each rank caused on the others. */
 function waited(context: ViewContext, table: Table): HTMLElement {
   const rows = table.sorted(table.rows(), { column: "waited_ns", descending: true }).filter((row) => (table.number(row, "waited_ns") ?? 0) > 0).slice(0, TOP);
   if (rows.length === 0) return h("p", { class: "quiet-box" }, "No rank made the others wait.");
@@ -54,7 +54,7 @@ function waited(context: ViewContext, table: Table): HTMLElement {
       ...(href === null ? {} : { href }), ...(share === null ? {} : { note: `last in ${formatRatio(share)}` }),
     };
   });
-  const title = "How long the others waited for it";
+  const title = "Wait caused on other ranks";
   return h("figure", { class: "figure" }, h("figcaption", {}, title), barList(bars, title, "bars-stragglers"));
 }
 
@@ -69,9 +69,9 @@ export function order(context: ViewContext): HTMLElement | null {
   const pick = (column: string): (number | null)[] => rows.map((row) => table.number(row, column));
   const choose = groups.length > 1 && h("div", { class: "controls" }, selector("arrivals-group", "Group", groups.map((value) => ({ value, label: shownName(value, 60) })), group, (value) => context.router.update({ group: value })));
   return h("div", {}, choose, stackedChart(context, {
-    label: "Order of arrival.", title: "Order of arrival", testId: "chart-arrivals", axis: "Rank",
+    label: "Arrival order.", title: "Arrival order", testId: "chart-arrivals", axis: "Rank",
     bars: rows.map((row) => String(table.cell(row, "rank"))), format: (value) => String(value),
-    segments: [{ category: "transfer", label: "Came first", values: pick("first") }, { category: "idle", label: "Between, or too close to tell", values: pick("between") }, { category: "waiting", label: "Came last", values: pick("last") }],
+    segments: [{ category: "transfer", label: "First", values: pick("first") }, { category: "idle", label: "In between or too close to tell", values: pick("between") }, { category: "waiting", label: "Last", values: pick("last") }],
     totals: { label: "Collectives", values: pick("collectives") },
     onPick: (index) => { location.hash = leadTo(context, table.number(rows[index] ?? 0, "rank")) ?? location.hash; },
   }));

@@ -15,8 +15,8 @@ export const timeline: View = {
   shows: [],
   render(context) {
     const { served } = context;
-    if (!served) return [emptyState("A report holds no timeline.", "`rankscope serve DIR` shows it.")];
-    const place = h("div", { class: "tl-place" }, workingState("Fetching the timeline …", null));
+    if (!served) return [emptyState("This report contains no timeline.", "`rankscope serve DIR` shows it.")];
+    const place = h("div", { class: "tl-place" }, workingState("Loading the timeline …", null));
     let shown: Timeline | null = null;
     let lanes = -1;
     let generation = -1;
@@ -45,12 +45,12 @@ export const timeline: View = {
         shown = lanes === 0 ? null : new Timeline(contextNow(), served!.api, layout);
         findings = null;
         tellFindings();
-        place.replaceChildren(shown?.element ?? (served?.working ? workingState("Making the timeline …", null)
-          : served!.leftOut.length > 0 ? emptyState("The timeline found no room in this file.", "`rankscope serve DIR` shows it, and so does a report with a larger `--max-mb`.")
-          : emptyState("No event could be read.", "The findings say what is wrong with the files; record at least one active step.")));
+        place.replaceChildren(shown?.element ?? (served?.working ? workingState("Building the timeline …", null)
+          : served!.leftOut.length > 0 ? emptyState("The timeline does not fit in this file.", "`rankscope serve DIR` shows it, and so does a report with a larger `--max-mb`.")
+          : emptyState("No events could be read.", "The findings report what is wrong with the files. Record at least one active step.")));
         focus(shown?.element ?? null);
       } catch (error) {
-        if (!left && !shown) place.replaceChildren(errorState(error instanceof ApiError ? error.message : "The timeline cannot be drawn.", error instanceof ApiError ? error.hint : String(error instanceof Error ? error.message : error).slice(0, 300)));
+        if (!left && !shown) place.replaceChildren(errorState(error instanceof ApiError ? error.message : "The timeline cannot be shown.", error instanceof ApiError ? error.hint : String(error instanceof Error ? error.message : error).slice(0, 300)));
       } finally {
         asking = false;
       }
@@ -73,7 +73,7 @@ export const timeline: View = {
     void fetchLayout();
     const { leftOut } = served;
     return leftOut.length === 0 ? [place] : [place, h("section", { class: "notes", "data-testid": "left-out" },
-      h("p", { class: "quiet-line" }, "Not in this file, and shown by ", h("code", {}, "rankscope serve"), ":"), h("ul", {}, leftOut.map((what) => h("li", {}, named(what, 300)))))];
+      h("p", { class: "quiet-line" }, "Not in this file, but shown by ", h("code", {}, "rankscope serve"), ":"), h("ul", {}, leftOut.map((what) => h("li", {}, named(what, 300)))))];
   },
 };
 

@@ -10,6 +10,8 @@ export interface ViewContext {
   readonly router: Router;
   /** The table of an analysis, or null where the report has none or it is empty. */
   table(name: string): Table | null;
+  /** The id of the view that shows an analysis. */
+  homeOf(analysis: string): string;
   /** The server, or null in a report. */
   readonly served: Source | null;
   /** Runs when the reader leaves the view. */

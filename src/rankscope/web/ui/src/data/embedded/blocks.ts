@@ -29,7 +29,7 @@ export class Blocks {
       return await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"))).arrayBuffer();
     } catch (error) {
       throw new PayloadError(`A part of this report cannot be read (${name}: ${error instanceof Error ? error.message.slice(0, 100) : "unknown reason"}).`,
-        "The file may have been cut short while it was copied, or the browser is older than 2023. Write the report again with `rankscope report DIR -o report.html`.");
+        "The file may have been truncated during a copy, or the browser is older than 2023. Regenerate the report with `rankscope report DIR -o report.html`.");
     }
   }
 }

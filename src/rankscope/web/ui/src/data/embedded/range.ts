@@ -1,16 +1,16 @@
-/** A window measured: time per rank and category, and the names that took most (`api/range`). */
+/** A measured range: time per rank and category, and the top names by time (`api/range`). */
 import { ColumnFile } from "../column_file.ts";
-import type { EmbeddedApi } from "./embedded.ts";
 import { touching } from "./rank_events.ts";
+import type { EmbeddedRun } from "./run.ts";
 
 const TOP = 40;
 
-export async function rangeOf(api: EmbeddedApi, from: number, to: number, ranks: ReadonlySet<number> | null): Promise<ColumnFile> {
+export async function rangeOf(run: EmbeddedRun, from: number, to: number, ranks: ReadonlySet<number> | null): Promise<ColumnFile> {
   const rows: [rank: number, category: number, ns: number, count: number][] = [];
   const names = new Map<number, { count: number; ns: number }>();
-  for (const plan of api.plans) {
+  for (const plan of run.plans) {
     if (ranks && !ranks.has(plan.rank)) continue;
-    const events = await api.rank(plan);
+    const events = await run.rank(plan);
     const spans = new Map<number, [number, number][]>();
     events.lanes.forEach((lane, index) => {
       if (plan.kinds[index] === "rank") return; // it repeats others
@@ -18,11 +18,11 @@ export async function rangeOf(api: EmbeddedApi, from: number, to: number, ranks:
       for (let i = low; i < high; i++) {
         const code = lane.code[i]!;
         const [start, end] = [Math.max(lane.start[i]!, from), Math.min(lane.end[i]!, to)];
-        const category = api.codes.category[code]!;
+        const category = run.codes.category[code]!;
         const mine = spans.get(category);
         if (mine) mine.push([start, end]);
         else spans.set(category, [[start, end]]);
-        const key = api.codes.name[code]! * 256 + category;
+        const key = run.codes.name[code]! * 256 + category;
         const sum = names.get(key) ?? { count: 0, ns: 0 };
         sum.count++;
         sum.ns += end - start;

@@ -1,6 +1,6 @@
 /** Finding events by name, over all ranks, in the order of time (`api/search`). */
 import { lowerBound } from "../../timeline/tiles.ts";
-import type { EmbeddedApi } from "./embedded.ts";
+import type { EmbeddedRun } from "./run.ts";
 
 interface Hits { readonly start: Float64Array; readonly lane: Float64Array; readonly row: Float64Array }
 interface Found { readonly hit: { lane: number; row: number; start_ns: number; end_ns: number; name: string } | null; readonly hits: number; readonly index: number }
@@ -8,11 +8,11 @@ interface Found { readonly hit: { lane: number; row: number; start_ns: number; e
 const KEPT = 4;
 
 export class Search {
-  readonly #api: EmbeddedApi;
+  readonly #run: EmbeddedRun;
   readonly #kept = new Map<string, Promise<Hits>>();
 
-  constructor(api: EmbeddedApi) {
-    this.#api = api;
+  constructor(run: EmbeddedRun) {
+    this.#run = run;
   }
 
   /** The hit after (or before) a place, which is its start, lane and row; a lane of −1 stands before all that start there. */
@@ -24,10 +24,10 @@ export class Search {
     if (!forward) index -= 1;
     else if (index < start.length && start[index] === at[0] && lane[index] === at[1] && row[index] === at[2]) index++;
     if (index < 0 || index >= start.length) return { hit: null, hits: start.length, index: -1 };
-    const plan = this.#api.planOfLane(lane[index]!)!;
-    const events = (await this.#api.rank(plan)).lanes[lane[index]! - plan.firstLane]!;
+    const plan = this.#run.planOfLane(lane[index]!)!;
+    const events = (await this.#run.rank(plan)).lanes[lane[index]! - plan.firstLane]!;
     const place = row[index]!;
-    return { hit: { lane: lane[index]!, row: place, start_ns: events.start[place]!, end_ns: events.end[place]!, name: this.#api.name(events.code[place]!) }, hits: start.length, index };
+    return { hit: { lane: lane[index]!, row: place, start_ns: events.start[place]!, end_ns: events.end[place]!, name: this.#run.name(events.code[place]!) }, hits: start.length, index };
   }
 
   #hits(text: string, rank: number | null): Promise<Hits> {
@@ -41,12 +41,12 @@ export class Search {
 
   async #find(text: string, rank: number | null): Promise<Hits> {
     const wanted = folded(text);
-    const names = this.#api.head.names.map((name) => folded(name).includes(wanted));
-    const matching = Uint8Array.from(this.#api.codes.name, (name) => Number(names[name] ?? false));
+    const names = this.#run.head.names.map((name) => folded(name).includes(wanted));
+    const matching = Uint8Array.from(this.#run.codes.name, (name) => Number(names[name] ?? false));
     const [starts, lanes, rows]: [number[], number[], number[]] = [[], [], []];
-    for (const plan of this.#api.plans) {
+    for (const plan of this.#run.plans) {
       if (rank !== null && plan.rank !== rank) continue;
-      (await this.#api.rank(plan)).lanes.forEach((lane, index) => {
+      (await this.#run.rank(plan)).lanes.forEach((lane, index) => {
         if (plan.kinds[index] === "rank") return; // it repeats others
         for (let i = 0; i < lane.code.length; i++) {
           if (matching[lane.code[i]!] === 0) continue;

@@ -1,0 +1,158 @@
+"""This rank's manifest while the job runs: the traces that were written and the windows that were lost, and why.
+
+Saved after each change, in the writer's thread. Profilers that share a process and a run directory share the log: they
+are one rank.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+from rankscope.capture.notices import warn
+from rankscope.capture.schedule import Window
+from rankscope.rundir.atomic import write_atomic, write_new
+from rankscope.rundir.manifest import LostWindow, RankManifest, WrittenTrace, to_json
+from rankscope.rundir.names import rank_manifest_name
+
+_logs: dict[tuple[str, int, int], RankLog] = {}
+_MAX_ENTRIES = 1000
+"""Of each kind; the manifest of a job that runs for a year must not grow without bound."""
+
+
+class RankLog:
+    """A rank's manifest and where it is saved.
+
+    Args:
+        run_dir: the run directory.
+        manifest: as it is at the start.
+    """
+
+    def __init__(self, run_dir: str, manifest: RankManifest) -> None:
+        self._run_dir = Path(run_dir)
+        self._manifest = manifest
+        self._path: Path | None = None
+        # Reentrant: a signal handler may run while the interrupted thread holds it.
+        self._lock = threading.RLock()
+        # A second lock: the training loop must not wait for a slow disk to add an entry.
+        self._saving = threading.Lock()
+        self._warned: set[str] = set()
+        self.windows = self.bytes = 0
+        """How many traces were written and their size in bytes, including those removed since."""
+
+    @property
+    def manifest(self) -> RankManifest:
+        """The manifest as it would be saved now."""
+        return self._manifest
+
+    def update(self, **changes: object) -> None:
+        """Set plain fields of the manifest."""
+        with self._lock:
+            self._manifest = replace(self._manifest, **changes)  # type: ignore[arg-type]
+
+    def add_written(self, trace: WrittenTrace) -> None:
+        """Add a complete trace."""
+        with self._lock:
+            self.windows += 1
+            self.bytes += trace.bytes or 0
+            self._manifest = replace(self._manifest, written=(*self._manifest.written, trace)[-_MAX_ENTRIES:])
+
+    def add_skipped(self, first: int | None, last: int | None, reason: str) -> None:
+        """Add a window that was not recorded."""
+        with self._lock:
+            lost = LostWindow(first, last, reason)
+            self._manifest = replace(self._manifest, skipped=(*self._manifest.skipped, lost)[-_MAX_ENTRIES:])
+
+    def add_failed(self, first: int | None, last: int | None, reason: str) -> None:
+        """Add a window that was recorded and could not be written."""
+        with self._lock:
+            lost = LostWindow(first, last, reason)
+            self._manifest = replace(self._manifest, failed=(*self._manifest.failed, lost)[-_MAX_ENTRIES:])
+
+    def rotate(self, keep_windows: int, keep_bytes: int) -> list[str]:
+        """Drop the oldest traces beyond what is kept, and return their files for the caller to delete. 0 keeps all."""
+        with self._lock:
+            kept = list(self._manifest.written)
+            dropped: list[str] = []
+            while len(kept) > 1 and (
+                (keep_windows and len(kept) > keep_windows)
+                or (keep_bytes and sum(trace.bytes or 0 for trace in kept) > keep_bytes)
+            ):
+                dropped.append(kept.pop(0).file)
+            rotated = self._manifest.rotated + len(dropped)
+            self._manifest = replace(self._manifest, written=tuple(kept), rotated=rotated)
+        return dropped
+
+    def warn_once(self, kind: str, text: str) -> None:
+        """Warn about a kind of problem the first time it occurs, and add the warning to the manifest."""
+        with self._lock:
+            if kind in self._warned:
+                return
+            self._warned.add(kind)
+            self._manifest = replace(self._manifest, warnings=(*self._manifest.warnings, text)[-_MAX_ENTRIES:])
+        warn(text)
+
+    def save(self) -> None:
+        """Write the manifest; if that fails, warn once."""
+        with self._saving:
+            manifest = self._manifest
+            wanted = self._run_dir / rank_manifest_name(manifest.rank or 0, manifest.world_size, manifest.restart_count)
+            try:
+                if self._path is None:
+                    self._path = write_new(wanted, to_json(manifest))
+                else:
+                    write_atomic(self._path, to_json(manifest), sync=True)
+                return
+            except OSError as error:
+                reason = str(error)
+        self.warn_once("manifest", f"the manifest {wanted} could not be written: {reason}")
+
+
+def rank_log_for(run_dir: str, manifest: RankManifest) -> RankLog:
+    """The log of this process for a run directory and rank, created on first use."""
+    key = (run_dir, manifest.rank or 0, os.getpid())
+    if key not in _logs:
+        _logs[key] = RankLog(run_dir, manifest)
+    return _logs[key]
+
+
+class LostWindows:
+    """The windows that one profiler has lost since its start; also used in the writer's thread and after the end."""
+
+    def __init__(self) -> None:
+        self._log: RankLog | None = None
+        self._any = False
+
+    def begin(self, log: RankLog) -> None:
+        """A profiler starts."""
+        self._log, self._any = log, False
+
+    def failed(self, first: int | None, last: int | None, error: BaseException, stage: str) -> None:
+        """Steps ``first`` to ``last`` are lost because ``stage`` raised ``error``; the job continues."""
+        reason = f"{type(error).__name__}: {error}"
+        if self._log is None:
+            warn(f"the capture failed ({stage}): {reason}; the job continues without it")
+            return
+        self._any = True
+        self._log.add_failed(first, last, reason)
+        lost = f"steps {first} to {last} were lost ({stage})"
+        self._log.warn_once(f"failed {stage}", f"{lost}: {reason}; the job continues")
+
+    def skipped(self, window: Window, reason: str) -> None:
+        """A window is not recorded, for a reason that is not an error."""
+        if self._log is not None:
+            self._any = True
+            self._log.add_skipped(window.first, window.last, reason)
+            self._log.warn_once(reason, f"steps {window.first} to {window.last} were not recorded: {reason}")
+
+    def too_short(self, steps: int, window: Window | None) -> None:
+        """The loop ended after ``steps`` steps, before a window was complete. Silent if a loss was reported already."""
+        if self._log is None or self._any:
+            return
+        first, last = (window.first, window.last) if window is not None else (None, None)
+        reason = f"the loop ended after {steps} steps, before step {first} was complete"
+        self._log.add_skipped(first, last, reason)
+        advice = "choose a smaller wait or warmup, or run more steps"
+        self._log.warn_once("short", f"no trace was written: {reason}; {advice}")

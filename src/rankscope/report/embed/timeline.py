@@ -1,0 +1,369 @@
+"""A run's timeline inside the report: blocks of bytes from which the page answers what a server would be asked.
+
+What goes in, while there is room: the events of devices, rank by rank; those of the host; counters; arguments and
+stacks of the longest events; Python frames. Ranks that findings name come first, then the others by number. What is in
+is exact; what is not in is said in `left_out`, which the page shows. The format is described in `web/PROTOCOL.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from rankscope.errors import describe_error
+from rankscope.pipeline import Run
+from rankscope.primitives.intervals import Int64
+from rankscope.report.anonymize import Anonymizer
+from rankscope.report.embed.encoding import block, fold, json_block, steps_of
+from rankscope.report.embed.longest_events import LONGEST, longest_events
+from rankscope.report.embed.stages import STAGES, Codes, StagedRank, codes_of, names_used
+from rankscope.report.formatting import numbered
+from rankscope.results import Finding
+from rankscope.rundir.plurals import counted
+from rankscope.timeline.build import clock_of, draw_run
+from rankscope.timeline.counters import curves_of
+from rankscope.timeline.heat_map import heat_of
+from rankscope.timeline.timeline import Timeline
+
+FORMAT = 1
+# Beyond this many samples a curve is nothing to look at, and much to carry.
+MAX_SAMPLES = 200_000
+# Bytes for what is said of what was left out.
+SENTENCES = 4000
+
+
+@dataclass
+class Embedded:
+    """Blocks by name, and what found no room.
+
+    Attributes:
+        blocks: bytes by name.
+        left_out: what the report lacks, in sentences.
+    """
+
+    blocks: dict[str, bytes] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file."""
+        return sum(size_of(data) for data in self.blocks.values())
+
+
+def grid_of(run: Run) -> dict[str, Any] | None:
+    """Waiting and lateness by rank and step, as `timeline.heat` gives them; None where their analyses fail."""
+    return heat_of(run, clock_of(run))
+
+
+def embed_run(run: Run, grid: Mapping[str, Any] | None, room: int, names: Anonymizer | None = None) -> Embedded:
+    """The timeline of a run as blocks.
+
+    Args:
+        run: the run.
+        grid: of `grid_of`.
+        room: bytes that the blocks may take up.
+        names: takes the names out of what is embedded.
+    """
+    lost: list[str] = []
+
+    def on_progress(timeline: Timeline, rank: int, error: BaseException | None) -> None:
+        if error is not None:
+            lost.append(f"Rank {rank}, whose timeline could not be built: {describe_error(error)}.")
+
+    with run.kept():
+        clock = clock_of(run)
+        timeline = draw_run(run, clock, on_progress)
+        collectives = run.attempt("collectives").get("collectives")
+        frame = None if collectives is None else collectives.frame
+        return embed(timeline, frame, grid, run.diagnose(), room, lost, names)
+
+
+def size_of(data: bytes) -> int:
+    """Bytes that a block takes up in the file, with its element."""
+    return -(-len(data) // 3) * 4 + 100
+
+
+def embed(
+    timeline: Timeline,
+    collectives: pl.DataFrame | None,
+    grid: Mapping[str, Any] | None,
+    findings: Iterable[Finding],
+    room: int,
+    lost: Sequence[str] = (),
+    names: Anonymizer | None = None,
+) -> Embedded:
+    """The timeline as blocks.
+
+    Args:
+        timeline: the run, drawn.
+        collectives: the analysis's result.
+        grid: waiting and lateness by rank and step, as `timeline.heat` gives them.
+        findings: the run's, weightiest first: which ranks matter most.
+        room: bytes that the blocks may take up.
+        lost: what is not in the timeline, in sentences.
+        names: takes the names out.
+    """
+    ranks = {rank: StagedRank(placed, timeline.traces[rank]) for rank, placed in timeline.ranks.items()}
+    order = _priority(list(ranks), findings)
+    codes = codes_of(list(ranks.values()))
+    matched = {rank: _matched(timeline, each, collectives) for rank, each in ranks.items()}
+    found = Embedded()
+    kinds = _Kinds()
+    for rows in matched.values():
+        if rows.height:
+            kinds.columns(rows)
+    # The head's names come first: nothing is readable without them.
+    left = room - SENTENCES - size_of(json_block(_head(timeline, ranks, dict.fromkeys(ranks, 3), codes, grid, kinds)))
+    kept = dict.fromkeys(ranks, 0)
+
+    def fits(name: str, data: bytes) -> bool:
+        nonlocal left
+        if size_of(data) > left:
+            return False
+        left -= size_of(data)
+        found.blocks[name] = data
+        return True
+
+    def stage_in(stage: int) -> None:
+        for rank in order:
+            low, high = ranks[rank].bounds[stage]
+            if kept[rank] == stage and (
+                (low == high and left > 0) or fits(f"{STAGES[stage]}-{rank}", block(*ranks[rank].columns(stage, codes)))
+            ):
+                kept[rank] = stage + 1
+
+    def bound(rank: int) -> int:
+        return ranks[rank].bounds[kept[rank] - 1][1] if kept[rank] else 0
+
+    stage_in(0)
+    stage_in(1)
+    lacking: dict[str, list[int]] = {"Matching collectives on other ranks": [], "Counters": []}
+    for rank in order:
+        rows = matched[rank].filter(pl.col("event") < bound(rank))
+        if rows.height and not fits(f"collectives-{rank}", block(kinds.columns(rows))):
+            lacking["Matching collectives on other ranks"].append(rank)
+    for rank in order:
+        if kept[rank] and not fits(f"counters-{rank}", _curves(timeline, ranks[rank])):
+            lacking["Counters"].append(rank)
+    detailed = _add_details(timeline, ranks, order, bound, fits, names)
+    stage_in(2)
+    found.left_out = [*lost, *_left_out(ranks, kept, lacking, detailed)]
+    compared = collectives["rank"].n_unique() if collectives is not None else 0
+    more = {"compared": compared, "left_out": found.left_out, "detailed": detailed}
+    head = _head(timeline, ranks, kept, codes, grid, kinds) | more
+    found.blocks["timeline"] = json_block(names.head(head) if names is not None else head)
+    return found
+
+
+def _priority(ranks: Sequence[int], findings: Iterable[Finding]) -> list[int]:
+    """Ranks that findings name, in the findings' order, then the others by number."""
+    named = [rank for finding in findings if finding.severity != "info" for rank in finding.ranks]
+    return [rank for rank in dict.fromkeys([*named, *sorted(ranks)]) if rank in set(ranks)]
+
+
+def _add_details(
+    timeline: Timeline,
+    ranks: Mapping[int, StagedRank],
+    order: Sequence[int],
+    bound: Callable[[int], int],
+    fits: Callable[[str, bytes], bool],
+    names: Anonymizer | None,
+) -> int:
+    """Adds arguments and stacks of each rank's longest events; returns for how many per rank, 0 where none fit."""
+    each = max(1, min(LONGEST, 4 * LONGEST // max(len(ranks), 1)))
+    fitted = 0
+    for rank in order:
+        if bound(rank):
+            longest = longest_events(ranks[rank], timeline.traces[rank], bound(rank), each)
+            data = json_block(names.details(longest) if names is not None else longest)
+            fitted += fits(f"details-{rank}", data)
+    return each if fitted else 0
+
+
+def _head(
+    timeline: Timeline,
+    ranks: Mapping[int, StagedRank],
+    kept: Mapping[int, int],
+    codes: Codes,
+    grid: Mapping[str, Any] | None,
+    kinds: _Kinds,
+) -> dict[str, Any]:
+    """The layout of what is in, the names, and what the codes mean."""
+    keys = [each.keys[: each.bounds[kept[rank] - 1][1] if kept[rank] else 0] for rank, each in ranks.items()]
+    names = names_used(keys, timeline.names)
+    renumbered = {number: place for place, number in enumerate(names)}
+    used = [place for place, name in enumerate(codes.name.tolist()) if name in renumbered]
+    last = used[-1] + 1 if used else 0
+    return {
+        "format": FORMAT,
+        "layout": {**_layout(timeline, ranks, kept), "names": len(names)},
+        "names": list(names.values()),
+        "codes": {
+            "name": [renumbered.get(name, 0) for name in codes.name[:last].tolist()],
+            "category": codes.category[:last].tolist(),
+            "table": codes.table[:last].tolist(),
+        },
+        "kinds": kinds.rows,
+        "heat": grid,
+        "events": sum(int(each.order.size) for each in ranks.values()),
+        "kept": sum(int(each.size) for each in keys),
+    }
+
+
+def _layout(timeline: Timeline, ranks: Mapping[int, StagedRank], kept: Mapping[int, int]) -> dict[str, Any]:
+    """The layout with the lanes that are in, numbered anew."""
+    layout = timeline.layout()
+    tracks: list[dict[str, Any]] = []
+    lanes: dict[str, list[Any]] = {name: [] for name in layout["lanes"]}
+    rows = []
+    for row in layout["ranks"]:
+        first, count = row["tracks"]
+        stages, mine = kept.get(row["rank"], 0), ranks.get(row["rank"])
+        begin = len(tracks)
+        if not stages or mine is None:
+            rows.append({**row, "tracks": [0, 0]})
+            continue
+        for track in layout["tracks"][first : first + count]:
+            whole = track["kind"] == "rank"
+            stage = mine.whole_stage if whole else _STAGE[track["kind"]]
+            if stage >= stages and not whole:
+                continue
+            low, size = track["lanes"]
+            for lane in range(low, low + size):
+                for name, values in lanes.items():
+                    values.append(layout["lanes"][name][lane])
+                lanes["track"][-1] = len(tracks)
+                if stage >= stages:
+                    lanes["events"][-1] = lanes["first_ns"][-1] = lanes["last_ns"][-1] = 0
+            tracks.append({**track, "lanes": [len(lanes["track"]) - size, size]})
+        rows.append({**row, "tracks": [begin, len(tracks) - begin]})
+    return {**layout, "ranks": rows, "tracks": tracks, "lanes": lanes}
+
+
+_STAGE = {"stream": 0, "thread": 1, "annotation": 1, "python": 2}
+
+
+class _Kinds:
+    """Collectives' kind, group and size as numbers."""
+
+    def __init__(self) -> None:
+        self.rows: list[list[Any]] = []
+        self._numbers: dict[tuple[Any, ...], int] = {}
+
+    def columns(self, rows: pl.DataFrame) -> dict[str, Int64]:
+        """A rank's collectives as columns. Match, wait and sequence are one more, for 0 stands for null."""
+        kind = np.empty(rows.height, dtype=np.int64)
+        for place, row in enumerate(rows.select("collective", "group", "bytes").iter_rows()):
+            number = self._numbers.get(row)
+            if number is None:
+                number = self._numbers[row] = len(self.rows)
+                self.rows.append(list(row))
+            kind[place] = number
+        values = {name: _or_zero(rows[name]) for name in ("match", "wait_ns", "sequence")}
+        return {
+            "event": steps_of(rows["event"].to_numpy()),
+            "match": steps_of(values["match"]),
+            "wait": fold(values["wait_ns"]),
+            "sequence": steps_of(values["sequence"]),
+            "kind": kind,
+        }
+
+
+def _or_zero(values: pl.Series) -> Int64:
+    """One more than each number that is not below zero; 0 for null."""
+    moved = values.cast(pl.Int64) + (values >= 0).cast(pl.Int64)
+    return np.asarray(moved.fill_null(0), dtype=np.int64)
+
+
+def _matched(timeline: Timeline, rank: StagedRank, collectives: pl.DataFrame | None) -> pl.DataFrame:
+    """A rank's collectives with the number of the event that each is, as `details` finds it: by times and name."""
+    schema = {"event": pl.Int64}
+    if collectives is None or collectives.is_empty():
+        return pl.DataFrame(schema=schema)
+    rows = collectives.filter(pl.col("rank") == rank.rank)
+    clock = timeline.clock.ranks[rank.rank]
+    parts = []
+    for (window,), mine in rows.filter(pl.col("end_ns").is_not_null()).group_by("window", maintain_order=True):
+        assert isinstance(window, int)
+        times = {name: clock.run_time(window, mine[name].to_numpy()) for name in ("start_ns", "end_ns")}
+        parts.append(mine.with_columns(**{name: pl.Series(value) for name, value in times.items()}))
+    if not parts:
+        return pl.DataFrame(schema=schema)
+    found = pl.concat(parts)
+    at = np.sort(rank.order)
+    events = pl.DataFrame(
+        {
+            "start_ns": rank.start[at],
+            "end_ns": rank.end[at],
+            "name_number": rank.placed.names[rank.placed.lanes.arrays["name"][at]].astype(np.int64),
+            "event": rank.number[at],
+        }
+    )
+    wanted = found["name"].unique()
+    numbers = pl.DataFrame(
+        [(name, number) for number, name in enumerate(timeline.names) if name in set(wanted.to_list())],
+        schema={"name": pl.String, "name_number": pl.Int64},
+        orient="row",
+    )
+    first = events.unique(["start_ns", "end_ns", "name_number"], keep="first", maintain_order=True)
+    joined = found.join(numbers, on="name").join(first, on=["start_ns", "end_ns", "name_number"])
+    return joined.unique("event", keep="first", maintain_order=True).sort("event")
+
+
+def _curves(timeline: Timeline, rank: StagedRank) -> bytes:
+    """A rank's counters: of each its instants and values."""
+    columns: dict[str, Int64] = {}
+    meta = []
+    for place, curve in enumerate(curves_of(timeline.traces[rank.rank], timeline.clock.ranks[rank.rank])):
+        at, value = curve.at, curve.value
+        cut = at.size > MAX_SAMPLES
+        if cut:
+            at, value = at[:: -(-at.size // MAX_SAMPLES)], value[:: -(-at.size // MAX_SAMPLES)]
+        meta.append(
+            {
+                "name": curve.name,
+                "unit": curve.unit,
+                "low": int(curve.value.min(initial=0)),
+                "high": int(curve.value.max(initial=0)),
+                "cut": cut,
+            }
+        )
+        columns[f"{place}.at"] = steps_of(at)
+        columns[f"{place}.value"] = steps_of(value)
+    return block(columns, {"counters": meta})
+
+
+def _left_out(
+    ranks: Mapping[int, StagedRank], kept: Mapping[int, int], lacking: Mapping[str, Sequence[int]], detailed: int
+) -> list[str]:  # fmt: skip
+    """What is not in, in sentences."""
+    sentences = []
+    for stage, what in enumerate(("All events", "Host threads and named ranges", "Python frames")):
+        some = [rank for rank, each in ranks.items() if kept[rank] <= stage and _events(each, stage, kept[rank])]
+        if some:
+            count = sum(_events(ranks[rank], stage, kept[rank]) for rank in some)
+            sentences.append(f"{what} of {_which(some)} ({counted(count, 'event')}).")
+    sentences += [f"{what} of {_which(some)}." for what, some in lacking.items() if some]
+    if any(kept.values()):
+        sentences.append(
+            f"Arguments, shapes and stacks of all but the longest events ({detailed} per rank)."
+            if detailed
+            else "Arguments, shapes and stacks of events."
+        )
+    return sentences
+
+
+def _which(ranks: Sequence[int]) -> str:
+    return numbered("rank", list(ranks), limit=2000)
+
+
+def _events(rank: StagedRank, stage: int, kept: int) -> int:
+    """Events that a rank lacks of a stage; a rank that lacks the first lacks all, and that is said once."""
+    low, high = rank.bounds[stage]
+    if kept == 0:
+        return int(rank.order.size) if stage == 0 else 0
+    return high - low if stage >= kept else 0

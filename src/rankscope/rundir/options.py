@@ -1,0 +1,42 @@
+"""Options defined once, as fields of dataclasses: what a command line, a variable and a Python argument know of one.
+
+``nodes: int = option(1, "How many nodes.", least=1)`` gives a field its default and its documentation; whoever makes a
+command line of the dataclass reads them with :func:`options_of`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+_KEY = "option"
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """What is known of an option beside its type and its default."""
+
+    help: str
+    names: tuple[str, ...] = ()
+    """On the command line; ``--field-name`` where there are none."""
+    metavar: str | None = None
+    least: int | None = None
+
+
+def option(default: Any, help: str, *names: str, metavar: str | None = None, least: int | None = None) -> Any:
+    """A dataclass field that is an option, with its default and its documentation."""
+    return dataclasses.field(default=default, metadata={_KEY: Option(help, names, metavar, least)})
+
+
+def options_of(cls: Any) -> dict[str, Option]:
+    """The options among the fields of a dataclass, by field name."""
+    return {field.name: field.metadata[_KEY] for field in dataclasses.fields(cls) if _KEY in field.metadata}
+
+
+def command_line_names(cls: Any) -> dict[str, str]:
+    """Names on a command line, and the field that each sets: ``{"--with-stack": "with_stack"}``."""
+    return {
+        name: field
+        for field, option in options_of(cls).items()
+        for name in option.names or (f"--{field.replace('_', '-')}",)
+    }
