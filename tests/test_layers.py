@@ -43,7 +43,7 @@ NAMED_BY_STRING: dict[str, set[str]] = {
     "cli/demo.py": {"rankscope.workloads.resnet18"},
     "measure/jobs.py": {"rankscope.workloads.function"},
     "measure/scaling.py": {"rankscope.workloads.resnet18", "rankscope.workloads.transformer"},
-    # Loaded if torch is there, to write a default configuration.
+    # A key, not a module.
     "cli/job.py": {"rankscope.capture"},
     # The page's template: a file, not code.
     "report/html_report.py": {"rankscope.web"},
