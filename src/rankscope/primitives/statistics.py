@@ -1,7 +1,6 @@
 """Tests of significance: Student's t, Welch's test, the rank-sum test, and many tests at once.
 
-In: samples, or statistics of them. Out: probabilities, quantiles and standard scores. scipy has most of them but is not a
-dependency.
+In: samples, or statistics of them. Out: probabilities, quantiles and standard scores. scipy is not a dependency.
 """
 
 from __future__ import annotations
