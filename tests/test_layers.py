@@ -44,7 +44,7 @@ NAMED_BY_STRING: dict[str, set[str]] = {
     "measure/jobs.py": {"rankscope.workloads.function"},
     "measure/scaling.py": {"rankscope.workloads.resnet18", "rankscope.workloads.transformer"},
     # A key, not a module.
-    "cli/job.py": {"rankscope.capture"},
+    "cli/capture_options.py": {"rankscope.capture"},
     # The page's template: a file, not code.
     "report/html_report.py": {"rankscope.web"},
 }
