@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.ingest.test_cutting import expected, read
+from tests.ingest.test_chunks import expected, read
 from tests.kineto import collective, dumps, event, frame, kernel, launch, memory, op, small_step, step, trace, write
 
 from rankscope.errors import NotATraceError

@@ -30,7 +30,7 @@ from tests.kineto import (
 from rankscope.errors import RankscopeError
 from rankscope.ingest import chunks
 from rankscope.ingest.kineto import KinetoTrace, read_kineto
-from rankscope.ingest.typed import decode_typed, pieces
+from rankscope.ingest.typed_events import decode_typed, pieces
 
 # What producers write, and what none writes: texts, lists and null where numbers belong.
 odd = st.one_of(st.none(), st.integers(-(2**40), 2**40), st.just(2**63), st.just("7"), st.just("seven"), st.just([1]))
