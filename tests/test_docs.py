@@ -15,12 +15,17 @@ PICTURES = DOCS / "images" / "analyses"
 LISTED: dict[str, Any] = json.loads(PICTURES.with_suffix(".json").read_text(encoding="utf-8"))
 
 
-def built_pages() -> dict[str, str]:
+def docs_build() -> Any:
+    """The module `docs/build.py`."""
     spec = importlib.util.spec_from_file_location("docs_build", DOCS / "build.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    pages: dict[str, str] = module.pages()
+    return module
+
+
+def built_pages() -> dict[str, str]:
+    pages: dict[str, str] = docs_build().pages()
     return pages
 
 

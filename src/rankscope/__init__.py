@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from rankscope.capture import Profiler as Profiler
@@ -70,7 +70,7 @@ _WHERE = {
 }
 
 
-def __getattr__(name: str) -> object:
+def _load(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'rankscope' has no attribute {name!r}")
     from importlib import import_module
@@ -88,6 +88,10 @@ def __getattr__(name: str) -> object:
         _show_runs_in_notebooks()
     globals()[name] = value
     return value
+
+
+if not TYPE_CHECKING:  # A type checker would take it to mean that any name exists.
+    __getattr__ = _load
 
 
 def _show_runs_in_notebooks() -> None:

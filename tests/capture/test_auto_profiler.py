@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rankscope.jobs.exec import hooked
+from rankscope.jobs.exec import profiled_environment
 from rankscope.rundir.manifest import read_rank_manifest
 
 from .conftest import clean_environ, read_trace, said, steps_in, traces
@@ -30,7 +30,7 @@ def run(code, cwd, *, arguments=("-c",), path=(), **variables):
     return subprocess.run(
         [sys.executable, *arguments, code],
         cwd=cwd,
-        env=hooked(environ),
+        env=profiled_environment(environ),
         capture_output=True,
         text=True,
         timeout=300,

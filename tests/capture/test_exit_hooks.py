@@ -17,7 +17,7 @@ import rankscope.capture
 from rankscope import Profiler
 from rankscope.capture import profiler_conflicts
 from rankscope.capture.writer import Writer
-from rankscope.jobs.exec import hooked
+from rankscope.jobs.exec import profiled_environment
 
 from .conftest import clean_environ, read_trace, steps_in, traces, train
 from .test_never_harms import TIMEOUT_S, check_files, hidden, job, run, start
@@ -216,7 +216,7 @@ def test_ranks_that_the_script_starts_itself(tmp_path, method):
     done = subprocess.run(
         [sys.executable, "job.py", method],
         cwd=tmp_path,
-        env=hooked(clean_environ() | {f"RANKSCOPE_{name}": value for name, value in variables.items()}),
+        env=profiled_environment(clean_environ() | {f"RANKSCOPE_{name}": value for name, value in variables.items()}),
         capture_output=True,
         text=True,
         timeout=3 * TIMEOUT_S,  # three processes that load torch

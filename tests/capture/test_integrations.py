@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from rankscope.jobs.exec import hooked
+from rankscope.jobs.exec import profiled_environment
 from rankscope.rundir.manifest import read_rank_manifest
 
 from .conftest import clean_environ, read_trace, steps_in, traces
@@ -167,7 +167,7 @@ def test_an_exception_in_lightning_saves_what_was_recorded(tmp_path):
 )
 def test_the_hook_under_their_trainers(tmp_path, code, steps):
     settings = {"WAIT": "1", "WARMUP": "1", "ACTIVE": "2", "RUN_DIR": "run"}
-    run(code, tmp_path, hooked({**clean_environ(), **{f"RANKSCOPE_{k}": v for k, v in settings.items()}}))
+    run(code, tmp_path, profiled_environment({**clean_environ(), **{f"RANKSCOPE_{k}": v for k, v in settings.items()}}))
     check(tmp_path, ["rank0_iter3_4.trace.json.gz"])
     # The first step is over when counting begins.
     assert steps_made(tmp_path) + 1 == steps
@@ -179,7 +179,7 @@ def test_a_callback_under_the_hook_is_used_instead(tmp_path):
         "from rankscope.capture.integrations.huggingface import RankscopeCallback\n"
         f"trainer([RankscopeCallback('run', {SHORT})]).train()\n"
     )
-    run(code, tmp_path, hooked({**clean_environ(), "RANKSCOPE_RUN_DIR": "elsewhere"}))
+    run(code, tmp_path, profiled_environment({**clean_environ(), "RANKSCOPE_RUN_DIR": "elsewhere"}))
     check(tmp_path, ["rank0_iter2_3.trace.json.gz"])
     assert not (tmp_path / "elsewhere").exists()
 

@@ -109,19 +109,19 @@ def test_further_communication_names(run: Path, capfdbinary: Capture, monkeypatc
 def test_the_table_and_its_limit(run: Path, tmp_path: Path, capfdbinary: Capture, monkeypatch: Patch) -> None:
     text = called(capfdbinary, monkeypatch, "analyze", "kernels", run, "--limit", "2").decode()
     answer, table = text.split("\n\n", 1)
-    assert answer.startswith("ampere_sgemm_128x64_nn takes ") and answer.endswith(" over all ranks.")
+    assert answer.startswith("Top kernel: ampere_sgemm_128x64_nn, ") and answer.endswith(" over all ranks).")
     assert table.splitlines()[0].split()[:4] == ["rank", "name", "category", "calls"]
     assert "… 10 more rows: --limit 0 shows all" in text
     called(capfdbinary, monkeypatch, "analyze", "kernels", run, "--limit", "0", "-o", tmp_path / "table.txt")
     lines = (tmp_path / "table.txt").read_text(encoding="utf-8").splitlines()
     assert (lines[:2], len(lines)) == ([" ".join(answer.split()), ""], 16)
-    assert lines[-1] == "no value in any row: grid, block, registers, shared_memory"
+    assert lines[-1] == "columns without values: grid, block, registers, shared_memory"
 
 
 def test_a_table_of_nothing_says_so(run: Path, capfdbinary: Capture, monkeypatch: Patch) -> None:
     for name in ("operators", "kernels"):
         text = called(capfdbinary, monkeypatch, "analyze", name, run, "--match", "no_such_name").decode()
-        assert text == f"nothing: these traces hold nothing that {name} would show with --match no_such_name\n"
+        assert text == f"no rows: these traces contain no data for {name} with --match no_such_name\n"
 
 
 def test_findings_are_in_the_json(tmp_path: Path, capfdbinary: Capture, monkeypatch: Patch) -> None:
@@ -155,7 +155,7 @@ def test_the_list_of_analyses_and_one_of_them(capfdbinary: Capture, monkeypatch:
         (("analyze", "slices", "--match", "RUN"), "was read as an option and its value"),
         (("summary", "RUN/nowhere"), "there is no such file or directory"),
         (("report", "RUN", "-o", "RUN"), "cannot be written"),
-        (("summary", "RUN", "--run", "zzz"), "no run here has an id"),
+        (("summary", "RUN", "--run", "zzz"), "no run has a name, a run id or a directory"),
     ],
 )
 def test_mistakes_are_named(

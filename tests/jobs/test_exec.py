@@ -7,7 +7,7 @@ import os
 import pytest
 
 from rankscope.errors import ConfigError, LaunchError
-from rankscope.jobs.exec import exec_command, hooked, take_options
+from rankscope.jobs.exec import exec_command, leading_options, profiled_environment, take_options
 from rankscope.jobs.torchrun import FLAGS
 from rankscope.rundir.capture_files import HOOK_FOLDER
 
@@ -29,6 +29,24 @@ def test_options_of_the_capture_are_taken_before_the_script(arguments, variables
     assert take_options(arguments, FLAGS) == (variables, rest)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "options", "script"),
+    [
+        (["train.py"], [], ["train.py"]),
+        (["--nproc-per-node", "2", "train.py", "--lr", "1"], ["--nproc-per-node", "2"], ["train.py", "--lr", "1"]),
+        (["--nproc_per_node=2", "--standalone", "t.py"], ["--nproc_per_node=2", "--standalone"], ["t.py"]),
+        (["-m", "pkg.train", "--help"], ["-m"], ["pkg.train", "--help"]),
+        (["-t", "3", "-r", "0:1", "t.py", "-x"], ["-t", "3", "-r", "0:1"], ["t.py", "-x"]),
+        (["--nnodes", "2", "--", "t.py", "--", "x"], ["--nnodes", "2"], ["--", "t.py", "--", "x"]),
+        (["-t3", "t.py"], ["-t3"], ["t.py"]),
+        ([], [], []),
+    ],
+)
+def test_options_before_the_script(arguments, options, script):
+    found, rest = leading_options(arguments, FLAGS)
+    assert ([word for words in found for word in words], rest) == (options, script)
+
+
 def test_the_run_directory_is_that_of_the_caller(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert take_options(["--run-dir", "here"])[0] == {"RANKSCOPE_RUN_DIR": str(tmp_path / "here")}
@@ -46,7 +64,7 @@ def test_nonsense_is_refused_before_the_job(arguments, error):
 
 def test_the_hook_comes_first_and_once():
     folder = str(HOOK_FOLDER)
-    environ = hooked(hooked({"PYTHONPATH": "/a", "X": "1"}))
+    environ = profiled_environment(profiled_environment({"PYTHONPATH": "/a", "X": "1"}))
     assert environ["PYTHONPATH"] == os.pathsep.join([folder, "/a"])
     assert (environ["X"], environ["RANKSCOPE_HOOK"]) == ("1", "1")
 

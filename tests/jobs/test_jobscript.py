@@ -579,7 +579,7 @@ def test_the_command_writes_a_file_and_overwrites_none(tmp_path, rankscope):
     ("arguments", "said"),
     [
         (["slurm"], "no training script"),
-        (["slurm", "--colour", "red", "train.py"], "No such option"),
+        (["slurm", "--colour", "red", "train.py"], "is not an option of rankscope job slurm"),
         (["pbs", "--profile", "lumi", "train.py"], "rankscope job slurm --profile lumi"),
         (["slurm", "--profile", "summit", "train.py"], "no machine is known"),
         (["slurm", "--wait", "x", "train.py"], "must be a whole number from 0"),
@@ -605,7 +605,7 @@ def test_the_command_lists_machines(rankscope):
     ("given", "said"),
     [
         ({"filesystems": "home"}, "is not told which filesystems"),
-        ({"directives": ("exclusive",)}, "is no option of slurm"),
+        ({"directives": ("exclusive",)}, "is not an option of slurm"),
         ({"container": "image.sif", "container_command": "docker"}, "container command 'docker' is not known"),
     ],
 )

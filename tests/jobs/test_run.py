@@ -176,7 +176,7 @@ def test_the_command(tmp_path):
     from rankscope.cli import run as module
 
     app = typer.Typer()
-    app.command(context_settings=module.CONTEXT_SETTINGS)(module.run)
+    app.command(cls=module.COMMAND, context_settings=module.CONTEXT_SETTINGS)(module.run)
 
     @app.command()
     def other() -> None: ...

@@ -10,22 +10,7 @@ import pytest
 
 from rankscope.errors import LaunchError
 from rankscope.jobs import torchrun
-
-
-@pytest.mark.parametrize(
-    ("arguments", "options", "script"),
-    [
-        (["train.py"], [], ["train.py"]),
-        (["--nproc-per-node", "2", "train.py", "--lr", "1"], ["--nproc-per-node", "2"], ["train.py", "--lr", "1"]),
-        (["--nproc_per_node=2", "--standalone", "t.py"], ["--nproc_per_node=2", "--standalone"], ["t.py"]),
-        (["-m", "pkg.train", "--help"], ["-m"], ["pkg.train", "--help"]),
-        (["-t", "3", "-r", "0:1", "t.py", "-x"], ["-t", "3", "-r", "0:1"], ["t.py", "-x"]),
-        (["--nnodes", "2", "--", "t.py", "--", "x"], ["--nnodes", "2"], ["t.py", "--", "x"]),
-        ([], [], []),
-    ],
-)
-def test_split(arguments, options, script):
-    assert torchrun.split(arguments) == (options, script)
+from rankscope.jobs.exec import leading_options
 
 
 @pytest.fixture
@@ -50,7 +35,7 @@ def test_the_command(script, monkeypatch):
 
 
 def test_every_option_of_the_installed_torchrun_goes_through(script):
-    """Held against torchrun's own parser, which is asked in a process of its own: it imports torch."""
+    """Compared with torchrun's own parser, which is asked in another process, as it imports torch."""
     ask = "from torch.distributed.run import get_args_parser as p\nfor a in p()._actions:"
     ask += "\n  if a.option_strings: print(int(a.nargs == 0), *a.option_strings)"
     said = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True).stdout
@@ -62,7 +47,7 @@ def test_every_option_of_the_installed_torchrun_goes_through(script):
     for flag, *names in actions:
         for name in names:
             given = [name] if flag == "1" else [name, "1"]
-            assert torchrun.split([*given, script, "--x"], known.flags) == (given, [script, "--x"])
+            assert leading_options([*given, script, "--x"], known.flags) == ([tuple(given)], [script, "--x"])
             assert torchrun.checked(given, known) == given
             assert torchrun.checked([f"{name}=1"], known) == [f"{name}=1"]
 
@@ -94,7 +79,7 @@ def test_options_that_are_shortened(script):
 )
 def test_an_option_that_nobody_has(script, options, named):
     name = next(each for each in reversed(options) if each.startswith("-")).partition("=")[0]
-    with pytest.raises(LaunchError, match=re.escape(f"{name} is no option of torchrun")) as error:
+    with pytest.raises(LaunchError, match=re.escape(f"{name} is not an option of torchrun")) as error:
         torchrun.command(options, [script], {})
     assert named in str(error.value)
 

@@ -12,7 +12,7 @@ from rankscope.cli.measure.options import progress
 from rankscope.errors import ConfigError, LaunchError
 from rankscope.measure.binding import measure_binding
 from rankscope.measure.buckets import Factors, measure_buckets
-from rankscope.measure.experiment import KEPT, finished_jobs
+from rankscope.measure.experiment import KEPT, count_finished_jobs
 from rankscope.measure.files import load
 from rankscope.measure.jobs import Outcome, Start, target_of
 from rankscope.measure.overhead import measure_overhead
@@ -104,19 +104,21 @@ def script(tmp_path):
     return path
 
 
-def measure(kind, words, out, sampling=FEW, told=lambda *_: None, **further):
+def measure(kind, words, out, sampling=FEW, on_progress=lambda *_: None, **further):
     target = target_of([str(word) for word in words])
     start = further.pop("start", Start(ranks=2))
     if kind == "overhead":
-        return measure_overhead(target, out, start, sampling, told)
+        return measure_overhead(target, out, start, sampling, on_progress)
     if kind == "profiler":
-        return measure_profiler(target, out, start, sampling, told)
+        return measure_profiler(target, out, start, sampling, on_progress)
     if kind == "scaling":
-        return measure_scaling(target, out, further.get("study", Study(ranks=(1, 2), devices=2)), sampling, told)
+        return measure_scaling(target, out, further.get("study", Study(ranks=(1, 2), devices=2)), sampling, on_progress)
     if kind.startswith("buckets"):
         factors = Factors(bucket_cap_mb=(1, 25), switches=())
-        return measure_buckets(target, out, start, further.get("factors", factors), sampling, told)
-    return measure_binding(target, out, start, ["compact"], sampling=sampling, told=told, host=HOST, **further)
+        return measure_buckets(target, out, start, further.get("factors", factors), sampling, on_progress)
+    return measure_binding(
+        target, out, start, ["compact"], sampling=sampling, on_progress=on_progress, host=HOST, **further
+    )
 
 
 @pytest.mark.parametrize("kind", PLACES)
@@ -132,13 +134,13 @@ def test_it_goes_on_where_it_was_ended(tmp_path, machine, script, kind):
     with pytest.raises(KeyboardInterrupt):
         measure(kind, [script], out)
     name = kind.partition(" ")[0]
-    assert finished_jobs(out, name) == ended
+    assert count_finished_jobs(out, name) == ended
     # What there is can be read meanwhile, and says that it is not all.
     part = load(type(whole), out)
-    assert any("jobs are finished: the same command" in note for note in part.setting.notes)
+    assert any("jobs are finished: run the same command" in note for note in part.setting.notes)
 
     machine.started, machine.ends_at = [], None
-    result = measure(kind, [script], out, told=lambda *told: said.append(told))
+    result = measure(kind, [script], out, on_progress=lambda *call: said.append(call))
     assert machine.started == [every[-1]]
     assert any(within == KEPT and "finished from before" in job for job, _, _, within in said)
     same = {"created": "", "command": [], "load": None, "target": ""}
@@ -187,13 +189,13 @@ def test_what_else_is_refused(tmp_path, machine, script, monkeypatch):
         measure("overhead", [script, "--token", "abc123"], out)
     monkeypatch.delenv("OMP_NUM_THREADS")
     script.write_text("pass  # edited\n")
-    with pytest.raises(ConfigError, match="the script has been changed since"):
+    with pytest.raises(ConfigError, match="the script has changed since"):
         measure("overhead", [script, "--token", "abc123"], out)
     # A function's file is the script, too.
     script.write_text("def step(): pass\n")
     measure("overhead", [f"{script}:step"], tmp_path / "function")
     script.write_text("def step(): ...\n")
-    with pytest.raises(ConfigError, match="the script has been changed since"):
+    with pytest.raises(ConfigError, match="the script has changed since"):
         measure("overhead", [f"{script}:step"], tmp_path / "function")
     with pytest.raises(ConfigError, match="--list not given then, 0:1 now"):
         measure("binding", [script], tmp_path / "b")
@@ -214,7 +216,7 @@ def test_an_edited_module_of_the_script_is_another_program(tmp_path, machine, sc
     result = (out / f"{kind.partition(' ')[0]}.json").read_bytes()
     machine.started = []
     module.write_text("STATE = 1\n")
-    with pytest.raises(ConfigError, match=r"model\.py, which the script loads, has been changed since"):
+    with pytest.raises(ConfigError, match=r"model\.py, which the script loads, has changed since"):
         measure(kind, [script], out)
     assert machine.started == []
     assert (out / f"{kind.partition(' ')[0]}.json").read_bytes() == result
@@ -231,10 +233,10 @@ def test_a_module_that_is_edited_meanwhile(tmp_path, machine, script):
     module.write_text("STATE = 0\n")
     machine.loads, machine.edits = (module,), module
     with pytest.raises(
-        ConfigError, match=r"model\.py was changed while this experiment ran: job-1 .* than job-0"
-    ) as told:
+        ConfigError, match=r"model\.py was changed while this experiment ran: job-1 .* from job-0"
+    ) as raised:
         measure("overhead", [script], tmp_path / "out")
-    assert "put it back" in str(told.value)
+    assert "restore it" in str(raised.value)
     # The job of the other state is not kept: once the file is as it was, that one is run anew.
     machine.edits = None
     module.write_text("STATE = 0\n")
@@ -289,7 +291,7 @@ def test_what_failed_is_tried_again(tmp_path, machine, script, kind, failing):
     result = measure(kind, [script], tmp_path)
     states = [each.state for each in (result.sizes if kind == "scaling" else result.variants)]
     assert sorted(set(states)) == ["done", "failed"]
-    assert any("is tried again by the same command" in note for note in result.setting.notes)
+    assert any("the same command with this -o tries again" in note for note in result.setting.notes)
     machine.fails, machine.started = (), []
     result = measure(kind, [script], tmp_path)
     assert sorted(machine.started) == sorted(f"{kind}/{failing[:-1]}{repeat}" for repeat in range(2))
@@ -300,9 +302,9 @@ def test_a_failure_of_the_only_job_is_raised(tmp_path, machine, script):
     machine.fails = ("job-1",)
     with pytest.raises(LaunchError, match="it failed"):
         measure("overhead", [script], tmp_path)
-    assert finished_jobs(tmp_path, "overhead") == 1
+    assert count_finished_jobs(tmp_path, "overhead") == 1
     machine.fails = ("none-0", "compact-0")
-    with pytest.raises(LaunchError, match="no job went through"):
+    with pytest.raises(LaunchError, match="no job succeeded"):
         measure("binding", [script], tmp_path)
 
 
@@ -320,8 +322,8 @@ def test_how_to_go_on_is_said(tmp_path, machine, script, capsys, monkeypatch):
     out = tmp_path / "a b"
     machine.ends_at = 1
     monkeypatch.setattr("sys.argv", ["rankscope", "measure", "overhead", str(script)])
-    with pytest.raises(KeyboardInterrupt), progress("overhead", out, None) as told:
-        measure("overhead", [script], out, told=told)
+    with pytest.raises(KeyboardInterrupt), progress("overhead", out, None) as on_progress:
+        measure("overhead", [script], out, on_progress=on_progress)
     said = capsys.readouterr().err.splitlines()
     assert said[0] == "overhead: job, repeat 1 (1 of 2)"
     assert said[-3:] == [
@@ -332,15 +334,15 @@ def test_how_to_go_on_is_said(tmp_path, machine, script, capsys, monkeypatch):
     # Where -o was given, the command is the same; a key in it is not printed.
     machine.started, machine.ends_at, machine.fails = [], None, ("job-1",)
     monkeypatch.setattr("sys.argv", ["rankscope", "measure", "overhead", "-o", str(out), str(script), "--token", "abc"])
-    with pytest.raises(LaunchError), progress("overhead", out, out) as told:
-        measure("overhead", [script], out, told=told)
+    with pytest.raises(LaunchError), progress("overhead", out, out) as on_progress:
+        measure("overhead", [script], out, on_progress=on_progress)
     said = capsys.readouterr().err
     assert "overhead: 1 of 2 jobs are finished from before" in said
     assert f"→ to go on: the same command with -o '{out}'" in said
     assert "abc" not in said
     # Who is refused is not told to go on.
-    with pytest.raises(ConfigError), progress("overhead", out, out) as told:
-        measure("overhead", [script], out, replace(FEW, seed=3), told=told)
+    with pytest.raises(ConfigError), progress("overhead", out, out) as on_progress:
+        measure("overhead", [script], out, replace(FEW, seed=3), on_progress=on_progress)
     assert "go on" not in capsys.readouterr().err
 
 
@@ -349,7 +351,7 @@ def test_two_at_once_in_one_directory(tmp_path, machine, script):
     measure("overhead", [script], tmp_path)
     with (tmp_path / "jobs" / "overhead" / "lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(ConfigError, match="another `rankscope measure overhead` is at work"):
+        with pytest.raises(ConfigError, match="another `rankscope measure overhead` is running"):
             measure("overhead", [script], tmp_path)
     measure("overhead", [script], tmp_path)
 

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from rankscope.errors import ConfigError, LaunchError, RankscopeError
-from rankscope.measure.efficiency_loss import lost_at
+from rankscope.measure.efficiency_loss import efficiency_loss_at
 from rankscope.measure.jobs import Outcome, _cause, series, target_of
 from rankscope.measure.overhead import CONDITIONS, overhead_of
 from rankscope.measure.projection import project
-from rankscope.measure.results import Size, Traced
+from rankscope.measure.results import Size, TraceSummary
 from rankscope.measure.sampling import Sampling
 from rankscope.measure.scaling import Study, name_of
-from rankscope.measure.stability import from_job_to_job, within_jobs
+from rankscope.measure.stability import drift_note, job_to_job_notes
 from rankscope.measure.statistics import Series, replicates
 from rankscope.measure.variants import compare_conditions, compare_jobs, recommend
 from rankscope.rundir.measurement import (
@@ -149,7 +149,7 @@ def test_nothing_is_recommended_that_chance_explains(tmp_path):
 
     jobs = {"base": [noisy(50, 1)], "other": [noisy(49.5, 2)]}
     advice = recommend(compare_jobs(jobs, "x", "base", 0), "base", {})
-    assert (advice.variant, advice.text) == (None, "keep what is there: no variant is faster by more than chance")
+    assert (advice.variant, advice.text) == (None, "keep the current setting: no variant is significantly faster")
 
 
 def test_too_few_blocks_and_a_base_that_failed(tmp_path):
@@ -166,10 +166,10 @@ def test_conditions_of_one_job(tmp_path):
 
 
 def test_lost_time_adds_up():
-    base = Traced("a", 4, 100 * MS, 90 * MS, 0, 0, None, 0.0, None, 6 * MS, 4 * MS)
-    at = Traced("b", 4, 60 * MS, 47 * MS, 20 * MS, 8 * MS, 0.6, 0.13, 3 * MS, 3 * MS, 2 * MS)
+    base = TraceSummary("a", 4, 100 * MS, 90 * MS, 0, 0, None, 0.0, None, 6 * MS, 4 * MS)
+    at = TraceSummary("b", 4, 60 * MS, 47 * MS, 20 * MS, 8 * MS, 0.6, 0.13, 3 * MS, 3 * MS, 2 * MS)
     # Unprofiled: 100 and 55 ms; strong on 2, so that perfect is 50. The window of 60 ms stands for 55.
-    lost = lost_at(at, base, 55 * MS, 100 * MS, 2, "strong")
+    lost = efficiency_loss_at(at, base, 55 * MS, 100 * MS, 2, "strong")
     assert lost.total_ns == 5 * MS
     assert lost.compute_ns == round(47 * MS * 55 / 60 - 45 * MS)
     assert lost.exposed_communication_ns == round(8 * MS * 55 / 60)
@@ -192,8 +192,8 @@ def test_sizes_of_a_study():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"ranks": ()}, "from 1"),
-        ({"ranks": (0,)}, "from 1"),
+        ({"ranks": ()}, "at least 1"),
+        ({"ranks": (0,)}, "at least 1"),
         ({"ranks": (2,), "nodes": (1, 2)}, "launcher that starts ranks on all"),
         ({"ranks": (3,), "mode": "strong", "global_batch": 64}, "evenly"),
     ],
@@ -224,7 +224,7 @@ def test_what_can_be_measured(tmp_path):
     script.write_text("from other import *\n")
     assert target_of([f"{script}:step"]).words[1] == f"{script}:step"
     script.write_text("def (:")
-    with pytest.raises(LaunchError, match="is no Python"):
+    with pytest.raises(LaunchError, match="is not valid Python"):
         target_of([f"{script}:step"])
 
 
@@ -248,7 +248,7 @@ def test_a_busy_machine_is_spoken_of(tmp_path):
     outcome, target = outcome_of(tmp_path, {"sync": 50, "no_sync": 40}), target_of(["resnet18"])
     sampling = Sampling(blocks=6, traced_steps=0)
     busy = overhead_of([outcome], target, sampling, tmp_path, 999.0).setting.notes
-    assert any("the machine was busy as this began, with a load of 999" in note for note in busy)
+    assert any("the machine was busy at the start, with a load of 999" in note for note in busy)
     assert not [
         note for note in overhead_of([outcome], target, sampling, tmp_path, 0.1).setting.notes if "busy" in note
     ]
@@ -275,21 +275,21 @@ def wandering(seed, correlation, rounds=20, apart=4 * MS):
 
 
 def test_a_machine_that_drifts_is_spoken_of():
-    told = [within_jobs(wandering(seed, 0.8)) for seed in range(20)]
-    assert sum(each is not None for each in told) >= 15
-    said = next(each for each in told if each is not None)
+    notes = [drift_note(wandering(seed, 0.8)) for seed in range(20)]
+    assert sum(each is not None for each in notes) >= 15
+    said = next(each for each in notes if each is not None)
     alike = float(re.search(r"correlation (\d\.\d\d)", said)[1])
     times = float(re.search(r"(\d\.\d) times as wide", said)[1])
     assert times == pytest.approx(((1 + alike) / (1 - alike)) ** 0.5, abs=0.1)
     assert "--repeats" in said
     # Of one that does not, and of few rounds, hardly ever.
-    assert sum(within_jobs(wandering(seed, 0.0)) is not None for seed in range(20)) <= 2
-    assert within_jobs(wandering(0, 0.9, rounds=9)) is None
-    assert within_jobs(()) is None
+    assert sum(drift_note(wandering(seed, 0.0)) is not None for seed in range(20)) <= 2
+    assert drift_note(wandering(0, 0.9, rounds=9)) is None
+    assert drift_note(()) is None
 
 
 def test_the_drift_is_a_note_of_the_result(tmp_path):
-    ranks = next(each for seed in range(20) if within_jobs(each := wandering(seed, 0.9)))
+    ranks = next(each for seed in range(20) if drift_note(each := wandering(seed, 0.9)))
     notes = overhead_of([Outcome(tmp_path, ranks)], target_of(["resnet18"]), Sampling(traced_steps=0), tmp_path, 0.1)
     assert sum("speed drifted" in note for note in notes.setting.notes) == 1
 
@@ -312,9 +312,9 @@ def test_jobs_that_differ_are_spoken_of(tmp_path):
         name: [outcome_of(tmp_path, {"sync": each}) for each in times]
         for name, times in {"plain": (50, 50), "1 rank": (50, 54), "2 ranks": (60, 70), "4 ranks": (70, 75)}.items()
     }
-    (said,) = from_job_to_job(kinds, "sync")
+    (said,) = job_to_job_notes(kinds, "sync")
     assert said.startswith("the 2 jobs of 2 ranks differ by more than their rounds explain, from 61 to 71 ms")
-    assert from_job_to_job({**kinds, "2 ranks": [], "1 rank": [], "4 ranks": []}, "sync") == []
+    assert job_to_job_notes({**kinds, "2 ranks": [], "1 rank": [], "4 ranks": []}, "sync") == []
 
 
 def test_steps_that_did_unlike_work_are_spoken_of(tmp_path):
@@ -333,7 +333,7 @@ def test_steps_that_did_unlike_work_are_spoken_of(tmp_path):
         return [note for note in found.setting.notes if "closure" in note]
 
     (said,) = notes((12, 20, 13), (4, 5, 4))
-    assert said.startswith("a step of sync went backward 15 times in the mean, one of no_sync 4.33 times")
+    assert said.startswith("a step of sync ran 15 backward passes on average, a step of no_sync 4.33:")
     # Gradient accumulation is the same in both; where no backward was seen nothing is known.
     assert notes((4, 4), (4, 4)) == []
     assert notes((), ()) == []

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from rankscope.measure.formulas import (
     STRONG,
     WEAK,
-    Law,
+    ScalabilityLaw,
     derived_overhead,
     efficiency,
-    fit_law,
+    fit_scalability_law,
     measured_overhead,
     speed_up,
 )
@@ -47,26 +47,26 @@ def test_the_law_is_found_again(sigma, kappa):
     ranks = [2, 4, 8, 16]
     # Gunther's formula, written out once more.
     speed_ups = [n / (1 + sigma * (n - 1) + kappa * n * (n - 1)) for n in ranks]
-    law = fit_law(ranks, speed_ups)
+    law = fit_scalability_law(ranks, speed_ups)
     assert law.contention == pytest.approx(sigma, abs=1e-6)
     assert law.coherence == pytest.approx(kappa, abs=1e-6)
 
 
 def test_one_size_gives_amdahls_law():
     # Amdahl: a serial part of 10 % gives 1 / (0.1 + 0.9 / 4) on 4.
-    law = fit_law([4], [1 / (0.1 + 0.9 / 4)])
+    law = fit_scalability_law([4], [1 / (0.1 + 0.9 / 4)])
     assert law.coherence == 0
     assert law.contention == pytest.approx(0.1)
     assert law.speed_up(1024) == pytest.approx(1 / (0.1 + 0.9 / 1024))
 
 
 def test_better_than_perfect_is_perfect():
-    assert fit_law([2, 4], [2.2, 4.5]) == Law(0.0, 0.0)
+    assert fit_scalability_law([2, 4], [2.2, 4.5]) == ScalabilityLaw(0.0, 0.0)
 
 
 @pytest.mark.parametrize("speed_ups", [[1.9, 3.0], [1.5, 3.9], [1.2, 1.1]])
 def test_no_parameter_falls_below_zero_and_none_does_better(speed_ups):
-    law = fit_law([2, 4], speed_ups)
+    law = fit_scalability_law([2, 4], speed_ups)
     assert law.contention >= 0
     assert law.coherence >= 0
 
@@ -81,4 +81,4 @@ def test_no_parameter_falls_below_zero_and_none_does_better(speed_ups):
 
 def test_nothing_to_fit():
     with pytest.raises(ValueError, match="no size above 1"):
-        fit_law([1], [1.0])
+        fit_scalability_law([1], [1.0])

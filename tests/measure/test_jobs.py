@@ -93,9 +93,9 @@ def test_help_and_unknown_words(tmp_path):
         (("binding", "--affinities", "odd", "resnet18"), "no binding"),
         (("binding", "--affinities", "list", "resnet18"), "--list"),
         (("buckets", "--bucket-cap-mb", "x", "resnet18"), "no list of sizes"),
-        (("buckets", "--bucket-cap-mb", "-1", "resnet18"), "more than 0"),
-        (("buckets", "--bucket-cap-mb", "1,nan", "resnet18"), "more than 0"),
-        (("buckets", "--first-bucket-mb", "inf", "resnet18"), "more than 0"),
+        (("buckets", "--bucket-cap-mb", "-1", "resnet18"), "above 0 MiB"),
+        (("buckets", "--bucket-cap-mb", "1,nan", "resnet18"), "above 0 MiB"),
+        (("buckets", "--first-bucket-mb", "inf", "resnet18"), "above 0 MiB"),
         (("show", str(tmp_path)), "no result"),
     ]:
         done = called(*words)
@@ -233,7 +233,7 @@ def test_a_size_that_fails_does_not_end_the_study(tmp_path, script):
 @pytest.mark.slow
 def test_wrong_use_is_told(tmp_path, script):
     never = target_of([script("import torch\nprint('no training')\n")])
-    with pytest.raises(LaunchError, match="without a step of an optimizer"):
+    with pytest.raises(LaunchError, match="without an optimizer step"):
         measure_overhead(never, tmp_path / "never", Start(ranks=1), FEW)
     unwrapped = target_of([script(LOOP.replace("if dist.is_initialized():", "if False:"))])
     with pytest.raises(LaunchError, match="no DistributedDataParallel"):
@@ -246,7 +246,7 @@ def test_wrong_use_is_told(tmp_path, script):
         with pytest.raises(LaunchError, match="ended after 6 steps, before one round"):
             measure_overhead(half, tmp_path / "half", Start(ranks=1), FEW)
     early = measure_overhead(target_of([script(), "12"]), tmp_path / "early", Start(ranks=1), FEW)
-    assert any("ended before the plan was done" in note for note in early.setting.notes)
+    assert any("ended before the plan was complete" in note for note in early.setting.notes)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -22,7 +22,7 @@ from rankscope.measure.scaling import Study, measure_scaling
 
 JOB = str(Path(__file__).with_name("known_job.py"))
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timing]
 
 
 FEW = Sampling(blocks=5, block_steps=3, warmup_steps=3, traced_steps=0)
@@ -98,11 +98,11 @@ def test_efficiency_and_resuming(tmp_path: Path) -> None:
     def check(out: Path) -> None:
         jobs = []
 
-        def told(job: str, done: int, total: int, within: str) -> None:
+        def on_progress(job: str, done: int, total: int, within: str) -> None:
             if within == "starting":
                 jobs.append(job)
 
-        result = measure_scaling(target, out, study, sampling, told)
+        result = measure_scaling(target, out, study, sampling, on_progress)
         sizes = {size.name: size for size in result.sizes}
         assert result.base == "plain"
         assert sizes["plain"].step.median_ns == pytest.approx(400e6, rel=0.05)
@@ -117,7 +117,7 @@ def test_efficiency_and_resuming(tmp_path: Path) -> None:
         assert sizes["2"].lost.total_ns == pytest.approx(200e6, rel=0.15)
         assert len(jobs) == 3
         # What is finished is not run again; the numbers are the same.
-        again = measure_scaling(target, out, study, sampling, told)
+        again = measure_scaling(target, out, study, sampling, on_progress)
         assert len(jobs) == 3
         assert [size.step for size in again.sizes] == [size.step for size in result.sizes]
         assert load(Scaling, out) == again

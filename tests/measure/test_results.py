@@ -89,7 +89,7 @@ def test_an_unknown_field_is_passed_over(tmp_path):
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"schema": 1}', "\x00", "[" * 100_000])
 def test_a_file_that_is_none(tmp_path, content):
     path_in(tmp_path, "overhead").write_text(content)
-    with pytest.raises(RankscopeError, match=r"overhead\.json: no result of `rankscope measure overhead`"):
+    with pytest.raises(RankscopeError, match=r"overhead\.json: not a result of `rankscope measure overhead`"):
         load(Overhead, tmp_path)
 
 

@@ -6,7 +6,7 @@ import random
 
 import polars as pl
 
-from rankscope.measure.trace_summary import waited
+from rankscope.measure.trace_summary import waiting_time
 from rankscope.store.trace_info import TraceInfo
 
 # Two collectives that overlap on each rank, as Gloo's threads run them: starts and ends on each rank's own clock; that
@@ -43,22 +43,22 @@ def collectives(starts=STARTS, ends=ENDS, ranks=2, **changed):
 
 def test_the_union_of_what_a_rank_waits():
     traces = [info(0), info(1)]
-    assert waited(collectives(), CLOCK, traces, 0) == 50
-    assert waited(collectives(), CLOCK, traces, 1) == 5
+    assert waiting_time(collectives(), CLOCK, traces, 0) == 50
+    assert waiting_time(collectives(), CLOCK, traces, 1) == 5
 
 
 def test_whose_data_are_there_waits_for_nobody():
     # A broadcast's root is done before the others come.
-    assert waited(collectives(ends={0: (12, 22, 112), 1: (1045, 1066, 1112)}), CLOCK, [info(0), info(1)], 0) == 4
+    assert waiting_time(collectives(ends={0: (12, 22, 112), 1: (1045, 1066, 1112)}), CLOCK, [info(0), info(1)], 0) == 4
 
 
 def test_what_cannot_be_told():
     traces = [info(0), info(1)]
-    assert waited(collectives(matched_ranks=1), CLOCK, traces, 0) is None
-    assert waited(collectives(group_size=3), CLOCK, traces, 0) is None
+    assert waiting_time(collectives(matched_ranks=1), CLOCK, traces, 0) is None
+    assert waiting_time(collectives(group_size=3), CLOCK, traces, 0) is None
     unaligned = CLOCK.with_columns(pl.lit(None, pl.Int64).alias("residual_ns"))
-    assert waited(collectives(), unaligned, traces, 0) is None
-    assert waited(collectives(step=None), CLOCK, traces, 0) is None
+    assert waiting_time(collectives(), unaligned, traces, 0) is None
+    assert waiting_time(collectives(step=None), CLOCK, traces, 0) is None
 
 
 def test_against_instants_one_by_one():
@@ -69,4 +69,4 @@ def test_against_instants_one_by_one():
         waiting = set()
         for k in range(20):
             waiting |= set(range(starts[rank][k] - 1000 * rank, starts[other][k] - 1000 * other))
-        assert waited(collectives(starts, ends), CLOCK, [info(0), info(1)], rank) == len(waiting)
+        assert waiting_time(collectives(starts, ends), CLOCK, [info(0), info(1)], rank) == len(waiting)

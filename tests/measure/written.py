@@ -8,11 +8,11 @@ from tests.kineto import small_step, trace, write
 from tests.measure.test_results import SETTING
 
 from rankscope.measure.files import save
-from rankscope.measure.results import Projected, Projection, Scaling, Share, Size, Time, Traced
+from rankscope.measure.results import Projected, Projection, Scaling, Share, Size, Time, TraceSummary
 
 
-def traced(job: str) -> Traced:
-    return Traced(job, 1, 100, 60, 30, 20, 0.3, 0.2)
+def traced(job: str) -> TraceSummary:
+    return TraceSummary(job, 1, 100, 60, 30, 20, 0.3, 0.2)
 
 
 SIZES = [

@@ -16,7 +16,7 @@ from rankscope.measure.results import (
     Binding,
     BoundVariant,
     Buckets,
-    Lost,
+    EfficiencyLoss,
     NumaNode,
     ProfiledVariant,
     ProfilerCost,
@@ -28,7 +28,7 @@ from rankscope.measure.results import (
     Size,
     Time,
     Topology,
-    Traced,
+    TraceSummary,
     Variant,
 )
 from rankscope.report.measured import jobs_of, measured
@@ -36,7 +36,8 @@ from rankscope.report.measured import jobs_of, measured
 PLAIN = Size("plain", 1, 1, "done", step=Time(100, 99, 101), efficiency=Share(1.0))
 FOUR = Size(
     "4", 4, 1, "done", oversubscribed=True, step=Time(50), efficiency=Share(0.5, 0.4, 0.6),
-    derived_overhead=Share(0.5), traced=Traced("jobs/4-0", 1, 100, 60, 30, 20, 0.3, 0.3), lost=Lost(25, 5, 20, 9, 0, 0),
+    derived_overhead=Share(0.5), traced=TraceSummary("jobs/4-0", 1, 100, 60, 30, 20, 0.3, 0.3),
+    lost=EfficiencyLoss(25, 5, 20, 9, 0, 0),
 )  # fmt: skip
 EIGHT = Size("8 on 2 nodes", 8, 2, "failed", error="no such host")
 SCALING = Scaling(replace(SETTING, notes=["few blocks"]), "strong", "plain", [PLAIN, FOUR, EIGHT])
@@ -80,12 +81,12 @@ def test_overhead_is_one_row(tmp_path: Path) -> None:
 
 
 def test_a_recommendation_is_the_answer(tmp_path: Path) -> None:
-    told = Recommendation(None, None, "nothing is worth it: {share}")
-    save(Buckets(SETTING, "ddp", 2, [Variant("own", {}, True, "done", step=Time(10))], told), tmp_path)
+    recommendation = Recommendation(None, None, "nothing is worth it: {share}")
+    save(Buckets(SETTING, "ddp", 2, [Variant("own", {}, True, "done", step=Time(10))], recommendation), tmp_path)
     result = measured(str(tmp_path))["measured_buckets"]
     assert result.frame["base"].to_list() == [True]
     assert result.headline is not None
-    assert (result.headline.text, result.headline.values[0].value) == ("{text}", told.text)
+    assert (result.headline.text, result.headline.values[0].value) == ("{text}", recommendation.text)
 
 
 @pytest.mark.parametrize(

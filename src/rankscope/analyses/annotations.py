@@ -60,7 +60,7 @@ COLUMNS = (
     ),
     Column("steps", pl.Int64, "count", "number of steps that contain it"),
 )
-# What the reduce needs beside the columns: in how many steps compiled graphs ran, and in how many of these it is not.
+# Needed by the reduce: in how many steps compiled graphs ran, and how many of these lack the range.
 _COMPILED, _LOST = "_compiled_steps", "_lost_steps"
 _KEYS = ("step", "name")
 _AUTOGRAD = r"^autograd::engine|^torch::autograd"

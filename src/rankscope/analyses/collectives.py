@@ -153,7 +153,7 @@ def _matched(rows: pl.DataFrame) -> Matching:
     if not called.any():
         return match_collectives(wall.select(MATCHED_BY))
     found = match_collectives(wall.filter(~pl.Series(called)).select(MATCHED_BY))
-    # Call times do not say when they ran, so they are no evidence of clocks or ends.
+    # Call times do not show when collectives ran, so they are not evidence of clocks or ends.
     numbered = called & rows["recorded"].is_not_null().to_numpy()
     by_number = match_collectives(wall.filter(pl.Series(numbered)).select(MATCHED_BY))
     sure = by_number.method == METHODS.index("sequence")

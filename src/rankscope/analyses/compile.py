@@ -1,28 +1,28 @@
-"""What torch.compile made of the model: regions, graphs, Triton kernels, graph breaks, and the first call's cost.
+"""torch.compile: regions, graphs, Triton kernels, graph breaks, and the cost of the first call.
 
 One row per rank, kind and name:
 
     region      `Torch-Compiled Region: F/V`: frame F, compiled for the V-th time (V > 0: recompiled, for other shapes
-                or values); every graph break ends one and begins another, with a frame of its own
+                or values); every graph break ends one and starts another, with its own frame
     function    `CompiledFunction` and its backward, as autograd runs a compiled graph
     graph       a call of a graph that Inductor compiled (`CompiledFxGraph`), by its hash
-    break       a function that Dynamo resumes after a graph break, and the line where it broke (needs `with_stack`)
-    kernel      a compiled kernel (Triton, or what else the file names), by its own name
-    overhead    what comes before each call: Dynamo's cache lookup and guards, AOTAutograd's prologue
-    compiling   Dynamo, AOTAutograd and Inductor at work, part by part; all of a frame is in `entire_…_compile`
-    step        the steps themselves, where the file has compiled code
+    break       a function that Dynamo resumes after a graph break, and the line of the break (needs `with_stack`)
+    kernel      a compiled kernel (Triton, or another kind that the trace names), by its name
+    overhead    what precedes each call: Dynamo's cache lookup and guards, AOTAutograd's prologue
+    compiling   Dynamo, AOTAutograd and Inductor at work, by part; `entire_…_compile` is the total of a frame
+    step        the steps themselves, if the trace has compiled code
 
     host   = Σ durations of the calls         device = |union of kernels, copies and fills launched inside them|
-    first_extra = first call less the median of the others, if greater: of `step` what the first step cost more, which
-                  is the price of compiling where the file begins with the training's first
+    first_extra = first call less the median of the others, if longer: for `step` the extra cost of the first step,
+                  which is the cost of compiling if the trace begins with the training's first step
 
-A kernel of which the host wrote nothing is counted by its name on the device (`triton_…`). Kinds nest (a kernel is in
-a graph, in a function, in a region), and so do the parts of compiling: do not add them up. Without compiled code there
-is no row. `--steps` keeps calls that start in the chosen steps.
+A kernel without host events is counted by its name on the device (`triton_…`). Kinds nest (a kernel is in a graph, in a
+function, in a region), and so do the parts of compiling: do not add them up. Without compiled code there is no row.
+`--steps` keeps calls that start in the selected steps.
 
-How to read it: breaks name the lines that cut the model into pieces. Versions above 0 in steps after the first are
-recompilations for other shapes: pad, or compile with `dynamic=True`. A `first_extra_ns` is paid once and is no matter
-of a long job.
+How to read it: breaks name the lines that split the model into several graphs. Versions above 0 in steps after the
+first are recompilations for other shapes: pad, or compile with `dynamic=True`. A `first_extra_ns` is paid once and does
+not matter in a long job.
 """
 
 from __future__ import annotations
@@ -42,23 +42,21 @@ COLUMNS = (
     Column(
         "kind", pl.String, "", "`region`, `function`, `graph`, `break`, `kernel`, `overhead`, `compiling` or `step`"
     ),
-    Column("name", pl.String, "", "its name; of a graph the hash, of a break the function and line"),
-    Column("frame", pl.Int64, "", "of a region: which frame Dynamo compiled"),
-    Column("version", pl.Int64, "", "of a region: how often it had been compiled before"),
-    Column("calls", pl.Int64, "count", "calls"),
-    Column(
-        "host_ns", pl.Int64, "ns", "host time in its calls, summed; null for a kernel that only the device tells of"
-    ),
-    Column("median_ns", pl.Float64, "ns", "median of a call; null likewise"),
+    Column("name", pl.String, "", "its name; for a graph the hash, for a break the function and line"),
+    Column("frame", pl.Int64, "", "for a region: the frame that Dynamo compiled"),
+    Column("version", pl.Int64, "", "for a region: how often it had been compiled before"),
+    Column("calls", pl.Int64, "count", "number of calls"),
+    Column("host_ns", pl.Int64, "ns", "host time in its calls; null for a kernel without host events"),
+    Column("median_ns", pl.Float64, "ns", "median duration of a call; null for a kernel without host events"),
     Column(
         "first_extra_ns",
         pl.Int64,
         "ns",
-        "how much longer the first call took than the median of the others; null for one",
+        "how much longer the first call was than the median of the others; null for a single call",
     ),
     Column("device_ns", pl.Int64, "ns", "time in which anything launched in its calls ran; null without a device"),
-    Column("kernels", pl.Int64, "count", "kernels, copies and fills launched in its calls; null likewise"),
-    Column("source", pl.String, "", "where a kernel's source lies"),
+    Column("kernels", pl.Int64, "count", "kernels, copies and fills launched in its calls; null without a device"),
+    Column("source", pl.String, "", "path of the kernel's source"),
 )
 _KEY = ["kind", "name"]
 _REGION, _GRAPH = r"^Torch-Compiled Region: (\d+)/(\d+)", r"^## Call CompiledFxGraph (\w+)"
@@ -139,8 +137,8 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     threads = pl.DataFrame(
         {"time_ns": launched["launch_ns"], "pid": runtime["pid"].gather(launch), "tid": runtime["tid"].gather(launch)}
     )
-    told = set(calls.filter(pl.col("kind") == "kernel")["name"].to_list())
-    alone = alone.filter(~pl.col("name").is_in(list(told)))
+    recorded = set(calls.filter(pl.col("kind") == "kernel")["name"].to_list())
+    alone = alone.filter(~pl.col("name").is_in(list(recorded)))
     if inputs.options.steps is not None:
         steps = host_steps(window["annotations"]).filter(inputs.options.keeps(pl.col("step")))
         calls = calls.filter(pl.Series(range_at(steps, calls["start_ns"].to_numpy()) >= 0))

@@ -1,16 +1,16 @@
-"""Copies between host and device: how much, how fast, and from what kind of memory.
+"""Copies between host and device: size, bandwidth, and kind of memory.
 
 One row per rank and kind of copy, as the device names it: `Memcpy HtoD (Pageable -> Device)`. `pageable` says whether
-the host's side is pageable memory: the driver then copies it into a buffer of its own first, so it is slower and keeps
+the host's side is pageable memory: the driver then first copies it into a staging buffer, so it is slower and keeps
 the host in the call (CUDA's API synchronization behaviour). `host_ns` is the time that the host spent in the calls that
-launched them; `exposed_ns` the time that nothing else ran on the device meanwhile. Bandwidth is bytes over the summed
-durations, null where no sizes are written. With steps in the file, copies launched outside of them are left out.
+launched them; `exposed_ns` the time in which nothing else ran on the device. Bandwidth is bytes over the summed
+durations, null if no sizes are recorded. If the trace has steps, copies launched outside them are left out.
 
-    exposed = Σ |copy − everything on the device that is no copy|
-    bandwidth = Σ bytes / Σ durations                 per step = exposed / steps of the file
+    exposed = Σ |copy − everything on the device that is not a copy|
+    bandwidth = Σ bytes / Σ durations                 per step = exposed / steps of the trace
 
-How to read it: exposed time is what copying beside compute would save (`non_blocking=True`, from pinned memory). Much
-`host_ns` on a pageable kind: `pin_memory=True` in the loader.
+How to read it: exposed time is the potential saving of overlapping copies with compute (`non_blocking=True`, from
+pinned memory). Much `host_ns` on a pageable kind: use `pin_memory=True` in the data loader.
 """
 
 from __future__ import annotations
@@ -33,24 +33,22 @@ from rankscope.results import (
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
-    Column("name", pl.String, "", "the kind of copy, as written"),
+    Column("name", pl.String, "", "the kind of copy, as recorded"),
     Column(
         "direction",
         pl.String,
         "",
-        "`host to device`, `device to host`, `device to device`, `peer to peer`; null where not said",
+        "`host to device`, `device to host`, `device to device`, `peer to peer`; null if not recorded",
     ),
-    Column("pageable", pl.Boolean, "", "whether the host's side is pageable memory; null where it is not said"),
-    Column("calls", pl.Int64, "count", "how often"),
-    Column("bytes", pl.Int64, "bytes", "copied in all; null where no size is written"),
-    Column("total_ns", pl.Int64, "ns", "durations, summed"),
-    Column(
-        "host_ns", pl.Int64, "ns", "time of the host in the calls that launched them; null where none is in the file"
-    ),
-    Column("exposed_ns", pl.Int64, "ns", "time in which the device did nothing else"),
-    Column("bandwidth", pl.Float64, "GB/s", "bytes over the summed durations"),
-    Column("steps", pl.Int64, "count", "steps in which such copies were launched; 0 where the file has none"),
-    Column("per_step_ns", pl.Int64, "ns", "exposed time per step of the file"),
+    Column("pageable", pl.Boolean, "", "whether the host's side is pageable memory; null if not recorded"),
+    Column("calls", pl.Int64, "count", "number of copies"),
+    Column("bytes", pl.Int64, "bytes", "bytes copied; null if no size is recorded"),
+    Column("total_ns", pl.Int64, "ns", "sum of durations"),
+    Column("host_ns", pl.Int64, "ns", "host time in the calls that launched them; null if none is in the trace"),
+    Column("exposed_ns", pl.Int64, "ns", "exposed time: the device did nothing else"),
+    Column("bandwidth", pl.Float64, "GB/s", "bytes divided by the sum of durations"),
+    Column("steps", pl.Int64, "count", "steps that launched such copies; 0 if the trace has no steps"),
+    Column("per_step_ns", pl.Int64, "ns", "exposed time per step of the trace"),
 )
 
 # CUDA and ROCm write `Memcpy HtoD (Pageable -> Device)`; XPU the kinds of memory, of which M is the host's own, H the
@@ -127,21 +125,21 @@ def _of_window(window: Tables, inputs: Inputs) -> tuple[pl.DataFrame, int]:
 
 
 def headline(frame: pl.DataFrame) -> Headline | None:
-    """The answer in one sentence."""
+    """The main result in one sentence."""
     kinds = frame.group_by("name", maintain_order=True).agg(pl.col("total_ns").sum())
     most, total, exposed = greatest(kinds, "total_ns"), total_of(frame, "total_ns"), total_of(frame, "exposed_ns")
     if most is None:
         return None
     values = {"total": (total, "ns")}
-    text = f"Copies and fills take {{total}}{over_ranks(frame)}"
+    text = f"Copies and fills: {{total}}{over_ranks(frame)}"
     if exposed == total:
-        text += ", all of it with nothing else running"
+        text += ", all of it exposed"
     elif exposed:
-        text, values["exposed"] = f"{text}, {{exposed}} of it with nothing else running", (exposed, "ns")
+        text, values["exposed"] = f"{text}, of which {{exposed}} is exposed", (exposed, "ns")
     if kinds.height == 1:
         return Headline.of(f"{text}.", **values)
     amount = (most["total_ns"], "ns")
-    return Headline.of(f"{text}; the most in {{name}}: {{amount}}.", name=(most["name"], ""), amount=amount, **values)
+    return Headline.of(f"{text}; most time in {{name}}: {{amount}}.", name=(most["name"], ""), amount=amount, **values)
 
 
 analysis = Analysis(

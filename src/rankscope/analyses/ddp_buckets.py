@@ -1,19 +1,19 @@
-"""DDP's buckets: how large each all-reduce is, when in the backward it starts, and what of it nothing hides.
+"""DDP's gradient buckets: size, start within the backward, and exposed time of each all-reduce.
 
 One row per bucket, rank and step. DDP puts gradients into buckets and all-reduces a bucket as soon as its last gradient
-is there: the all-reduces that are called inside an `AccumulateGrad` of the backward, in the order of their calls.
+is ready: the all-reduces that are called inside an `AccumulateGrad` of the backward, in the order of their calls.
 
     backward     what autograd evaluates, from its first start to its last end: on the device the kernels launched
-                 by it, without one its operators; not what DDP does after the all-reduces, which waits for them
+                 by it, without a device its operators; not DDP's work after the all-reduces, which waits for them
     start_share  = (start − first compute of the backward) / (its last end − its first start)
     exposed      = |all-reduce| − |all-reduce ∩ compute of the rank|
-    tail         = end of the all-reduce less the end of the backward's compute, if that is later; 0 if not
+    tail         = end of the all-reduce less the end of the backward's compute, if later; else 0
 
-Under gradient accumulation with `no_sync` only the last backward of a step has buckets, and the shares are of that one.
+Under gradient accumulation with `no_sync` only the last backward of a step has buckets, and the shares refer to it.
 
-How to read it: only the last bucket should have a tail: it can start no earlier than the last gradient, and its tail is
-the least that DDP costs. Many small buckets pay latency again and again; one huge one starts when the backward is over
-and hides nothing. `bucket_cap_mb` sets the size (25 MiB; the first is smaller, so that it starts early).
+How to read it: only the last bucket should have a tail: it cannot start before the last gradient, and its tail is the
+minimum cost of DDP. Many small buckets each pay latency; one huge bucket starts when the backward is over and is fully
+exposed. `bucket_cap_mb` sets the size (25 MiB; the first is smaller, so that it starts early).
 """
 
 from __future__ import annotations
@@ -42,29 +42,32 @@ from rankscope.rundir.plurals import plural
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
-    Column("window", pl.Int64, "", "which of the rank's files, from 0"),
-    Column("step", pl.Int64, "", "the step that it was called in; null outside of all steps"),
-    Column("bucket", pl.Int64, "", "which of the step's all-reduces, from 0"),
-    Column("buckets", pl.Int64, "count", "how many the step has"),
-    Column("elements", pl.Int64, "elements", "gradients in it; null where nothing says"),
-    Column("bytes", pl.Int64, "bytes", "its size; null likewise"),
-    Column("issued_ns", pl.Int64, "ns", "when the host called it, on the trace's own clock", instant=True),
+    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    Column("step", pl.Int64, "", "the step in which it was called; null outside steps"),
+    Column("bucket", pl.Int64, "", "index of the all-reduce in the step, from 0"),
+    Column("buckets", pl.Int64, "count", "number of buckets in the step"),
+    Column("elements", pl.Int64, "elements", "gradients in it; null if not recorded"),
+    Column("bytes", pl.Int64, "bytes", "its size; null if not recorded"),
+    Column("issued_ns", pl.Int64, "ns", "when the host called it, on the trace's clock", instant=True),
     Column(
         "start_ns",
         pl.Int64,
         "ns",
-        "when it began, on the trace's own clock; null where it is not in the file",
+        "start of the all-reduce, on the trace's clock; null if not in the trace",
         instant=True,
     ),
-    Column("duration_ns", pl.Int64, "ns", "how long it took, waiting for others included; null likewise"),
+    Column("duration_ns", pl.Int64, "ns", "duration, including waiting for other ranks; null if not in the trace"),
+    Column("backward_ns", pl.Int64, "ns", "duration of the backward's compute, from its first start to its last end"),
     Column(
-        "backward_ns", pl.Int64, "ns", "how long the backward's compute lasts, from its first start to its last end"
+        "start_share",
+        pl.Float64,
+        "ratio",
+        "position in the backward at which the all-reduce started; above 1 after its end",
     ),
-    Column("start_share", pl.Float64, "ratio", "how far that was when the all-reduce began; above 1 after its end"),
-    Column("exposed_ns", pl.Int64, "ns", "of the duration, with no compute beside it"),
-    Column("hidden_ns", pl.Int64, "ns", "of the duration, with compute beside it"),
-    Column("hidden_share", pl.Float64, "ratio", "hidden of the duration"),
-    Column("tail_ns", pl.Int64, "ns", "how long it went on after the backward's compute"),
+    Column("exposed_ns", pl.Int64, "ns", "exposed part of the duration (no compute at the same time)"),
+    Column("hidden_ns", pl.Int64, "ns", "part of the duration that overlaps with compute"),
+    Column("hidden_share", pl.Float64, "ratio", "share of the duration that overlaps with compute"),
+    Column("tail_ns", pl.Int64, "ns", "time from the end of the backward's compute to the end of the all-reduce"),
 )
 _ENGINE = r"^autograd::engine::evaluate_function|^torch::autograd::"
 _ACCUMULATES = r"^autograd::engine::evaluate_function: torch::autograd::AccumulateGrad|^torch::autograd::AccumulateGrad"
@@ -157,19 +160,19 @@ _OPERATORS = (*READS["host_ops"], "sequence", "forward_thread", "module_hierarch
 
 
 def headline(frame: pl.DataFrame) -> Headline | None:
-    """The answer in one sentence."""
+    """The main result in one sentence."""
     total, exposed = total_of(frame, "duration_ns"), total_of(frame, "exposed_ns")
     buckets = max(frame["buckets"].drop_nulls().to_list(), default=0)
     if not total or not buckets:
         return None
     values = {"buckets": (buckets, "count"), "total": (total, "ns")}
-    text = f"DDP’s all-reduces, {{buckets}} {plural('bucket', buckets)} a step, take {{total}}{over_ranks(frame)}"
+    text = f"DDP’s all-reduces ({{buckets}} {plural('bucket', buckets)} per step): {{total}}{over_ranks(frame)}"
     if not exposed:
-        return Headline.of(f"{text}, all of it hidden behind the backward.", **values)
+        return Headline.of(f"{text}; all of it overlaps with the backward.", **values)
     hidden = total_of(frame, "hidden_ns")
     if not hidden:
-        return Headline.of(f"{text}; the backward hides nothing of that.", **values)
-    text += "; the backward hides {hidden} of that, and {exposed} is exposed."
+        return Headline.of(f"{text}; none of it overlaps with the backward.", **values)
+    text += "; {hidden} of it overlaps with the backward, {exposed} is exposed."
     return Headline.of(text, hidden=(hidden / total, "ratio"), exposed=(exposed, "ns"), **values)
 
 

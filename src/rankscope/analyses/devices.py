@@ -1,14 +1,14 @@
-"""Which devices each rank ran on: host, model, memory, multiprocessors.
+"""Devices of each rank: host, model, memory, multiprocessors.
 
-One row per rank and device that did anything in its traces; a rank that used none has one row without a device. What a
-device is comes from the profiler's own list (`deviceProperties`), what a host is called from the trace's metadata; null
-where the file does not say. It is the table of the old TensorBoard plugin's Distributed view.
+One row per rank and device with events in its traces; a rank without one has a single row without a device. Device
+properties come from the profiler's list (`deviceProperties`), the host's name from the trace's metadata; null if not
+recorded. It is the device table of the TensorBoard plugin's Distributed view.
 
     capability  = CUDA's compute capability, on AMD the number of the architecture (9.4 is gfx94x)
 
-How to read it: ranks of one job should show one model and one capability; two ranks on one device of a host, or a rank
-on several devices, are mostly mistakes of the launcher. `peak_tflops` is the vendor's dense figure for bfloat16, where
-the model is known, which `operators` measures against.
+How to read it: ranks of one job should have the same model and capability; two ranks on one device of a host, or a rank
+on several devices, are usually a mistake of the launcher. `peak_tflops` is the vendor's dense figure for bfloat16, if
+the model is known; `operators` computes MFU from it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,19 @@ from rankscope.results import Analysis, Column, Inputs, Tables, schema_of
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
     Column("host", pl.String, "", "the host's name"),
-    Column("local_rank", pl.Int64, "", "the rank's number on its host"),
-    Column("device", pl.Int64, "", "the device's index; null where the trace has no device"),
-    Column("name", pl.String, "", "its model"),
-    Column("memory", pl.Int64, "bytes", "its memory"),
-    Column("multiprocessors", pl.Int64, "count", "its multiprocessors (on AMD compute units, on Intel vector engines)"),
-    Column("capability", pl.String, "", "its compute capability"),
-    Column("peak_tflops", pl.Float64, "TFLOP/s", "what it does at most in bfloat16; float16 where it has none"),
-    Column("backend", pl.String, "", "the communication backend that the trace names"),
+    Column("local_rank", pl.Int64, "", "local rank on its host"),
+    Column("device", pl.Int64, "", "device index; null if the trace has no device"),
+    Column("name", pl.String, "", "the device's model"),
+    Column("memory", pl.Int64, "bytes", "the device's memory"),
+    Column(
+        "multiprocessors",
+        pl.Int64,
+        "count",
+        "number of multiprocessors (on AMD compute units, on Intel vector engines)",
+    ),
+    Column("capability", pl.String, "", "compute capability"),
+    Column("peak_tflops", pl.Float64, "TFLOP/s", "peak rate in bfloat16; in float16 if it has no bfloat16"),
+    Column("backend", pl.String, "", "the communication backend recorded in the trace"),
 )
 
 
@@ -40,9 +45,9 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     known_indices: list[int | None] = [each for each in used if each is not None]
     # An event without a device's number is of some device all the same, if no other tells of which.
     for index in known_indices or [None]:
-        told = known.get(index, {}) if index is not None else {}
-        compute = [part for part in told.get("compute", ()) if part is not None]
-        name = told.get("name") or None
+        recorded = known.get(index, {}) if index is not None else {}
+        compute = [part for part in recorded.get("compute", ()) if part is not None]
+        name = recorded.get("name") or None
         peak = peak_flops(name, "bfloat16") or peak_flops(name, "float16")
         rows.append(
             {
@@ -51,8 +56,8 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
                 "local_rank": next((info.local_rank for info in inputs.traces if info.local_rank is not None), None),
                 "device": index,
                 "name": name,
-                "memory": told.get("total_memory"),
-                "multiprocessors": told.get("multiprocessors"),
+                "memory": recorded.get("total_memory"),
+                "multiprocessors": recorded.get("multiprocessors"),
                 "capability": ".".join(str(part) for part in compute) or None,
                 "peak_tflops": None if peak is None else peak / 1e12,
                 "backend": next((info.backend for info in inputs.traces if info.backend), None),

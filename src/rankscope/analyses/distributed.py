@@ -62,7 +62,7 @@ def _of_window(window: Tables, calls: pl.DataFrame, steps: pl.DataFrame, inputs:
     moving = IntervalSet.of(ends - transfer, ends) & sets.communication
     matched = IntervalSet.of(known["start_ns"].to_numpy(), ends) & sets.communication
     compute, communication = sets.compute.within(begin, end), sets.communication.within(begin, end)
-    overlap, moved, told = (each.within(begin, end) for each in (both, moving, matched))
+    overlap, moved, matched_ns = (each.within(begin, end) for each in (both, moving, matched))
     return steps.select(
         "rank",
         "window",
@@ -73,8 +73,8 @@ def _of_window(window: Tables, calls: pl.DataFrame, steps: pl.DataFrame, inputs:
         pl.Series("communication_ns", communication - overlap),
         pl.Series("other_ns", (end - begin) - (compute + communication - overlap)),
         pl.Series("transfer_ns", moved),
-        pl.Series("synchronizing_ns", told - moved),
-        pl.Series("unmatched_ns", communication - told),
+        pl.Series("synchronizing_ns", matched_ns - moved),
+        pl.Series("unmatched_ns", communication - matched_ns),
     )
 
 

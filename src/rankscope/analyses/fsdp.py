@@ -1,24 +1,24 @@
-"""FSDP's all-gathers and reduce-scatters, module by module: what was fetched early, and what was waited for.
+"""FSDP's all-gathers and reduce-scatters by module: what was prefetched, and what is exposed.
 
 One row per collective that FSDP issued: rank, step and module. FSDP2 (`fully_shard`) names its modules in its ranges
-(`FSDP::all_gather (layers.3)`; the root has none and is ``(root)``). FSDP1 (`FullyShardedDataParallel`) names none: its
-modules are null, and `order` counts them.
+(`FSDP::all_gather (layers.3)`; the root has no name and is ``(root)``). FSDP1 (`FullyShardedDataParallel`) does not
+name them: its modules are null, and `order` numbers them.
 
     issued     when the host called the collective (`c10d::…` inside one of FSDP's ranges)
     exposed    = |collective| − |collective ∩ compute of the rank|, as everywhere
-    used       when its result is first needed: FSDP2's copy-out of the module, on the device where there is one
+    used       when its result is first needed: FSDP2's copy-out of the module, on the device if there is one
     prefetched = something else was computed between issued and used
 
-An all-gather that is issued only when its module is reached cannot be hidden, whatever its size. FSDP2 fetches the next
-module of the backward by itself, and on a device the forward's too, as far as the host runs ahead of it; `asked` says
-that the call stands in a prefetch of FSDP's. FSDP1 has no range where a result is first used: there only what is asked
-for is known to be prefetched. FSDP's own copies into and out of its buffers do not count as something else.
-The hidden share is Σ hidden / Σ duration. Without a device compute is operators, and one of autograd's in whose hooks
-the host waits hides what it waits for: read `prefetched` and `sync` of `phases` there.
+An all-gather that is issued only when its module is reached cannot overlap, whatever its size. FSDP2 prefetches the
+next module of the backward, and on a device also of the forward, as far as the host runs ahead; `asked` says that the
+call is in one of FSDP's prefetches. FSDP1 has no range where a result is first used: there only explicit prefetches are
+known. FSDP's own copies into and out of its buffers do not count as something else. The hidden share is
+Σ hidden / Σ duration. Without a device compute is operators, and an autograd operator in whose hooks the host waits
+counts as overlap: use `prefetched`, and `sync` of `phases`, instead.
 
-How to read it: an all-gather with much exposed and not prefetched wants to be issued earlier: FSDP2's
+How to read it: an all-gather that is exposed and not prefetched should be issued earlier: FSDP2's
 `set_modules_to_forward_prefetch` and `set_modules_to_backward_prefetch`, FSDP1's `forward_prefetch` and
-`backward_prefetch`. Prefetched and still exposed, it is larger than the compute beside it.
+`backward_prefetch`. One that is prefetched and still exposed is longer than the compute that could overlap with it.
 """
 
 from __future__ import annotations
@@ -46,26 +46,24 @@ from rankscope.results import (
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
-    Column("window", pl.Int64, "", "which of the rank's files, from 0"),
-    Column("step", pl.Int64, "", "the step that it was issued in; null outside of all steps"),
+    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    Column("step", pl.Int64, "", "the step in which it was issued; null outside steps"),
     Column("version", pl.Int64, "", "1 for `FullyShardedDataParallel`, 2 for `fully_shard`"),
-    Column("module", pl.String, "", "the module's name; `(root)` for the whole model, null with FSDP1"),
+    Column("module", pl.String, "", "the module's name; `(root)` for the root module, null with FSDP1"),
     Column("phase", pl.String, "", "`forward` or `backward`"),
-    Column(
-        "collective", pl.String, "", "`all_gather`, `reduce_scatter`; `all_reduce` where modules are also replicated"
-    ),
-    Column("order", pl.Int64, "", "which of its kind in the step's forward or backward, from 0"),
-    Column("bytes", pl.Int64, "bytes", "the size of the whole array; null where nothing says"),
-    Column("issued_ns", pl.Int64, "ns", "when the host called it, on the trace's own clock", instant=True),
-    Column("start_ns", pl.Int64, "ns", "when it began; null where it is not in the file", instant=True),
-    Column("duration_ns", pl.Int64, "ns", "how long it took, waiting included; null likewise"),
-    Column("exposed_ns", pl.Int64, "ns", "of that, with no compute beside it"),
-    Column("hidden_ns", pl.Int64, "ns", "of that, with compute beside it"),
+    Column("collective", pl.String, "", "`all_gather`, `reduce_scatter`; `all_reduce` if modules are also replicated"),
+    Column("order", pl.Int64, "", "index among its kind in the step's forward or backward, from 0"),
+    Column("bytes", pl.Int64, "bytes", "size of the full array; null if not recorded"),
+    Column("issued_ns", pl.Int64, "ns", "when the host called it, on the trace's clock", instant=True),
+    Column("start_ns", pl.Int64, "ns", "start of the collective; null if not in the trace", instant=True),
+    Column("duration_ns", pl.Int64, "ns", "duration, including waiting; null if not in the trace"),
+    Column("exposed_ns", pl.Int64, "ns", "exposed part of the duration (no compute at the same time)"),
+    Column("hidden_ns", pl.Int64, "ns", "part of the duration that overlaps with compute"),
     Column(
         "used_ns",
         pl.Int64,
         "ns",
-        "when its result was first needed, on the trace's own clock; null where nothing says",
+        "when its result was first needed, on the trace's clock; null if not recorded",
         instant=True,
     ),
     Column("asked", pl.Boolean, "", "whether it was issued by one of FSDP's prefetches"),
@@ -73,7 +71,7 @@ COLUMNS = (
         "prefetched",
         pl.Boolean,
         "",
-        "whether something else was computed between issued and used; null where nothing says",
+        "whether something else was computed between issued and used; null if not recorded",
     ),
 )
 _RANGE = r"^FSDP::|^FullyShardedDataParallel\."
@@ -122,9 +120,9 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
 
 
 def _module(name: pl.Expr) -> pl.Expr:
-    told = name.str.extract(_MODULE)
+    module = name.str.extract(_MODULE)
     version2 = name.str.starts_with("FSDP::")
-    return pl.when(version2).then(pl.when(told.fill_null("") == "").then(pl.lit(ROOT)).otherwise(told))
+    return pl.when(version2).then(pl.when(module.fill_null("") == "").then(pl.lit(ROOT)).otherwise(module))
 
 
 def _ranges_around(ranges: pl.DataFrame, calls: pl.DataFrame) -> list[pl.Series]:
@@ -140,7 +138,7 @@ def _ranges_around(ranges: pl.DataFrame, calls: pl.DataFrame) -> list[pl.Series]
     call, found = with_ancestors(parent_rows(ranges), rows)
     pairs = pl.DataFrame({"call": call, "name": ranges["name"].gather(found), "fsdp": ranges["fsdp"].gather(found)})
     # From the inside outwards, as `around` gives them.
-    told = (
+    ranges_of_call = (
         pairs.filter(pl.col("fsdp"))
         .group_by("call", maintain_order=True)
         .agg(
@@ -150,7 +148,7 @@ def _ranges_around(ranges: pl.DataFrame, calls: pl.DataFrame) -> list[pl.Series]
         )
     )
     every = pl.DataFrame({"call": np.arange(calls.height, dtype=np.int64)})
-    joined = every.join(told, on="call", how="left", maintain_order="left").with_columns(
+    joined = every.join(ranges_of_call, on="call", how="left", maintain_order="left").with_columns(
         pl.col("backward", "asked").fill_null(False)
     )
     return [joined["innermost"], joined["backward"], joined["asked"]]
@@ -228,19 +226,19 @@ def _between(calls: pl.DataFrame, compute: IntervalSet) -> pl.Series:
     found = pl.Series("prefetched", compute.within(issued_at, np.maximum(used, issued_at)) > 0)
     asked = calls["asked"].set(~calls["asked"], None)
     gathers = calls["kind"] == "all_gather"
-    told: pl.Series = found.zip_with(pl.Series(known), asked).set(~gathers, None)
-    return told
+    prefetched: pl.Series = found.zip_with(pl.Series(known), asked).set(~gathers, None)
+    return prefetched
 
 
 def headline(frame: pl.DataFrame) -> Headline | None:
-    """The answer in one sentence."""
+    """The main result in one sentence."""
     total, exposed = total_of(frame, "duration_ns"), total_of(frame, "exposed_ns")
     if not total:
         return None
-    text, values = f"FSDP’s collectives take {{total}}{over_ranks(frame)}", {"total": (total, "ns")}
+    text, values = f"FSDP’s collectives: {{total}}{over_ranks(frame)}", {"total": (total, "ns")}
     if not exposed:
-        return Headline.of(f"{text}; compute hides all of that.", **values)
-    text += "; {exposed} of that, {share}, has no compute beside it."
+        return Headline.of(f"{text}; all of it overlaps with compute.", **values)
+    text += ", of which {exposed} ({share}) is exposed."
     return Headline.of(text, exposed=(exposed, "ns"), share=(exposed / total, "ratio"), **values)
 
 

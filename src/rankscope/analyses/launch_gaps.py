@@ -112,7 +112,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
 
 
 def _left_out(window: Tables, gloo: pl.DataFrame, on_device: bool) -> IntervalSet:
-    """What is no waiting for a launch, whatever follows it."""
+    """Time that is never waiting for a launch."""
     known = data_loading_time(window["annotations"]) | covered_time(host_waits(window["runtime_calls"]))
     if not on_device:
         known = known | covered_time(gloo)

@@ -172,7 +172,7 @@ class _Launched:
 
     Attributes:
         events: a row each: what tells rows apart, latency, first (whether it is its call's first), call_ns (of that one
-            alone), unqueued; call_id where a call's events may be told apart.
+            alone), unqueued; call_id if a call's events may be in different groups.
         device: the table's rows.
         streams: these stream by stream.
         launch: when each launch starts, ns.

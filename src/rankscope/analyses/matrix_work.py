@@ -1,23 +1,23 @@
-"""In which type of numbers each rank computes what tensor cores can do, and whether they did it.
+"""Matrix work by data type, and whether it runs on tensor cores.
 
-One row per rank and type: the operators whose work tensor cores can do (matrix products, convolutions, attention; the
-innermost of those that are inside one another), by the type of their first input of floating point.
+One row per rank and data type: the operators that tensor cores can run (matrix products, convolutions, attention; the
+innermost of nested ones), by the type of their first floating-point input.
 
     device       = Σ durations of the compute kernels that they launched
-    tensor cores = Σ durations of those of these kernels that ran on tensor cores, by their names
-    off          = Σ durations of the kernels of calls that launched none such; Triton's names do not say, and are left
-                   out. A kernel that prepares another's operands is no work of tensor cores.
+    tensor cores = Σ durations of these kernels that ran on tensor cores, by their names
+    off          = Σ durations of the kernels of calls that launched no tensor core kernel; Triton's names do not show
+                   it, and are left out. A kernel that prepares another's operands is not tensor core work.
     saving       = time · (1 − slower peak / faster peak)
 
-`saving_ns` and `narrow_saving_ns` are upper bounds of the whole file: what is off them sped up by the ratio
-of the device's peaks (32-bit numbers as TF32, where it has that), and all of it computed in bfloat16 (float16 where
-the device has no bfloat16). Kernels are seldom at their peak; memory bounds many. They are null where the device's
-peaks are not known, or without a device. Types need `record_shapes`. Without a device `host_ns` says how much is at
-stake, and no bound is given.
+`saving_ns` and `narrow_saving_ns` are upper bounds over the complete trace: the work off tensor cores sped up by the
+ratio of the device's peaks (32-bit numbers as TF32, if supported), and all of it computed in bfloat16 (float16 if the
+device has no bfloat16). Kernels rarely reach their peak; many are memory bound. They are null if the device's peaks are
+not known, or without a device. Types need `record_shapes`. Without a device `host_ns` shows how much work there is, and
+no bound is given.
 
-How to read it: float32 with most of it off tensor cores is TF32 that is not switched on
-(`torch.set_float32_matmul_precision("high")`); much float32 at all, a job that autocast to bfloat16 would speed up by
-no more than `narrow_saving_ns`.
+How to read it: float32 with most of its work off tensor cores means that TF32 is not enabled
+(`torch.set_float32_matmul_precision("high")`); much float32 in general means that autocast to bfloat16 could save up to
+`narrow_saving_ns`.
 """
 
 from __future__ import annotations
@@ -43,21 +43,19 @@ from rankscope.results import (
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
-    Column(
-        "number", pl.String, "", "float64, float32, float16, bfloat16 or float8; null where the types were not recorded"
-    ),
-    Column("calls", pl.Int64, "count", "operators that tensor cores could do"),
+    Column("number", pl.String, "", "float64, float32, float16, bfloat16 or float8; null if types were not recorded"),
+    Column("calls", pl.Int64, "count", "operators that tensor cores can run"),
     Column("host_ns", pl.Int64, "ns", "host time in them"),
     Column("kernels", pl.Int64, "count", "compute kernels that they launched"),
-    Column("device_ns", pl.Int64, "ns", "time in these, summed; null without a device"),
-    Column("tensor_ns", pl.Int64, "ns", "of it on tensor cores; null without a device"),
-    Column("off_ns", pl.Int64, "ns", "in calls without any kernel on tensor cores; null without a device"),
-    Column("saving_ns", pl.Int64, "ns", "what tensor cores would save at most of that; null where no peak is known"),
+    Column("device_ns", pl.Int64, "ns", "sum of these kernels' durations; null without a device"),
+    Column("tensor_ns", pl.Int64, "ns", "part of it on tensor cores; null without a device"),
+    Column("off_ns", pl.Int64, "ns", "part of it in calls without a tensor core kernel; null without a device"),
+    Column("saving_ns", pl.Int64, "ns", "potential saving from tensor cores; null if no peak is known"),
     Column(
         "narrow_saving_ns",
         pl.Int64,
         "ns",
-        "what 16-bit numbers would save at most; null likewise, and where they are used",
+        "potential saving from 16-bit types; null if no peak is known, or if they are used already",
     ),
 )
 _SUMS = ("calls", "host_ns", "kernels", "device_ns", "tensor_ns", "off_ns")
@@ -159,7 +157,7 @@ def _device_name(device: pl.DataFrame, inputs: Inputs) -> str | None:
 
 def _factors(device: str | None, number: str | None) -> tuple[float | None, float | None]:
     """What share of the time off tensor cores goes at most: on them, and there in 16 bits."""
-    # Off tensor cores 16-bit numbers are no faster than 32-bit ones.
+    # Off tensor cores 16-bit types are not faster than 32-bit ones.
     plain = peak_flops(device, "float64" if number == "float64" else "float32") if number else None
     cored = peak_flops(device, number, tensor_cores=True)
     narrow = _narrow(device)

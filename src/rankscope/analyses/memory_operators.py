@@ -54,7 +54,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     """A rank's operators, its files taken together."""
     parts = [_of_window(window, inputs) for window in by_window(tables, inputs)]
     sums = pl.exclude(*_KEY, "rank", "peak_bytes").sum()
-    # The peak of a rank with several files is that of each: the greatest stands for the rank.
+    # With several traces, the largest of their peaks is the rank's.
     frame = pl.concat(parts).group_by(_KEY).agg(sums, pl.col("peak_bytes").max())
     return (
         frame.with_columns(pl.lit(inputs.rank, pl.Int64).alias("rank"), pl.col("memory").alias("device"))
@@ -83,15 +83,15 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
         pl.when(pl.col("live").is_not_null().any()).then(pl.col("live").sum()).alias("peak_bytes"),
     )
     event, rows = with_ancestors(parent_rows(operators), row)
-    nobody = np.flatnonzero(row < 0)
+    outside = np.flatnonzero(row < 0)
     everyone = pl.DataFrame(
         {
-            "event": np.concatenate([event, nobody]),
-            "call": np.concatenate([rows, np.full(nobody.size, -1)]),
-            "name": pl.concat([names.gather(rows), pl.Series([None] * nobody.size, dtype=pl.String)]),
+            "event": np.concatenate([event, outside]),
+            "call": np.concatenate([rows, np.full(outside.size, -1)]),
+            "name": pl.concat([names.gather(rows), pl.Series([None] * outside.size, dtype=pl.String)]),
         },
         schema={"event": pl.Int64, "call": pl.Int64, "name": pl.String},
-    ).with_columns(found["memory"].gather(pl.Series(np.concatenate([event, nobody]))))
+    ).with_columns(found["memory"].gather(pl.Series(np.concatenate([event, outside]))))
     calls = everyone.group_by(_KEY).agg(
         pl.col("call").filter(pl.col("call") >= 0).n_unique().cast(pl.Int64).alias("calls")
     )

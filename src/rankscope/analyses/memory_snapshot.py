@@ -73,7 +73,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     blocks, events = window["snapshot_blocks"], window["snapshot_events"]
     used = pl.col("state").is_in(USED)
     size, now, free = pl.col("bytes"), pl.col("state") == "active_allocated", pl.col("state") == "inactive"
-    asked = pl.col("requested").filter(now)
+    requested = pl.col("requested").filter(now)
     busy = blocks.filter(used)["segment_row"].unique()
     by_segment = segments.group_by("device").agg(
         pl.len().cast(pl.Int64).alias("segments"),
@@ -87,9 +87,9 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
         size.filter(used & ~now).sum().alias("pending"),
         free.sum().cast(pl.Int64).alias("free_blocks"),
         size.filter(free).max().fill_null(0).alias("largest_free"),
-        pl.when(asked.null_count() == 0).then(size.filter(now).sum() - asked.sum()).alias("rounding"),
+        pl.when(requested.null_count() == 0).then(size.filter(now).sum() - requested.sum()).alias("rounding"),
     )
-    told = events.group_by("device").agg(
+    recorded = events.group_by("device").agg(
         pl.len().cast(pl.Int64).alias("history"),
         (pl.col("action") == "oom").sum().cast(pl.Int64).alias("out_of_memory"),
     )
@@ -99,7 +99,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     counts = ("allocated", "pending", "free_blocks", "largest_free", "history", "out_of_memory")
     return (
         by_segment.join(by_block, on="device", how="left")
-        .join(told, on="device", how="left")
+        .join(recorded, on="device", how="left")
         .join(highest, on="device", how="left")
         .with_columns(pl.col(counts).fill_null(0))
         .with_columns(

@@ -1,17 +1,17 @@
-"""What differs along each dimension of the mesh: data, tensor, pipeline parallel, hosts.
+"""Differences along each dimension of the mesh: data, tensor, pipeline parallel, hosts.
 
-One row per dimension and coordinate (all ranks with `pp=1`), and, in a mesh of three dimensions and more, one per
+One row per dimension and coordinate (all ranks with `pp=1`), and, in a mesh of at least three dimensions, one per
 group along a dimension (the ranks of one tensor-parallel group; `level` says which). The mesh is that of the job's
 metadata, else of its process groups' names and ranks (`mesh_dp`, `TENSOR_MODEL_PARALLEL_GROUP`, …), else there is none;
-`host` is a dimension wherever several hosts are known (`source` says what told it). Times are means over the ranks and
-steps: of compute and exposed communication (`step_time`), waiting for later ranks (`collectives`: the sum of a step's
-waits, null where a group is not whole) and lateness (`stragglers`). Imbalance compares compute within a dimension and
-level:
+`host` is a dimension if several hosts are known (`source` says where a dimension comes from). Times are means over the
+ranks and steps: of compute and exposed communication (`step_time`), waiting for later ranks (`collectives`: the sum of
+a step's waits, null if a group is incomplete) and lateness (`stragglers`). Imbalance compares compute within a
+dimension and level:
 
     imbalance = (max − mean) / mean
 
-as usual for load (Pearce et al., 2012: percent imbalance): 0 is balanced, 0.5 says that the slowest has half as much
-again as the average. Balancing would save it x / (1 + x) of its compute, of imbalance 0.5 a third.
+as usual for load (Pearce et al., 2012: percent imbalance): 0 is balanced, 0.5 means that the slowest has half as much
+again as the average. Balancing saves x / (1 + x) of its compute: for an imbalance of 0.5 a third.
 
 How to read it: an imbalance along `pp` is layers spread unevenly over stages, along `dp` batches of unequal work, along
 `ep` experts; one along `host`, or of single groups, points at machines. Much waiting without imbalance: see
@@ -31,22 +31,22 @@ from rankscope.results import Analysis, Column, Evidence, Finding, Headline, Inp
 COLUMNS = (
     Column("dimension", pl.String, "", "the dimension: `dp`, `tp`, `pp`, …, `host`"),
     Column(
-        "level", pl.String, "", "`coordinate`: all ranks with it; `group`: ranks that differ in this dimension alone"
+        "level", pl.String, "", "`coordinate`: all ranks with it; `group`: ranks that differ in this dimension only"
     ),
     Column("label", pl.String, "", "the coordinate (`pp=1`), or the group by its coordinates in the other dimensions"),
     Column("coordinate", pl.Int64, "", "the coordinate, from 0; null for a group"),
-    Column("ranks", pl.Int64, "count", "ranks of it that were recorded"),
-    Column("step_ns", pl.Int64, "ns", "a step's window, mean"),
-    Column("compute_ns", pl.Int64, "ns", "compute in a step, mean"),
-    Column("exposed_communication_ns", pl.Int64, "ns", "communication that no compute hides in a step, mean"),
-    Column("wait_ns", pl.Int64, "ns", "waiting for later ranks in a step, mean; null where it is not known"),
-    Column("lateness_ns", pl.Int64, "ns", "lateness of its ranks in a step, mean; null where it is not known"),
+    Column("ranks", pl.Int64, "count", "its recorded ranks"),
+    Column("step_ns", pl.Int64, "ns", "mean window of a step"),
+    Column("compute_ns", pl.Int64, "ns", "mean compute per step"),
+    Column("exposed_communication_ns", pl.Int64, "ns", "mean exposed communication per step"),
+    Column("wait_ns", pl.Int64, "ns", "mean wait for later ranks per step; null if not known"),
+    Column("lateness_ns", pl.Int64, "ns", "mean lateness of its ranks per step; null if not known"),
     Column("imbalance", pl.Float64, "ratio", "of compute, within this dimension and level: (max − mean) / mean"),
-    Column("source", pl.String, "", "what tells the dimension: `metadata`, `groups` or `host` names"),
+    Column("source", pl.String, "", "where the dimension comes from: `metadata`, `groups` or `host` names"),
 )
 _TIMES = ("step_ns", "compute_ns", "exposed_communication_ns", "wait_ns", "lateness_ns")
-# Compute that differs by less is what steps differ by anyway.
-WORTH_SAYING = 0.05
+# Smaller differences of compute are normal variation between steps.
+REPORTED_IMBALANCE = 0.05
 
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
@@ -106,9 +106,9 @@ def _groups(mesh: Mesh, dim: str) -> pl.DataFrame:
 
 
 def _of_ranks(inputs: Inputs) -> pl.DataFrame:
-    """Each rank's mean step."""
+    """Mean times of each rank's steps."""
     steps = inputs.results["step_time"]
-    # A file without a device has no compute of its own to balance but its operators', which step_time gives as well.
+    # For a trace without a device, step_time has the operators as compute.
     means = steps.group_by("rank").agg(
         pl.col("window_ns").mean().alias("step_ns"),
         pl.col("compute_ns").mean(),
@@ -128,7 +128,7 @@ def _of_ranks(inputs: Inputs) -> pl.DataFrame:
 def _findings(frame: pl.DataFrame, rows: pl.DataFrame) -> list[Finding]:
     """The dimensions whose compute differs, the worst coordinate of each."""
     worst = (
-        frame.filter((pl.col("level") == "coordinate") & (pl.col("imbalance") > WORTH_SAYING))
+        frame.filter((pl.col("level") == "coordinate") & (pl.col("imbalance") > REPORTED_IMBALANCE))
         .with_columns(pl.col("compute_ns").mean().over("dimension").alias("mean_ns"))
         .filter(pl.col("compute_ns") == pl.col("compute_ns").max().over("dimension"))
         .unique("dimension", keep="first", maintain_order=True)
@@ -145,19 +145,19 @@ def _findings(frame: pl.DataFrame, rows: pl.DataFrame) -> list[Finding]:
                 .sort()
             ),
             evidence=(
-                Evidence(f"compute in a step, {row['label']}", row["compute_ns"], "ns"),
-                Evidence(f"compute in a step, mean along {row['dimension']}", round(row["mean_ns"]), "ns"),
+                Evidence(f"compute per step, {row['label']}", row["compute_ns"], "ns"),
+                Evidence(f"compute per step, mean along {row['dimension']}", round(row["mean_ns"]), "ns"),
                 Evidence("imbalance", round(row["imbalance"], 4), "ratio"),
             ),
             saving_ns=round(row["compute_ns"] - row["mean_ns"]),
-            advice="Give each the same work: layers per stage, tokens per rank, or look at the slower device or host.",
+            advice="Balance the work: layers per stage, tokens per rank; or check the slower device or host.",
         )
         for row in worst.iter_rows(named=True)
     ]
 
 
 def headline(frame: pl.DataFrame) -> Headline | None:
-    """The answer in one sentence."""
+    """The main result in one sentence."""
     worst = greatest(frame, "imbalance")
     if worst is None:
         return None
@@ -165,7 +165,7 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     most = greatest(rows, "compute_ns")
     if most is None:
         return None
-    text = "Compute differs most along {dimension}: {label} has {imbalance} more than the mean."
+    text = "Largest imbalance of compute along {dimension}: {label} is {imbalance} above the mean."
     return Headline.of(
         text, dimension=(worst["dimension"], ""), label=(most["label"], ""), imbalance=(worst["imbalance"], "ratio")
     )

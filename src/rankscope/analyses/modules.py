@@ -1,21 +1,21 @@
-"""What each nn.Module cost: the tree of modules, their calls, their time on host and device.
+"""Time of each nn.Module on host and device: the module tree and its calls.
 
-One row per rank and module, in the order of the tree. A module is its class and the number of its instance, as
-`with_stack` (`nn.Module: Linear_3`) writes them; its path names the modules whose calls are around its own:
+One row per rank and module, in tree order. A module is its class and instance number, as `with_stack`
+(`nn.Module: Linear_3`) records them; its path lists the modules whose calls enclose its calls:
 
     host_total    = Σ durations of its calls
-    host_self     = that less the calls of modules directly inside
+    host_self     = host_total less the calls of modules directly inside
     device_total  = |union of the kernels, copies and fills launched inside its calls|
-    device_self   = the same of those launched in no module inside
+    device_self   = the same for those launched in no nested module
 
-These are calls of `forward`: the backward runs in autograd, outside of all modules. What activation checkpointing runs
-again stands in a tree of its own, since on autograd's thread no outer module is around it. Device time is null where
-the trace has no device, and 0 where nothing was launched. A graph or a compiled region hides the modules in it.
-Without Python frames the modules of TorchScript's `with_modules` stand in: operators then say which module they are of,
-host time is that of their operators, and calls are null. `--steps` keeps calls that start in the chosen steps.
+These are calls of `forward`: the backward runs in autograd, outside all modules. What activation checkpointing
+recomputes is in a separate tree, because autograd's thread has no outer module. Device time is null if the trace has no
+device, and 0 if nothing was launched. A graph or a compiled region hides the modules in it. Without Python frames the
+modules of TorchScript's `with_modules` are used: operators record their module, host time is that of their operators,
+and calls are null. `--steps` keeps calls that start in the selected steps.
 
-How to read it: device self names the layers that cost; host total far above device total, modules of many small
-operators, which fusing (`torch.compile`) helps.
+How to read it: device self time names the expensive layers; host total far above device total means modules of many
+small operators, which fusing (`torch.compile`) speeds up.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from rankscope.results import (
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
-    Column("path", pl.String, "", "the module and those around it, outermost first"),
+    Column("path", pl.String, "", "the module and those enclosing it, outermost first"),
     Column("module", pl.String, "", "the module: class and number"),
-    Column("depth", pl.Int64, "", "how many modules are around it"),
-    Column("calls", pl.Int64, "count", "calls of it; null where only operators tell of modules"),
+    Column("depth", pl.Int64, "", "number of enclosing modules"),
+    Column("calls", pl.Int64, "count", "number of calls; null if only operators record modules"),
     Column("host_total_ns", pl.Int64, "ns", "host time in its calls"),
-    Column("host_self_ns", pl.Int64, "ns", "host time in them, and in no module inside"),
+    Column("host_self_ns", pl.Int64, "ns", "host time in its calls, without nested modules"),
     Column(
         "device_total_ns", pl.Int64, "ns", "time in which anything launched in its calls ran; null without a device"
     ),
-    Column("device_self_ns", pl.Int64, "ns", "the same, launched in no module inside"),
-    Column("kernels", pl.Int64, "count", "kernels, copies and fills launched in its calls; null likewise"),
+    Column("device_self_ns", pl.Int64, "ns", "the same, without what nested modules launched"),
+    Column("kernels", pl.Int64, "count", "kernels, copies and fills launched in its calls; null without a device"),
 )
 
 
@@ -101,10 +101,10 @@ def _by_hierarchy(window: Tables, steps: pl.DataFrame | None) -> pl.DataFrame:
     if steps is not None:
         operators = operators.filter(pl.Series(range_at(steps, operators["start_ns"].to_numpy()) >= 0))
     path = pl.col("module_hierarchy").str.replace_all(r"::\w+", "").str.replace_all(r"\)\.", f"){TOP}")
-    told = operators.filter(pl.col("module_hierarchy").fill_null("") != "").select(
+    recorded = operators.filter(pl.col("module_hierarchy").fill_null("") != "").select(
         pl.col("row").cast(pl.Int64), path.alias("innermost_path"), "self_ns"
     )
-    levels = told.with_columns(pl.col("innermost_path").str.split(TOP).alias("parts"))
+    levels = recorded.with_columns(pl.col("innermost_path").str.split(TOP).alias("parts"))
     longest = int(levels["parts"].list.len().to_numpy().max(initial=0))
     around = [
         levels.filter(pl.col("parts").list.len() > depth).with_columns(
@@ -137,14 +137,14 @@ def _with_device(host: pl.DataFrame, launched: pl.DataFrame, has_device: bool) -
 
 
 def headline(frame: pl.DataFrame) -> Headline | None:
-    """The answer in one sentence."""
+    """The main result in one sentence."""
     column = "device_self_ns" if total_of(frame, "device_self_ns") else "host_self_ns"
     total = total_of(frame, column)
     most = greatest(frame.group_by("module", maintain_order=True).agg(pl.col(column).sum()), column)
     if most is None:
         return None
     return Headline.of(
-        f"{{module}} takes the most {{where}} time of its own: {{time}}{over_ranks(frame)}, {{share}} of all modules’.",
+        f"Top module by {{where}} self time: {{module}}, {{time}}{over_ranks(frame)} ({{share}} of all modules).",
         module=(most["module"], ""),
         where=("device" if column.startswith("device") else "host", ""),
         time=(most[column], "ns"),

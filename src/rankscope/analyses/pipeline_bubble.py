@@ -1,26 +1,26 @@
-"""How long each pipeline stage waits for its neighbours.
+"""Pipeline bubble: how long each stage waits for its neighbours.
 
-One row per stage and step. The send and receive kernels of a pipeline run until the other side is there. So a stage's
-bubble in a step is the time in which one of them runs and nothing else does (no compute, no other communication, no
-copy) within the step's window (`step_time`), averaged over the ranks of the stage:
+One row per stage and step. The send and receive kernels of a pipeline run until the other side is ready. A stage's
+bubble in a step is therefore the time in which one of them runs and nothing else does (no compute, no other
+communication, no copy) within the step's window (`step_time`), averaged over the ranks of the stage:
 
     bubble = |p2p − everything else|                 bubble ratio = bubble / window
 
-That holds what the transfers themselves take, and waiting for a neighbour that is late for a reason of its own. Time
-in which no kernel runs is none of it: there the host is late (`step_time`, `idle`). Nor is what a stage waits in a
-collective of all stages at the end of the step (a gradient norm): the later stages spend there what the first ones
-wait for gradients. So hold the greatest bubble of a step, the first stage's, against the ideal. A pipeline of p
-stages, each as fast as the other, has
+It includes the transfers themselves, and waiting for a neighbour that is late for another reason. Time in which no
+kernel runs is not included: there the host is late (`step_time`, `idle`). Nor is waiting in a collective of all stages
+at the end of the step (a gradient norm), where the later stages spend the time that the first ones wait for gradients.
+So compare the largest bubble of a step, the first stage's, with the ideal. A pipeline of p equally fast stages has
 
     ideal ratio = (p − 1) / (m + p − 1)
 
-with m microbatches, whether it fills and drains (GPipe: Huang et al., 2019) or runs one forward and one backward in
-turn (1F1B; Narayanan et al., 2021, who give (p − 1) / m of the time without bubble, which is the same); interleaved
-stages have less. m is how often a rank sends to one neighbour in a step. The stage is the rank's coordinate on the
-mesh (`mesh`); null where no mesh is known, and then one row stands for all such ranks.
+with m microbatches, both for GPipe (fill and drain; Huang et al., 2019) and for 1F1B (Narayanan et al., 2021, who give
+the equivalent (p − 1) / m of the time without bubble); interleaved stages have less. m is the number of sends of a rank
+to one neighbour in a step. The stage is the rank's coordinate on the mesh (`mesh`); null if no mesh is known, in which
+case one row covers all such ranks.
 
-How to read it: a first stage near the ideal has what its schedule costs: more microbatches or interleaved stages lower
-it. Far above it, a stage is slower than the others (`step_time`, `stragglers`), or the transfers themselves are slow.
+How to read it: a first stage near the ideal has the inherent cost of its schedule: more microbatches or interleaved
+stages reduce it. If it is far above, a stage is slower than the others (`step_time`, `stragglers`), or the transfers
+themselves are slow.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ from rankscope.results import (
 )
 
 COLUMNS = (
-    Column("stage", pl.Int64, "", "the pipeline stage, from 0; null where no mesh is known"),
+    Column("stage", pl.Int64, "", "the pipeline stage, from 0; null if no mesh is known"),
     Column("step", pl.Int64, "", "N of `ProfilerStep#N`"),
-    Column("ranks", pl.Int64, "count", "ranks of the stage that were recorded"),
-    Column("window_ns", pl.Int64, "ns", "the step's window, mean over the ranks"),
-    Column("p2p_ns", pl.Int64, "ns", "a send or receive ran, mean over the ranks"),
-    Column("bubble_ns", pl.Int64, "ns", "a send or receive ran and nothing else did, mean over the ranks"),
-    Column("bubble_ratio", pl.Float64, "ratio", "bubble over window"),
+    Column("ranks", pl.Int64, "count", "recorded ranks of the stage"),
+    Column("window_ns", pl.Int64, "ns", "the step's window, mean over ranks"),
+    Column("p2p_ns", pl.Int64, "ns", "time with a send or receive running, mean over ranks"),
+    Column("bubble_ns", pl.Int64, "ns", "time with a send or receive running and nothing else, mean over ranks"),
+    Column("bubble_ratio", pl.Float64, "ratio", "bubble divided by window"),
     Column("microbatches", pl.Int64, "count", "sends of a rank to one neighbour in the step"),
     Column(
         "ideal_ratio",
         pl.Float64,
         "ratio",
-        "the bubble of a balanced pipeline without interleaving; null where not known",
+        "bubble ratio of a balanced pipeline without interleaving; null if not known",
     ),
 )
 _OF_RANK = tuple(
@@ -67,7 +67,7 @@ _OF_RANK = tuple(
     for name in ("rank", "window", "step", "window_ns", "p2p_ns", "bubble_ns", "sends")
 )  # fmt: skip
 P2P = ("send", "recv", "send_recv")
-# A bubble beyond the ideal by so much of the step is worth a word.
+# Reported if the bubble exceeds the ideal by this share of the step.
 BEYOND = 0.05
 
 
@@ -88,7 +88,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 
 def _bubbles(device: pl.DataFrame, collectives: pl.DataFrame, p2p: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     passing = covered_time(p2p)
-    # Device events that are no point-to-point operation: by exactly these times, on exactly these streams.
+    # Device events other than point-to-point operations, by exact times and streams.
     others = device.join(p2p.select("start_ns", "end_ns", "stream"), on=["start_ns", "end_ns", "stream"], how="anti")
     merged = p2p.filter(pl.col("kernels") > 1)
     busy = covered_time(others) if not merged.height else covered_time(others) - covered_time(merged)
@@ -168,8 +168,8 @@ def _findings(frame: pl.DataFrame, rows: pl.DataFrame, stages: int | None) -> li
     ranks = rows.filter(pl.col("stage").eq_missing(worst["stage"]))["rank"].unique().sort()
     more = "" if ideal is None else f", {100 * ideal:.1f} % in a balanced pipeline"
     evidence = [
-        Evidence("bubble in a step, mean", round(worst["bubble_ns"]), "ns"),
-        Evidence("window of a step, mean", round(worst["window_ns"]), "ns"),
+        Evidence("mean bubble per step", round(worst["bubble_ns"]), "ns"),
+        Evidence("mean window of a step", round(worst["window_ns"]), "ns"),
     ]
     if ideal is not None and stages is not None:
         evidence += [
@@ -185,20 +185,20 @@ def _findings(frame: pl.DataFrame, rows: pl.DataFrame, stages: int | None) -> li
             ranks=tuple(ranks),
             evidence=tuple(evidence),
             saving_ns=round(worst["bubble_ns"] - (ideal or 0.0) * worst["window_ns"]),
-            advice="Balance the stages' work, or use more microbatches; look for a stage that is late (`stragglers`).",
+            advice="Balance the stages' work, or use more microbatches; check for a late stage (`stragglers`).",
         )
     ]
 
 
 def headline(frame: pl.DataFrame) -> Headline | None:
-    """The answer in one sentence."""
+    """The main result in one sentence."""
     worst = greatest(frame, "bubble_ratio")
     if worst is None or worst["stage"] is None:
         return None
     values = {"stage": (worst["stage"], ""), "bubble": (worst["bubble_ratio"], "ratio")}
     if worst["step"] is None:
-        return Headline.of("Stage {stage} waits the most for its neighbours: {bubble} of the time.", **values)
-    text = "Stage {stage} waits the most for its neighbours: {bubble} of step {step}."
+        return Headline.of("Largest pipeline bubble: {bubble} of the time, in stage {stage}.", **values)
+    text = "Largest pipeline bubble: {bubble} of step {step}, in stage {stage}."
     return Headline.of(text, step=(worst["step"], ""), **values)
 
 

@@ -1,17 +1,17 @@
-"""Where each rank sits: host, place on it, coordinate in the mesh.
+"""Placement of each rank: host, position on the host, coordinates in the mesh.
 
-One row per rank that was read, and two ways to lay them out as a grid. `host_row` and `host_column` put a host in each
-row: hosts in the order of their lowest rank, on each the ranks by local rank. `mesh_row` and `mesh_column` put the
-fastest dimension of the mesh along a row (mostly tensor parallel: neighbours that talk the most) and all slower ones
-down the rows. The mesh is that of the job's metadata, else of its process groups, as in `mesh`; columns are null where
-the host, or the mesh, is not known.
+One row per rank with a trace, and two ways to arrange them as a grid. `host_row` and `host_column` put one host in each
+row: hosts ordered by their lowest rank, ranks on a host by local rank. `mesh_row` and `mesh_column` put the fastest
+dimension of the mesh along a row (usually tensor parallel: the ranks that communicate most) and all slower ones down
+the rows. The mesh is that of the job's metadata, else of its process groups, as in `mesh`; columns are null if the
+host, or the mesh, is not known.
 
-    host_row = place of the host among the hosts      host_column = place of the rank among the host's
-    mesh_row = place of (c1, …, cn−1) in order        mesh_column = cn, its coordinate in the fastest dimension
+    host_row = index of the host among the hosts      host_column = index of the rank on its host
+    mesh_row = index of (c1, …, cn−1) in order        mesh_column = cn, its coordinate in the fastest dimension
 
-How to read it: in the page's field of ranks, a full row that stands out is a host or one coordinate of the slower
-dimensions, a column one coordinate of the fastest; a single cell is a rank of its own. That is where to look for the
-cause: a network, a share of the work, a device.
+How to read it: in the page's grid of ranks, a complete row that stands out is a host or a coordinate of the slower
+dimensions, a column is a coordinate of the fastest; a single cell is one rank. That is where to look for the cause: a
+network, uneven work, a device.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from rankscope.rundir.plurals import plural
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
     Column("host", pl.String, "", "its host"),
-    Column("local_rank", pl.Int64, "", "its number on the host"),
-    Column("host_row", pl.Int64, "", "the host's place among the hosts, from 0"),
-    Column("host_column", pl.Int64, "", "its place on the host, from 0"),
+    Column("local_rank", pl.Int64, "", "local rank on the host"),
+    Column("host_row", pl.Int64, "", "index of the host among the hosts, from 0"),
+    Column("host_column", pl.Int64, "", "index of the rank on its host, from 0"),
     Column("mesh", pl.String, "", "its coordinates in the mesh, slowest dimension first: `pp=0 dp=1 tp=3`"),
-    Column("mesh_row", pl.Int64, "", "the place of its coordinates in all dimensions but the fastest, from 0"),
-    Column("mesh_row_label", pl.String, "", "these coordinates; the dimension alone where there is but one"),
+    Column("mesh_row", pl.Int64, "", "index of its coordinates in all dimensions but the fastest, from 0"),
+    Column("mesh_row_label", pl.String, "", "these coordinates; the name of the dimension if there is only one"),
     Column("mesh_column", pl.Int64, "", "its coordinate in the fastest dimension"),
-    Column("mesh_column_dimension", pl.String, "", "that dimension"),
+    Column("mesh_column_dimension", pl.String, "", "the fastest dimension"),
 )
 
 
@@ -44,7 +44,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     seen = {info.rank: info for info in inputs.traces if info.rank is not None}
     hosts = {rank: info.host for rank, info in seen.items()}
     for info in inputs.traces:
-        # Of several windows one may not say where it was made.
+        # One of several windows may lack the host.
         if info.rank is not None and info.host:
             hosts[info.rank] = info.host
     rows = [(rank, hosts[rank], seen[rank].local_rank) for rank in sorted(seen)]
@@ -92,15 +92,15 @@ def _in_mesh(mesh: Mesh) -> pl.DataFrame:
 
 
 def headline(frame: pl.DataFrame) -> Headline | None:
-    """The answer in one sentence."""
+    """The main result in one sentence."""
     if not frame.height:
         return None
     hosts = frame["host"].drop_nulls().n_unique()
     values = {"ranks": (frame.height, "count")}
-    text = f"{{ranks}} {plural('rank was', frame.height, 'ranks were')} read"
+    text = f"{{ranks}} {plural('rank', frame.height)}"
     if not hosts:
-        return Headline.of(f"{text}; no file names its host.", **values)
-    return Headline.of(f"{text}, on {{hosts}} {plural('host', hosts)}.", hosts=(hosts, "count"), **values)
+        return Headline.of(f"{text}; hosts are not recorded.", **values)
+    return Headline.of(f"{text} on {{hosts}} {plural('host', hosts)}.", hosts=(hosts, "count"), **values)
 
 
 analysis = Analysis(

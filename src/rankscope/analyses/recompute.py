@@ -1,21 +1,20 @@
-"""What activation checkpointing runs twice: operators of the forward that the backward runs again, and their cost.
+"""Recomputation by activation checkpointing: forward operators that the backward runs again, and their cost.
 
-One row per rank and operator name. An operator is run again if it carries a forward's sequence number and stands inside
-an operator of the backward (one with a forward thread, such as `AddmmBackward0`): there the saved tensors of a
-checkpoint are asked for, and its forward runs once more. Only the outermost of such operators count, what they call is
-in their time. What FSDP and DDP do in their hooks is none, nor is a function that its own backward calls (`_AlltoAll`
-in `_AlltoAllBackward`).
+One row per rank and operator name. An operator is recomputed if it carries a forward's sequence number and is inside
+an operator of the backward (one with a forward thread, such as `AddmmBackward0`): that is where a checkpoint's saved
+tensors are needed and its forward runs again. Only the outermost of such operators count; nested ones are part of their
+time. FSDP's and DDP's hooks are excluded, and so is a function that its own backward calls (`_AlltoAll` in
+`_AlltoAllBackward`).
 
     host   = Σ durations of these operators
     device = |union of the kernels, copies and fills launched inside them|
 
 The shares are of the host's time in the backward (as in `phases`) and of the device time of what was launched there.
-Without checkpointing there is no row.
-`create_graph=True` numbers the operators of the backward too: a gradient of a gradient looks like this, and is not told
-apart.
+Without checkpointing there is no row. `create_graph=True` numbers the operators of the backward too: a gradient of a
+gradient looks the same, and is not distinguished.
 
-How to read it: the shares are what the memory that was not kept costs. Checkpointing every other block halves it;
-checkpointing only what is cheap to run again (selective checkpointing) saves most of it. With memory to spare
+How to read it: the shares are the cost of the memory that checkpointing saves. Checkpointing every other block halves
+it; checkpointing only what is cheap to recompute (selective checkpointing) saves most of it. With memory to spare
 (`memory`), checkpoint less.
 """
 
@@ -43,17 +42,18 @@ from rankscope.results import (
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
     Column("name", pl.String, "", "the operator"),
-    Column("calls", pl.Int64, "count", "how often the backward ran it again"),
+    Column("calls", pl.Int64, "count", "number of recomputations in the backward"),
+    Column("forward_calls", pl.Int64, "count", "number of calls with a sequence number outside the backward"),
+    Column("host_ns", pl.Int64, "ns", "host time of the recomputations"),
+    Column("host_share", pl.Float64, "ratio", "share of the host's time in the backward"),
+    Column("device_ns", pl.Int64, "ns", "device time of what they launched; null without a device"),
     Column(
-        "forward_calls", pl.Int64, "count", "how often it was called with a sequence number outside of the backward"
+        "device_share",
+        pl.Float64,
+        "ratio",
+        "share of the device time of everything launched in the backward; null without a device",
     ),
-    Column("host_ns", pl.Int64, "ns", "host time in it when it was run again"),
-    Column("host_share", pl.Float64, "ratio", "of the host's time in the backward"),
-    Column("device_ns", pl.Int64, "ns", "device time of what it launched then; null without a device"),
-    Column(
-        "device_share", pl.Float64, "ratio", "of the device time of everything launched in the backward; null likewise"
-    ),
-    Column("kernels", pl.Int64, "count", "kernels, copies and fills that it launched then; null likewise"),
+    Column("kernels", pl.Int64, "count", "kernels, copies and fills that they launched; null without a device"),
 )
 _HOOKS = r"^FSDP::|^FullyShardedDataParallel\._"
 
@@ -138,7 +138,7 @@ def _run_again(operators: pl.DataFrame, annotations: pl.DataFrame) -> tuple[Bool
     position, rows = with_ancestors(parent_rows(operators), candidates)
     inner_node, of = node[rows], operators["name"]
     around_it, own = of.gather(rows[inner_node]), of.gather(candidates[position[inner_node]])
-    # A function that is its own gradient (an all-to-all) calls itself in its backward: that is no second run.
+    # A function that is its own gradient (an all-to-all) calls itself in its backward: not a recomputation.
     itself = (around_it == own + "Backward").fill_null(False).to_numpy()
     in_node = np.isin(np.arange(candidates.size), position[inner_node])
     hooked |= np.isin(np.arange(candidates.size), position[inner_node][itself])
@@ -154,13 +154,13 @@ def _run_again(operators: pl.DataFrame, annotations: pl.DataFrame) -> tuple[Bool
 
 
 def headline(frame: pl.DataFrame) -> Headline | None:
-    """The answer in one sentence."""
+    """The main result in one sentence."""
     most = greatest(frame.group_by("name", maintain_order=True).agg(pl.col("host_ns").sum()), "host_ns")
     if most is None:
         return None
     host = f"{{host}} of host time{over_ranks(frame)}"
     return Headline.of(
-        f"The backward runs operators of the forward again: {host}, the most in {{name}}.",
+        f"Recomputation in the backward: {host}, most of it in {{name}}.",
         host=(total_of(frame, "host_ns"), "ns"),
         name=(most["name"], ""),
     )

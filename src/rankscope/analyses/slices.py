@@ -1,18 +1,17 @@
-"""Every event of one name over ranks and steps: how often, how long, how spread.
+"""Events by name over ranks and steps: count, duration, distribution.
 
 `rankscope slices NAME DIR`: one row per rank, step, kind and name of the events called NAME (with `--regex`, or here
-`--match`, all whose name a regular expression finds, case aside; without either, all names). Operators, kernels,
-copies, runtime calls, named ranges and, where a name is asked for, Python frames are looked at.
+`--match`, of all events whose name matches a regular expression, ignoring case; without either, of all names).
+Operators, kernels, copies, runtime calls, named ranges and, if a name is given, Python frames are included.
 
     --by step    a row for each rank and step (the default)        --by rank     over all steps
-    --by name    over all ranks and steps: one distribution        --by event    each event by itself, with its start
+    --by name    over all ranks and steps: one distribution        --by event    every single event, with its start
 
-A host event is in the step that it starts in, a device event in that of its launch; step is null for what is in none.
-Quantiles are interpolated linearly between the sorted durations; those over ranks are of all events together.
+A host event belongs to the step in which it starts, a device event to the step of its launch; otherwise step is null.
+Quantiles are interpolated linearly between the sorted durations; quantiles over ranks are of all events together.
 
 How to read it: compare one name, attention or a linear layer, between ranks, between steps (a slow first one, drift),
-or between two runs, eager and compiled. A p95 far above the median is a tail to look into: `--by event` says where it
-is.
+or between two runs, eager and compiled. A p95 far above the median is a tail: `--by event` shows where it is.
 """
 
 from __future__ import annotations
@@ -30,19 +29,19 @@ COLUMNS = (
     Column("rank", pl.Int64, "", "the rank; null by name"),
     Column("step", pl.Int64, "", "N of `ProfilerStep#N`; null outside steps, by rank and by name"),
     Column("kind", pl.String, "", "operator, kernel, memcpy, memset, runtime, range or python"),
-    Column("name", pl.String, "", "the event's name, as written"),
-    Column("start_ns", pl.Int64, "ns", "when it starts, on the trace's own clock; null unless by event", instant=True),
-    Column("window", pl.Int64, "", "which of the rank's files it is in; null unless by event"),
-    Column("track", pl.Int64, "", "its thread, of a device event its stream; null unless by event"),
-    Column("calls", pl.Int64, "count", "how many events"),
-    Column("total_ns", pl.Int64, "ns", "their durations, summed"),
+    Column("name", pl.String, "", "the event's name, as recorded"),
+    Column("start_ns", pl.Int64, "ns", "start, on the trace's clock; null unless by event", instant=True),
+    Column("window", pl.Int64, "", "index of the rank's trace file, from 0; null unless by event"),
+    Column("track", pl.Int64, "", "its thread, for a device event its stream; null unless by event"),
+    Column("calls", pl.Int64, "count", "number of events"),
+    Column("total_ns", pl.Int64, "ns", "sum of durations"),
     Column("mean_ns", pl.Float64, "ns", "mean duration"),
-    Column("min_ns", pl.Int64, "ns", "least duration"),
-    Column("p25_ns", pl.Float64, "ns", "a quarter is below this"),
-    Column("median_ns", pl.Float64, "ns", "half are below this"),
-    Column("p75_ns", pl.Float64, "ns", "three quarters are below this"),
-    Column("p95_ns", pl.Float64, "ns", "95 of 100 are below this"),
-    Column("max_ns", pl.Int64, "ns", "greatest duration"),
+    Column("min_ns", pl.Int64, "ns", "shortest duration"),
+    Column("p25_ns", pl.Float64, "ns", "25th percentile of durations"),
+    Column("median_ns", pl.Float64, "ns", "median duration"),
+    Column("p75_ns", pl.Float64, "ns", "75th percentile of durations"),
+    Column("p95_ns", pl.Float64, "ns", "95th percentile of durations"),
+    Column("max_ns", pl.Int64, "ns", "longest duration"),
     Column("std_ns", pl.Float64, "ns", "standard deviation of the durations (n − 1); null for a single event"),
 )
 _KINDS = {"host_ops": "operator", "runtime_calls": "runtime", "python_frames": "python", "annotations": "range"}
@@ -148,7 +147,7 @@ def _spread(events: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
 
 
 def reads_more(parameters: Parameters) -> dict[str, tuple[str, ...]]:
-    """Python frames are the largest table of a trace: only where a name is asked for."""
+    """Python frames, the largest table of a trace, only if a name is given."""
     named = parameters.get("name") is not None or parameters.get("match") is not None
     return {"python_frames": ("start_ns", "end_ns", "name", "tid")} if named else {}
 
@@ -167,7 +166,7 @@ analysis = Analysis(
     },
     parameters=(
         Parameter("name", "events of exactly this name"),
-        Parameter("match", "events whose name this finds, case aside", kind="regex"),
+        Parameter("match", "events whose name matches, ignoring case", kind="regex"),
         Parameter("by", "what to group rows by", default="step", choices=("step", "rank", "name", "event")),
     ),
     reads_more=reads_more,

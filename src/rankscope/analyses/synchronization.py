@@ -1,20 +1,20 @@
-"""Where the host waits for the device, and what that leaves idle.
+"""Synchronizing calls: where the host waits for the device, and the idle time that follows.
 
 One row per rank, call and place in the code: the operator that made the call (`aten::item`, `aten::nonzero`, …) and the
-user's range around it. Calls are those of the runtime that return only when the device is done
-(`cudaStreamSynchronize`, `hipDeviceSynchronize`, `zeEventHostSynchronize`, …); `cudaStreamWaitEvent` makes a stream
-wait and not the host, so it is none. Only calls inside steps count, where the file has steps: a profiler synchronises
-at the end of its window itself.
+user's range around it. Calls are runtime calls that return only when the device is done (`cudaStreamSynchronize`,
+`hipDeviceSynchronize`, `zeEventHostSynchronize`, …); `cudaStreamWaitEvent` makes a stream wait and not the host, so it
+is not included. If the trace has steps, only calls inside steps count: the profiler itself synchronizes at the end of
+its window.
 
-While the host waits it launches nothing. So when the device has finished, it has nothing to do until the host has gone
-on. `idle_ns` is the time around the call's end, from when the device ran dry (but not before the call) to its next
-event, and no more than the call took: without it the host would have been that much earlier, and not more. It is what a
-step would gain at most if the call were not there.
+While the host waits it launches nothing. When the device has finished, it is idle until the host continues. `idle_ns`
+is the time around the call's end, from when the device became idle (but not before the call) to its next event, and at
+most the duration of the call: without it the host would have been earlier by that much. It is the potential saving
+without the call.
 
-    idle = next start on the device − max(when it ran dry, begin of the call), at least 0, at most the call's duration
+    idle = next start on the device − max(device became idle, start of the call), between 0 and the call's duration
 
-How to read it: the rows at the top are the calls to take out of the loop, and `operator` and `range` say where they
-are: `.item()` and `.cpu()` on a loss (keep it on the device, read it every so many steps), `nonzero`, boolean masks.
+How to read it: the first rows are the calls to remove from the loop, and `operator` and `range` show where they are:
+`.item()` and `.cpu()` on a loss (keep it on the device, read it every few steps), `nonzero`, boolean masks.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from rankscope.rundir.plurals import plural
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
-    Column("call", pl.String, "", "the runtime's call, as written"),
-    Column("operator", pl.String, "", "the operator that made it; null where none was open"),
-    Column("range", pl.String, "", "the user's innermost range around it; null where none was open"),
-    Column("calls", pl.Int64, "count", "how often"),
-    Column("steps", pl.Int64, "count", "steps in which it was called; 0 where the file has none"),
-    Column("total_ns", pl.Int64, "ns", "time in it, summed"),
-    Column("idle_ns", pl.Int64, "ns", "time that the device then had nothing to do"),
-    Column("per_step_ns", pl.Int64, "ns", "the same per step"),
+    Column("call", pl.String, "", "the runtime call, as recorded"),
+    Column("operator", pl.String, "", "the operator that made it; null if none was open"),
+    Column("range", pl.String, "", "the user's innermost range around it; null if none was open"),
+    Column("calls", pl.Int64, "count", "number of calls"),
+    Column("steps", pl.Int64, "count", "steps with such a call; 0 if the trace has no steps"),
+    Column("total_ns", pl.Int64, "ns", "time in the calls"),
+    Column("idle_ns", pl.Int64, "ns", "time that the device was idle because of them"),
+    Column("per_step_ns", pl.Int64, "ns", "idle time per step"),
 )
 _OF_STEPS = "ProfilerStep#"
 
@@ -99,7 +99,7 @@ def _calls_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
 
 
 def _users(annotations: pl.DataFrame) -> pl.DataFrame:
-    """The host's ranges with the rows of their parents; a step is no place in the code."""
+    """The host's ranges with the rows of their parents, without steps, which are not a place in the code."""
     return annotations.with_columns(
         # A range without a name is passed over like an ended one: it never covers an instant.
         pl.when(pl.col("on_device") | pl.col("name").str.starts_with(_OF_STEPS))
@@ -129,7 +129,7 @@ def _idle_after(calls: pl.DataFrame, busy: IntervalSet) -> Int64:
     following = np.searchsorted(busy.starts, finish, side="left")
     ran_dry = np.where(following > 0, busy.ends[np.maximum(following - 1, 0)], finish)
     resumes = np.where(following < len(busy), busy.starts[np.minimum(following, len(busy) - 1)], finish)
-    # The gap holds the call's end only if the device had run dry by then.
+    # The gap contains the call's end only if the device was idle by then.
     first = np.maximum(ran_dry, begin)
     same = np.concatenate([[False], following[1:] == following[:-1]])
     counted = np.concatenate([[0], finish[:-1]])
@@ -144,14 +144,14 @@ def _idle_after(calls: pl.DataFrame, busy: IntervalSet) -> Int64:
 
 
 def headline(frame: pl.DataFrame) -> Headline | None:
-    """The answer in one sentence."""
+    """The main result in one sentence."""
     idle, calls = total_of(frame, "idle_ns"), total_of(frame, "calls")
     most = greatest(frame.group_by("call", maintain_order=True).agg(pl.col("idle_ns").sum()), "idle_ns")
     if most is None:
         return None
     return Headline.of(
-        f"The host waits for the device in {{calls}} {plural('call', calls)}{over_ranks(frame)}, "
-        f"{plural('which leaves', calls, 'which leave')} it idle {{idle}}; the most in {{call}}.",
+        f"{{calls}} synchronizing {plural('call', calls)}{over_ranks(frame)} left the device idle for {{idle}}; "
+        "most of it after {call}.",
         calls=(calls, "count"),
         idle=(idle, "ns"),
         call=(most["call"], ""),

@@ -1,19 +1,20 @@
-"""How much of the time each device was in use, and how much of the device.
+"""Utilization of each device: GPU utilization, SM efficiency, occupancy.
 
-One row per rank and device it used, over the span of its steps: from the first window's begin to the last one's end
-(windows as in `step_time`); of a file without steps, over the whole file.
+One row per rank and device it used, over the span of its steps: from the start of the first window to the end of the
+last (windows as in `step_time`); for a trace without steps, over the complete trace.
 
     utilization          = |kernels| / span                       |A|: the union over all streams; copies left out
-    compute utilization  = |kernels that are no communication| / span
+    compute utilization  = |kernels other than communication| / span
     SM efficiency        = Σ min(Σ blocks per SM of the kernels that run, 1) · dt / span        (estimated)
-    occupancy            = Σ occupancy · duration / Σ duration, of the kernels that carry it    (estimated, achieved)
+    occupancy            = Σ occupancy · duration / Σ duration, over kernels that record it     (estimated, achieved)
 
 The definitions are those of the TensorBoard plugin. Kernels without blocks per SM add nothing to the SM efficiency, so
-it is a lower bound then; both estimates are null where no kernel carries them (AMD, Intel, some engines).
+it is then a lower bound; both estimates are null if no kernel records them (AMD, Intel, some engines).
 
-How to read it: utilization says that something ran, not that it used the device. A high one with a low SM efficiency is
-many small kernels or small grids; with a low occupancy, kernels that take many registers or much shared memory. What
-utilization loses without communication is time in which the device only communicated. `--steps` takes their span.
+How to read it: utilization says that something ran, not how much of the device it used. High utilization with a low SM
+efficiency means many small kernels or small grids; with a low occupancy, kernels that use many registers or much shared
+memory. The difference between utilization and compute utilization is time in which the device only communicated.
+`--steps` uses the span of these steps.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from rankscope.results import Analysis, Column, Headline, Inputs, Tables, by_win
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
-    Column("device", pl.Int64, "", "the device's index; null where the trace has no device"),
-    Column("span_ns", pl.Int64, "ns", "the steps' span, or the file's"),
-    Column("kernel_ns", pl.Int64, "ns", "kernels ran in it; null without a device"),
+    Column("device", pl.Int64, "", "device index; null if the trace has no device"),
+    Column("span_ns", pl.Int64, "ns", "the span of the steps, or of the trace"),
+    Column("kernel_ns", pl.Int64, "ns", "time with kernels running; null without a device"),
     Column("utilization", pl.Float64, "ratio", "share of the span in which kernels ran; null without a device"),
     Column("compute_utilization", pl.Float64, "ratio", "the same without communication kernels"),
-    Column("sm_efficiency", pl.Float64, "ratio", "estimated share of the multiprocessors that had work, over the span"),
+    Column("sm_efficiency", pl.Float64, "ratio", "estimated share of the SMs that had work, over the span"),
     Column("occupancy", pl.Float64, "%", "estimated achieved occupancy while kernels ran, weighted by duration"),
 )
 _SUMS = ("kernel_ns", "compute_ns", "efficient_ns", "weighted", "weight", "with_blocks")
@@ -139,7 +140,7 @@ def _efficient(start: Int64, end: Int64, blocks: np.ndarray) -> float:
 
 
 def headline(frame: pl.DataFrame) -> Headline | None:
-    """The answer in one sentence."""
+    """The main result in one sentence."""
     known = frame.filter(pl.col("utilization").is_not_null()).sort("utilization", maintain_order=True)
     if not known.height:
         return None
@@ -148,9 +149,9 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     if not mean:
         return Headline.of("No kernel runs within the steps.")
     if known.height == 1:
-        return Headline.of("Kernels run {mean} of the device’s time.", mean=(mean, "ratio"))
+        return Headline.of("Device utilization: {mean}.", mean=(mean, "ratio"))
     return Headline.of(
-        "Kernels run {mean} of the devices’ time; least on rank {rank}: {least}.",
+        "Mean device utilization: {mean}; lowest on rank {rank}: {least}.",
         mean=(mean, "ratio"),
         rank=(least["rank"], ""),
         least=(least["utilization"], "ratio"),

@@ -1,15 +1,15 @@
-"""What each step ran: every kernel and operator by name, shapes and step.
+"""Work of each step: every kernel and operator by name, shapes and step.
 
 One row per rank, step, kind, name, shapes and launching operator. A kernel's time is the sum of its durations, an
 operator's its self time on the host: its duration less the operators inside it. A kernel belongs to the step in whose
-range its launch starts, an operator to the one in which it starts; what lies in none has step null. These are the
-samples that `rankscope diff` compares: step by step and rank by rank, so that a change can be held against the spread.
+range its launch starts, an operator to the one in which it starts; outside steps, step is null. These are the samples
+that `rankscope diff` compares, step by step and rank by rank, so that a change can be compared with the spread.
 
     kernel:    total = Σ (end − start)
     operator:  total = Σ (end − start − durations of the operators directly inside)
 
 How to read it: a name over the steps of a rank shows its spread. One that differs between ranks in `calls` or `shapes`
-is work that is not shared evenly; one that differs in time alone, a device or a host that is slower.
+is unevenly distributed work; one that differs only in time is a slower device or host.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from rankscope.results import Analysis, Column, Inputs, Tables, by_window, conca
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
-    Column("window", pl.Int64, "", "which of the rank's files, from 0"),
-    Column("step", pl.Int64, "", "the step; null outside of steps"),
+    Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
+    Column("step", pl.Int64, "", "the step; null outside steps"),
     Column("kind", pl.String, "", "`kernel` (copies and fills too) or `operator`"),
-    Column("category", pl.String, "", "of a kernel: compute, communication or memory"),
-    Column("name", pl.String, "", "the kernel or operator, as written"),
+    Column("category", pl.String, "", "for a kernel: compute, communication or memory"),
+    Column("name", pl.String, "", "the kernel or operator, as recorded"),
     Column(
-        "shapes", pl.String, "", "shapes of the operator's inputs, of a kernel those of the operator that launched it"
+        "shapes", pl.String, "", "shapes of the operator's inputs; for a kernel those of the operator that launched it"
     ),
-    Column("operator", pl.String, "", "of a kernel: the operator that launched it"),
-    Column("calls", pl.Int64, "count", "how often it ran"),
-    Column("total_ns", pl.Int64, "ns", "a kernel's durations, an operator's self time on the host"),
+    Column("operator", pl.String, "", "for a kernel: the operator that launched it"),
+    Column("calls", pl.Int64, "count", "number of executions"),
+    Column("total_ns", pl.Int64, "ns", "sum of a kernel's durations, or of an operator's host self time"),
 )
 _KEYS = ("step", "kind", "category", "name", "shapes", "operator")
 
@@ -81,7 +81,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
 
 
 def _step_of(instants: pl.Series, steps: pl.DataFrame) -> pl.Series:
-    """The number of the step that each instant lies in; null for none."""
+    """The number of the step that each instant is in; null outside steps."""
     index = owning_steps(
         steps["start_ns"].to_numpy(),
         steps["end_ns"].to_numpy(),

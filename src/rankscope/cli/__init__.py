@@ -47,8 +47,8 @@ def make_app() -> typer.Typer:
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name)
         elif callable(command):
-            settings = getattr(module, "CONTEXT_SETTINGS", None)
-            app.command(name.rstrip("_").replace("_", "-"), context_settings=settings)(command)
+            settings, kind = getattr(module, "CONTEXT_SETTINGS", None), getattr(module, "COMMAND", None)
+            app.command(name.rstrip("_").replace("_", "-"), cls=kind, context_settings=settings)(command)
     return app
 
 

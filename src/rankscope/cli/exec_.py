@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import typer
 
+from rankscope.cli.capture_options import CAPTURE, OTHER_OPTIONS, PANELS, CaptureCommand
+from rankscope.cli.capture_options import CONTEXT_SETTINGS as CONTEXT_SETTINGS
+from rankscope.cli.signature import with_options
 from rankscope.jobs.exec import exec_command
+from rankscope.rundir.config import CaptureConfig
 
-CONTEXT_SETTINGS = {
-    "allow_extra_args": True,
-    "ignore_unknown_options": True,
-    # Everything after the command is the command's own, `--help` too.
-    "allow_interspersed_args": False,
-}
+COMMAND = CaptureCommand
 
 
-def exec_(context: typer.Context) -> None:
-    """Run a training script as it is, profiled, under any launcher.
+@with_options(panels=PANELS)
+def exec_(context: typer.Context, capture: CaptureConfig = CAPTURE) -> None:
+    """Run a training script unchanged, profiled, under any launcher.
 
     srun|mpiexec|torchrun … rankscope exec [OPTIONS] python train.py [ARGS]
 
-    The script needs no change: a step is over when its optimizer has made one. A rankscope.Profiler in the script is
-    obeyed instead. Options, each also a variable (--wait is RANKSCOPE_WAIT): --run-dir --run-id --ranks --wait
-    --warmup --active --repeat --skip-first --period-steps --record-shapes --with-stack --profile-memory --compression
-    --keep-windows --keep-bytes and the other settings of rankscope.Profiler. The exit code is the command's.
+    A step ends when the script's optimizer has made one. A rankscope.Profiler in the script takes precedence. The exit
+    code is the command's. Each option is also a variable: --wait is RANKSCOPE_WAIT.
     """
-    exec_command(context.args)
+    exec_command([*context.meta[OTHER_OPTIONS], "--", *context.args])

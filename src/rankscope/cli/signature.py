@@ -7,19 +7,21 @@ each of their options.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, is_dataclass, replace
 from functools import wraps
-from typing import Annotated, Any, TypeVar, get_origin, get_type_hints
+from types import MappingProxyType, NoneType
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 
 from rankscope.rundir.options import Option, options_of
 
+_NO_PANELS: Mapping[str, str] = MappingProxyType({})
 C = TypeVar("C", bound=Callable[..., None])
 
 
-def with_options(*, without: Collection[str] = ()) -> Callable[[C], C]:
+def with_options(*, without: Collection[str] = (), panels: Mapping[str, str] = _NO_PANELS) -> Callable[[C], C]:
     """Give a command an option for each field of its dataclass parameters.
 
     A field is an option if :func:`~rankscope.rundir.options.option` made it, or if it is annotated with one of typer's.
@@ -27,6 +29,7 @@ def with_options(*, without: Collection[str] = ()) -> Callable[[C], C]:
 
     Args:
         without: fields that this command does not offer.
+        panels: headings in the help for the options of a parameter.
     """
 
     def decorate(command: C) -> C:
@@ -38,7 +41,7 @@ def with_options(*, without: Collection[str] = ()) -> Callable[[C], C]:
                 parameters[name] = _parameter(name, hints[name], parameter.default)
                 continue
             defaults = hints[name]() if parameter.default is parameter.empty else parameter.default
-            options = {each.name: each for each in _parameters(defaults) if each.name not in without}
+            options = {each.name: each for each in _parameters(defaults, panels.get(name)) if each.name not in without}
             parameters |= options
             groups[name] = defaults, list(options)
 
@@ -56,14 +59,15 @@ def with_options(*, without: Collection[str] = ()) -> Callable[[C], C]:
     return decorate
 
 
-def _parameters(defaults: Any) -> list[inspect.Parameter]:
+def _parameters(defaults: Any, panel: str | None) -> list[inspect.Parameter]:
     hints, options = get_type_hints(type(defaults), include_extras=True), options_of(defaults)
     found = []
     for field in fields(defaults):
         hint, default = hints[field.name], getattr(defaults, field.name)
         if field.name in options:
             repeated = isinstance(default, tuple)
-            hint = Annotated[list[str] | None if repeated else hint, _typer_option(options[field.name])]
+            hint = list[str] | None if repeated else _on_command_line(hint)
+            hint = Annotated[hint, _typer_option(options[field.name], field.name, default, panel)]
             found.append(_parameter(field.name, hint, None if repeated else default))
         elif get_origin(hint) is Annotated:
             found.append(_parameter(field.name, hint, default))
@@ -74,8 +78,16 @@ def _parameter(name: str, hint: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
 
 
-def _typer_option(option: Option) -> Any:
-    return typer.Option(*option.names, help=option.help, metavar=option.metavar, min=option.least)
+def _on_command_line(hint: Any) -> Any:
+    """The type in typer's sense: of several, text."""
+    kinds = [part for part in get_args(hint) if part is not NoneType]
+    return str if len(kinds) > 1 else hint
+
+
+def _typer_option(option: Option, field: str, default: Any, panel: str | None) -> Any:
+    # A switch that is off needs no --no-.
+    names = option.names or ((f"--{field.replace('_', '-')}",) if default is False else ())
+    return typer.Option(*names, help=option.help, metavar=option.metavar, min=option.least, rich_help_panel=panel)
 
 
 def _as_field(defaults: Any, name: str, value: Any) -> Any:

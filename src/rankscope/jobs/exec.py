@@ -1,8 +1,7 @@
-"""The environment of a job that is profiled without a change to its script, and `rankscope exec`, which starts a
-command in it under whatever launcher is there.
+"""Profiling a script without changing it: options of the capture become variables of the job's environment.
 
-`python -m rankscope.jobs.exec [options] python train.py` is the same where rankscope was installed beside torch
-alone.
+`rankscope exec [options] python train.py` starts a command in that environment under any launcher;
+`python -m rankscope.jobs.exec` is the same where rankscope was installed with --no-deps.
 """
 
 from __future__ import annotations
@@ -12,53 +11,67 @@ import os
 import subprocess
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import NoReturn
 
 from rankscope.errors import LaunchError, RankscopeError
 from rankscope.rundir.capture_files import HOOK_FOLDER
-from rankscope.rundir.config import CaptureConfig, variable_of
+from rankscope.rundir.config import OPTIONS, CaptureConfig, variable_of
 from rankscope.rundir.directory import directory_of
 
 HOOK_VARIABLE = "RANKSCOPE_HOOK"
-_OPTION_OF = {"save_dir": "--run-dir"}
-OPTIONS = {_OPTION_OF.get(f.name, "--" + f.name.replace("_", "-")): f.name for f in fields(CaptureConfig)}
-"""The options of a capture on the command line, and the field of :class:`CaptureConfig` that each sets."""
-SWITCHES = {option for option, name in OPTIONS.items() if isinstance(getattr(CaptureConfig, name, None), bool)}
-"""Those of them that need no value."""
+SWITCHES = frozenset(
+    spelled
+    for option, name in OPTIONS.items()
+    if isinstance(getattr(CaptureConfig, name, None), bool)
+    for spelled in (option, "--" + name)
+)
+"""Options of a capture that need no value, in both spellings."""
 
 
-def take_options(arguments: Sequence[str], flags: Collection[str] = ()) -> tuple[dict[str, str], list[str]]:
-    """Divide a command line into variables for the capture and the rest, up to its first word that is no option.
+def leading_options(arguments: Sequence[str], flags: Collection[str]) -> tuple[list[tuple[str, ...]], list[str]]:
+    """Divide a command line where its first word that is not an option is.
 
     Args:
         arguments: the command line.
-        flags: options of others that take no value; any other is passed over with the word behind it.
+        flags: options that take no value; any other takes the next word, unless its value is attached (``--a=1``,
+            ``-t3``).
+
+    Returns:
+        The options, each with its value if that is a word of its own; and the rest, which may begin with ``--``.
+    """
+    options: list[tuple[str, ...]] = []
+    rest = list(arguments)
+    while rest and rest[0].startswith("-") and rest[0] not in ("-", "--"):
+        word = rest.pop(0)
+        attached = "=" in word or (len(word) > 2 and not word.startswith("--"))
+        options.append((word,) if attached or word in flags or not rest else (word, rest.pop(0)))
+    return options, rest
+
+
+def take_options(arguments: Sequence[str], flags: Collection[str] = ()) -> tuple[dict[str, str], list[str]]:
+    """Divide a command line into variables for the capture and the rest.
+
+    Args:
+        arguments: the command line; options of a capture are taken up to the first word that is not an option.
+        flags: other options that take no value.
 
     Raises:
         LaunchError: a value is missing.
-        ConfigError: a value that cannot be meant.
+        ConfigError: an invalid value.
     """
     variables: dict[str, str] = {}
     kept: list[str] = []
-    rest = list(arguments)
-    while rest and rest[0].startswith("-") and rest[0] != "--":
-        word = rest.pop(0)
-        option, equals, value = word.partition("=")
-        option = "--" + option.removeprefix("--").replace("_", "-") if option.startswith("--") else option
-        if option in OPTIONS:
-            if not equals and option in SWITCHES:
-                value = "1"
-            elif not equals:
-                if not rest:
-                    raise LaunchError(f"{option} needs a value")
-                value = rest.pop(0)
-            variables[variable_of(OPTIONS[option])] = value
+    options, rest = leading_options(arguments, {*flags, *SWITCHES})
+    for words in options:
+        option, equals, value = words[0].partition("=")
+        name = OPTIONS.get("--" + option.removeprefix("--").replace("_", "-"))
+        if name is None or not option.startswith("--"):
+            kept += words
             continue
-        kept.append(word)
-        if not equals and word not in flags and rest:
-            kept.append(rest.pop(0))
+        if not equals and option not in SWITCHES and len(words) == 1:
+            raise LaunchError(f"{option} needs a value")
+        variables[variable_of(name)] = value if equals else words[1] if len(words) > 1 else "1"
     CaptureConfig.resolve({}, variables)
     for name in ("save_dir", "staging_dir"):
         variable = variable_of(name)
@@ -68,19 +81,19 @@ def take_options(arguments: Sequence[str], flags: Collection[str] = ()) -> tuple
     return variables, [*kept, *rest]
 
 
-def hooked(environ: Mapping[str, str]) -> dict[str, str]:
-    """An environment in which every Python process counts the steps of its optimizer."""
+def profiled_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """An environment in which every Python process profiles the steps of its optimizer."""
     found = environ.get("PYTHONPATH", "")
     others = [entry for entry in found.split(os.pathsep) if entry and Path(entry) != HOOK_FOLDER]
     return {**environ, HOOK_VARIABLE: "1", "PYTHONPATH": os.pathsep.join([str(HOOK_FOLDER), *others])}
 
 
 def exec_command(arguments: Sequence[str]) -> NoReturn:
-    """Become ``[options] command [arguments]``, profiled.
+    """Replace this process by ``[options] command [arguments]``, profiled.
 
     Raises:
-        LaunchError: no command, one that does not exist, or an option that is not known.
-        ConfigError: an option's value cannot be meant.
+        LaunchError: no command, one that does not exist, or an unknown option.
+        ConfigError: an invalid value of an option.
     """
     variables, command = take_options(arguments)
     if command and command[0] == "--":
@@ -93,7 +106,7 @@ def exec_command(arguments: Sequence[str]) -> NoReturn:
         raise LaunchError("no command", hint="rankscope exec [options] python train.py [arguments]")
     if command[0].endswith(".py"):
         command.insert(0, sys.executable)
-    environ = hooked({**os.environ, **variables})
+    environ = profiled_environment({**os.environ, **variables})
     try:
         if sys.platform == "win32":
             # An exec there leaves the caller behind before the command has ended.

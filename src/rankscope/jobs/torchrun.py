@@ -17,12 +17,12 @@ import runpy
 import signal
 import subprocess
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rankscope.errors import LaunchError
-from rankscope.jobs.exec import OPTIONS
+from rankscope.rundir.config import OPTIONS
 from rankscope.rundir.launcher import identify
 
 RUN_DIR_VARIABLE = "RANKSCOPE_RUN_DIR"
@@ -34,8 +34,7 @@ FLAGS = frozenset(
         *("--virtual-local-rank", "--virtual_local_rank"),
     )
 )
-"""torchrun's options that take no value: what follows any other is its value, and the first argument that is neither
-is the script. For a torch whose source cannot be read."""
+"""torchrun's options that take no value, for a torch whose source cannot be read."""
 _GPU_FILES = ("/dev/nvidiactl", "/dev/kfd")
 _GRAPHICS_FILES = "/dev/dri"
 _COUNT = "import torch; a = torch.cuda if torch.cuda.is_available() else getattr(torch, 'xpu', None); \
@@ -85,30 +84,11 @@ def _options_in(tree: ast.AST) -> Options:
     return Options(frozenset(names), frozenset(flags)) if len(names) > 10 else Options()
 
 
-def split(arguments: Sequence[str], flags: Collection[str] = FLAGS) -> tuple[list[str], list[str]]:
-    """Divide ``[torchrun options] script.py [args]`` into the options, and the script with its arguments.
-
-    Args:
-        arguments: the command line.
-        flags: options that take no value.
-    """
-    options: list[str] = []
-    rest = list(arguments)
-    while rest and rest[0].startswith("-"):
-        option = rest.pop(0)
-        if option == "--":
-            break
-        options.append(option)
-        if option not in flags and "=" not in option and rest:
-            options.append(rest.pop(0))
-    return options, rest
-
-
 def checked(options: Sequence[str], known: Options) -> list[str]:
     """torchrun's options as it will take them: those that are shortened in full.
 
     Args:
-        options: as :func:`split` gives them.
+        options: each followed by its value.
         known: the options that torchrun has; with none, everything goes through.
 
     Raises:
@@ -143,7 +123,7 @@ def _full(name: str, names: frozenset[str]) -> str:
     every = sorted({*OPTIONS, *(each for each in names if "_" not in each)})
     near = meant or difflib.get_close_matches(plain, every, 2, 0.7)
     raise LaunchError(
-        f"{name} is no option of torchrun, nor of rankscope run",
+        f"{name} is not an option of torchrun or of rankscope run",
         hint=f"did you mean {' or '.join(near[:4])}?" if near else "rankscope run --help and torchrun --help list them",
     )
 

@@ -1,9 +1,11 @@
-"""Experiments that run a job several times, or change it while it runs, and say what they found with its uncertainty.
+"""Experiments that run a training job several times, or change it while it runs, and report costs with uncertainty.
 
-``results`` is what each writes (``overhead.json``, ``scaling.json``, ``buckets.json``, ``binding.json``,
-``profiler.json``), ``files`` how, ``statistics`` the arithmetic, ``formulas`` what is computed of times, ``jobs`` how
-one is run, and there is a module for each experiment. What runs inside the job is in ``rankscope.measure.injob``.
+In: a script and what to vary. Out: a result file per experiment, with intervals, in the output directory.
+
+``results`` are the contents of the files, ``files`` reads and writes them, ``statistics`` makes the intervals,
+``formulas`` speed-up and efficiency, ``jobs`` runs a job; each experiment has a module.
+What runs inside the job is in ``rankscope.measure.injob``.
 """
 
 SCHEMA = 1
-"""Of the files that experiments write; it stands here for those who only look whether a file is one of them."""
+"""Of the result files; defined here so that a reader can recognize a result file without importing more."""

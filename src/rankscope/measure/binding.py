@@ -1,4 +1,7 @@
-"""Which CPUs the ranks of a host are best bound to: the same job under each affinity, repeated and interleaved."""
+"""Finds the best CPU binding for the ranks of a host: the same job with each binding, repeated and interleaved.
+
+In: a script and the names of bindings. Out: ``binding.json``.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,10 @@ from rankscope.errors import ConfigError, LaunchError
 from rankscope.measure.binding_policies import LIST, NONE, bind, flags
 from rankscope.measure.experiment import Experiment, Job, Jobs, no_job, settings_of
 from rankscope.measure.files import save
-from rankscope.measure.jobs import THREADS_NOTE, Outcome, Start, Target, Told, silent
+from rankscope.measure.jobs import THREADS_NOTE, Outcome, ProgressCallback, Start, Target, no_progress
 from rankscope.measure.results import Binding, BoundVariant
 from rankscope.measure.sampling import Sampling, setting_of
-from rankscope.measure.stability import from_job_to_job
+from rankscope.measure.stability import job_to_job_notes
 from rankscope.measure.statistics import simple_time
 from rankscope.measure.topology import Host, read_host
 from rankscope.measure.variants import compare_jobs, recommend
@@ -22,7 +25,7 @@ _CONDITION = "step"
 _CONDITIONS = {_CONDITION: {"kind": "none"}}
 
 SAMPLING = Sampling(blocks=8, repeats=3, traced_steps=0, limit_s=120)
-"""What is measured where nothing else is asked for."""
+"""The default."""
 
 
 def measure_binding(
@@ -34,7 +37,7 @@ def measure_binding(
     given: str | None = None,
     cores: int | None = None,
     sampling: Sampling = SAMPLING,
-    told: Told = silent,
+    on_progress: ProgressCallback = no_progress,
     host: Host | None = None,
 ) -> Binding:
     """Measure it, and write ``binding.json`` and the jobs' folders into ``out``.
@@ -42,20 +45,23 @@ def measure_binding(
     Args:
         target: what is run.
         out: the output directory.
-        start: how; all its ranks are on this host.
-        names: the affinities; ``none`` is always among them.
-        given: the list of ``list``.
-        cores: cores of a rank; by default all are shared out.
-        sampling: how often.
-        told: is told how far it is.
-        host: the host; read by default.
+        start: how the job is started; all its ranks are on this host.
+        names: the bindings; ``none`` is always included.
+        given: the CPU lists for the binding ``list``.
+        cores: cores per rank; by default all cores are divided among the ranks.
+        sampling: blocks, repeats and limits.
+        on_progress: called with the progress.
+        host: the host; detected by default.
 
     Raises:
-        LaunchError: no job went through.
-        ConfigError: an affinity that this host cannot give.
+        LaunchError: no job succeeded.
+        ConfigError: a binding that is not possible on this host.
     """
     if start.nodes != 1:
-        raise ConfigError("bindings are measured on one host", hint="leave out --nnodes; one node's best is another's")
+        raise ConfigError(
+            "bindings are measured on a single host",
+            hint="leave out --nnodes; it applies to like hosts",
+        )
     found_host = host if host is not None else read_host()
     wanted = [NONE, *(name for name in names if name != NONE)]
     if given is not None and LIST not in wanted:
@@ -73,22 +79,22 @@ def measure_binding(
         of = f" of {cores} cores each" if cores is not None and cores > 1 else ""
         notes.append(f"{start.ranks} ranks{of} share {len(found_host.cores)} cores")
     experiment = Experiment(
-        "binding", target, out, sampling, told, {**settings_of(start), "--cores": cores, "--list": given}
+        "binding", target, out, sampling, on_progress, {**settings_of(start), "--cores": cores, "--list": given}
     )
 
     def job(name: str, repeat: int, folder: Path) -> Job:
         return Job(start, sampling.plan(folder, _CONDITIONS, repeat, cpus=tuple(cpus[name]), latency=True))
 
     def result(jobs: Jobs) -> Binding:
-        made = _result(jobs, cpus, found_host, target, start, sampling, experiment.load, notes)
-        save(made, out)
-        return made
+        binding = _result(jobs, cpus, found_host, experiment, start, notes)
+        save(binding, out)
+        return binding
 
     jobs = experiment.run(
-        sampling.job_order(list(cpus)), job, so_far=result, check=lambda name, outcome: _check(outcome, cpus[name])
+        sampling.job_order(list(cpus)), job, on_result=result, check=lambda name, outcome: _check(outcome, cpus[name])
     )
-    if not jobs.every:
-        raise no_job(jobs, out, "no job went through")
+    if not jobs.all_outcomes:
+        raise no_job(jobs, out, "no job succeeded")
     return result(jobs)
 
 
@@ -96,12 +102,11 @@ def _result(
     jobs: Jobs,
     cpus: Mapping[str, list[str]],
     host: Host,
-    target: Target,
+    experiment: Experiment,
     start: Start,
-    sampling: Sampling,
-    load: float | None,
     notes: Sequence[str],
 ) -> Binding:
+    sampling = experiment.sampling
     compared = compare_jobs(jobs.outcomes, _CONDITION, NONE, sampling.seed)
     variants = []
     for name, lists in cpus.items():
@@ -121,11 +126,11 @@ def _result(
                 flags=flags(lists, host),
             )
         )
-    ranks = [rank for outcome in jobs.every for rank in outcome.ranks]
-    said = [*jobs.notes(), *notes, *([THREADS_NOTE] if ranks[0].clock == "host" else [])]
-    said += from_job_to_job(jobs.outcomes, _CONDITION)
+    ranks = [rank for outcome in jobs.all_outcomes for rank in outcome.ranks]
+    all_notes = [*jobs.notes(), *notes, *([THREADS_NOTE] if ranks[0].clock == "host" else [])]
+    all_notes += job_to_job_notes(jobs.outcomes, _CONDITION)
     return Binding(
-        setting=setting_of(sampling, target, sys.argv, ranks, load, said),
+        setting=setting_of(sampling, experiment.target, sys.argv, ranks, experiment.load, all_notes),
         world_size=start.ranks,
         topology=host.topology(),
         variants=variants,
@@ -134,11 +139,11 @@ def _result(
 
 
 def _check(outcome: Outcome, lists: Sequence[str]) -> None:
-    """A launcher that binds by itself, or a container that forbids it, would measure something else."""
+    """A launcher that sets its own binding, or a container that forbids one, would distort the result."""
     for rank in outcome.ranks:
         if lists and rank.cpus != lists[rank.local_rank]:
             raise LaunchError(
                 f"rank {rank.rank} ran on CPUs {rank.cpus}, not on {lists[rank.local_rank]}",
                 path=outcome.folder,
-                hint="does the script bind itself, or the launcher?",
+                hint="does the script or the launcher set its own binding?",
             )

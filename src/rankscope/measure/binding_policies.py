@@ -1,13 +1,13 @@
-"""Ways to bind the ranks of a host to its CPUs, and what to write for each.
+"""Ways to bind the ranks of a host to its CPUs, and the launcher options for each.
 
 ==========  ===========================================================================================================
 ``compact``  neighbouring cores to neighbouring ranks: the first ranks fill the first socket
-``spread``   ranks in turn to the NUMA nodes, and within a node as far apart as there is room
-``numa``     each rank on cores of the NUMA node that its device hangs on; without devices, nodes are shared out evenly
-``list``     as given: ``0-3:4-7``, one list a rank
+``spread``   ranks in turn to the NUMA nodes, and within a node as far apart as possible
+``numa``     each rank on cores of its device's NUMA node; without devices, nodes are divided evenly
+``list``     as given: ``0-3:4-7``, one list per rank
 ==========  ===========================================================================================================
 
-A rank gets whole cores with all their hardware threads; where ranks are more than cores, cores are shared.
+A rank gets cores with all their hardware threads; if there are more ranks than cores, cores are shared.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ NAMES = (NONE, COMPACT, SPREAD, NUMA, LIST)
 
 
 def bind(name: str, host: Host, ranks: int, cores: int | None = None, given: str | None = None) -> list[str]:
-    """The CPUs of each local rank, as ``0-3,8``; none for ``none``.
+    """The CPUs of each local rank, as ``0-3,8``; empty for ``none``.
 
     Args:
         name: one of :data:`NAMES`.
         host: the host.
-        ranks: how many ranks it runs.
-        cores: cores of a rank; by default all are shared out.
-        given: the list of ``list``.
+        ranks: the number of ranks on it.
+        cores: cores per rank; by default all cores are divided among the ranks.
+        given: the CPU lists for ``list``.
 
     Raises:
-        ConfigError: a list that cannot be meant, or a name that is none.
+        ConfigError: an invalid list or an unknown name.
     """
     if name == NONE:
         return []
@@ -54,21 +54,21 @@ def bind(name: str, host: Host, ranks: int, cores: int | None = None, given: str
         return _by_node(host, [host.nodes[rank % len(host.nodes)] for rank in range(ranks)], cores, apart=True)
     if name == NUMA:
         return _by_node(host, [_node_of(host, rank, ranks) for rank in range(ranks)], cores, apart=False)
-    raise ConfigError(f"{name!r} is no binding", hint=", ".join(NAMES))
+    raise ConfigError(f"{name!r} is not a binding", hint=", ".join(NAMES))
 
 
 def flags(cpus: Sequence[str], host: Host) -> dict[str, str]:
-    """What to write for a binding: for Slurm, PALS and MPICH, any launcher, and oneAPI, as they apply.
+    """The options that set a binding: for Slurm, PALS and MPICH, any launcher, and oneAPI, as they apply.
 
     Args:
-        cpus: of each local rank; empty for none.
+        cpus: the CPUs of each local rank; empty for no binding.
         host: the host.
     """
     if not cpus:
         return {"srun": "--cpu-bind=none", "mpiexec": "--cpu-bind=none"}
     joined = ":".join(cpus)
     numbers = [parse_cpus(text) for text in cpus]
-    # A launcher names the local rank in a way of its own; torchrun's and rankscope's is LOCAL_RANK.
+    # Launchers name the local rank differently; torchrun and rankscope set LOCAL_RANK.
     per_rank = f"$(echo {joined} | cut -d: -f$((LOCAL_RANK+1)))"
     found = {
         "srun": f"--cpu-bind=mask_cpu:{cpu_masks(cpus)}",
@@ -83,7 +83,7 @@ def flags(cpus: Sequence[str], host: Host) -> dict[str, str]:
     if host.vendor == "Intel":
         found["ZE_FLAT_DEVICE_HIERARCHY"] = "FLAT"
         found["ZE_AFFINITY_MASK"] = "$LOCAL_RANK"
-        # oneCCL's worker polls: it gets a core of its rank's, the last, so that it does not sit on the training's.
+        # oneCCL's worker polls: it gets the last core of its rank, away from the training thread.
         found["CCL_WORKER_AFFINITY"] = ",".join(str(each[-1]) for each in numbers)
     return found
 
@@ -91,12 +91,12 @@ def flags(cpus: Sequence[str], host: Host) -> dict[str, str]:
 def _given(given: str | None, host: Host, ranks: int) -> list[str]:
     lists = [as_ranges(parse_cpus(part)) for part in (given or "").split(":") if part.strip()]
     if len(lists) != ranks:
-        said = f"{counted(len(lists), 'list')} of CPUs for {counted(ranks, 'rank')} of a host"
-        raise ConfigError(said, hint="write --list 0-3:4-7")
+        problem = f"{counted(len(lists), 'list')} of CPUs for {counted(ranks, 'rank')} of a host"
+        raise ConfigError(problem, hint="write --list 0-3:4-7")
     known = {cpu for core in host.cores for cpu in core.cpus}
-    strange = sorted({cpu for text in lists for cpu in parse_cpus(text)} - known)
-    if strange:
-        raise ConfigError(f"CPUs {as_ranges(strange)} may not be used here", hint=f"those that may: {as_ranges(known)}")
+    unusable = sorted({cpu for text in lists for cpu in parse_cpus(text)} - known)
+    if unusable:
+        raise ConfigError(f"CPUs {as_ranges(unusable)} may not be used here", hint=f"usable: {as_ranges(known)}")
     return lists
 
 

@@ -1,4 +1,7 @@
-"""How a wrapper is best set: DDP's buckets and switches, FSDP's resharding and prefetching, one factor at a time."""
+"""Finds the best settings of a wrapper: DDP's buckets and switches, FSDP's resharding and prefetching, one at a time.
+
+In: a script and the settings to try. Out: ``buckets.json``.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,10 @@ from typing import Any
 from rankscope.errors import ConfigError, LaunchError
 from rankscope.measure.experiment import Experiment, Job, Jobs, settings_of
 from rankscope.measure.files import save
-from rankscope.measure.jobs import THREADS_NOTE, Outcome, Start, Target, Told, silent
-from rankscope.measure.results import Buckets, Recommendation, Traced, Variant
+from rankscope.measure.jobs import THREADS_NOTE, Outcome, ProgressCallback, Start, Target, no_progress
+from rankscope.measure.results import Buckets, Recommendation, TraceSummary, Variant
 from rankscope.measure.sampling import Sampling, setting_of
-from rankscope.measure.stability import from_job_to_job
+from rankscope.measure.stability import job_to_job_notes
 from rankscope.measure.variants import compare_conditions, compare_jobs, recommend
 from rankscope.rundir.measurement import Plan
 
@@ -40,17 +43,17 @@ _FSDP2: dict[str, Settings] = {
 
 @dataclass(frozen=True)
 class Factors:
-    """What is tried of DDP."""
+    """The settings of DDP to try."""
 
     bucket_cap_mb: tuple[float, ...] = (1, 5, 25, 50, 100)
-    """Limits of a bucket in MiB, as DDP's argument has them."""
+    """Bucket sizes in MiB, as DDP's argument."""
     first_bucket_mb: tuple[float, ...] = ()
-    """Limits of the bucket that is reduced first, with DDP's own limit for the others."""
+    """Sizes of the bucket that is reduced first, with DDP's default for the others."""
     switches: tuple[str, ...] = ("gradient_as_bucket_view", "static_graph")
 
     def __post_init__(self) -> None:
         if not all(0 < size < math.inf for size in (*self.bucket_cap_mb, *self.first_bucket_mb)):
-            raise ConfigError("a bucket holds more than 0 MiB, and not endlessly many", hint="--bucket-cap-mb 1,5,25")
+            raise ConfigError("a bucket size must be a finite number above 0 MiB", hint="--bucket-cap-mb 1,5,25")
 
     def variants(self) -> dict[str, Settings]:
         """Arguments of DDP by name."""
@@ -66,7 +69,7 @@ class Factors:
 
 
 SAMPLING = Sampling(blocks=8, repeats=3, limit_s=120)
-"""What is measured where nothing else is asked for."""
+"""The default."""
 
 
 def measure_buckets(
@@ -75,20 +78,20 @@ def measure_buckets(
     start: Start,
     factors: Factors = Factors(),  # frozen
     sampling: Sampling = SAMPLING,
-    told: Told = silent,
+    on_progress: ProgressCallback = no_progress,
 ) -> Buckets:
     """Measure it, and write ``buckets.json`` and the jobs' folders into ``out``.
 
     Raises:
-        LaunchError: the script as it is fails, or wraps nothing.
+        LaunchError: the unchanged script fails, or wraps no module.
     """
-    experiment = Experiment("buckets", target, out, sampling, told, settings_of(start))
+    experiment = Experiment("buckets", target, out, sampling, on_progress, settings_of(start))
 
     def as_it_is(_name: str, repeat: int, folder: Path) -> Job:
         return Job(start, _plan(sampling, folder, {}, repeat))
 
-    # It says which wrapper there is, and so what can be tried.
-    first = experiment.run([(0, BASE)], as_it_is, goes_on=False, announced=False).every[0]
+    # It shows which wrapper there is, and so which settings can be tried.
+    first = experiment.run([(0, BASE)], as_it_is, go_on_after_failure=False, announce_kept=False).all_outcomes[0]
     wrapper = first.ranks[0].wrapper
     if wrapper is None:
         raise LaunchError(
@@ -119,7 +122,7 @@ def _in_jobs(
         found = []
         for name, settings in every.items():
             outcomes, each = jobs.outcomes[name], compared.get(name)
-            traced: Traced | None = None
+            traced: TraceSummary | None = None
             if outcomes and sampling.traced_steps:
                 traced, _ = experiment.traced(outcomes[0])
             found.append(
@@ -138,17 +141,17 @@ def _in_jobs(
             )
         return _saved(experiment, target, jobs, wrapper, found, recommend(compared, BASE, how))
 
-    return result(experiment.run(sampling.job_order(list(every)), job, so_far=result))
+    return result(experiment.run(sampling.job_order(list(every)), job, on_result=result))
 
 
 def _in_one_job(experiment: Experiment, target: Target, start: Start, first: Outcome) -> Buckets:
-    """FSDP2 can be set while the job runs: all variants are conditions of the same jobs."""
+    """FSDP2 can be changed while the job runs, so all variants are conditions of the same jobs."""
     conditions = {**_NONE, **_FSDP2}
-    # What was gathered ahead in the other way is used up by then.
+    # By then the parameters gathered with the previous setting are used up.
     sampling = replace(experiment.sampling, settle_steps=max(2, experiment.sampling.settle_steps))
     how = {
         "reshard after forward": "reshard_after_forward=True",
-        "no reshard after forward": "reshard_after_forward=False (a rank then holds all parameters until the backward)",
+        "no reshard after forward": "reshard_after_forward=False (a rank keeps all parameters until the backward)",
         "prefetch 1 in forward": "set_modules_to_forward_prefetch with the next module",
         "prefetch 2 in forward": "set_modules_to_forward_prefetch with the next two modules",
         "prefetch 2 in backward": "set_modules_to_backward_prefetch with the next two modules",
@@ -158,7 +161,7 @@ def _in_one_job(experiment: Experiment, target: Target, start: Start, first: Out
         return Job(start, sampling.plan(folder, conditions, repeat))
 
     def result(jobs: Jobs) -> Buckets:
-        compared = compare_conditions(jobs.every, list(conditions), BASE, sampling.seed)
+        compared = compare_conditions(jobs.all_outcomes, list(conditions), BASE, sampling.seed)
         traced = experiment.traced(first)[0] if sampling.traced_steps else None
         found = [
             Variant(
@@ -175,7 +178,9 @@ def _in_one_job(experiment: Experiment, target: Target, start: Start, first: Out
         ]
         return _saved(experiment, target, jobs, "fsdp2", found, recommend(compared, BASE, how), sampling)
 
-    return result(experiment.run(sampling.job_order(["all variants"]), job, so_far=result, goes_on=False))
+    return result(
+        experiment.run(sampling.job_order(["all variants"]), job, on_result=result, go_on_after_failure=False)
+    )
 
 
 def _saved(
@@ -187,9 +192,9 @@ def _saved(
     recommendation: Recommendation,
     sampling: Sampling | None = None,
 ) -> Buckets:
-    ranks = [rank for outcome in jobs.every for rank in outcome.ranks]
+    ranks = [rank for outcome in jobs.all_outcomes for rank in outcome.ranks]
     notes = [*jobs.notes(), *([THREADS_NOTE] if ranks[0].clock == "host" else [])]
-    notes += from_job_to_job(jobs.outcomes, BASE)
+    notes += job_to_job_notes(jobs.outcomes, BASE)
     result = Buckets(
         setting=setting_of(sampling or experiment.sampling, target, sys.argv, ranks, experiment.load, notes),
         wrapper=wrapper,

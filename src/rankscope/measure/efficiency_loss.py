@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from rankscope.measure.formulas import STRONG
-from rankscope.measure.results import Lost, Traced
+from rankscope.measure.results import EfficiencyLoss, TraceSummary
 
 
-def lost_at(at: Traced, base: Traced, step_ns: float, base_step_ns: float, ranks: int, mode: str) -> Lost:
+def efficiency_loss_at(
+    at: TraceSummary, base: TraceSummary, step_ns: float, base_step_ns: float, ranks: int, mode: str
+) -> EfficiencyLoss:
     """The parts of Tn less those of the perfect step, which is T1 / n in strong scaling and T1 in weak.
 
-    The recorded windows say what share of a step each part is; the steps without a profiler say how long a step is.
+    The recorded windows give the share of each part; the steps without a profiler give the duration of a step.
 
     Args:
         at: the traces of this size.
@@ -25,9 +27,9 @@ def lost_at(at: Traced, base: Traced, step_ns: float, base_step_ns: float, ranks
     def change(name: str) -> float:
         return float((getattr(at, name) or 0) * scale_n - (getattr(base, name) or 0) * scale_1)
 
-    # Waiting lies in communication, hidden or not: of what is exposed it can be all at most.
+    # Waiting is part of communication, hidden or exposed: at most all of the exposed part.
     wait = None if at.wait_ns is None else min(at.wait_ns, at.exposed_communication_ns) * scale_n
-    return Lost(
+    return EfficiencyLoss(
         total_ns=round(step_ns - base_step_ns / divisor),
         compute_ns=round(change("compute_ns")),
         exposed_communication_ns=round(change("exposed_communication_ns")),

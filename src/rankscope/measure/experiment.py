@@ -1,7 +1,7 @@
-"""The jobs of an experiment, kept in its output directory: what is finished is not run again, however it was ended.
+"""Runs the jobs of an experiment and keeps them in its output directory, so that an interrupted one can be resumed.
 
-``DIR/jobs/NAME/settings.json`` holds what the experiment was begun with; a job's directory beside it holds ``done``
-once it went through. Who begins again with the same settings goes on; with others he is refused, and told which differ.
+``DIR/jobs/NAME/settings.json`` holds the settings that the experiment was started with; a finished job's directory
+next to it holds ``done``. The same command resumes it; with different settings it fails with an error that names them.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from pathlib import Path
 from typing import Any
 
 from rankscope.errors import ConfigError, LaunchError, RankscopeError
-from rankscope.measure.jobs import Outcome, Start, Target, Told, begun, run
-from rankscope.measure.results import Traced
+from rankscope.measure.jobs import Outcome, ProgressCallback, Start, Target, job_started, run
+from rankscope.measure.results import TraceSummary
 from rankscope.measure.resume_check import HINT, differing, refuse_edited, refuse_mixed, state_of
 from rankscope.measure.sampling import Sampling, load_average
-from rankscope.measure.trace_summary import read_traced
+from rankscope.measure.trace_summary import summarize_trace
 from rankscope.rundir.atomic import write_atomic
 from rankscope.rundir.measurement import Plan, plan_path, read_measurements, read_plan
 
 KEPT = "kept"
-"""Told in the place of how far a job is, where jobs of an earlier time are taken over."""
+"""Progress ``within`` a job when jobs of an earlier run are reused."""
 _SETTINGS = "settings.json"
 _DONE = "done"
 _OF_SAMPLING = {
@@ -39,52 +39,54 @@ _OF_SAMPLING = {
     "--trace-steps": "traced_steps",
     "--seed": "seed",
 }
-"""What may not change; further repeats may be added, and time limits change nothing of what is measured."""
+"""Options that must not change. Repeats may be added, and time limits do not affect the results."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One job: what is run, how, by which plan."""
+    """One job: what is run, how it is started, and its plan."""
 
     start: Start
     plan: Plan
     target: Target | None = None
-    """None for the experiment's."""
+    """None: the experiment's."""
 
 
 @dataclass
 class Jobs:
-    """What has come of an experiment's jobs so far."""
+    """The results of an experiment's jobs so far."""
 
     wanted: Mapping[str, int]
-    """How many are to be run, by name."""
+    """The number of jobs to run, by name."""
     outcomes: dict[str, list[Outcome]]
-    """By name, each in the order of its repeats."""
+    """By name, in the order of repeats."""
     errors: dict[str, str] = field(default_factory=dict)
-    """Why what is called so failed; it has no outcomes then."""
+    """By name: why it failed; it then has no outcomes."""
 
     @property
-    def every(self) -> list[Outcome]:
-        """All of them."""
+    def all_outcomes(self) -> list[Outcome]:
+        """The outcomes of all names."""
         return [outcome for outcomes in self.outcomes.values() for outcome in outcomes]
 
     def state_of(self, name: str, repeats: int) -> str:
-        """``failed``, ``done``, or ``pending`` as long as repeats are missing."""
+        """``failed``, ``done``, or ``pending`` while repeats are missing."""
         if name in self.errors:
             return "failed"
         return "done" if len(self.outcomes[name]) >= repeats else "pending"
 
     def notes(self) -> list[str]:
-        """What a reader has to know of an experiment that is not over."""
-        done, wanted = len(self.every), sum(n for name, n in self.wanted.items() if name not in self.errors)
-        said = [f"{done} of {wanted} jobs are finished: the same command with this -o goes on"] if done < wanted else []
+        """Notes on an unfinished experiment."""
+        done, wanted = len(self.all_outcomes), sum(n for name, n in self.wanted.items() if name not in self.errors)
+        notes = []
+        if done < wanted:
+            notes.append(f"{done} of {wanted} jobs are finished: run the same command with this -o to continue")
         if self.errors:
-            said.append(f"what failed ({', '.join(self.errors)}) is tried again by the same command with this -o")
-        return said
+            notes.append(f"failed: {', '.join(self.errors)}; the same command with this -o tries again")
+        return notes
 
 
 def settings_of(start: Start) -> dict[str, Any]:
-    """What an experiment on one size was told of its start, by option."""
+    """How the jobs of an experiment on one size are started, by option."""
     return {
         "--nproc": start.ranks,
         "--launcher": start.launcher,
@@ -96,15 +98,15 @@ class Experiment:
     """One experiment in its output directory.
 
     Args:
-        measurement: its name, ``overhead``.
+        measurement: its name, such as ``overhead``.
         target: what is run.
         out: the output directory.
-        sampling: how often.
-        told: is told how far it is.
-        settings: what else may not change, by the option that chooses it; None where it was not given.
+        sampling: blocks, repeats and limits.
+        on_progress: called with the progress.
+        settings: other settings that must not change, by option; None if an option was not given.
 
     Raises:
-        ConfigError: ``out`` holds one that was begun with other settings.
+        ConfigError: ``out`` holds an experiment with different settings.
         RankscopeError: ``out`` cannot be written to.
     """
 
@@ -114,24 +116,24 @@ class Experiment:
         target: Target,
         out: Path,
         sampling: Sampling,
-        told: Told,
+        on_progress: ProgressCallback,
         settings: Mapping[str, Any],
     ) -> None:
         self.out = out
         self.sampling = sampling
         self._measurement = measurement
-        self._target = target
-        self._told = told
+        self.target = target
+        self._on_progress = on_progress
         self._folder = out / "jobs" / measurement
         self._own: set[Path] = set()
-        self._traced: dict[Path, tuple[Traced | None, str | None]] = {}
+        self._traced: dict[Path, tuple[TraceSummary | None, str | None]] = {}
         own = {option: getattr(sampling, name) for option, name in _OF_SAMPLING.items()}
         self._settings = {**state_of(target), **own, **settings}
         self._load = self._claim()
 
     @property
     def load(self) -> float | None:
-        """The machine's load average as it began, the highest where it was begun several times."""
+        """The machine's load average at the start; the highest, if the experiment was resumed."""
         return self._load
 
     def folder_of(self, name: str, repeat: int) -> Path:
@@ -143,50 +145,58 @@ class Experiment:
         order: Sequence[tuple[int, str]],
         job: Callable[[str, int, Path], Job],
         *,
-        so_far: Callable[[Jobs], object] = lambda _: None,
+        on_result: Callable[[Jobs], object] = lambda _: None,
         check: Callable[[str, Outcome], object] = lambda _name, _outcome: None,
         label: Callable[[str], str] = str,
-        goes_on: bool = True,
-        announced: bool = True,
+        go_on_after_failure: bool = True,
+        announce_kept: bool = True,
     ) -> Jobs:
         """Run the jobs that are not finished yet.
 
         Args:
-            order: repeat and name of each, in the order in which they are run.
-            job: what one is, by its name, its repeat and its directory.
-            so_far: is given what there is after each job that was run, but for the last.
-            check: raises where a job was not what its name says.
-            label: what a name is called where it is told how far all is.
-            goes_on: whether the others are run where one failed.
-            announced: whether it is told how many are finished; not where these are only the first of all.
+            order: (repeat, name) of each job, in the order to run them.
+            job: makes a job from its name, its repeat and its directory.
+            on_result: called with the results so far after each new job except the last.
+            check: raises if a job was not what its name says.
+            label: the text for a name in progress messages.
+            go_on_after_failure: whether to run the other jobs after one failed.
+            announce_kept: whether to report how many jobs are already finished.
 
         Raises:
-            ConfigError: another process runs them already.
-            LaunchError: one failed, and the others are not to be run.
-            KeyboardInterrupt: somebody pressed Ctrl-C; what is finished is kept.
-            SystemExit: likewise, by another signal.
+            ConfigError: another process is running them.
+            LaunchError: a job failed, and ``go_on_after_failure`` is false.
+            KeyboardInterrupt: Ctrl-C; finished jobs are kept.
+            SystemExit: the same, after another signal.
         """
-        with _alone(self._folder, f"rankscope measure {self._measurement}"):
-            return self._run_all(order, job, so_far, check, label, goes_on=goes_on, announced=announced)
+        with _exclusive(self._folder, f"rankscope measure {self._measurement}"):
+            return self._run_all(
+                order,
+                job,
+                on_result,
+                check,
+                label,
+                go_on_after_failure=go_on_after_failure,
+                announce_kept=announce_kept,
+            )
 
     def _run_all(
         self,
         order: Sequence[tuple[int, str]],
         job: Callable[[str, int, Path], Job],
-        so_far: Callable[[Jobs], object],
+        on_result: Callable[[Jobs], object],
         check: Callable[[str, Outcome], object],
         label: Callable[[str], str],
         *,
-        goes_on: bool,
-        announced: bool,
+        go_on_after_failure: bool,
+        announce_kept: bool,
     ) -> Jobs:
         made = {(repeat, name): job(name, repeat, self.folder_of(name, repeat)) for repeat, name in order}
         kept = {key: found for key, each in made.items() if (found := _finished(each.plan)) is not None}
         refuse_edited(kept.values(), self.out, self._measurement)
         before = sum(each.folder not in self._own for each in kept.values())
-        if before and announced:
+        if before and announce_kept:
             jobs_are = "job is" if len(order) == 1 else "jobs are"
-            self._told(f"{before} of {len(order)} {jobs_are} finished from before", len(kept), len(order), KEPT)
+            self._on_progress(f"{before} of {len(order)} {jobs_are} finished from before", len(kept), len(order), KEPT)
         if len(kept) < len(order):
             self._note_load()
         jobs = Jobs(Counter(name for _, name in order), {name: [] for _, name in order})
@@ -196,40 +206,40 @@ class Experiment:
             outcome = kept.get((repeat, name))
             try:
                 if outcome is None:
-                    within = begun(self._told, f"{label(name)}, repeat {repeat + 1}", number, len(order))
+                    within = job_started(self._on_progress, f"{label(name)}, repeat {repeat + 1}", number, len(order))
                     outcome = self._run(made[repeat, name], within)
                 check(name, outcome)
             except RankscopeError as error:
-                if not goes_on:
+                if not go_on_after_failure:
                     raise
-                # The rest of it would fail as well, and what is measured of it would be an odd sample.
+                # Its other repeats would fail as well, and the finished ones would be a biased sample.
                 jobs.errors[name] = str(error)
                 jobs.outcomes[name] = []
-                said = error.what.splitlines()[0].removesuffix("; its last lines:")
-                self._told(f"{label(name)} failed: {said}", number, len(order), "")
+                reason = error.what.splitlines()[0].removesuffix("; its last lines:")
+                self._on_progress(f"{label(name)} failed: {reason}", number, len(order), "")
                 continue
-            refuse_mixed(outcome, jobs.every, self.out)
+            refuse_mixed(outcome, jobs.all_outcomes, self.out)
             (outcome.folder / _DONE).touch()
             if (repeat, name) not in kept:
                 self._own.add(outcome.folder)
             jobs.outcomes[name].append(outcome)
             if (repeat, name) not in kept and number + 1 < len(order):
-                so_far(jobs)
-        self._told("", len(order), len(order), "")
+                on_result(jobs)
+        self._on_progress("", len(order), len(order), "")
         return jobs
 
-    def traced(self, outcome: Outcome) -> tuple[Traced | None, str | None]:
-        """What a job's recorded window says, or None; and why None. Read once."""
+    def traced(self, outcome: Outcome) -> tuple[TraceSummary | None, str | None]:
+        """The summary of a job's recorded window, or None and why. Read once."""
         if outcome.folder not in self._traced:
-            self._traced[outcome.folder] = read_traced(outcome.folder, self.out)
+            self._traced[outcome.folder] = summarize_trace(outcome.folder, self.out)
         return self._traced[outcome.folder]
 
     def _run(self, job: Job, within: Callable[[str], None]) -> Outcome:
         folder = Path(job.plan.out)
         if plan_path(folder).exists():
-            # Of a job that was ended, or of another plan: its traces would be read with those that are to come.
+            # Of an interrupted job or another plan: its traces would mix with the new ones.
             shutil.rmtree(folder)
-        return run(job.target or self._target, job.start, job.plan, timeout_s=self.sampling.timeout_s, within=within)
+        return run(job.target or self.target, job.start, job.plan, timeout_s=self.sampling.timeout_s, within=within)
 
     def _claim(self) -> float | None:
         path = self._folder / _SETTINGS
@@ -249,7 +259,7 @@ class Experiment:
         others = differing(settings if isinstance(settings, dict) else {}, json.loads(json.dumps(self._settings)))
         if others:
             raise ConfigError(
-                f"holds jobs of `measure {self._measurement}` that were begun otherwise: {'; '.join(others)}",
+                f"holds jobs of `measure {self._measurement}` that were started differently: {'; '.join(others)}",
                 path=self.out,
                 hint=HINT,
             )
@@ -263,11 +273,11 @@ class Experiment:
 
 
 @contextmanager
-def _alone(folder: Path, command: str) -> Iterator[None]:
-    """Nobody else runs jobs of this experiment in this directory meanwhile: he would remove the other's.
+def _exclusive(folder: Path, command: str) -> Iterator[None]:
+    """Lock the directory: two processes that run the same experiment would remove each other's jobs.
 
     Raises:
-        ConfigError: somebody does.
+        ConfigError: another process holds the lock.
     """
     with (folder / "lock").open("w", encoding="utf-8") as file:
         if sys.platform != "win32":
@@ -277,22 +287,22 @@ def _alone(folder: Path, command: str) -> Iterator[None]:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise ConfigError(
-                    f"another `{command}` is at work in this directory",
+                    f"another `{command}` is running in this directory",
                     path=folder,
-                    hint="wait for its end, or give another -o",
+                    hint="wait until it has finished, or give another -o",
                 ) from None
             except OSError:
                 pass  # a file system without locks
         yield
 
 
-def finished_jobs(out: Path, measurement: str) -> int:
-    """How many jobs of an experiment are finished in its output directory."""
+def count_finished_jobs(out: Path, measurement: str) -> int:
+    """The number of finished jobs of an experiment in its output directory."""
     return len(list((out / "jobs" / measurement).glob(f"*/{_DONE}")))
 
 
 def _finished(plan: Plan) -> Outcome | None:
-    """What a job measured that went through by the same plan; None where none did."""
+    """The outcome of a finished job with the same plan; None if there is none."""
     folder = Path(plan.out)
     if not (folder / _DONE).exists():
         return None
@@ -306,13 +316,13 @@ def _finished(plan: Plan) -> Outcome | None:
 
 
 def _comparable(plan: Plan) -> dict[str, Any]:
-    """A plan without where its results go and how long it may take."""
+    """A plan without its output directory and time limit."""
     found: dict[str, Any] = json.loads(json.dumps(asdict(plan)))
     return {name: value for name, value in found.items() if name not in ("out", "limit_s")}
 
 
 def no_job(jobs: Jobs, out: Path, what: str) -> LaunchError:
-    """The error of an experiment of which nothing went through."""
+    """The error of an experiment in which no job succeeded."""
     return LaunchError(f"{what}:\n" + "\n".join(f"{name}: {why}" for name, why in jobs.errors.items()), path=out)
 
 

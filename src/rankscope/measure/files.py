@@ -1,4 +1,4 @@
-"""Results of experiments as files in an output directory."""
+"""Reads and writes the result files of experiments in an output directory."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ R = TypeVar("R", Overhead, Scaling, Buckets, Binding, ProfilerCost)
 
 
 def path_in(folder: Path, measurement: str) -> Path:
-    """Where a result lies: ``FOLDER/overhead.json``."""
+    """The path of a result: ``FOLDER/overhead.json``."""
     return folder / f"{measurement}.json"
 
 
 def save(result: AnyResult, folder: Path) -> Path:
-    """Write a result into its output directory, whole or not at all.
+    """Write a result into its output directory, atomically.
 
     Raises:
         RankscopeError: the file cannot be written.
@@ -59,7 +59,7 @@ def load(kind: type[R], folder: Path) -> R:
         found = msgspec.json.decode(content, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise RankscopeError(
-            f"no result of `rankscope measure {name}`: {error}", path=path, hint="measure again into a new directory"
+            f"not a result of `rankscope measure {name}`: {error}", path=path, hint="measure again into a new directory"
         ) from error
     if found.schema != SCHEMA or found.measurement != name:
         raise RankscopeError(
@@ -69,7 +69,7 @@ def load(kind: type[R], folder: Path) -> R:
 
 
 def load_all(folder: Path) -> list[AnyResult]:
-    """Every result that lies in a directory.
+    """All results in a directory.
 
     Raises:
         RankscopeError: one of them cannot be read.

@@ -1,4 +1,4 @@
-"""What is computed of step times: speed-up, efficiency, overheads, and a law of scaling fitted to them.
+"""Speed-up, efficiency and overheads from step times, and a scaling law fitted to them.
 
 T1 is the step of the plain job, Tn that of n ranks. Strong scaling keeps the global batch, weak scaling the batch per
 rank, so that n ranks do n times the work.
@@ -25,7 +25,7 @@ STRONG, WEAK = "strong", "weak"
 
 
 def speed_up(t1: Any, tn: Any, ranks: int, mode: str) -> Any:
-    """S, of numbers or of arrays of them."""
+    """S, for numbers or arrays."""
     return t1 / tn if mode == STRONG else ranks * t1 / tn
 
 
@@ -40,12 +40,12 @@ def derived_overhead(t1: Any, tn: Any, ranks: int, mode: str) -> Any:
 
 
 def measured_overhead(sync: Any, no_sync: Any) -> Any:
-    """The part of the step that synchronization is."""
+    """The share of the step that synchronization takes."""
     return (sync - no_sync) / sync
 
 
 @dataclass(frozen=True)
-class Law:
+class ScalabilityLaw:
     """The Universal Scalability Law: S(n) = n / (1 + sigma (n - 1) + kappa n (n - 1)).
 
     N. J. Gunther, Guerrilla Capacity Planning, 2007. With kappa 0 it is Amdahl's law, sigma the serial part.
@@ -59,15 +59,15 @@ class Law:
         return ranks / (1 + self.contention * (ranks - 1) + self.coherence * ranks * (ranks - 1))
 
 
-def fit_law(ranks: Sequence[int], speed_ups: Sequence[float]) -> Law:
-    """The law through S(1) = 1 that is nearest to these.
+def fit_scalability_law(ranks: Sequence[int], speed_ups: Sequence[float]) -> ScalabilityLaw:
+    """Fit the law through S(1) = 1 to measured speed-ups.
 
-    n / S - 1 = (n - 1) (sigma + kappa n) is linear in both, which are fitted by least squares and kept from falling
-    below 0. One point alone, or points of one size, determine sigma; kappa is 0 then.
+    n / S - 1 = (n - 1) (sigma + kappa n) is linear in both parameters: least squares, with both at least 0.
+    Points of a single size determine sigma only; kappa is then 0.
 
     Args:
         ranks: sizes above 1.
-        speed_ups: theirs.
+        speed_ups: the measured speed-up of each.
 
     Raises:
         ValueError: no size above 1.
@@ -82,19 +82,19 @@ def fit_law(ranks: Sequence[int], speed_ups: Sequence[float]) -> Law:
     def only(x: list[float]) -> float:
         return max(0.0, _dot(x, y) / _dot(x, x))
 
-    candidates = [Law(only(a), 0.0)]
+    candidates = [ScalabilityLaw(only(a), 0.0)]
     if len({n for n, _ in points}) > 1:
-        candidates.append(Law(0.0, only(b)))
+        candidates.append(ScalabilityLaw(0.0, only(b)))
         determinant = _dot(a, a) * _dot(b, b) - _dot(a, b) ** 2
         sigma = (_dot(a, y) * _dot(b, b) - _dot(b, y) * _dot(a, b)) / determinant
         kappa = (_dot(b, y) * _dot(a, a) - _dot(a, y) * _dot(a, b)) / determinant
         if sigma >= 0 and kappa >= 0:
-            return Law(sigma, kappa)
-    # One of them is at its bound.
+            return ScalabilityLaw(sigma, kappa)
+    # One of the two is at its bound, 0.
     return min(candidates, key=lambda law: sum((_predict(law, n) - value) ** 2 for n, value in points))
 
 
-def _predict(law: Law, n: int) -> float:
+def _predict(law: ScalabilityLaw, n: int) -> float:
     return law.contention * (n - 1) + law.coherence * n * (n - 1)
 
 

@@ -1,4 +1,4 @@
-"""One job of an experiment: started with its plan, watched, and what its ranks measured."""
+"""Runs one job of an experiment: starts it with its plan, follows its progress, and reads what its ranks measured."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Protocol
 import numpy as np
 
 from rankscope.errors import ConfigError, LaunchError
-from rankscope.jobs.exec import hooked
+from rankscope.jobs.exec import profiled_environment
 from rankscope.jobs.run import JobResult, run_command, run_job
 from rankscope.measure.statistics import Series
 from rankscope.rundir.measurement import (
@@ -36,30 +36,30 @@ WORKLOADS = ("resnet18", "transformer", "fsdp")
 STEP = "step"
 _POLL_S = 0.5
 _USAGE = re.compile(r".*: error: .+")
-"""How argparse and click refuse a command line."""
+"""The error line of argparse and click."""
 _EXCEPTION = re.compile(
     r"(?:\[(?:rank)?(?P<rank>\d+)\]:\s?)?(?P<what>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt)\b(?::.*)?)$"
 )
-"""A traceback's last line, with the rank that torch writes before it."""
+"""The last line of a traceback, with the rank prefix that torch adds."""
 THREADS = "OMP_NUM_THREADS"
 THREADS_NOTE = f"{THREADS}=1 in every job, as torchrun sets it for several ranks; set it for another number of threads"
 
 
-class Told(Protocol):
-    """Is told how far an experiment is."""
+class ProgressCallback(Protocol):
+    """Called with the progress of an experiment."""
 
     def __call__(self, job: str, done: int, total: int, within: str) -> None:
-        """Of ``total`` jobs ``done`` are over; ``job`` runs, and is at ``within``."""
+        """``done`` of ``total`` jobs are finished; ``job`` is running, and ``within`` is its own progress."""
 
 
-def silent(job: str, done: int, total: int, within: str) -> None:
-    """Say nothing."""
+def no_progress(job: str, done: int, total: int, within: str) -> None:
+    """Report nothing."""
 
 
-def begun(told: Told, job: str, done: int, total: int) -> Callable[[str], None]:
-    """Say that a job starts; gives what is to be told of its rounds."""
-    told(job, done, total, "starting")
-    return lambda text: told(job, done, total, f"round {text}")
+def job_started(on_progress: ProgressCallback, job: str, done: int, total: int) -> Callable[[str], None]:
+    """Report that a job starts; returns the callback for the progress of its rounds."""
+    on_progress(job, done, total, "starting")
+    return lambda text: on_progress(job, done, total, f"round {text}")
 
 
 @dataclass(frozen=True)
@@ -73,19 +73,19 @@ class Target:
 
     @property
     def file(self) -> str:
-        """The script's file, or that of the function; a module's name where it is one."""
+        """The file of the script or function; for a module its name."""
         if self.words[0] == _FUNCTION and len(self.words) > 1:
             return self.words[1].rpartition(":")[0]
         return self.words[0]
 
     def with_arguments(self, *further: str) -> Target:
-        """The same with more arguments."""
+        """The same target with more arguments."""
         return Target((*self.words, *further), self.module, self.label)
 
 
 def target_of(words: Sequence[str]) -> Target:
-    """What the user named: a workload of rankscope's, ``train.py``, ``train.py:train_step``, ``package.mod:train_step``
-    or ``-m package.module``; with its arguments.
+    """Parse what the user named: a built-in workload, ``train.py``, ``train.py:train_step``, ``package.mod:train_step``
+    or ``-m package.module``, with its arguments.
 
     Raises:
         ConfigError: nothing was named.
@@ -114,21 +114,21 @@ def target_of(words: Sequence[str]) -> Target:
 
 
 def _check_function(target: str) -> None:
-    """Whether the file binds the name, as far as its text says: else a script that trains while it is loaded would be
-    measured in the function's place.
+    """Check in the source that the file defines the name: otherwise a script that trains on import would be measured
+    instead of the function.
 
     Raises:
-        LaunchError: there is no such file, or nothing in it is called so.
+        LaunchError: there is no such file, or it does not define the name.
     """
     file, _, name = target.rpartition(":")
     if not file.endswith(".py"):
-        return  # a module; it is found when it is loaded
+        return  # a module: found on import
     try:
         tree = ast.parse(Path(file).read_bytes())
     except OSError:
         raise LaunchError("no such script", path=file, hint="FILE.py:FUNCTION") from None
     except (SyntaxError, ValueError) as error:
-        raise LaunchError(f"is no Python: {error}", path=file) from None
+        raise LaunchError(f"is not valid Python: {error}", path=file) from None
     bound: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -150,7 +150,7 @@ class Start:
     ranks: int = 1
     nodes: int = 1
     plain: bool = False
-    """As a process alone, without any launcher."""
+    """As a single process, without a launcher."""
     launcher: str | None = None
     """Instead of torchrun: a command with ``{ranks}``, ``{nodes}`` and ``{per_node}``."""
     torchrun: tuple[str, ...] = ()
@@ -159,7 +159,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A job that went through."""
+    """A job that succeeded."""
 
     folder: Path
     ranks: tuple[RankMeasurement, ...]
@@ -171,7 +171,7 @@ class Outcome:
 
     @property
     def rounds(self) -> list[int]:
-        """Those in which every rank has every condition."""
+        """The rounds in which every rank has every condition."""
         names = {block.condition for each in self.ranks for block in each.blocks}
         sets = [
             {r for r in {b.round for b in each.blocks} if {b.condition for b in each.blocks if b.round == r} == names}
@@ -185,27 +185,27 @@ def run(target: Target, start: Start, plan: Plan, *, timeout_s: float, within: C
 
     Args:
         target: what is run.
-        start: how.
-        plan: what it does; its directory is made.
-        timeout_s: how long it may take.
-        within: is told how far it is.
+        start: how it is started.
+        plan: what it does; its directory is created.
+        timeout_s: the time limit.
+        within: called with its progress.
 
     Raises:
-        LaunchError: it failed, or measured nothing; with the cause as far as it can be told.
-        KeyboardInterrupt: somebody pressed Ctrl-C: not this job alone is to end.
-        SystemExit: likewise, by another signal.
+        LaunchError: it failed or measured nothing; with the cause if it is known.
+        KeyboardInterrupt: Ctrl-C, which ends the experiment and not only this job.
+        SystemExit: the same, after another signal.
     """
     folder = Path(plan.out)
     folder.mkdir(parents=True, exist_ok=True)
     for old in (folder / "measured").glob("*"):
         old.unlink()
-    environ = hooked({THREADS: "1", **os.environ, PLAN_VARIABLE: str(write_plan(plan))})
+    environ = profiled_environment({THREADS: "1", **os.environ, PLAN_VARIABLE: str(write_plan(plan))})
     lines: list[str] = []
     with _watched(progress_path(folder), within):
         done = _start(target, start, environ, folder, lines.append, timeout_s)
     (folder / "output.log").write_text("".join(lines), encoding="utf-8", errors="replace")
     if done.signal is not None:
-        # It was meant for the experiment: no size or variant failed, and none of the others is to be run.
+        # The signal was meant for the experiment: nothing failed, and no other job must run.
         raise KeyboardInterrupt if done.signal == signal.SIGINT else SystemExit(128 + done.signal)
     ranks = read_measurements(folder)
     for each in ranks:
@@ -219,22 +219,22 @@ def run(target: Target, start: Start, plan: Plan, *, timeout_s: float, within: C
         )
     if not ranks:
         raise LaunchError(
-            "the script ended without a step of an optimizer: there is nothing to measure",
+            "the script ended without an optimizer step: there is nothing to measure",
             path=folder,
-            hint="is it the training script? One without a torch.optim.Optimizer is measured as FILE.py:FUNCTION",
+            hint="is it the training script? One without a torch.optim.Optimizer can be measured as FILE.py:FUNCTION",
         )
     outcome = Outcome(folder, tuple(ranks))
     if len(ranks) != ranks[0].world_size:
-        raise LaunchError(f"{len(ranks)} of {ranks[0].world_size} ranks measured anything", path=folder)
+        raise LaunchError(f"only {len(ranks)} of {ranks[0].world_size} ranks measured anything", path=folder)
     if not start.plain and ranks[0].world_size != start.ranks:
         raise LaunchError(
-            f"{start.ranks} ranks were started, and the script made a job of {ranks[0].world_size}",
+            f"{start.ranks} ranks were started, but the script made a job of {ranks[0].world_size}",
             path=folder,
-            hint="does it call init_process_group with what the launcher gave it?",
+            hint="does it call init_process_group with the values from the launcher?",
         )
     measured = {block.condition for each in ranks for block in each.blocks}
     if not outcome.rounds or any(name not in measured for names in plan.rounds for name in names):
-        # A round of the plan's conditions: a script that ended within the first one has a round of fewer.
+        # A script that ended within the first round has not measured all conditions of the plan.
         raise LaunchError(
             f"the script ended after {ranks[0].steps} steps, before one round of blocks was complete",
             path=folder,
@@ -244,7 +244,7 @@ def run(target: Target, start: Start, plan: Plan, *, timeout_s: float, within: C
 
 
 def series(outcomes: Sequence[Outcome], condition: str, phase: str = STEP) -> Series | None:
-    """The times of a condition over jobs; None where not all steps of all ranks have them."""
+    """The times of a condition over jobs; None if a step of any rank lacks them."""
     jobs = []
     for outcome in outcomes:
         blocks = {(b.round, each.rank): b for each in outcome.ranks for b in each.blocks if b.condition == condition}
@@ -271,8 +271,8 @@ def _start(
                 words = start.launcher.format(ranks=start.ranks, nodes=start.nodes, per_node=per_node)
             except (KeyError, IndexError, ValueError) as error:
                 raise ConfigError(
-                    f"{start.launcher!r} cannot be filled in: {error}",
-                    hint="it may hold {ranks}, {nodes} and {per_node}",
+                    f"{start.launcher!r} has an unknown placeholder: {error}",
+                    hint="known: {ranks}, {nodes} and {per_node}",
                 ) from None
             prefix = shlex.split(words)
         return run_command(
@@ -286,7 +286,7 @@ def _start(
 
 
 def _cause(lines: Sequence[str]) -> str:
-    """The first exception that a rank printed: what follows it in other ranks is mostly its consequence."""
+    """The first exception that a rank printed: those of other ranks mostly follow from it."""
     for line in lines:
         found = _EXCEPTION.match(line)
         if found:
@@ -298,13 +298,13 @@ def _cause(lines: Sequence[str]) -> str:
 
 def _hint(tail: str, start: Start) -> str:
     if re.search(r"EADDRINUSE|address already in use", tail, re.IGNORECASE):
-        return "a port is in use: another job has it; leave the port to torchrun, or choose another --master-port"
+        return "the port is used by another job: leave it to torchrun, or choose another --master-port"
     if re.search(r": error: (ambiguous option|unrecognized arguments)", tail, re.MULTILINE):
-        return "what stands behind the script goes to it: options of rankscope measure stand before it"
+        return "arguments after the script are passed to it: put options of rankscope measure before it"
     if re.search(r"invalid device ordinal|CUDA_ERROR_INVALID_DEVICE|Duplicate GPU detected", tail, re.IGNORECASE):
-        return f"{start.ranks} ranks are more than there are devices here"
+        return f"there are fewer devices here than {start.ranks} ranks"
     if start.launcher is not None and not start.plain:
-        return "does the launcher's command work by itself?"
+        return "does the launcher command work on its own?"
     return "the first error of the first rank that failed is usually the cause"
 
 

@@ -1,4 +1,7 @@
-"""What gradient synchronization costs: the same job with it and without, block by block in random order."""
+"""Measures what gradient synchronization costs: the same job with and without it, in blocks in random order.
+
+In: a script. Out: ``overhead.json``.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,10 @@ from rankscope.errors import LaunchError
 from rankscope.measure import formulas
 from rankscope.measure.experiment import Experiment, Job, Jobs, settings_of
 from rankscope.measure.files import save
-from rankscope.measure.jobs import THREADS_NOTE, Outcome, Start, Target, Told, series, silent
+from rankscope.measure.jobs import THREADS_NOTE, Outcome, ProgressCallback, Start, Target, no_progress, series
 from rankscope.measure.results import Overhead, Phases, RankTimes, Share, Time
 from rankscope.measure.sampling import Sampling, setting_of
-from rankscope.measure.stability import from_job_to_job
+from rankscope.measure.stability import job_to_job_notes
 from rankscope.measure.statistics import (
     Float,
     Series,
@@ -25,8 +28,8 @@ from rankscope.measure.statistics import (
     time_of,
     widening,
 )
-from rankscope.measure.step_work import unequal_work
-from rankscope.measure.trace_summary import read_traced
+from rankscope.measure.step_work import unequal_work_notes
+from rankscope.measure.trace_summary import summarize_trace
 from rankscope.rundir.measurement import Plan
 
 SYNC, NO_SYNC = "sync", "no_sync"
@@ -36,10 +39,10 @@ CONDITIONS: dict[str, dict[str, Any]] = {
 }
 _PARTS = ("forward", "backward", "optimizer")
 SHORT_JOBS = Sampling(blocks=5, repeats=5)
-"""Several short jobs: one job, however long, does not know by how much the next would differ from it."""
+"""Several short jobs: a single job, however long, does not show the variation between jobs."""
 FSDP_NOTE = (
-    "FSDP: switched off is the reduction of gradients alone; parameters are gathered in both conditions. The traced "
-    "overhead has both"
+    "FSDP: only the reduction of gradients is switched off; parameters are gathered in both conditions. The traced "
+    "overhead includes both"
 )
 
 
@@ -49,12 +52,12 @@ def plan_of(
     """The plan of a job whose steps are measured with and without synchronization.
 
     Args:
-        sampling: what was chosen.
+        sampling: blocks, steps and limits.
         out: the job's directory.
-        repeat: which repetition.
+        repeat: the number of the repetition.
         traced: whether a window is recorded at the end.
-        wrapped: whether there is anybody to synchronise with; else there is one condition.
-        optional: whether a job without a wrapper is measured all the same.
+        wrapped: whether there are other ranks to synchronize with; if not, there is one condition.
+        optional: whether to measure a job without a wrapper.
     """
     conditions = CONDITIONS if wrapped else {SYNC: CONDITIONS[SYNC]}
     if optional:
@@ -69,24 +72,24 @@ def measure_overhead(
     out: Path,
     start: Start,
     sampling: Sampling = SHORT_JOBS,
-    told: Told = silent,
+    on_progress: ProgressCallback = no_progress,
 ) -> Overhead:
     """Measure it, and write ``overhead.json`` and the job's folders into ``out``.
 
     Raises:
-        LaunchError: the job failed, or there is nothing to synchronise in it.
+        LaunchError: the job failed, or synchronizes nothing.
     """
-    experiment = Experiment("overhead", target, out, sampling, told, settings_of(start))
+    experiment = Experiment("overhead", target, out, sampling, on_progress, settings_of(start))
 
     def job(_name: str, repeat: int, folder: Path) -> Job:
         return Job(start, plan_of(sampling, folder, repeat, traced=repeat == 0))
 
     def result(jobs: Jobs) -> Overhead:
-        found = overhead_of(jobs.every, target, sampling, out, experiment.load, jobs.notes())
+        found = overhead_of(jobs.all_outcomes, target, sampling, out, experiment.load, jobs.notes())
         save(found, out)
         return found
 
-    return result(experiment.run(sampling.job_order(["job"]), job, so_far=result, goes_on=False))
+    return result(experiment.run(sampling.job_order(["job"]), job, on_result=result, go_on_after_failure=False))
 
 
 def overhead_of(
@@ -97,7 +100,7 @@ def overhead_of(
     load: float | None,
     further_notes: Sequence[str] = (),
 ) -> Overhead:
-    """What the jobs measured.
+    """The overhead from the jobs' measurements.
 
     Raises:
         LaunchError: a condition is missing.
@@ -110,13 +113,13 @@ def overhead_of(
     if first.wrapper != "ddp":
         notes.append(FSDP_NOTE)
     if first.world_size == 1:
-        notes.append("one rank: there is nobody to synchronise with, and the difference is the wrapper's own work")
+        notes.append("one rank: nothing to synchronize with; the difference is the overhead of the wrapper itself")
     if first.clock == "host":
         notes.append(THREADS_NOTE)
-    notes += unequal_work(outcomes, SYNC, NO_SYNC)
-    notes += from_job_to_job({"": outcomes}, SYNC)
+    notes += unequal_work_notes(outcomes, SYNC, NO_SYNC)
+    notes += job_to_job_notes({"": outcomes}, SYNC)
     drawn = replicates({SYNC: on, NO_SYNC: off}, sampling.seed)
-    traced, why = (None, None) if not sampling.traced_steps else read_traced(outcomes[0].folder, out)
+    traced, why = (None, None) if not sampling.traced_steps else summarize_trace(outcomes[0].folder, out)
     if why is not None:
         notes.append(why)
     ranks = [each for outcome in outcomes for each in outcome.ranks]
@@ -147,7 +150,7 @@ def overhead_share(on: Series, off: Series, drawn_on: Float, drawn_off: Float) -
 
 
 def phases_of(outcomes: Sequence[Outcome], condition: str, drawn: Float, seed: int) -> Phases:
-    """A step and its parts.
+    """The times of a step and its parts.
 
     Raises:
         LaunchError: the condition was never measured.

@@ -1,4 +1,7 @@
-"""What profiling costs on this job: per switch of the profiler, and while it waits."""
+"""Measures what profiling costs on a job: each switch of the profiler alone, all together, and while it waits.
+
+In: a script. Out: ``profiler.json``.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,10 @@ from typing import Any
 
 from rankscope.measure.experiment import Experiment, Job, Jobs, settings_of
 from rankscope.measure.files import save
-from rankscope.measure.jobs import THREADS_NOTE, Start, Target, Told, silent
+from rankscope.measure.jobs import THREADS_NOTE, ProgressCallback, Start, Target, no_progress
 from rankscope.measure.results import ProfiledVariant, ProfilerCost
 from rankscope.measure.sampling import Sampling, setting_of
-from rankscope.measure.stability import from_job_to_job
+from rankscope.measure.stability import job_to_job_notes
 from rankscope.measure.statistics import simple_time
 from rankscope.measure.variants import compare_conditions
 from rankscope.rundir.measurement import Block
@@ -23,7 +26,7 @@ SWITCHES = ("record_shapes", "with_stack", "profile_memory", "with_flops", "with
 
 
 def conditions_of(switches: tuple[str, ...] = SWITCHES) -> dict[str, dict[str, Any]]:
-    """By name: no profiler, one that waits, one that records, each switch alone, and all of them."""
+    """By name: no profiler, a waiting one, a recording one, each switch alone, and all switches."""
     return {
         NONE: {"kind": "none"},
         WAITING: {"kind": "waiting"},
@@ -34,7 +37,7 @@ def conditions_of(switches: tuple[str, ...] = SWITCHES) -> dict[str, dict[str, A
 
 
 SAMPLING = Sampling(blocks=10, block_steps=3, limit_s=600)
-"""What is measured where nothing else is asked for."""
+"""The default."""
 
 
 def measure_profiler(
@@ -42,7 +45,7 @@ def measure_profiler(
     out: Path,
     start: Start,
     sampling: Sampling = SAMPLING,
-    told: Told = silent,
+    on_progress: ProgressCallback = no_progress,
 ) -> ProfilerCost:
     """Measure it, and write ``profiler.json`` and the jobs' folders into ``out``.
 
@@ -51,7 +54,7 @@ def measure_profiler(
     """
     conditions = conditions_of()
     sampling = replace(sampling, settle_steps=max(1, sampling.settle_steps))  # the profiler's warm-up
-    experiment = Experiment("profiler", target, out, sampling, told, settings_of(start))
+    experiment = Experiment("profiler", target, out, sampling, on_progress, settings_of(start))
 
     def job(_name: str, repeat: int, folder: Path) -> Job:
         return Job(start, sampling.plan(folder, conditions, repeat))
@@ -61,17 +64,17 @@ def measure_profiler(
         save(found, out)
         return found
 
-    return result(experiment.run(sampling.job_order(["job"]), job, so_far=result, goes_on=False))
+    return result(experiment.run(sampling.job_order(["job"]), job, on_result=result, go_on_after_failure=False))
 
 
 def _cost(
     jobs: Jobs, conditions: Mapping[str, Mapping[str, Any]], target: Target, sampling: Sampling, load: float | None
 ) -> ProfilerCost:
-    outcomes = jobs.every
+    outcomes = jobs.all_outcomes
     compared = compare_conditions(outcomes, list(conditions), NONE, sampling.seed)
     ranks = [each for outcome in outcomes for each in outcome.ranks]
     notes = [*jobs.notes(), *([THREADS_NOTE] if ranks[0].clock == "host" else [])]
-    notes += from_job_to_job(jobs.outcomes, NONE)
+    notes += job_to_job_notes(jobs.outcomes, NONE)
     variants = []
     for name, each in compared.items():
         blocks = [block for rank in ranks for block in rank.blocks if block.condition == name]

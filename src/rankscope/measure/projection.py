@@ -1,4 +1,4 @@
-"""What larger sizes would do if a law that fits the measured ones held on: a projection, not a measurement."""
+"""Projects the speed-up of larger sizes from a scaling law fitted to the measured ones: not a measurement."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from rankscope.measure.formulas import STRONG, fit_law, speed_up
+from rankscope.measure.formulas import STRONG, fit_scalability_law, speed_up
 from rankscope.measure.results import Projected, Projection, Size
 from rankscope.measure.statistics import Float, Series, share_of, widening
 
 _DOUBLINGS = 3
-"""Further than this many doublings of the largest measured size, nothing is said."""
+"""The largest projected size, in doublings of the largest measured one."""
 _DRAWN = 300
 _FORMULA = "S(n) = n / (1 + sigma (n - 1) + kappa n (n - 1))"
 _ASSUMPTIONS = (
-    "contention and coherence stay what they are at the sizes that were measured",
-    "further ranks are like these: the same devices, the same network between any two of them",
-    "sizes within one host say nothing of a network between hosts",
-    "intervals hold the noise of the measurement, not the error of the law",
+    "contention and coherence stay the same as at the measured sizes",
+    "further ranks are like the measured ones: the same devices, the same network between any two of them",
+    "sizes within one host give no information on the network between hosts",
+    "intervals cover the noise of the measurement, not the error of the law",
 )
 
 
 def project(
     sizes: Sequence[Size], t1: float, drawn1: Float, times: Mapping[str, tuple[Series, Float]], mode: str
 ) -> Projection | None:
-    """Fit the law to the sizes above 1 that were measured, and say what it gives for up to eight times the largest.
+    """Fit the law to the measured sizes above 1, and evaluate it up to eight times the largest.
 
     Args:
-        sizes: those of the study; oversubscribed ones are left out.
-        t1, drawn1: the base's step and its replicates.
+        sizes: the sizes of the study; oversubscribed ones are left out.
+        t1, drawn1: the step of the base and its replicates.
         times: series and replicates by name of the size.
         mode: ``strong`` or ``weak``.
     """
@@ -37,15 +37,15 @@ def project(
     if not used or t1 <= 0:
         return None
     if min(len(drawn1), *(len(times[size.name][1]) for size in used)) == 0:
-        return None  # of too few blocks nothing is said, and nothing is to be built on it
+        return None  # too few blocks for an interval
     ranks = [size.ranks for size in used]
     speeds = [float(speed_up(t1, times[s.name][0].median(), s.ranks, mode)) for s in used]
     if max(speeds) <= 1:
-        return None  # it does not scale at all: there is nothing that could go on
-    law = fit_law(ranks, speeds)
+        return None  # it does not scale at all: nothing to project
+    law = fit_scalability_law(ranks, speeds)
     some = min(_DRAWN, len(drawn1), *(len(times[size.name][1]) for size in used))
     laws = [
-        fit_law(ranks, [float(speed_up(drawn1[at], times[s.name][1][at], s.ranks, mode)) for s in used])
+        fit_scalability_law(ranks, [float(speed_up(drawn1[at], times[s.name][1][at], s.ranks, mode)) for s in used])
         for at in range(some)
     ]
     widened = max(widening(times[size.name][0]) for size in used)

@@ -101,7 +101,7 @@ class Phases:
 
 
 @dataclass(frozen=True)
-class Traced:
+class TraceSummary:
     """What a profiled window of the job says: means over its steps, of the rank with the most of it exposed."""
 
     run: str
@@ -150,7 +150,7 @@ class Overhead:
     """T_sync - T_no_sync."""
     measured_overhead: Share
     """(T_sync - T_no_sync) / T_sync."""
-    traced: Traced | None
+    traced: TraceSummary | None
     ranks: list[RankTimes]
     measurement: str = "overhead"
     schema: int = SCHEMA
@@ -186,12 +186,12 @@ class Size:
     """1 - efficiency."""
     measured_overhead: Share | None = None
     """(T_sync - T_no_sync) / T_sync at this size."""
-    traced: Traced | None = None
-    lost: Lost | None = None
+    traced: TraceSummary | None = None
+    lost: EfficiencyLoss | None = None
 
 
 @dataclass(frozen=True)
-class Lost:
+class EfficiencyLoss:
     """Where a step of this size is longer than the step that would be perfect (T1 / n strong, T1 weak): each part of
     the step at this size less the same part at the base (divided by n for strong scaling), from the traces, scaled to
     the unprofiled step. The parts sum to ``total_ns`` up to rounding; a negative one got shorter."""
@@ -266,7 +266,7 @@ class Variant:
     """Whether the interval of the difference excludes 0."""
     bucket_bytes: list[int] | None = None
     """DDP's buckets in the order in which they are reduced; the first is the one that is ready first."""
-    traced: Traced | None = None
+    traced: TraceSummary | None = None
 
 
 @dataclass(frozen=True)

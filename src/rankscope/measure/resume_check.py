@@ -1,4 +1,7 @@
-"""Is what is measured still what an experiment was begun with? The script, what it loads, and what was chosen."""
+"""Whether an experiment can be resumed: the script, the files it loads and the options must be unchanged.
+
+In: the state that an experiment was started with, and finished jobs. Out: an error that names what changed.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,11 @@ from rankscope.measure.jobs import THREADS, Outcome, Target
 from rankscope.rundir.manifest import redact
 from rankscope.rundir.measurement import digest_of
 
-HINT = "give a new directory with -o, or go on with what it was begun with"
+HINT = "give a new directory with -o, or restore the settings that it was started with"
 
 
 def state_of(target: Target) -> dict[str, Any]:
-    """What is run, and in which state: an edited script is another one. Secrets are not written down, and still told
-    apart."""
+    """What is run and its state: an edited script is a different one. Secrets are stored as a digest only."""
     path = Path(target.file)
     text = digest_of(path.read_bytes()) if path.is_file() else None
     return {
@@ -30,7 +32,7 @@ def state_of(target: Target) -> dict[str, Any]:
 
 
 def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """In words, what is not as it was."""
+    """The differences, in words."""
     if not before:
         return ["by another version of rankscope"]
     names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
@@ -41,26 +43,26 @@ def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         if name == "arguments":
             words.append("another key, token or password among the script's arguments")
         elif name == "text":
-            words.append("the script has been changed since")
+            words.append("the script has changed since")
         else:
-            words.append(f"{name} {_told_of(before.get(name))} then, {_told_of(now.get(name))} now")
+            words.append(f"{name} {_shown(before.get(name))} then, {_shown(now.get(name))} now")
     return words
 
 
-def _told_of(value: object) -> str:
+def _shown(value: object) -> str:
     return "not given" if value is None else "given" if value is True else str(value)
 
 
 def refuse_edited(kept: Iterable[Outcome], out: Path, measurement: str) -> None:
-    """What the script loads may not have changed since, no more than the script itself.
+    """Refuse to resume if a file that the script loads has changed.
 
     Args:
-        kept: jobs that are finished.
+        kept: the finished jobs.
         out: the experiment's directory.
         measurement: its name.
 
     Raises:
-        ConfigError: a file has.
+        ConfigError: a file has changed.
     """
     known: dict[str, str] = {}
     for outcome in kept:
@@ -68,23 +70,23 @@ def refuse_edited(kept: Iterable[Outcome], out: Path, measurement: str) -> None:
     edited = [path for path, digest in known.items() if (now := _digest_at(path)) is not None and now != digest]
     if edited:
         raise ConfigError(
-            f"holds jobs of `measure {measurement}` that were begun otherwise: {_files(edited)}, which the script "
-            f"loads, {'has' if len(edited) == 1 else 'have'} been changed since",
+            f"holds jobs of `measure {measurement}` that were started differently: {_files(edited)}, which the script "
+            f"loads, {'has' if len(edited) == 1 else 'have'} changed since",
             path=out,
             hint=HINT,
         )
 
 
 def refuse_mixed(outcome: Outcome, before: Sequence[Outcome], out: Path) -> None:
-    """Somebody may have edited a file between one job and the next.
+    """Refuse a job whose source files differ from those of earlier jobs: a file was edited between them.
 
     Args:
         outcome: the job that has just ended.
-        before: those before it.
+        before: the earlier jobs.
         out: the experiment's directory.
 
     Raises:
-        ConfigError: somebody did.
+        ConfigError: a file was edited.
     """
     for other in before:
         files = outcome.sources.keys() & other.sources.keys()
@@ -92,14 +94,14 @@ def refuse_mixed(outcome: Outcome, before: Sequence[Outcome], out: Path) -> None
         if edited:
             raise ConfigError(
                 f"{_files(edited)} {'was' if len(edited) == 1 else 'were'} changed while this experiment ran: "
-                f"{outcome.folder.name} ran another program than {other.folder.name}",
+                f"{outcome.folder.name} ran a different program from {other.folder.name}",
                 path=out,
-                hint="put it back and start the same command again, or give a new directory with -o",
+                hint="restore it and run the same command again, or give a new directory with -o",
             )
 
 
 def _digest_at(path: str) -> str | None:
-    """Of a file that is there; what the job made itself may be gone."""
+    """None for a missing file: the job may have created and removed it."""
     try:
         return digest_of(Path(path).read_bytes())
     except OSError:
@@ -107,7 +109,7 @@ def _digest_at(path: str) -> str | None:
 
 
 def _files(paths: Sequence[str]) -> str:
-    """Some of them, as seen from here."""
+    """Up to three paths, relative to the working directory."""
     here = Path.cwd()
     shown = [str(p.relative_to(here)) if p.is_relative_to(here) else str(p) for p in map(Path, sorted(paths)[:3])]
     return ", ".join(shown) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")

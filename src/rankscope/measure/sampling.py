@@ -1,4 +1,4 @@
-"""How an experiment samples: blocks of steps in random order, jobs that are repeated, and what is said of it."""
+"""How an experiment samples: blocks of steps in random order, repeated jobs; and the description of it in results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from rankscope.errors import ConfigError
 from rankscope.measure.jobs import Target
 from rankscope.measure.results import Setting
-from rankscope.measure.stability import within_jobs
+from rankscope.measure.stability import drift_note
 from rankscope.measure.statistics import CONFIDENCE, LEAST_BLOCKS, METHOD
 from rankscope.rundir.manifest import redact
 from rankscope.rundir.measurement import EARLY, Plan, RankMeasurement
@@ -23,7 +23,7 @@ from rankscope.rundir.options import option
 
 @dataclass(frozen=True)
 class Sampling:
-    """What can be chosen of every experiment."""
+    """The options that all experiments share."""
 
     blocks: int = option(20, "Blocks of each condition in each job.", least=1)
     block_steps: int = option(5, "Measured steps of a block.", least=1)
@@ -46,15 +46,15 @@ class Sampling:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name.replace('_', '-')} must be at least 1, not {getattr(self, name)}")
         if self.warmup_steps < 1 or self.settle_steps < 0 or self.traced_steps < 0:
-            raise ConfigError("a job needs at least one step of warm-up, and no number of steps is below 0")
+            raise ConfigError("a job needs at least one warm-up step, and numbers of steps cannot be negative")
 
     def rounds(self, conditions: Sequence[str], repeat: int) -> tuple[tuple[str, ...], ...]:
-        """The order of the blocks of one job: each round has every condition once, in an order of its own."""
+        """The order of the blocks of one job: each round has every condition once, in random order."""
         rng = random.Random(f"{self.seed} {repeat}")
         return tuple(tuple(rng.sample(list(conditions), len(conditions))) for _ in range(self.blocks))
 
     def plan(self, folder: Path, conditions: Mapping[str, Mapping[str, Any]], repeat: int = 0, **further: Any) -> Plan:
-        """What a job does: blocks of each condition.
+        """The plan of a job: blocks of each condition.
 
         Args:
             folder: the job's directory.
@@ -74,7 +74,7 @@ class Sampling:
         )
 
     def job_order(self, names: Sequence[str]) -> list[tuple[int, str]]:
-        """Repeat and name of each job: the names interleaved, each repeat in an order of its own."""
+        """Repeat and name of each job: the names interleaved, each repeat in random order."""
         order: list[tuple[int, str]] = []
         for repeat in range(self.repeats):
             rng = random.Random(f"{self.seed} jobs {repeat}")
@@ -90,41 +90,41 @@ def setting_of(
     load: float | None,
     notes: Sequence[str] = (),
 ) -> Setting:
-    """What every result says of how it was measured.
+    """The description of the measurement that every result carries.
 
     Args:
-        sampling: what was chosen.
+        sampling: blocks, repeats and limits.
         target: what was run.
         command: the command line.
-        ranks: what was measured, of all jobs.
-        load: the machine's before it.
-        notes: further ones.
+        ranks: the measurements of all jobs.
+        load: the machine's load average at the start.
+        notes: further notes.
     """
     from rankscope import __version__
 
-    said = list(dict.fromkeys([*notes, *(note for each in ranks for note in each.notes)]))
+    all_notes = list(dict.fromkeys([*notes, *(note for each in ranks for note in each.notes)]))
     if any(each.ended == EARLY for each in ranks):
-        said.append(
-            f"the script ended before the plan was done, after {max(each.steps for each in ranks)} steps: what was "
-            "complete is used; let it make more steps, or choose fewer --blocks"
+        all_notes.append(
+            f"the script ended before the plan was complete, after {max(each.steps for each in ranks)} steps: "
+            "complete blocks are used; let it run more steps, or choose fewer --blocks"
         )
     fewest = min((len({b.round for b in each.blocks}) for each in ranks), default=0)
     if 0 < fewest < LEAST_BLOCKS and fewest * sampling.repeats < LEAST_BLOCKS:
-        said.append(
-            f"{fewest} block{'s are' if fewest > 1 else ' is'} too few for an interval: it takes {LEAST_BLOCKS}"
+        all_notes.append(
+            f"{fewest} block{'s are' if fewest > 1 else ' is'} too few for an interval: it needs {LEAST_BLOCKS}"
         )
     cpus = os.cpu_count() or 1
     if load is not None and load > cpus / 2:
-        said.append(
-            f"the machine was busy as this began, with a load of {load:g} on {cpus} CPU{'s' * (cpus > 1)}: times are "
-            "longer, and intervals wider, than on a quiet one"
+        all_notes.append(
+            f"the machine was busy at the start, with a load of {load:g} on {cpus} CPU{'s' * (cpus > 1)}: times are "
+            "longer, and intervals wider, than on an idle one"
         )
-    drifts = within_jobs(ranks)
-    if drifts is not None:
-        said.append(drifts)
+    drift = drift_note(ranks)
+    if drift is not None:
+        all_notes.append(drift)
     versions = sorted({each.torch for each in ranks})
     if len(versions) > 1:
-        said.append(f"jobs ran with different versions of torch: {', '.join(versions)}")
+        all_notes.append(f"jobs ran with different versions of torch: {', '.join(versions)}")
     first = ranks[0] if ranks else None
     return Setting(
         created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
@@ -144,12 +144,12 @@ def setting_of(
         device=first.device if first else None,
         clock=first.clock if first else None,
         load=load,
-        notes=said,
+        notes=all_notes,
     )
 
 
 def load_average() -> float | None:
-    """Over one minute; None where the system does not say."""
+    """The load average over one minute; None if the system does not report it."""
     ask = getattr(os, "getloadavg", None)  # not on Windows
     try:
         return round(float(ask()[0]), 2) if ask is not None else None

@@ -1,6 +1,7 @@
-"""Whether the machine kept its speed while it was measured: what a reader is told where it did not.
+"""Detects that the machine changed its speed during a measurement.
 
-The load average does not know it: a virtual machine is slowed by guests that it does not see, a clock steps down.
+In: the measured blocks. Out: notes for the result. The load average does not show such changes: other guests slow a
+virtual machine down without being visible in it, and a CPU lowers its clock.
 """
 
 from __future__ import annotations
@@ -13,54 +14,55 @@ from rankscope.measure.jobs import Outcome, series
 from rankscope.measure.statistics import between_jobs, correlation, stretch
 from rankscope.rundir.measurement import RankMeasurement
 
-_DRIFTS = 1.5
-"""An interval that is so many times as wide for it is spoken of; less is mostly the noise of the estimate itself."""
-_UNLIKE, _FAR = 0.8, 0.05
-"""Jobs are spoken of that make four fifths of the variance and lie further apart than a twentieth of a step."""
+_LEAST_STRETCH = 1.5
+"""Reported from this factor on the width of intervals; smaller factors are mostly noise of the estimate itself."""
+_LEAST_SHARE, _LEAST_RANGE = 0.8, 0.05
+"""Reported if jobs make up four fifths of the variance and differ by more than a twentieth of a step."""
 
 
-def within_jobs(ranks: Sequence[RankMeasurement]) -> str | None:
-    """Of rounds that are like the ones before them; None where they are not, or too few.
+def drift_note(ranks: Sequence[RankMeasurement]) -> str | None:
+    """The note on rounds that correlate with the round before; None if they do not, or are too few.
 
     Args:
-        ranks: what was measured, of all jobs.
+        ranks: the measurements of all jobs.
     """
     rounds = []
     for each in ranks:
         for name in {block.condition for block in each.blocks}:
             blocks = sorted((b for b in each.blocks if b.condition == name), key=lambda block: block.round)
             rounds.append(np.array([np.median(block.step_ns) for block in blocks if block.step_ns]))
-    alike = correlation(rounds)
-    if stretch(alike) < _DRIFTS:
+    correlated = correlation(rounds)
+    if stretch(correlated) < _LEAST_STRETCH:
         return None
     return (
-        f"the machine's speed drifted: each round of blocks is like the one before it (correlation {alike:.2f}), which "
-        f"makes the intervals of times {stretch(alike):.1f} times as wide; differences within one job suffer less. "
-        "--repeats spreads the jobs over more time; other programs, or other guests of the host, are the usual cause"
+        f"the machine's speed drifted: each round of blocks resembles the one before it (correlation "
+        f"{correlated:.2f}), which makes the intervals of times {stretch(correlated):.1f} times as wide; differences "
+        "within one job are less affected. --repeats spreads the jobs over more time; other programs, or other guests "
+        "of the host, are the usual cause"
     )
 
 
-def from_job_to_job(outcomes: Mapping[str, Sequence[Outcome]], condition: str) -> list[str]:
-    """Of jobs of one kind that differ by more than their rounds explain, of the kind whose jobs lie furthest apart.
+def job_to_job_notes(outcomes: Mapping[str, Sequence[Outcome]], condition: str) -> list[str]:
+    """The note on jobs of one kind that differ by more than their rounds explain; of the kind with the widest range.
 
     Args:
         outcomes: the jobs of each kind.
-        condition: which of their steps are compared.
+        condition: the condition whose steps are compared.
     """
-    furthest: tuple[float, str] | None = None
+    widest: tuple[float, str] | None = None
     for name, jobs in outcomes.items():
         found = series(jobs, condition) if len(jobs) > 1 else None
-        if found is None or between_jobs(found) < _UNLIKE:
+        if found is None or between_jobs(found) < _LEAST_SHARE:
             continue
         medians = [float(np.median(job)) for job in found.rounds()]
-        apart = (max(medians) - min(medians)) / found.median() if found.median() > 0 else 0.0
-        if apart < _FAR or (furthest is not None and furthest[0] >= apart):
+        spread = (max(medians) - min(medians)) / found.median() if found.median() > 0 else 0.0
+        if spread < _LEAST_RANGE or (widest is not None and widest[0] >= spread):
             continue
         which = f" of {name}" if len(outcomes) > 1 else ""
         between = f"from {min(medians) / 1e6:.4g} to {max(medians) / 1e6:.4g} ms"
-        said = (
+        note = (
             f"the {len(medians)} jobs{which} differ by more than their rounds explain, {between}: the machine's speed "
-            "changed from one to the next. Intervals hold that; what another hour brings they cannot"
+            "changed between them. Intervals include this, but not what may change at another time"
         )
-        furthest = (apart, said)
-    return [] if furthest is None else [furthest[1]]
+        widest = (spread, note)
+    return [] if widest is None else [widest[1]]

@@ -1,4 +1,4 @@
-"""Whether steps of two conditions did the same work: LBFGS calls its closure as often as it likes."""
+"""Checks whether steps of two conditions did the same work: LBFGS calls its closure a varying number of times."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from statistics import fmean
 
 from rankscope.measure.jobs import Outcome
 
-_UNLIKE = 0.02
+_TOLERANCE = 0.02
 
 
-def unequal_work(outcomes: Sequence[Outcome], one: str, other: str) -> list[str]:
-    """What to say where the steps of two conditions went backward unlike often; nothing where they did not.
+def unequal_work_notes(outcomes: Sequence[Outcome], one: str, other: str) -> list[str]:
+    """The note on two conditions whose steps ran different numbers of backward passes; empty if they did not.
 
     Args:
         outcomes: the jobs.
         one: a condition.
-        other: the one that it is compared with.
+        other: the condition to compare with.
     """
     passes = {name: _passes(outcomes, name) for name in (one, other)}
     if not all(passes.values()):
         return []
     a, b = (fmean(each) for each in passes.values())
-    if abs(a - b) <= _UNLIKE * max(a, b):
+    if abs(a - b) <= _TOLERANCE * max(a, b):
         return []
     return [
-        f"a step of {one} went backward {a:.3g} times in the mean, one of {other} {b:.3g} times: an optimizer that "
-        "calls its closure as often as it needs (LBFGS) does unlike work in them, and their times differ by more than "
+        f"a step of {one} ran {a:.3g} backward passes on average, a step of {other} {b:.3g}: an optimizer that calls "
+        "its closure a varying number of times (LBFGS) does different work in them, so their times differ by more than "
         "synchronization. Give it a fixed number of evaluations, or measure with another optimizer"
     ]
 

@@ -1,4 +1,4 @@
-"""The host's sockets, cores, NUMA nodes and accelerators, from /sys and the vendors' tools where they are there."""
+"""Detects the host's sockets, cores, NUMA nodes and accelerators, from /sys and from vendors' tools if installed."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from rankscope.rundir.ranges import as_ranges
 
 _VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}
 _CLASSES = ("0x0302", "0x0380", "0x1200")
-"""PCI classes of devices that compute: 3D controllers, other display controllers, processing accelerators."""
+"""PCI classes of compute devices: 3D controllers, other display controllers, processing accelerators."""
 _TOOL_TIMEOUT_S = 30
 Ask = Callable[[Sequence[str]], str | None]
 
 
 @dataclass(frozen=True)
 class Core:
-    """A physical core and the hardware threads of it that may be used."""
+    """A physical core and its usable hardware threads."""
 
     socket: int
     node: int
@@ -35,10 +35,10 @@ class Core:
 
 @dataclass(frozen=True)
 class Host:
-    """What bindings are made of."""
+    """The cores and devices of a host."""
 
     cores: tuple[Core, ...]
-    """By socket, NUMA node and number: those that are neighbours are next to each other."""
+    """By socket, NUMA node and number, so that neighboring cores are next to each other."""
     devices: tuple[TopologyDevice, ...]
     vendor: str | None
     """Of the devices: NVIDIA, AMD or Intel."""
@@ -46,11 +46,11 @@ class Host:
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """NUMA nodes with cores that may be used."""
+        """NUMA nodes with usable cores."""
         return tuple(sorted({core.node for core in self.cores}))
 
     def topology(self) -> Topology:
-        """As results carry it."""
+        """The form in results."""
         return Topology(
             cpus=as_ranges(cpu for core in self.cores for cpu in core.cpus),
             sockets=len({core.socket for core in self.cores}),
@@ -65,7 +65,7 @@ class Host:
 
 
 def ask_tool(command: Sequence[str]) -> str | None:
-    """What a tool prints; None where it is not there or fails."""
+    """The output of a tool; None if it is missing or fails."""
     if shutil.which(command[0]) is None:
         return None
     try:
@@ -76,11 +76,11 @@ def ask_tool(command: Sequence[str]) -> str | None:
 
 
 def read_host(root: Path = Path("/sys"), usable: Sequence[int] | None = None, ask: Ask = ask_tool) -> Host:
-    """Look at this host.
+    """Detect this host.
 
     Args:
         root: where sysfs is.
-        usable: the CPUs to look at; those that this process may use, by default.
+        usable: the CPUs to consider; by default those that this process may use.
         ask: runs a vendor's tool.
     """
     allowed = list(usable_cpus() if usable is None else usable)
@@ -112,9 +112,9 @@ def _nodes(root: Path) -> dict[int, int]:
 
 
 def _devices(root: Path, ask: Ask) -> tuple[list[TopologyDevice], str | None, str | None]:
-    said = ask(["nvidia-smi", "--query-gpu=index,name,pci.bus_id", "--format=csv,noheader"])
+    output = ask(["nvidia-smi", "--query-gpu=index,name,pci.bus_id", "--format=csv,noheader"])
     found: list[TopologyDevice] = []
-    for line in (said or "").splitlines():
+    for line in (output or "").splitlines():
         parts = [part.strip() for part in line.split(",")]
         if len(parts) == 3 and parts[0].isdigit():
             found.append(_device(root, int(parts[0]), parts[1], parts[2]))
@@ -133,9 +133,9 @@ def _devices(root: Path, ask: Ask) -> tuple[list[TopologyDevice], str | None, st
     return found, vendors[0] if vendors else None, None
 
 
-def _of_xpu_smi(said: str | None) -> list[tuple[str | None, str | None]]:
+def _of_xpu_smi(output: str | None) -> list[tuple[str | None, str | None]]:
     try:
-        listed: Any = json.loads(said or "{}").get("device_list", [])
+        listed: Any = json.loads(output or "{}").get("device_list", [])
         return [(each.get("device_name"), each.get("pci_bdf_address")) for each in listed]
     except (ValueError, AttributeError, TypeError):
         return []

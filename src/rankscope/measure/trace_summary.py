@@ -1,4 +1,4 @@
-"""What the recorded window of a job says of its step: means over steps, of the rank that has the most exposed."""
+"""Summarizes the recorded window of a job: means over steps, for the rank with the most exposed communication."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 
 from rankscope.errors import RankscopeError
-from rankscope.measure.results import Traced
+from rankscope.measure.results import TraceSummary
 from rankscope.pipeline import open_run
 from rankscope.primitives.clocks import base_times, with_arrivals
 from rankscope.primitives.intervals import union_length_by
@@ -17,18 +17,18 @@ from rankscope.store.trace_info import TraceInfo
 _PARTS = ("compute_ns", "exposed_communication_ns", "data_loading_ns", "window_ns")
 NOTHING_RECORDED = "no window was recorded: the traced figures are missing"
 _MANY_RANKS = 8
-"""From here on, reading in one process would take longer than starting several."""
+"""Above this, starting several processes is faster than reading in one."""
 
 
-def read_traced(folder: Path, beside: Path) -> tuple[Traced | None, str | None]:
+def summarize_trace(folder: Path, beside: Path) -> tuple[TraceSummary | None, str | None]:
     """Read the traces of a job.
 
     Args:
         folder: its run directory.
-        beside: the directory that the result is written into.
+        beside: the directory of the result file.
 
     Returns:
-        What they say, or None; and why None.
+        The summary, or None; and why it is None.
     """
     try:
         ranks = len(list(folder.glob("*.trace.json*")))
@@ -55,7 +55,7 @@ def read_traced(folder: Path, beside: Path) -> tuple[Traced | None, str | None]:
             if mine["wait_ns"].null_count() == 0:
                 wait = mine["wait_ns"].sum()
             elif "clock" in results:
-                wait = waited(results["collectives"].frame, results["clock"].frame, run.traces, worst["rank"])
+                wait = waiting_time(results["collectives"].frame, results["clock"].frame, run.traces, worst["rank"])
     window = worst["window_ns"]
     exposed = worst["exposed_communication_ns"]
     other = window - worst["compute_ns"] - exposed - worst["data_loading_ns"]
@@ -64,7 +64,7 @@ def read_traced(folder: Path, beside: Path) -> tuple[Traced | None, str | None]:
     except ValueError:
         where = str(folder)
     return (
-        Traced(
+        TraceSummary(
             run=where,
             steps=worst["steps"],
             window_ns=round(window),
@@ -82,20 +82,20 @@ def read_traced(folder: Path, beside: Path) -> tuple[Traced | None, str | None]:
     )
 
 
-def waited(collectives: pl.DataFrame, clock: pl.DataFrame, traces: Sequence[TraceInfo], rank: int) -> int | None:
-    """The time in which a rank had come to a collective and another one had not, ns: the union over its collectives.
+def waiting_time(collectives: pl.DataFrame, clock: pl.DataFrame, traces: Sequence[TraceInfo], rank: int) -> int | None:
+    """How long a rank waited in collectives for ranks that arrived later, ns: the union over its collectives.
 
-    Gloo's ranges overlap, so that no collective's own duration tells waiting from transfer; when the ranks came does,
-    on aligned clocks. It is as exact as these: `clock` states its residual.
+    Gloo's ranges overlap, so the duration of a collective does not separate waiting from transfer; the arrival times
+    on aligned clocks do. It is as exact as the alignment: `clock` gives the residual.
 
     Args:
         collectives: the result of `collectives`.
-        clock: that of `clock`.
+        clock: the result of `clock`.
         traces: the run's files.
-        rank: whose waiting.
+        rank: the rank that waits.
 
     Returns:
-        None where a rank of a collective was not recorded, or the clocks cannot be aligned.
+        None if a rank of a collective was not recorded, or if the clocks cannot be aligned.
     """
     rows = collectives.filter(pl.col("step").is_not_null() & pl.col("peers").is_null())
     mine = rows.filter(pl.col("rank") == rank)
@@ -103,13 +103,13 @@ def waited(collectives: pl.DataFrame, clock: pl.DataFrame, traces: Sequence[Trac
     if not mine.height or mine.filter(pl.col("matched_ranks") < pl.col("group_size").fill_null(ranks)).height:
         return None
     rows = rows.filter(pl.col("match").is_in(mine["match"].implode()))
-    came = with_arrivals(rows, clock, base_times(traces))
-    if came.height < rows.height:
+    arrivals = with_arrivals(rows, clock, base_times(traces))
+    if arrivals.height < rows.height:
         return None
-    spans = came.with_columns(pl.col("arrival_ns").max().over("match").alias("last_ns")).select(
+    spans = arrivals.with_columns(pl.col("arrival_ns").max().over("match").alias("last_ns")).select(
         "rank",
         pl.col("arrival_ns").alias("start_ns"),
-        # Whoever has what it needs goes on: the root of a broadcast waits for nobody.
+        # A rank that has what it needs goes on: the root of a broadcast does not wait.
         pl.min_horizontal("last_ns", pl.col("arrival_ns") + pl.col("duration_ns")).alias("end_ns"),
     )
     return int(union_length_by(spans.filter(pl.col("rank") == rank), ["rank"], "waited_ns")["waited_ns"].sum())

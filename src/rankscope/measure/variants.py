@@ -1,4 +1,4 @@
-"""Several ways to run one job, held against one of them."""
+"""Compares several ways to run one job with a base, and recommends the fastest."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from rankscope.measure.statistics import Float, Series, beyond_chance, replicate
 
 
 @dataclass(frozen=True)
-class Compared:
-    """A variant's step, beside the base's."""
+class Comparison:
+    """A variant's step, compared with the base."""
 
     step: Time
     difference: Share | None
@@ -22,13 +22,13 @@ class Compared:
     beyond_chance: bool | None
 
 
-def compare_jobs(jobs: Mapping[str, Sequence[Outcome]], condition: str, base: str, seed: int) -> dict[str, Compared]:
-    """Variants that were jobs of their own; those that were repeated side by side are resampled side by side.
+def compare_jobs(jobs: Mapping[str, Sequence[Outcome]], condition: str, base: str, seed: int) -> dict[str, Comparison]:
+    """Compare variants that ran as separate jobs.
 
     Args:
         jobs: by variant.
-        condition: what their steps are called.
-        base: the variant that the others are held against.
+        condition: the condition whose steps are compared.
+        base: the variant that the others are compared with.
         seed: of the bootstrap.
     """
     found = {name: each for name, outcomes in jobs.items() if outcomes and (each := series(outcomes, condition))}
@@ -36,15 +36,17 @@ def compare_jobs(jobs: Mapping[str, Sequence[Outcome]], condition: str, base: st
     return _compared(found, drawn, base, lambda one, other: max(widening(one), widening(other)))
 
 
-def compare_conditions(outcomes: Sequence[Outcome], names: Sequence[str], base: str, seed: int) -> dict[str, Compared]:
-    """Variants that were conditions of the same jobs."""
+def compare_conditions(
+    outcomes: Sequence[Outcome], names: Sequence[str], base: str, seed: int
+) -> dict[str, Comparison]:
+    """Compare variants that ran as conditions of the same jobs."""
     found = {name: each for name in names if (each := series(outcomes, name)) is not None}
     return _compared(found, replicates(found, seed), base, widening)
 
 
 def _compared(
     found: Mapping[str, Series], drawn: Mapping[str, Float], base: str, widened: Callable[[Series, Series], float]
-) -> dict[str, Compared]:
+) -> dict[str, Comparison]:
     compared = {}
     for name, each in found.items():
         difference = None
@@ -54,17 +56,17 @@ def _compared(
                 spread = drawn[name] / drawn[base] - 1
             difference = share_of(each.median() / t0 - 1, spread, widened(each, found[base]), least=-1.0)
         beyond = beyond_chance(difference) if difference is not None else None
-        compared[name] = Compared(time_of(each, drawn[name]), difference, beyond)
+        compared[name] = Comparison(time_of(each, drawn[name]), difference, beyond)
     return compared
 
 
-def recommend(compared: Mapping[str, Compared], base: str, how: Mapping[str, str]) -> Recommendation:
-    """The fastest variant that is faster than the base by more than chance; none otherwise.
+def recommend(compared: Mapping[str, Comparison], base: str, how: Mapping[str, str]) -> Recommendation:
+    """Recommend the fastest variant that is significantly faster than the base, if there is one.
 
     Args:
         compared: all variants.
-        base: the one that is there now.
-        how: what to write for a variant.
+        base: the current setting.
+        how: how to set a variant.
     """
     if base not in compared:
         return Recommendation(None, None, "nothing to compare with: the base failed")
@@ -75,11 +77,11 @@ def recommend(compared: Mapping[str, Compared], base: str, how: Mapping[str, str
     ]
     t0 = compared[base].step.median_ns
     if not better:
-        unsaid = all(each.beyond_chance is None for name, each in compared.items() if name != base)
+        unknown = all(each.beyond_chance is None for name, each in compared.items() if name != base)
         text = (
             "too few blocks to tell the variants apart"
-            if unsaid
-            else "keep what is there: no variant is faster by more than chance"
+            if unknown
+            else "keep the current setting: no variant is significantly faster"
         )
         return Recommendation(None, None, text)
     best = min(better, key=lambda name: compared[name].step.median_ns)

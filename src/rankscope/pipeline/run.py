@@ -11,18 +11,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
-import polars as pl
-
 from rankscope.analyses import all_analyses, get_analysis
 from rankscope.diagnosis.engine import attempt, diagnose
 from rankscope.diagnosis.rules import all_rules
 from rankscope.errors import ConfigError
 from rankscope.ingest.discover import Found, find_traces
-from rankscope.ingest.kinds import DEVICE_KINDS
+from rankscope.ingest.event_types import DEVICE_KINDS
 from rankscope.ingest.run_selection import KnownRun
 from rankscope.ingest.runs import NAMELESS
 from rankscope.pipeline.graph import Maps, levels, run_level
 from rankscope.pipeline.load import Loaded, load_run, place_of
+from rankscope.pipeline.methods import AnalysisMethods
 from rankscope.pipeline.tasks import Asked, Progress, Tasks, asked, of_rank
 from rankscope.results import Finding, Inputs, Options, Parameters, Result, by_weight
 from rankscope.rundir.manifest import RunManifest
@@ -110,8 +109,8 @@ def _check_pattern(pattern: str | None) -> None:
         raise ConfigError(f"{pattern!r} is no regular expression: {error}") from error
 
 
-class Run:
-    """The traces of one run. Every analysis is a method: ``run.device_time()`` gives a Polars frame.
+class Run(AnalysisMethods):
+    """The traces of one run. Every analysis is a method: ``run.device_time()`` returns a Polars frame.
 
     Use `open_run` (``rankscope.open``) to make one. Reading happens when the first number is wanted, or by `load`.
     """
@@ -364,14 +363,6 @@ class Run:
             else:
                 found[rank] = outcome[1]
         return found
-
-    def __getattr__(self, name: str) -> Callable[..., pl.DataFrame]:
-        if name.startswith("_") or name not in all_analyses():
-            raise AttributeError(f"a run has no attribute and no analysis {name!r}")
-        return lambda **parameters: self.analyze(name, parameters={name: parameters})[name].frame
-
-    def __dir__(self) -> Iterable[str]:
-        return [*super().__dir__(), *all_analyses()]
 
     to_html: ClassVar[Callable[[Run], str] | None] = None
     """How a notebook shows a run. `rankscope.open` sets it: the report is a layer above this one."""

@@ -25,7 +25,7 @@ from rankscope.measure.results import (
     Scaling,
     Setting,
     Size,
-    Traced,
+    TraceSummary,
 )
 from rankscope.results import Analysis, Column, Headline, Result, schema_of
 from rankscope.rundir.plurals import counted, plural, ranks_on
@@ -233,7 +233,7 @@ def jobs_of(folder: str) -> dict[str, str] | None:
         content = _read(place, name)
         ours |= content is not None
         for row in _rows(content, shape) if content is not None else []:
-            traced: Traced | None = getattr(row, "traced", None)  # a projected size has none, nor has a binding
+            traced: TraceSummary | None = getattr(row, "traced", None)  # a projected size has none, nor has a binding
             if traced is not None:
                 jobs[traced.run] = _label(row)
     return jobs if ours else None

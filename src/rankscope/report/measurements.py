@@ -13,7 +13,7 @@ from rankscope.measure.results import (
     AnyResult,
     Binding,
     Buckets,
-    Lost,
+    EfficiencyLoss,
     Overhead,
     ProfilerCost,
     Recommendation,
@@ -22,7 +22,7 @@ from rankscope.measure.results import (
     Share,
     Size,
     Time,
-    Traced,
+    TraceSummary,
 )
 from rankscope.measure.statistics import beyond_chance
 from rankscope.report.formatting import NOTHING, number_of, plain
@@ -73,7 +73,7 @@ def _overhead(result: Overhead) -> list[RenderableType]:
     return [_line(head), table, Text(), *lines]
 
 
-def _exposed(traced: Traced) -> str:
+def _exposed(traced: TraceSummary) -> str:
     hidden = "" if traced.overlap_ratio is None else f", {_percent(traced.overlap_ratio)} of it hidden by compute"
     return (
         f"Exposed communication: {_percent(traced.exposed_share)} of the step, traced "
@@ -132,7 +132,7 @@ def _remark(size: Size) -> str:
     return ", ".join(said + (["oversubscribed"] if size.oversubscribed else []))
 
 
-def _lost(lost: Sequence[tuple[Size, Lost]]) -> RenderableType:
+def _lost(lost: Sequence[tuple[Size, EfficiencyLoss]]) -> RenderableType:
     table = _table("ranks", "in all", "compute", "exposed communication", "of it waiting", "data loading", "other")
     for size, each in lost:
         table.add_row(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import polars as pl
 
@@ -64,6 +64,13 @@ class Parameter:
         """How the command line takes it: ``--by name|shape``, ``--match REGEX``."""
         takes = "|".join(self.choices) or {"regex": "REGEX", "number": "N", "flag": ""}.get(self.kind, "TEXT")
         return f"--{self.name.replace('_', '-')} {takes}".rstrip()
+
+    @property
+    def annotation(self) -> Any:
+        """The type of the Python argument."""
+        kinds: dict[str, Any] = {"flag": bool, "number": int}
+        kind = Literal[self.choices] if self.choices else kinds.get(self.kind, str)
+        return kind | None if self.default is None else kind
 
     def read(self, given: Value) -> Value:
         """A value as given, by a program or as text on a command line, as one of the parameter's kind.

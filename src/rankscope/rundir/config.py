@@ -1,7 +1,6 @@
-"""What can be set about a capture, once: the arguments of ``Profiler``, the ``RANKSCOPE_*`` variables, and
-their docs.
+"""The options of capture, defined once: arguments of ``Profiler``, ``RANKSCOPE_*`` variables, command line, and docs.
 
-An argument that is given wins over its variable, and the variable over the default.
+An argument wins over its variable, and the variable over the default.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ from dataclasses import dataclass, fields
 
 from rankscope.errors import ConfigError
 from rankscope.rundir.names import DEFAULT_TEMPLATE, ENDINGS, check_template
+from rankscope.rundir.options import command_line_names, option, options_of
 from rankscope.rundir.ranks import RanksLike, parse_ranks
 
 ENVIRONMENT_PREFIX = "RANKSCOPE_"
-_VARIABLES = {"save_dir": "RANKSCOPE_RUN_DIR"}
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
@@ -23,50 +22,46 @@ _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 class CaptureConfig:
     """How this job is profiled. All counts are steps of the training loop."""
 
-    save_dir: str | None = None
-    """The run directory, or its ``file:`` URL. Without one, ``rankscope_run_<time>`` in the working directory."""
-    ranks: RanksLike = "all"
-    """Which ranks to profile: ``all``, ``0, 2, 4``, ``0-3``, ``every:8``, ``node``, or any of them joined."""
-    wait: int = 10
-    """Steps to let pass before each warm-up."""
-    warmup: int = 5
-    """Steps during which the profiler runs and its events are thrown away."""
-    active: int = 3
-    """Steps to record in each window."""
-    repeat: int = 1
-    """How many windows to record; 0 for as many as the loop is long."""
-    skip_first: int = 0
-    """Steps to let pass once, before the first wait."""
-    period_steps: int | None = None
-    """Record the last ``active`` steps of each period of this many steps, instead of ``wait`` and
-    ``repeat``."""
-    record_shapes: bool = False
-    """Record the shapes of operators' inputs."""
-    with_stack: bool = False
-    """Record Python stacks."""
-    profile_memory: bool = False
-    """Record allocations."""
-    with_flops: bool = False
-    """Estimate the FLOPs of matrix products and convolutions."""
-    with_modules: bool = False
-    """Record the module hierarchy (TorchScript only)."""
-    compression: str = "gz"
-    """``gz``, ``zst`` (needs zstandard), ``tar.gz`` or ``none``."""
-    name_template: str = DEFAULT_TEMPLATE
-    """What trace names are made of, or ``d9d`` (with ``tar.gz`` by default), ``tensorboard``, ``of``; see
-    ``rankscope.rundir.names``."""
-    staging_dir: str | None = None
-    """Where a trace lies until it is complete: a local directory with room for it, ``$TMPDIR`` by default. The
-    training loop writes there alone, so that a slow run directory does not hold it up."""
-    keep_windows: int = 0
-    """How many windows of this process to keep, the newest; 0 keeps all."""
-    keep_bytes: int = 0
-    """How many bytes of this process's traces to keep, the newest; 0 keeps all. One trace is always kept."""
-    stop_off_loop: str = "auto"
-    """Whether recordings are stopped and saved off the training loop: ``auto`` where torch lets other threads run
-    meanwhile and the CPU alone is recorded, ``always`` where torch lets them run, or ``never``."""
-    run_id: str | None = None
-    """What all ranks of this run share; found out by itself where it is not given."""
+    save_dir: str | None = option(
+        None,
+        "The run directory, or its file: URL. Default: rankscope_run_{time} in the working directory.",
+        "--run-dir",
+        metavar="DIR",
+    )
+    run_id: str | None = option(
+        None, "Id that all ranks of this run share. Default: from the launcher, or made up.", metavar="ID"
+    )
+    ranks: RanksLike = option("all", "Ranks to profile: all, 0,2,4, 0-3, every:8, node (one per host), or joined.")
+    wait: int = option(10, "Steps to let pass before each warm-up.", least=0)
+    warmup: int = option(5, "Steps during which the profiler runs and its events are discarded.", least=0)
+    active: int = option(3, "Steps to record in each window.", least=1)
+    repeat: int = option(1, "Windows to record; 0 for no limit.", least=0)
+    skip_first: int = option(0, "Steps to let pass once, before the first wait.", least=0)
+    period_steps: int | None = option(
+        None, "Record the last --active steps of each period of so many steps, instead of --wait and --repeat.", least=1
+    )
+    record_shapes: bool = option(False, "Record the shapes of operators' inputs.")
+    with_stack: bool = option(False, "Record Python stacks.")
+    profile_memory: bool = option(False, "Record allocations.")
+    with_flops: bool = option(False, "Estimate the FLOPs of matrix products and convolutions.")
+    with_modules: bool = option(False, "Record the module hierarchy (TorchScript only).")
+    compression: str = option("gz", "gz, zst (needs zstandard), tar.gz or none.")
+    name_template: str = option(
+        DEFAULT_TEMPLATE, "Template of trace names, or a layout: d9d (with tar.gz by default), tensorboard, of."
+    )
+    # The training loop writes there alone, so that a slow run directory does not delay it.
+    staging_dir: str | None = option(
+        None, "Local directory for a trace until it is complete. Default: $TMPDIR.", metavar="DIR"
+    )
+    keep_windows: int = option(0, "Newest windows of each process to keep; 0 keeps all.", least=0)
+    keep_bytes: int = option(
+        0, "Bytes of each process's newest traces to keep; 0 keeps all. One trace is always kept.", least=0
+    )
+    stop_off_loop: str = option(
+        "auto",
+        "Stop and save recordings in another thread than the training loop: never, always (where torch lets other "
+        "threads run meanwhile), or auto (there, if only the CPU is recorded).",
+    )
 
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
@@ -95,7 +90,7 @@ class CaptureConfig:
             environ: where the variables are looked up, ``os.environ`` by default.
 
         Raises:
-            ConfigError: a value that cannot be meant, with the argument or variable that holds it.
+            ConfigError: an invalid value, with the argument or variable that holds it.
         """
         environ = os.environ if environ is None else environ
         given = {**given, **{name: _one_of(name, given) for name in _OTHER_NAMES}}
@@ -121,21 +116,16 @@ class CaptureConfig:
 
 
 _OTHER_NAMES = {"warmup": "warmup_steps", "active": "active_steps"}
-_LEAST = {
-    "wait": 0,
-    "warmup": 0,
-    "active": 1,
-    "repeat": 0,
-    "skip_first": 0,
-    "period_steps": 1,
-    "keep_windows": 0,
-    "keep_bytes": 0,
-}
+_OPTIONS = options_of(CaptureConfig)
+_LEAST = {name: option.least for name, option in _OPTIONS.items() if option.least is not None}
+OPTIONS = command_line_names(CaptureConfig)
+"""The options on a command line, and the field of :class:`CaptureConfig` that each sets."""
 
 
 def variable_of(name: str) -> str:
     """The environment variable of a field of :class:`CaptureConfig`."""
-    return _VARIABLES.get(name, ENVIRONMENT_PREFIX + name.upper())
+    names = _OPTIONS[name].names
+    return ENVIRONMENT_PREFIX + (names[0].lstrip("-").replace("-", "_") if names else name).upper()
 
 
 def _one_of(name: str, given: Mapping[str, object]) -> object:

@@ -31,3 +31,12 @@ def option(default: Any, help: str, *names: str, metavar: str | None = None, lea
 def options_of(cls: Any) -> dict[str, Option]:
     """The options among the fields of a dataclass, by field name."""
     return {field.name: field.metadata[_KEY] for field in dataclasses.fields(cls) if _KEY in field.metadata}
+
+
+def command_line_names(cls: Any) -> dict[str, str]:
+    """Names on a command line, and the field that each sets: ``{"--with-stack": "with_stack"}``."""
+    return {
+        name: field
+        for field, option in options_of(cls).items()
+        for name in option.names or (f"--{field.replace('_', '-')}",)
+    }

@@ -41,8 +41,8 @@ def binding(
     start = options.start()
     o.experiment(
         "binding",
-        lambda folder, told: measure_binding(
-            target, folder, start, names, given=cpus, cores=cores, sampling=sampling, told=told
+        lambda folder, on_progress: measure_binding(
+            target, folder, start, names, given=cpus, cores=cores, sampling=sampling, on_progress=on_progress
         ),
         options,
     )

@@ -38,7 +38,9 @@ def buckets(
         switches=Factors().switches if switches else (),
     )
     start = options.start()
-    o.experiment("buckets", lambda out, told: measure_buckets(target, out, start, factors, sampling, told), options)
+    o.experiment(
+        "buckets", lambda out, on_progress: measure_buckets(target, out, start, factors, sampling, on_progress), options
+    )
 
 
 def _sizes(text: str, option: str) -> tuple[float, ...]:

@@ -22,9 +22,9 @@ from rankscope.cli.writing import show as show_text
 from rankscope.cli.writing import write
 from rankscope.errors import ConfigError, LaunchError
 from rankscope.jobs.torchrun import accelerators
-from rankscope.measure.experiment import KEPT, finished_jobs
+from rankscope.measure.experiment import KEPT, count_finished_jobs
 from rankscope.measure.files import path_in
-from rankscope.measure.jobs import Start, Target, Told, target_of
+from rankscope.measure.jobs import ProgressCallback, Start, Target, target_of
 from rankscope.measure.results import AnyResult
 from rankscope.report.formatting import plain
 from rankscope.report.measurements import measured
@@ -153,7 +153,7 @@ def numbers_of(text: str, option: str) -> list[int]:
     return found
 
 
-def experiment(name: str, run: Callable[[Path, Told], R], options: JobOptions) -> R:
+def experiment(name: str, run: Callable[[Path, ProgressCallback], R], options: JobOptions) -> R:
     """Run an experiment in its output directory, and print its result.
 
     Args:
@@ -162,14 +162,14 @@ def experiment(name: str, run: Callable[[Path, Told], R], options: JobOptions) -
         options: those of the command line.
     """
     folder = options.output or Path("rankscope_measure") / f"{name}_{time.strftime('%Y%m%d-%H%M%S')}"
-    with progress(name, folder, options.output) as told:
-        result = run(folder, told)
+    with progress(name, folder, options.output) as on_progress:
+        result = run(folder, on_progress)
     finish(result, folder, options.form)
     return result
 
 
 @contextmanager
-def progress(name: str, folder: Path, output: Path | None) -> Iterator[Told]:
+def progress(name: str, folder: Path, output: Path | None) -> Iterator[ProgressCallback]:
     """Says how far an experiment is, in one line of a terminal or a line a job; and, where it is ended before its time,
     what is kept and how to go on.
 
@@ -178,9 +178,9 @@ def progress(name: str, folder: Path, output: Path | None) -> Iterator[Told]:
         folder: its output directory.
         output: the one that was given, if one was.
     """
-    with _progress(name) as told:
+    with _progress(name) as on_progress:
         try:
-            yield told
+            yield on_progress
             return
         except (KeyboardInterrupt, SystemExit):
             _say(f"{name}: interrupted; nothing more is run")
@@ -192,7 +192,7 @@ def progress(name: str, folder: Path, output: Path | None) -> Iterator[Told]:
 
 
 def _say_how_to_go_on(name: str, folder: Path, output: Path | None) -> None:
-    finished = finished_jobs(folder, name)
+    finished = count_finished_jobs(folder, name)
     if finished:
         kept = "1 finished job is kept" if finished == 1 else f"{finished} finished jobs are kept"
         _say(f"{name}: {kept}\n  → to go on: {_again(name, folder, output)}")
@@ -214,19 +214,19 @@ def _say(text: str) -> None:
 
 
 @contextmanager
-def _progress(name: str) -> Iterator[Told]:
+def _progress(name: str) -> Iterator[ProgressCallback]:
     console = Console(stderr=True, highlight=False)
     if console.is_terminal:
         with Status(name, console=console) as status:
 
-            def told(job: str, done: int, total: int, within: str) -> None:
+            def on_progress(job: str, done: int, total: int, within: str) -> None:
                 if within == KEPT:
                     console.print(plain(f"{name}: {job}"), markup=False)
                     return
                 of = f"{done} of {total} jobs done; " if total else ""
                 status.update(Text(plain(f"{name}: {of}{job} {within}")))
 
-            yield told
+            yield on_progress
         return
 
     def said(job: str, done: int, total: int, within: str) -> None:

@@ -22,4 +22,6 @@ def overhead(
     """
     target = o.target_of_words(words)
     start = options.start()
-    o.experiment("overhead", lambda folder, told: measure_overhead(target, folder, start, sampling, told), options)
+    o.experiment(
+        "overhead", lambda folder, on_progress: measure_overhead(target, folder, start, sampling, on_progress), options
+    )

@@ -21,4 +21,6 @@ def profiler(
     """
     target = o.target_of_words(words)
     start = options.start()
-    o.experiment("profiler", lambda folder, told: measure_profiler(target, folder, start, sampling, told), options)
+    o.experiment(
+        "profiler", lambda folder, on_progress: measure_profiler(target, folder, start, sampling, on_progress), options
+    )

@@ -72,7 +72,9 @@ def scaling(
         launcher=options.launcher,
         torchrun=o.words_of(options.torchrun),
     )
-    result = o.experiment("scaling", lambda out, told: measure_scaling(target, out, study, sampling, told), options)
+    result = o.experiment(
+        "scaling", lambda out, on_progress: measure_scaling(target, out, study, sampling, on_progress), options
+    )
     if plot is not None:
         scaling_plot.draw(result, plot)
         typer.echo(f"curve: {os.fspath(plot)}", err=True)

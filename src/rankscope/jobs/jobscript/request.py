@@ -148,7 +148,9 @@ class JobRequest:
         for line in (*self.directives, *self.machine.directives_lines):
             directive_value("directive", line, blanks=True)
             if not line.startswith("-"):
-                raise ConfigError(f"directive {line!r} is no option of {self.scheduler}", hint=f"--directive=--{line}")
+                raise ConfigError(
+                    f"directive {line!r} is not an option of {self.scheduler}", hint=f"--directive=--{line}"
+                )
         if self.container_command is not None:
             _one_of("container command", PurePath(self.container_command).name, CONTAINERS)
         for setting in self.environment:
@@ -220,7 +222,7 @@ def _check_capture(options: Sequence[str], world_size: int) -> None:
     settings: Mapping[str, str]
     settings, rest = take_options(options)
     if rest:
-        raise ConfigError(f"{rest[0]!r} is no option of rankscope exec", hint="rankscope exec --help lists them")
+        raise ConfigError(f"{rest[0]!r} is not an option of rankscope exec", hint="rankscope exec --help lists them")
     if {"RANKSCOPE_RUN_DIR", "RANKSCOPE_RUN_ID"} & settings.keys():
         raise ConfigError("the script itself names the run and its directory", hint="--runs-dir and --run-name choose")
     chosen = settings.get(variable_of("ranks"))
