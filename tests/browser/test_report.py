@@ -14,8 +14,8 @@ from tests.browser.page import WAIT_MS, Page
 
 import rankscope
 from rankscope.export.formats import to_json
-from rankscope.report.embedded import size_of
-from rankscope.report.encoding import inflated
+from rankscope.report.embed.encoding import inflated
+from rankscope.report.embed.timeline import size_of
 from rankscope.report.html_report import read_report, write_report
 from rankscope.timeline.build import clock_of, draw_run
 from rankscope.timeline.event_details import details

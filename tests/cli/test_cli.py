@@ -115,13 +115,13 @@ def test_the_table_and_its_limit(run: Path, tmp_path: Path, capfdbinary: Capture
     called(capfdbinary, monkeypatch, "analyze", "kernels", run, "--limit", "0", "-o", tmp_path / "table.txt")
     lines = (tmp_path / "table.txt").read_text(encoding="utf-8").splitlines()
     assert (lines[:2], len(lines)) == ([" ".join(answer.split()), ""], 16)
-    assert lines[-1] == "no value in any row: grid, block, registers, shared_memory"
+    assert lines[-1] == "columns without values: grid, block, registers, shared_memory"
 
 
 def test_a_table_of_nothing_says_so(run: Path, capfdbinary: Capture, monkeypatch: Patch) -> None:
     for name in ("operators", "kernels"):
         text = called(capfdbinary, monkeypatch, "analyze", name, run, "--match", "no_such_name").decode()
-        assert text == f"nothing: these traces hold nothing that {name} would show with --match no_such_name\n"
+        assert text == f"no rows: these traces contain no data for {name} with --match no_such_name\n"
 
 
 def test_findings_are_in_the_json(tmp_path: Path, capfdbinary: Capture, monkeypatch: Patch) -> None:

@@ -34,7 +34,7 @@ def test_it_is_drawn(tmp_path, ending, begins):
 def test_what_cannot_be_drawn(tmp_path):
     with pytest.raises(ConfigError, match=r"\.png, \.svg or \.pdf"):
         scaling_plot.check(tmp_path / "scaling_plot.gif")
-    with pytest.raises(RankscopeError, match="no speed-up to draw"):
+    with pytest.raises(RankscopeError, match="no speed-up to plot"):
         scaling_plot.draw(Scaling(SETTING, "strong", None, []), tmp_path / "scaling_plot.png")
 
 

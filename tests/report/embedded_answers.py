@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 
 from tests.web.asking import Asking, serving
 
-from rankscope.report.embedded import embed_run, grid_of
+from rankscope.report.embed.timeline import embed_run, grid_of
 from rankscope.timeline.pyramid import shift_of
 
 

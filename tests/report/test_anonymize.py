@@ -15,7 +15,7 @@ from tests.report.test_html_report import hostile_run
 import rankscope
 from rankscope.pipeline import Run
 from rankscope.report.anonymize import Anonymizer
-from rankscope.report.encoding import inflated
+from rankscope.report.embed.encoding import inflated
 from rankscope.report.html_report import read_report, write_report
 from rankscope.rundir.metadata import METADATA_KEY
 

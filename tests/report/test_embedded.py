@@ -25,9 +25,9 @@ from tests.web.conftest import events
 
 import rankscope
 from rankscope.pipeline import Run
-from rankscope.report import embedded as embedded_module
-from rankscope.report.embedded import embed_run, grid_of
-from rankscope.report.encoding import fold, inflated, planes, read_block, steps_of, unfold, unplanes
+from rankscope.report.embed import timeline as embedded_module
+from rankscope.report.embed.encoding import fold, inflated, planes, read_block, steps_of, unfold, unplanes
+from rankscope.report.embed.timeline import embed_run, grid_of
 from rankscope.report.html_report import read_report, write_report
 from rankscope.timeline.build import clock_of
 from rankscope.timeline.clock import RunClock
@@ -97,7 +97,7 @@ def test_what_has_no_planes_is_refused() -> None:
 
 
 def test_a_page_without_data_is_no_report() -> None:
-    with pytest.raises(rankscope.RankscopeError, match="no report"):
+    with pytest.raises(rankscope.RankscopeError, match="not a rankscope report"):
         read_report(b"<html></html>")
 
 

@@ -17,8 +17,10 @@ import rankscope
 from rankscope.analyses import all_analyses
 from rankscope.errors import RankscopeError
 from rankscope.report import html_report
-from rankscope.report.embedded import grid_of
+from rankscope.report import page as page_module
+from rankscope.report.embed.timeline import grid_of
 from rankscope.report.html_report import payload, write_report
+from rankscope.report.page import MARKER, page_template
 
 HOSTILE = [
     "</script><script>alert(1)</script>",
@@ -28,7 +30,7 @@ HOSTILE = [
     "]]>",
     "a\u2028b\u2029c",
     "&lt;/script&gt;",
-    html_report.MARKER,
+    MARKER,
     "\\u003c/script\\u003e",
     "\x00\x1b[31m\x7f\x9b",
     "\u202egnp.exe",
@@ -70,9 +72,9 @@ def test_hostile_names_stay_inside_the_data(tmp_path: Path) -> None:
 def test_the_page_around_the_data_is_the_template(tmp_path: Path) -> None:
     page = write_report(hostile_run(tmp_path))
     text, _ = data_of(page)
-    template = (Path(rankscope.__file__).parent / "web" / "static" / html_report.TEMPLATE).read_bytes()
-    assert template.count(html_report.MARKER.encode()) == 1
-    head, _, tail = template.partition(html_report.MARKER.encode())
+    template = page_template().encode()
+    assert template.count(MARKER.encode()) == 1
+    head, _, tail = template.partition(MARKER.encode())
     assert page.startswith(head + text)
     assert page.endswith(tail)
     # Beside the data nothing but blocks of base64, each an element that no browser runs.
@@ -166,7 +168,7 @@ def test_no_address_in_the_page(tmp_path: Path) -> None:
 
 def test_a_template_without_a_place_for_the_data_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = rankscope.open(write_reference(tmp_path), executor="serial")
-    monkeypatch.setattr(html_report, "_template", lambda: "<html></html>")
+    monkeypatch.setattr(page_module, "_read", lambda: "<html></html>")
     with pytest.raises(RankscopeError, match="no place for the data"):
         write_report(run)
 

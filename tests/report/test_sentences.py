@@ -68,7 +68,7 @@ def test_what_is_silly_is_known(text: str, what: str) -> None:
     "text",
     [
         "Rank 1 has 0.42 % of it in step 1 is", "ranks 0–1 of 2", "1 step, 2 steps, 1,000 steps", "1.00 s, −100 ms",
-        "0 % of a step", "in 21 calls over all ranks", "at 0.5 ms a step", "saves up to 1.50 ms a step",
+        "0 % of a step", "in 21 calls over all ranks", "at 0.5 ms a step", "saves up to 1.50 ms per step",
     ],
 )  # fmt: skip
 def test_what_is_not_silly_is_let_by(text: str) -> None:
@@ -192,7 +192,7 @@ def the_terminal_agrees(run: Run) -> None:
     overview = run.overview().row(0, named=True)
     (step,) = [line for line in lines if line.startswith("step ")]
     assert amount(step) == pytest.approx(overview["step_ns"], rel=0.01)
-    above = [line for line in lines if line.startswith(("  mean over", "  of this"))]
+    above = [line for line in lines if line.startswith(("  mean over", "  of which"))]
     mean = amount(above[0]) if "mean" in above[0] else amount(step)
     assert mean == pytest.approx(overview["mean_step_ns"], rel=0.01)
     html = Seen(displayed(run)).text
@@ -297,7 +297,7 @@ def test_ranks_that_work_alike(tmp_path: Path) -> None:
     assert run.overview()["slowest_margin_ns"].to_list() == [0]
     out = io.StringIO()
     Console(file=out, width=80).print(summary(run, 80))
-    assert "stragglers  none: all ranks work alike\n" in re.sub(" +\n", "\n", out.getvalue())
+    assert "stragglers  none: no rank is slower than the others\n" in re.sub(" +\n", "\n", out.getvalue())
 
 
 def test_a_cut_rank_is_in_no_part_of_the_verdict(tmp_path: Path) -> None:
@@ -331,7 +331,7 @@ def test_more_than_a_step(tmp_path: Path) -> None:
 def test_steps_and_windows_in_the_words_of_savings(tmp_path: Path) -> None:
     run = rankscope.open(kineto.write_ranks(tmp_path, {0: alike(0)}), executor="serial")
     finding = Finding("x", "warning", "A title", saving_ns=1_500_000)
-    for steps, words in ((run.about()["steps"], "a step"), ([], "of the window")):
+    for steps, words in ((run.about()["steps"], "per step"), ([], "in the recorded window")):
         out = io.StringIO()
         Console(file=out, width=100).print(findings_list([finding], steps))
         assert out.getvalue().split("\n")[0].rstrip() == f"warning A title (saves up to 1.50 ms {words})"

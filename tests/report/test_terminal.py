@@ -31,7 +31,7 @@ def test_no_number_is_cut_at_any_width(tmp_path: Path, width: int, name: str) ->
     result = rankscope.open(write_reference(tmp_path), executor="serial").analyze(name)[name]
     text = shown(result_table(result, width=width), width)
     assert max(len(line.rstrip()) for line in text.splitlines()) <= width
-    text, _, silent = text.partition("no value in any row: ")
+    text, _, silent = text.partition("columns without values: ")
     blocks = [block.rstrip("\n").splitlines() for block in text.split("\n\n")]
     headings = [word for block in blocks for word in block[0].split()]
     nulls = {name for name in result.frame.columns if result.frame[name].null_count() == result.frame.height}
@@ -70,8 +70,8 @@ def test_findings_keep_their_indent() -> None:
     lines = shown(findings_list([finding], [1]), 50).splitlines()
     assert lines[0].startswith("warning a title")
     assert all(line.startswith(" " * 8) for line in lines[1:])
-    assert "(saves up to 1.50 ms a step)" in " ".join(line.strip() for line in lines)
-    assert "(saves up to 1.50 ms of the window)" in " ".join(shown(findings_list([finding], []), 200).split())
+    assert "(saves up to 1.50 ms per step)" in " ".join(line.strip() for line in lines)
+    assert "(saves up to 1.50 ms in the recorded window)" in " ".join(shown(findings_list([finding], []), 200).split())
 
 
 def test_a_frame_shows_in_a_notebook(tmp_path: Path) -> None:

@@ -281,7 +281,7 @@ def test_a_built_page_that_would_reach_out_is_not_served(policy: str) -> None:
 
 def test_a_page_without_a_policy_is_not_served() -> None:
     with pytest.raises(RankscopeError, match="policy"):
-        page_module._made("<html><script>/*RANKSCOPE_DATA*/</script></html>")
+        page_module._served("<html><script>/*RANKSCOPE_DATA*/</script></html>")
 
 
 def test_an_error_of_our_own_tells_no_secret(server: Asking, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from tests.kineto import collective, kernel, small_step, trace, write
 from tests.web.asking import Asking, serving
 
 from rankscope.pipeline import Run
-from rankscope.report.embedded import grid_of
+from rankscope.report.embed.timeline import grid_of
 from rankscope.report.html_report import payload
 from rankscope.timeline import build as drawing_module
 from rankscope.timeline.column_file import read_column_file

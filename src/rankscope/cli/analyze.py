@@ -103,7 +103,7 @@ def _write_table(result: Result, own: Parameters, options: TableOptions, device:
     pattern = own.get("match")
     if result.frame.is_empty() and (pattern or result.name == "operators"):
         asked = f" with --match {plain(str(pattern))}" if pattern else ""
-        show(Text(f"nothing: these traces hold nothing that {result.name} would show{asked}", style="dim"), output)
+        show(Text(f"no rows: these traces contain no data for {result.name}{asked}", style="dim"), output)
         return
     if result.name == "operators":
         # People know this table from torch, and pipe it on: its lines are as long as they are.

@@ -18,6 +18,7 @@ import polars as pl
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.outliers import find_outliers
 from rankscope.primitives.peer_baseline import LEAST_PASSING, Bool, Outlier
+from rankscope.primitives.statistics import rank_sum_score
 
 KEY = ("collective", "bytes", "group_size")
 NETWORK = 0.1  # slower than its like by less than this is no finding
@@ -169,20 +170,14 @@ def _apart(taken: Int64, ratios: Sequence[Sequence[float]], step_ns: float) -> B
         if gaps[place - 1] < times * (ratio[usual].max() - low):
             continue
         if by_each and (
-            late.size < TWICE or _rank_sum([ratios[i] for i in late], [ratios[i] for i in usual]) < RANK_SUM
+            late.size < TWICE
+            or rank_sum_score(np.concatenate([ratios[i] for i in late]), np.concatenate([ratios[i] for i in usual]))
+            < RANK_SUM
         ):
             continue
         none[late] = True
         return none
     return none
-
-
-def _rank_sum(late: Sequence[Sequence[float]], usual: Sequence[Sequence[float]]) -> float:
-    """By how many standard deviations the values of some rank above those of the others."""
-    first, second = (np.concatenate([np.asarray(each, dtype=np.float64) for each in some]) for some in (late, usual))
-    above = float((first[:, None] > second).sum()) + float((first[:, None] == second).sum()) / 2
-    both = first.size * second.size
-    return (above - both / 2) / float(np.sqrt(both * (first.size + second.size + 1) / 12))
 
 
 def _link(late: Outlier, taken: Int64, steps: Int64, name: tuple[str, str], others: int) -> SlowLink | None:

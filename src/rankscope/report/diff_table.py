@@ -1,4 +1,7 @@
-"""A diff in the terminal: section by section, what changed most first."""
+"""A diff in the terminal.
+
+In: a `Diff`. Out: one table per section, the largest changes first, and a sentence on the step time.
+"""
 
 from __future__ import annotations
 
@@ -17,39 +20,39 @@ from rankscope.rundir.plurals import counted
 
 _MEASURES = ("steps", "phases", "memory", "snapshots")
 _TITLES = {
-    "steps": "Steps: what the time goes to",
-    "phases": "Phases: the host's time (wall), and the device's in what they launched (…_device)",
+    "steps": "Steps: time breakdown",
+    "phases": "Phases: host time (wall), and device time of what each launched (…_device)",
     "collectives": "Collectives",
     "kernels": "Kernels, by the operator that launches them",
-    "operators": "Operators: their own time on the host",
-    "memory": "Memory, of a rank",
-    "snapshots": "Memory snapshots, of a rank",
-    "stacks": "Memory snapshots, by what holds it: of a rank, at the peak where the history tells",
+    "operators": "Operators: host self time",
+    "memory": "Memory, per rank",
+    "snapshots": "Memory snapshots, per rank",
+    "stacks": "Memory snapshots, by allocating stack: per rank, at the peak if the history records it",
 }
-_SAID = 3
-"""Parts of a step that the first line names."""
+_PARTS = 3
+"""Most parts of a step in the first line."""
 _FACTOR = 99
-"""Changes of more than this are said as a factor."""
+"""Larger relative changes are shown as a factor."""
 _LEAST = 0.001
-"""Share of a step below which a row that nobody asked for is not shown."""
+"""Rows below this share of a step are left out of a limited table."""
 
 
 def diff_tables(diff: Diff, limit: int | None, width: int) -> RenderableType:
-    """What changed, by section; of kernels, operators and collectives the `limit` greatest changes (None for all)."""
+    """The changes by section; of kernels, operators and collectives the `limit` largest (None for all)."""
     parts: list[RenderableType] = [_heading(diff), Text()]
     step = diff.section("steps").filter(pl.col("name") == "step_time")
-    whole = max((value or 0.0 for value in step.select("a", "b").row(0)), default=0.0) if step.height else 0.0
+    longest = max((value or 0.0 for value in step.select("a", "b").row(0)), default=0.0) if step.height else 0.0
     if step.height:
         parts += [_verdict(diff, step.row(0, named=True)), Text()]
     for section in SECTIONS:
         rows = diff.section(section)
         if rows.is_empty():
             continue
-        # What neither has is no difference.
+        # Zero on both sides is not a difference.
         rows = rows.filter((pl.col("a").fill_null(0) != 0) | (pl.col("b").fill_null(0) != 0))
         shown = rows
         if section not in _MEASURES and limit is not None:
-            least = _LEAST * (whole if section != "stacks" else float(rows["b"].sum() or 0))
+            least = _LEAST * (longest if section != "stacks" else float(rows["b"].sum() or 0))
             shown = rows.filter(pl.col("change").abs() > least).head(limit)
         parts.append(Text(_TITLES[section], style="bold"))
         if shown.height:
@@ -59,19 +62,19 @@ def diff_tables(diff: Diff, limit: int | None, width: int) -> RenderableType:
             parts.append(Text(f"… {counted(left, 'more row')}: --limit 0 shows all", style="dim"))
         parts.append(Text())
     if diff.frame.height:
-        of = "rank and step" if _marked(diff) else "rank, of the whole window (no steps are marked)"
+        of = "rank and step" if _marked(diff) else "rank over the recorded window (no steps are marked)"
         note = (
-            f"All figures are means per {of}; change is B − A. * marks what changed by more than steps vary by chance "
-            "(Welch's test, 1 % false discoveries): what has none may be chance. Calls are those of A → of B."
+            f"All values are means per {of}; change is B − A. * marks significant changes (Welch's test, 1 % false "
+            "discovery rate). Calls are A → B."
         )
         parts.append(Text(note, style="dim"))
     else:
-        parts.append(Text("There is nothing in these that could be compared."))
+        parts.append(Text("Nothing to compare."))
     return Group(*parts)
 
 
 def breach_line(breach: Breach) -> str:
-    """What changed beyond a limit, by how much, and whether that may be chance."""
+    """A change beyond a limit, its size, and whether it is significant."""
     if breach.name == "findings":
         return f"{counted(round(breach.change), 'finding')} gained"
     share = "" if breach.ratio is None else f" ({_percent(breach.ratio)})"
@@ -87,7 +90,7 @@ def _marked(diff: Diff) -> bool:
 
 
 def _verdict(diff: Diff, step: dict[str, Any]) -> Text:
-    """How much longer or shorter a step is, and which of its parts that is."""
+    """How much longer or shorter a step is, and which parts changed most."""
     a, b, change = step["a"] or 0.0, step["b"] or 0.0, step["change"]
     what = "B's mean step" if _marked(diff) else "B's window"
     line = Text(f"{what} takes {number_of(round(b), 'ns')}", style="bold")
@@ -96,13 +99,13 @@ def _verdict(diff: Diff, step: dict[str, Any]) -> Text:
         line.append(f" ({_percent(step['change_ratio'])})" if step["change_ratio"] is not None else "")
         line.append(f": {CERTAIN[step['significant']]}.")
     else:
-        line.append(f", as long as {_of(a)}.")
+        line.append(f", the same as {_of(a)}.")
     parts = diff.section("steps").filter(
         ~pl.col("name").is_in([*WHOLES, "gap_before"]) & (pl.col("change").abs() >= _LEAST * max(a, b))
     )
     if parts.height:
-        said = ", ".join(f"{row['name']} {_signed(row).plain}" for row in parts.head(_SAID).iter_rows(named=True))
-        line.append(Text(f" {'Most of it' if change else 'What changed in it'}: {said}.", style="not bold"))
+        changes = ", ".join(f"{row['name']} {_signed(row).plain}" for row in parts.head(_PARTS).iter_rows(named=True))
+        line.append(Text(f" {'Mostly' if change else 'Changes'}: {changes}.", style="not bold"))
     return line
 
 
@@ -114,11 +117,11 @@ def _heading(diff: Diff) -> Text:
     line = Text()
     for label, about in (("A", diff.a), ("B", diff.b)):
         line.append(f"{label}  {plain(about['name'] or about['path'], limit=100)}", style="bold")
-        told = [f"run {plain(about['id'], limit=60)}"] if about["id"] else []
-        told += [numbered("rank", about["ranks"], limit=60)]
-        told += [numbered("step", about["steps"], limit=40)] if about["steps"] else ["no step marked"]
-        told += [", ".join(plain(name, limit=40) for name in about["devices"][:2])] if about["devices"] else []
-        line.append(f"\n   {' · '.join(told)}", style="dim")
+        facts = [f"run {plain(about['id'], limit=60)}"] if about["id"] else []
+        facts += [numbered("rank", about["ranks"], limit=60)]
+        facts += [numbered("step", about["steps"], limit=40)] if about["steps"] else ["no steps marked"]
+        facts += [", ".join(plain(name, limit=40) for name in about["devices"][:2])] if about["devices"] else []
+        line.append(f"\n   {' · '.join(facts)}", style="dim")
         if about["path"] != about["name"]:
             line.append(f"\n   {plain(about['path'], limit=400)}", style="dim")
         line.append("\n" if label == "A" else "")
@@ -180,7 +183,7 @@ def _share(row: dict[str, Any]) -> Text:
 
 
 def _percent(ratio: float) -> str:
-    """With a sign that is as wide as a plus; beyond a hundredfold as a factor."""
+    """A signed percentage; beyond a hundredfold a factor."""
     if ratio >= _FACTOR:
         return f"× {1 + ratio:,.0f}"
     shown = f"{abs(100 * ratio):.1f}"

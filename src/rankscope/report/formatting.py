@@ -1,4 +1,7 @@
-"""Numbers and names as people read them. Names come from traces and are never trusted."""
+"""Numbers and names as text for people.
+
+In: values with their units, and names from traces, which are never trusted. Out: text with no control characters.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,8 @@ from rankscope.rundir.ranges import runs_of
 
 _TIME = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
 _SIZE = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
-# Controls, of which escapes are some; characters that turn the direction of writing, hide, or end a line; and halves of
-# surrogate pairs, which a path may hold and no terminal can show.
+# Control characters, escapes among them; characters that change the writing direction, hide, or end a line; and lone
+# surrogates, which a path may contain and no terminal can show.
 _OBEYED = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 _UNSEEN = frozenset(("Cf", "Cs", "Co", "Zl", "Zp"))
 _PLACE = re.compile(r"(\{\w+\})")
@@ -22,7 +25,7 @@ MINUS = "\N{MINUS SIGN}"
 
 
 def number_of(value: float, unit: str) -> str:
-    """A number with its unit: `12.4 ms`, `38.0 %`, `151 MB`; a minus is the sign that is as wide as a plus."""
+    """A number with its unit: `12.4 ms`, `38.0 %`, `151 MB`; negative numbers get a true minus sign."""
     if value < 0:
         return f"{MINUS}{number_of(-value, unit)}"
     if unit == "ns":
@@ -33,13 +36,13 @@ def number_of(value: float, unit: str) -> str:
         return percent(value)
     if isinstance(value, int) or float(value).is_integer():
         return f"{int(value):,}" + (f" {unit}" if unit not in ("", "count", "ranks", "elements") else "")
-    # Of thousands no digit is worth a power of ten.
+    # From a thousand on, without decimals and without an exponent.
     digits = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
     return digits + (f" {unit}" if unit not in ("", "count") else "")
 
 
 def percent(ratio: float) -> str:
-    """A share that is not negative: `38.0 %`; below 1 % with a digit more, for 0.04 % is not nothing."""
+    """A ratio ≥ 0 as a percentage: `38.0 %`; below 1 % with a further digit."""
     shown = 100 * ratio
     if 0 < shown < 0.005:
         return "< 0.01 %"
@@ -47,7 +50,7 @@ def percent(ratio: float) -> str:
 
 
 def _scaled(value: float, scale: tuple[tuple[float, str], ...]) -> str:
-    """Three digits. What they would round up to a thousand is one of the next unit: 999.9 µs are `1.00 ms`."""
+    """Three digits in the largest unit that fits, after rounding: 999.9 µs is `1.00 ms`."""
     if value == 0:
         return "0"
     for size, name in scale:
@@ -61,13 +64,13 @@ def _scaled(value: float, scale: tuple[tuple[float, str], ...]) -> str:
 
 
 def inert(text: str) -> str:
-    """Text that a terminal shows and does not obey: no control, escape or direction characters; lines stay."""
+    """Text without control, escape or direction characters; line breaks stay."""
     shown = _OBEYED.sub("\N{REPLACEMENT CHARACTER}", text)
     return shown if shown.isascii() else "".join(c for c in shown if unicodedata.category(c) not in _UNSEEN)
 
 
 def plain(text: object, *, limit: int = 200) -> str:
-    """One line of inert text, and no novel."""
+    """One line of inert text, shortened to `limit`."""
     shown = inert(str(text)).replace("\n", "\N{REPLACEMENT CHARACTER}")
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
 
@@ -84,32 +87,32 @@ def cell(value: object, unit: str) -> str:
 
 
 def ranks_text(ranks: list[int] | tuple[int, ...]) -> str:
-    """Ranks as people write them: `0–3, 7`."""
+    """Ranks as ranges: `0–3, 7`."""
     return ", ".join(str(first) if first == last else f"{first}–{last}" for first, last in runs_of(ranks)) or "none"
 
 
 def numbered(noun: str, numbers: list[int] | tuple[int, ...], *, limit: int = 200) -> str:
-    """Ranks or steps with what they are: `rank 3`, `ranks 0–3, 7`."""
+    """Ranks or steps with their noun: `rank 3`, `ranks 0–3, 7`."""
     return f"{plural(noun, len(numbers))} {plain(ranks_text(numbers), limit=limit)}"
 
 
-def of_each(steps: Sequence[int]) -> str:
-    """What a run's figures are of: a step, or of a run that marks none the window."""
-    return "a step" if steps else "of the window"
+def per_step(steps: Sequence[int]) -> str:
+    """What a run's amounts refer to: `per step`, or the recorded window where no steps are marked."""
+    return "per step" if steps else "in the recorded window"
 
 
 def saving_of(finding: Finding, steps: Sequence[int]) -> str:
-    """What mending a finding saves, to stand behind its title: ` (saves up to 1.50 ms a step)`; empty where nothing.
+    """The potential saving, to follow a finding's title: ` (saves up to 1.50 ms per step)`; empty without one.
 
     Args:
         steps: the run's.
     """
     if not finding.saving_ns:
         return ""
-    return f" (saves up to {number_of(finding.saving_ns, 'ns')} {of_each(steps)})"
+    return f" (saves up to {number_of(finding.saving_ns, 'ns')} {per_step(steps)})"
 
 
 def sentence(headline: Headline) -> str:
-    """An analysis's answer as people read it, its values in place; a place without a value stays as it was written."""
+    """An analysis's headline with its values filled in; a placeholder without a value stays."""
     shown = {f"{{{each.name}}}": cell(each.value, each.unit) for each in headline.values}
     return "".join(shown.get(part, part) for part in _PLACE.split(headline.text))

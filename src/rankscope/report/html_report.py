@@ -7,7 +7,6 @@ import re
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
-from importlib import resources
 from typing import Any
 
 import polars as pl
@@ -17,51 +16,48 @@ from rankscope.analyses import all_analyses
 from rankscope.errors import RankscopeError
 from rankscope.pipeline import Run
 from rankscope.report.anonymize import Anonymizer
-from rankscope.report.embedded import embed_run, grid_of, size_of
-from rankscope.report.encoding import inflated, json_block
+from rankscope.report.embed.encoding import inflated, json_block
+from rankscope.report.embed.timeline import embed_run, grid_of, size_of
 from rankscope.report.measured import measured
+from rankscope.report.page import MARKER, page_template
 from rankscope.results import Analysis, Result
 from rankscope.timeline.finding_location import place_of
 
 PAYLOAD_SCHEMA_VERSION = 1
-TEMPLATE = "report.html"
-MARKER = "/*RANKSCOPE_DATA*/"
-# Beyond this a table in the file is cut, longest rows first, and says so: the file must stay one to attach to a ticket.
+# Longer tables are truncated to their longest rows, with a note: the file must stay small enough for a ticket.
 MAX_ROWS = 20_000
 MAX_BYTES = 20_000_000
-# Tables of more letters than this are packed.
+# Tables of more characters than this are compressed.
 PACKED_FROM = 1 << 18
 BLOCK = '<script type="application/octet-stream" data-rankscope="{}">'
 _DATA = re.compile(r'id="rankscope-data">(.*?)</script', re.DOTALL)
 _BLOCKS = re.compile(BLOCK.format(r"([\w-]+)") + r"([^<]*)")
-SINCE_START = "; on this page counted from the first event of its file"
-# What could end the script element, or begin a comment or an entity, is written as an escape inside JSON's strings.
+SINCE_START = "; on this page relative to the first event of its file"
+# Characters that could end the script element, or start a comment or an entity, are escaped inside JSON's strings.
 _INERT = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
 
 def write_report(
     run: Run, analyses: Sequence[str] | None = None, *, limit: int = MAX_BYTES, anonymize: bool = False
 ) -> bytes:
-    """The report of a run: its tables, and as much of its timeline as there is room for.
+    """The report of a run: its tables, and as much of its timeline as fits.
 
     Args:
         run: the run.
-        analyses: which results go in; None for all that the report shows and all that other packages add.
-        limit: bytes that the file may have; its tables go in whatever they take.
-        anonymize: put numbers in the place of names (`report.anonymous`).
+        analyses: results to include; None for all that the report shows.
+        limit: size of the file in bytes; the timeline is cut to fit it, the tables are not.
+        anonymize: replace names by numbers (`report.anonymize`).
     """
     grid = grid_of(run)
     value = payload(run, analyses, grid)
     names = Anonymizer(run) if anonymize else None
     if names is not None:
         value = names.payload(value)
-    head, found, tail = _template().partition(MARKER)
-    if not found:
-        raise RankscopeError("the page's template has no place for the data", hint="rebuild it: make ui")
+    head, _, tail = page_template().partition(MARKER)
     blocks: dict[str, bytes] = {}
     text = _text_of(value)
     if len(text) > PACKED_FROM:
-        # Numbers in columns are a tenth when deflated, and the page unpacks them faster than it reads them.
+        # Deflated columns are a tenth of the size, and the page unpacks them faster than it parses JSON.
         blocks["tables"] = json_block({name: table["data"] for name, table in value["analyses"].items()})
         packed = {name: {**table, "data": None} for name, table in value["analyses"].items()}
         text = _text_of({**value, "analyses": packed})
@@ -72,15 +68,15 @@ def write_report(
 
 
 def read_report(page: bytes) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """What `write_report` put in: the payload with its tables, and the blocks of the timeline.
+    """The contents of a report: the payload with its tables, and the blocks of the timeline.
 
     Raises:
-        RankscopeError: it is no report.
+        RankscopeError: it is not a report.
     """
     text = page.decode("utf-8", "replace")
     data = _DATA.search(text)
     if data is None:
-        raise RankscopeError("this is no report of rankscope")
+        raise RankscopeError("this is not a rankscope report")
     blocks = {name: b64decode(body) for name, body in _BLOCKS.findall(text)}
     value = json.loads(data.group(1))
     for name, columns in json.loads(inflated(blocks.pop("tables"))).items() if "tables" in blocks else ():
@@ -98,8 +94,8 @@ def payload(run: Run, analyses: Sequence[str] | None = None, grid: Mapping[str, 
 
     Args:
         run: the run.
-        analyses: which results; None for all that the report shows and all that other packages add.
-        grid: waiting and lateness by rank and step, which tell where a finding is seen best; None for no places.
+        analyses: results to include; None for all that the report shows.
+        grid: waiting and lateness by rank and step, which place findings in the timeline; None for no places.
     """
     results = run.attempt(*(analyses or (name for name, each in shown_analyses().items() if each.in_report)))
     if not analyses:
@@ -140,7 +136,7 @@ def origins_of(run: Run) -> pl.DataFrame:
 def _since_start(result: Result, origins: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
     """Instants since the first event of their own file.
 
-    Nanoseconds since 1970 are beyond what a browser's numbers hold, and no person reads them.
+    Nanoseconds since 1970 exceed the integers that a browser's numbers represent exactly.
     """
     frame = result.finite()
     instants = result.analysis.instants
@@ -151,12 +147,12 @@ def _since_start(result: Result, origins: pl.DataFrame) -> tuple[pl.DataFrame, l
 
 
 def table_of(result: Result, origins: pl.DataFrame, most: int | None = None) -> Mapping[str, Any]:
-    """One analysis as the page reads it: title, doc, columns, data by column, and what of it was cut.
+    """One analysis as the page reads it: title, doc, columns, data by column, and how much was truncated.
 
     Args:
         result: the analysis's result.
-        origins: as `origins_of` gives them: instants are counted from there.
-        most: rows beyond which it is cut; None for what a file may hold.
+        origins: from `origins_of`: instants are relative to them.
+        most: rows beyond which it is truncated; None for the limit of a file.
     """
     most = MAX_ROWS if most is None else most
     frame, instants = _since_start(result, origins)
@@ -181,12 +177,3 @@ def table_of(result: Result, origins: pl.DataFrame, most: int | None = None) -> 
         "data": frame.to_dict(as_series=False),
         "truncated": truncated,
     }
-
-
-def _template() -> str:
-    try:
-        return (resources.files("rankscope.web") / "static" / TEMPLATE).read_text(encoding="utf-8")
-    except (FileNotFoundError, ModuleNotFoundError) as error:
-        raise RankscopeError(
-            "the built page is missing from this installation", hint="in a checkout, build it: make ui"
-        ) from error

@@ -1,7 +1,7 @@
 """The result of `operators` as the table that `torch.profiler`'s `key_averages().table()` prints.
 
-The same headings, order, units and widths, so that what people and scripts know holds: percentages are of all
-operators' self time, an average is the total by calls. A rank has a table of its own.
+The same headings, order, units and widths, so that scripts which read it keep working: percentages are of all
+operators' self time, an average is total / calls. One table per rank.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def key_averages(result: Result, limit: int | None = None, device: str = "CUDA")
     Args:
         result: of `operators`.
         limit: rows of each rank; None for all.
-        device: what the headings call the device.
+        device: the device's name in the headings.
     """
     parts = result.frame.partition_by("rank", maintain_order=True)
     texts = [_table(part, limit, device) for part in parts]
@@ -36,7 +36,7 @@ def key_averages(result: Result, limit: int | None = None, device: str = "CUDA")
 
 def _table(frame: pl.DataFrame, limit: int | None, device: str) -> str:
     on_device = (frame["device_self_ns"].fill_null(0) > 0).any()
-    host, work = _whole(frame, "host_self"), _whole(frame, "device_self")
+    host, work = _total(frame, "host_self"), _total(frame, "device_self")
     shown = frame if limit is None else frame.head(limit)
     names = [plain(name, limit=_NAME - 3) for name in shown["name"]]
     columns: list[tuple[str, str, list[str]]] = [
@@ -86,12 +86,12 @@ def _lines(columns: Sequence[tuple[str, str, list[str]]], widths: Sequence[int])
 
 
 def _sums(frame: pl.DataFrame, host: float, work: float | None, device: str) -> str:
-    told = f"Self CPU time total: {_time(host)}\n"
-    return told if work is None else f"{told}Self {device} time total: {_time(work)}\n"
+    total = f"Self CPU time total: {_time(host)}\n"
+    return total if work is None else f"{total}Self {device} time total: {_time(work)}\n"
 
 
-def _whole(frame: pl.DataFrame, name: str) -> float:
-    """The self time of all the rank's operators, those too that were not asked for: by a row's share of it."""
+def _total(frame: pl.DataFrame, name: str) -> float:
+    """The self time of all the rank's operators, from one row's share of it: the frame may be filtered."""
     known = frame.filter(pl.col(f"{name}_share") > 0).head(1)
     return float(known[f"{name}_ns"][0] / known[f"{name}_share"][0]) if known.height else 0.0
 
@@ -107,5 +107,5 @@ def _time(value: Any) -> str:
     return f"{microseconds / 1e3:.3f}ms" if microseconds >= 1e3 else f"{microseconds:.3f}us"
 
 
-def _percent(value: Any, whole: float) -> str:
-    return f"{(value or 0) * 100 / whole:.2f}%" if whole else "NaN"
+def _percent(value: Any, total: float) -> str:
+    return f"{(value or 0) * 100 / total:.2f}%" if total else "NaN"

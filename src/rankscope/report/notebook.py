@@ -1,7 +1,7 @@
-"""A run as a notebook shows it: its overview as HTML with nothing but text, tables and coloured bars in it.
+"""A run in a notebook: the numbers of `rankscope summary` as HTML.
 
-The figures are those of `rankscope summary`. Every text of a trace is escaped and made inert; there is no script, no
-address, and no style but on the elements themselves.
+In: a run. Out: text, tables and coloured bars; all text from traces is escaped, and there is no script, no address and
+no style except on the elements themselves.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from rankscope.report.formatting import cell, numbered, percent, plain, saving_o
 from rankscope.report.summary import ANALYSES, PARTS, mean_basis, memory, slowest, step_basis
 from rankscope.results import Finding
 
-# As the page has them; on light and on dark.
+# The page's colours, readable on light and dark.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b8528d", "#8c96a0")
 _SHOWN = 5
 
 
 def run_html(run: Run) -> str:
-    """The overview of a run; where it cannot be read, why."""
+    """The summary of a run, or the reason why it cannot be read."""
     try:
         results = run.attempt(*ANALYSES)
         findings, about = run.diagnose(), run.about()
@@ -33,7 +33,7 @@ def run_html(run: Run) -> str:
     if "overview" in results:
         parts.append(_step(results["overview"].frame.row(0, named=True)))
     facts = {"Stragglers": slowest(results, about["steps"]), "Memory": memory(results.get("memory"))}
-    parts.append(_table([(f"<b>{name}</b>", escape(said.plain[12:].strip())) for name, said in facts.items()]))
+    parts.append(_table([(f"<b>{name}</b>", escape(line.plain[12:].strip())) for name, line in facts.items()]))
     parts.append(_findings(findings, about["steps"]))
     return f"<div>{''.join(parts)}</div>"
 
@@ -52,23 +52,24 @@ def _table(rows: Sequence[Sequence[str]]) -> str:
 
 def _head(about: Mapping[str, Any]) -> str:
     size = f" of {about['world_size']}" if about["world_size"] else ""
-    told = [escape(numbered("rank", about["ranks"])) + size]
+    facts = [escape(numbered("rank", about["ranks"])) + size]
     if about["steps"]:
-        told.append(escape(numbered("step", about["steps"], limit=80)))
-    told += [", ".join(_text(value, 60) for value in about[key][:4]) for key in ("devices", "hosts") if about[key]]
-    return " · ".join(told)
+        facts.append(escape(numbered("step", about["steps"], limit=80)))
+    facts += [", ".join(_text(value, 60) for value in about[key][:4]) for key in ("devices", "hosts") if about[key]]
+    return " · ".join(facts)
 
 
 def _step(overview: Mapping[str, Any]) -> str:
-    """How long a step takes, and the mean step's parts as bars."""
+    """The step time, and the breakdown of the mean step as bars."""
     rows = [("<b>Step</b>", f"<b>{_text(cell(overview['step_ns'], 'ns'))}</b>", "", escape(step_basis(overview)))]
-    whole = overview["mean_step_ns"]
-    if whole:
-        rows.append((escape(f"{mean_basis(overview)}:".capitalize()), cell(whole, "ns"), "", ""))
+    mean = overview["mean_step_ns"]
+    if mean:
+        basis = mean_basis(overview) or "of which"
+        rows.append((escape(f"{basis}:".capitalize()), cell(mean, "ns"), "", ""))
     for (column, label, _, _), colour in zip(PARTS, _COLOURS, strict=True):
-        if not whole:
+        if not mean:
             break
-        share = overview[column] / whole
+        share = overview[column] / mean
         bar = f'<div style="background:{colour};height:0.8em;width:{round(200 * share)}px"></div>'
         rows.append((escape(label), cell(overview[column], "ns"), escape(percent(share)), bar))
     return _table(rows)
@@ -76,7 +77,7 @@ def _step(overview: Mapping[str, Any]) -> str:
 
 def _findings(findings: Sequence[Finding], steps: Sequence[int]) -> str:
     if not findings:
-        return "<p>Nothing stands out: no rule speaks.</p>"
+        return "<p>No findings.</p>"
     items = []
     for finding in findings[:_SHOWN]:
         saving = saving_of(finding, steps)

@@ -1,4 +1,7 @@
-"""The curve of a scaling study, as PNG or SVG, drawn by matplotlib (the extra ``plot``)."""
+"""The plot of a scaling study, drawn by matplotlib (the extra ``plot``).
+
+In: the result of `rankscope measure scaling`. Out: a PNG, SVG or PDF file.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,14 @@ ENDINGS = (".png", ".svg", ".pdf")
 
 
 def check(path: Path) -> None:
-    """Whether it can be drawn, before anything is measured.
+    """Check that the plot can be drawn, before anything is measured.
 
     Raises:
-        ConfigError: a file name with another ending.
-        RankscopeError: matplotlib is not there.
+        ConfigError: the file name has another ending.
+        RankscopeError: matplotlib is not installed.
     """
     if path.suffix.lower() not in ENDINGS:
-        raise ConfigError("a curve is drawn as .png, .svg or .pdf", path=path)
+        raise ConfigError("a plot is written as .png, .svg or .pdf", path=path)
     _figure()
 
 
@@ -27,18 +30,18 @@ def draw(result: Scaling, path: Path) -> None:
     """Draw speed-up and efficiency over ranks.
 
     Raises:
-        RankscopeError: nothing was measured, matplotlib is not there, or the file cannot be written.
+        RankscopeError: nothing was measured, matplotlib is not installed, or the file cannot be written.
     """
     sizes = [size for size in result.sizes if size.name != "plain" and size.speed_up is not None]
     if not sizes:
         raise RankscopeError(
-            "there is no speed-up to draw", path=path, hint="at least T1 and one size must be measured"
+            "there is no speed-up to plot", path=path, hint="at least T1 and one size must be measured"
         )
     figure: Any = _figure()(figsize=(9.0, 4.0), layout="constrained")
     left, right = figure.subplots(1, 2)
     ranks = [size.ranks for size in sizes]
     last = max([*ranks, *([point.ranks for point in result.projection.points] if result.projection else [])])
-    # A straight line is a curve over a logarithmic axis.
+    # On a logarithmic axis a straight line needs many points.
     perfect = [last ** (k / 50) for k in range(51)]
     left.plot(perfect, perfect, color="0.7", linestyle="--", label="perfect")
     right.axhline(1.0, color="0.7", linestyle="--")
@@ -89,10 +92,10 @@ def _errorbars(axes: Any, sizes: list[Any], field: str, marker: str, label: str)
 
 def _figure() -> Any:
     try:
-        # Without pyplot: no window system is looked for, and no state is shared.
+        # Without pyplot: no display is needed and no global state is shared.
         from matplotlib.figure import Figure
     except ImportError:
         raise RankscopeError(
-            "a curve is drawn by matplotlib, which is not installed", hint="pip install 'rankscope[plot]'"
+            "plots need matplotlib, which is not installed", hint="pip install 'rankscope[plot]'"
         ) from None
     return Figure

@@ -1,7 +1,7 @@
-"""A run's verdict on one screen: how long a step takes, where that goes, who holds it up, what to do first.
+"""A run's summary on one screen: step time, its breakdown, the straggler, peak memory and the top findings.
 
-No more than 24 lines of no more than 100 columns, whatever the run holds: a line that finds no room ends in `…`. What
-stands here is a figure of an analysis; `rankscope findings` and `rankscope analyze NAME` say more.
+In: a run. Out: at most 24 lines of at most 100 columns, whatever the run holds; longer lines end in `…`. Every number
+is an analysis's; `rankscope findings` and `rankscope analyze NAME` show more.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rich.text import Text
 
 from rankscope.pipeline import Run
 from rankscope.primitives.delay_causes import CAUSES
-from rankscope.report.formatting import cell, number_of, numbered, of_each, percent, plain, saving_of
+from rankscope.report.formatting import cell, number_of, numbered, per_step, percent, plain, saving_of
 from rankscope.report.terminal import COLOURS
 from rankscope.results import Finding, Result
 from rankscope.rundir.plurals import counted
@@ -27,32 +27,32 @@ from rankscope.rundir.plurals import counted
 LINES, COLUMNS = 24, 100
 ANALYSES = ("overview", "stragglers", "memory")
 
-# Of the mean step. Each with a shade of its own: a pipe, a log and some eyes have no colours.
+# Of the mean step. Each has its own shade, for pipes, logs and readers without colour.
 PARTS = (
     ("compute_ns", "compute", "green", "█"),
     ("exposed_communication_ns", "exposed communication", "red", "▒"),
     ("exposed_copies_ns", "copies", "magenta", "▓"),
     ("data_loading_ns", "waiting for data", "yellow", "▚"),
-    ("other_ns", "idle otherwise", "bright_black", "·"),
+    ("other_ns", "otherwise idle", "bright_black", "·"),
 )
 _UNITS = "(?:%|ns|µs|ms|s|B|kB|MB|GB|TB|GB/s)"
 _TOGETHER = "\N{NO-BREAK SPACE}"
 _LABEL = 12
 _BAR = 30
-# Ranks whose own work differs by less than this share of the mean step are even.
+# Ranks whose local work differs by less than this share of the mean step count as equal.
 _EVEN = 0.05
 _SHOWN = 3
 _TITLE = 3
-"""Lines that a finding's title, or the advice on the first, may take."""
+"""Most lines of a finding's title, and of the advice on the first."""
 _LOST = 2
 
 
 def summary(run: Run, width: int = 80) -> RenderableType:
-    """What a person wants to know first.
+    """The summary of a run.
 
     Args:
         run: the run.
-        width: columns that there are.
+        width: of the terminal, in columns.
     """
     width = max(20, min(width, COLUMNS))
     results = run.attempt(*ANALYSES)
@@ -72,87 +72,87 @@ def summary(run: Run, width: int = 80) -> RenderableType:
 
 
 def _head(about: Mapping[str, Any], width: int) -> list[Text]:
-    """What the run is."""
+    """Name, path, ranks, steps, devices and hosts of the run."""
     ranks, size, steps = about["ranks"], about["world_size"], about["steps"]
-    told = [numbered("rank", ranks, limit=40) + (f" of {size}" if size else "")]
+    facts = [numbered("rank", ranks, limit=40) + (f" of {size}" if size else "")]
     if steps:
-        told.append(numbered("step", steps, limit=24))
+        facts.append(numbered("step", steps, limit=24))
     for key in ("devices", "hosts"):
         values = about[key]
         more = f" and {len(values) - 2} more" if len(values) > 2 else ""
         if values:
-            told.append(", ".join(plain(value, limit=30) for value in values[:2]) + more)
+            facts.append(", ".join(plain(value, limit=30) for value in values[:2]) + more)
     name, path = plain(about["name"] or about["path"], limit=60), plain(about["path"], limit=4096)
     line = Text(name, style="bold")
-    # The end of a path tells more than its beginning.
+    # The end of a path is more specific than its beginning.
     room = width - cell_len(name) - 2
     if path != name and room > 8:
         line.append("  " + (path if len(path) <= room else "…" + path[1 - room :]), style="dim")
-    return [line, Text(" · ".join(told))]
+    return [line, Text(" · ".join(facts))]
 
 
-def _line(label: str, *said: tuple[str, str] | str) -> Text:
+def _line(label: str, *parts: tuple[str, str] | str) -> Text:
     line = Text(f"{label:<{_LABEL}}", style="bold")
-    for each in said:
+    for each in parts:
         text, style = each if isinstance(each, tuple) else (each, "")
         line.append(text, style=style or "not bold")
     return line
 
 
 def step_basis(overview: Mapping[str, Any]) -> str:
-    """What the step time is the step time of."""
+    """What the step time was taken over: `of the slowest rank, median over 4 steps`."""
     count = overview["steps"]
     rank = "of the slowest rank" if overview["ranks"] > 1 else ""
-    over = "the whole of the traces: they mark no step"
+    over = "the entire trace: no steps are marked"
     if count:
         over = f"median over {counted(count, 'step')}" if count > 1 else "the only step"
     return ", ".join(filter(None, (rank, over)))
 
 
 def mean_basis(overview: Mapping[str, Any]) -> str:
-    """What the parts of a step are the parts of: with their amounts, what the shares are of."""
+    """What the breakdown was taken over: `mean over ranks and steps`; empty for one step of one rank."""
     over = ["ranks"] if overview["ranks"] > 1 else []
     over += ["steps"] if overview["steps"] > 1 else []
-    return f"mean over {' and '.join(over)}" if over else "of this"
+    return f"mean over {' and '.join(over)}" if over else ""
 
 
 def _step(overview: Mapping[str, Any]) -> list[Text]:
-    """How long a step takes, and where that goes: of all ranks' and steps' time together."""
+    """The step time and its breakdown."""
     lines = [_line("step", (cell(overview["step_ns"], "ns"), "bold"), f"  {step_basis(overview)}")]
-    whole = overview["mean_step_ns"]
-    if not whole:
+    mean = overview["mean_step_ns"]
+    if not mean:
         return lines
     basis = mean_basis(overview)
-    lines.append(Text(f"  {basis}, of {cell(whole, 'ns')}:" if basis != "of this" else "  of this:", style="dim"))
+    lines.append(Text(f"  {basis}, {cell(mean, 'ns')}:" if basis else "  of which:", style="dim"))
     for column, label, colour, shade in PARTS:
-        share = overview[column] / whole
+        share = overview[column] / mean
         line = Text(f"  {label:<22}")
         line.append(f"{percent(share):>8}  {cell(overview[column], 'ns'):>8}  ", style="bold")
         line.append(shade * round(_BAR * share), style=colour)
         lines.append(line)
     if overview["overlap_ratio"] is not None:
         hidden = percent(overview["overlap_ratio"]) if overview["overlap_ratio"] else "none"
-        lines.append(_line("overlap", (hidden, "bold"), " of the whole traces’ communication is hidden by compute"))
+        lines.append(_line("overlap", (hidden, "bold"), " of all communication overlaps with compute"))
     return lines
 
 
 def slowest(results: Mapping[str, Result], steps: Sequence[int]) -> Text:
-    """Which ranks hold the others up, and why; else whether they are even.
+    """The stragglers and their cause; without one, how much the ranks' local work differs.
 
     Args:
-        steps: the run's; without any, figures are of the window.
+        steps: the run's; without any, amounts are totals of the recorded window.
     """
-    each = of_each(steps)
+    per = per_step(steps)
     overview = results["overview"].frame.row(0, named=True) if "overview" in results else {}
     if overview.get("ranks") == 1:
         return _line("stragglers", ("one rank: nothing to compare it with", "dim"))
     if "stragglers" in results:
         found = results["stragglers"].frame.filter(pl.col("cause").is_not_null())
-        # As the analysis's own sentence has it.
+        # In the order of the analysis's headline.
         found = found.sort("waited_ns", "saving_ns", "rank", descending=[True, True, False], nulls_last=True)
         if found.height:
             row = found.row(0, named=True)
-            saving = f", costs up to {number_of(row['saving_ns'], 'ns')} {each}" if row["saving_ns"] else ""
+            saving = f", costs up to {number_of(row['saving_ns'], 'ns')} {per}" if row["saving_ns"] else ""
             others = [rank for rank in found["rank"].to_list() if rank != row["rank"]]
             more = f"; also {numbered('rank', others, limit=40)}" if others else ""
             return _line(
@@ -163,20 +163,20 @@ def slowest(results: Mapping[str, Result], steps: Sequence[int]) -> Text:
     rank, margin, share = (overview.get(f"slowest_{name}") for name in ("rank", "margin_ns", "margin_share"))
     if not isinstance(rank, int) or not isinstance(margin, int) or not isinstance(share, float):
         return _line("stragglers", ("not compared", "dim"))
-    amount = f"{cell(margin, 'ns')} {each}"
+    amount = f"{cell(margin, 'ns')} {per}"
     if share > _EVEN:
         if "stragglers" in results and results["stragglers"].frame["waited_ns"].drop_nulls().len():
-            # As the analysis's own sentence has it, which names nobody here.
-            return _line("stragglers", f"none beyond chance: rank {rank} works {amount} ({percent(share)}) more")
-        said = f" works {amount} ({percent(share)}) more than the others"
-        return _line("stragglers", (f"rank {rank}", "bold"), said)
+            # The analysis compared the ranks and found no significant straggler.
+            return _line("stragglers", f"none significant: rank {rank} works {amount} ({percent(share)}) longer")
+        more = f" works {amount} ({percent(share)}) longer than the others"
+        return _line("stragglers", (f"rank {rank}", "bold"), more)
     if margin <= 0:
-        return _line("stragglers", "none: all ranks work alike")
+        return _line("stragglers", "none: no rank is slower than the others")
     return _line("stragglers", f"none: rank {rank} works longest, by {amount} ({percent(share)})")
 
 
 def memory(result: Result | None) -> Text:
-    """The rank whose device is fullest."""
+    """The highest peak of allocated memory."""
     if result is None or not result.frame.height:
         return _line("memory", ("not recorded (profile_memory=True records it)", "dim"))
     known = result.frame.filter(pl.col("peak_allocated").is_not_null())
@@ -187,49 +187,49 @@ def memory(result: Result | None) -> Text:
         return _line(
             "memory",
             (f"+{cell(row['change_peak'], 'bytes')}", "bold"),
-            f" at most on rank {row['rank']}, {plain(row['device'])}",
+            f" peak increase, on rank {row['rank']} ({plain(row['device'])})",
         )
     row = known.sort("peak_allocated", descending=True).row(0, named=True)
-    said = f" allocated at most, on rank {row['rank']} ({plain(row['device'], limit=12)})"
+    where = f" peak allocated, on rank {row['rank']} ({plain(row['device'], limit=12)})"
     if row["total_memory"]:
-        said += (
+        where += (
             f", {cell(row['peak_allocated'] / row['total_memory'], 'ratio')} of {cell(row['total_memory'], 'bytes')}"
         )
     growing = known.filter((pl.col("growth") > 0) & (pl.col("growing_steps") > 1))
     if growing.height:
         worst = growing.sort("growth", descending=True).row(0, named=True)
-        said += f"; rank {worst['rank']} grows by {cell(worst['growth'], 'bytes')} a step"
-    return _line("memory", (cell(row["peak_allocated"], "bytes"), "bold"), said)
+        where += f"; rank {worst['rank']} grows by {cell(worst['growth'], 'bytes')} per step"
+    return _line("memory", (cell(row["peak_allocated"], "bytes"), "bold"), where)
 
 
 def _lost(run: Run, width: int) -> list[Text]:
-    """What of the traces could not be used."""
+    """Problems with the traces."""
     lost = [finding for finding in run.loaded.findings if finding.severity != "info"]
     if not lost:
-        return [_line("lost", ("nothing of these traces", "dim"))]
+        return [_line("traces", ("no problems found", "dim"))]
     lines: list[Text] = []
     for finding in lost[:_LOST]:
-        # The directory is named above; what counts is the file's name, which a long path would push off the line.
+        # The directory is named above: without it the file's name fits on the line.
         title = plain(finding.title.replace(f"{run.path}{os.sep}", ""), limit=4 * COLUMNS)
         own = _wrapped(" " * _LABEL, title, width, 2)
         for line in own:
             line.stylize(COLOURS[finding.severity])
         lines += own
-    lines[0] = Text(f"{'lost':<{_LABEL}}", style="bold").append_text(lines[0][_LABEL:])
+    lines[0] = Text(f"{'traces':<{_LABEL}}", style="bold").append_text(lines[0][_LABEL:])
     if len(lost) > _LOST:
         lines[-1].append(f"; {len(lost) - _LOST} more", style="dim")
     return lines
 
 
 def _findings(findings: Sequence[Finding], steps: Sequence[int], room: int, width: int) -> list[Text]:
-    """The worst finding with its advice, then the next by title: as many as there is room for, each said in full."""
+    """The top finding with its advice, then the titles of the next: as many as fit."""
     if not findings:
-        return [Text("Nothing stands out: no rule speaks.")]
+        return [Text("No findings.")]
     lines: list[Text] = []
     shown = 0
     for finding in findings[:_SHOWN]:
         saving = saving_of(finding, steps)
-        # What is cut of a title that is a novel is its end, never the number behind it.
+        # A long title loses its end, never the saving behind it.
         title = plain(finding.title, limit=max(8, _TITLE * (width - 16) - len(saving)))
         own = _wrapped(f"{finding.severity:<8}", title + saving, width, _TITLE)
         own[0].stylize(COLOURS[finding.severity], 0, len(finding.severity))
@@ -241,12 +241,12 @@ def _findings(findings: Sequence[Finding], steps: Sequence[int], room: int, widt
         lines += own
         shown += 1
     left = len(findings) - shown
-    lines.append(Text((f"… {left} more" if left else "What they rest on") + ": rankscope findings", style="dim"))
+    lines.append(Text((f"… {left} more" if left else "Evidence") + ": rankscope findings", style="dim"))
     return lines
 
 
 def _folded(lines: Sequence[Text], width: int) -> list[Text]:
-    """Lines that find no room go on below, under what they say; bars do not come into it."""
+    """Lines that are too long continue on the next, indented."""
     folded = []
     for line in lines:
         cut = line.plain.rfind(" ", _LABEL + 8, width + 1) if cell_len(line.plain) > width else -1
@@ -260,8 +260,8 @@ def _folded(lines: Sequence[Text], width: int) -> list[Text]:
 
 
 def _wrapped(head: str, text: str, width: int, most: int) -> list[Text]:
-    """A text after a head, in no more than some lines."""
-    # A number stays with its unit.
+    """A text after a head, in at most `most` lines."""
+    # Keep a number and its unit on one line.
     together = re.sub(rf"(?<=\d) (?={_UNITS}(?!\w))", _TOGETHER, text)
     parts = textwrap.wrap(together, max(8, width - len(head)), max_lines=most, placeholder=" …")
     return [

@@ -1,4 +1,7 @@
-"""Results and findings in the terminal."""
+"""Results and findings in the terminal.
+
+In: a result, or findings. Out: rich tables that fit the width without cutting a number.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +21,19 @@ _WIDTH = 80
 
 
 def result_table(result: Result, limit: int | None = None, width: int = _WIDTH) -> RenderableType:
-    """A result as a table, times and sizes in human units; above `limit` rows it says how many are left out.
+    """A result as a table, times and sizes in human units; it says how many rows beyond `limit` are left out.
 
-    A number that is cut reads as another number: columns that find no room go below, in further blocks that begin
-    with the same key columns. Columns that hold nothing in any row are named below the table.
+    A truncated number would read as another number, so columns that do not fit continue below, in further blocks that
+    start with the same key columns. Columns without any value are listed below the table.
     """
     present = [column for column in result.analysis.columns if column.name in result.frame.columns]
     if result.frame.is_empty():
-        return Text(f"nothing: these traces hold nothing that {result.name} would show", style="dim")
+        return Text(f"no rows: these traces contain no data for {result.name}", style="dim")
     counts = result.frame.null_count().row(0, named=True)
     columns = [column for column in present if counts[column.name] < result.frame.height]
     shown = result.frame if limit is None else result.frame.head(limit)
     headings = _headings(columns)
-    # Names leave room for what is said of them.
+    # Names leave room for the other columns.
     longest = min(72, max(16, width // 3))
     cells = [[_cell(column, value, longest) for value in shown[column.name].to_list()] for column in columns]
     widths = [
@@ -51,14 +54,14 @@ def result_table(result: Result, limit: int | None = None, width: int = _WIDTH) 
     left = result.frame.height - shown.height
     if left > 0:
         parts.append(Text(f"… {counted(left, 'more row')}: --limit 0 shows all", style="dim"))
-    silent = [heading for heading, column in zip(_headings(present), present, strict=True) if column not in columns]
-    if silent:
-        parts.append(Text(f"no value in any row: {', '.join(silent)}", style="dim"))
+    empty = [heading for heading, column in zip(_headings(present), present, strict=True) if column not in columns]
+    if empty:
+        parts.append(Text(f"columns without values: {', '.join(empty)}", style="dim"))
     return Group(*parts)
 
 
 def _headings(columns: Sequence[Column]) -> list[str]:
-    """Names without the unit that the cells show, unless another column is called so."""
+    """Column names without their unit, which the cells show; with `_time` where another column has that name."""
     names = [column.name for column in columns]
     short = [name.removesuffix("_ns") for name in names]
     return [
@@ -70,13 +73,13 @@ def _cell(column: Column, value: object, longest: int) -> str:
     if isinstance(value, str):
         return plain(value, limit=longest)
     if column.instant and isinstance(value, int):
-        # Instants are read by their difference: what `632235 s` would hide.
+        # Instants are compared with each other: full precision, not `632235 s`.
         return f"{value / 1e6:,.3f} ms"
     return cell(value, column.unit)
 
 
 def _blocks(columns: Sequence[Column], widths: Sequence[int], width: int) -> list[list[int]]:
-    """Which columns stand side by side: as many as fit, after the keys, which each block repeats."""
+    """The columns of each block: as many as fit, after the key columns, which every block repeats."""
     keys: list[int] = []
     for place, column in enumerate(columns):
         if column.unit or sum(widths[key] + 2 for key in [*keys, place]) > width // 2:
@@ -93,10 +96,10 @@ def _blocks(columns: Sequence[Column], widths: Sequence[int], width: int) -> lis
 
 
 def findings_list(findings: Sequence[Finding], steps: Sequence[int], *, with_evidence: bool = False) -> RenderableType:
-    """Findings with their advice, and the numbers that they rest on if wanted.
+    """Findings with their advice, and on request their evidence.
 
     Args:
-        steps: the run's; without any, savings are of the window.
+        steps: the run's; without any, savings are totals of the recorded window.
     """
     table = Table.grid(padding=(0, 1))
     table.add_column(no_wrap=True)

@@ -1,12 +1,12 @@
 import { defineConfig } from "vitest/config";
 import { singleFile } from "./plugins/single_file.ts";
 
-/** One HTML file out: `../static/report.html`. The versions are pinned, so a rebuild gives the same bytes. */
+/** One HTML file out: `report/static/report.html`. The versions are pinned, so a rebuild gives the same bytes. */
 export default defineConfig({
   base: "./",
   plugins: [singleFile({ page: "report.html", licenses: "THIRD_PARTY_LICENSES.txt" })],
   build: {
-    outDir: "../static",
+    outDir: "../../report/static",
     emptyOutDir: false, // static/ also holds .gitattributes
     target: "es2022",
     sourcemap: false,

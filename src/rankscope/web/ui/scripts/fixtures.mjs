@@ -9,7 +9,7 @@ import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 
 const here = dirname(fileURLToPath(import.meta.url));
-const template = join(here, "../../static/report.html");
+const template = join(here, "../../../report/static/report.html");
 const DATA_MARK = "/*RANKSCOPE_DATA*/";
 
 function seeded(seed) {

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.intervals import Int64
-from rankscope.report.stages import StagedRank
+from rankscope.report.embed.stages import StagedRank
 from rankscope.store.cache import CachedTrace
 from rankscope.timeline.event_details import (
     FRAMED,

@@ -18,10 +18,10 @@ from rankscope.errors import describe_error
 from rankscope.pipeline import Run
 from rankscope.primitives.intervals import Int64
 from rankscope.report.anonymize import Anonymizer
-from rankscope.report.encoding import block, fold, json_block, steps_of
+from rankscope.report.embed.encoding import block, fold, json_block, steps_of
+from rankscope.report.embed.longest_events import LONGEST, longest_events
+from rankscope.report.embed.stages import STAGES, Codes, StagedRank, codes_of, names_used
 from rankscope.report.formatting import numbered
-from rankscope.report.longest_events import LONGEST, longest_events
-from rankscope.report.stages import STAGES, Codes, StagedRank, codes_of, names_used
 from rankscope.results import Finding
 from rankscope.rundir.plurals import counted
 from rankscope.timeline.build import clock_of, draw_run

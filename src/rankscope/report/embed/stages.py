@@ -18,7 +18,7 @@ import numpy.typing as npt
 import polars as pl
 
 from rankscope.primitives.intervals import Int64
-from rankscope.report.encoding import steps_of
+from rankscope.report.embed.encoding import steps_of
 from rankscope.store.cache import CachedTrace
 from rankscope.timeline.timeline import Placed
 from rankscope.timeline.tracks import TABLES
