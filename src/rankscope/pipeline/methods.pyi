@@ -8,33 +8,33 @@ class AnalysisMethods:
     """Every analysis of rankscope as a method. Others: ``run.analyze(name)[name].frame``."""
 
     def annotations(self, *, by: Literal["name", "step"] = "name") -> pl.DataFrame:
-        """The named ranges of each rank, the user's own and PyTorch's: their time on host and device."""
+        """Named ranges of each rank, the user's and PyTorch's: time on host and device."""
     def arrivals(self) -> pl.DataFrame:
-        """In which order the ranks come to their collectives."""
+        """Order of arrival: which ranks arrive first and last at their collectives."""
     def clock(self) -> pl.DataFrame:
-        """How far each rank's clock is from the others'."""
+        """Clock offset of each rank relative to the others."""
     def collective_summary(self) -> pl.DataFrame:
         """Collectives by group, kind, type and size."""
     def collectives(self) -> pl.DataFrame:
         """Every collective of every rank, in order."""
     def communication_operations(self) -> pl.DataFrame:
-        """What each rank's communication operations come to: calls, sizes, time, and how much of it is transfer."""
+        """Communication operations of each rank by kind: calls, sizes, time, transfer and wait."""
     def compile(self) -> pl.DataFrame:
-        """What torch.compile made of the model: regions, graphs, Triton kernels, graph breaks, and the first call's cost."""
+        """torch.compile: regions, graphs, Triton kernels, graph breaks, and the cost of the first call."""
     def copies(self) -> pl.DataFrame:
-        """Copies between host and device: how much, how fast, and from what kind of memory."""
+        """Copies between host and device: size, bandwidth, and kind of memory."""
     def data_loading(self) -> pl.DataFrame:
         """Data loading time per step, and how much of it is exposed."""
     def ddp_buckets(self) -> pl.DataFrame:
-        """DDP's buckets: how large each all-reduce is, when in the backward it starts, and what of it nothing hides."""
+        """DDP's gradient buckets: size, start within the backward, and exposed time of each all-reduce."""
     def device_time(self) -> pl.DataFrame:
         """Where each rank's device spent its time: compute, communication, copies, idle."""
     def devices(self) -> pl.DataFrame:
-        """Which devices each rank ran on: host, model, memory, multiprocessors."""
+        """Devices of each rank: host, model, memory, multiprocessors."""
     def distributed(self) -> pl.DataFrame:
-        """How far each rank's communication hides behind its compute, and how much of it is waiting, step by step."""
+        """Communication overlap, transfer and waiting per rank and step."""
     def fsdp(self) -> pl.DataFrame:
-        """FSDP's all-gathers and reduce-scatters, module by module: what was fetched early, and what was waited for."""
+        """FSDP's all-gathers and reduce-scatters by module: what was prefetched, and what is exposed."""
     def idle(self, *, of: Literal["all", "streams", "devices"] = "all") -> pl.DataFrame:
         """Idle time of each stream and device, by cause."""
     def idle_causes(self) -> pl.DataFrame:
@@ -46,27 +46,27 @@ class AnalysisMethods:
     def launches(self, *, by: Literal["rank", "stream", "call", "kernel"] = "rank") -> pl.DataFrame:
         """Launch latency and queue depth: how far the host runs ahead of the device."""
     def matrix_work(self) -> pl.DataFrame:
-        """In which type of numbers each rank computes what tensor cores can do, and whether they did it."""
+        """Matrix work by data type, and whether it runs on tensor cores."""
     def memory(self) -> pl.DataFrame:
-        """How much memory each rank needed, and when and by what it needed most."""
+        """Peak memory of each rank: how much, when, and in which operator."""
     def memory_blocks(self) -> pl.DataFrame:
-        """Each block of memory: who allocated it, how large it was, how long it lived."""
+        """Memory blocks: who allocated each, its size and lifetime."""
     def memory_curve(self) -> pl.DataFrame:
         """Memory over time on each rank and device: every allocation and release."""
     def memory_operators(self) -> pl.DataFrame:
-        """Which operators allocate: what each takes and gives back, itself and with all it calls."""
+        """Memory by operator: what each allocates and releases, itself and in total."""
     def memory_outline(self) -> pl.DataFrame:
-        """Memory over time on each rank and device, in few enough pieces to draw."""
+        """Memory over time on each rank and device, downsampled for drawing."""
     def memory_snapshot(self) -> pl.DataFrame:
-        """What a memory snapshot says of each device: in use, free, and how scattered the free part is."""
+        """Memory snapshot of each device: in use, free, and fragmented."""
     def memory_stacks(self) -> pl.DataFrame:
-        """Whose memory it is: what each call stack holds in a memory snapshot, now and at the peak."""
+        """Memory snapshot by call stack: what each stack holds, now and at the peak."""
     def memory_steps(self) -> pl.DataFrame:
-        """What each step did to each rank's memory: peak, what it left behind, how it grew."""
+        """Memory by step: peak, memory at the end of the step, growth."""
     def mesh(self) -> pl.DataFrame:
-        """What differs along each dimension of the mesh: data, tensor, pipeline parallel, hosts."""
+        """Differences along each dimension of the mesh: data, tensor, pipeline parallel, hosts."""
     def modules(self) -> pl.DataFrame:
-        """What each nn.Module cost: the tree of modules, their calls, their time on host and device."""
+        """Time of each nn.Module on host and device: the module tree and its calls."""
     def operators(self, *, match: str | None = None, by: Literal["name", "shape", "stack"] = "name") -> pl.DataFrame:
         """Operators of each rank: time on host and device, tensor cores, FLOPs."""
     def overview(self) -> pl.DataFrame:
@@ -74,13 +74,13 @@ class AnalysisMethods:
     def phases(self) -> pl.DataFrame:
         """Training phases per step: forward, backward, optimizer, data loading, waiting, on host and device."""
     def pipeline_bubble(self) -> pl.DataFrame:
-        """How long each pipeline stage waits for its neighbours."""
+        """Pipeline bubble: how long each stage waits for its neighbours."""
     def placement(self) -> pl.DataFrame:
-        """Where each rank sits: host, place on it, coordinate in the mesh."""
+        """Placement of each rank: host, position on the host, coordinates in the mesh."""
     def recompute(self) -> pl.DataFrame:
-        """What activation checkpointing runs twice: operators of the forward that the backward runs again, and their cost."""
+        """Recomputation by activation checkpointing: forward operators that the backward runs again, and their cost."""
     def recording(self) -> pl.DataFrame:
-        """What recording itself was: what each rank wrote, what it left out and why, and what the profiler cost the loop."""
+        """Cost of recording: what each rank's profiler wrote and skipped, and how much it slowed the loop."""
     def slices(
         self,
         *,
@@ -88,14 +88,14 @@ class AnalysisMethods:
         match: str | None = None,
         by: Literal["step", "rank", "name", "event"] = "step",
     ) -> pl.DataFrame:
-        """Every event of one name over ranks and steps: how often, how long, how spread."""
+        """Events by name over ranks and steps: count, duration, distribution."""
     def step_time(self) -> pl.DataFrame:
         """Step time on each rank, split by what the device and the host did."""
     def stragglers(self, *, by: Literal["rank", "step"] = "rank") -> pl.DataFrame:
         """Stragglers: which rank delays the other ranks, by how much, and why."""
     def synchronization(self) -> pl.DataFrame:
-        """Where the host waits for the device, and what that leaves idle."""
+        """Synchronizing calls: where the host waits for the device, and the idle time that follows."""
     def utilization(self) -> pl.DataFrame:
-        """How much of the time each device was in use, and how much of the device."""
+        """Utilization of each device: GPU utilization, SM efficiency, occupancy."""
     def work(self) -> pl.DataFrame:
-        """What each step ran: every kernel and operator by name, shapes and step."""
+        """Work of each step: every kernel and operator by name, shapes and step."""
