@@ -57,7 +57,7 @@ def find(inputs: Inputs) -> list[Finding]:
             ),
             saving_ns=saving,
             advice=(
-                "Increase the work per rank: a larger batch, or gradient accumulation under no_sync; or use fewer ranks, "
+                "Increase the work per rank: a larger batch, or gradient accumulation under no_sync; or fewer ranks, "
                 "or shard within a host and replicate between hosts (HSDP)."
             ),
         )
