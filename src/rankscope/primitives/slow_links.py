@@ -1,6 +1,6 @@
-"""Groups whose collectives move their data slower than those of their like, or than in other steps.
+"""Groups that transfer data slower than comparable groups, or than in their other steps.
 
-What a transfer takes is the least duration over a group's ranks, so waiting is not in it. A group's transfers of one
+The transfer is the shortest duration over a group's ranks, so waiting is not in it. A group's transfers of one
 kind and size in a step (their mean, times as many as there usually are: some may be lost) are compared with the same
 of the other groups; where there is no other, with those of its other steps; where there are one or two, too few to
 learn chance from, with theirs and its own together. Lasting and passing delays are told apart as for ranks
@@ -43,7 +43,7 @@ class SlowLink:
         expected_ns: what they would take in those.
         steps: the late ones.
         lasting: whether all are.
-        groups: how many groups it is held against; 0: its own other steps.
+        groups: how many groups it is compared with; 0: its other steps.
     """
 
     group: str
