@@ -31,7 +31,7 @@ from rankscope.results import Finding
 from rankscope.store.trace_info import TraceInfo, utc
 
 Name = str | None
-"""What a run is called: its id, or what divides it from others; None for the only run, where it has no id."""
+"""What a run is called: its id, or what divides it from others; None for the only run, if it has no id."""
 
 Process = list[TraceInfo]
 """The traces of one process of a job, in the order of time."""
@@ -109,14 +109,14 @@ def group_by_run(infos: Sequence[TraceInfo]) -> Grouping:
 
 def _add(grouping: Grouping, infos: Sequence[TraceInfo], run_id: str | None) -> None:
     """Divide traces with the same id, or with none, and add the runs."""
-    whole = _Part(_processes(infos))
-    contradiction = _contradiction(whole.processes)
+    everything = _Part(_processes(infos))
+    contradiction = _contradiction(everything.processes)
     if contradiction is None:
-        grouping.runs[run_id] = whole.infos
-        grouping.findings[run_id] = doubtful_run(whole.processes) if run_id is None else []
+        grouping.runs[run_id] = everything.infos
+        grouping.findings[run_id] = doubtful_run(everything.processes) if run_id is None else []
         return
     why = contradiction[2]
-    parts = sorted(_divide(whole), key=lambda part: part.processes[0][0].host_start_ns)
+    parts = sorted(_divide(everything), key=lambda part: part.processes[0][0].host_start_ns)
     count = Counter(part.label for part in parts)
     labels = [
         part.label if part.label and count[part.label] == 1 else f"run{at}" for at, part in enumerate(parts, start=1)
