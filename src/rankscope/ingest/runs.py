@@ -6,9 +6,9 @@ In: what each trace says about itself (`TraceInfo`). Out: the traces of each run
 2. Traces without an id are one run too, unless they contradict each other: a rank has two processes, world sizes or
    backends differ, or traces that name no rank were recorded more than a minute apart.
 3. Contradicting traces are divided by directory: by the sub-directories of the one that holds them all, else by the
-   directory that each is in (``iteration_10/replica_0``); and again while a directory still holds a contradiction.
+   directory that each is in (torchtitan's ``iteration_10/replica_0``); again while a directory holds a contradiction.
 4. In one directory they are divided by file name without the rank (``slow.rank0.json``, ``fast.rank0.json``), else by
-   time: a run ends before a rank's next process begins.
+   time (a log directory of TensorBoard's handler): a run ends before a rank's next process begins.
 5. Traces with one id are divided in the same way if a rank has two processes that record the same steps or at the
    same time: ``torchrun --rdzv-id=100`` gives one id to every start of a job. A restart is not a second run.
 6. A trace that lost its id is of the only run in its directory. A memory snapshot, which has none, is of the nearest.
