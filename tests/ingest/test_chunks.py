@@ -128,7 +128,9 @@ def lay_out(
 LAYOUTS = ["compact", "plain", "ascii", "indented", "bare", "bom", "crlf", "kineto", "kineto-trailing-comma"]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    "layout", [pytest.param(each, marks=() if each in ("compact", "kineto") else pytest.mark.slow) for each in LAYOUTS]
+)
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     made=st.lists(events, max_size=12),

@@ -317,6 +317,7 @@ def test_more_categories_than_any_trace_has(tmp_path: Path) -> None:
     assert found.tables["other_events"].height == 5000
 
 
+@pytest.mark.slow
 def test_random_flips_and_splices_never_crash(tmp_path: Path) -> None:
     base = dumps(trace(small_step() + small_step(100, 2, correlation=4), rank=0, world_size=2), indent=1)
     source = random.Random(7)
