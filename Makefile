@@ -12,11 +12,14 @@ PYTEST_ARGS ?=
 ARGS ?=
 # Which torch `make test-torch` installs.
 TORCH ?=
+# Where `make traces` finds repositories' files: URL/OWNER/REPOSITORY/COMMIT/PATH.
+MIRROR ?=
 
 BIN := $(VENV)/bin
 HAS_RUN := $(VENV)/.installed-run
 HAS_DEV := $(VENV)/.installed-dev
 HAS_NODE := $(VENV)/.installed-node
+HAS_SITE := $(VENV)/.installed-site
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
 UI := src/rankscope/web/ui
@@ -41,7 +44,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-rest test-all test-torch lint lint-python lint-ui bench ui ui-check docs clean distclean
+.PHONY: help setup demo test test-rest test-timing test-all test-torch lint lint-python lint-ui bench ui ui-check docs site traces clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -55,14 +58,18 @@ test: $(HAS_DEV) ## the fast tests: no GPU, no network, no browser
 	$(BIN)/pytest -n $(JOBS) -m "not slow and not browser" $(PYTEST_ARGS)
 
 # pytest says 5 when it ran nothing. That is a fault as soon as a test file has the markers.
-test-rest: $(HAS_DEV) ## the slow tests and the browser's
-	@echo '$(BIN)/pytest -n $(JOBS) -m "slow or browser" $(PYTEST_ARGS)'; \
-	$(BIN)/pytest -n $(JOBS) -m "slow or browser" $(PYTEST_ARGS); code=$$?; \
+test-rest: $(HAS_DEV) ## the slow tests and those that need a browser
+	@echo '$(BIN)/pytest -n $(JOBS) -m "(slow or browser) and not timing" $(PYTEST_ARGS)'; \
+	$(BIN)/pytest -n $(JOBS) -m "(slow or browser) and not timing" $(PYTEST_ARGS); code=$$?; \
 	if [ $$code -eq 5 ] && ! grep -rqE --include='*.py' '\bmark\.(slow|browser)\b' tests; then \
 		echo "test-rest: no test is marked slow or browser yet"; \
 	else exit $$code; fi
 
-test-all: test test-rest ## all tests
+# What they compare depends on the machine as well as on rankscope: a failure on a busy machine says nothing.
+test-timing: $(HAS_DEV) ## the tests that compare durations of real jobs, for an idle machine
+	$(BIN)/pytest -n 0 -m timing $(PYTEST_ARGS)
+
+test-all: test test-rest test-timing ## all tests
 
 # Without constraints.txt: an older torch wants older packages beside it. What another torch warns of is no fault here.
 test-torch: ## the fast tests of capture with another torch: TORCH=2.6.0, in an environment of its own
@@ -109,8 +116,16 @@ ui-check: $(HAS_UI) ## rebuild the page elsewhere and fail if the committed one 
 docs: $(HAS_DEV) ## regenerate the docs that come from docstrings and the schema
 	$(BIN)/python docs/build.py $(ARGS)
 
+site: $(HAS_SITE) ## the documentation as a site in site/: works from the disk, search included
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@! grep -rlE '<(script|link|img|iframe)[^>]*(src|href)="?(https?:)?//' --include=*.html site || { \
+		echo "site: these pages load something from another host" >&2; exit 1; }
+
+traces: $(HAS_DEV) ## fetch the public traces that some tests read: make traces MIRROR=URL (CONTRIBUTING.md)
+	$(BIN)/python -m tests.fetch_traces $(MIRROR)
+
 clean: ## remove caches and build products
-	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests benchmarks docs -name __pycache__ -type d -not -path '*/node_modules/*' -prune -exec rm -rf {} +
 
 distclean: clean ## remove .venv, .torch and node_modules as well
@@ -134,6 +149,10 @@ $(HAS_RUN): pyproject.toml constraints.txt | $(BIN)/python
 
 $(HAS_DEV): $(HAS_RUN)
 	$(PIP_INSTALL) --group dev
+	@touch $@
+
+$(HAS_SITE): $(HAS_RUN)
+	$(PIP_INSTALL) --group site
 	@touch $@
 
 $(HAS_NODE): constraints.txt | $(BIN)/python

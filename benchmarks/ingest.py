@@ -34,7 +34,7 @@ def work():
 """
 _DECODE = """
 import gzip, msgspec
-from rankscope.ingest import events as ev
+from rankscope.ingest import event_types as ev
 fields = {{}}
 for kind in (ev.DeviceArgs, ev.CollectiveArgs, ev.OperatorArgs, ev.RuntimeArgs, ev.FrameArgs, ev.AnnotationArgs,
              ev.MemoryArgs, ev.TrackArgs):

@@ -20,7 +20,7 @@ settings.register_profile(
 settings.load_profile("any machine")
 
 _FETCHED = Path(__file__).resolve().parent / "traces"
-SHARED_TRACES = _FETCHED if (_FETCHED / "complete").exists() else _FETCHED.parents[1] / ".." / "shared" / "traces"
+SHARED_TRACES = _FETCHED if (_FETCHED / "complete.txt").exists() else _FETCHED.parents[1] / ".." / "shared" / "traces"
 """The real traces: those that `make traces` has fetched, or a folder that several checkouts share."""
 
 _ROOT = pytest.StashKey[Path]()

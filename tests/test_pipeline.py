@@ -48,7 +48,7 @@ FATAL: dict[str, tuple[dict[str, bytes], str, str]] = {
     "an empty file": ({"rank0.json": b""}, "the file is empty", "rank0.json"),
     "a trace without events": ({"rank0.json": b'{"traceEvents": []}'}, "an empty list of events", "rank0.json"),
     "a list that is no trace": ({"rank0.json": b'[{"a": 1}, {"b": 2}]'}, "none has a `ph`", "rank0.json"),
-    "a cut gz alone": ({"rank0.json.gz": gzip.compress(GOOD)[:12]}, "breaks off before its first", "rank0.json.gz"),
+    "a cut gz alone": ({"rank0.json.gz": gzip.compress(GOOD)[:12]}, "ends before its first", "rank0.json.gz"),
     "a pickle": ({"rank0.json": b"\x80\x05K\x01."}, "this is a pickle", "rank0.json"),
     "an execution trace": ({"rank0.json": b'{"schema": "1", "nodes": []}'}, "execution trace", "rank0.json"),
     "several that are none": ({"a.json": b"{}", "b.json": b"[1]"}, "none of 2 files is a trace", "a.json"),

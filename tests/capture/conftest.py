@@ -13,7 +13,7 @@ import torch
 from tests.environment import without_launcher
 
 HAS_TRACE_ID = "custom_trace_id_callback" in inspect.signature(torch.profiler.profile.__init__).parameters
-"""Whether this torch lets a trace's id be chosen; older ones write none, and ours is in the metadata alone."""
+"""Whether this torch lets the trace id be chosen; with an older one it is only in rankscope's metadata."""
 
 
 def clean_environ() -> dict[str, str]:

@@ -140,7 +140,7 @@ def settle(prof): pass
 
 @linux
 @pytest.mark.parametrize("awaited", [True, False])
-def test_a_writer_that_is_waited_for_does_not_yield(awaited):
+def test_a_writer_that_is_waited_for_keeps_its_priority(awaited):
     writer, seen = Writer(), []
 
     def work():
@@ -229,7 +229,7 @@ def test_ranks_that_the_script_starts_itself(tmp_path, method):
 
 
 @linux
-def test_a_profiler_that_was_made_before_a_fork_is_the_childs(tmp_path):
+def test_a_profiler_made_before_a_fork_belongs_to_the_child(tmp_path):
     code = """
 import os, sys, torch, rankscope
 profiler = rankscope.Profiler("run", wait=0, warmup=1, active=1)

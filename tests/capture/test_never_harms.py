@@ -132,7 +132,7 @@ def test_sigterm_in_a_recording_saves_it(tmp_path):
     assert not hidden(tmp_path)
 
 
-def test_sigterm_outside_a_recording_ends_as_ever(tmp_path):
+def test_sigterm_outside_a_recording_ends_as_usual(tmp_path):
     before = "def at(step):\n    if step == 4: say('waiting'); time.sleep(600)\n"
     running = start(job(before, arguments="wait=10, warmup=1, active=5", steps=20), tmp_path)
     assert running.stdout.readline() == "waiting\n"

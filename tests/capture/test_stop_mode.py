@@ -1,4 +1,4 @@
-"""In the loop or off it: what decides, and that both give the same trace."""
+"""Stopping in the loop or off it: what decides, and that both give the same trace."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_without_the_settings_of_newer_torch_it_is_the_loop(released, monkeypatc
 
 
 @pytest.mark.parametrize("activities", [CPU, [*CPU, torch.profiler.ProfilerActivity.CUDA]])
-def test_where_torch_holds_others_up_nothing_makes_it_stop_off_the_loop(released, monkeypatch, activities):
+def test_where_torch_blocks_other_threads_it_always_stops_in_the_loop(released, monkeypatch, activities):
     monkeypatch.setattr(stop_mode, "_releases", False)
     assert stop_mode.choose_stop_mode(CaptureConfig(stop_off_loop="always"), activities)[0] == stop_mode.LOOP
 
@@ -102,7 +102,7 @@ def lets_the_other_run():
         (lambda: time.sleep(stop_mode._SWITCH_INTERVAL_S), False),
     ],
 )
-def test_the_probe_sees_who_lets_others_run(monkeypatch, stop, found):
+def test_the_trial_detects_whether_other_threads_run(monkeypatch, stop, found):
     """Stand-ins for a torch that releases the interpreter while it stops, and for one that does not."""
 
     class Profile:
@@ -118,7 +118,7 @@ def test_the_probe_sees_who_lets_others_run(monkeypatch, stop, found):
     assert stop_mode.other_threads_run_during_stop(CPU) is found
 
 
-def test_the_probe_leaves_no_trace_of_itself():
+def test_the_trial_leaves_nothing_behind():
     before = threading.active_count()
     assert stop_mode.other_threads_run_during_stop(CPU) in (True, False)
     assert threading.active_count() <= before + 1
@@ -126,7 +126,7 @@ def test_the_probe_leaves_no_trace_of_itself():
 
 
 @pytest.mark.parametrize("stop_off_loop", ["always", "never"])
-def test_both_ways_give_the_same_trace(tmp_path, monkeypatch, off_loop_everywhere, stop_off_loop):
+def test_both_modes_give_the_same_trace(tmp_path, monkeypatch, off_loop_everywhere, stop_off_loop):
     if stop_mode.choose_stop_mode(CaptureConfig(stop_off_loop=stop_off_loop), CPU)[1] != "asked for":
         pytest.skip("this torch cannot stop off the loop")
     threads = []
@@ -154,7 +154,7 @@ def test_both_ways_give_the_same_trace(tmp_path, monkeypatch, off_loop_everywher
 
 
 @pytest.mark.parametrize("switches", [{"record_shapes": True, "with_flops": True}, {"profile_memory": True}])
-def test_leaving_out_what_no_trace_needs_changes_no_trace(tmp_path, monkeypatch, switches):
+def test_trace_only_changes_no_trace(tmp_path, monkeypatch, switches):
     """Torch's own default against its `trace_only`: the same events with the same arguments."""
     whole = stop_mode.experimental_config
 
@@ -179,7 +179,7 @@ def test_leaving_out_what_no_trace_needs_changes_no_trace(tmp_path, monkeypatch,
     assert any(name == ("[memory]" if "profile_memory" in switches else "aten::mm") for _, _, name, *_ in found[0])
 
 
-def test_an_older_torch_has_not_all_settings(monkeypatch):
+def test_an_older_torch_lacks_settings(monkeypatch):
     class Older:
         def __init__(self, profile_all_threads=False):
             self.profile_all_threads = profile_all_threads

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.ingest.test_cutting import expected, read
+from tests.ingest.test_chunks import expected, read
 from tests.kineto import collective, dumps, event, frame, kernel, launch, memory, op, small_step, step, trace, write
 
 from rankscope.errors import NotATraceError
@@ -317,6 +317,7 @@ def test_more_categories_than_any_trace_has(tmp_path: Path) -> None:
     assert found.tables["other_events"].height == 5000
 
 
+@pytest.mark.slow
 def test_random_flips_and_splices_never_crash(tmp_path: Path) -> None:
     base = dumps(trace(small_step() + small_step(100, 2, correlation=4), rank=0, world_size=2), indent=1)
     source = random.Random(7)

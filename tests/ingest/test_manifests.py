@@ -9,7 +9,7 @@ import pytest
 from tests.kineto import small_step, trace, write
 
 from rankscope.errors import NoTracesError
-from rankscope.ingest.manifests import of_capture, window_gaps
+from rankscope.ingest.manifests import capture_findings, window_gaps
 from rankscope.pipeline import open_run
 from rankscope.rundir.manifest import LostWindow, RankManifest, WrittenTrace, to_json
 from rankscope.store.trace_info import TraceInfo
@@ -21,14 +21,14 @@ def says(rank: int, **more: Any) -> RankManifest:
 
 def test_nothing_to_say() -> None:
     quiet = [says(rank, written=(WrittenTrace(f"rank{rank}.json"),)) for rank in range(2)]
-    assert of_capture(quiet, ["/x/rank0.json", "/y/rank1.json"]) == []
+    assert capture_findings(quiet, ["/x/rank0.json", "/y/rank1.json"]) == []
 
 
 def test_windows_lost_for_one_reason_are_one_finding() -> None:
     full = [LostWindow(10, 12, f"OSError: no space left: {rank} bytes wanted") for rank in range(3)]
     manifests = [says(rank, failed=(full[rank],)) for rank in range(3)]
     manifests[2] = says(2, failed=(full[2], LostWindow(20, 22, "killed")), skipped=(LostWindow(30, None, ""),))
-    failed, killed, skipped = of_capture(manifests, [])
+    failed, killed, skipped = capture_findings(manifests, [])
     assert (failed.id, failed.severity, failed.ranks, failed.steps) == (
         "windows-failed",
         "warning",
@@ -39,7 +39,7 @@ def test_windows_lost_for_one_reason_are_one_finding() -> None:
     assert [(each.name, each.value) for each in failed.evidence][:1] == [("rank 0, steps 10–12", full[0].reason)]
     assert (killed.ranks, killed.steps) == ((2,), (20, 21, 22))
     assert (skipped.id, skipped.severity, skipped.ranks, skipped.steps) == ("windows-skipped", "info", (2,), ())
-    assert skipped.title == "1 window was not recorded: no reason is given"
+    assert skipped.title == "1 window was not recorded: no reason given"
 
 
 def test_traces_that_are_gone_and_captures_that_did_not_end() -> None:
@@ -48,7 +48,7 @@ def test_traces_that_are_gone_and_captures_that_did_not_end() -> None:
         WrittenTrace("rank0_iter5_5.trace.json.gz", 5, 5),
     )
     manifest = RankManifest(run_id="r", rank=0, written=written, warnings=("slow disk",))
-    gone, unfinished, warned = of_capture([manifest], ["/run/ranks0-1023/rank0_iter1_2.trace.json.gz"])
+    gone, unfinished, warned = capture_findings([manifest], ["/run/ranks0-1023/rank0_iter1_2.trace.json.gz"])
     assert (gone.id, gone.severity, gone.steps) == ("traces-gone", "warning", (5,))
     assert gone.evidence[0].value == "rank0_iter5_5.trace.json.gz"
     assert (unfinished.id, unfinished.ranks) == ("capture-unfinished", (0,))
@@ -58,11 +58,11 @@ def test_traces_that_are_gone_and_captures_that_did_not_end() -> None:
 def test_a_warning_of_a_loss_is_told_once() -> None:
     lost = LostWindow(1, 2, "OSError: disk full")
     text = "steps 1 to 2 were lost (save): OSError: disk full; the job goes on"
-    assert [each.id for each in of_capture([says(0, failed=(lost,), warnings=(text,))], [])] == ["windows-failed"]
+    assert [each.id for each in capture_findings([says(0, failed=(lost,), warnings=(text,))], [])] == ["windows-failed"]
 
 
 def test_an_absurd_manifest_costs_nothing() -> None:
-    (finding,) = of_capture([says(0, skipped=(LostWindow(0, 2**62, "x"), LostWindow(5, 1, "x")))], [])
+    (finding,) = capture_findings([says(0, skipped=(LostWindow(0, 2**62, "x"), LostWindow(5, 1, "x")))], [])
     assert len(finding.steps) <= 1000
 
 
@@ -110,5 +110,5 @@ def test_many_ranks_have_folders_of_manifests(tmp_path: Path) -> None:
 
 def test_no_trace_at_all_says_why(tmp_path: Path) -> None:
     write(tmp_path / "ranks" / "rank0.json", to_json(says(0, failed=(LostWindow(1, 2, "OSError: disk full"),))))
-    with pytest.raises(NoTracesError, match="rank 0 says of its capture: OSError: disk full"):
+    with pytest.raises(NoTracesError, match="rank 0 reported: OSError: disk full"):
         open_run(tmp_path)

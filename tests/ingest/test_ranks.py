@@ -13,12 +13,12 @@ from tests.kineto import small_step, step, trace, write
 from rankscope.ingest.kineto import read_kineto
 from rankscope.ingest.ranks import assign_ranks, without_numbered_folders
 from rankscope.ingest.run_findings import contradicted_ranks
-from rankscope.ingest.trace_facts import describe
+from rankscope.ingest.trace_metadata import trace_info
 from rankscope.store.trace_info import TraceInfo
 
 
 def info_of(folder: Path, name: str, **metadata: Any) -> TraceInfo:
-    return describe(read_kineto(str(write(folder / name, trace(small_step(), **metadata)))))
+    return trace_info(read_kineto(str(write(folder / name, trace(small_step(), **metadata)))))
 
 
 OWN: dict[str, Any] = {"schema_version": 1, "rank": 5, "world_size": 8, "run_id": "r", "host": "h"}
@@ -100,9 +100,9 @@ def test_files_without_a_rank_get_the_free_ones_in_order() -> None:
 
 
 def test_a_host_only_trace_has_an_extent_too(tmp_path: Path) -> None:
-    info = describe(read_kineto(str(write(tmp_path / "t.json", trace([step(4, 10, 5), step(5, 20, 5)])))))
+    info = trace_info(read_kineto(str(write(tmp_path / "t.json", trace([step(4, 10, 5), step(5, 20, 5)])))))
     assert (info.start_ns, info.end_ns, info.first_step, info.last_step) == (10_000, 25_000, 4, 5)
-    empty = describe(read_kineto(str(write(tmp_path / "e.json", trace([])))))
+    empty = trace_info(read_kineto(str(write(tmp_path / "e.json", trace([])))))
     assert (empty.start_ns, empty.end_ns, empty.first_step) == (None, None, None)
 
 

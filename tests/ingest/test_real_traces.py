@@ -46,7 +46,12 @@ def test_there_are_traces(shared_traces: Path) -> None:
     assert len(files()) > 100
 
 
-@pytest.mark.parametrize("file", files(), ids=lambda file: str(file.relative_to(SHARED_TRACES.resolve())))
+@pytest.mark.parametrize(
+    "file",
+    # Of the fast tests are those that are read quickly.
+    [pytest.param(file, marks=pytest.mark.slow if file.stat().st_size > 300_000 else ()) for file in files()],
+    ids=lambda file: str(file.relative_to(SHARED_TRACES.resolve())),
+)
 def test_counts_equal_a_plain_reading(file: Path) -> None:
     whole = plain(file)
     events = whole if isinstance(whole, list) else whole.get("traceEvents") if isinstance(whole, dict) else None

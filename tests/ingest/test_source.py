@@ -129,11 +129,11 @@ def test_cut_and_damaged_packings_never_crash(tmp_path: Path, kind: str) -> None
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (pack(TEXT, "zst")[:200], "the compressed file breaks off"),
+        (pack(TEXT, "zst")[:200], "the compressed file is cut off"),
         (pack(b"", "zst"), "the file is empty"),
-        (bz2.compress(TEXT), "packed with bzip2, which is not read"),
-        (lzma.compress(TEXT), "packed with xz, which is not read"),
-        (b'{"traceEvents": {}}', "its `traceEvents` are no array"),
+        (bz2.compress(TEXT), "compressed with bzip2, which is not supported"),
+        (lzma.compress(TEXT), "compressed with xz, which is not supported"),
+        (b'{"traceEvents": {}}', "its `traceEvents` are not an array"),
     ],
     ids=["zst cut", "zst of nothing", "bz2", "xz", "no array"],
 )
@@ -150,7 +150,7 @@ def test_further_traces_in_an_archive_are_said(tmp_path: Path, data: bytes, want
     file = write(tmp_path / "traces.tar.gz", data, None)
     assert names(file) == wanted
     (finding,) = [each for each in open_run(file, executor="serial").load().findings if "archive" in each.id]
-    assert "holds 2 files more" in finding.title
+    assert "holds 2 more files" in finding.title
 
 
 def test_what_lies_behind_the_trace_in_an_archive_does_no_harm(tmp_path: Path, wanted: list[str]) -> None:
@@ -234,7 +234,7 @@ def test_what_is_no_trace_before_the_trace_in_an_archive(tmp_path: Path, wanted:
     file = write(tmp_path / "t.zip", packed({**before, "rank0.json": TEXT}), None)
     assert names(file) == wanted
     (finding,) = [each for each in open_run(file, executor="serial").load().findings if "archive" in each.id]
-    assert "holds 2 files more" in finding.title
+    assert "holds 2 more files" in finding.title
     for name, why in (("failed.json", "the file is empty"), ("config.json", "it has no `traceEvents`")):
         with pytest.raises(NotATraceError, match=why):
             read_kineto(str(write(tmp_path / "t.zip", packed({name: before[name]}), None)))
@@ -290,7 +290,7 @@ def test_a_packed_run_directory(tmp_path: Path, wanted: list[str], packed: Packe
     file = write(tmp_path / "run.tar.gz", packed({folder + name: data for name, data in entries.items()}), None)
     assert names(file) == wanted
     (finding,) = [each for each in open_run(file, executor="serial").load().findings if "archive" in each.id]
-    assert "holds 1 file more" in finding.title
+    assert "holds 1 more file" in finding.title
     without = write(tmp_path / "run.tar.gz", packed({folder + name: data for name, data in PACKED_RUN.items()}), None)
     with pytest.raises(NotATraceError, match="an archive of a run without its traces"):
         read_kineto(str(without))

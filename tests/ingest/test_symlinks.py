@@ -99,7 +99,7 @@ def test_somebody_elses_link_leads_nobody_into_his_own_files(tmp_path: Path, mon
     write(tmp_path / "private" / "rank1.json", trace(small_step()))
     links((tmp_path / "shared" / "bait", tmp_path / "private"))
     (tmp_path / "shared" / "rank2.json").symlink_to(tmp_path / "private" / "rank1.json")
-    monkeypatch.setattr(symlinks, "_may_lead", lambda owner, target: False)
+    monkeypatch.setattr(symlinks, "_is_trusted", lambda owner, target: False)
     found = find_traces(tmp_path / "shared")
     assert [Path(path).name for path in found.traces] == ["rank0.json"]
     assert {Path(path).name: why for path, why in found.unfollowed} == {
@@ -112,7 +112,7 @@ def test_somebody_elses_link_leads_nobody_into_his_own_files(tmp_path: Path, mon
 def test_whose_link_may_lead_where(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     led = {
-        (owner, target): symlinks._may_lead(owner, target) for owner in (0, 1000, 2000) for target in (0, 1000, 2000)
+        (owner, target): symlinks._is_trusted(owner, target) for owner in (0, 1000, 2000) for target in (0, 1000, 2000)
     }
     # Root, the reader, and each into what is his own.
     assert [pair for pair, may in led.items() if not may] == [(2000, 0), (2000, 1000)]

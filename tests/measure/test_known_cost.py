@@ -22,7 +22,7 @@ from rankscope.measure.scaling import Study, measure_scaling
 
 JOB = str(Path(__file__).with_name("known_job.py"))
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timing]
 
 
 FEW = Sampling(blocks=5, block_steps=3, warmup_steps=3, traced_steps=0)

@@ -76,14 +76,14 @@ def test_a_changed_file_is_another(file: Path) -> None:
 def test_the_key_of_what_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="no such file"):
         trace_key(str(tmp_path / "none.json"))
-    with pytest.raises(TraceError, match="no regular file"):
+    with pytest.raises(TraceError, match="not a regular file"):
         trace_key(str(tmp_path))
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 def test_a_pipe_does_not_hang(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "rank0.json")
-    with pytest.raises(TraceError, match="no regular file"):
+    with pytest.raises(TraceError, match="not a regular file"):
         ingest_trace(str(tmp_path / "rank0.json"))
 
 

@@ -1,9 +1,9 @@
-"""Cut a trace of any size into chunks of whole events, without parsing it first.
+"""Cut a trace of any size into chunks of complete events, without parsing it first.
 
 The events' array is cut at a guessed boundary, the last ``}, {"`` of a buffer. The chunk before it starts at a known
 boundary, so the guess is right exactly if the chunk decodes as an array: inside a string or a nested object it cannot.
-Where a chunk does not decode, its text is repaired (invalid UTF-8, bad escapes, bare NaN) and tried again; what is
-still broken is taken event by event, and what cannot be read is counted as a loss. Memory is a few chunks, whatever
+A chunk that does not decode is repaired (invalid UTF-8, bad escapes, bare NaN) and tried again; what is still broken is
+read event by event, and what cannot be read is counted as a loss. Memory is a few chunks, whatever
 the file's size.
 """
 
@@ -18,7 +18,7 @@ import msgspec
 
 from rankscope.errors import NotATraceError
 from rankscope.ingest.decompress import ChecksumError
-from rankscope.ingest.events import EVENTS, Event
+from rankscope.ingest.event_types import EVENTS, Event
 from rankscope.ingest.repair import repair
 from rankscope.ingest.salvage import (
     UNREADABLE,
@@ -29,13 +29,13 @@ from rankscope.ingest.salvage import (
     first_keys,
     trailing_byte,
 )
-from rankscope.ingest.typed import decode_typed, pieces
+from rankscope.ingest.typed_events import decode_typed, pieces
 
 # Small enough that what a chunk is decoded into stays in the processor's caches, large enough to be few.
 CHUNK_BYTES = 4 << 20
-# Beyond this a single event is taken for damage: the largest in real traces are some hundred kB.
+# Beyond this a single event is treated as damage: the largest in real traces are some hundred kB.
 MAX_EVENT_BYTES = 64 << 20
-# As much may stand before the events, and as much behind them. Real traces have some kB there.
+# The most metadata before the events, and after them. Real traces have some kB there.
 MAX_METADATA_BYTES = 64 << 20
 
 # Kineto begins an event with its phase; a boundary with that in it is hardly ever inside an event's arguments.
@@ -43,14 +43,14 @@ _KINETO_BOUNDARY = re.compile(rb'\}\s*,\s*(?=\{\s*"ph")')
 _BOUNDARY = re.compile(rb'\}\s*,\s*(?=\{\s*")')
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*(\[|null)')
 _OPENED = b'{"traceEvents":['
-# Keys called so deep inside the metadata are nobody's habit: after so many none is tried.
+# Real metadata has no key of this name: after so many, no more are tried.
 _MAX_KEYS = 64
 _EXECUTION_TRACE = re.compile(rb'"nodes"\s*:\s*\[')
 # After so many chunks in a row that are not all of known categories the next ones are not tried either.
 _TRIES = 3
 # Blocks of events without a category at the edges of a file are mostly shorter.
 _EDGE_BYTES = 64 << 10
-_CUT_EARLY = "the file breaks off before its first event"
+_CUT_EARLY = "the file ends before its first event"
 _WANTED = "rankscope reads the traces that torch.profiler exports (a JSON object with `traceEvents`)"
 
 
@@ -73,19 +73,18 @@ class Chunk:
 
 @dataclass
 class EventStream:
-    """The events of one trace, chunk by chunk; then what stands beside them.
+    """The events of one trace, in chunks; then its metadata.
 
     Args:
-        read: reads up to so many bytes of the decompressed file; nothing at the end.
+        read: reads up to so many bytes of the decompressed file; empty at the end.
         path: the file's name, for errors.
         chunk_bytes: how much is decoded at once.
 
     Iterate once; then `metadata` (the top-level keys other than the events) and `losses` are complete. Files that were
-    put together by hand may have the key `traceEvents` more than once: all of its arrays are read, and `arrays` tells
-    how many they were.
+    merged by hand may have the key `traceEvents` more than once: all arrays are read, and `arrays` counts them.
 
     Raises:
-        NotATraceError: while iterating, if the file is no JSON, or JSON without events.
+        NotATraceError: while iterating, if the file is not JSON, or JSON without events.
     """
 
     read: Callable[[int], bytes]
@@ -116,13 +115,13 @@ class EventStream:
             self._fill(self.chunk_bytes)
             self._buffer = self._buffer.lstrip()
             if not self._buffer:
-                self.losses.cut("the file breaks off between two events")
+                self.losses.cut("the file ends between two events")
                 return
             if closes_array(self._buffer):
                 break
             chunks, closed = self._next_chunks()
             while chunks:
-                # Nothing holds on to it while the next one is decoded.
+                # No reference to it is kept while the next one is decoded.
                 yield chunks.pop(0)
 
     # -- reading ------------------------------------------------------------------------------------------------
@@ -138,7 +137,7 @@ class EventStream:
                 self.losses.doubt(str(error))
                 data = b""
             except (EOFError, OSError, ValueError, ArithmeticError) as error:
-                # A compressed file that breaks off or is damaged inside: what came out so far is good.
+                # A compressed file that is cut or damaged inside: what came out so far is good.
                 self.losses.cut(str(error) or type(error).__name__)
                 data = b""
             if not data:
@@ -150,7 +149,7 @@ class EventStream:
         self._buffer = b"".join(parts)
 
     def _open_array(self) -> bool:
-        """Read up to the first event. False where there are no events to read."""
+        """Read up to the first event. False if there are none."""
         self._fill(64 << 10)
         self._buffer = self._buffer.removeprefix(b"\xef\xbb\xbf").lstrip()
         start = self._buffer[:1]
@@ -161,11 +160,11 @@ class EventStream:
                 hint="copy it again, or leave it out; the other ranks can be read without it",
             )
         if not start:
-            raise NotATraceError("the file is empty", path=self.path, hint="the export failed, or was cut short")
+            raise NotATraceError("the file is empty", path=self.path, hint="the export failed, or was interrupted")
         if start == b"[":
             self._buffer, self._bare = self._buffer[1:].lstrip(), True
             if self._buffer[:1] not in (b"{", b"]", b""):
-                raise NotATraceError("JSON, but no trace: an array of something else", path=self.path, hint=_WANTED)
+                raise NotATraceError("JSON, but not a trace: an array of something else", path=self.path, hint=_WANTED)
             return True
         if start != b"{":
             shown = self._buffer[:24].decode("utf-8", "replace")
@@ -180,9 +179,9 @@ class EventStream:
         return self._opened(found) or self._open_next_array()
 
     def _open_next_array(self) -> bool:
-        """Read what stands behind an array of events: up to the next such array, or to the end."""
+        """Read what follows an array of events, up to the next such array or the end."""
         while not self._bare:
-            # What is broken here is no second array, but metadata that is lost.
+            # What is broken here is not a second array, but lost metadata.
             found = self._find_events(_OPENED)
             if found is None:
                 break
@@ -192,16 +191,16 @@ class EventStream:
         return False
 
     def _opened(self, found: re.Match[bytes]) -> bool:
-        """Go on behind the key of the events. False where there is no array, but null: then as behind one."""
+        """Continue after the key of the events. False if its value is null: then as after an empty array."""
         is_array = found.group(1) == b"["
         self._buffer = (b"" if is_array else b"]") + self._buffer[found.end() :]
         return is_array
 
     def _find_events(self, opened: bytes = b"") -> re.Match[bytes] | None:
-        """Where events begin: at the key whose text before it is the start of an object, the metadata.
+        """Where events begin: at a key that is preceded by the start of an object, the metadata.
 
         Args:
-            opened: what stands before the text; if anything, a key is not taken on doubt.
+            opened: what comes before the text; if not empty, a doubtful key is not used.
         """
         doubtful: re.Match[bytes] | None = None
         searched = tries = 0
@@ -229,14 +228,14 @@ class EventStream:
         return doubtful
 
     def _why_no_trace(self) -> str:
-        execution_trace = "this is an execution trace (ExecutionTraceObserver), which holds no times"
+        execution_trace = "this is an execution trace (ExecutionTraceObserver), which has no times"
         try:
             found = msgspec.json.decode(self._buffer)
         except UNREADABLE as error:
             if b'"schema"' in self._buffer[:4096] and _EXECUTION_TRACE.search(self._buffer):
                 return execution_trace
             if not self._ended:
-                return f"JSON, but no trace: no `traceEvents` in its first {MAX_METADATA_BYTES >> 20} MiB"
+                return f"JSON, but not a trace: no `traceEvents` in its first {MAX_METADATA_BYTES >> 20} MiB"
             if "truncated" in str(error):
                 return f"{_CUT_EARLY} ({self.losses.reason})" if self.losses.reason else _CUT_EARLY
             return f"not JSON: {error}"
@@ -244,8 +243,8 @@ class EventStream:
         if isinstance(found, dict) and {"schema", "nodes"} <= set(found):
             return execution_trace
         if isinstance(found, dict) and "traceEvents" in found:
-            return "JSON, but no trace: its `traceEvents` are no array"
-        return f"JSON, but no trace: it has no `traceEvents` (it has {keys or 'nothing'})"
+            return "JSON, but not a trace: its `traceEvents` are not an array"
+        return f"JSON, but not a trace: it has no `traceEvents` (it has {keys or 'nothing'})"
 
     # -- cutting ------------------------------------------------------------------------------------------------
 
@@ -256,7 +255,7 @@ class EventStream:
             self._fill(2 * len(self._buffer))
             cut = _last_boundary(self._buffer)
         if cut is None:
-            return self._one_by_one(len(self._buffer))
+            return self._separately(len(self._buffer))
         text = b"".join((b"[", memoryview(self._buffer)[: cut[0]], b"]"))
         try:
             chunks = self._decoded(text)
@@ -264,11 +263,11 @@ class EventStream:
             closed = trailing_byte(error)
             if closed is not None:
                 return self._closed_inside(text[:closed].rstrip(), cut[0])
-            mended = _mended(text)
-            if mended is None:
-                return self._one_by_one(cut[0])
+            repaired = _decode_repaired(text)
+            if repaired is None:
+                return self._separately(cut[0])
             self.losses.repaired += 1
-            chunks = [mended]
+            chunks = [repaired]
         self._buffer = self._buffer[cut[1] :]
         return chunks, False
 
@@ -276,12 +275,12 @@ class EventStream:
         """The events of a JSON array.
 
         Raises:
-            UNREADABLE: it is none.
+            UNREADABLE: it is not one.
         """
         at_edge, self._begun = self._ended or not self._begun, True
         if self._tries <= 0:
             return [Chunk(text, EVENTS.decode(text))]
-        # Events without a category stand at the edges: there they are cut off first.
+        # Events without a category are at the edges: there they are cut off first.
         chunks = _in_pieces(text, _EDGE_BYTES) if at_edge else _in_pieces(text, 0)
         if not any(chunk.typed for chunk in chunks):
             chunks = _in_pieces(text)
@@ -289,20 +288,20 @@ class EventStream:
         return chunks or [Chunk(text, EVENTS.decode(text))]
 
     def _closed_inside(self, array: bytes, cut: int) -> tuple[list[Chunk], bool]:
-        """The array ended inside the chunk: what follows belongs to the metadata after it."""
-        # The text has one bracket before it that the buffer has not.
+        """The array ended inside the chunk: what follows is metadata."""
+        # The text starts with a bracket that the buffer does not have.
         rest = self._buffer[len(array) - 2 :]
         if not closes_array(rest):
-            return self._one_by_one(cut)
+            return self._separately(cut)
         try:
             chunk = Chunk(array, EVENTS.decode(array))
         except UNREADABLE:
-            return self._one_by_one(cut)
+            return self._separately(cut)
         self._buffer = rest
         return [chunk] if chunk.events else [], True
 
-    def _one_by_one(self, limit: int) -> tuple[list[Chunk], bool]:
-        """The events that start before `limit`, each by itself: the last of the file, or of a damaged chunk."""
+    def _separately(self, limit: int) -> tuple[list[Chunk], bool]:
+        """The events that start before `limit`, decoded separately: the last of the file, or a damaged chunk."""
         salvage = Salvage(self.losses)
         salvage.read(self._buffer, limit, last=self._ended)
         taken = salvage.position
@@ -317,26 +316,26 @@ class EventStream:
         chunks = [Chunk(b"[" + b",".join(salvage.kept) + b"]", salvage.events)] if salvage.events else []
         return chunks, salvage.closed
 
-    # -- what stands behind the events --------------------------------------------------------------------------
+    # -- after the events ---------------------------------------------------------------------------------------
 
     def _read_tail(self) -> None:
         self._fill(MAX_METADATA_BYTES)
-        # Files that were given their size before they were filled end in zeros.
+        # Files that were allocated before they were written end in zeros.
         text = self._buffer.removeprefix(b"]").strip(b" \t\r\n\0")
         self._buffer = b""
         if text == (b"" if self._bare else b"}"):
             return
         if not text:
-            self.losses.cut("the file breaks off behind its events")
+            self.losses.cut("the file ends right after its events")
             return
-        whole = _OPENED + b"]" + text
-        found = decode_object(whole)
+        closed = _OPENED + b"]" + text
+        found = decode_object(closed)
         if found is not None:
             self.metadata.update(_without_events(found))
             return
         if any(match[1] == b"[" for match in _EVENTS_KEY.finditer(text)):
-            self.losses.lose(len(text), "further events stand behind what is damaged, or behind the end of the trace")
-        self._lose_metadata(whole)
+            self.losses.lose(len(text), "there are further events after damaged text, or after the end of the trace")
+        self._lose_metadata(closed)
 
     def _lose_metadata(self, text: bytes) -> None:
         """Keep the leading keys of metadata that is cut or damaged."""
@@ -346,8 +345,8 @@ class EventStream:
             msgspec.json.decode(text)
         except UNREADABLE as error:
             if self._ended and "truncated" in str(error):
-                self.losses.cut("the file breaks off behind its events")
-        self.losses.reason = self.losses.reason or "what stands beside the events is damaged"
+                self.losses.cut("the file ends right after its events")
+        self.losses.reason = self.losses.reason or "the metadata is damaged"
 
 
 def _without_events(found: dict[str, object]) -> dict[str, object]:
@@ -355,7 +354,7 @@ def _without_events(found: dict[str, object]) -> dict[str, object]:
 
 
 def _in_pieces(text: bytes, reach: int | None = None) -> list[Chunk]:
-    """The events of a text, with their arguments where that can be done; none if it is no array, or was cut wrongly."""
+    """The events of a text, with their arguments where possible; empty if it is not an array, or was cut wrongly."""
     found = pieces(text, reach)
     chunks = []
     for piece in found:
@@ -363,7 +362,7 @@ def _in_pieces(text: bytes, reach: int | None = None) -> list[Chunk]:
         if events is not None:
             chunks.append(Chunk(piece, events, typed=True))
         elif reach is not None and 2 * len(piece) > len(text):
-            return []  # not worth decoding: it can be cut in a better way
+            return []  # not worth decoding: another cut is better
         else:
             try:
                 chunks.append(Chunk(piece, EVENTS.decode(piece)))
@@ -372,18 +371,18 @@ def _in_pieces(text: bytes, reach: int | None = None) -> list[Chunk]:
     return chunks
 
 
-def _mended(text: bytes) -> Chunk | None:
-    mended = repair(text)
-    if mended is None:
+def _decode_repaired(text: bytes) -> Chunk | None:
+    repaired = repair(text)
+    if repaired is None:
         return None
     try:
-        return Chunk(mended, EVENTS.decode(mended))
+        return Chunk(repaired, EVENTS.decode(repaired))
     except UNREADABLE:
         return None
 
 
 def _last_boundary(buffer: bytes) -> tuple[int, int] | None:
-    """Where the last event but one ends and the last one starts, as far as can be guessed."""
+    """Where the last event but one seems to end and the last one to start."""
     return _last_match(_KINETO_BOUNDARY, buffer, 256 << 10) or _last_match(_BOUNDARY, buffer, len(buffer))
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rankscope.errors import NoTracesError
-from rankscope.ingest.companions import HEAD_BYTES, is_beside, is_manifest, is_rank_manifest_path, is_run_manifest
-from rankscope.ingest.manifests import why_none
+from rankscope.ingest.manifests import why_no_traces
+from rankscope.ingest.run_files import HEAD_BYTES, is_manifest, is_rank_manifest_path, is_run_file_name, is_run_manifest
 from rankscope.ingest.source import is_url, local_path
 from rankscope.ingest.symlinks import Symlinks
 
@@ -29,17 +29,17 @@ _CHECK_URL = "check the URL and the access to it"
 
 @dataclass
 class Found:
-    """Trace files, and where manifests of a run may be.
+    """The files of a source: traces, manifests, and what was left out.
 
     Attributes:
         traces: paths or URLs in natural order (`rank2` before `rank10`).
         folders: the directories that were searched.
-        run_manifests: files in them that describe a run.
-        rank_manifests: files in them in which a rank says what it captured.
+        run_manifests: run manifests in them (`run.json`).
+        rank_manifests: manifests of ranks in them.
         denied: directories among them that could not be listed, and why.
-        unfollowed: symbolic links among them that were left alone, and why.
-        doubled: files that hold what others among the traces hold; they are not among them.
-        named: whether the files were named one by one, so that every one of them is meant.
+        unfollowed: symbolic links among them that were not followed, and why.
+        doubled: files that repeat the traces of other files, and were left out.
+        named: whether the user named each file, so that each must be a trace.
     """
 
     traces: list[str]
@@ -58,10 +58,10 @@ def natural(path: str) -> tuple[object, ...]:
 
 
 def find_traces(source: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> Found:
-    """The traces that a source means.
+    """The traces of a source.
 
     Args:
-        source: a directory (searched to the bottom), a file, a glob, a URL that fsspec knows, or several of these.
+        source: a directory (searched recursively), a file, a glob, a URL that fsspec knows, or several of these.
 
     Raises:
         NoTracesError: there is no such path, or nothing in it that could be a trace.
@@ -90,7 +90,7 @@ def _add(source: str, found: Found, links: Symlinks) -> None:
     try:
         is_folder, is_there = path.is_dir(), path.exists()
     except OSError as error:
-        # What lies in a directory without rights cannot even be asked for.
+        # Files in a directory without permission cannot even be looked up.
         raise _denied(error, str(path)) from error
     if is_folder:
         denied = len(found.denied)
@@ -99,10 +99,10 @@ def _add(source: str, found: Found, links: Symlinks) -> None:
             raise found.denied[denied]
         if not traces:
             raise NoTracesError(
-                f"no trace in this directory{why_none(found.rank_manifests)}",
+                f"no trace in this directory{why_no_traces(found.rank_manifests)}",
                 path=str(path),
                 hint=f"rankscope looks for files that end in {', '.join(TRACE_SUFFIXES)}; "
-                "did the job reach its active steps, and did it end?",
+                "did the job reach its active steps, and did it finish?",
             )
         found.traces += traces
         found.folders.append(str(path))
@@ -110,7 +110,7 @@ def _add(source: str, found: Found, links: Symlinks) -> None:
     elif is_there:
         found.traces.append(str(path))
     elif any(sign in source for sign in "*?["):
-        # pathlib's glob wants a folder to start from; a shell pattern has none.
+        # pathlib's glob needs a directory to start from; a shell pattern has none.
         matches = [match for match in glob.glob(str(path), recursive=True) if not Path(match).is_dir()]  # noqa: PTH207
         if not matches:
             fixed = Path(*itertools.takewhile(lambda part: not any(sign in part for sign in "*?["), path.parts))
@@ -123,7 +123,7 @@ def _add(source: str, found: Found, links: Symlinks) -> None:
 
 
 def _each_once(paths: Iterable[str]) -> list[str]:
-    """Every file by one name: of links to a file that is there itself, only the file is taken."""
+    """Each file once: links to a file that is found itself are left out."""
     files: dict[tuple[int, int] | str, str] = {}
     for path in dict.fromkeys(paths):
         key: tuple[int, int] | str = path
@@ -133,7 +133,7 @@ def _each_once(paths: Iterable[str]) -> list[str]:
             except OSError:
                 pass
             else:
-                # Where a file system counts no files, all have the number 0.
+                # On a file system without inode numbers all are 0.
                 key = (status.st_dev, status.st_ino) if status.st_ino else path
         if key not in files or (Path(files[key]).is_symlink() and not Path(path).is_symlink()):
             files[key] = path
@@ -141,7 +141,7 @@ def _each_once(paths: Iterable[str]) -> list[str]:
 
 
 def _merged(paths: Sequence[str]) -> set[str]:
-    """Files that were put together from others that are there."""
+    """Files that were merged from others that were found."""
     names: dict[str, list[str]] = {}
     for path in paths:
         folder, name = _split(path)
@@ -150,7 +150,7 @@ def _merged(paths: Sequence[str]) -> set[str]:
     for path in paths:
         folder, name = _split(path)
         match = _MERGED.fullmatch(name)
-        # Before the id of the profile its parts may have a prefix.
+        # The names of the parts may have a prefix before the id of the profile.
         if match and any(f"-{match[1]}-TP-" in f"-{other}" for other in names[folder]):
             merged.add(path)
     return merged
@@ -163,7 +163,7 @@ def _split(path: str) -> tuple[str, str]:
 
 def _denied(error: OSError, path: str) -> NoTracesError:
     why = (error.strerror or str(error)).lower()
-    return NoTracesError(f"cannot be read: {why}", path=path, hint="check its permissions and whose it is")
+    return NoTracesError(f"cannot be read: {why}", path=path, hint="check its owner and permissions")
 
 
 def _in_directory(directory: Path, found: Found, links: Symlinks) -> Iterator[str]:
@@ -177,7 +177,7 @@ def _in_directory(directory: Path, found: Found, links: Symlinks) -> Iterator[st
 
 
 def _walk(directory: Path, found: Found, links: Symlinks, linked: list[Path]) -> Iterator[str]:
-    """The traces in a directory, to its bottom; links to other folders are put aside."""
+    """The traces in a directory and below; links to other directories are collected in `linked`."""
 
     def failed(error: OSError) -> None:
         found.denied.append(_denied(error, str(error.filename or directory)))
@@ -191,12 +191,12 @@ def _walk(directory: Path, found: Found, links: Symlinks, linked: list[Path]) ->
                 found.run_manifests.append(str(path))
             elif is_rank_manifest_path(path.as_posix()) and _is_manifest(path):
                 found.rank_manifests.append(str(path))
-            elif _is_candidate(name) and links.meant(path):
+            elif _is_candidate(name) and links.may_read(path):
                 yield str(path)
 
 
 def _is_manifest(path: Path) -> bool:
-    """Whether a file that is called as what a rank says of itself is that."""
+    """Whether a file with the path of a rank's manifest is one."""
     try:
         with path.open("rb") as file:
             return is_manifest(file.read(HEAD_BYTES))
@@ -209,12 +209,12 @@ def _is_candidate(name: str) -> bool:
     if name.startswith("."):
         return False
     if lower.endswith(TRACE_SUFFIXES + SNAPSHOT_SUFFIXES):
-        return not is_beside(lower)
+        return not is_run_file_name(lower)
     return _SNAPSHOT.fullmatch(name) is not None
 
 
 def _add_url(source: str, found: Found) -> None:
-    import fsspec  # only where it is needed: it is slow to import
+    import fsspec  # only if needed: its import is slow
 
     try:
         system, path = fsspec.core.url_to_fs(source)

@@ -1,4 +1,7 @@
-"""A Kineto trace to tables."""
+"""Read a Kineto trace into tables.
+
+In: a path or URL. Out: `KinetoTrace`: tables (or rows passed to a sink), metadata, counts and losses.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,17 @@ import polars as pl
 
 from rankscope.errors import NotATraceError
 from rankscope.ingest.chunks import CHUNK_BYTES, EventStream
-from rankscope.ingest.columns import ColumnBuilder
 from rankscope.ingest.links import linked_columns
 from rankscope.ingest.salvage import Losses
 from rankscope.ingest.source import Archived, open_trace
+from rankscope.ingest.table_builder import TableBuilder
 from rankscope.store.schema import TABLES
 from rankscope.store.spool import Spool
 
 
 @dataclass
 class Extent:
-    """The first and last step and instant of a trace's ranges, None where it has none; and events by host thread."""
+    """The first and last step and instant of a trace's ranges, None if it has none; and events by host thread."""
 
     first_step: int | None = None
     last_step: int | None = None
@@ -31,7 +34,7 @@ class Extent:
     host: Counter[tuple[int, int]] = field(default_factory=Counter)
 
     def add(self, name: str, rows: pl.DataFrame) -> None:
-        """Stretch it over rows of a table."""
+        """Extend it to rows of a table."""
         if name not in _SPANS or not rows.height:
             return
         self.start_ns = _least(self.start_ns, rows["start_ns"].min())
@@ -46,7 +49,7 @@ class Extent:
 
     @property
     def pid(self) -> int | None:
-        """The process that most host events are of."""
+        """The process of most host events."""
         processes: Counter[int] = Counter()
         for (pid, _), number in self.host.items():
             processes[pid] += number
@@ -54,7 +57,7 @@ class Extent:
 
     @property
     def threads(self) -> tuple[int, ...]:
-        """The threads of this process that did most, in order."""
+        """The threads of this process with most events, in order."""
         own = sorted(((tid, n) for (pid, tid), n in self.host.items() if pid == self.pid), key=lambda each: -each[1])
         return tuple(sorted(tid for tid, _ in own[:_MAX_THREADS]))
 
@@ -65,11 +68,11 @@ class KinetoTrace:
 
     Attributes:
         path: the file.
-        tables: its tables, by name, as `store.schema` describes them; empty where a sink has taken them.
-        metadata: the top-level keys beside the events.
+        tables: its tables by name (`store.schema`); empty if a sink took the rows.
+        metadata: the top-level keys other than the events.
         counts: events in the file by phase and category, as written.
         losses: what could not be read.
-        odd: counts of oddities that were read all the same.
+        odd: counts of oddities that did not prevent reading.
         json_bytes: size of the decompressed text.
         extent: its first and last step and instant.
         others: further traces in the same archive, which are not read.
@@ -90,7 +93,7 @@ _SPANS = ("device_events", "host_ops", "runtime_calls", "python_frames", "annota
 _ON_HOST = ("host_ops", "python_frames")
 _MAX_THREADS = 32
 Sink = Callable[[str, pl.DataFrame], None]
-"""Takes the rows of a table, slice by slice in their order, one table after another."""
+"""Takes the rows of each table in slices, in order, one table after the other."""
 
 
 def read_kineto(
@@ -99,23 +102,23 @@ def read_kineto(
     """Read one trace.
 
     Args:
-        chunk_bytes: how much of it is decoded at once.
-        aside: a folder where rows may be put meanwhile, so that memory does not grow with the file.
-        sink: takes the rows; without one they are in `KinetoTrace.tables`.
+        chunk_bytes: how much is decoded at once.
+        aside: a directory for rows in the meantime, so that memory does not grow with the file.
+        sink: takes the rows; if None, they are in `KinetoTrace.tables`.
 
-    A file that is cut off or damaged in places gives what can be read; `KinetoTrace.losses` says what is gone.
+    Of a file that is cut or damaged, what can be read is returned; `KinetoTrace.losses` counts the rest.
 
     Raises:
         TraceError: the file cannot be opened.
-        NotATraceError: it holds something else, or nothing at all that can be read.
+        NotATraceError: it is something else, or nothing in it can be read.
     """
     with open_trace(path) as reader:
         stream = EventStream(reader.read, path, chunk_bytes)
-        pile = Spool(aside)
-        builder = ColumnBuilder(stream.losses, pile)
+        spool = Spool(aside)
+        builder = TableBuilder(stream.losses, spool)
         for chunk in stream:
             builder.add(chunk)
-            del chunk  # else it would be held while the next one is decoded
+            del chunk  # else it stays in memory while the next one is decoded
         others = 0
         if isinstance(reader, Archived):
             others = reader.others()
@@ -123,19 +126,19 @@ def read_kineto(
                 stream.losses.doubt(doubt)
     if builder.counts and not any(phase for phase, _ in builder.counts):
         raise NotATraceError(
-            "JSON, but no trace: an array of something else than events (none has a `ph`)",
+            "JSON, but not a trace: an array of something other than events (none has a `ph`)",
             path=path,
             hint="rankscope reads the traces that torch.profiler exports",
         )
     if not builder.counts and (stream.losses.truncated or stream.losses.events):
         raise NotATraceError(
-            f"no event of it can be read ({stream.losses.reason})",
+            f"none of its events can be read ({stream.losses.reason})",
             path=path,
             hint="the file is damaged; copy it again, or leave it out",
         )
     builder.finish()
     kept: dict[str, list[pl.DataFrame]] = {name: [] for name in TABLES}
-    extent = _deliver(pile, sink or (lambda name, rows: kept[name].append(rows)))
+    extent = _deliver(spool, sink or (lambda name, rows: kept[name].append(rows)))
     tables = {} if sink else {name: pl.concat([TABLES[name].empty(), *frames]) for name, frames in kept.items()}
     if stream.losses.retyped:
         builder.odd["events with a field of an unexpected type"] += stream.losses.retyped
@@ -154,24 +157,24 @@ def read_kineto(
     )
 
 
-def _deliver(pile: Spool, sink: Sink) -> Extent:
-    """Hand over every table, its links made."""
+def _deliver(spool: Spool, sink: Sink) -> Extent:
+    """Pass every table to the sink, with its links."""
     extent = Extent()
-    links = {name: linked_columns(pile, name) for name in ("device_events", "collectives")}
+    links = {name: linked_columns(spool, name) for name in ("device_events", "collectives")}
     for name in TABLES:
-        made = links.pop(name, None) if name in links else linked_columns(pile, name)
+        made = links.pop(name, None) if name in links else linked_columns(spool, name)
         start = 0
-        for rows in pile.slices(name):
+        for rows in spool.slices(name):
             part = rows if made is None else _with(rows, made.slice(start, rows.height))
             start += rows.height
             extent.add(name, part)
             sink(name, part)
-        pile.forget(name)
+        spool.forget(name)
     return extent
 
 
 def _with(rows: pl.DataFrame, made: pl.DataFrame) -> pl.DataFrame:
-    """Rows, some columns of which were made later."""
+    """Rows, with some columns replaced by those that were made later."""
     return pl.DataFrame([(made if name in made.columns else rows).get_column(name) for name in rows.columns])
 
 
@@ -184,7 +187,7 @@ def _greatest(one: int | None, other: object) -> int | None:
 
 
 def _unfolded(metadata: dict[str, object]) -> dict[str, object]:
-    """The metadata with objects that a producer wrote as text (`str(list)`, JSON in a string) read as objects."""
+    """The metadata; objects that were written as text (`str(list)`, JSON in a string) are parsed."""
     unfolded = dict(metadata)
     for key in ("deviceProperties", "distributedInfo", "rankscope"):
         value = unfolded.get(key)

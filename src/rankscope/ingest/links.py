@@ -1,4 +1,7 @@
-"""What belongs to what inside one trace: kernels to launches and operators, ranges to the ranges around them."""
+"""Links inside one trace: from kernels to launches and operators, from ranges to the ranges around them.
+
+In: columns of the spool. Out: columns with rows of other tables, depths and self times.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from rankscope.primitives.intervals import Int64
 from rankscope.primitives.nesting import Int32, nest
 from rankscope.store.spool import Spool
 
-# The tables whose ranges nest, and what tells their threads apart.
+# The tables whose ranges nest, and the columns that identify a thread.
 _NESTED = {
     "host_ops": ("pid", "tid"),
     "python_frames": ("pid", "tid"),
@@ -17,31 +20,33 @@ _NESTED = {
 }
 
 
-def linked_columns(pile: Spool, name: str) -> pl.DataFrame | None:
-    """The columns of a table that links make, in its final order; None where it has none or no rows."""
-    if not pile.rows(name):
+def linked_columns(spool: Spool, name: str) -> pl.DataFrame | None:
+    """The columns of a table that are links, in its final order; None if it has none or no rows."""
+    if not spool.rows(name):
         return None
     if name == "device_events":
-        keys = pile.columns(name, ["correlation", "external_id"])
-        calls = pile.columns("runtime_calls", ["start_ns", "correlation"])
-        return _launched(keys, calls).with_columns(_owned(keys, pile.columns("host_ops", ["external_id"])))
+        keys = spool.columns(name, ["correlation", "external_id"])
+        calls = spool.columns("runtime_calls", ["start_ns", "correlation"])
+        return _launch_columns(keys, calls).with_columns(
+            _operator_rows(keys, spool.columns("host_ops", ["external_id"]))
+        )
     if name == "collectives":
-        return _pointed(pile.columns(name, ["source", "row"]), pile)
-    return _nested(pile, name) if name in _NESTED else None
+        return _event_rows(spool.columns(name, ["source", "row"]), spool)
+    return _nested(spool, name) if name in _NESTED else None
 
 
-def _nested(pile: Spool, name: str) -> pl.DataFrame:
-    # Column after column, each let go before the next: of millions of rows, every one of these is tens of megabytes.
-    thread = np.zeros(pile.rows(name), dtype=np.int32)
+def _nested(spool: Spool, name: str) -> pl.DataFrame:
+    # One column at a time, each freed before the next: with millions of rows each takes tens of megabytes.
+    thread = np.zeros(spool.rows(name), dtype=np.int32)
     for column in _NESTED[name]:
-        numbers = _numbered(pile.columns(name, [column])[column])
+        numbers = _numbered(spool.columns(name, [column])[column])
         if (int(thread.max()) + 1) * (int(numbers.max()) + 1) >= 1 << 31:
-            # So many processes and threads that their pairs must be counted, not computed.
+            # So many processes and threads that their pairs must be ranked, not computed.
             pairs = pl.DataFrame([pl.Series("thread", thread), pl.Series("number", numbers)])
             thread = pairs.select(pl.struct("thread", "number").rank("dense")).to_series().cast(pl.Int32).to_numpy()
         else:
             thread = thread * (numbers.max() + 1) + numbers
-    start, end = (pile.columns(name, [column])[column].to_numpy() for column in ("start_ns", "end_ns"))
+    start, end = (spool.columns(name, [column])[column].to_numpy() for column in ("start_ns", "end_ns"))
     nesting = nest(thread, start, end)
     parent = pl.Series("parent_row", nesting.parent, dtype=pl.Int32)
     return pl.DataFrame(
@@ -54,8 +59,8 @@ def _nested(pile: Spool, name: str) -> pl.DataFrame:
 
 
 def _numbered(values: pl.Series) -> Int32:
-    """The distinct values counted through, from 0; nulls are one of them."""
-    # Threads and processes are few: to find each value among them is less work than to sort all.
+    """The number of each value among the distinct ones, from 0; null is one of them."""
+    # Threads and processes are few: looking up each value is less work than sorting all.
     known = values.cast(pl.Int64)
     distinct = np.sort(known.drop_nulls().unique().to_numpy())
     numbers: Int32 = np.searchsorted(distinct, known.fill_null(0).to_numpy()).astype(np.int32)
@@ -65,13 +70,13 @@ def _numbered(values: pl.Series) -> Int32:
     return numbers
 
 
-def _pointed(collectives: pl.DataFrame, pile: Spool) -> pl.DataFrame:
-    """Point collectives at where their events' rows went."""
+def _event_rows(collectives: pl.DataFrame, spool: Spool) -> pl.DataFrame:
+    """The rows of collectives' events in their tables' final order."""
     rows = collectives["row"].to_numpy().copy()
     for source in ("device_events", "host_ops"):
         mask = (collectives["source"] == source).to_numpy()
         if mask.any():
-            rows[mask] = pile.final_rows(source)[rows[mask]]
+            rows[mask] = spool.final_rows(source)[rows[mask]]
     return pl.DataFrame([pl.Series("row", rows, dtype=pl.Int32)])
 
 
@@ -83,7 +88,7 @@ def _first_rows(keys: pl.Series) -> tuple[Int64, Int64]:
 
 
 def _look_up(wanted: pl.Series, keys: pl.Series, name: str) -> pl.Series:
-    """For each wanted key the first row that has it; null where none does, or nothing is wanted."""
+    """For each wanted key the first row that has it; null if none has it, or no key is wanted."""
     values, rows = _first_rows(keys)
     if not values.size:
         return pl.Series(name, [None] * len(wanted), dtype=pl.Int32)
@@ -94,14 +99,14 @@ def _look_up(wanted: pl.Series, keys: pl.Series, name: str) -> pl.Series:
     return found.set(missing, None)
 
 
-def _launched(device: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
-    """Launches by correlation: all kernels of a graph launch share one call. Correlation 0 ties nothing."""
+def _launch_columns(device: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+    """Launches by correlation: all kernels of a graph launch share one call. Correlation 0 links nothing."""
     correlation = calls["correlation"]
     row = _look_up(device["correlation"], correlation.set(correlation == 0, None), "launch_row")
     return pl.DataFrame([row, calls["start_ns"].gather(row).alias("launch_ns")])
 
 
-def _owned(device: pl.DataFrame, operators: pl.DataFrame) -> pl.Series:
-    """Operators by External id, which is unique to an operator; 0 ties nothing."""
+def _operator_rows(device: pl.DataFrame, operators: pl.DataFrame) -> pl.Series:
+    """Operators by External id, which is unique to an operator; 0 links nothing."""
     external = operators["external_id"]
     return _look_up(device["external_id"], external.set(external == 0, None), "op_row")

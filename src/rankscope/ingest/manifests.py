@@ -1,8 +1,7 @@
-"""What capture said beside the traces: windows that were skipped or lost, and traces that are no longer here.
+"""Findings from the manifests that capture writes next to the traces: windows skipped or lost, traces that are gone.
 
-A rank's manifest (``ranks/rank3.json``) says what its rank wrote, skipped and failed to write, and why; what the
-traces alone cannot tell becomes a finding. Gaps of windows need no manifest: steps that some ranks recorded and others
-did not.
+In: manifests of ranks (``ranks/rank3.json``): what each rank wrote, skipped and failed to write, and why. Out: findings
+for what the traces do not show. `window_gaps` needs no manifest: steps that only some ranks recorded.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ _NUMBER = re.compile(r"\d+")
 def read_manifests(
     run_files: Sequence[str], rank_files: Sequence[str], run_id: str | None
 ) -> tuple[RunManifest | None, list[RankManifest], list[Finding]]:
-    """The manifests of a run; and those that cannot be read, as findings.
+    """The manifests of a run, and findings for those that cannot be read.
 
     Args:
-        run_files: `run.json` of every part of the run, and of others.
+        run_files: run manifests, of this run and others.
         rank_files: manifests of ranks.
-        run_id: whose manifests are meant; without an id none is.
+        run_id: the run; None for no manifests.
     """
     if run_id is None:
         return None, [], []
@@ -53,23 +52,23 @@ def read_manifests(
     ranks.sort(key=lambda manifest: (manifest.rank or 0, manifest.restart_count))
     if not bad:
         return run, ranks, []
-    files = counted(len(bad), "manifest of a rank", "manifests of ranks")
-    title = f"{files} cannot be read: what capture skipped or lost there is not known"
+    files = counted(len(bad), "rank manifest", "rank manifests")
+    title = f"{files} cannot be read: windows that capture skipped or lost there are not known"
     evidence = tuple(Evidence("file", file) for file in bad[:_MOST])
     return run, ranks, [Finding("manifest-unreadable", "info", title, evidence=evidence, advice="Copy them again.")]
 
 
-def why_none(rank_files: Sequence[str]) -> str:
-    """Why there is no trace beside manifests of ranks, to end a message with; empty where they do not say."""
+def why_no_traces(rank_files: Sequence[str]) -> str:
+    """Why there are manifests of ranks but no traces, to end a message with; empty if not recorded."""
     for file in rank_files[:_MOST]:
         manifest = read_rank_manifest(Path(file))
         for window in (*manifest.failed, *manifest.skipped) if manifest is not None else ():
-            return f"; rank {manifest.rank if manifest else '?'} says of its capture: {window.reason}"
+            return f"; rank {manifest.rank if manifest else '?'} reported: {window.reason}"
     return ""
 
 
-def of_capture(manifests: Sequence[RankManifest], traces: Iterable[str]) -> list[Finding]:
-    """What the ranks' manifests say that the traces do not.
+def capture_findings(manifests: Sequence[RankManifest], traces: Iterable[str]) -> list[Finding]:
+    """Findings for what the ranks' manifests have and the traces do not show.
 
     Args:
         traces: every trace that was found, of this run and others.
@@ -91,7 +90,7 @@ def _lost(
     severity: Severity,
     what: str,
 ) -> list[Finding]:
-    """A finding for each reason: ranks tell the same one with other numbers in it."""
+    """A finding for each reason, numbers in it aside: ranks report the same one with other numbers."""
     by_reason: dict[str, list[tuple[int, LostWindow]]] = {}
     for manifest in manifests:
         for window in windows_of(manifest):
@@ -99,7 +98,7 @@ def _lost(
     findings = []
     for lost in by_reason.values():
         ranks = tuple(sorted({rank for rank, _ in lost}))
-        reason = lost[0][1].reason or "no reason is given"
+        reason = lost[0][1].reason or "no reason given"
         findings.append(
             Finding(
                 id=kind,
@@ -111,9 +110,9 @@ def _lost(
                     Evidence(f"rank {rank}, {_named(window.first_step, window.last_step)}", window.reason)
                     for rank, window in lost[:_MOST]
                 ),
-                advice="The figures are of the windows that are here."
+                advice="Results cover the recorded windows only."
                 if severity == "info"
-                else "Make room where the traces are written, or write fewer; what was recorded then is gone.",
+                else "Free space where the traces are written, or write fewer; what was recorded then is lost.",
             )
         )
     return findings
@@ -136,7 +135,7 @@ def _gone(manifests: Sequence[RankManifest], here: set[str]) -> list[Finding]:
             ranks=tuple(sorted({rank for rank, _ in gone})),
             steps=_steps([trace for _, trace in gone]),
             evidence=tuple(Evidence(f"rank {rank}", trace.file) for rank, trace in gone[:_MOST]),
-            advice="They were moved or deleted, or lie on another host's disk: gather them into one place.",
+            advice="They were moved or deleted, or are on another host's disk: gather them in one place.",
         )
     ]
 
@@ -149,22 +148,22 @@ def _unfinished(manifests: Sequence[RankManifest]) -> list[Finding]:
         Finding(
             id="capture-unfinished",
             severity="info",
-            title=f"Capture has not ended on {counted(len(running), 'rank')}: the job runs still, or was killed",
+            title=f"Capture has not ended on {counted(len(running), 'rank')}: the job is still running, or was killed",
             ranks=tuple(running),
-            evidence=(Evidence("ranks whose manifest says so", len(running), "count"),),
-            advice="If it runs, more windows may come; if it was killed, the last one may be missing.",
+            evidence=(Evidence("ranks with an unfinished manifest", len(running), "count"),),
+            advice="If it is running, more windows may come; if it was killed, the last one may be missing.",
         )
     ]
 
 
 def _warned(manifests: Sequence[RankManifest]) -> list[Finding]:
-    """What capture warned of, but for losses: those have findings of their own."""
-    said: dict[str, list[int]] = {}
+    """Warnings of capture, except for lost windows, which have other findings."""
+    ranks_of: dict[str, list[int]] = {}
     for manifest in manifests:
         reasons = [window.reason for window in (*manifest.failed, *manifest.skipped) if window.reason]
         for text in manifest.warnings:
             if not any(reason in text for reason in reasons):
-                said.setdefault(text, []).append(manifest.rank or 0)
+                ranks_of.setdefault(text, []).append(manifest.rank or 0)
     return [
         Finding(
             id="capture-warned",
@@ -173,12 +172,12 @@ def _warned(manifests: Sequence[RankManifest]) -> list[Finding]:
             ranks=tuple(sorted(set(ranks))),
             evidence=(Evidence("ranks", len(set(ranks)), "count"),),
         )
-        for text, ranks in list(said.items())[:_MOST]
+        for text, ranks in list(ranks_of.items())[:_MOST]
     ]
 
 
 def window_gaps(members: Mapping[int, Sequence[TraceInfo]]) -> list[Finding]:
-    """Windows of steps that some ranks recorded and others did not: there, nothing can be compared."""
+    """Windows of steps that only some ranks recorded: their ranks cannot be compared."""
     spans = {
         rank: [
             (info.first_step, info.last_step)
@@ -193,7 +192,7 @@ def window_gaps(members: Mapping[int, Sequence[TraceInfo]]) -> list[Finding]:
     for first, last in windows:
         has = [rank for rank, own in stepped.items() if any(a <= last and first <= b for a, b in own)]
         lacks = sorted(stepped.keys() - set(has))
-        # Where windows of ranks merely overlap, one of them tells it.
+        # Of overlapping windows, one finding is enough.
         if not lacks or any(tuple(lacks) == each.ranks and first in each.steps for each in findings):
             continue
         findings.append(

@@ -1,12 +1,12 @@
-"""Mend JSON text that real producers write wrong: invalid UTF-8, bad escapes, raw control characters, bare NaN."""
+"""Repair JSON that real producers write wrong: invalid UTF-8, bad escapes, raw control characters, bare NaN."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-# Strings whole, so that nothing inside them is taken for a bare word; then the words that C++ prints for a float
-# that JSON has none for.
+# Complete strings, so that nothing inside them is taken for a bare word; then the words that C++ prints for floats
+# that JSON does not have.
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|-?\b(?:nan|inf|infinity)\b', re.IGNORECASE | re.DOTALL)
 _IN_STRING = re.compile(
     rb"(?P<pair>\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
@@ -19,36 +19,36 @@ _SUSPECT = re.compile(rb"[\\\x00-\x1f]")
 
 
 def repair(text: bytes) -> bytes | None:
-    """The text with what can be mended mended, or None where nothing was.
+    """The repaired text; None if there was nothing to repair.
 
-    A name keeps everything that can be shown of it: undecodable bytes become U+FFFD, a backslash that escapes nothing
-    stands for itself. A number that is none (NaN, Infinity) becomes null.
+    Names keep what can be shown: undecodable bytes become U+FFFD, a backslash that escapes nothing is kept as a
+    backslash. NaN and Infinity become null.
     """
     try:
         text.decode("utf-8")
-        whole = text
+        valid = text
     except UnicodeDecodeError:
-        whole = text.decode("utf-8", "replace").encode()
-    mended = _TOKEN.sub(_mend_token, whole)
-    return None if mended == text else mended
+        valid = text.decode("utf-8", "replace").encode()
+    repaired = _TOKEN.sub(_repair_token, valid)
+    return None if repaired == text else repaired
 
 
-def as_is_or_mended(text: bytes) -> Iterator[bytes]:
-    """The text, then what it is when it is mended, if anything was to mend: that is looked for only when asked."""
+def text_then_repaired(text: bytes) -> Iterator[bytes]:
+    """The text; then, if the caller asks for more, the repaired text if that differs."""
     yield text
-    mended = repair(text)
-    if mended is not None:
-        yield mended
+    repaired = repair(text)
+    if repaired is not None:
+        yield repaired
 
 
-def _mend_token(match: re.Match[bytes]) -> bytes:
+def _repair_token(match: re.Match[bytes]) -> bytes:
     token = match.group()
     if not token.startswith(b'"'):
         return b"null"
-    return _IN_STRING.sub(_mend_escape, token) if _SUSPECT.search(token) else token
+    return _IN_STRING.sub(_repair_escape, token) if _SUSPECT.search(token) else token
 
 
-def _mend_escape(match: re.Match[bytes]) -> bytes:
+def _repair_escape(match: re.Match[bytes]) -> bytes:
     kind = match.lastgroup
     if kind == "bad":
         return b"\\\\"

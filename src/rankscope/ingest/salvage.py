@@ -1,8 +1,8 @@
-"""Read single events, and what can be read of text that is no valid array of them.
+"""Read single events, and what can be read from text that is not a valid array of events.
 
 A chunk that does not decode is walked event by event: the parser itself says where one ends (it names the first byte
-that does not belong), so commas, nested objects and strings are never guessed at. What does not parse is mended and
-tried again; what is broken for good is counted as lost, and reading goes on at the next text that is an event.
+that does not belong), so commas, nested objects and strings are never guessed. What does not parse is repaired and
+tried again; what is still broken is counted as lost, and reading continues at the next text that is an event.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from itertools import islice
 import msgspec
 from msgspec import Raw
 
-from rankscope.ingest.events import EVENT, Event
-from rankscope.ingest.repair import as_is_or_mended, repair
+from rankscope.ingest.event_types import EVENT, Event
+from rankscope.ingest.repair import repair, text_then_repaired
 
-# What a decoder raises over text from elsewhere; RecursionError where it is nested beyond reason.
+# What a decoder raises on untrusted text; RecursionError if it is nested too deeply.
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
-# Some damage reaches over several pieces (a string with a boundary in it): so many are tried together.
+# Some damage extends over several pieces (a string with a boundary in it): so many are tried together.
 MAX_JOINED_PIECES = 8
 MAX_RESYNC_PIECES = 256
 
@@ -42,17 +42,17 @@ _TAIL_KEY = re.compile(
 
 @dataclass
 class Losses:
-    """What of a file could not be read, or only after mending.
+    """What could not be read of a file, or only after a repair.
 
     Attributes:
-        events: events that were lost, as far as they can be told apart.
+        events: events that were lost, as far as they can be counted.
         lost_bytes: bytes that were lost with them.
-        repaired: chunks or events that had to be mended before they could be read.
-        retyped: events with a field of a type that no producer writes; that field is null.
+        repaired: chunks or events that were repaired.
+        retyped: events with a field of an unexpected type, which is null.
         truncated: the file ends before its events do.
-        metadata: some of what stands beside the events could not be read.
-        checksum: all of it came out of its packing, but its checksum is that of something else.
-        reason: what the decompressor or the parser said first.
+        metadata: some of the metadata before or after the events could not be read.
+        checksum: it was decompressed completely, but its checksum does not match.
+        reason: the first error of the decompressor or parser.
     """
 
     events: int = 0
@@ -71,7 +71,7 @@ class Losses:
         self.reason = self.reason or reason
 
     def doubt(self, reason: str) -> None:
-        """All of the file is there, but it is not what was packed."""
+        """The file is complete, but its checksum does not match."""
         self.checksum = True
         self.reason = self.reason or reason
 
@@ -82,7 +82,7 @@ class Losses:
 
 
 def trailing_byte(error: BaseException) -> int | None:
-    """Where a text goes on after its first value, if that is what a decoder complains of."""
+    """Where text continues after its first value, if that is the decoder's error."""
     found = _TRAILING.search(str(error))
     return None if found is None else int(found.group(1)) - 1
 
@@ -93,8 +93,8 @@ def closes_array(text: bytes, position: int = 0) -> bool:
 
 
 def decode_object(text: bytes) -> dict[str, object] | None:
-    """A JSON object, mended if need be; None if it is none."""
-    for candidate in as_is_or_mended(text):
+    """A JSON object, repaired if needed; None if it is something else."""
+    for candidate in text_then_repaired(text):
         try:
             found = msgspec.json.decode(candidate)
         except UNREADABLE:
@@ -104,7 +104,7 @@ def decode_object(text: bytes) -> dict[str, object] | None:
 
 
 def first_keys(text: bytes) -> dict[str, object]:
-    """The leading keys of an object that breaks off or is damaged further on."""
+    """The leading keys of an object that is cut or damaged further on."""
     end = len(text)
     for _ in range(64):
         end = text.rfind(b",", 0, end)
@@ -118,7 +118,7 @@ def first_keys(text: bytes) -> dict[str, object]:
 
 @dataclass
 class Salvage:
-    """Events read one by one.
+    """Reads events separately.
 
     Attributes:
         position: where in the text reading stopped.
@@ -154,36 +154,36 @@ class Salvage:
             length, _ = _extent(view[self.position :])
             if length is not None:
                 self._take(text[self.position : self.position + length], length)
-            elif not self._mend(text) and not self._skip(text, last=last):
+            elif not self._repair(text) and not self._skip(text, last=last):
                 return
 
     def _take(self, piece: bytes, length: int) -> None:
         event = _event(piece, self.losses)
         if event is None:
-            self._lose(self.position + length, "values among the events that are no events")
+            self._lose(self.position + length, "values among the events that are not events")
             return
         self.kept.append(piece)
         self.events.append(event)
         self.position += length
 
-    def _mend(self, text: bytes) -> bool:
-        """Mend the event here, up to one of the next places where it may end."""
+    def _repair(self, text: bytes) -> bool:
+        """Repair the event here, up to one of the next places where it may end."""
         at = self.position
         for end in _ends(text, at, MAX_JOINED_PIECES):
-            mended = repair(text[at:end])
-            if mended is None or _extent(memoryview(mended))[0] != len(mended):
+            repaired = repair(text[at:end])
+            if repaired is None or _extent(memoryview(repaired))[0] != len(repaired):
                 continue
-            event = _event(mended, self.losses)
+            event = _event(repaired, self.losses)
             if event is not None:
                 self.losses.repaired += 1
-                self.kept.append(mended)
+                self.kept.append(repaired)
                 self.events.append(event)
                 self.position = end
                 return True
         return False
 
     def _skip(self, text: bytes, *, last: bool) -> bool:
-        """Give up on the event here and go on behind it. False where its end may be in what follows the text."""
+        """Give up on the event here and continue after it. False if its end may come after this text."""
         view = memoryview(text)
         for end in _ends(text, self.position, MAX_RESYNC_PIECES):
             gap = _GAP.match(text, end)
@@ -198,8 +198,8 @@ class Salvage:
         close = _TAIL_KEY.search(text, self.position) or (None if cut else _FINAL.search(text, self.position))
         if close is not None:
             return self._lost_until(text, close.start())
-        self.losses.cut("the file breaks off in the middle of an event")
-        self._lose(len(text), "the file breaks off in the middle of an event")
+        self.losses.cut("the file ends in the middle of an event")
+        self._lose(len(text), "the file ends in the middle of an event")
         return True
 
     def _lost_until(self, text: bytes, end: int) -> bool:
@@ -218,7 +218,7 @@ def _ends(text: bytes, start: int, most: int) -> Iterator[int]:
 
 
 def _extent(text: memoryview) -> tuple[int | None, bool]:
-    """How long the first value of a text is, None if none can be parsed; and whether that is because it breaks off."""
+    """The length of the first value of a text, None if it does not parse; and whether the text is cut there."""
     try:
         _RAW.decode(text)
     except UNREADABLE as error:
@@ -227,17 +227,17 @@ def _extent(text: memoryview) -> tuple[int | None, bool]:
 
 
 def _event(text: bytes, losses: Losses) -> Event | None:
-    """One event; None if it is something else, or has a name that must be mended first."""
+    """One event; None if it is something else, or cannot be read."""
     try:
         event = EVENT.decode(text)
     except msgspec.ValidationError:
         return _retyped(text, losses)
     except UNREADABLE:
-        mended = repair(text)
-        if mended is None:
+        repaired = repair(text)
+        if repaired is None:
             return None
         try:
-            event = EVENT.decode(mended)
+            event = EVENT.decode(repaired)
         except UNREADABLE:
             return None
         losses.repaired += 1
@@ -245,7 +245,7 @@ def _event(text: bytes, losses: Losses) -> Event | None:
 
 
 def _retyped(text: bytes, losses: Losses) -> Event | None:
-    """An event some of whose fields are of a type that no producer writes: keep those that are as expected."""
+    """An event with fields of unexpected types: only the other fields are kept."""
     try:
         found = msgspec.json.decode(text)
     except UNREADABLE:

@@ -1,6 +1,7 @@
-"""Read a memory snapshot, as `torch.cuda.memory._dump_snapshot` (XPU alike) writes it, into tables.
+"""Read a memory snapshot of `torch.cuda.memory._dump_snapshot` (or `torch.xpu`) into tables.
 
-The file is a pickle of plain values. It is read by `unpickle`, which can import and call nothing.
+In: a pickle of plain values, read by `unpickle`, which cannot import or call anything. Out: tables of segments, blocks
+and the history of allocations.
 """
 
 from __future__ import annotations
@@ -18,31 +19,31 @@ from rankscope.store.schema import TABLES
 from rankscope.store.trace_info import TraceInfo
 
 MAX_BYTES = 4 << 30
-# A file may refer to one list a million times: rows are counted, not believed.
+# A small file may refer to one list a million times: so rows are counted.
 MAX_ROWS = 50_000_000
 MAX_FRAMES = 64
 _BLOCK_BYTES = 8 << 20
 
 
 def read_snapshot(path: str) -> tuple[dict[str, pl.DataFrame], TraceInfo]:
-    """The tables of a snapshot, and what is known of it.
+    """The tables of a snapshot, and its metadata.
 
     Raises:
         TraceError: it cannot be read.
-        NotATraceError: it is no snapshot, or asks for what none needs.
+        NotATraceError: it is not a snapshot, or needs what no snapshot needs.
     """
     data = _content(path)
     try:
         found = unpickle(data)
     except UnpickleError as error:
         raise NotATraceError(
-            f"a pickle, but no memory snapshot: {error}",
+            f"a pickle, but not a memory snapshot: {error}",
             path=path,
-            hint="nothing of it was run; leave it out, or look at where it came from",
+            hint="nothing in it was run; leave it out, or check where it came from",
         ) from error
     if not isinstance(found, dict) or not isinstance(found.get("segments"), list):
         raise NotATraceError(
-            "a pickle, but no memory snapshot: it has no segments",
+            "a pickle, but not a memory snapshot: it has no segments",
             path=path,
             hint="rankscope reads what torch.cuda.memory._dump_snapshot writes",
         )
@@ -63,19 +64,19 @@ def _content(path: str) -> bytes:
     try:
         with open_raw(path) as handle:
             parts, size = [], 0
-            # A read of so many bytes at once would reserve them all.
+            # Reading so many bytes at once would allocate them all.
             while size <= MAX_BYTES and (part := handle.read(_BLOCK_BYTES)):
                 parts.append(part)
                 size += len(part)
     except (OSError, ImportError, ValueError) as error:
         raise TraceError(f"cannot be read: {error}", path=path, hint="check its permissions") from error
     if size > MAX_BYTES:
-        raise NotATraceError("a memory snapshot of more than 4 GiB", path=path, hint="record less of a history")
+        raise NotATraceError("a memory snapshot of more than 4 GiB", path=path, hint="record a shorter history")
     return b"".join(parts)
 
 
 class _Reader:
-    """Turns the lists of a snapshot into columns; each stack is written out once."""
+    """Turns the lists of a snapshot into columns; each stack is formatted once."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -153,19 +154,18 @@ class _Reader:
     def _stack(self, owner: dict[Any, Any]) -> str | None:
         frames = owner.get("frames")
         if not frames:
-            # Before 2.1 the stack is in the history of a block.
+            # Before torch 2.1 the stack is in the history of a block.
             history = owner.get("history")
             newest = history[0] if isinstance(history, list) and history and isinstance(history[0], dict) else {}
             frames = newest.get("frames")
-        told = list(self._told(frames))
-        return "\n".join(told) if told else None
+        return "\n".join(self._frame_lines(frames)) or None
 
-    def _told(self, frames: Any) -> Iterator[str]:
-        """Innermost first; of C++ and Python frames together only Python's, where there are any."""
+    def _frame_lines(self, frames: Any) -> Iterator[str]:
+        """One line per frame, innermost first; only Python frames if there are any."""
         known = _dicts(frames)
         python = [frame for frame in known if str(frame.get("filename", ""))[-3:] == ".py"]
         for frame in (python or known)[:MAX_FRAMES]:
-            # Held by the snapshot for as long as it is read: an id stays the frame's.
+            # The snapshot keeps the frame while it is read: so its id is unique.
             text = self._frames.get(id(frame))
             if text is None:
                 line = _int(frame.get("line"))

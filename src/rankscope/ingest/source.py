@@ -1,7 +1,8 @@
-"""Open a trace wherever it lies, whatever it is packed in: by its content, never by its name.
+"""Open a trace at any place and in any compression, detected by content and not by name.
 
-Plain JSON, gzip (several members too), zstandard, and archives (tar in either, zip) whose member is the trace.
-Archives are read as streams and nothing is unpacked to disk, so no path in them can lead anywhere.
+In: a path or URL. Out: a reader of the decompressed JSON. Plain JSON, gzip (also with several members), zstandard, and
+archives (tar in either, zip) with the trace as a member. Archives are read as streams and nothing is extracted to disk,
+so paths in them have no effect.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from typing import BinaryIO, cast
 from urllib.request import url2pathname
 
 from rankscope.errors import NotATraceError, TraceError
-from rankscope.ingest.companions import HEAD_BYTES, begins_a_trace, is_companion
 from rankscope.ingest.decompress import (
     BLOCK_BYTES,
     FREE_BYTES,
@@ -33,29 +33,30 @@ from rankscope.ingest.decompress import (
     Unzstd,
     bomb,
 )
+from rankscope.ingest.run_files import HEAD_BYTES, is_run_file, starts_a_trace
 from rankscope.rundir.directory import path_of_file_url
 
 MAX_MEMBERS = 10_000
 
 _ZIP = b"PK\x03\x04"
 _ENCRYPTED = 1  # of a zip member's flags
-# A zstandard file may begin with a frame to be skipped: pzstd writes one before each of its own.
+# A zstandard file may begin with a skippable frame: pzstd writes one before each frame.
 _SKIPPED = tuple(bytes([low]) + b"\x2a\x4d\x18" for low in range(0x50, 0x60))
-_OTHER_PACKINGS = {b"\xfd7zX": "xz", b"BZh": "bzip2", b"\x04\x22\x4d\x18": "lz4", b"7z\xbc\xaf": "7z", b"Rar!": "rar"}
+_OTHER_FORMATS = {b"\xfd7zX": "xz", b"BZh": "bzip2", b"\x04\x22\x4d\x18": "lz4", b"7z\xbc\xaf": "7z", b"Rar!": "rar"}
 _PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
-# A member of an archive that is shorter is looked at as a whole: it may be somebody's settings.
+# A member of an archive that is shorter is read completely first: it may be a settings file.
 _SETTINGS_BYTES = 64 << 10
 
 
 def is_url(path: str) -> bool:
-    """Whether a path names something that fsspec must fetch (``s3://…``)."""
+    """Whether fsspec must fetch a path (``s3://…``)."""
     return "://" in path and not path.lower().startswith("file://")
 
 
 def local_path(source: str) -> Path:
-    """The path that a source on this machine means: a path, or a ``file:`` URL (``rankscope run`` takes those, too)."""
+    """The path of a source on this machine: a path, or a ``file:`` URL."""
     path = path_of_file_url(source) or source.removeprefix("file://")
-    # What is called like a quoted name goes first: a shell's user writes names as they are.
+    # A file whose name looks like a quoted one goes first: in a shell, names are written as they are.
     if path != source and not os.path.lexists(path):
         path = url2pathname(path)
     return Path(path).expanduser()
@@ -77,14 +78,14 @@ def open_trace(path: str) -> Iterator[Reader]:
         except Exception as error:
             raise TraceError(f"cannot be opened: {error}", path=path, hint="check its permissions") from error
         try:
-            reader = _unpacked(raw, path, stack)
+            reader = _decompressed(raw, path, stack)
         except (OSError, ValueError, EOFError) as error:
             raise TraceError(f"cannot be read: {error}", path=path, hint="copy it again") from error
         yield reader
 
 
 def open_raw(path: str) -> AbstractContextManager[BinaryIO]:
-    """The bytes of a file as they lie there, on this machine or behind a URL.
+    """The bytes of a file, on this machine or behind a URL, as they are.
 
     Raises:
         OSError, ImportError, ValueError: it cannot be opened.
@@ -98,7 +99,7 @@ def open_raw(path: str) -> AbstractContextManager[BinaryIO]:
     return opened
 
 
-def _unpacked(raw: BinaryIO, path: str, stack: ExitStack) -> Reader:
+def _decompressed(raw: BinaryIO, path: str, stack: ExitStack) -> Reader:
     start = _read_full(raw, 4)
     if start.startswith(_ZIP):
         raw.seek(0)
@@ -111,14 +112,14 @@ def _unpacked(raw: BinaryIO, path: str, stack: ExitStack) -> Reader:
     elif start == ZSTD or start in _SKIPPED:
         reader = Unzstd(Prefixed(start, raw), path)
     else:
-        for magic, packing in _OTHER_PACKINGS.items():
+        for magic, form in _OTHER_FORMATS.items():
             if start.startswith(magic):
-                hint = "unpack it, or pack it with gzip, zstandard or zip"
-                raise NotATraceError(f"packed with {packing}, which is not read", path=path, hint=hint)
+                hint = "decompress it, or use gzip, zstandard or zip"
+                raise NotATraceError(f"compressed with {form}, which is not supported", path=path, hint=hint)
         reader = Prefixed(start, raw)
     head = _read_full(reader, 512)
-    whole = Prefixed(head, reader)
-    return _tar_member(whole, path, stack) if head[257:262] == b"ustar" else whole
+    start_again = Prefixed(head, reader)
+    return _tar_member(start_again, path, stack) if head[257:262] == b"ustar" else start_again
 
 
 def _read_full(reader: Reader, size: int) -> bytes:
@@ -127,7 +128,7 @@ def _read_full(reader: Reader, size: int) -> bytes:
         try:
             data = reader.read(size - have)
         except (EOFError, OSError, ValueError):
-            break  # said again, and dealt with, at the next read
+            break  # the next read raises it again, and handles it
         if not data:
             break
         parts.append(data)
@@ -170,17 +171,17 @@ def _zip_member(raw: BinaryIO, path: str, stack: ExitStack) -> Reader:
             if member.file_size > FREE_BYTES and member.file_size > MAX_RATIO * max(member.compress_size, 1):
                 raise bomb(path)
             if member.flag_bits & _ENCRYPTED:
-                hint = "unpack it with its password, and name what comes out"
+                hint = "extract it with its password, and open what comes out"
                 raise NotATraceError("the archive is encrypted", path=path, hint=hint)
             checksum = member.CRC
-            # Where zipfile knows it, a member that fails it loses the last that was read. So it is verified here.
+            # If zipfile verifies it, a member that fails loses what was read last. So it is verified here.
             del member.CRC
             opened = Checked(cast("Reader", stack.enter_context(archive.open(member))), checksum)
             trace = seen.trace(opened, member.filename)
             if trace:
                 return Archived(trace, (each.filename for each in members[number + 1 :]), seen.left)
     except NotImplementedError as error:
-        hint = "unpack it, or pack it as zip does by default"
+        hint = "extract it, or write it with the default settings of zip"
         raise TraceError(f"the archive cannot be read: {error}", path=path, hint=hint) from error
     except (zipfile.BadZipFile, RuntimeError, EOFError, OSError) as error:
         raise TraceError(f"the archive cannot be read: {error}", path=path, hint="copy it again") from error
@@ -188,10 +189,10 @@ def _zip_member(raw: BinaryIO, path: str, stack: ExitStack) -> Reader:
 
 
 class _Members:
-    """The members of an archive that are called as traces are, one after another, up to the first that can be one.
+    """The members of an archive with the name of a trace, in order, up to the first that can be one.
 
     Attributes:
-        left: how many were left behind that neither are a trace nor what rankscope puts beside traces.
+        left: how many were skipped that are neither traces nor files that rankscope writes next to traces.
     """
 
     def __init__(self, path: str) -> None:
@@ -201,24 +202,24 @@ class _Members:
         self.left = 0
 
     def trace(self, opened: Reader, name: str) -> Reader | None:
-        """A member, unless it is what rankscope puts beside traces, or is small and surely something else."""
+        """A member, unless rankscope wrote it next to traces, or it is small and certainly something else."""
         member = _Member(opened)
         head = _read_full(member, _SETTINGS_BYTES)
-        whole = Prefixed(head, member)
-        if is_companion(name) and not begins_a_trace(head[:HEAD_BYTES]):
+        start_again = Prefixed(head, member)
+        if is_run_file(name) and not starts_a_trace(head[:HEAD_BYTES]):
             self._companions = True
             return None
-        if len(head) < _SETTINGS_BYTES and _surely_no_trace(head) and not member.failed:
+        if len(head) < _SETTINGS_BYTES and _is_not_a_trace(head) and not member.failed:
             self.left += 1
-            self._first = self._first or whole
+            self._first = self._first or start_again
             return None
-        return _unpacked_member(whole, self._path)
+        return _decompressed_member(start_again, self._path)
 
     def instead(self) -> Reader:
-        """Where no member is a trace: the first that was left behind, which tells best why it is none.
+        """If no member is a trace: the first that was skipped, whose error says best why it is not one.
 
         Raises:
-            NotATraceError: there was none.
+            NotATraceError: none was skipped.
         """
         if self._first is not None:
             return self._first
@@ -226,20 +227,20 @@ class _Members:
         raise NotATraceError(f"an archive {what}", path=self._path)
 
 
-def _surely_no_trace(text: bytes) -> bool:
-    """Whether the whole of a file is an object without events, or nothing."""
+def _is_not_a_trace(text: bytes) -> bool:
+    """Whether a complete file is an object without events, or empty."""
     begin = text.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
     return not begin or (begin == b"{" and b'"traceEvents"' not in text)
 
 
 class Archived:
-    """A trace that lies in an archive, where others may lie as well.
+    """A trace in an archive, which may hold others too.
 
     Args:
-        trace: what it reads.
-        names: the members behind it.
-        left: how many before it are called as traces are and are none.
-        file: the whole of the archive, if its checksum lies behind all members.
+        trace: the reader of the trace.
+        names: the names of the members after it.
+        left: how many members before it have the name of a trace but are not one.
+        file: the complete archive, if its checksum comes after all members.
     """
 
     def __init__(self, trace: Reader, names: Iterator[str], left: int = 0, file: Reader | None = None) -> None:
@@ -247,28 +248,28 @@ class Archived:
         self.read = trace.read
 
     def others(self) -> int:
-        """How many files in the archive are called as traces are and were not read; to be asked when this one was."""
+        """How many files in the archive have the name of a trace and were not read; call it after reading this one."""
         number = self._left
-        # What lies behind the trace may be damaged, or a bomb: none of it is wanted.
+        # What comes after the trace may be damaged, or a decompression bomb: it is not needed.
         with suppress(Exception):
             for name in islice(self._names, MAX_MEMBERS):
-                number += _is_trace_name(name) and not is_companion(name)
+                number += _is_trace_name(name) and not is_run_file(name)
         return number
 
     def doubt(self) -> str | None:
-        """What to say where the archive fails its checksum, which lies behind all of it; to be asked at the end."""
+        """The error if the archive fails its checksum, which comes last; call it at the end."""
         try:
             while self._file is not None and self._file.read(BLOCK_BYTES):
                 pass
         except ChecksumError as error:
             return str(error)
         except Exception:
-            return None  # as with what lies behind the trace: there is no checksum to be had
+            return None  # damaged after the trace: there is no checksum to compare
         return None
 
 
 class _Member:
-    """A member of an archive. Whatever its format raises over damage becomes one kind of error, and stays.
+    """A member of an archive. Whatever its format raises on damage becomes one kind of error, and is raised again.
 
     Attributes:
         failed: what it raised.
@@ -292,17 +293,17 @@ class _Member:
             raise self.failed from error
 
 
-def _unpacked_member(member: Reader, path: str) -> Reader:
-    """A member may be gzipped itself; archives in archives are not opened."""
+def _decompressed_member(member: Reader, path: str) -> Reader:
+    """A member that may be compressed itself; archives in archives are not opened."""
     start = _read_full(member, 4)
-    whole = Prefixed(start, member)
+    start_again = Prefixed(start, member)
     if start.startswith(_PICKLES):
         raise _pickle(path)
     if start.startswith(GZIP):
-        return Gunzip(whole, path)
+        return Gunzip(start_again, path)
     if start == ZSTD or start in _SKIPPED:
-        return Unzstd(whole, path)
-    return whole
+        return Unzstd(start_again, path)
+    return start_again
 
 
 def _pickle(path: str) -> NotATraceError:
@@ -314,7 +315,7 @@ def _pickle(path: str) -> NotATraceError:
 
 
 class _AsFile(io.RawIOBase):
-    """The little of a file that tarfile's stream mode wants."""
+    """The part of a file object that tarfile's stream mode needs."""
 
     def __init__(self, reader: Reader) -> None:
         super().__init__()
@@ -325,7 +326,7 @@ class _AsFile(io.RawIOBase):
         return True
 
     def read(self, size: int = -1, /) -> bytes:
-        """Up to so many bytes. What fails is raised behind all that came before it."""
+        """Up to so many bytes. An error is raised after all that was read before it."""
         parts, have = [], 0
         while have < size:
             try:

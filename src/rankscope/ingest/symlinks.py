@@ -1,9 +1,9 @@
-"""Which symbolic links in a directory are followed: a link may lead anywhere, and round in circles.
+"""Which symbolic links in a directory are followed: a link may lead anywhere, and in circles.
 
-A link counts as meant if it belongs to who reads, to the administrator, or to the owner of what it leads to (like
-Apache's SymLinksIfOwnerMatch): nobody can lead a reader into the reader's own files with a link in a shared directory.
-A linked folder is searched like any other, be it inside the directory that was named or outside, once; links in it
-lead no further. A link to a folder around one that is searched is left alone, for it would lead back.
+A link is followed if it belongs to the reader, to the administrator, or to the owner of its target (as with Apache's
+SymLinksIfOwnerMatch): so no other user can direct a reader to the reader's own files from a shared directory. A linked
+directory is searched like any other, inside or outside of the named one, once; links in it are not followed. Nor is a
+link to a parent of a searched directory, as it would lead back.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from pathlib import Path
 
 from rankscope.ingest.source import is_url, local_path
 
-FOREIGN = "it belongs to somebody else than what it leads to"
-AROUND = "it leads to a folder around this one"
-DEEPER = "it is a link inside a linked folder"
+FOREIGN = "its owner is not the owner of its target"
+AROUND = "it leads to a parent directory"
+DEEPER = "it is inside a linked directory"
 
 
 class Symlinks:
-    """What is searched, as far as links lead.
+    """The directories that are searched, and the links that were not followed.
 
     Args:
         sources: paths of which those that are directories are searched.
@@ -30,37 +30,37 @@ class Symlinks:
         folders = [local_path(each) for each in sources if not is_url(each)]
         self._searched = [_real(folder) for folder in folders]
         self.left: list[tuple[str, str]] = []
-        """Links that were left alone, and why."""
+        """Links that were not followed, and why."""
 
     def follow(self, link: Path) -> bool:
-        """Whether to search the folder that a link leads to; from then on it is among those that are searched."""
+        """Whether to search the directory that a link leads to; if so, it is then one of the searched ones."""
         target = _real(link)
         if self.searched(target):
             return False
         if any(target in root.parents for root in self._searched):
             self.left.append((str(link), AROUND))
             return False
-        if not self.meant(link):
+        if not self.may_read(link):
             return False
         self._searched.append(target)
         return True
 
-    def meant(self, path: Path) -> bool:
-        """Whether a path may be read: it is no link, or one of somebody who may lead there."""
+    def may_read(self, path: Path) -> bool:
+        """Whether a path may be read: it is not a link, or one whose owner is trusted for its target."""
         try:
-            if not path.is_symlink() or _may_lead(path.lstat().st_uid, path.stat().st_uid):
+            if not path.is_symlink() or _is_trusted(path.lstat().st_uid, path.stat().st_uid):
                 return True
         except OSError:
-            return True  # it leads nowhere: whoever opens it says so
+            return True  # its target is missing: opening it raises the error
         self.left.append((str(path), FOREIGN))
         return False
 
     def leave(self, links: Iterable[Path]) -> None:
-        """Lead no further than one link; what is searched all the same is not worth a word."""
+        """Do not follow links in linked directories; report those that are not searched anyway."""
         self.left += [(str(link), DEEPER) for link in links if not self.searched(_real(link))]
 
     def searched(self, target: Path) -> bool:
-        """Whether a folder lies in one that is searched, not hidden in it."""
+        """Whether a directory is in a searched one, and not hidden in it."""
         return any(
             target.is_relative_to(root) and not any(part.startswith(".") for part in target.relative_to(root).parts)
             for root in self._searched
@@ -71,6 +71,6 @@ def _real(path: Path) -> Path:
     return Path(os.path.realpath(path))  # resolve() raises on a link to itself in older Pythons
 
 
-def _may_lead(owner: int, target: int) -> bool:
-    reader = getattr(os, "geteuid", lambda: owner)()  # Windows knows no such owners: there links take rights to make
+def _is_trusted(owner: int, target: int) -> bool:
+    reader = getattr(os, "geteuid", lambda: owner)()  # not on Windows: there, making a link needs a privilege
     return owner in (reader, 0, target)

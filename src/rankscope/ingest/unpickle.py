@@ -1,8 +1,8 @@
 """Read a pickle of plain values without running anything: an interpreter of the few opcodes that they need.
 
-`pickle.load` calls whatever a file names, and Python's own unpickler can be made to reserve memory for numbers in the
-file before it reads a byte, even where it may import nothing. This one knows numbers, text, bytes, tuples, lists,
-dicts and the memo. It has no opcode that imports, calls, builds or sets state; a file that asks for these is refused.
+`pickle.load` calls whatever a file names, and even if it may not import anything, Python's unpickler allocates memory
+for sizes in the file before it reads a byte. This one knows numbers, text, bytes, tuples, lists, dicts and the memo. It
+has no opcode that imports, calls, builds or sets state; a file that needs one is refused.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 ALLOWED_GLOBALS: frozenset[str] = frozenset()
-"""Names that a file may ask for: plain values need none."""
+"""Names that a file may import: plain values need none."""
 
 MAX_DEPTH = 200
 MAX_HEIGHT = 100_000
@@ -25,11 +25,11 @@ _CALLS = {
 
 
 class UnpickleError(ValueError):
-    """A pickle that is cut, damaged, or asks for more than plain values."""
+    """A pickle that is cut, damaged, or needs more than plain values."""
 
 
 class _Mark:
-    """Where a tuple, list or dict in the making begins."""
+    """The start of a tuple, list or dict."""
 
 
 _MARK = _Mark()
@@ -39,10 +39,10 @@ def unpickle(data: bytes) -> Any:
     """The value in a pickle.
 
     Args:
-        data: the whole of it.
+        data: the complete pickle.
 
     Raises:
-        UnpickleError: it breaks off, is damaged, nests too deeply, or asks for a name or a call.
+        UnpickleError: it is cut, damaged, nested too deeply, or needs an import or a call.
     """
     try:
         return _Machine(data).run()
@@ -69,25 +69,25 @@ class _Machine:
                 step(self)
             elif code == b".":
                 if len(self.stack) != 1:
-                    raise UnpickleError("the pickle is damaged: it ends with other than one value")
+                    raise UnpickleError("the pickle is damaged: it does not end with one value")
                 return self.stack[0]
             else:
                 raise self._refused(code)
 
     def _refused(self, code: bytes) -> UnpickleError:
         if not code:
-            return UnpickleError("the pickle breaks off")
+            return UnpickleError("the pickle ends too early")
         if code in (b"c", b"\x93"):
             names = self._line(2) if code == b"c" else [str(part) for part in self.stack[-2:]]
-            return UnpickleError(f"it asks for {'.'.join(names)[:100]!r}, and a snapshot needs no such name")
+            return UnpickleError(f"it imports {'.'.join(names)[:100]!r}, which a snapshot does not need")
         if code in _CALLS:
-            return UnpickleError(f"it wants to call or build something ({_CALLS[code]}), and a snapshot needs no call")
+            return UnpickleError(f"it calls or builds something ({_CALLS[code]}), which a snapshot does not need")
         return UnpickleError(f"the pickle is damaged: opcode {code!r} at byte {self.at - 1}")
 
     def take(self, count: int) -> bytes:
-        """So many bytes; never more than there are."""
+        """So many bytes; an error if there are fewer."""
         if count < 0 or count > len(self.data) - self.at:
-            raise UnpickleError("the pickle breaks off")
+            raise UnpickleError("the pickle ends too early")
         found = self.data[self.at : self.at + count]
         self.at += count
         return found
@@ -103,48 +103,48 @@ class _Machine:
         """Text up to the end of its line."""
         end = self.data.find(b"\n", self.at)
         if end < 0:
-            raise UnpickleError("the pickle breaks off")
+            raise UnpickleError("the pickle ends too early")
         return self.take(end + 1 - self.at)[:-1]
 
     def integer(self, count: int) -> int:
         """A little-endian integer of so many bytes."""
         if count > MAX_INTEGER_BYTES:
-            raise UnpickleError(f"an integer of {count} bytes: no snapshot has one")
+            raise UnpickleError(f"an integer of {count} bytes, which no snapshot has")
         return int.from_bytes(self.take(count), "little", signed=True)
 
     def decimal(self, text: bytes) -> int:
-        """An integer written out."""
+        """An integer in decimal digits."""
         if len(text) > 80:
-            raise UnpickleError("an integer of more than 80 digits: no snapshot has one")
+            raise UnpickleError("an integer of more than 80 digits, which no snapshot has")
         try:
             return int(text.rstrip(b"L"))
         except ValueError as error:
             raise UnpickleError(f"the pickle is damaged: {error}") from error
 
     def mark(self) -> None:
-        """Something is begun."""
+        """Start a container."""
         if len(self.marks) >= MAX_DEPTH:
-            raise UnpickleError(f"it nests more than {MAX_DEPTH} deep: no snapshot does")
+            raise UnpickleError(f"it is nested more than {MAX_DEPTH} deep, which no snapshot is")
         self.marks.append(len(self.stack))
         self.stack.append(_MARK)
 
     def since(self) -> list[Any]:
-        """What was put onto the stack since the last mark, which is gone with it."""
+        """Take the values since the last mark from the stack, with the mark."""
         if not self.marks:
-            raise UnpickleError("the pickle is damaged: it ends what it did not begin")
+            raise UnpickleError("the pickle is damaged: it ends a container that it did not start")
         place = self.marks.pop()
         found = self.stack[place + 1 :]
         del self.stack[place:]
         return found
 
     def push(self, value: Any) -> None:
-        """A value, which makes the stack no higher than nesting needs."""
+        """Put a value on the stack."""
         self.stack.append(value)
 
     def open(self, value: Any) -> None:
-        """A new container: plain nesting without marks must not be endless either."""
+        """Put a new container on the stack, which bounds nesting without marks too."""
         if len(self.stack) > MAX_HEIGHT:
-            raise UnpickleError("it nests too deeply: no snapshot does")
+            raise UnpickleError("it is nested too deeply, which no snapshot is")
         self.stack.append(value)
 
     def pop(self) -> Any:
@@ -155,7 +155,7 @@ class _Machine:
         return value
 
     def put(self, index: int) -> None:
-        """Remember the top. Pickles count their memo through, so a number beyond its end is no honest one."""
+        """Store the top in the memo. Pickles number their memo consecutively, so a number beyond its end is invalid."""
         if index == len(self.memo):
             self.memo.append(self.stack[-1])
         elif 0 <= index < len(self.memo):
@@ -164,32 +164,32 @@ class _Machine:
             raise UnpickleError("the pickle is damaged: its memo jumps")
 
     def get(self, index: int) -> None:
-        """Remembered once, used again."""
+        """Put a value from the memo on the stack."""
         if not 0 <= index < len(self.memo):
-            raise UnpickleError("the pickle is damaged: it remembers what it never had")
+            raise UnpickleError("the pickle is damaged: it uses a memo entry that does not exist")
         self.stack.append(self.memo[index])
 
     def append(self, values: list[Any]) -> None:
-        """Values into the list on the top."""
+        """Append values to the list on the top."""
         target = self.stack[-1]
         if not isinstance(target, list):
-            raise UnpickleError("the pickle is damaged: it appends to no list")
+            raise UnpickleError("the pickle is damaged: it appends to something that is not a list")
         target.extend(values)
 
     def setitems(self, values: list[Any]) -> None:
-        """Keys and values into the dict on the top."""
+        """Put keys and values into the dict on the top."""
         target = self.stack[-1]
         if not isinstance(target, dict) or len(values) % 2:
-            raise UnpickleError("the pickle is damaged: it sets items of no dict")
+            raise UnpickleError("the pickle is damaged: it sets items of something that is not a dict")
         # The hash of a tuple in a tuple in a tuple … is recursive, and nothing bounds it.
         if any(not isinstance(key, str | int | float | bytes | None) for key in values[::2]):
-            raise UnpickleError("a key that is neither text nor a number: no snapshot has one")
+            raise UnpickleError("a key that is neither text nor a number, which no snapshot has")
         target.update(zip(values[::2], values[1::2], strict=True))
 
     def tuple(self, count: int) -> None:
-        """The top so many values as a tuple."""
+        """Replace the top values by a tuple of them."""
         if len(self.stack) < count:
-            raise UnpickleError("the pickle is damaged: a tuple of nothing")
+            raise UnpickleError("the pickle is damaged: a tuple without enough values")
         found = tuple(self.stack[-count:])
         del self.stack[-count:]
         self.stack.append(found)

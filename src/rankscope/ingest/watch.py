@@ -1,7 +1,7 @@
-"""Traces as they appear while a job runs: what is there, and which of it is whole.
+"""New traces while a job runs: which files are there, and which are complete.
 
-rankscope's capture puts a trace in its place by one rename, and its rank's manifest names it with its size: it is whole
-when it is seen. Others write in place: their files are whole once nothing of them has changed between two looks.
+rankscope's capture puts a trace in place by one rename, and its rank's manifest has its size: it is complete when it
+appears. Others write in place: their files are complete if they did not change between two looks.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from rankscope.ingest.source import is_url
 from rankscope.rundir.manifest import read_rank_manifest
 
 Stamp = tuple[int, int, int]
-"""Size, time of change in ns, and number of a file: what changes when it is written."""
+"""Size, time of change in ns, and inode of a file: they change when it is written."""
 
 
 class Watch:
-    """Looks at sources again and again. What is there when it is made counts as seen.
+    """Looks repeatedly for new traces in sources. Those that are there at the start count as seen.
 
     Args:
         sources: directories, globs and files of this machine.
@@ -33,32 +33,32 @@ class Watch:
 
     @staticmethod
     def can(sources: Iterable[str]) -> bool:
-        """Whether these can be watched: a URL would be listed over and over."""
+        """Whether these can be watched: URLs are too slow to list repeatedly."""
         return not any(is_url(source) for source in sources)
 
     def look(self) -> Found | None:
-        """The whole traces, if they are others than those that were taken last; None while nothing has come."""
+        """The complete traces, if they differ from those that were returned last; None if nothing is new."""
         found = self._found()
         now = _stamps(found)
-        said = _manifested(found)
-        whole = {
+        sizes = _sizes_in_manifests(found)
+        complete = {
             path: stamp
             for path, stamp in now.items()
-            if self._before.get(path) == stamp or said.get(Path(path).name) == stamp[0]
+            if self._before.get(path) == stamp or sizes.get(Path(path).name) == stamp[0]
         }
         self._before = now
-        # What is being written anew is waited for: without it a rank would be gone for a while.
-        changing = any(path in now and path not in whole for path in self._taken)
-        if not whole or changing or whole == self._taken:
+        # Wait for files that are being rewritten: without them a rank would disappear for a while.
+        changing = any(path in now and path not in complete for path in self._taken)
+        if not complete or changing or complete == self._taken:
             return None
-        self._taken = whole
-        return replace(found, traces=[path for path in found.traces if path in whole])
+        self._taken = complete
+        return replace(found, traces=[path for path in found.traces if path in complete])
 
     def _found(self) -> Found:
         try:
             return find_traces(self._sources)
         except NoTracesError:
-            # Not yet, or not any more: both may change.
+            # Not there yet, or not any more.
             return Found([])
 
 
@@ -74,8 +74,8 @@ def _stamps(found: Found) -> dict[str, Stamp]:
     return stamps
 
 
-def _manifested(found: Found) -> dict[str, int]:
-    """Sizes of traces by name, as their ranks' manifests say them."""
+def _sizes_in_manifests(found: Found) -> dict[str, int]:
+    """Sizes of traces by name, from the manifests of ranks."""
     sizes: dict[str, int] = {}
     for file in found.rank_manifests:
         manifest = read_rank_manifest(Path(file))

@@ -8,11 +8,11 @@ from functools import cached_property
 from pathlib import Path
 
 from rankscope.errors import NotATraceError, NoTracesError, RankscopeError
-from rankscope.ingest.companions import of_a_measurement
 from rankscope.ingest.discover import Found
 from rankscope.ingest.findings import links_not_followed, losses_of, merged_trace, unreadable
-from rankscope.ingest.manifests import of_capture, read_manifests, window_gaps
+from rankscope.ingest.manifests import capture_findings, read_manifests, window_gaps
 from rankscope.ingest.ranks import assign_ranks, without_numbered_folders
+from rankscope.ingest.run_files import is_measurement_file
 from rankscope.ingest.run_findings import contradicted_ranks, missing_ranks, several_lives
 from rankscope.ingest.run_selection import KnownRun, check_steps, choose_run, known_runs
 from rankscope.ingest.runs import group_by_run
@@ -87,7 +87,7 @@ def load_run(found: Found, wanted: str | None, options: Options, tasks: Tasks, h
         unreadable(path, error) for path, error in failures if found.named or not isinstance(error, NotATraceError)
     ]
     if not found.named:
-        others = [(path, e) for path, e in failures if isinstance(e, NotATraceError) and not of_a_measurement(path)]
+        others = [(path, e) for path, e in failures if isinstance(e, NotATraceError) and not is_measurement_file(path)]
         findings += [unreadable(path, e, not_a_trace=True) for path, e in others]
     findings += [unreadable(error.path or where, error) for error in found.denied]
     findings += links_not_followed(found.unfollowed)
@@ -109,7 +109,7 @@ def load_run(found: Found, wanted: str | None, options: Options, tasks: Tasks, h
     infos = [info for files in members.values() for info in files]
     findings += [*losses_of(infos), *contradicted_ranks(members), *several_lives(infos)]
     manifest, own, unread = read_manifests(found.run_manifests, found.rank_manifests, run_id)
-    findings += [*unread, *of_capture(own, found.traces), *window_gaps(members)]
+    findings += [*unread, *capture_findings(own, found.traces), *window_gaps(members)]
     findings += missing_ranks(infos, manifest.ranks if manifest is not None else None)
     check_steps(infos, options.steps)
     known_of = known_runs(runs, where)

@@ -16,7 +16,7 @@ from rankscope.diagnosis.engine import attempt, diagnose
 from rankscope.diagnosis.rules import all_rules
 from rankscope.errors import ConfigError
 from rankscope.ingest.discover import Found, find_traces
-from rankscope.ingest.kinds import DEVICE_KINDS
+from rankscope.ingest.event_types import DEVICE_KINDS
 from rankscope.ingest.run_selection import KnownRun
 from rankscope.ingest.runs import NAMELESS
 from rankscope.pipeline.graph import Maps, levels, run_level

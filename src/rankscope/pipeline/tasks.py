@@ -149,7 +149,7 @@ def analyze_rank(
         tables = {table: kept.load(traces, table, names) for table, names in columns.items()}
     except DamagedTablesError:
         # The cache's disk may lose what it held; the trace is still there.
-        anew = [ingest_trace(trace.info.path, anew=True) for trace in traces]
+        anew = [ingest_trace(trace.info.path, again=True) for trace in traces]
         tables = {table: kept.load(anew, table, names) for table, names in columns.items()}
     inputs = Inputs(options, tuple(trace.info for trace in traces), results, rank, world_size)
     made: dict[Asked, Part | RankscopeError] = {}

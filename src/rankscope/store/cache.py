@@ -1,9 +1,8 @@
-"""Tables on disk: one folder per trace file, named by what the file is (`store.key`), written whole or not at all.
+"""Tables on disk: one directory per trace file, named by the file's key (`store.key`), complete or not there.
 
-Tables are zstd Parquet, a file for every 131,072 rows, so that a reader takes only the columns it needs. They are
-written in a temporary folder that appears under its name by one rename; of two processes that make the same one, the
-second finds it there and throws its own away. Where the root cannot be written, a folder of this user's among the
-machine's temporary files stands in for it.
+Tables are zstd Parquet, one file per 131,072 rows, so that a reader takes only the columns it needs. They are written
+to a temporary directory that is put in place by one rename; of two processes that write the same one, the second
+discards its own. If the root cannot be written, a directory of the user in the machine's temporary one is used.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ _INFO = "info.json"
 _TEMPORARY = ".tmp"
 # Small tables are written together, up to so many bytes in memory.
 _WAITING_BYTES = 4 << 20
-# Nothing is read for so long: what is older was left by a process that was killed.
+# No file takes so long to read: what is older was left by a process that was killed.
 _STALE_S = 24 * 3600.0
 
 
 class DamagedTablesError(TraceError):
-    """Tables in the cache that cannot be read: they must be made again."""
+    """Tables in the cache that cannot be read: the trace must be read again."""
 
 
 def cache_root() -> Path:
@@ -60,11 +59,11 @@ class CachedTrace:
 
     @property
     def key(self) -> str:
-        """The key under which the cache has it."""
+        """Its key in the cache."""
         return self.folder.name
 
     def scan(self, table: str) -> pl.LazyFrame:
-        """A table, lazily; without rows where the trace has none."""
+        """A table, lazily; without rows if the trace has none."""
         files = sorted(self.folder.glob(f"{table}.*.parquet"))
         return pl.scan_parquet(files) if files else TABLES[table].empty().lazy()
 
@@ -72,7 +71,7 @@ class CachedTrace:
         """A table, or some of its columns.
 
         Raises:
-            DamagedTablesError: what the cache holds cannot be read (any more).
+            DamagedTablesError: the cached tables cannot be read.
         """
         try:
             lazy = self.scan(table)
@@ -81,7 +80,7 @@ class CachedTrace:
             raise DamagedTablesError(
                 f"its tables in the cache cannot be read: {error}",
                 path=self.info.path,
-                hint="rankscope cache --clear makes room for new ones",
+                hint="rankscope cache --clear removes them",
             ) from error
 
     @property
@@ -92,10 +91,10 @@ class CachedTrace:
 
 @dataclass
 class TableWriter:
-    """A trace's tables on their way into the cache. Use as ``with cache.writer(key) as writer``.
+    """Writes a trace's tables into the cache. Use as ``with cache.writer(key, path) as writer``.
 
     Attributes:
-        aside: the temporary folder; gone when the writer's block ends, whatever happens.
+        aside: the temporary directory; removed when the writer's block ends.
     """
 
     aside: Path
@@ -105,7 +104,7 @@ class TableWriter:
     _bytes: int = 0
 
     def write(self, name: str, rows: pl.DataFrame) -> None:
-        """Write rows of a table, behind those that it has; a table without any leaves no file."""
+        """Append rows to a table; a table without rows has no file."""
         if not rows.height:
             return
         number = sum(each.startswith(f"{name}.") for each in (*self.sizes, *self._waiting))
@@ -115,8 +114,8 @@ class TableWriter:
             self._write_waiting()
 
     def _write_waiting(self) -> None:
-        """Write what waits, together: to begin takes a third of the time that a small table does."""
-        # Nobody looks for rows by their values in the files, so nothing is noted about these.
+        """Write the waiting tables together: the start-up is a third of the time for a small table."""
+        # No reader filters rows by value in the files, so statistics are not needed.
         sinks = [
             rows.lazy().sink_parquet(
                 self.aside / file, compression="zstd", compression_level=1, statistics=False, lazy=True
@@ -129,7 +128,7 @@ class TableWriter:
         self._bytes = 0
 
     def commit(self, info: TraceInfo) -> CachedTrace:
-        """Put the folder in place; the last thing to do."""
+        """Put the directory in place; call it last."""
         if self._waiting:
             self._write_waiting()
         for left in self.aside.glob(f".*{FRAGMENT_SUFFIX}"):
@@ -140,7 +139,7 @@ class TableWriter:
             return CachedTrace(self.folder, info)
         if (found := _read(self.folder)) is not None:
             return found  # another process was faster
-        # What is there is damaged: out of the way with it.
+        # What is there is damaged: move it out of the way.
         broken = self.aside.with_name(f"{self.aside.name.removesuffix(_TEMPORARY)}-broken{_TEMPORARY}")
         self.folder.rename(broken)
         self.aside.rename(self.folder)
@@ -149,17 +148,17 @@ class TableWriter:
 
 
 class Cache:
-    """The folders of tables under one root."""
+    """The tables of all traces, under one root."""
 
     def __init__(self, root: Path | None = None) -> None:
         self.root = cache_root() if root is None else root
 
     def _versions(self) -> list[Path]:
-        """The folders that may hold tables of this schema, the preferred one first."""
+        """The directories for tables of this schema, the preferred one first."""
         return [self.root / f"v{SCHEMA_VERSION}", _fallback_root() / f"v{SCHEMA_VERSION}"]
 
     def find(self, key: str) -> CachedTrace | None:
-        """The tables of a key, if they are here, whole, and our own."""
+        """The tables of a key, if they are complete and belong to this user."""
         for version in self._versions():
             found = _read(version / key[:2] / key)
             if found is not None:
@@ -168,13 +167,13 @@ class Cache:
 
     @contextmanager
     def writer(self, key: str, path: str) -> Iterator[TableWriter]:
-        """A place for the tables of a key.
+        """A writer for the tables of a key.
 
         Args:
             path: the trace, for errors.
 
         Raises:
-            TraceError: there is no room for them.
+            TraceError: they cannot be written.
         """
         aside: Path | None = None
         try:
@@ -184,14 +183,14 @@ class Cache:
             raise TraceError(
                 f"its tables cannot be written to the cache: {error}",
                 path=path,
-                hint=f"make room in {self.root}, or set RANKSCOPE_CACHE to another directory",
+                hint=f"free space in {self.root}, or set RANKSCOPE_CACHE to another directory",
             ) from error
         finally:
             if aside is not None:
                 try:
                     shutil.rmtree(aside, ignore_errors=True)
                 finally:
-                    # Whoever ends this process may do so in the midst of the first time.
+                    # A signal may interrupt the first attempt.
                     shutil.rmtree(aside, ignore_errors=True)
 
     def _aside(self, key: str) -> tuple[Path, Path]:
@@ -202,7 +201,7 @@ class Cache:
         return _make_aside(fallback, key)
 
     def drop(self, key: str) -> None:
-        """Forget the tables of a key."""
+        """Remove the tables of a key."""
         for version in self._versions():
             folder = version / key[:2] / key
             with suppress(OSError):
@@ -210,12 +209,12 @@ class Cache:
                     shutil.rmtree(folder, ignore_errors=True)
 
     def entries(self) -> list[CachedTrace]:
-        """Every trace whose tables are here, whole, and our own."""
+        """Every trace whose tables are complete and belong to this user."""
         folders = [folder for version in self._versions() for folder in sorted(version.glob("??/*"))]
         return [found for folder in folders if (found := _read(folder)) is not None]
 
     def clear(self) -> int:
-        """Remove every folder of tables that is our own, of any schema; how many they were."""
+        """Remove all tables that belong to this user, of any schema; how many there were."""
         removed = 0
         for version in [*self.root.glob("v*"), *_fallback_root().glob("v*")]:
             for folder in [*version.glob("??/*"), *version.glob(f".*{_TEMPORARY}")]:
@@ -226,9 +225,9 @@ class Cache:
 
 
 def _read(folder: Path) -> CachedTrace | None:
-    """The tables in a folder, if they are whole and nobody else's."""
+    """The tables in a directory, if they are complete and belong to this user."""
     try:
-        # Another user could have put a folder in a shared cache: what it says would be believed.
+        # In a shared cache another user could have put false tables.
         if not _is_own(folder):
             return None
         found = json.loads((folder / _INFO).read_bytes())
@@ -249,7 +248,7 @@ def _make_aside(version: Path, key: str) -> tuple[Path, Path]:
 
 
 def _sweep(version: Path) -> None:
-    """Remove what killed processes have left."""
+    """Remove what killed processes left."""
     for left in version.glob(f".*{_TEMPORARY}"):
         with suppress(OSError):
             if _is_own(left) and time.time() - left.stat().st_mtime > _STALE_S:
@@ -268,7 +267,7 @@ def _fallback_root() -> Path:
 
 
 def _own_folder(folder: Path) -> None:
-    """Make a folder among other people's; one that somebody else has put there is not used."""
+    """Make a directory in a shared place; one of another user is not used."""
     folder.mkdir(exist_ok=True, mode=0o700)
     if not _is_own(folder):
         raise PermissionError(f"{folder} belongs to another user")

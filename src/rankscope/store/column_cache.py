@@ -1,11 +1,10 @@
-"""Columns that were read once and stay in memory for the next analysis, up to a bound.
+"""Columns that stay in memory for the next analysis, up to a limit.
 
-Most analyses of a rank want the same few columns, and reading and decompressing them takes longer than most analyses
-do. What is kept is kept by column, and the column that was wanted longest ago goes first. The tables in the cache are
-named by what their trace is and never change, so nothing kept can be stale.
+Most analyses of a rank need the same few columns, and reading and decompressing them takes longer than most analyses.
+Tables on disk are named by their trace's key and never change, so nothing here can be stale.
 
-Only the process that asks keeps anything: sent to a worker it arrives empty and with no room, for a worker sees rank
-after rank, and as many workers as there are cores would keep as many times the bound.
+Only the main process keeps columns: pickled for a worker, the cache is empty with a limit of 0, as a worker sees one
+rank after another, and all workers together would keep several times the limit.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ import polars as pl
 from rankscope.store.cache import CachedTrace
 
 LIMIT_BYTES = 256 << 20
-"""As much as some five million events take with the columns that most analyses want."""
+"""About five million events, with the columns that most analyses need."""
 _WINDOW = "window"
 
 Key = tuple[tuple[str, ...], str, str]
 
 
 class Columns:
-    """Columns of ranks' tables, the least recently wanted first.
+    """Columns of ranks' tables, the least recently used first.
 
     Args:
         limit: bytes that may be kept; 0 for none.
@@ -43,14 +42,14 @@ class Columns:
 
     @property
     def bytes(self) -> int:
-        """How much is kept."""
+        """The size of all columns."""
         return self._bytes
 
     def load(self, traces: Sequence[CachedTrace], table: str, columns: Iterable[str]) -> pl.DataFrame:
-        """Some columns of a rank's table, its files below one another, with a ``window``: which of them a row is from.
+        """Some columns of a rank's table, its files concatenated; ``window`` is the number of a row's file.
 
         Raises:
-            DamagedTablesError: what the cache holds cannot be read (any more).
+            DamagedTablesError: the cached tables cannot be read.
         """
         folders = tuple(str(trace.folder) for trace in traces)
         wanted = [*sorted(columns), _WINDOW]

@@ -1,7 +1,7 @@
-"""What a trace file is, as a cache must know it: a changed file has another key.
+"""The key of a trace file in the cache: a changed file has another key.
 
-The key holds path, size, mtime_ns, ctime_ns, inode and a hash of the first and last 64 KiB (for URLs what the file
-system tells: ETag, size, modification time), and the schema's version.
+The key holds path, size, mtime_ns, ctime_ns, inode and a hash of the first and last 64 KiB (for URLs ETag, size
+and modification time), and the schema's version.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def trace_key(path: str) -> str:
     """The key of a trace file as it is now.
 
     Raises:
-        TraceError: the file cannot be looked at.
+        TraceError: the file cannot be read.
     """
     local = path.startswith("file://") or "://" not in path
     try:
@@ -35,9 +35,9 @@ def trace_key(path: str) -> str:
 
 def _file_facts(path: str) -> tuple[object, ...]:
     file = Path(path)
-    # A pipe or a device would keep its reader waiting for ever.
+    # Reading a pipe or a device would block.
     if file.exists() and not file.is_file():
-        raise OSError("it is no regular file")
+        raise OSError("it is not a regular file")
     with file.open("rb") as handle:
         status = os.fstat(handle.fileno())
         ends = hashlib.sha256(handle.read(_ENDS))
@@ -55,9 +55,9 @@ def _file_facts(path: str) -> tuple[object, ...]:
 
 
 def _url_facts(path: str) -> tuple[object, ...]:
-    import fsspec  # only where it is needed: it is slow to import
+    import fsspec  # only if needed: its import is slow
 
     system, name = fsspec.core.url_to_fs(path)
     facts: dict[str, Any] = system.info(name)
-    told = [facts.get(key) for key in ("ETag", "etag", "md5Hash", "LastModified", "mtime", "updated")]
-    return (path, facts.get("size"), *map(str, told))
+    versions = [facts.get(key) for key in ("ETag", "etag", "md5Hash", "LastModified", "mtime", "updated")]
+    return (path, facts.get("size"), *map(str, versions))

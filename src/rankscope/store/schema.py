@@ -1,8 +1,8 @@
-"""The tables that a trace becomes: every column with its unit and what it means.
+"""The tables of a trace: every column with its unit and meaning.
 
 One trace file becomes one set of tables. Times are integer nanoseconds on the trace's own clock (its ``ts``, exactly,
 without ``baseTimeNanoseconds``), sizes are bytes. A row's position in its table is its identity: ``*_row`` columns
-point at rows of other tables. Rows are sorted by start. What a trace does not say is null.
+point at rows of other tables. Rows are sorted by start. What is not in a trace is null.
 """
 
 from __future__ import annotations
@@ -54,20 +54,20 @@ class Table:
 
 
 START = Column("start_ns", I64, "ns", "when it starts, on the trace's clock")
-END = Column("end_ns", I64, "ns", "when it has ended: start and duration as written, exactly")
+END = Column("end_ns", I64, "ns", "when it ends: start plus duration as written, exactly")
 NAME = Column("name", STR, "", "the event's name, as written")
-PID = Column("pid", I64, "", "process id as written (a device's number on device tracks); null where it is no number")
+PID = Column("pid", I64, "", "process id as written (a device's number on device tracks); null if it is not a number")
 TID = Column(
     "tid",
     I64,
     "",
-    "thread id as written; negative where the file has a text instead: the `tracks` table tells which",
+    "thread id as written; negative if the file has a text instead, which is in the table `tracks`",
 )
 EXTERNAL_ID = Column(
     "external_id", I64, "", "`External id`: the host operator it belongs to, by that operator's own id"
 )
-CORRELATION = Column("correlation", I64, "", "ties a device event to the runtime call that launched it")
-DEPTH = Column("depth", I16, "", "how many ranges of its thread are open when it starts; 0 is top level")
+CORRELATION = Column("correlation", I64, "", "links a device event to the runtime call that launched it")
+DEPTH = Column("depth", I16, "", "how many ranges of its thread are open when it starts; 0 at top level")
 PARENT = Column("parent_row", I32, "", "row of the innermost range of this table that is open then; null at top level")
 SELF = Column("self_ns", I64, "ns", "duration less the ranges of this table directly inside it")
 
@@ -81,7 +81,7 @@ DEVICE_EVENTS = Table(
         Column("kind", STR, "", "`kernel`, `memcpy` or `memset`"),
         Column("device", I64, "", "device index"),
         Column("context", STR, "", "driver context, as written"),
-        Column("stream", I64, "", "stream, 0 is one; on XPU the SYCL queue; else the event's track"),
+        Column("stream", I64, "", "stream (0 is valid); on XPU the SYCL queue; else the event's track"),
         PID,
         TID,
         CORRELATION,
@@ -117,7 +117,7 @@ HOST_OPS = Table(
         PARENT,
         SELF,
         EXTERNAL_ID,
-        Column("sequence", I64, "", "autograd sequence number: ties a forward operator to its backward"),
+        Column("sequence", I64, "", "autograd sequence number: links a forward operator to its backward"),
         Column("forward_thread", I64, "", "`Fwd thread id`: set on operators of the backward"),
         Column("record_function_id", I64, "", "id of the record function"),
         Column("input_dims", STR, "", "shapes of the inputs, as compact JSON"),
@@ -128,7 +128,7 @@ HOST_OPS = Table(
         Column("module_hierarchy", STR, "", "nn.Module path, as written"),
         Column("kernel_name", STR, "", "Triton kernel, on operators of compiled graphs"),
         Column("kernel_backend", STR, "", "what compiled it"),
-        Column("kernel_file", STR, "", "where its source lies"),
+        Column("kernel_file", STR, "", "path of its source"),
         Column("kernel_hash", STR, "", "its hash"),
         Column("kernel_kwargs", STR, "", "its configuration"),
     ),
@@ -145,9 +145,9 @@ RUNTIME_CALLS = Table(
         TID,
         CORRELATION,
         EXTERNAL_ID,
-        Column("driver", BOOL, "", "whether it is a call of the driver's interface"),
+        Column("driver", BOOL, "", "whether it is a call of the driver API"),
         Column("cbid", I64, "", "callback id of the call"),
-        Column("bytes", I64, "bytes", "size that the call names"),
+        Column("bytes", I64, "bytes", "size in the call's arguments"),
         Column("stream", I64, "", "stream that the call names"),
         Column("kind", STR, "", "kind of copy that the call names"),
         Column("kernel", STR, "", "kernel that the call names"),
@@ -202,7 +202,7 @@ MEMORY_EVENTS = Table(
         Column("time_ns", I64, "ns", "when, on the trace's clock"),
         PID,
         TID,
-        Column("address", I64, "", "address; null where the file does not write it"),
+        Column("address", I64, "", "address; null if not recorded"),
         Column("bytes", I64, "bytes", "allocated if positive, released if negative"),
         Column("device_type", I64, "", "c10 device type: 0 CPU, 1 CUDA, 12 XPU"),
         Column("device", I64, "", "device index, −1 for the host"),
@@ -288,13 +288,13 @@ SNAPSHOT_SEGMENTS = Table(
         Column("device", I64, "", "device index"),
         Column("address", I64, "", "where it begins"),
         Column("bytes", I64, "bytes", "its size: reserved"),
-        Column("allocated", I64, "bytes", "of it in use"),
+        Column("allocated", I64, "bytes", "bytes in use"),
         Column("active", I64, "bytes", "in use, or freed and still needed by a stream"),
-        Column("stream", I64, "", "stream that it was made for"),
+        Column("stream", I64, "", "stream that it is for"),
         Column("type", STR, "", "`large` or `small`"),
         Column("pool", STR, "", "private pool (CUDA graphs); null for the allocator's own"),
         Column("expandable", BOOL, "", "whether it can grow"),
-        Column("stack", STR, "", "who made it, innermost frame first, a frame a line"),
+        Column("stack", STR, "", "who made it, one frame per line, innermost first"),
     ),
 )
 
@@ -306,9 +306,9 @@ SNAPSHOT_BLOCKS = Table(
         Column("device", I64, "", "device index"),
         Column("address", I64, "", "where it begins"),
         Column("bytes", I64, "bytes", "its size"),
-        Column("requested", I64, "bytes", "what was asked for; null where the file does not say"),
+        Column("requested", I64, "bytes", "requested size; null if not recorded"),
         Column("state", STR, "", "`active_allocated`, `active_pending_free`, `inactive`, as written"),
-        Column("stack", STR, "", "who allocated it, innermost frame first, a frame a line"),
+        Column("stack", STR, "", "who allocated it, one frame per line, innermost first"),
     ),
 )
 
@@ -318,12 +318,12 @@ SNAPSHOT_EVENTS = Table(
     (
         Column("device", I64, "", "device index"),
         Column("number", I64, "", "its place in the device's history"),
-        Column("time_us", I64, "µs", "when, since 1970 or the machine's start; null where the file does not say"),
+        Column("time_us", I64, "µs", "when, since 1970 or the machine's start; null if not recorded"),
         Column("action", STR, "", "`alloc`, `free_requested`, `free_completed`, `segment_alloc`, `oom`, …, as written"),
         Column("address", I64, "", "address"),
         Column("bytes", I64, "bytes", "size"),
         Column("stream", I64, "", "stream"),
-        Column("stack", STR, "", "who did it, innermost frame first, a frame a line"),
+        Column("stack", STR, "", "who did it, one frame per line, innermost first"),
     ),
 )
 

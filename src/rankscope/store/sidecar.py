@@ -1,7 +1,7 @@
-"""Arrays beside a trace's tables: one file in the trace's folder of the cache, mapped into memory and read in place.
+"""Arrays next to a trace's tables: one file in the trace's directory of the cache, memory-mapped for reading.
 
-What is made from tables and is too large to make again at each opening goes here: a header in JSON (which says from
-what it was made), then the arrays. A file appears by one rename, whole or not at all, and goes when the tables go.
+For results of tables that take too long to compute each time. A file has a header in JSON (with a key of its inputs),
+then the arrays. It is put in place by one rename, and removed with the tables.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _KINDS = "iufb"
 
 @dataclass(frozen=True)
 class Sidecar:
-    """Arrays read in place, and what the header says.
+    """Arrays of a memory-mapped file, and its header.
 
     Attributes:
-        key: from what they were made; whoever wants them compares it.
-        facts: whatever else was put beside them, JSON values.
+        key: identifies the inputs; `read_sidecar` compares it.
+        facts: other JSON values.
         arrays: read-only views into the mapped file.
     """
 
@@ -41,12 +41,12 @@ class Sidecar:
 
 
 def write_sidecar(folder: Path, name: str, key: str, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> bool:
-    """Put arrays beside the tables of a trace; whether there was room for them.
+    """Write arrays next to the tables of a trace; whether that succeeded.
 
     Args:
         folder: the trace's folder in the cache.
         name: the file's name there.
-        key: from what they were made.
+        key: identifies the inputs.
         facts: JSON values.
         arrays: one-dimensional arrays of numbers.
     """
@@ -65,18 +65,18 @@ def write_sidecar(folder: Path, name: str, key: str, facts: Mapping[str, Any], a
                 data.tofile(file)
                 file.write(b"\0" * (-data.nbytes % _ALIGN))
     except OSError:
-        # A full disk, a cache that may only be read: the numbers are there all the same, just not the next time.
+        # A full disk or a read-only cache: the arrays are computed again next time.
         return False
     return True
 
 
 def read_sidecar(folder: Path, name: str, key: str) -> Sidecar | None:
-    """The arrays that were put there under a key; None where there are none, or they are others, or not whole."""
+    """The arrays that were written with a key; None if there are none, the key differs, or the file is incomplete."""
     path = folder / name
     try:
         status = path.lstat()
         getuid = getattr(os, "getuid", None)
-        # As for tables: what another user has put there would be believed.
+        # As with tables: another user could have put false ones there.
         if path.is_symlink() or (getuid is not None and status.st_uid != getuid()):
             return None
         with path.open("rb") as file:
@@ -97,7 +97,7 @@ def read_sidecar(folder: Path, name: str, key: str) -> Sidecar | None:
 def _view(mapped: Array, base: int, kind: str, offset: int, length: int) -> Array:
     dtype = np.dtype(kind)
     if dtype.kind not in _KINDS or offset < 0 or length < 0:
-        raise ValueError(f"no array of numbers: {kind}")
+        raise ValueError(f"not an array of numbers: {kind}")
     if not length:
         return np.empty(0, dtype=dtype)
     part = np.asarray(mapped)[base + offset : base + offset + length * dtype.itemsize]

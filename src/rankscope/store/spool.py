@@ -1,9 +1,9 @@
-"""Rows of tables on their way to disk, so that memory does not grow with the trace.
+"""An external merge sort of the rows of tables, so that memory does not grow with the trace.
 
-Frames are appended in the file's order. Beyond a bound the greatest table's are sorted by start and put aside as one
-Parquet fragment; at the end the fragments are merged: the order of all rows is found from their times alone, and since
-each fragment is sorted, a slice of the merged table is a run of rows of each. So no table is ever whole in memory but
-for the few columns of integers that links are made from.
+Frames are appended in the file's order. Beyond a limit the rows of the largest table are sorted by start and written as
+one Parquet fragment; at the end the fragments are merged: times alone give the order of all rows, and as each fragment
+is sorted, a slice of the merged table is a range of rows of each. So no table is ever completely in memory, except
+for a few integer columns for links.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Spool:
     """The rows of every table of one trace.
 
     Args:
-        folder: where fragments may be put; None to keep everything in memory.
+        folder: where fragments are written; None to keep everything in memory.
     """
 
     def __init__(self, folder: Path | None = None, pending_bytes: int = PENDING_BYTES) -> None:
@@ -45,7 +45,7 @@ class Spool:
         self._orders: dict[str, Int64] = {}
 
     def append(self, name: str, frame: pl.DataFrame) -> None:
-        """Put rows with some of a table's columns behind those that it has."""
+        """Append rows with some of a table's columns."""
         self._frames[name].append(frame)
         self._rows[name] += frame.height
         self._bytes[name] += int(frame.estimated_size())
@@ -57,7 +57,7 @@ class Spool:
         return self._rows[name]
 
     def _put_aside(self, name: str) -> None:
-        """Make a fragment of the frames of a table: sorted, with all its columns."""
+        """Make one sorted fragment, with all columns, of the frames of a table."""
         frames = self._frames[name]
         if not frames:
             return
@@ -79,10 +79,10 @@ class Spool:
     # -- at the end: after the last row was appended --------------------------------------------------------------
 
     def finish(self) -> None:
-        """No more rows come: what is pending becomes the last fragment of each table."""
+        """After the last row: what is pending becomes the last fragment of each table."""
         folder = self._folder
         for name, fragments in self._fragments.items():
-            # A table that was never put aside is merged where it is.
+            # A table without fragments on disk stays in memory.
             self._folder = folder if fragments else None
             self._put_aside(name)
         self._folder = folder
@@ -95,11 +95,11 @@ class Spool:
         return frame if len(self._fragments[name]) == 1 else frame[self._order(name)]
 
     def slices(self, name: str) -> Iterator[pl.DataFrame]:
-        """The rows of a table in their final order, so many at a time."""
+        """The rows of a table in their final order, in slices."""
         fragments = self._fragments[name]
         if len(fragments) == 1:
             for start in range(0, self._rows[name], SLICE_ROWS):
-                yield _whole(fragments[0].slice(start, SLICE_ROWS))
+                yield _collected(fragments[0].slice(start, SLICE_ROWS))
             return
         bounds = np.cumsum([0, *self._lengths[name]])
         taken = np.zeros(len(fragments), dtype=np.int64)
@@ -108,9 +108,9 @@ class Spool:
             rows = order[start : start + SLICE_ROWS]
             owner = np.searchsorted(bounds, rows, side="right") - 1
             counts = np.bincount(owner, minlength=len(fragments))
-            # Each fragment gives its next rows; in the slice they stand where the order has put them.
+            # Each fragment gives its next rows, which are then put in order.
             runs = [
-                _whole(fragments[index].slice(int(taken[index]), int(counts[index])))
+                _collected(fragments[index].slice(int(taken[index]), int(counts[index])))
                 for index in np.flatnonzero(counts)
             ]
             taken += counts
@@ -119,7 +119,7 @@ class Spool:
             yield pl.concat(runs)[place]
 
     def final_rows(self, name: str) -> Int64:
-        """Where each row went, in the order in which the rows were appended."""
+        """The final place of each row, in the order in which rows were appended."""
         order = self._order(name)
         arrival = np.concatenate([np.empty(0, dtype=np.int32), *self._arrivals[name]])
         moved = np.empty(order.size, dtype=np.int64)
@@ -127,7 +127,7 @@ class Spool:
         return moved
 
     def _order(self, name: str) -> Int64:
-        """For each place of the final table, which row of the fragments, laid end to end, stands there."""
+        """For each place of the final table, its row in the concatenated fragments."""
         if name not in self._orders:
             keys = _sort_keys(TABLES[name])
             many = len(self._fragments[name]) > 1 and keys
@@ -139,14 +139,14 @@ class Spool:
         return self._orders[name]
 
     def forget(self, name: str) -> None:
-        """Free what a table that is done still holds."""
+        """Free the memory of a table that is done."""
         self._fragments[name].clear()
         self._orders.pop(name, None)
 
 
 def _stacked(frames: list[pl.DataFrame], table: Table) -> pl.DataFrame:
-    """Frames with some of a table's columns, one below the other, with the columns that any has."""
-    # Column by column: a plan of all frames costs as much as a small table.
+    """Frames with some of a table's columns, concatenated, with the columns that any has."""
+    # By column: a query plan of all frames costs as much as a small table.
     parts = [{column.name: column for column in frame.get_columns()} for frame in frames]
     present = [column for column in table.columns if any(column.name in part for part in parts)]
     return pl.DataFrame(
@@ -170,7 +170,7 @@ def _nulls(column: Column, size: int) -> pl.Series:
 
 @cache
 def _null(column: Column) -> pl.Series:
-    # To make a series costs more than to fill a short one: an empty column is made once.
+    # Making a series costs more than extending a short one: so it is made once.
     return pl.Series(column.name, [None], dtype=column.dtype)
 
 
@@ -189,12 +189,12 @@ def conform(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
     )
 
 
-def _whole(fragment: pl.DataFrame | pl.LazyFrame) -> pl.DataFrame:
+def _collected(fragment: pl.DataFrame | pl.LazyFrame) -> pl.DataFrame:
     return fragment.collect() if isinstance(fragment, pl.LazyFrame) else fragment
 
 
 def _chosen(fragment: pl.DataFrame | pl.LazyFrame, columns: Sequence[str]) -> pl.DataFrame:
-    # A lazy plan of columns that are at hand costs more than all else that is done with a small table.
+    # A lazy plan for columns in memory costs more than the rest of the work on a small table.
     if isinstance(fragment, pl.LazyFrame):
         return fragment.select(columns).collect()
     return pl.DataFrame([fragment.get_column(name) for name in columns])
@@ -205,7 +205,7 @@ def _sort_keys(table: Table) -> list[str]:
 
 
 def _sorted(frame: pl.DataFrame) -> tuple[pl.DataFrame, Int64]:
-    """Rows by start, longest first, else as they came; and which row came from where."""
+    """Rows by start, longest first, else in the given order; and the given row of each."""
     keys = [name for name in ("start_ns", "end_ns", "time_ns") if name in frame.columns]
     if not keys:
         return frame, np.arange(frame.height)
@@ -219,7 +219,7 @@ def _order_of(keys: pl.DataFrame) -> Int64:
         return np.argsort(keys["time_ns"].to_numpy(), kind="stable")
     start, end = keys["start_ns"].to_numpy(), keys["end_ns"].to_numpy()
     order = np.argsort(start, kind="stable")
-    # Starts come nearly in order, which makes them quick to sort, and ends do not: only ties are sorted by these.
+    # Starts are nearly sorted, so sorting them is fast; ends are not, so only ties are sorted by them.
     sorted_starts = start[order]
     tied = np.zeros(order.size + 1, dtype=np.bool_)
     np.equal(sorted_starts[1:], sorted_starts[:-1], out=tied[1:-1])

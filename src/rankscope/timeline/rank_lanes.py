@@ -125,7 +125,7 @@ def draw_rank(
     try:
         tables = [_load(trace) for trace in traces]
     except DamagedTablesError:
-        traces = [ingest_trace(trace.info.path, anew=True) for trace in traces]
+        traces = [ingest_trace(trace.info.path, again=True) for trace in traces]
         tables = [_load(trace) for trace in traces]
     facts, arrays = draw(tables, clock, levels, communication)
     if write_sidecar(traces[0].folder, FILE, key, facts, arrays):

@@ -31,7 +31,7 @@ from tests.diagnosis.rules.real_job import KEPT
 import rankscope
 from rankscope.results import Finding
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timing]
 SOURCE = Path(__file__).parents[3]
 NOISE = 0.15
 BUSY = 1.1

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tests.kineto import kernel, trace, write
 
 from rankscope.ingest.chunks import Chunk
-from rankscope.ingest.events import EVENTS
+from rankscope.ingest.event_types import EVENTS
 from rankscope.ingest.kineto import read_kineto
-from rankscope.ingest.times import MAX_NS, NO_TIME, event_times
+from rankscope.ingest.timestamps import MAX_NS, NO_TIME, event_times
 
 
 def times(*stamps: str, dur: str = "1.001") -> tuple[list[int], list[int]]:

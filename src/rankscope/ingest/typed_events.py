@@ -1,12 +1,12 @@
-"""Events decoded together with their arguments, in one pass, where their category says what these are.
+"""Decode events together with their arguments, in one pass, if their category determines these.
 
-Of most events the category (``cat``, at the front of an event) tells which arguments they have. Where all events of a
-text are of such categories they are decoded as what they are, and neither their category nor their arguments' text
-becomes an object. A text in which any event differs from what its category's events are like, by so much as an argument
-of another type, is decoded as `events.Event`, which takes whatever JSON holds: so both give the same rows.
+For most events the category (``cat``, at the front of an event) determines which arguments they have. If all events of
+a text have such categories, each is decoded into its category's class, and neither its category nor the text of its
+arguments becomes an object. If any event differs from its class, even by an argument of another type, the text is
+decoded into `event_types.Event`, which takes any JSON: so both give the same rows.
 
-Kineto writes events without a category in a block at the beginning (names of threads) and at the end. There the text is
-cut, at a guess, which is right exactly if all pieces decode.
+Kineto writes events without a category in a block at the beginning (names of threads) and at the end. The text is cut
+there at a guess, which is right exactly if all pieces decode.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import msgspec
 from msgspec import Raw, Struct, field
 from msgspec.json import Decoder
 
-from rankscope.ingest import events as ev
-from rankscope.ingest.kinds import DEVICE_KINDS, DRIVER_CATEGORIES, RUNTIME_CATEGORIES
+from rankscope.ingest import event_types as ev
+from rankscope.ingest.event_types import DEVICE_KINDS, DRIVER_CATEGORIES, RUNTIME_CATEGORIES
 
-# Categories of which nothing is wanted but what each event has, and those whose arguments stay text.
+# Categories whose arguments are not needed, and those whose arguments stay text.
 _FLOWS = ("ac2g", "fwdbwd", "async", "async_gpu", "async_cpu_to_gpu")
 _TEXTS = ("cpu_instant_event", "overhead", "cuda_sync", "Trace", "cuda_profiler_range", "xpu_profiler_range")
 # As 2020–21 files and newer ones write them.
@@ -31,10 +31,10 @@ _CASES = {"kernel": "Kernel", "memcpy": "Memcpy", "memset": "Memset", "operator"
 
 
 def _with_collective(args: type[Struct]) -> type[Struct]:
-    """Arguments, and those of a collective, which some of such events have, behind them."""
+    """Arguments followed by those of a collective, which some such events have."""
     own = {each.name: each.encode_name for each in msgspec.structs.fields(args)}
     for each in msgspec.structs.fields(ev.CollectiveArgs):
-        assert own.get(each.name, each.encode_name) == each.encode_name, f"{each.name} is two arguments' name"
+        assert own.get(each.name, each.encode_name) == each.encode_name, f"{each.name} is the name of two arguments"
     more: list[Any] = [
         (each.name, each.type, field(name=each.encode_name, default=each.default))
         for each in msgspec.structs.fields(ev.CollectiveArgs)
@@ -98,14 +98,14 @@ def _categories() -> list[type[Struct]]:
     ]
 
 
-# Where events begin that have a category, as Kineto writes them (ranges, arrows, instants of a category), and those
-# that have none: names of threads and processes, counters, marks.
+# How events with a category begin, as Kineto writes them (ranges, arrows, instants with a category), and those without:
+# names of threads and processes, counters, marks.
 _HAS = rb'\{\s*"ph"\s*:\s*"(?:[Xstf]"|i"\s*,\s*"cat")'
 _LACKS = rb'\{\s*"(?:name"|ph"\s*:\s*"(?:[MC]"|i"\s*,\s*"(?!cat")))'
 _STARTS_WITHOUT = re.compile(rb"\[\s*" + _LACKS)
-# A brace first: a pattern that begins with a choice is searched for byte by byte.
+# A brace first: the search for a pattern that begins with an alternative is slow.
 _WITH, _WITHOUT = (re.compile(rb"\}\s*,\s*(?=" + begins + rb")") for begins in (_HAS, _LACKS))
-# More pieces than that are not worth cutting, nor is one of so few bytes between such without categories.
+# More pieces are not worth cutting, nor is a piece of fewer bytes between those without categories.
 _MAX_PIECES = 9
 _MIN_BYTES = 4096
 

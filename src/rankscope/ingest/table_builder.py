@@ -1,4 +1,7 @@
-"""Decoded events to columns: one small frame per table and chunk, laid on the pile."""
+"""Turn decoded events into rows of tables.
+
+In: chunks of events. Out: one small frame per table and chunk, appended to the spool; counts and oddities.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,14 @@ import polars as pl
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
-from rankscope.ingest import events as ev
+from rankscope.ingest import event_types as ev
 from rankscope.ingest.chunks import Chunk
-from rankscope.ingest.kinds import ANNOTATION_2020, MEMORY_NAME, table_of
-from rankscope.ingest.repair import as_is_or_mended
-from rankscope.ingest.rows import GROUPS, is_absent
+from rankscope.ingest.event_types import ANNOTATION_2020, MEMORY_NAME, table_of
+from rankscope.ingest.repair import text_then_repaired
 from rankscope.ingest.salvage import UNREADABLE, Losses
-from rankscope.ingest.times import NO_TIME, event_times
-from rankscope.ingest.typed import category_of, is_range
+from rankscope.ingest.table_columns import GROUPS, is_absent
+from rankscope.ingest.timestamps import NO_TIME, event_times
+from rankscope.ingest.typed_events import category_of, is_range
 from rankscope.primitives.intervals import Int64
 from rankscope.store.schema import TABLES
 from rankscope.store.spool import Spool
@@ -34,32 +37,34 @@ _SEPARATOR = b"\0"
 _INTEGER = re.compile(r"-?\d{1,20}")
 
 
-class ColumnBuilder:
-    """Takes chunks, lays their rows on a pile.
+class TableBuilder:
+    """Takes chunks and appends their rows to a spool.
 
     Attributes:
         counts: events seen, by phase and category as written.
-        odd: counts of oddities that were read all the same (events without a duration, unfinished ranges, …).
+        odd: counts of oddities that did not prevent reading (events without a duration, unfinished ranges, …).
     """
 
-    def __init__(self, losses: Losses, pile: Spool) -> None:
+    def __init__(self, losses: Losses, spool: Spool) -> None:
         self.counts: Counter[tuple[str | None, str | None]] = Counter()
         self.odd: Counter[str] = Counter()
         self._losses = losses
-        self._pile = pile
+        self._spool = spool
         self._last: dict[str, int] = {}
         self._text_tracks: dict[str, int] = {}
         self._compacted = _Compacted()
         self._open: dict[tuple[object, object], list[tuple[ev.Event, int]]] = {}
 
     def add(self, chunk: Chunk) -> None:
-        """Put a chunk's events into columns."""
+        """Append a chunk's events to their tables."""
         events = chunk.events
         groups = (_grouped_typed if chunk.typed else _grouped)(events)
-        alike = {key: [events[row] for row in rows.tolist()] for key, rows in groups.items()} if chunk.typed else {}
-        start, duration = event_times(chunk, [(groups[key], own) for key, own in alike.items()] if alike else None)
+        events_of = {key: [events[row] for row in rows.tolist()] for key, rows in groups.items()} if chunk.typed else {}
+        start, duration = event_times(
+            chunk, [(groups[key], own) for key, own in events_of.items()] if events_of else None
+        )
         if chunk.typed and (start == NO_TIME).any():
-            # How much text is lost is told.
+            # Untyped, the size of the lost text is known.
             self.add(chunk.untyped())
             return
         tables: dict[tuple[str, str | None], list[Int64]] = {}
@@ -69,17 +74,17 @@ class ColumnBuilder:
             table = table_of(phase, category)
             at = rows
             if table != "tracks" and (timeless := start[at] == NO_TIME).any():
-                # Where it belongs on the time line nobody can tell, and at zero it would stretch every span.
+                # Its time is not known, and time zero would extend every span.
                 size = sum(len(events[row].args) for row in at[timeless])
                 self._losses.lose(size, "events without a time", int(timeless.sum()))
                 at = at[~timeless]
             if phase == "X" and (absent := duration[at] < 0).any():
                 self.odd["events without a duration"] += int(absent.sum())
-            # Phase and category stand in the rows of these tables, so their groups can be added as one.
-            told = table in ("other_events", "flows", "tracks", "counters", "half")
-            tables.setdefault((table, None if told else category), []).append(at)
-            if at is rows and alike:
-                made[table, None if told else category] = alike[phase, category]
+            # These tables have columns for phase and category, so their groups can be added together.
+            in_columns = table in ("other_events", "flows", "tracks", "counters", "half")
+            tables.setdefault((table, None if in_columns else category), []).append(at)
+            if at is rows and events_of:
+                made[table, None if in_columns else category] = events_of[phase, category]
         for (table, category), parts in tables.items():
             at = parts[0] if len(parts) == 1 else np.sort(np.concatenate(parts))
             if not at.size:
@@ -93,7 +98,7 @@ class ColumnBuilder:
             self._add_group(table, category, chosen, start[at], start[at] + np.maximum(duration[at], 0))
 
     def finish(self) -> None:
-        """No more chunks come: what is still open is put away."""
+        """After the last chunk: add the ranges that are still open."""
         for opened in self._open.values():
             if opened:
                 self.odd["ranges that begin and never end"] += len(opened)
@@ -101,7 +106,7 @@ class ColumnBuilder:
                     self._add_pairs([(event, instant, instant)])
         for text, number in self._text_tracks.items():
             self.append("tracks", {"pid": [number], "tid": [number], "field": ["text"], "value": [text]})
-        self._pile.finish()
+        self._spool.finish()
 
     # -- groups -------------------------------------------------------------------------------------------------
 
@@ -136,7 +141,7 @@ class ColumnBuilder:
         for event, instant in zip(events, start.tolist(), strict=True):
             opened = self._open.setdefault((event.pid, event.tid), [])
             if event.ph == "B":
-                # A view of its arguments would keep the whole chunk's text.
+                # A view of its arguments would keep the chunk's complete text in memory.
                 event.args = event.args.copy()
                 opened.append((event, instant))
             elif opened:
@@ -158,20 +163,20 @@ class ColumnBuilder:
             self._add_group(table_of("X", category), category, events, start, end)
 
     def rows_before_last(self, table: str) -> int:
-        """How many rows a table had before the frame that was appended last."""
+        """How many rows a table had before its last frame."""
         return self._last[table]
 
     # -- columns ------------------------------------------------------------------------------------------------
 
     def append(self, table: str, columns: dict[str, Any]) -> None:
-        """Put a frame of some of a table's columns behind what the table has; None stands for a column of nulls."""
+        """Append a frame with some of a table's columns to the table; None stands for a column of nulls."""
         schema = TABLES[table].schema
         given = {name: values for name, values in columns.items() if not is_absent(values)}
-        if not given:  # how many rows there are must be seen all the same
+        if not given:  # the number of rows must be known nevertheless
             given = dict([next(iter(columns.items()))])
         frame = pl.DataFrame([self._series(name, values, schema[name]) for name, values in given.items()])
-        self._last[table] = self._pile.rows(table)
-        self._pile.append(table, frame)
+        self._last[table] = self._spool.rows(table)
+        self._spool.append(table, frame)
 
     def _series(self, name: str, values: Any, dtype: pl.DataType) -> pl.Series:
         if isinstance(values, np.ndarray | pl.Series):
@@ -184,7 +189,7 @@ class ColumnBuilder:
             return pl.Series(name, [_fitting(value, dtype) for value in values], dtype=dtype)
 
     def tracks(self, values: list[ev.Number]) -> pl.Series | list[int | None]:
-        """Process or thread ids as integers; texts get negative ones of their own, told in `tracks`."""
+        """Process or thread ids as integers; texts get negative numbers, which are listed in `tracks`."""
         if isinstance(values[0], int):
             try:
                 found: pl.Series = pl.Series(values, dtype=pl.Int64)
@@ -208,7 +213,7 @@ class ColumnBuilder:
     def json(self, values: Sequence[Raw]) -> pl.Series | None:
         """Raw JSON as compact text; a JSON string as its content; null where there is none.
 
-        No JSON holds the separator, so all values are split in one go, and each distinct one is made compact once.
+        JSON cannot contain the separator, so all values are split at once, and each distinct one is compacted once.
         """
         if not values or (values[0] is values[-1] and not values[0] and values.count(values[0]) == len(values)):
             return None  # the default, which all share
@@ -221,17 +226,17 @@ class ColumnBuilder:
         return pl.Series(list(map(self._compacted.__getitem__, texts)), dtype=pl.String)
 
     def args(self, decoder: Decoder[list[S]], kind: type[S], events: list[ev.Event]) -> list[S]:
-        """The arguments of events of one kind, decoded together; one by one where some are odd."""
+        """The arguments of events of one kind, decoded together; separately if some are invalid."""
         if events and not isinstance(events[0].args, Raw):
             return [event.args for event in events]
         text = b"[" + b",".join([event.args for event in events]) + b"]"
         try:
             return decoder.decode(text)
         except UNREADABLE:
-            return [self._odd_args(kind, bytes(event.args)) for event in events]
+            return [self._invalid_args(kind, bytes(event.args)) for event in events]
 
-    def _odd_args(self, kind: type[S], text: bytes) -> S:
-        for candidate in as_is_or_mended(text):
+    def _invalid_args(self, kind: type[S], text: bytes) -> S:
+        for candidate in text_then_repaired(text):
             try:
                 found = msgspec.json.decode(candidate)
             except UNREADABLE:
@@ -242,7 +247,7 @@ class ColumnBuilder:
                 return msgspec.json.decode(candidate, type=kind, strict=False)
             except UNREADABLE:
                 pass
-            # Some argument is of another type than any producer writes: keep the ones that are as expected.
+            # Some argument has an unexpected type: keep the others.
             good = {}
             for key, value in found.items():
                 try:
@@ -258,7 +263,7 @@ class ColumnBuilder:
 
 
 class _Compacted(dict[str, str | None]):
-    """JSON texts, as they were written, to compact ones."""
+    """Compact JSON by the JSON as it was written."""
 
     def __missing__(self, text: str) -> str | None:
         self[text] = made = _compact(text) if text else None
@@ -273,7 +278,7 @@ def _grouped(events: list[ev.Event]) -> dict[tuple[str | None, str | None], Int6
 
 
 def _grouped_typed(events: list[ev.Event]) -> dict[tuple[str | None, str | None], Int64]:
-    """The same of events that were decoded by category: the category is their class's, and mostly the phase as well."""
+    """The same for events decoded by category: their class has the category, and mostly the phase too."""
     kind, kinds = _numbered(list(map(type, events)))
     categories = [category_of(each) for each in kinds]
     if all(map(is_range, kinds)):

@@ -1,4 +1,4 @@
-"""Microseconds as text to nanoseconds as integers, exactly."""
+"""Convert microseconds as text to nanoseconds as integers, exactly."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 import polars as pl
 
 from rankscope.ingest.chunks import Chunk
-from rankscope.ingest.events import EXACT_TIMES, Event
+from rankscope.ingest.event_types import EXACT_TIMES, Event
 from rankscope.primitives.intervals import Int64
 
 Float64 = npt.NDArray[np.float64]
@@ -32,10 +32,10 @@ NO_TIME = -(1 << 63)
 def event_times(chunk: Chunk, groups: Sequence[Group] | None = None) -> tuple[Int64, Int64]:
     """Start and duration of every event of a chunk, ns.
 
-    `NO_TIME` stands for a start that is absent or that no clock can show, −1 for such a duration.
+    `NO_TIME` stands for a start that is absent or out of range, −1 for such a duration.
 
     Args:
-        groups: its events by class, each with the rows that they are: events of one class are read in half the time.
+        groups: its events by class, with their rows: events of one class are read in half the time.
     """
     stamps, durations = np.empty((2, len(chunk.events)))
     texts: list[Sequence[int | float | None]] = []
@@ -43,7 +43,7 @@ def event_times(chunk: Chunk, groups: Sequence[Group] | None = None) -> tuple[In
         written = [event.ts for event in events]
         try:
             stamps[rows] = _floats(written)
-        except OverflowError:  # a whole number beyond what any float holds: no clock shows that
+        except OverflowError:  # an integer beyond the range of floats is not a time
             written = [ts if ts is None or abs(ts) < MAX_US else None for ts in written]
             stamps[rows] = _floats(written)
         durations[rows] = _floats([event.dur for event in events])
@@ -54,7 +54,7 @@ def event_times(chunk: Chunk, groups: Sequence[Group] | None = None) -> tuple[In
     spent[absent] = -1
     timeless = ~(np.abs(stamps) < MAX_US)
     stamps[timeless] = 0.0
-    # Whole numbers are decoded as such, and a float64 holds them up to 2^53.
+    # Integers are decoded as such, and a float64 holds them up to 2^53.
     if stamps.size and np.abs(stamps).max() >= EXACT_FLOAT_US and any(map(_has_fractions, texts)):
         start = _exact(chunk)
     else:
@@ -64,13 +64,13 @@ def event_times(chunk: Chunk, groups: Sequence[Group] | None = None) -> tuple[In
 
 
 def _has_fractions(values: Sequence[int | float | None]) -> bool:
-    # To count what they all are is to compare pointers.
+    # Counting types only compares pointers.
     kinds = list(map(type, values))
     return kinds.count(int) != len(kinds) and float in kinds
 
 
 def _floats(values: Sequence[float | None]) -> Float64:
-    """Numbers as an array, NaN for None. Polars reads a list in half of NumPy's time, and one with None in a tenth."""
+    """Numbers as an array, NaN for None. Polars reads a list in half the time of NumPy, one with None in a tenth."""
     found: Float64 = pl.Series(values, dtype=pl.Float64).to_numpy(writable=True)
     return found
 

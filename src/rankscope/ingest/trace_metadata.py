@@ -1,4 +1,4 @@
-"""What one trace says of itself: its rank and run, its process and devices, and what was lost of it."""
+"""Metadata of one trace: its rank and run, its process and devices, and what was lost of it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rankscope.rundir.names import parse_trace_name
 from rankscope.store.trace_info import TraceInfo
 
 
-def describe(trace: KinetoTrace) -> TraceInfo:
-    """What a trace says about itself. The rank is from our own metadata, else `distributedInfo`, else the name."""
-    said = trace.metadata
-    own = TraceMetadata.from_json(said.get(METADATA_KEY))
-    distributed = mapping(said.get("distributedInfo"))
+def trace_info(trace: KinetoTrace) -> TraceInfo:
+    """The metadata of a trace, from its keys, its path and its events."""
+    metadata = trace.metadata
+    own = TraceMetadata.from_json(metadata.get(METADATA_KEY))
+    distributed = mapping(metadata.get("distributedInfo"))
     name = parse_trace_name(trace.path)
     rank, source = rank_of(own.rank, distributed, name)
     mesh = own.mesh.by_name() if own.mesh is not None else dict(name.mesh or {})
@@ -29,7 +29,7 @@ def describe(trace: KinetoTrace) -> TraceInfo:
         local_rank=own.local_rank,
         restart_count=own.restart_count or name.restart or 0,
         run_id=own.run_id,
-        host=own.host or text(said.get("host_name")) or name.host,
+        host=own.host or text(metadata.get("host_name")) or name.host,
         launcher=own.launcher,
         backend=text(distributed.get("backend")),
         mesh=mesh,
@@ -37,7 +37,7 @@ def describe(trace: KinetoTrace) -> TraceInfo:
         last_step=trace.extent.last_step,
         start_ns=trace.extent.start_ns,
         end_ns=trace.extent.end_ns,
-        base_time_ns=count(said.get("baseTimeNanoseconds")) or 0,
+        base_time_ns=count(metadata.get("baseTimeNanoseconds")) or 0,
         json_bytes=trace.json_bytes,
         counts={f"{phase} {category}": number for (phase, category), number in trace.counts.items()},
         lost_events=trace.losses.events,
@@ -50,7 +50,7 @@ def describe(trace: KinetoTrace) -> TraceInfo:
         odd=dict(trace.odd),
         others=trace.others,
         groups=_groups(own, distributed),
-        devices=_devices(said.get("deviceProperties")),
+        devices=_devices(metadata.get("deviceProperties")),
         pid=trace.extent.pid,
         threads=trace.extent.threads,
     )

@@ -30,7 +30,7 @@ from tests.kineto import (
 from rankscope.errors import RankscopeError
 from rankscope.ingest import chunks
 from rankscope.ingest.kineto import KinetoTrace, read_kineto
-from rankscope.ingest.typed import decode_typed, pieces
+from rankscope.ingest.typed_events import decode_typed, pieces
 
 # What producers write, and what none writes: texts, lists and null where numbers belong.
 odd = st.one_of(st.none(), st.integers(-(2**40), 2**40), st.just(2**63), st.just("7"), st.just("seven"), st.just([1]))
@@ -159,7 +159,7 @@ def test_blocks_without_a_category_are_cut_off() -> None:
     assert [each for piece in pieces(mixed) for each in json.loads(piece)] == json.loads(mixed)
 
 
-@pytest.mark.parametrize("chunk_bytes", [3000, 1 << 16, 1 << 22])
+@pytest.mark.parametrize("chunk_bytes", [pytest.param(3000, marks=pytest.mark.slow), 1 << 16, 1 << 22])
 def test_real_layouts(tmp_path: Path, chunk_bytes: int) -> None:
     made = trace([*NAMES, *REAL * 200, *NAMES, event("Iteration Start", 0, ph="i", s="g")])
     for number, text in enumerate(

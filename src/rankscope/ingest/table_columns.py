@@ -1,4 +1,7 @@
-"""What the events of each table become: their arguments decoded together, one column after another."""
+"""The columns of each table, from its events and their arguments.
+
+`GROUPS` has one function per table: it takes events of one category and appends a frame with their columns.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ import polars as pl
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
-from rankscope.ingest import events as ev
-from rankscope.ingest.kinds import DEVICE_KINDS, DRIVER_CATEGORIES, PROFILER_STEP
+from rankscope.ingest import event_types as ev
+from rankscope.ingest.event_types import DEVICE_KINDS, DRIVER_CATEGORIES, PROFILER_STEP
 from rankscope.primitives.columns import constant
 from rankscope.primitives.intervals import Int64
 
@@ -19,14 +22,14 @@ S = TypeVar("S", bound=Struct)
 
 
 class Builder(Protocol):
-    """What takes the columns, and reads what is odd in them."""
+    """What takes the columns, and reads unusual values in them (`table_builder.TableBuilder`)."""
 
     def append(self, table: str, columns: dict[str, Any]) -> None:
-        """Put a frame of some of a table's columns behind what the table has."""
+        """Append a frame with some of a table's columns to the table."""
         ...
 
     def rows_before_last(self, table: str) -> int:
-        """How many rows a table had before the frame that was appended last."""
+        """How many rows a table had before its last frame."""
         ...
 
     def tracks(self, values: list[ev.Number]) -> pl.Series | list[int | None]:
@@ -47,15 +50,15 @@ Group = Callable[[Builder, "str | None", list[ev.Event], Int64, Int64], None]
 
 
 def _same(value: object, dtype: pl.DataType, events: list[ev.Event]) -> pl.Series:
-    """A column that is alike for all events of a group."""
+    """A column with one value for all events of a group."""
     return constant("", value, dtype, len(events))
 
 
 def is_absent(values: object) -> bool:
-    """Whether a column has no values: to see that it is empty costs a twentieth of making it."""
+    """Whether a column has no values: the check costs a twentieth of making the column."""
     if not isinstance(values, list):
         return values is None
-    # Only None is counted fast, by what it is: so it is first looked whether there may be nothing else.
+    # Counting None is fast, but only if there is nothing else: so look at the ends first.
     return not values or (values[0] is None and values[-1] is None and values.count(None) == len(values))
 
 
@@ -117,7 +120,7 @@ def _device(b: Builder, category: str | None, events: list[ev.Event], start: Int
 
 
 def _streams(events: list[ev.Event], args: list[ev.DeviceArgs]) -> list[int | None]:
-    """Each event's stream: as written; on XPU, that writes none, its SYCL queue; else the track that it is on."""
+    """Each event's stream: as written; on XPU, which writes none, its SYCL queue; else the track that it is on."""
     streams = [a.stream for a in args]
     if None not in streams:
         return streams
@@ -126,7 +129,7 @@ def _streams(events: list[ev.Event], args: list[ev.DeviceArgs]) -> list[int | No
 
 
 def _collectives(b: Builder, source: str, events: list[ev.Event], rows: list[int]) -> None:
-    """Collective metadata of events just appended to their own table, as its rows `rows` of the last frame."""
+    """Collective metadata of events that were just appended to their table: rows `rows` of its last frame."""
     args = b.args(_COLLECTIVE, ev.CollectiveArgs, events)
     groups = [a.group_name if a.group_name is not None else a.group_id for a in args]
     b.append(

@@ -1,11 +1,13 @@
-"""The event of a Kineto trace as msgspec decodes it, and its arguments by kind.
+"""The events of a Kineto trace: as msgspec decodes them, their arguments by kind, and the table that each belongs to.
 
-An event is decoded with its arguments left as raw JSON; the arguments of all events of one kind are then decoded
-together, into a struct that holds only what that kind's table wants. Both passes together cost what one pass into a
-struct of every argument would, and arguments that no table knows stay at hand as they were written.
+An event is decoded with its arguments left as raw JSON. The arguments of all events of one kind are then decoded
+together, into a struct with only the fields of that kind's table. The two passes cost as much as one pass into a struct
+of every argument, and arguments that no table has a column for are kept as written.
 """
 
 from __future__ import annotations
+
+import re
 
 from msgspec import Raw, Struct, field
 from msgspec.json import Decoder
@@ -156,3 +158,62 @@ class TrackArgs(Struct, gc=False):
 EVENTS = Decoder(list[Event], strict=False)
 EVENT = Decoder(Event, strict=False)
 EXACT_TIMES = Decoder(list[ExactTime], strict=False)
+
+# -- the table of an event ----------------------------------------------------------------------------------------
+
+# Kineto's category names, lower case; 2020–21 files write `Kernel`, `Memcpy`, `Memset`, `Operator`, `Runtime`.
+DEVICE_KINDS = {
+    "kernel": "kernel",
+    "gpu_memcpy": "memcpy",
+    "memcpy": "memcpy",
+    "gpu_memset": "memset",
+    "memset": "memset",
+    # What MTIA's engines ran; newer Kineto calls it `kernel`.
+    "mtia_ccp_events": "kernel",
+}
+RUNTIME_CATEGORIES = {
+    "cuda_runtime",
+    "hip_runtime",
+    "xpu_runtime",
+    "mtia_runtime",
+    "glow_runtime",
+    "privateuse1_runtime",
+    "hpu_op",
+    "runtime",
+}
+DRIVER_CATEGORIES = {"cuda_driver", "xpu_driver", "privateuse1_driver", "driver"}
+
+_TABLE_OF_CATEGORY = {
+    **dict.fromkeys(DEVICE_KINDS, "device_events"),
+    **dict.fromkeys(RUNTIME_CATEGORIES | DRIVER_CATEGORIES, "runtime_calls"),
+    "cpu_op": "host_ops",
+    "operator": "operator_2020",
+    "python_function": "python_frames",
+    "user_annotation": "annotations",
+    "gpu_user_annotation": "annotations",
+}
+
+# In 2020–21 named ranges share the category of operators.
+ANNOTATION_2020 = re.compile(r"ProfilerStep#|enumerate\(Data(Loader|Pipe)\)#|Optimizer\.|DistributedDataParallel\.")
+PROFILER_STEP = re.compile(r"ProfilerStep#(\d{1,18})$")
+MEMORY_NAME = "[memory]"
+
+
+def table_of(phase: str | None, category: str | None) -> str:
+    """The table for events of a phase and category.
+
+    Two answers are no tables: ``operator_2020`` and ``instant`` want a look at the name.
+    """
+    if phase == "X":
+        return _TABLE_OF_CATEGORY.get((category or "").lower(), "other_events")
+    if phase in ("s", "t", "f"):
+        return "flows"
+    if phase == "M":
+        return "tracks"
+    if phase == "C":
+        return "counters"
+    if phase in ("i", "I"):
+        return "instant"
+    if phase in ("B", "E"):
+        return "half"
+    return "other_events"
