@@ -20,7 +20,7 @@ from rankscope.ingest.run_selection import KnownRun
 from rankscope.ingest.watch import Watch
 from rankscope.pipeline import Run
 from rankscope.report.html_report import shown_analyses
-from rankscope.results import Analysis, Finding, Result, by_weight
+from rankscope.results import Analysis, Finding, Result, by_severity
 from rankscope.timeline.build import clock_of, draw_run
 from rankscope.timeline.clock import RunClock
 from rankscope.timeline.counters import Counters
@@ -224,7 +224,7 @@ class LoadedRun:
     def _fill(self, run: Run) -> None:
         run.load()
         self.known_runs = run.loaded.known_runs
-        self.findings = by_weight([*run.findings, *self._lost])
+        self.findings = by_severity([*run.findings, *self._lost])
         self.about = {**run.about(), "written_by": run.written_by}
         self._read.set()
         self._tell(new=True)
@@ -253,7 +253,7 @@ class LoadedRun:
     def _learn(self, run: Run) -> None:
         """Publish the results that the run has so far."""
         self.results = run.results
-        self.findings = by_weight([*run.findings, *self._lost])
+        self.findings = by_severity([*run.findings, *self._lost])
 
     def _draw(self, run: Run, clock: RunClock) -> None:
         self._tell(phase="drawing", what="drawing")
@@ -286,7 +286,7 @@ class LoadedRun:
             advice="`rankscope cache --clear` removes its cached tables, so that they are rebuilt.",
         )
         self._lost = (*self._lost, finding)
-        self.findings = by_weight([*self.findings, finding])
+        self.findings = by_severity([*self.findings, finding])
 
 
 def _again(run: Run, found: Found) -> Make:
