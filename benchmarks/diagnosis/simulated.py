@@ -83,7 +83,7 @@ def job_of(seed: int, *, clean: bool = False, lean: bool = False) -> Job:
 
 
 def _exposed(draw: random.Random, job: Job, faults: list[Fault]) -> Job:
-    """The job, more often bound by what is faulty: a host far ahead of its device, or a network, can be slow at no cost."""
+    """The job with a slower host or network, mostly: far ahead of its device, a slow host costs nothing."""
     host = any(fault.kind == "slow_host" for fault in faults) or (not faults and draw.random() < 0.2)
     network = any(fault.kind == "slow_network" for fault in faults) or (not faults and draw.random() < 0.2)
     if host and draw.random() < 0.75:
