@@ -13,7 +13,7 @@ import torch
 from tests.environment import without_launcher
 
 HAS_TRACE_ID = "custom_trace_id_callback" in inspect.signature(torch.profiler.profile.__init__).parameters
-"""Whether this torch lets a trace's id be chosen; older ones write none, and ours is in the metadata alone."""
+"""Whether this torch lets the trace id be chosen; with an older one it is only in rankscope's metadata."""
 
 
 def clean_environ() -> dict[str, str]:
@@ -45,10 +45,10 @@ def off_loop_everywhere(monkeypatch):
     if stop_mode.other_threads_run():
         return
     monkeypatch.setattr(stop_mode, "_releases", True)
-    whole = trace_queue.TraceQueue.put
+    original = trace_queue.TraceQueue.put
 
     def take(self, ended):
-        whole(self, ended)
+        original(self, ended)
         assert self._writer.drain(60)
 
     monkeypatch.setattr(trace_queue.TraceQueue, "put", take)

@@ -1,4 +1,4 @@
-"""Jobs whose script does not know of rankscope, in processes of their own."""
+"""Jobs whose script does not use rankscope, each in a separate process."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_what_counts_as_a_step(tmp_path, case):
     assert len(traces(tmp_path / "run")) == 1
 
 
-def test_a_profiler_in_the_script_is_obeyed_instead(tmp_path):
+def test_a_profiler_in_the_script_is_used_instead(tmp_path):
     code = (
         "import rankscope\n" + ONE + "for _ in range(3): optimizer.step()\n"
         "with rankscope.Profiler('mine', wait=0, warmup=1, active=1) as prof:\n"
@@ -120,7 +120,7 @@ def test_a_profiler_in_the_script_is_obeyed_instead(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_job_that_never_steps_is_told_so(tmp_path):
+def test_a_job_without_a_step_ends_with_a_message(tmp_path):
     done = run("import torch, sys; sys.exit(6)", tmp_path)
     assert done.returncode == 6
     assert "no optimizer step" in done.stderr
@@ -130,7 +130,7 @@ def test_a_job_that_never_steps_is_told_so(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_rank_without_a_world_size_is_told_so(tmp_path):
+def test_a_rank_without_a_world_size_is_warned_about(tmp_path):
     done = run(ONE + "for _ in range(8): optimizer.step()\n", tmp_path, RANK="3")
     assert done.returncode == 0, done.stderr
     assert "RANK=3 is set without WORLD_SIZE" in done.stderr
@@ -147,7 +147,7 @@ def test_the_first_step_has_its_time(tmp_path):
     assert 0.5e9 <= first.ns[0] < 600e9
 
 
-def test_a_process_without_torch_gets_nothing(tmp_path):
+def test_a_process_without_torch_is_left_alone(tmp_path):
     code = (
         "import sys\nbad = [m for m in sys.modules if m.partition('.')[0] in ('torch', 'rankscope')]\n"
         "assert not bad, bad\nassert not [p for p in sys.path if p.endswith('hook')]"
@@ -194,7 +194,7 @@ def test_under_every_launcher(tmp_path, launcher):
 
 
 @pytest.mark.slow
-def test_rankscope_run_profiles_a_script_that_knows_nothing(tmp_path):
+def test_rankscope_run_profiles_an_unmodified_script(tmp_path):
     (tmp_path / "train.py").write_text(
         "import torch.distributed as dist\ndist.init_process_group('gloo')\n" + ONE
         + "model = torch.nn.parallel.DistributedDataParallel(model)\n"
@@ -225,5 +225,5 @@ def test_rankscope_run_profiles_a_script_that_knows_nothing(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert traces(tmp_path / "out") == ["rank1_iter3_4.trace.json.gz"]
-    # torchrun itself loads torch and makes no step: it is not told so.
+    # torchrun itself loads torch and makes no step: it must not print the message.
     assert "no optimizer step" not in done.stderr

@@ -1,4 +1,4 @@
-"""The list of collectives of a window, with what C++ calls; held against calls of known number and size."""
+"""The collectives of a window, including those that C++ calls, compared with calls of known number and size."""
 
 from __future__ import annotations
 
@@ -68,17 +68,17 @@ def test_calls_from_cpp_are_listed_once_and_those_from_python_once(alone):
 
 
 @RECORDER
-def test_calls_of_another_thread_are_told_apart(alone):
+def test_calls_of_another_thread_are_kept_apart(alone):
     """While this thread is inside a call of Python's, another calls from C++."""
     calls = CollectiveCalls(InFlight())
     kind = torch.distributed.ProcessGroup
-    whole = kind.broadcast
+    original = kind.broadcast
 
     def slow(group, *args):
         other = threading.Thread(target=functional, args=(torch.ones(11),))
         other.start()
         other.join()
-        return whole(group, *args)
+        return original(group, *args)
 
     kind.broadcast = slow
     try:
@@ -86,7 +86,7 @@ def test_calls_of_another_thread_are_told_apart(alone):
         dist.broadcast(torch.ones(3), 0)
         calls.end()
     finally:
-        kind.broadcast = whole
+        kind.broadcast = original
     calls.add_native_calls()
     assert listed(calls, "python") == [("broadcast", 1, "float32", 3, 12)]
     assert listed(calls, "c++") == [("allreduce", 1, "float32", 11, 44)]
@@ -111,7 +111,7 @@ def recorder(monkeypatch):
     return entries
 
 
-def test_a_ring_that_has_forgotten_the_beginning_says_so(recorder):
+def test_a_buffer_that_lacks_the_beginning_is_incomplete(recorder):
     recorder += ring((50, 1), (60, 1), (70, 1), first=17)
     assert flight_recorder.read_flight_recorder(40, 65).complete is False
     assert [call.at_ns for call in flight_recorder.read_flight_recorder(40, 65).calls] == [50, 60]
@@ -120,7 +120,7 @@ def test_a_ring_that_has_forgotten_the_beginning_says_so(recorder):
     assert flight_recorder.read_flight_recorder(40, 65).complete is True
 
 
-def test_without_a_recorder_or_beside_an_accelerator_nothing_is_asked(recorder, monkeypatch):
+def test_without_a_recorder_or_with_an_accelerator_nothing_is_read(recorder, monkeypatch):
     assert flight_recorder.read_flight_recorder(0, 100) is None  # switched off: it has no entries
     recorder += ring((50, 1))
     assert flight_recorder.read_flight_recorder(0, 100) is not None
@@ -131,7 +131,7 @@ def test_without_a_recorder_or_beside_an_accelerator_nothing_is_asked(recorder, 
     assert flight_recorder.read_flight_recorder(0, 100) is None
 
 
-def test_a_recorder_that_says_something_else_changes_nothing(recorder, monkeypatch):
+def test_a_recorder_with_another_format_changes_nothing(recorder, monkeypatch):
     recorder += [{"odd": True}]
     calls = CollectiveCalls(InFlight())
     calls._began, calls._ended = 1, 100
@@ -140,7 +140,7 @@ def test_a_recorder_that_says_something_else_changes_nothing(recorder, monkeypat
 
 
 @pytest.mark.parametrize("at", range(0, 100, 7))
-def test_a_call_is_pythons_if_one_of_its_thread_was_running(at):
+def test_a_call_is_from_python_if_its_thread_was_in_one(at):
     """Against looking at each: calls one after the other, one within another, one that has not ended."""
     ran = [[1, 10, 20], [2, 5, 90], [1, 30, 60], [1, 35, 40], [1, 95, 10**18], [3, 50, 51]]
     held = collectives._PythonCalls(ran)

@@ -116,11 +116,11 @@ def test_ctrl_c_during_an_export(tmp_path, delay_ms):
 def test_sigterm_while_the_end_waits_for_the_last_trace(tmp_path):
     before = """
 from rankscope.capture import trace_queue
-whole = trace_queue.finish_trace
+original = trace_queue.finish_trace
 def slow(*given, **named):
     say('writing')
     while not os.path.exists('go'): time.sleep(0.01)
-    return whole(*given, **named)
+    return original(*given, **named)
 trace_queue.finish_trace = slow
 def settle(prof): pass
 """
@@ -140,7 +140,7 @@ def settle(prof): pass
 
 @linux
 @pytest.mark.parametrize("awaited", [True, False])
-def test_a_writer_that_is_waited_for_does_not_yield(awaited):
+def test_a_writer_that_is_waited_for_keeps_its_priority(awaited):
     writer, seen = Writer(), []
 
     def work():
@@ -161,10 +161,10 @@ def test_a_writer_that_is_waited_for_does_not_yield(awaited):
 FORK = """
 def settle(prof): pass
 from rankscope.capture import trace_queue
-whole = trace_queue.finish_trace
+original = trace_queue.finish_trace
 def slow(*given, **named):
     time.sleep(3)
-    return whole(*given, **named)
+    return original(*given, **named)
 trace_queue.finish_trace = slow
 def at(step):
     if step == {step}:
@@ -229,7 +229,7 @@ def test_ranks_that_the_script_starts_itself(tmp_path, method):
 
 
 @linux
-def test_a_profiler_that_was_made_before_a_fork_is_the_childs(tmp_path):
+def test_a_profiler_made_before_a_fork_belongs_to_the_child(tmp_path):
     code = """
 import os, sys, torch, rankscope
 profiler = rankscope.Profiler("run", wait=0, warmup=1, active=1)

@@ -45,7 +45,7 @@ def test_exit_without_stop(tmp_path, steps, end, code, names):
     assert ("no trace was written" in done.stderr) == (names == [])
 
 
-def test_capture_needs_torch_and_the_standard_library_alone(tmp_path):
+def test_capture_needs_only_torch_and_the_standard_library(tmp_path):
     code = '''
 import sys
 BLOCKED = {"numpy", "polars", "msgspec", "rich", "typer", "isal", "zstandard", "fsspec", "starlette", "uvicorn"}

@@ -57,7 +57,7 @@ def test_all_works_are_waited_for():
     later.join()
 
 
-def test_what_is_made_of_others_never_says_that_it_is_over():
+def test_composed_collectives_never_report_completion():
     flight, held = InFlight(), Between()
     flight.add(held, "reduce_scatter")
     assert flight.wait(0)
@@ -70,7 +70,7 @@ def test_what_is_made_of_others_never_says_that_it_is_over():
     assert flight.wait(0)
 
 
-def test_works_that_are_over_are_let_go_of():
+def test_complete_works_are_released():
     flight = InFlight()
     for _ in range(1000):
         flight.add(Work(True), "allreduce")
@@ -85,7 +85,7 @@ def gloo(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux alone says what a thread is doing")
-def test_gloos_threads_have_ended_the_range(gloo):
+def test_gloos_threads_are_waited_for(gloo):
     dist.all_reduce(torch.ones(2))
     if not inflight._gloo_threads():
         pytest.skip("this torch gives its threads no names")
@@ -114,7 +114,7 @@ def test_gloos_threads_have_ended_the_range(gloo):
     assert InFlight().wait(30)
 
 
-def test_unnamed_threads_are_given_a_moment(gloo, monkeypatch):
+def test_unnamed_threads_are_given_a_pause(gloo, monkeypatch):
     monkeypatch.setattr(inflight, "_gloo_threads", list)
     began = time.monotonic()
     assert InFlight().wait(0)
@@ -147,7 +147,7 @@ dist.destroy_process_group()
 
 
 @pytest.mark.slow
-def test_a_window_ends_later_where_a_collective_is_under_way(tmp_path):
+def test_a_window_ends_later_while_a_collective_is_pending(tmp_path):
     (tmp_path / "job.py").write_text(JOB)
     place = ["--master-addr=127.0.0.1", f"--master-port={free_port()}", "--nproc-per-node=2"]
     said = run(["-m", "torch.distributed.run", *place, "job.py", "out"], tmp_path)

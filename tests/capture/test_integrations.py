@@ -109,7 +109,7 @@ def test_a_hugging_face_trainer(tmp_path, options, steps):
 
 
 @huggingface
-def test_a_resumed_hugging_face_training_goes_on_counting(tmp_path):
+def test_a_resumed_hugging_face_training_continues_counting(tmp_path):
     code = HF + (
         "from rankscope.capture.integrations.huggingface import RankscopeCallback\n"
         "trainer(max_steps=5, save_strategy='steps', save_steps=5).train()\n"
@@ -174,7 +174,7 @@ def test_the_hook_under_their_trainers(tmp_path, code, steps):
 
 
 @huggingface
-def test_a_callback_under_the_hook_is_obeyed_instead(tmp_path):
+def test_a_callback_under_the_hook_is_used_instead(tmp_path):
     code = HF + (
         "from rankscope.capture.integrations.huggingface import RankscopeCallback\n"
         f"trainer([RankscopeCallback('run', {SHORT})]).train()\n"

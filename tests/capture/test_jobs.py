@@ -85,7 +85,7 @@ def metadata_of(folder: Path, name: str) -> TraceMetadata:
     return metadata
 
 
-def test_chosen_ranks_alone_write_and_two_profilers_do_not_overwrite(ddp):
+def test_only_selected_ranks_write_and_two_profilers_do_not_overwrite(ddp):
     names = traces(ddp / "shared")
     assert names == [
         "rank0_dp0-tp0_iter2_3.2.trace.json.gz",
@@ -204,7 +204,7 @@ def test_hosts_with_disjoint_directories_share_a_run_id(ddp):
 
 
 @pytest.mark.slow
-def test_fsdp_profiles_the_chosen_rank_alone(fsdp):
+def test_fsdp_profiles_only_the_selected_rank(fsdp):
     kind, folder = fsdp
     assert traces(folder) == ["rank1_iter2_3.trace.json.gz"]
     metadata = metadata_of(folder, "rank1_iter2_3.trace.json.gz")

@@ -1,4 +1,4 @@
-"""Steps of optimizers, noticed from outside."""
+"""Optimizer steps, watched from outside."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def stepping(module, optimizer, function):
     return lambda: wrapped(optimizer)
 
 
-def test_the_outermost_step_is_one(module):
+def test_only_the_outermost_step_counts(module):
     said = []
     watch_steps(
         module, lambda o: said.append(("after", o)), lambda o: said.append(("before", o)), lambda: said.append("made")
@@ -53,7 +53,7 @@ def test_the_outermost_step_is_one(module):
     assert said == [("before", outer), "step", ("after", outer)]
 
 
-def test_a_step_that_raised_is_none_and_the_next_is(module):
+def test_a_step_that_raised_does_not_count_and_the_next_does(module):
     said = []
     watch_steps(module, said.append)
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
@@ -68,7 +68,7 @@ def test_a_step_that_raised_is_none_and_the_next_is(module):
     assert said == [optimizer]
 
 
-def test_who_is_forked_off_within_a_step_counts_its_own(module, monkeypatch):
+def test_a_process_forked_inside_a_step_counts_its_own(module, monkeypatch):
     in_child = []
     monkeypatch.setattr(
         os, "register_at_fork", lambda *, after_in_child: in_child.append(after_in_child), raising=False

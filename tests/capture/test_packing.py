@@ -1,4 +1,4 @@
-"""From a saved JSON to a complete file, in every form."""
+"""From a saved JSON to a complete file, in every format."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def unpacked(path):
 @pytest.mark.parametrize("compression", ENDINGS)
 @pytest.mark.parametrize("partial", [None, 8])
 @pytest.mark.parametrize("isal", [True, False])
-def test_every_form_holds_the_same(tmp_path, monkeypatch, compression, partial, isal):
+def test_every_format_holds_the_same(tmp_path, monkeypatch, compression, partial, isal):
     if compression == "zst":
         pytest.importorskip("zstandard")
     if not isal:
@@ -61,7 +61,7 @@ def test_every_form_holds_the_same(tmp_path, monkeypatch, compression, partial, 
     assert (said.rank, said.first, said.last, said.pattern) == (0, 7, 8, "rankscope")
 
 
-def test_forms_by_argument(tmp_path):
+def test_formats_by_argument(tmp_path):
     for compression in ("tar.gz", "zst"):
         if compression == "zst":
             pytest.importorskip("zstandard")
@@ -89,11 +89,11 @@ def test_rotation_keeps_the_newest(tmp_path, limit, left):
 
 
 def test_a_window_that_comes_too_early_is_counted(tmp_path, monkeypatch):
-    whole, over = packing.finish_trace, threading.Event()
+    original, over = packing.finish_trace, threading.Event()
 
     def waits(*given, **named):
         assert over.wait(300)
-        return whole(*given, **named)
+        return original(*given, **named)
 
     monkeypatch.setattr("rankscope.capture.trace_queue.finish_trace", waits)
     profiler = Profiler(tmp_path, **SHORT, repeat=2)
@@ -109,7 +109,7 @@ def test_a_window_that_comes_too_early_is_counted(tmp_path, monkeypatch):
 # --- room ---------------------------------------------------------------------------------------------------
 
 
-def test_what_the_dead_left_is_removed_and_nothing_else(tmp_path, monkeypatch):
+def test_files_of_dead_processes_are_removed_and_nothing_else(tmp_path, monkeypatch):
     living = staging.temporary_path(tmp_path / "a.json")
     monkeypatch.setattr(os, "getpid", lambda: 2**22 + 5)  # above any process number
     dead, torchs = staging.temporary_path(tmp_path / "b.json"), staging.temporary_path(tmp_path / "c.json")
@@ -127,7 +127,7 @@ def test_what_the_dead_left_is_removed_and_nothing_else(tmp_path, monkeypatch):
     assert sorted(tmp_path.iterdir()) == sorted([living, fresh, elsewhere, theirs])
 
 
-def test_the_first_place_with_room_is_taken(tmp_path, monkeypatch):
+def test_the_first_folder_with_space_is_used(tmp_path, monkeypatch):
     monkeypatch.setattr(staging.tempfile, "gettempdir", lambda: str(tmp_path))
     own = staging.staging_folder(None, None, 0)
     assert own.startswith(str(tmp_path / "rankscope-"))
@@ -162,15 +162,15 @@ def work():
 
 @pytest.mark.parametrize("stop_off_loop", ["always", "never"])
 @pytest.mark.parametrize("chunk", [700, 1 << 20])
-def test_python_frames_outside_the_steps_are_left_out_and_no_others(
+def test_python_frames_outside_the_steps_are_removed_and_no_others(
     tmp_path, monkeypatch, off_loop_everywhere, stop_off_loop, chunk
 ):
     monkeypatch.setattr(trace_edits, "CHUNK", chunk)
-    whole, saved = packing.finish_trace, []
+    original, saved = packing.finish_trace, []
 
     def keeps(source, target, **options):
         saved.append(json.loads(source.read_bytes()))
-        return whole(source, target, **options)
+        return original(source, target, **options)
 
     monkeypatch.setattr("rankscope.capture.trace_queue.finish_trace", keeps)
     with Profiler(tmp_path, **SHORT, with_stack=True, compression="none", stop_off_loop=stop_off_loop) as prof:
@@ -190,12 +190,12 @@ def test_python_frames_outside_the_steps_are_left_out_and_no_others(
 
     assert after == [event for event in before if not outside(event)]
     assert len(before) - len(after) > 20
-    # Up to 2.5 the clock of Python frames was a tenth of a millisecond before that of the steps: here a whole step.
+    # Up to 2.5 the clock of Python frames was a tenth of a millisecond before that of the steps: here a full step.
     if tuple(map(int, torch.__version__.split(".")[:2])) > (2, 5):
         assert sum("work" in e["name"] for e in after) == 40
 
 
-def test_frames_of_a_torch_that_writes_otherwise_stay(tmp_path):
+def test_frames_in_another_format_stay(tmp_path):
     events = [
         {"ph": "X", "cat": "python_function", "name": "f", "pid": 1, "tid": 1, "ts": at, "dur": 1} for at in (1, 5, 9)
     ]

@@ -1,4 +1,4 @@
-"""Looking for wrappers among all objects, beside a job that works."""
+"""Searching for wrappers among all objects while the job runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rankscope.capture.parallelism import Wrappers, _all_of
 
 
 @pytest.mark.slow
-def test_tuples_that_the_job_is_making_survive_a_look() -> None:
+def test_tuples_that_the_job_is_building_survive_a_search() -> None:
     """A tuple with a second owner cannot grow: `tuple(x for x in …)` would end with a SystemError in the job."""
     assert ddp.DistributedDataParallel.__module__ == ddp.__name__, "without wrappers nothing is looked for"
     crowd = [[number] for number in range(200_000)]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import sys
 import time
+import typing
 import warnings
 from collections import Counter
 from types import SimpleNamespace
@@ -17,6 +19,7 @@ from rankscope import Profiler
 from rankscope.capture import CaptureWarning, environment, recording
 from rankscope.capture import profiler as profiler_module
 from rankscope.errors import ConfigError
+from rankscope.rundir.config import CaptureConfig
 from rankscope.rundir.manifest import read_rank_manifest, read_run_manifest
 from rankscope.rundir.metadata import METADATA_KEY, TraceMetadata
 from rankscope.rundir.names import parse_trace_name
@@ -62,7 +65,7 @@ def test_name_steps_and_metadata_agree(tmp_path, compression, ending):
         assert metadata.versions["torch"] == torch.__version__
     trace = read_trace(tmp_path / traces(tmp_path)[0])
     assert not HAS_TRACE_ID or trace["trace_id"] == "r1"
-    # Every step is whole: its work is in it.
+    # Every step is complete: its work is in it.
     assert sum(e["name"] == "aten::mm" for e in trace["traceEvents"]) == 3
     manifest = read_rank_manifest(tmp_path / "ranks" / "rank0.json")
     assert (manifest.state, manifest.steps, manifest.failed, manifest.skipped) == ("finished", 20, (), ())
@@ -76,7 +79,7 @@ def test_name_steps_and_metadata_agree(tmp_path, compression, ending):
 
 
 @pytest.mark.parametrize(("steps", "last"), [(4, 3), (5, 4), (6, 5), (7, 5)])
-def test_a_loop_that_ends_in_a_window_names_its_whole_steps(tmp_path, steps, last):
+def test_a_loop_that_ends_in_a_window_names_its_complete_steps(tmp_path, steps, last):
     with Profiler(tmp_path, **SHORT) as prof:
         train(prof, steps)
     (name,) = traces(tmp_path)
@@ -89,7 +92,7 @@ def test_a_loop_that_ends_in_a_window_names_its_whole_steps(tmp_path, steps, las
 
 
 @pytest.mark.parametrize("steps", [0, 2, 3])
-def test_a_loop_that_is_too_short_says_so_once(tmp_path, steps):
+def test_a_loop_that_is_too_short_warns_once(tmp_path, steps):
     expected = pytest.warns(CaptureWarning, match=f"ended after {steps} steps, before step 3")
     with expected as caught, Profiler(tmp_path, **SHORT) as prof:
         train(prof, steps)
@@ -101,12 +104,12 @@ def test_a_loop_that_is_too_short_says_so_once(tmp_path, steps):
     assert manifest.warnings
 
 
-def test_steps_without_a_start_are_told_once(tmp_path):
+def test_steps_without_a_start_warn_once(tmp_path):
     profiler = Profiler(str(tmp_path), **SHORT)
-    with pytest.warns(CaptureWarning, match=r"without start\(\): nothing is recorded") as told:
+    with pytest.warns(CaptureWarning, match=r"without start\(\): nothing is recorded") as caught:
         for _ in range(3):
             profiler.step()
-    assert len(told) == 1
+    assert len(caught) == 1
     assert not traces(tmp_path)
     with profiler:  # later it can be started all the same
         train(profiler, 8)
@@ -138,7 +141,7 @@ def test_open_in_the_middle_of_a_period(tmp_path):
         check_agreement(tmp_path, name)
 
 
-def test_an_exception_in_the_loop_saves_and_goes_on(tmp_path):
+def test_an_exception_in_the_loop_saves_and_propagates(tmp_path):
     with pytest.raises(ZeroDivisionError), Profiler(tmp_path, **SHORT) as prof:
         train(prof, 5)
         _ = 1 / 0
@@ -157,7 +160,7 @@ def test_two_profilers_in_one_directory(tmp_path):
     assert sorted(w.file for w in read_rank_manifest(tmp_path / "ranks" / "rank0.json").written) == traces(tmp_path)
 
 
-def test_a_second_profiler_at_once_stays_inert(tmp_path):
+def test_a_second_profiler_at_the_same_time_stays_inactive(tmp_path):
     with Profiler(tmp_path / "a", **SHORT) as first:
         train(first, 4)
         with pytest.warns(CaptureWarning, match="another torch profiler"), Profiler(tmp_path / "b", wait=0) as second:
@@ -220,14 +223,14 @@ def test_a_directory_that_cannot_be_made_does_not_fail_the_job(tmp_path):
 
 @pytest.mark.parametrize("method", ["prepare", "start", "begin_step", "end_step", "stop"])
 def test_no_exception_leaves_a_step(tmp_path, monkeypatch, method):
-    whole = getattr(recording.Recording, method)
+    original = getattr(recording.Recording, method)
     calls = []
 
     def fails_once(self, *args):
         calls.append(1)
         if len(calls) == 1:
             raise RuntimeError("odd")
-        return whole(self, *args)
+        return original(self, *args)
 
     monkeypatch.setattr(recording.Recording, method, fails_once)
     with warnings.catch_warnings(record=True) as caught:
@@ -238,7 +241,7 @@ def test_no_exception_leaves_a_step(tmp_path, monkeypatch, method):
     assert "odd" in read_rank_manifest(tmp_path / "ranks" / "rank0.json").failed[0].reason
 
 
-def test_where_warnings_are_errors_the_job_goes_on(tmp_path, caplog):
+def test_where_warnings_are_errors_the_job_continues(tmp_path, caplog):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with Profiler(tmp_path, **SHORT) as prof:
@@ -278,7 +281,7 @@ def test_an_anchor_is_the_reading_that_was_least_interrupted(monkeypatch):
     assert anchor.perf_ns == 7 * 10**9 + began + 200
 
 
-def test_nonsense_is_refused_before_the_job(tmp_path):
+def test_invalid_options_are_refused_before_the_job(tmp_path):
     with pytest.raises(ConfigError):
         Profiler(tmp_path, ranks="sometimes")
 
@@ -329,7 +332,7 @@ def test_the_default_directory_and_its_variable(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["cuda", "xpu"])
-def test_activities_are_what_is_there(monkeypatch, kind):
+def test_default_activities_are_what_is_available(monkeypatch, kind):
     kinds = torch.profiler.ProfilerActivity
     assert environment.default_activities() == [kinds.CPU]
     monkeypatch.setattr(getattr(torch, kind), "is_available", lambda: True)
@@ -376,7 +379,7 @@ def calls_of(profiler, steps):
     return found
 
 
-def test_waiting_and_inert_steps_do_next_to_nothing(tmp_path, monkeypatch):
+def test_waiting_and_inactive_steps_do_next_to_nothing(tmp_path, monkeypatch):
     # What that costs is measured by `make bench` (benchmarks/capture.py).
     prof = Profiler(tmp_path, wait=10**9, ranks="all")
     prof.start()
@@ -396,7 +399,7 @@ def test_waiting_and_inert_steps_do_next_to_nothing(tmp_path, monkeypatch):
     assert profiler_module._NEVER > 10**15
 
 
-def test_a_file_url_is_its_path_and_another_url_is_told_and_left(tmp_path, monkeypatch):
+def test_a_file_url_is_its_path_and_another_url_is_warned_about(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     staged = Profiler((tmp_path / "my run").as_uri(), **SHORT, staging_dir="s3://bucket/stage")
     with pytest.warns(CaptureWarning, match="no directory that a job can write to: traces are staged"), staged as prof:
@@ -408,3 +411,17 @@ def test_a_file_url_is_its_path_and_another_url_is_told_and_left(tmp_path, monke
     (made,) = tmp_path.glob("rankscope_run_*")
     assert len(traces(made)) == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["my run", made.name]
+
+
+def test_every_option_of_a_capture_is_an_argument_and_no_other():
+    """Options are defined in `CaptureConfig`; the arguments follow from it, and default to None: not given."""
+    hints = typing.get_type_hints(Profiler.__init__, vars(profiler_module))
+    arguments = inspect.signature(Profiler).parameters
+    assert all(argument.default is None for argument in arguments.values())
+    fields = typing.get_type_hints(CaptureConfig)
+    paths = {"save_dir", "staging_dir"}
+    for name, kind in fields.items():
+        wanted = kind | None if name not in paths else str | os.PathLike[str] | None
+        assert hints[name] == wanted, name
+    further = {"warmup_steps", "active_steps", "dist_context", "mesh", "activities"}
+    assert set(arguments) == set(fields) | further

@@ -1,4 +1,4 @@
-"""Ranges around Python's garbage collections, while a window is recorded and no longer."""
+"""Ranges around Python's garbage collections, only while a window is recorded."""
 
 from __future__ import annotations
 
@@ -40,6 +40,6 @@ def test_young_generations_are_left_out() -> None:
     assert all(getattr(each, "__self__", None) is not ranges for each in gc.callbacks)
 
 
-def test_trouble_stays_inside(monkeypatch) -> None:
+def test_errors_stay_inside(monkeypatch) -> None:
     monkeypatch.setattr(recording.torch.profiler, "record_function", None)
     recording.GcRanges()._mark("start", {"generation": 2})

@@ -47,7 +47,7 @@ def test_a_period_is_not_recorded_without_its_warmup(start, first):
 
 @calm
 @given(st.integers(0, 1000), st.integers(0, 5), st.integers(1, 5), st.integers(0, 20), st.integers(0, 30))
-def test_periods_lie_at_fixed_steps(start, warmup, active, rest, skip_first):
+def test_periods_are_at_fixed_steps(start, warmup, active, rest, skip_first):
     period = warmup + active + rest
     config = CaptureConfig(period_steps=period, warmup=warmup, active=active, repeat=0, skip_first=skip_first)
     found = list(islice(windows(config, start), 3))

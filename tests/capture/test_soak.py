@@ -1,4 +1,4 @@
-"""A long job: two ranks, two hundred windows, rotation on. Memory and files stay as they are, and nothing is said."""
+"""A long job: two ranks, two hundred windows, rotation on. Memory and files do not grow, and nothing is printed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long steps took, and what surrounds a rank."""
+"""Step durations, and the environment of a rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In the loop or off it: what decides, and that both give the same trace."""
+"""Stopping in the loop or off it: what decides, and that both give the same trace."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_without_the_settings_of_newer_torch_it_is_the_loop(released, monkeypatc
 
 
 @pytest.mark.parametrize("activities", [CPU, [*CPU, torch.profiler.ProfilerActivity.CUDA]])
-def test_where_torch_holds_others_up_nothing_makes_it_stop_off_the_loop(released, monkeypatch, activities):
+def test_where_torch_blocks_other_threads_it_always_stops_in_the_loop(released, monkeypatch, activities):
     monkeypatch.setattr(stop_mode, "_releases", False)
     assert stop_mode.choose_stop_mode(CaptureConfig(stop_off_loop="always"), activities)[0] == stop_mode.LOOP
 
@@ -102,7 +102,7 @@ def lets_the_other_run():
         (lambda: time.sleep(stop_mode._SWITCH_INTERVAL_S), False),
     ],
 )
-def test_the_probe_sees_who_lets_others_run(monkeypatch, stop, found):
+def test_the_trial_detects_whether_other_threads_run(monkeypatch, stop, found):
     """Stand-ins for a torch that releases the interpreter while it stops, and for one that does not."""
 
     class Profile:
@@ -118,7 +118,7 @@ def test_the_probe_sees_who_lets_others_run(monkeypatch, stop, found):
     assert stop_mode.other_threads_run_during_stop(CPU) is found
 
 
-def test_the_probe_leaves_no_trace_of_itself():
+def test_the_trial_leaves_nothing_behind():
     before = threading.active_count()
     assert stop_mode.other_threads_run_during_stop(CPU) in (True, False)
     assert threading.active_count() <= before + 1
@@ -126,15 +126,15 @@ def test_the_probe_leaves_no_trace_of_itself():
 
 
 @pytest.mark.parametrize("stop_off_loop", ["always", "never"])
-def test_both_ways_give_the_same_trace(tmp_path, monkeypatch, off_loop_everywhere, stop_off_loop):
+def test_both_modes_give_the_same_trace(tmp_path, monkeypatch, off_loop_everywhere, stop_off_loop):
     if stop_mode.choose_stop_mode(CaptureConfig(stop_off_loop=stop_off_loop), CPU)[1] != "asked for":
         pytest.skip("this torch cannot stop off the loop")
     threads = []
-    whole = recording.Recording.save
+    original = recording.Recording.save
 
     def save(self, path):
         threads.append(threading.current_thread() is threading.main_thread())
-        whole(self, path)
+        original(self, path)
 
     monkeypatch.setattr(recording.Recording, "save", save)
     with Profiler(tmp_path, **SHORT, repeat=2, stop_off_loop=stop_off_loop, record_shapes=True) as prof:
@@ -154,18 +154,18 @@ def test_both_ways_give_the_same_trace(tmp_path, monkeypatch, off_loop_everywher
 
 
 @pytest.mark.parametrize("switches", [{"record_shapes": True, "with_flops": True}, {"profile_memory": True}])
-def test_leaving_out_what_no_trace_needs_changes_no_trace(tmp_path, monkeypatch, switches):
+def test_trace_only_changes_no_trace(tmp_path, monkeypatch, switches):
     """Torch's own default against its `trace_only`: the same events with the same arguments."""
-    whole = stop_mode.experimental_config
+    original = stop_mode.experimental_config
 
-    if whole(CaptureConfig(), off_loop=False) is None:
+    if original(CaptureConfig(), off_loop=False) is None:
         pytest.skip("this torch has no trace_only")
 
     def default(config, *, off_loop):
         return stop_mode.all_threads_config() if off_loop else None
 
     found = []
-    for name, setting in (("less", whole), ("default", default)):
+    for name, setting in (("less", original), ("default", default)):
         monkeypatch.setattr(recording, "experimental_config", setting)
         with Profiler(tmp_path / name, **SHORT, **switches) as prof:
             train(prof, 5)
@@ -179,7 +179,7 @@ def test_leaving_out_what_no_trace_needs_changes_no_trace(tmp_path, monkeypatch,
     assert any(name == ("[memory]" if "profile_memory" in switches else "aten::mm") for _, _, name, *_ in found[0])
 
 
-def test_an_older_torch_has_not_all_settings(monkeypatch):
+def test_an_older_torch_lacks_settings(monkeypatch):
     class Older:
         def __init__(self, profile_all_threads=False):
             self.profile_all_threads = profile_all_threads

@@ -1,4 +1,4 @@
-"""What is changed in a saved trace, held against the same done with the whole file in memory."""
+"""Edits of a saved trace, compared with the same edits of the complete file in memory."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def outside(event):
 
 @pytest.mark.parametrize("chunk", [64, 1000, 8192, 1 << 20])
 @pytest.mark.parametrize("order", ["in time", "by thread", "any"])
-def test_frames_outside_the_steps_go_and_no_others(monkeypatch, chunk, order):
+def test_frames_outside_the_steps_are_removed_and_no_others(monkeypatch, chunk, order):
     monkeypatch.setattr(trace_edits, "CHUNK", chunk)
     monkeypatch.setattr(trace_edits, "_LARGEST_FRAME", 600)
     made = frames(400, chunk, threads=3)
@@ -86,14 +86,14 @@ def test_without_steps_or_edits_nothing_changes():
         assert b"".join(apply_changes(source, asked.changes(source))) == text
 
 
-def test_where_every_frame_is_inside_none_is_looked_at(monkeypatch):
+def test_where_every_frame_is_inside_none_is_parsed(monkeypatch):
     monkeypatch.setattr(trace_edits, "CHUNK", 4096)
     looked = []
-    whole = trace_edits._frames_outside
+    original = trace_edits._frames_outside
     monkeypatch.setattr(
         trace_edits,
         "_frames_outside",
-        lambda source, region, window: looked.append(region) or whole(source, region, window),
+        lambda source, region, window: looked.append(region) or original(source, region, window),
     )
     made = [("python_function", "f", 1, 1000.0 + n, 1.0) for n in range(1000)]
     text = kineto(steps() + made)

@@ -74,7 +74,7 @@ def test_a_machine_with_devices_is_well(tmp_path):
         ({**CUDA, "cuda": {"count": 0, "why": "driver too old"}}, ["nvidia0"], {}, "unseen", "driver too old"),
         ({**CUDA, "cuda": {"count": 0}}, [], {}, "devices", "a login node"),
         ({**CUDA, "cuda": {"count": 0}}, ["nvidia0"], {"CUDA_VISIBLE_DEVICES": ""}, "hidden", "hides the devices"),
-        ({**CUDA, "backends": {"gloo": True}}, [], {}, "nccl", "no nccl to communicate with"),
+        ({**CUDA, "backends": {"gloo": True}}, [], {}, "nccl", "this torch has no nccl"),
         ({**CUDA, "backends": {}}, [], {}, "distributed", "not available"),
         ({**CUDA, "profiler": {"kineto": False, "activities": []}}, [], {}, "kineto", "without Kineto"),
         ({**CUDA, "profiler": {"kineto": True, "activities": ["CPU"]}}, [], {}, "activities", "no cuda activity"),
@@ -122,7 +122,7 @@ def test_a_torch_that_does_not_answer(tmp_path):
     broken = wrong(asked(tmp_path, {}, error="ImportError: libcudart.so.12"))
     assert (broken["torch"].status, "libcudart" in broken["torch"].what) == ("fail", True)
     hung = wrong(asked(tmp_path, CPU, stage="cuda", error="no answer within 9 s", timed_out=True))
-    assert "did not come through cuda" in hung["answer"].what
+    assert "failed at cuda" in hung["answer"].what
     assert "nvidia-smi" in hung["answer"].fix
 
 
@@ -235,16 +235,16 @@ def test_launchers():
         ({**SRUN, **TORCH, "RANK": "2"}, {}, "ranks", "contradict each other"),
         (SRUN, {}, "torch", "will not find MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE, which slurm does not set"),
         ({"RANK": "1"}, {}, "torch", "RANK=1 is set without WORLD_SIZE"),
-        ({"PMIX_RANK": "0"}, {}, "ranks", "nothing says how many ranks"),
+        ({"PMIX_RANK": "0"}, {}, "ranks", "the number of ranks is not known"),
         ({}, {"allowed": 1}, "cores", "one of 8 cores"),
         (
             {**TORCH, "LOCAL_WORLD_SIZE": "4", "OMP_NUM_THREADS": "4"},
             {},
             "threads",
-            "4 ranks of 4 threads on 8 cores",
+            "4 ranks with 4 threads each on 8 cores",
         ),
         ({**TORCH, "LOCAL_WORLD_SIZE": "4"}, {}, "threads", "each of 4 ranks starts 8 threads"),
-        ({"RANKSCOPE_WARMPUP": "3"}, {}, "settings", "RANKSCOPE_WARMPUP is no variable"),
+        ({"RANKSCOPE_WARMPUP": "3"}, {}, "settings", "RANKSCOPE_WARMPUP is not a variable"),
         ({"RANKSCOPE_WAIT": "soon"}, {}, "settings", "must be a whole number from 0"),
         ({"RANKSCOPE_RANKS": "5-2"}, {}, "settings", "runs backwards"),
     ],
@@ -299,7 +299,7 @@ def test_the_rendezvous(monkeypatch):
 def test_a_name_that_leads_home(monkeypatch):
     monkeypatch.setattr(network, "_addresses", lambda _: ["127.0.1.1"])
     assert not wrong(network.checks({"SLURM_JOB_NUM_NODES": "1"}))
-    assert "cannot come here" in wrong(network.checks({"SLURM_JOB_NUM_NODES": "2"}))["host"].what
+    assert "cannot connect to it" in wrong(network.checks({"SLURM_JOB_NUM_NODES": "2"}))["host"].what
     monkeypatch.setattr(network, "_addresses", lambda _: [])
     assert "has no address" in wrong(network.checks({}))["host"].what
 
@@ -343,7 +343,7 @@ def test_directories(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
     (tmp_path / "file").write_text("")
     found = disk.look("run directory", tmp_path / "file" / "run", "--run-dir")
-    assert (found.status, "is no directory" in found.what, "--run-dir" in found.fix) == ("fail", True, True)
+    assert (found.status, "is not a directory" in found.what, "--run-dir" in found.fix) == ("fail", True, True)
     free = {"bytes": 10**9}
     monkeypatch.setattr(disk.shutil, "disk_usage", lambda _: type("Usage", (), {"free": free["bytes"]}))
     assert disk.look("cache", tmp_path, "RANKSCOPE_CACHE").status == "warn"
@@ -396,10 +396,10 @@ def test_a_run_that_is_not_whole(tmp_path):
     assert found["missing"].what == "ranks 2-3 of 4 are not here"
     assert "rankscope gather" in found["missing"].fix
     assert "rank1_iter3_4.trace.json.gz" in found["traces"].what
-    assert found["traces"].fix == f"rankscope gather {folder} HOST:DIR brings them again"
+    assert found["traces"].fix == f"rankscope gather {folder} HOST:DIR copies them again"
     # Of what is cut its manifest is the proof, and gather puts the whole one in its place.
     (folder / "rank1_iter3_4.trace.json.gz").write_bytes(b"cut")
-    assert wrong(run.checks(folder))["traces"].fix == f"rankscope gather {folder} HOST:DIR brings them again"
+    assert wrong(run.checks(folder))["traces"].fix == f"rankscope gather {folder} HOST:DIR copies them again"
 
 
 def test_what_ranks_say(tmp_path):
@@ -473,7 +473,7 @@ def test_signs_in_logs(tmp_path, name, line):
 def test_logs_that_are_well_and_logs_that_are_not_there(tmp_path):
     assert list(logs.checks(tmp_path)) == []
     (tmp_path / "train.out").write_text("NCCL INFO Using network IB\nloss 3.2\n")
-    assert [c.what for c in logs.checks(tmp_path)] == ["nothing wrong in 1 logs"]
+    assert [c.what for c in logs.checks(tmp_path)] == ["no problems in 1 log"]
     # Files that were named are read whatever they are called.
     (tmp_path / "slurm-7").write_text(LINES[0][1])
     assert "sockets" in wrong(logs.checks(None, [tmp_path / "slurm-7"]))

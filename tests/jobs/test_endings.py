@@ -156,10 +156,10 @@ def test_gather_and_doctor_name_the_file(tmp_path):
     found = completeness(tmp_path, 2)
     assert not found.whole
     assert found.broken == (("rank1_iter3_4.trace.json.gz", "it is cut: its compressed data break off"),)
-    assert "not whole: rank1_iter3_4.trace.json.gz: it is cut: its compressed data break off" in found.said()
+    assert "incomplete: rank1_iter3_4.trace.json.gz: it is cut: its compressed data break off" in found.report()
     check = next(check for check in doctor.checks(tmp_path) if check.name == "broken")
     assert check.status == "fail"
-    assert check.what.startswith("rank1_iter3_4.trace.json.gz is not whole: it is cut")
+    assert check.what.startswith("rank1_iter3_4.trace.json.gz is incomplete: it is cut")
 
 
 def test_traces_of_others_are_found_by_their_names(tmp_path):

@@ -120,7 +120,7 @@ def test_parts_of_two_hosts_become_one_run(tmp_path, source_of):
     found = completeness(run)
     assert found.whole
     assert (found.expected, found.present, found.hosts, found.traces) == ((0, 1, 2, 3), (0, 1, 2, 3), ("h0", "h1"), 4)
-    assert found.said() == [f"run r1: 4 of 4 ranks on 2 hosts, 4 traces, {found.bytes / 1e6:.1f} MB"]
+    assert found.report() == [f"run r1: 4 of 4 ranks on 2 hosts, 4 traces, {found.bytes / 1e6:.1f} MB"]
     # Again: nothing comes, nothing changes.
     before = {path: (run / path).stat().st_ino for path in contents(run)}
     assert [one.new for one in gather(run, [parse_source(source_of(first)), parse_source(source_of(second))])] == [0, 0]
@@ -137,7 +137,7 @@ def test_a_different_file_is_never_overwritten(tmp_path, source_of):
     (first / "notes.txt").write_bytes(b"theirs, and longer")
     assert (first / "rank0_iter3_4.trace.json.gz").stat().st_size == 1600
     before = contents(run)
-    with pytest.raises(RankscopeError, match="nothing is overwritten") as raised:
+    with pytest.raises(RankscopeError, match="nothing was overwritten") as raised:
         gather(run, [parse_source(source_of(first))])
     assert "rank0_iter3_4.trace.json.gz" in str(raised.value)
     assert "notes.txt" in str(raised.value)
@@ -167,7 +167,7 @@ def test_what_its_manifest_proves_cut_is_replaced(tmp_path, source_of):
         text = manifest.read_bytes()
         if not kept:
             manifest.unlink()
-        with pytest.raises(RankscopeError, match="nothing is overwritten"):
+        with pytest.raises(RankscopeError, match="nothing was overwritten"):
             gather(run, [parse_source(source_of(first))])
         assert (run / name).read_bytes() == here
         manifest.write_bytes(text)
@@ -190,13 +190,13 @@ def test_what_is_missing_is_said(tmp_path):
     found = completeness(run)
     assert not found.whole
     assert found.missing == (2, 3, 4, 5, 6, 7)
-    assert found.said()[1] == "missing: ranks 2-7: gather from the hosts that they ran on"
+    assert found.report()[1] == "missing: ranks 2-7: gather from the hosts they ran on"
     # A trace that was written and is not here, and one that was cut.
     (run / "rank0_iter3_4.trace.json.gz").unlink()
     (run / "rank1_iter3_4.trace.json.gz").write_bytes(b"cut")
     lost = completeness(run)
     assert lost.absent_traces == ((0, "rank0_iter3_4.trace.json.gz"), (1, "rank1_iter3_4.trace.json.gz"))
-    assert "missing or cut: rank0_iter3_4.trace.json.gz of rank 0" in lost.said()
+    assert "missing or incomplete: rank0_iter3_4.trace.json.gz of rank 0" in lost.report()
 
 
 def test_ranks_that_were_not_profiled_are_not_missed(tmp_path):
@@ -215,7 +215,7 @@ def test_a_run_of_others_is_counted_by_its_names(tmp_path):
         (run / f"rank{rank}_iter1_2.trace.json.gz").write_bytes(b"x")
     found = completeness(run)
     assert (found.expected, found.present, found.whole) == (None, (0, 1, 3), False)
-    assert "rankscope gather has --world-size" in found.said()[1]
+    assert "give rankscope gather --world-size" in found.report()[1]
     assert completeness(run, world_size=4).missing == (2,)
 
 
@@ -242,7 +242,7 @@ def test_what_was_cut_off_is_gone_on_with(tmp_path, monkeypatch, programs, way):
         monkeypatch.setenv("SCP_BREAKS", "1")
         with pytest.raises(RankscopeError, match="lost connection") as raised:
             gather(run, [parse_source(f"node1:{first}")])
-        assert "the same command goes on" in str(raised.value)
+        assert "the same command continues" in str(raised.value)
         monkeypatch.delenv("SCP_BREAKS")
     # Nobody who reads the run sees what is not whole.
     assert seen(run) == {}
@@ -265,7 +265,7 @@ def test_a_manifest_may_have_grown(tmp_path, source_of):
     # Another process's is no later state, nor is an earlier one.
     for other in (replace(manifest, pid=7, state="finished", steps=99), replace(manifest, steps=3)):
         path.write_bytes(to_json(other))
-        with pytest.raises(RankscopeError, match="nothing is overwritten"):
+        with pytest.raises(RankscopeError, match="nothing was overwritten"):
             gather(run, [parse_source(source_of(first))])
 
 
@@ -276,7 +276,7 @@ def test_a_host_that_is_not_there(tmp_path, programs):
     with pytest.raises(RankscopeError, match="cannot be read there") as raised:
         gather(tmp_path / "run", [parse_source(f"node1:{tmp_path}/nowhere")])
     assert "nowhere" in str(raised.value)
-    with pytest.raises(RankscopeError, match="is no directory here"):
+    with pytest.raises(RankscopeError, match="is not a directory here"):
         gather(tmp_path / "run", [parse_source(str(tmp_path / "nowhere"))])
 
 
@@ -300,7 +300,7 @@ def test_odd_names_of_folders_and_files(tmp_path, monkeypatch, programs, odd):
         gather(tmp_path / "run0", [parse_source(f"node1:{folder}")])
         assert seen(tmp_path / "run0") == seen(folder)
     else:
-        with pytest.raises(RankscopeError, match="scp cannot be given safely"):
+        with pytest.raises(RankscopeError, match="not a name that scp can take safely"):
             gather(tmp_path / "run0", [parse_source(f"node1:{folder}")])
     with_rsync(programs)
     gather(tmp_path / "run", [parse_source(f"me@node1:{folder}")])
@@ -349,7 +349,7 @@ def test_a_listing_that_leads_out_is_refused(tmp_path):
         def listing(self):
             return {"../outside": 3}
 
-    with pytest.raises(RankscopeError, match="no path within"):
+    with pytest.raises(RankscopeError, match="not a path within"):
         gather(tmp_path / "run", [Liar(str(tmp_path))])
     # A link is not followed: what it leads to is not the run's.
     folder = part(tmp_path / "a", (0,))
@@ -389,7 +389,7 @@ def test_the_command(tmp_path, monkeypatch, capfd):
     assert run(tmp_path / "run")[0] == 0
     code, _, err = run(tmp_path / "run", tmp_path / "nowhere")
     assert code == 2
-    assert "is no directory here" in err
+    assert "is not a directory here" in err
     assert run(tmp_path / "nothing")[0] == 1
 
 

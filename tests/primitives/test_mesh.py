@@ -96,7 +96,7 @@ def test_metadata_counts_before_groups() -> None:
     ]
     mesh = infer_mesh(traces, [("mesh_tp", (0, 3)), ("mesh_tp", (1, 2))])
     assert (mesh.dims, mesh.source) == (("dp", "tp"), "metadata")
-    assert mesh.beside == ("host",)
+    assert mesh.other_dims == ("host",)
     assert cells(mesh, "tp") == {(0, 1), (2, 3)}
     assert cells(mesh, "dp") == {(0, 2), (1, 3)}
     assert mesh.labels() == {0: "dp=0 tp=0", 1: "dp=0 tp=1", 2: "dp=1 tp=0", 3: "dp=1 tp=1"}
@@ -125,7 +125,7 @@ def test_groups_tell_the_mesh_that_made_them(seed: int) -> None:
             assert cells(mesh, dim) == expected
     # Every group of a rank that is there is listed, so no dimension is lost.
     assert set(mesh.dims) == set(dims)
-    assert mesh.beside == ()
+    assert mesh.other_dims == ()
 
 
 def test_megatron_with_experts_beside() -> None:
@@ -143,7 +143,7 @@ def test_megatron_with_experts_beside() -> None:
     }
     mesh = infer_mesh(infos(places, names))
     assert mesh.dims == ("pp", "dp", "tp")
-    assert mesh.beside == ("ep",)
+    assert mesh.other_dims == ("ep",)
     assert mesh.pipeline == "pp"
     assert cells(mesh, "ep") == {tuple(half) for half in halves}
     assert {rank: {d: c for d, c in at.items() if d != "ep"} for rank, at in coordinates(mesh).items()} == places
@@ -159,12 +159,12 @@ def test_groups_without_a_description_are_told_by_their_shape() -> None:
 
 def test_where_nothing_is_known_nothing_is_said() -> None:
     mesh = infer_mesh([TraceInfo(path="", rank=0), TraceInfo(path="", rank=1), TraceInfo(path="")])
-    assert (mesh.dims, mesh.beside, mesh.source, mesh.frame.height) == ((), (), "none", 0)
+    assert (mesh.dims, mesh.other_dims, mesh.source, mesh.frame.height) == ((), (), "none", 0)
     alone = infer_mesh(infos(grid(dp=4), {}))
     assert alone.dims == ()
     assert infer_mesh(infos(grid(dp=4), {"mesh_dp": [(0, 1, 2, 3)]})).dims == ("dp",)
     hosts = infer_mesh([TraceInfo(path="", rank=rank, host=f"n{rank // 2}") for rank in range(4)])
-    assert (hosts.dims, hosts.beside) == ((), ("host",))
+    assert (hosts.dims, hosts.other_dims) == ((), ("host",))
     assert coordinates(hosts) == {0: {"host": 0}, 1: {"host": 0}, 2: {"host": 1}, 3: {"host": 1}}
 
 

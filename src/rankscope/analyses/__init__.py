@@ -1,4 +1,7 @@
-"""The questions that rankscope answers: one file each, discovered, never listed."""
+"""The analyses: one file each, discovered, never listed.
+
+In: a rank's tables, and the results of required analyses. Out: a frame with documented columns, findings, a headline.
+"""
 
 from __future__ import annotations
 

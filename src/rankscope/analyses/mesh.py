@@ -87,7 +87,7 @@ def _sliced(mesh: Mesh) -> pl.DataFrame:
     coordinates = mesh.frame.filter(several).select(
         "rank", "dimension", pl.lit("coordinate").alias("level"), "label", "coordinate"
     )
-    order = {dim: at for at, dim in enumerate((*mesh.dims, *mesh.beside))}
+    order = {dim: at for at, dim in enumerate((*mesh.dims, *mesh.other_dims))}
     parts = [coordinates]
     if len(mesh.dims) > 2:
         parts += [_groups(mesh, dim) for dim in mesh.dims]

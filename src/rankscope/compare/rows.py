@@ -8,7 +8,7 @@ import polars as pl
 
 from rankscope.compare.pairs import Pairs, match_keys
 from rankscope.compare.samples import KEYS, PLACE, Samples
-from rankscope.compare.spread import chance, significant
+from rankscope.primitives.statistics import significant, welch_test
 from rankscope.results import Column
 
 SECTIONS = ("steps", "phases", "collectives", "kernels", "operators", "memory", "snapshots", "stacks")
@@ -112,7 +112,7 @@ def _row(one: tuple[Float, Float, float] | None, two: tuple[Float, Float, float]
     a, b = (None if side is None else float(side[0].mean()) for side in (one, two))
     change = (b or 0.0) - (a or 0.0)
     # A side without the row at all is no sample of zeros: that it is missing is the message.
-    likely = chance(one[1], two[1]) if one is not None and two is not None else None
+    likely = welch_test(one[1], two[1]) if one is not None and two is not None else None
     return (
         a,
         b,

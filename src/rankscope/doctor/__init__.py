@@ -1,11 +1,10 @@
-"""Is this machine, and is this run, fit for profiling? Each matter is a check: ok, a warning, or a failure, with what
-is wrong and how to fix it.
+"""Checks of a machine, and of a run directory, for what profiling needs.
 
-``python -m rankscope.doctor`` is ``rankscope doctor`` where rankscope was installed beside torch alone. torch is asked
-in a process of its own, with a time-out; nothing is changed but for files that are written to try a directory and
-removed.
+In come the environment, this host, and a run directory with its logs; out comes a :class:`Check` for each subject: ok,
+a warning or a failure, with what is wrong and how to fix it. One file per subject.
 
-One file a subject: ``software``, ``devices``, ``launcher``, ``network``, ``disk``, ``host``, ``run``, ``logs``.
+``python -m rankscope.doctor`` is ``rankscope doctor`` where rankscope was installed with --no-deps. torch runs in a
+separate process with a time-out; only a temporary file is written to each directory that is tried.
 """
 
 from __future__ import annotations

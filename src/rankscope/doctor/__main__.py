@@ -16,7 +16,7 @@ SCHEMA_VERSION = 1
 
 
 def printable(text: str) -> str:
-    """Text of others, without what a terminal would obey."""
+    """Untrusted text, without control characters."""
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
@@ -26,10 +26,10 @@ def report(
     """Print checks as they come.
 
     Args:
-        checks: what was looked at.
-        as_json: as one JSON object in the end.
-        only_wrong: leave out what is well.
-        clean: what makes text safe for a terminal.
+        checks: the results, as they come.
+        as_json: print one JSON object at the end.
+        only_wrong: leave out those that are ok.
+        clean: makes text safe for a terminal.
 
     Returns:
         The exit code: 1 where something failed, else 0.

@@ -1,4 +1,4 @@
-"""One matter that was looked at, and what came of it."""
+"""The result of one check."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _ORDER: tuple[Status, ...] = ("ok", "warn", "fail")
 
 @dataclass(frozen=True)
 class Check:
-    """What was looked at.
+    """The result of one check.
 
     Attributes:
-        subject: which part of the machine or run: ``devices``, ``network`` ….
-        name: what of it, stable from version to version.
-        status: ``ok``; ``warn``, where figures or speed may suffer; ``fail``, where something does not work.
-        what: what is the case, in a line. Text of others may be in it: show it inert.
-        fix: what to do about it; empty where there is nothing to do.
+        subject: the part of the machine or run: ``devices``, ``network`` ….
+        name: what was checked; stable from version to version.
+        status: ``ok``; ``warn``, where measurements or speed may suffer; ``fail``, where something does not work.
+        what: the result in one line. It may contain untrusted text: escape it where it is shown.
+        fix: what to do about it; empty if nothing.
     """
 
     subject: str
@@ -30,5 +30,5 @@ class Check:
 
 
 def worst(checks: Iterable[Check]) -> Status:
-    """The gravest status among some checks."""
+    """The most severe status among some checks."""
     return max((check.status for check in checks), key=_ORDER.index, default="ok")

@@ -1,4 +1,4 @@
-"""Devices, communication backends and torch's profiler, as torch itself sees them in a process of its own."""
+"""Devices, communication backends and torch's profiler, as torch sees them in a separate process."""
 
 from __future__ import annotations
 
@@ -88,14 +88,14 @@ def checks(answer: Answer, environ: Mapping[str, str], root: Path = Path("/")) -
     took = fields.number(said.get("import_s")) or 0.0
     what = f"torch {version}, imported in {took:.1f} s from {fields.text(said.get('file'))}"
     if numbers(version) < _OLDEST:
-        yield Check("torch", "torch", "warn", what, "capture is meant for torch 2.4 and newer")
+        yield Check("torch", "torch", "warn", what, "capture supports torch 2.4 and newer")
     elif took > 30:
         fix = "an environment on a slow file system: put it into a container image, or on a local disk"
         yield Check("torch", "torch", "warn", what, fix)
     else:
         yield Check("torch", "torch", "ok", what)
     if answer.error is not None:
-        what = f"torch did not come through {answer.stage}: {answer.error}"
+        what = f"torch failed at {answer.stage}: {answer.error}"
         yield Check("torch", "answer", "fail", what, _fix_of(answer.stage))
     kinds = list(_devices(said, environ, root))
     yield from kinds
@@ -117,7 +117,7 @@ def _no_torch(answer: Answer) -> Check:
 
 def _fix_of(stage: str) -> str:
     return {
-        "cuda": "does nvidia-smi (rocm-smi) answer? A device that hangs wants a reset by the administrators",
+        "cuda": "does nvidia-smi (rocm-smi) answer? A hanging device needs a reset by the administrators",
         "xpu": "does xpu-smi discovery answer?",
     }.get(stage, "does `python -c 'import torch.distributed'` work?")
 
@@ -141,8 +141,8 @@ def _devices(said: Mapping[str, object], environ: Mapping[str, str], root: Path)
     elif nvidia or amd.exists():
         yield _unseen(fields.mapping(said.get("cuda")), build, "NVIDIA" if nvidia else "AMD", nvidia or [amd])
     elif build != "cpu":
-        what = "no device here, although torch is built for one: a login node?"
-        yield Check("devices", "devices", "warn", what, "ask again within a job")
+        what = "no device here, although torch is built for one: is this a login node?"
+        yield Check("devices", "devices", "warn", what, "run it within a job")
     else:
         yield Check("devices", "devices", "ok", "no accelerator: ranks compute on the CPU")
 
@@ -165,7 +165,7 @@ def _of_kind(kind: str, shown: str, devices: list[dict[str, object]]) -> Iterato
             taken.append(f"{index} ({free / _GIB:.0f} GiB free)")
     if taken:
         what = f"less than half of the memory is free on device {', '.join(taken)}"
-        yield Check("devices", f"{kind}-memory", "warn", what, "somebody else computes there: figures will vary")
+        yield Check("devices", f"{kind}-memory", "warn", what, "another process uses them: measurements will vary")
 
 
 def _unseen(cuda: Mapping[str, object], build: str, maker: str, files: list[Path]) -> Check:
@@ -174,10 +174,10 @@ def _unseen(cuda: Mapping[str, object], build: str, maker: str, files: list[Path
         return Check("devices", "build", "fail", f"{maker} devices are here, but this torch is built for the CPU", fix)
     closed = [str(path) for path in files if not os.access(path, os.R_OK | os.W_OK)]
     if closed:
-        fix = "join the group that owns it (`ls -l` says which; render or video, usually), or ask within a job"
-        return Check("devices", "permission", "fail", f"{closed[0]} may not be opened by this user", fix)
-    why = fields.text(cuda.get("why")) or "it does not say why"
-    fix = "the driver must be as new as torch's build wants; in a container, --nv or --rocm brings it in"
+        fix = "join the group that owns it (see `ls -l`; usually render or video), or run within a job"
+        return Check("devices", "permission", "fail", f"this user may not open {closed[0]}", fix)
+    why = fields.text(cuda.get("why")) or "no reason given"
+    fix = "the driver must be as new as torch's build requires; in a container, add --nv or --rocm"
     return Check("devices", "unseen", "fail", f"{maker} devices are here, but torch does not see them: {why}", fix)
 
 
@@ -198,7 +198,7 @@ def _backends(said: Mapping[str, object], count: Mapping[str, int]) -> Iterator[
     ]
     for kind, name in lacking:
         fix = f"install a build of torch with {name}; oneccl_bindings_for_pytorch brings ccl to older ones on XPU"
-        yield Check("backends", name, "fail", f"{kind} devices are here, but no {name} to communicate with", fix)
+        yield Check("backends", name, "fail", f"{kind} devices are here, but this torch has no {name}", fix)
     if not lacking:
         yield Check("backends", "backends", "ok" if there else "fail", what)
 
@@ -213,7 +213,7 @@ def _profiler(said: Mapping[str, object], count: Mapping[str, int]) -> Iterator[
         fix = "install a build of torch with Kineto (USE_KINETO=1): without it there are no traces"
         yield Check("profiler", "kineto", "fail", "torch was built without Kineto", fix)
     elif lacking:
-        fix = "CUPTI (roctracer, PTI) is missing or is another version than torch's: see LD_LIBRARY_PATH"
+        fix = "CUPTI (roctracer, PTI) is missing or not of torch's version: see LD_LIBRARY_PATH"
         yield Check("profiler", "activities", "fail", f"the profiler records no {lacking[0]} activity here", fix)
     else:
         yield Check("profiler", "activities", "ok", f"records {', '.join(activities)}")

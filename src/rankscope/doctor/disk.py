@@ -1,4 +1,4 @@
-"""Directories that are written to: whether they can be, and whether there is room."""
+"""Directories that are written to: permissions and free space."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def checks(run: Path | None, environ: Mapping[str, str], cache: Path | None) -> 
     Args:
         run: the run directory; ``RANKSCOPE_RUN_DIR``, else the working directory.
         environ: the environment.
-        cache: where tables are kept; None where nothing is analysed.
+        cache: the directory of the tables' cache; None without analysis.
     """
     staging = environ.get("RANKSCOPE_STAGING_DIR") or environ.get("TMPDIR") or tempfile.gettempdir()
     places = [
@@ -33,7 +33,7 @@ def checks(run: Path | None, environ: Mapping[str, str], cache: Path | None) -> 
         yield look(name, path, option)
     kind = _file_system(Path(staging))
     if kind in ("tmpfs", "ramfs"):
-        what = f"{staging} lies in memory ({kind}): a trace takes as much of it until it is compressed"
+        what = f"{staging} is in memory ({kind}): each trace takes up memory until it is compressed"
         yield Check("disk", "staging directory", "warn", what, "TMPDIR on a local disk, or RANKSCOPE_STAGING_DIR")
 
 
@@ -43,9 +43,9 @@ def look(name: str, path: Path, option: str) -> Check:
     while not there.exists() and there != there.parent:
         there = there.parent
     if there.exists() and not there.is_dir():
-        return Check("disk", name, "fail", f"{there} is no directory", f"choose another by {option}")
+        return Check("disk", name, "fail", f"{there} is not a directory", f"choose another by {option}")
     try:
-        # A right that is given may yet be refused: read-only mounts, quotas, full disks.
+        # Permissions are not enough: read-only mounts, quotas, full disks.
         with tempfile.NamedTemporaryFile(dir=there, prefix=".rankscope-doctor-") as file:
             file.write(b"x" * 4096)
             file.flush()
@@ -59,7 +59,9 @@ def look(name: str, path: Path, option: str) -> Check:
     if free < _FAIL_BYTES or (files is not None and files < 1):
         return Check("disk", name, "fail", f"{what}: traces will not fit", f"make room, or choose another by {option}")
     if free < _WARN_BYTES:
-        return Check("disk", name, "warn", f"{what}: that is a few traces", f"make room, or choose another by {option}")
+        return Check(
+            "disk", name, "warn", f"{what}: room for a few traces", f"make room, or choose another by {option}"
+        )
     if files is not None and files < _FEW_FILES:
         return Check("disk", name, "warn", f"{path} has room for {files} more files", f"choose another by {option}")
     return Check("disk", name, "ok", what)

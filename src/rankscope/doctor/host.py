@@ -17,7 +17,7 @@ _GIB = 2**30
 
 
 def checks(root: Path = Path("/")) -> Iterator[Check]:
-    """Whether the clock is set by others, fast to read, and whether the usual limits are wide enough.
+    """Whether the clock is synchronized and fast to read, and whether the usual limits are high enough.
 
     Args:
         root: where ``/sys`` and ``/dev`` are looked for.
@@ -54,11 +54,11 @@ def _synchronised() -> Iterator[Check]:
     if state < 0:
         return
     if state == _ERROR or asked.status & _UNSYNCHRONISED:
-        what = "nobody sets this host's clock (NTP, PTP): hosts' clocks drift apart"
-        fix = "traces are put on one clock by their collectives all the same; the administrators can start chronyd"
+        what = "this host's clock is not synchronized (NTP, PTP): hosts' clocks drift apart"
+        fix = "traces are still aligned by their collectives; the administrators can start chronyd"
         yield Check("clock", "synchronised", "warn", what, fix)
     else:
-        yield Check("clock", "synchronised", "ok", f"set by others, at most {asked.maxerror / 1000:.0f} ms off")
+        yield Check("clock", "synchronised", "ok", f"synchronized, at most {asked.maxerror / 1000:.0f} ms off")
 
 
 def _source(path: Path) -> Iterator[Check]:
@@ -67,9 +67,9 @@ def _source(path: Path) -> Iterator[Check]:
     except OSError:
         return
     if name in _SLOW_CLOCKS:
-        what = f"the kernel reads time from {name}, which takes microseconds: profiling slows everything down"
+        what = f"the kernel reads time from {name}, which takes microseconds: profiling slows the job down"
         yield Check(
-            "clock", "source", "warn", what, "tsc or kvm-clock is what it should be; the kernel's log says why not"
+            "clock", "source", "warn", what, "it should be tsc or kvm-clock; the kernel's log says why it is not"
         )
     else:
         yield Check("clock", "source", "ok", f"clock source {name}")
@@ -83,14 +83,14 @@ def _limits(root: Path) -> Iterator[Check]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < 1024:
         fix = f"ulimit -n {hard if hard > 0 else 65536}" if hard < 0 or hard > soft else "ask for more open files"
-        yield Check("limits", "files", "warn", f"{soft} open files: many loaders and sockets need more", fix)
+        yield Check("limits", "files", "warn", f"limit of {soft} open files: loaders and sockets may need more", fix)
     else:
         shown = "any number of" if soft == resource.RLIM_INFINITY else str(soft)
         yield Check("limits", "files", "ok", f"{shown} open files")
     fabrics = [p.name for folder in ("infiniband", "cxi") for p in sorted((root / "sys/class" / folder).glob("*"))]
     locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     if fabrics and locked != resource.RLIM_INFINITY and locked < _GIB:
-        what = f"{locked // 1024} KiB of memory can be locked: the network ({fabrics[0]}) cannot register buffers"
+        what = f"only {locked // 1024} KiB of memory can be locked: the network ({fabrics[0]}) cannot register buffers"
         yield Check(
             "limits", "locked memory", "warn", what, "ulimit -l unlimited, in the job; Slurm: PropagateResourceLimits"
         )
@@ -103,7 +103,7 @@ def _shared_memory(path: Path) -> Iterator[Check]:
         return
     what = f"{path} has {free / _GIB:.1f} of {total / _GIB:.1f} GiB free"
     if total < _GIB or free < _GIB // 4:
-        fix = "docker run --ipc=host or --shm-size=8g; remove what dead jobs left there"
-        yield Check("limits", "shared memory", "warn", f"{what}: loaders and NCCL put their buffers there", fix)
+        fix = "docker run --ipc=host or --shm-size=8g; remove files that dead jobs left there"
+        yield Check("limits", "shared memory", "warn", f"{what}: data loaders and NCCL put their buffers there", fix)
     else:
         yield Check("limits", "shared memory", "ok", what)

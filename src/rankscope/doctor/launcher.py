@@ -1,4 +1,4 @@
-"""What the launcher's variables say of this process, and what of it would keep a job from starting, or slow."""
+"""The launcher's variables: whether a job can start with them, and share its cores well."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def checks(environ: Mapping[str, str], cores: int | None = None, allowed: int | 
 
     Args:
         environ: the environment.
-        cores: how many the machine has; found out by default.
-        allowed: on how many this process may run; found out by default.
+        cores: of the machine; detected by default.
+        allowed: on which this process may run; detected by default.
     """
     try:
         who = identify(environ)
@@ -43,8 +43,8 @@ def _who(who: Identity) -> Check:
     local = f", local rank {who.local_rank}" if who.local_rank is not None else ""
     what = f"rank {who.rank} of {who.world_size if who.world_size is not None else '?'}{local}, by {who.launcher}{job}"
     if who.world_size is None:
-        fix = "start with mpiexec --pmi=pmix or the like, or set WORLD_SIZE beside RANK"
-        return Check("launcher", "ranks", "warn", f"{what}: nothing says how many ranks there are", fix)
+        fix = "start with mpiexec --pmi=pmix or similar, or set WORLD_SIZE with RANK"
+        return Check("launcher", "ranks", "warn", f"{what}: the number of ranks is not known", fix)
     return Check("launcher", "ranks", "ok", what)
 
 
@@ -53,7 +53,7 @@ def _torch_variables(who: Identity, environ: Mapping[str, str]) -> Iterator[Chec
     if len(one) == 1 and who.launcher in ("none", "env"):
         other = "WORLD_SIZE" if one == ["RANK"] else "RANK"
         what = f"{one[0]}={environ[one[0]]} is set without {other}"
-        yield Check("launcher", "torch", "warn", what, f"unset {one[0]}, or set both: half of them is left over")
+        yield Check("launcher", "torch", "warn", what, f"unset {one[0]}, or set both: it may be left over")
     several = (who.world_size or 1) > 1 and who.started_by_launcher
     lacking = [name for name in ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE") if not environ.get(name)]
     if several and lacking and who.launcher != "torchrun":
@@ -78,7 +78,7 @@ def _cores(who: Identity, environ: Mapping[str, str], cores: int, allowed: int) 
     else:
         yield Check("launcher", "cores", "ok", f"this process may use {allowed} of {cores} cores")
     if threads.isdigit() and allowed == cores and int(threads) * here > cores:
-        what = f"{here} ranks of {threads} threads on {cores} cores: they take turns"
+        what = f"{here} ranks with {threads} threads each on {cores} cores: more threads than cores"
         yield Check("launcher", "threads", "warn", what, f"OMP_NUM_THREADS={max(1, cores // here)}")
     elif not threads and here > 1 and who.launcher != "torchrun" and allowed == cores:
         what = f"OMP_NUM_THREADS is not set: each of {here} ranks starts {cores} threads"
@@ -91,8 +91,8 @@ def _settings(environ: Mapping[str, str]) -> Iterator[Check]:
     for name in given:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
-            fix = f"{near[0]} is meant?" if near else "unset it; docs/capture.md has those that are"
-            yield Check("launcher", "settings", "warn", f"{name} is no variable of rankscope", fix)
+            fix = f"did you mean {near[0]}?" if near else "unset it; rankscope exec --help lists the options"
+            yield Check("launcher", "settings", "warn", f"{name} is not a variable of rankscope", fix)
     try:
         CaptureConfig.resolve({}, environ)
     except ConfigError as error:

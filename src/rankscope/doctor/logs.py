@@ -1,4 +1,4 @@
-"""What NCCL (RCCL, oneCCL) and torch said in a run's logs, and what it means."""
+"""Messages of NCCL (RCCL, oneCCL) and torch in a run's logs, and their meaning."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SUFFIXES = (".log", ".out", ".err")
 
 @dataclass(frozen=True)
 class Sign:
-    """What a line in a log is a sign of."""
+    """A problem that a line in a log is a sign of."""
 
     name: str
     pattern: re.Pattern[str]
@@ -36,8 +36,8 @@ SIGNS = (
         "timeout",
         r"Watchdog caught collective operation timeout|ran for \d+ milliseconds before timing out",
         "fail",
-        "a collective timed out: some rank did not come to it",
-        "rankscope stragglers on what was recorded; py-spy dump on the rank that is missing; the flight recorder "
+        "a collective timed out: some rank did not call it",
+        "rankscope analyze stragglers on what was recorded; py-spy dump on the missing rank; the flight recorder "
         "(TORCH_NCCL_TRACE_BUFFER_SIZE) says which call",
     ),
     _sign(
@@ -45,7 +45,7 @@ SIGNS = (
         r"(?:CUDA|HIP|XPU) out of memory|OutOfMemoryError|OUT_OF_DEVICE_MEMORY|Cuda failure.*out of memory",
         "fail",
         "a device ran out of memory",
-        "a smaller batch, activation checkpointing or sharding; rankscope analyze memory says what holds it",
+        "a smaller batch, activation checkpointing or sharding; rankscope analyze memory shows what holds it",
     ),
     _sign(
         "version",
@@ -65,15 +65,15 @@ SIGNS = (
         "interface",
         r"Bootstrap : no socket interface found|no socket interface found|Could not find any local path to any",
         "fail",
-        "NCCL found no network interface by the name it was given",
-        "NCCL_SOCKET_IFNAME must begin a name that `ip addr` lists on every node",
+        "NCCL found no network interface with the given name",
+        "NCCL_SOCKET_IFNAME must be the beginning of a name that `ip addr` lists on every node",
     ),
     _sign(
         "connection",
         r"NCCL WARN.*(?:Connection (?:refused|reset|timed out)|No route to host)|Connection closed by remote peer",
         "fail",
         "a rank lost its connection to another",
-        "the other rank usually died first: look at its end; else a firewall between nodes (NCCL_SOCKET_IFNAME)",
+        "the other rank usually failed first: read its last lines; else a firewall between nodes (NCCL_SOCKET_IFNAME)",
     ),
     _sign(
         "locked memory",
@@ -86,7 +86,7 @@ SIGNS = (
         "system error",
         r"unhandled system error|unhandled cuda error|ncclSystemError|ncclUnhandledCudaError",
         "fail",
-        "NCCL failed in the system or in CUDA",
+        "a system call or CUDA call of NCCL failed",
         "the NCCL WARN line before it says where; NCCL_DEBUG=INFO says more (rankscope job --nccl-debug INFO)",
     ),
     _sign(
@@ -102,35 +102,35 @@ SIGNS = (
         "sockets",
         r"Using network Socket|NET/Socket : Using",
         "warn",
-        "NCCL goes over TCP sockets between nodes, not over the fast network",
+        "NCCL uses TCP sockets between nodes instead of the fast network",
         "NCCL_NET=IB or 'AWS Libfabric' makes it fail rather than fall back; on one node this does not matter",
     ),
     _sign(
         "direct",
         r"GPU Direct RDMA Disabled|GDRDMA.*disabled|NET/IB : GPU Direct RDMA Disabled",
         "warn",
-        "network and device exchange data over the host's memory",
+        "network and device exchange data through host memory",
         "load nvidia-peermem (or use DMA-BUF); NCCL_NET_GDR_LEVEL=PHB",
     ),
     _sign(
         "peer to peer",
         r"P2P is disabled|P2P disabled|peer-to-peer.*not (?:supported|available)",
         "warn",
-        "devices of one node do not reach each other's memory",
+        "devices of one node cannot access each other's memory",
         "NCCL_P2P_DISABLE is set, or the container or virtual machine hides the links; nvidia-smi topo -m",
     ),
     _sign(
         "warning",
         r"NCCL WARN|RCCL WARN|CCL_WARN",
         "warn",
-        "NCCL warned",
-        "the line says of what; NCCL_DEBUG=INFO says more",
+        "NCCL logged a warning",
+        "see the line; NCCL_DEBUG=INFO logs more",
     ),
 )
 
 
 def checks(folder: Path | None, more: Sequence[Path] = ()) -> Iterator[Check]:
-    """Signs of trouble in the logs of a run.
+    """Signs of problems in the logs of a run.
 
     Args:
         folder: a run directory; files that end in .log, .out or .err in it are read.
@@ -166,7 +166,7 @@ def checks(folder: Path | None, more: Sequence[Path] = ()) -> Iterator[Check]:
             "check names and permissions",
         )
     if not seen and not unread:
-        yield Check("logs", "logs", "ok", f"nothing wrong in {len(files)} logs")
+        yield Check("logs", "logs", "ok", f"no problems in {counted(len(files), 'log')}")
 
 
 def _logs(folder: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Names and interfaces by which ranks on several hosts find each other."""
+"""Host names and network interfaces through which ranks on several hosts connect."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 
 
 def checks(environ: Mapping[str, str], interfaces: Collection[str] | None = None) -> Iterator[Check]:
-    """Whether this host's name, the interfaces that variables name, and the rendezvous can be meant.
+    """Whether this host's name, the interfaces that variables name, and the rendezvous are valid.
 
     Args:
         environ: the environment.
-        interfaces: the names of this host's; found out by default.
+        interfaces: names of this host's interfaces; detected by default.
     """
     yield _own_name(environ)
     there = _interfaces() if interfaces is None else interfaces
@@ -40,9 +40,9 @@ def _own_name(environ: Mapping[str, str]) -> Check:
     addresses = _addresses(name)
     fix = "name the interface: GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME; or fix /etc/hosts"
     if not addresses:
-        return Check("network", "host", "warn", f"{name}, this host's name, has no address: gloo will not find it", fix)
+        return Check("network", "host", "warn", f"{name}, this host's name, has no address: gloo cannot use it", fix)
     if all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in addresses):
-        what = f"{name} is {', '.join(addresses)}: ranks of other hosts cannot come here (on one host this is well)"
+        what = f"{name} is {', '.join(addresses)}: ranks on other hosts cannot connect to it (on one host this is fine)"
         several = _several_hosts(environ)
         return Check("network", "host", "warn" if several else "ok", what, fix if several else "")
     return Check("network", "host", "ok", f"{name} is {', '.join(addresses)}")
@@ -76,7 +76,7 @@ def _named(variable: str, said: str, there: Collection[str]) -> Check:
         return Check("network", variable, "fail", f"{variable}={said} leaves no interface", f"unset {variable}")
     lacking = [name for name in names if not fits[name]]
     if lacking:
-        what = f"{variable}={said}: this host has no {', '.join(lacking)}, but {', '.join(sorted(there))}"
+        what = f"{variable}={said}: this host has no {', '.join(lacking)}; it has {', '.join(sorted(there))}"
         return Check("network", variable, "fail", what, f"name one of these, or unset {variable}")
     return Check("network", variable, "ok", f"{variable}={said}")
 
@@ -84,13 +84,13 @@ def _named(variable: str, said: str, there: Collection[str]) -> Check:
 def _rendezvous(environ: Mapping[str, str]) -> Iterator[Check]:
     address, port = environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", "")
     if port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
-        yield Check("network", "MASTER_PORT", "fail", f"MASTER_PORT={port!r} is no port", "a number from 1024 to 65535")
+        yield Check("network", "MASTER_PORT", "fail", f"MASTER_PORT={port!r} is not a port", "1024 to 65535")
         port = ""
     if not address:
         return
     found = _addresses(address)
     if not found:
-        fix = "the first host's name as the others know it; a site's fast network has names of its own"
+        fix = "the first host's name as the other hosts resolve it; a fast network may have separate names"
         yield Check("network", "MASTER_ADDR", "fail", f"MASTER_ADDR={address} has no address", fix)
         return
     yield Check("network", "MASTER_ADDR", "ok", f"MASTER_ADDR={address} is {', '.join(found)}")
@@ -98,8 +98,8 @@ def _rendezvous(environ: Mapping[str, str]) -> Iterator[Check]:
     if port and not environ.get("RANK"):
         for one in found[:1]:
             if _taken(one, int(port)):
-                what = f"port {port} of {address} is in use already"
-                yield Check("network", "MASTER_PORT", "warn", what, "another MASTER_PORT, or end the job that is there")
+                what = f"port {port} of {address} is already in use"
+                yield Check("network", "MASTER_PORT", "warn", what, "another MASTER_PORT, or end the job that uses it")
 
 
 def _taken(address: str, port: int) -> bool:

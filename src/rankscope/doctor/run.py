@@ -1,4 +1,4 @@
-"""A run directory: whether all is there, and what its ranks say of themselves and of each other."""
+"""A run directory: whether it is complete, and what its ranks' manifests report."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _MOST = 8
 
 
 def checks(folder: Path) -> Iterator[Check]:
-    """What is missing, what was lost, and where ranks differ that should not."""
+    """What is missing, what was lost, and settings that differ between ranks."""
     try:
         found = completeness(folder)
     except ConfigError as error:
         yield Check("run", "directory", "fail", f"{error.path}: {error.what}", error.hint or "")
         return
-    summary, *rest = found.said()
+    summary, *rest = found.report()
     yield Check("run", "ranks", "ok" if found.whole and not found.running else "warn", summary, "; ".join(rest))
     if found.missing:
         what = f"{ranges(found.missing)} of {found.world_size} are not here"
@@ -37,13 +37,13 @@ def checks(folder: Path) -> Iterator[Check]:
     if found.absent_traces:
         rank, file = found.absent_traces[0]
         many = f" and {len(found.absent_traces) - 1} more" if len(found.absent_traces) > 1 else ""
-        what = f"written, and not here or not whole: {file} of rank {rank}{many}"
-        yield Check("run", "traces", "fail", what, f"rankscope gather {folder} HOST:DIR brings them again")
+        what = f"written, but missing or incomplete here: {file} of rank {rank}{many}"
+        yield Check("run", "traces", "fail", what, f"rankscope gather {folder} HOST:DIR copies them again")
     if found.broken:
         (file, wrong), *others = found.broken
         many = f" and {len(others)} more" if others else ""
-        what = f"{file} is not whole{many}: {wrong}"
-        fix = "copy it again; if it was cut where it was written, the disk was full or the job was killed meanwhile"
+        what = f"{file} is incomplete{many}: {wrong}"
+        fix = "copy it again; if the original is cut off, the disk was full or the job was killed while it was written"
         yield Check("run", "broken", "fail", what, fix)
     manifests = rank_manifests(folder)
     yield from _lost(manifests)
@@ -54,19 +54,19 @@ def checks(folder: Path) -> Iterator[Check]:
     left = [p for p in folder.rglob(f"{TEMPORARY_PREFIX}*{TEMPORARY_SUFFIX}") if STAGE not in p.parts]
     if left:
         what = f"unfinished: {left[0].name}" + (f" and {len(left) - 1} more" if len(left) > 1 else "")
-        yield Check("run", "unfinished", "warn", what, "a process was killed while it wrote; they can be removed")
+        yield Check("run", "unfinished", "warn", what, "a process was killed while it wrote them; they can be removed")
 
 
 def _lost(manifests: Sequence[RankManifest]) -> Iterator[Check]:
     for status, name, fix in (
-        ("fail", "failed", "make room where traces are written, or record fewer steps; what was recorded is gone"),
-        ("warn", "skipped", "let more steps pass between windows, or record fewer"),
+        ("fail", "failed", "make room where traces are written, or record fewer steps; these recordings are lost"),
+        ("warn", "skipped", "let more steps pass between windows, or record fewer steps"),
     ):
         lost: dict[str, list[int]] = {}
         for manifest in manifests:
             windows: Iterable[LostWindow] = getattr(manifest, name)
             for window in windows:
-                lost.setdefault(window.reason or "no reason is given", []).append(manifest.rank or 0)
+                lost.setdefault(window.reason or "no reason given", []).append(manifest.rank or 0)
         for reason, ranks in list(lost.items())[:_MOST]:
             what = (
                 f"{len(ranks)} window{'s' * (len(ranks) != 1)} {name} on {ranges(tuple(sorted(set(ranks))))}: {reason}"
@@ -101,12 +101,16 @@ def _settings(manifests: Sequence[RankManifest]) -> Iterator[Check]:
             ]
             what = f"{name} differs: {', '.join(parts)}"
             yield Check(
-                "run", "settings", "warn", what, "set it alike for all ranks, where the launcher takes it along"
+                "run",
+                "settings",
+                "warn",
+                what,
+                "set one value for all ranks, where the launcher passes it on",
             )
 
 
 def _shared_cores(manifests: Sequence[RankManifest]) -> Iterator[Check]:
-    """Ranks of one host that were all given the same single core."""
+    """Ranks of one host that are bound to the same single core."""
     places: dict[tuple[str, str], list[int]] = {}
     for manifest in manifests:
         cores = fields.text(manifest.environment.get("cpu_affinity"))
@@ -121,7 +125,7 @@ def _shared_cores(manifests: Sequence[RankManifest]) -> Iterator[Check]:
 
 
 def _clocks(manifests: Sequence[RankManifest]) -> Iterator[Check]:
-    """A clock that was set while the job ran: wall and monotonic time went different ways."""
+    """A clock that was set while the job ran: wall and monotonic time diverge."""
     for manifest in manifests:
         anchors = sorted(manifest.clock_anchors, key=lambda anchor: anchor.monotonic_ns)
         for one, other in itertools.pairwise(anchors):
@@ -130,6 +134,10 @@ def _clocks(manifests: Sequence[RankManifest]) -> Iterator[Check]:
             if abs(jump) > _JUMP_NS + passed * _SLEW:
                 what = f"the clock of {manifest.host} jumped by {jump / 1e6:.1f} ms while rank {manifest.rank} ran"
                 yield Check(
-                    "run", "clock", "warn", what, "ranks are aligned by their collectives; have chronyd slew, not step"
+                    "run",
+                    "clock",
+                    "warn",
+                    what,
+                    "traces are still aligned by collectives; let chronyd slew, not step",
                 )
                 return

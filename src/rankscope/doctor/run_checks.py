@@ -18,14 +18,14 @@ def run_checks(
     cache: Path | None = None,
     timeout_s: float = 120.0,
 ) -> Iterator[Check]:
-    """Look at this machine, and at a run where one is named.
+    """Check this machine, and a run if one is given.
 
     Args:
         folder: a run directory.
         environ: the environment, ``os.environ`` by default.
-        more_logs: files with what a job printed, beside those in the run directory.
-        cache: where tables are kept.
-        timeout_s: how long torch may take to say what it sees.
+        more_logs: files with a job's output, besides those in the run directory.
+        cache: the directory of the tables' cache.
+        timeout_s: how long to wait for torch.
     """
     environ = os.environ if environ is None else environ
     yield from software.checks()

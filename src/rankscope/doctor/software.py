@@ -14,14 +14,14 @@ _REQUIREMENT = re.compile(r"([A-Za-z0-9_.-]+)(?:\[[^\]]*\])?\s*(?:>=\s*([0-9.]+)
 
 
 def checks() -> Iterator[Check]:
-    """Whether what rankscope says that it needs is here, and new enough."""
+    """Whether rankscope's requirements are installed, and new enough."""
     python = platform.python_version()
     yield Check("software", "rankscope", "ok", f"rankscope {__version__}, Python {python}, {platform.platform()}")
     try:
         required = metadata.requires("rankscope") or []
     except metadata.PackageNotFoundError:
         required = []
-    # Those of extras, and of other Pythons, have a condition behind them.
+    # Those of extras, and of other versions of Python, have a condition.
     wanted = [match for line in required if ";" not in line and (match := _REQUIREMENT.match(line))]
     absent, old, there = [], [], []
     for match in wanted:

@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankscope.measure.results import Share, Time
+from rankscope.primitives.statistics import student_quantile
 
 Float = npt.NDArray[np.float64]
 CONFIDENCE = 0.99
@@ -125,7 +126,7 @@ def widening(series: Series, other: Series | None = None) -> float:
         level = series.median() / other.median() if other.median() > 0 else 1.0
         rounds = [a - level * b for a, b in zip(rounds, other.rounds(), strict=True)]
     wider = stretch(correlation(rounds))
-    student = _student(_freedom(rounds, wider)) / -NormalDist().inv_cdf(outside)
+    student = student_quantile(_freedom(rounds, wider), CONFIDENCE) / -NormalDist().inv_cdf(outside)
     return math.sqrt(few / (few - 1)) * student * wider
 
 
@@ -260,20 +261,6 @@ def _bounds(resampled: Float, value: float, widened: float) -> tuple[float | Non
     outside = (1 - CONFIDENCE) / 2
     low, high = np.quantile(resampled, [outside, 1 - outside])
     return value + widened * (float(low) - value), value + widened * (float(high) - value)
-
-
-def _student(freedom: float) -> float:
-    """Student's quantile for the confidence, by the expansion of Cornish and Fisher (M. Abramowitz and I. Stegun,
-    Handbook of Mathematical Functions, 1964, 26.7.5)."""
-    z = -NormalDist().inv_cdf((1 - CONFIDENCE) / 2)
-    terms = (
-        z,
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
-    )
-    return math.fsum(term / float(freedom) ** k for k, term in enumerate(terms))
 
 
 def _alike(jobs: Sequence[Float]) -> float:

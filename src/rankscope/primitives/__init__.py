@@ -1,1 +1,5 @@
-"""Pure column maths: intervals, nesting, kernel categories. No files, no tables' layout, no state."""
+"""Column arithmetic that analyses share: intervals, nesting, steps, kernel categories, matching, statistics.
+
+In: columns of a rank's tables as Polars frames or numpy arrays. Out: columns, frames or small dataclasses.
+Pure functions: no files, no state, and no knowledge of how tables are stored.
+"""

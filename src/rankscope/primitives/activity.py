@@ -75,7 +75,7 @@ def covered_time(frame: pl.DataFrame) -> IntervalSet:
 
 
 def gloo_ranges(operators: pl.DataFrame, annotations: pl.DataFrame) -> pl.DataFrame:
-    """Gloo's host ranges: annotations, in older files operators. Columns start_ns, end_ns, name, pid, tid."""
+    """Gloo's host ranges: annotations, in older traces operators. Columns start_ns, end_ns, name, pid, tid."""
     columns = ["start_ns", "end_ns", "name", "pid", "tid"]
     is_gloo = pl.col("name").str.starts_with(GLOO)
     host = annotations.filter(~pl.col("on_device"))
@@ -126,7 +126,7 @@ def activity(
 
 
 def is_data_loading(annotations: pl.DataFrame) -> npt.NDArray[np.bool_]:
-    """Which of the host's ranges load data: a DataLoader's ``__next__``, and those of the user's that say so."""
+    """Which of the host's ranges load data: a DataLoader's ``__next__``, and user ranges named for data loading."""
     name = annotations["name"]
     names = [each for each in name.unique().drop_nulls() if DATA_LOADING.search(each)]
     if not names:
@@ -142,6 +142,6 @@ def data_loading_ranges(annotations: pl.DataFrame) -> pl.DataFrame:
 
 
 def data_loading_time(annotations: pl.DataFrame) -> IntervalSet:
-    """When the host was in a DataLoader's ``__next__``, or in a range of the user's that says data loading."""
+    """When the host was in a DataLoader's ``__next__``, or in a user range named for data loading."""
     loads = is_data_loading(annotations)
     return IntervalSet.of(annotations["start_ns"].to_numpy()[loads], annotations["end_ns"].to_numpy()[loads])

@@ -1,4 +1,4 @@
-"""Allocations and releases as the profiler saw them: on which device, in which step, by which operator."""
+"""Allocations and releases recorded by the profiler, with their device, step and operator."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MEMORY_COLUMNS = (
 
 
 def device_name() -> pl.Expr:
-    """``cuda:0``, ``cpu``: from device_type and device; a type that is not known keeps its number."""
+    """``cuda:0``, ``cpu``: from device_type and device; an unknown type keeps its number."""
     kind = (
         pl.col("device_type")
         .replace_strict(DEVICE_TYPES, default=None, return_dtype=pl.String)
@@ -27,7 +27,7 @@ def device_name() -> pl.Expr:
 
 
 def memory_samples(events: pl.DataFrame, operators: pl.DataFrame, annotations: pl.DataFrame) -> pl.DataFrame:
-    """The allocations and releases of one trace, in the order of time, with what each is part of.
+    """The allocations and releases of one trace, in order of time, with the device, step and operator of each.
 
     Adds ``memory`` (the device's name), ``operator_row`` (the innermost operator that is open on its thread then, −1
     for none), ``step`` (null outside of all steps), ``change`` (bytes allocated less bytes released on the device since
@@ -53,7 +53,7 @@ def memory_samples(events: pl.DataFrame, operators: pl.DataFrame, annotations: p
 
 
 def memory_by_step(found: pl.DataFrame) -> pl.DataFrame:
-    """What each step did to each device: memory, step, allocations, sums, peaks, ends and growth, in the order of time.
+    """Memory of each device in each step: memory, step, allocations, sums, peaks, ends and growth, in order of time.
 
     Args:
         found: as `memory_samples` gives it.
@@ -78,7 +78,7 @@ def memory_by_step(found: pl.DataFrame) -> pl.DataFrame:
 
 
 def memory_blocks(found: pl.DataFrame) -> pl.DataFrame:
-    """Allocations with the release that follows at their address, in the order in which they begin.
+    """Allocations with the release that follows at their address, in order of allocation.
 
     An allocation that another one follows at the same address was not seen to be released; a release that follows
     no allocation is of something older.

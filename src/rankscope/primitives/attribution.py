@@ -1,4 +1,4 @@
-"""From what ranks did in their steps to who holds the others up, since when, why, and what mending it saves."""
+"""Stragglers from the local times of ranks and steps: which ranks, in which steps, why, and the potential saving."""
 
 from __future__ import annotations
 

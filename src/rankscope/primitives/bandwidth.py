@@ -1,15 +1,15 @@
-"""Waiting apart from transfer, and how fast a transfer was.
+"""Wait and transfer of each collective, and the bandwidth of the transfer.
 
-Of the ranks of a collective the last to arrive waits for nobody, so the least duration over all of its ranks is what
-the transfer took, and what any rank spent beyond that it waited. That holds only where all ranks are known: without
-one, the others' waiting would count as transfer.
+The last rank to arrive at a collective does not wait, so the shortest duration over all of its ranks is the transfer,
+and whatever a rank's duration exceeds it by is its wait. This requires that all ranks are known: without one, the
+others' wait would count as transfer.
 """
 
 from __future__ import annotations
 
 import polars as pl
 
-# Where ranks need not start and end together, durations only hint at the two.
+# Ranks need not start and end together here, so wait and transfer are only estimates.
 ESTIMATES = (
     "all_to_all", "send_recv", "send", "recv", "broadcast", "reduce", "gather", "scatter",
     "dispatch", "combine", "notify", "coalesced", "unknown",
@@ -30,12 +30,12 @@ _BUS = {
 
 
 def with_waits_and_bandwidth(rows: pl.DataFrame, ranks: int) -> pl.DataFrame:
-    """Collectives of all ranks with what their matches say of them.
+    """Collectives of all ranks with wait, transfer and bandwidth, from their matches.
 
     Args:
         rows: rank, match (null for none), collective, group_size, bytes, window, on_device, start_ns,
             end_ns, duration_ns.
-        ranks: how many ranks the job has: the size of a group that is not told.
+        ranks: number of ranks in the job: the size of a group that is not recorded.
 
     Returns:
         the rows with matched_ranks, transfer_ns, wait_ns, algorithm_bandwidth, bus_bandwidth, estimate.
@@ -43,10 +43,10 @@ def with_waits_and_bandwidth(rows: pl.DataFrame, ranks: int) -> pl.DataFrame:
     p2p = pl.col("collective").is_in(["send", "recv"])
     expected = pl.when(p2p).then(2).otherwise(pl.coalesce("group_size", pl.lit(ranks, pl.Int64)))
     matched = pl.col("match").is_not_null()
-    # A rank can have only one part in a collective: what has two is none.
+    # A rank takes part in a collective once: a match with two parts of a rank is not valid.
     seen = pl.col("rank").n_unique().over("match").cast(pl.Int64)
     whole = matched & (seen == expected) & (pl.len().over("match") == seen)
-    # A call without a kernel has no duration: its rank's part is as unknown as a missing rank's.
+    # A call without a kernel has no duration: like a missing rank, it makes the transfer unknown.
     sound = whole & ~(pl.col("overlapping") | pl.col("duration_ns").is_null()).any().over("match")
     transfer = pl.when(sound).then(pl.col("duration_ns").min().over("match"))
     rate = pl.col("bytes") / pl.when(pl.col("transfer_ns") > 0).then("transfer_ns")
@@ -71,7 +71,7 @@ def with_waits_and_bandwidth(rows: pl.DataFrame, ranks: int) -> pl.DataFrame:
 
 
 def _overlapping() -> pl.Expr:
-    """Whether a range on the host overlaps another of its rank: then it holds time that belongs to that one."""
+    """Whether a range on the host overlaps another of its rank: then its duration includes time of that one."""
     track = ("rank", "window", "on_device")
     reach = pl.col("end_ns").cum_max().shift(1).over(*track, order_by="start_ns")
     following = pl.col("start_ns").shift(-1).over(*track, order_by="start_ns")

@@ -1,9 +1,9 @@
 """One clock for all ranks, from the ends of the collectives that they ran together.
 
-A synchronising collective ends on all its ranks at nearly one time. So a rank's end is that time plus the rank's
-offset plus noise; offsets and times are found in turn, each as the median of what the other leaves over, which no
-outlier moves. The start is a spanning tree of the ranks' pairs with the most collectives in common, so that offsets
-of hours are no harder than of microseconds. Ranks that no chain of collectives links cannot be compared.
+A synchronizing collective ends on all its ranks at nearly the same time. So a rank's end is that time plus the rank's
+offset plus noise; offsets and times are estimated alternately, each as the median of what the other leaves, which is
+robust against outliers. The start is a spanning tree of the pairs of ranks with the most collectives in common, so
+offsets of hours are no harder than of microseconds. Ranks that no chain of collectives links cannot be compared.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def base_times(traces: Sequence[TraceInfo]) -> pl.DataFrame:
 
 
 def with_arrivals(rows: pl.DataFrame, clock: pl.DataFrame, bases: pl.DataFrame) -> pl.DataFrame:
-    """Collectives with when their ranks came to them on the common clock, without those of ranks that have none.
+    """Collectives with their arrivals on the common clock, without ranks that have no clock.
 
     Args:
         rows: rank, window, start_ns and any others.
@@ -194,7 +194,7 @@ def _deviation(value: Int64, event: Int64, keep: np.ndarray) -> Int64:
 
 
 def _settle(value: Int64, moved: Int64, place: Int64, event: Int64, keep: np.ndarray, size: int) -> tuple[Int64, Int64]:
-    """Times and offsets in turn, each the median of what the other leaves."""
+    """Times and offsets alternately, each the median of what the other leaves."""
     for _ in range(ROUNDS):
         late = group_medians(place[keep], _deviation(value, event, keep)[keep], size)
         if not late.any():

@@ -1,4 +1,4 @@
-"""Collectives with the operator that issued them: from `c10d::…` on the host to the kernel, or Gloo's range."""
+"""Collectives with the operator that issued them: from `c10d::…` on the host to the kernel, or to Gloo's range."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rankscope.primitives.kernels import COMMUNICATION
 from rankscope.primitives.shapes import element_bytes, first_argument_type, tensor_elements
 
 C10D = "c10d::"
-# What `collective_launches` wants of each table.
+# The columns that `collective_launches` reads.
 READS: Mapping[str, tuple[str, ...]] = {
     "device_events": (
         "start_ns", "end_ns", "name", "kind", "is_collective", "launch_row", "launch_ns",
@@ -28,7 +28,7 @@ READS: Mapping[str, tuple[str, ...]] = {
 
 
 def collective_launches(window: Mapping[str, pl.DataFrame], extra: str | None = None) -> pl.DataFrame:
-    """The collectives that operators issued, in the order in which they were.
+    """The collectives that operators issued, in order.
 
     A kernel belongs to the innermost `c10d::` operator that is open on the launching thread when it is launched. Gloo
     runs a group's collectives in the order in which they were issued: each operator takes the first range that
@@ -40,7 +40,7 @@ def collective_launches(window: Mapping[str, pl.DataFrame], extra: str | None = 
 
     Returns:
         operator_row, kind, pid, tid, issued_ns and issue_end_ns (the operator), start_ns and end_ns (the collective;
-        null where it is not in the file), elements (the total array's) and bytes; null where nothing says.
+        null where it is not in the file), elements (the total array's) and bytes; null if not recorded.
     """
     operators = window["host_ops"].with_row_index("operator_row").with_columns(pl.col("operator_row").cast(pl.Int64))
     calls = operators.filter(pl.col("name").str.starts_with(C10D)).sort("start_ns", maintain_order=True)
@@ -74,7 +74,7 @@ def collective_launches(window: Mapping[str, pl.DataFrame], extra: str | None = 
 
 
 def exposed_times(found: pl.DataFrame, sets: Activity) -> pl.Series:
-    """How much of each collective nothing hid: its time in which the rank computed nothing, ns; null without times.
+    """Exposed time of each collective: its time in which the rank did not compute, ns; null without times.
 
     Args:
         found: start_ns, end_ns.
@@ -96,7 +96,7 @@ def _kernels(window: Mapping[str, pl.DataFrame], calls: pl.DataFrame, extra: str
         {"time_ns": device["launch_ns"], "pid": runtime["pid"].gather(launch), "tid": runtime["tid"].gather(launch)}
     )
     place = enclosing(calls, threads)
-    told = (
+    recorded = (
         window["collectives"]
         .filter(pl.col("source") == "device_events")
         .select(pl.col("row").cast(pl.Int64), "dtype", "in_elements", "out_elements")
@@ -105,7 +105,7 @@ def _kernels(window: Mapping[str, pl.DataFrame], calls: pl.DataFrame, extra: str
     taken = (
         device.with_columns(pl.Series("place", place, dtype=pl.Int64))
         .filter(pl.col("place") >= 0)
-        .join(told, on="row", how="left")
+        .join(recorded, on="row", how="left")
         .with_columns(calls["kind"].gather(place[place >= 0]).alias("kind_of_call"))
         .group_by("place")
         .agg(

@@ -1,8 +1,8 @@
-"""Which collectives belong together before any clock is known: communicator, kind and size, as numbers.
+"""Labels of collectives for matching, before any clock is known: communicator, kind and size, as numbers.
 
-A communicator is a group with its ranks, so that groups that share a name but not their ranks stay apart; the two
-ends of a point-to-point channel are one of their own in each direction. Sizes are those of the whole operation, which
-are equal on all ranks even where each has an uneven part.
+A communicator is a group with its ranks, so groups that share a name but not their ranks are separate; the two ends of
+a point-to-point channel are a separate communicator in each direction. Sizes are those of the full operation, which are
+equal on all ranks even if each has an uneven part.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import polars as pl
 
 ONE_SIDED = ("broadcast", "reduce", "gather", "scatter", "p2p")
 POINT_TO_POINT = ("send", "recv")
-# Where each rank may have a size of its own, sizes say nothing about what is the same.
+# Each rank may have a different size here, so sizes cannot identify the operation.
 UNEVEN = ("all_to_all", "gather", "scatter", "send_recv", "dispatch", "combine", "notify", "coalesced", "unknown")
 
 COLUMNS = (
@@ -36,7 +36,7 @@ COLUMNS = (
 
 
 def encode_communicators(rows: pl.DataFrame) -> pl.DataFrame:
-    """Labels as numbers: communicator, kind, full (kind, type and size), step, recorded; −1 for what is not known."""
+    """Labels as numbers: communicator, kind, full (kind, type and size), step, recorded; −1 if not known."""
     p2p = pl.col("collective").is_in(POINT_TO_POINT)
     ranks = rows["rank"].n_unique()
     members, texts = _members(rows["group_ranks"])
@@ -45,14 +45,14 @@ def encode_communicators(rows: pl.DataFrame) -> pl.DataFrame:
     pairs = {code: json.dumps(found) for code, found in listed.items() if found is not None and len(found) == 2}
     only_two = json.dumps(rows["rank"].unique().sort().to_list()) if ranks == 2 else None
     ends = pl.col("members").replace_strict(pairs, default=None, return_dtype=pl.String)
-    # Whose ranks nobody lists may be the two that there are.
+    # A group without listed ranks may be the two ranks that exist.
     ends = pl.when(pl.col("group_ranks").is_null()).then(pl.lit(only_two, pl.String)).otherwise(ends)
-    told = pl.col("source_rank").is_not_null() & pl.col("destination_rank").is_not_null()
-    told = told & (pl.col("source_rank") >= 0) & (pl.col("destination_rank") >= 0)
+    known_ends = pl.col("source_rank").is_not_null() & pl.col("destination_rank").is_not_null()
+    known_ends = known_ends & (pl.col("source_rank") >= 0) & (pl.col("destination_rank") >= 0)
     first = pl.col("rank") == ends.str.json_decode(pl.List(pl.Int64)).list.first()
     sends = pl.col("collective") == "send"
     channel = (
-        pl.when(p2p & told)
+        pl.when(p2p & known_ends)
         .then(pl.format("{}>{}", "source_rank", "destination_rank"))
         .when(p2p & ends.is_not_null())
         .then(pl.format("{} {}", ends, first == sends))
@@ -61,13 +61,13 @@ def encode_communicators(rows: pl.DataFrame) -> pl.DataFrame:
     )
     unknown = pl.col("group_size").is_null() & pl.col("group_ranks").is_null()
     lone = rows.filter(unknown).group_by("rank").agg(pl.col("group").n_unique().alias("n"))["n"]
-    # One unknown communicator on every rank is one, whatever the number of its stream.
+    # A single unknown communicator on every rank is the same one, whatever its stream.
     alone = bool(lone.len() == ranks and (lone == 1).all())
     name = pl.when(unknown & alone).then(pl.lit("unknown")).otherwise(pl.col("group"))
     uneven = pl.col("collective").is_in(UNEVEN)
     size = pl.when(pl.col("collective") == "all_gather").then("out_elements").otherwise("in_elements")
     size = pl.when(uneven).then(pl.lit(0, pl.Int64)).when(p2p).then(pl.col("in_elements")).otherwise(size)
-    # An all_to_all runs as SendRecv: where a kernel's call is not in the file, its name is all that one rank knows.
+    # An all_to_all runs as SendRecv: without the kernel's call, only that name is known.
     kind = pl.when(p2p).then(pl.lit("p2p")).otherwise(pl.col("collective").replace("send_recv", "all_to_all"))
     full = pl.struct(kind.alias("kind"), pl.col("dtype").str.to_lowercase(), size.alias("size"))
     known = pl.col("dtype").is_not_null() & size.is_not_null()
@@ -90,7 +90,7 @@ def encode_communicators(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _members(group_ranks: pl.Series) -> tuple[pl.Series, list[str]]:
-    """The lists of a group's ranks as numbers in the order of their texts, and the texts.
+    """Each row's list of group ranks as a number, in the order of their texts, and the texts.
 
     Each row has its list as text, of 5 kB where a thousand ranks reduce together: compared row by row, time would grow
     with rows times ranks.
@@ -108,7 +108,7 @@ def _code(expression: pl.Expr) -> pl.Expr:
 
 
 def parse_group_ranks(text: str) -> tuple[int, ...] | None:
-    """The ranks of a group as a trace writes them; None where it leaves some out."""
+    """The ranks of a group as recorded; None if the list is incomplete."""
     try:
         found = json.loads(text)
     except ValueError:

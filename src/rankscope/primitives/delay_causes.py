@@ -1,4 +1,4 @@
-"""Why a rank is late: which part of its time is longer than its peers', and what its steps launched more of."""
+"""Why a rank is late: the part of its time that is longer than its peers', and the work that it has more of."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-# Which parts of a rank's time speak for which cause.
+# The parts of a rank's time that belong to each cause.
 PARTS_OF_CAUSE = {
     "data_loading": ("data_loading",),
     "memory": ("allocation", "copies"),
@@ -24,11 +24,11 @@ PART_TEXTS = {
     "communication": "in the collectives of another group",
 }
 EXPLAINS = 0.5  # of the lateness: less explains nothing
-# What is peculiar comes first. A rank that is late by it also lacks the time that the others wait in, in which their
-# hosts run ahead; so its host seems slow beside theirs, by up to as much again.
+# Specific causes come first. A late rank also lacks the time in which the others wait and their hosts run ahead, so its
+# host appears slow compared with theirs, by up to the same amount.
 PECULIAR = 0.3
-# Of the lateness in calls for device memory that nobody else makes: each waits until the device has nothing left to do,
-# and what it is idle for until its host is ahead again counts as operators.
+# Of the lateness, in calls for device memory that no other rank makes. Each waits until the device is idle, and the
+# idle time until the host is ahead again counts as operators.
 ALONE = 0.05
 
 CAUSES = {
@@ -64,7 +64,7 @@ class Cause:
 
 @dataclass(frozen=True)
 class WorkDifference:
-    """What a rank's late steps launched beside its peers' median.
+    """What a rank's late steps launched, compared with its peers' median.
 
     Attributes:
         more_ns: what its pieces take that they have not, less what theirs take that it has not.
@@ -86,7 +86,7 @@ class WorkDifference:
 
 
 def compare_work(work: pl.DataFrame, rank: int, peers: Sequence[int], steps: Sequence[int]) -> WorkDifference | None:
-    """A rank's launched work beside that of its peers, piece by piece.
+    """A rank's launched work compared with that of its peers, by piece of work.
 
     A piece that most peers do not launch is more work as a whole; one that they launch too, as often, is slower by the
     difference of its mean duration from theirs.
@@ -94,7 +94,7 @@ def compare_work(work: pl.DataFrame, rank: int, peers: Sequence[int], steps: Seq
     Args:
         work: rank, step, work (which piece), pieces, work_ns, size.
         rank: the rank.
-        peers: those it is held against.
+        peers: the ranks it is compared with.
         steps: its late steps.
     """
     here = work.filter(pl.col("step").is_in(list(steps)))

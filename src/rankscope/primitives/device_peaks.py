@@ -1,8 +1,8 @@
-"""What a device can do at most: dense peaks by its name and the type of the numbers, from vendors' datasheets.
+"""Peak rates of devices: dense peaks by device name and data type, from vendors' datasheets.
 
-The figures, where each is from and where it was read are in `device_peaks.json`. A wrong peak is worse than none:
-what could not be read is not in it, nor devices of which PyTorch sees now a whole card and now a part, as the
-environment has it (Intel's Max series), and a part of a card that its name tells of (MIG) has none.
+The figures, their sources and dates are in `device_peaks.json`. A wrong peak is worse than none: figures that could not
+be read are left out, as are devices that PyTorch sees as a full card or as a part depending on the environment (Intel's
+Max series), and parts of a card (MIG).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def _devices() -> tuple[dict[str, Any], ...]:
 
 
 def peak_flops(device: str | None, number: str | None, *, tensor_cores: bool = False) -> float | None:
-    """FLOP/s that a device does at most; None where it, or the type on it, is not known.
+    """The peak FLOP/s of a device; None if the device, or the type on it, is not known.
 
     Args:
         device: the device's name.

@@ -1,9 +1,9 @@
-"""Which event of one timeline is which of another, once both are on one clock: in order, by their ends.
+"""Pairs the events of two timelines that are on one clock: in order, by their ends.
 
-The collectives of a communicator run in the same order on all of its ranks. So the pairs may not cross, and the
-cheapest set of pairs without a crossing is found by dynamic programming: a pair costs by how badly its ends agree, an
-event without partner costs a fixed amount. All timelines of a group run through it together, one column each, within
-a band around where the clock says a partner must be.
+The collectives of a communicator run in the same order on all of its ranks. So pairs may not cross, and the cheapest
+set of pairs without a crossing is found by dynamic programming: a pair costs by how badly its ends agree, an event
+without partner costs a fixed amount. All timelines of a group are processed together, one column each, within a band
+around the position that the clock predicts.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def pair_events(
 
 
 def _filled(reference: Timeline, other: Timeline, partner: Int64, by_step: bool, loose: bool) -> Int64:
-    """As many events without partner on either side, between the same two pairs: they are each other's."""
+    """As many events without partner on either side, between the same two pairs: pair them in order."""
     matched = partner >= 0
     taken = np.zeros(len(reference), dtype=np.bool_)
     taken[partner[matched]] = True
@@ -87,7 +87,7 @@ def _filled(reference: Timeline, other: Timeline, partner: Int64, by_step: bool,
 
 
 def _by_lag(reference: Timeline, other: Timeline, blur: int, *, by_step: bool) -> Int64 | None:
-    """The pairs, if nothing is missing on either side where both recorded: then all are one lag apart."""
+    """The pairs, if nothing is missing on either side where both recorded: then all pairs have the same lag."""
     size = len(other)
     if not size or not len(reference):
         return np.full(size, -1, dtype=np.int64)

@@ -1,8 +1,8 @@
 """Floating-point operations of an operator, from the shapes of its inputs.
 
 A multiplication and an addition count as two. The formulas are those of `torch.utils.flop_counter`, with the output's
-shape computed from stride, padding and dilation, as a trace does not hold it; grouped convolutions count what a group
-multiplies, and bias, softmax and masks nothing. A causal mask is not seen: attention counts in full, as there.
+shape computed from stride, padding and dilation, which a trace does not record; grouped convolutions count what a group
+multiplies, and bias, softmax and masks nothing. Causal masks are not recorded: attention counts in full, as there.
 
     mm, addmm          2·m·k·n                     bmm, baddbmm       2·b·m·k·n
     convolution        2·batch·|output|·|weight|   (transposed: |input|), |·| the spatial extent, the weight's elements
@@ -24,7 +24,7 @@ from rankscope.primitives.shapes import parsed_list
 Shape = list[int]
 Formula = Callable[[Sequence[Any], Sequence[str]], int]
 
-# Beyond this no trace is to be believed.
+# Larger numbers are not credible.
 _MOST = 1 << 62
 
 
@@ -99,10 +99,10 @@ def _vector(first: int) -> Formula:
 
 
 def _convolution(stride: int, padding: int, dilation: int, transposed: int | bool | None = None) -> Formula:
-    """A formula by where its arguments stand.
+    """A formula by the positions of its arguments.
 
     Args:
-        transposed: the place of that argument; or whether it always, or never, is.
+        transposed: the position of that argument; or whether it always, or never, is transposed.
     """
 
     def count(inputs: Sequence[Any], concrete: Sequence[str]) -> int:

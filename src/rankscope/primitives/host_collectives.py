@@ -20,9 +20,9 @@ from rankscope.primitives.shapes import first_type, parsed_list, total_elements
 RECORD = "record_param_comms"
 RANGE = r"^(nccl|rccl|xccl|oneccl|hccl|ucc|mpi|msccl|torch_ucc):"
 OPERATOR = "c10d::"
-# What records itself like a collective but moves nothing.
+# Recorded like a collective, but without a transfer.
 _NO_COLLECTIVE = ("wait", "init", "_coalesced_manager", "startCoalescing", "endCoalescing")
-# c10d's operators that are given the output first and the input second; others work in place.
+# c10d's operators that take the output first and the input second; others work in place.
 _OUT_THEN_IN = r"^c10d::(_?allgather|_?reduce_scatter|_?alltoall|gather|scatter)"
 
 GROUP = ("group_name", "group_description", "group_ranks", "group_size")
@@ -81,9 +81,9 @@ def host_collectives(operators: pl.DataFrame, annotations: pl.DataFrame, metadat
 
 
 def combine_records(records: pl.DataFrame, by: str) -> pl.DataFrame:
-    """Recorded calls that are one operation: what they agree on, and the sum of their sizes.
+    """Merge recorded calls that are one operation: the values they share, and the sum of their sizes.
 
-    Sends together with receives are `send_recv`; of other kinds that differ, `coalesced` is all that can be said.
+    Sends together with receives are `send_recv`; other combinations of kinds are `coalesced`.
     """
     kinds = {label: collective_kind(label) or label for label in records["collective"].unique().drop_nulls()}
     kind = pl.col("collective").replace_strict(kinds, default=None, return_dtype=pl.String)
@@ -112,7 +112,7 @@ def combine_records(records: pl.DataFrame, by: str) -> pl.DataFrame:
 
 
 def _outermost(rows: pl.DataFrame, name: str, *, first: bool = False) -> pl.DataFrame:
-    """Ranges numbered by the outermost one of their thread that they lie in; `first` keeps only those themselves."""
+    """Number ranges by the outermost range of their thread around them; `first` keeps only the outermost."""
     ordered = rows.sort("pid", "tid", "start_ns", -pl.col("end_ns"), maintain_order=True)
     reach = pl.col("end_ns").cum_max().shift(1).over("pid", "tid")
     begins = (pl.col("start_ns") >= reach).fill_null(True)
@@ -122,7 +122,7 @@ def _outermost(rows: pl.DataFrame, name: str, *, first: bool = False) -> pl.Data
 
 
 def _shown(rows: pl.DataFrame) -> pl.DataFrame:
-    """What names and shapes of ranges say of a call: call, collective, dtype, in_elements, out_elements, peer."""
+    """What names and shapes of ranges show about a call: call, collective, dtype, in_elements, out_elements, peer."""
     sizes = {text: total_elements(text) for text in rows["input_dims"].unique().drop_nulls()}
     types = {text: first_type(text) for text in rows["input_types"].unique().drop_nulls()}
     operators = rows.filter(pl.col("level") == "operator").unique("call", keep="first", maintain_order=True)
@@ -168,7 +168,7 @@ def _shown(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _peer(concrete: str) -> int | None:
-    """The other rank that `c10d::send(tensors, group, rank, tag)` names, as the group counts."""
+    """The other rank that `c10d::send(tensors, group, rank, tag)` names, as a rank in the group."""
     values = parsed_list(concrete)
     try:
         return int(values[2]) if values is not None and len(values) == 4 else None

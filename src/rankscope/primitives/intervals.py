@@ -131,7 +131,7 @@ class IntervalSet:
 
 
 def interval_at(starts: Int64, ends: Int64, instants: Int64) -> Int64:
-    """For each instant the index of the one of disjoint intervals, in the order of their starts, that it is in.
+    """For each instant the index of the one of disjoint intervals, in the order of their starts, that contains it.
 
     Returns:
         −1 for none; shape of `instants`.
@@ -144,7 +144,7 @@ def interval_at(starts: Int64, ends: Int64, instants: Int64) -> Int64:
 
 
 def union_length_by(frame: pl.DataFrame, keys: Sequence[str], name: str) -> pl.DataFrame:
-    """The length of the union of each group's ranges, ns: one row a group, the keys and a column `name`.
+    """The length of the union of each group's ranges, ns: one row per group, the keys and a column `name`.
 
     In the order of starts a range adds what of it lies beyond the end of all ranges before it in its group.
 

@@ -1,8 +1,8 @@
-"""What a device event is for: communication, compute or memory.
+"""The category of device events: communication, compute or memory.
 
-A kernel is communication if it carries collective metadata itself, or if its name matches, case aside, the table
-below; else it is compute. The host range that launched it does not decide: a collective's range also launches the
-copies that flatten its tensors. Copies and fills are memory.
+A kernel is communication if it has collective metadata, or if its name matches the table below, ignoring case; else it
+is compute. The host range that launched it does not decide: a collective's range also launches the copies that flatten
+its tensors. Copies and fills are memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ COMPUTE, COMMUNICATION, MEMORY = "compute", "communication", "memory"
 
 
 def communication_names(names: Iterable[str], *, extra: str | None = None) -> set[str]:
-    """Those of the kernel names that are communication.
+    """The kernel names that are communication.
 
     Args:
         names: kernel names, best without repetition.

@@ -1,8 +1,7 @@
-"""How many device events are launched and have not begun: the queue's depth over time.
+"""Launch queue depth over time: how many device events are launched and have not started.
 
-Events begin in the order of their starts and are launched in the order of their launches, so the depth follows from the
-two orders alone: before the event that begins after ``i`` others, at least ``d`` were queued just if launch ``i + d``
-came before it began. Nothing has to be searched or merged.
+Events sorted by start and launches sorted by time determine the depth: before the event that starts after ``i`` others,
+at least ``d`` were queued exactly if launch ``i + d`` came before its start. No search or merge is needed.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _NEVER = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class LaunchQueue:
-    """The depth is +1 for each event when it is launched, −1 when it begins; launchless events are left out of it.
+    """The depth is +1 for each event when it is launched, −1 when it begins; events without a launch are left out.
 
     Kernels of a graph count each, all from the graph's launch: once a call, the depth would go below zero.
 

@@ -1,12 +1,12 @@
-"""A rank's own time in a step: what it spent other than waiting for, or moving data to, other ranks.
+"""The local time of a rank in a step: all time except waiting for, or exchanging data with, other ranks.
 
-Ranks that are tied by collectives take equally long for a step, whoever is slow; what tells them apart is what they
-do with the time. Who waits has its device in a communication kernel and nothing else to do. So
+Ranks that are tied by collectives take equally long for a step, whichever is slow; they differ in how they spend the
+time. A rank that waits has its device in a communication kernel and nothing else to do. So
 
-    own time = elapsed − exposed communication
+    local time = elapsed − exposed communication
 
-and the rank that makes the others wait is the one whose own time exceeds that of ranks with the same program. A rank
-that is late because it waited in another group has none of it: its wait is exposed communication, whoever began it.
+and the rank that makes the others wait is the one whose local time exceeds that of ranks with the same program. A rank
+that is late because it waited in another group has no excess: its wait is exposed communication.
 """
 
 from __future__ import annotations

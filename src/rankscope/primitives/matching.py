@@ -1,10 +1,9 @@
 """Which rows of different ranks are the same collective.
 
-Equal recorded sequence numbers first. Where none are recorded, each rank's timeline is placed on the clock of the
-group's fullest rank (`rankscope.primitives.offset_estimation`: step numbers as anchor where they are known, else
-votes on the difference of ends) and its events are given partners in order (`rankscope.primitives.event_pairing`).
-What the fullest rank lacks itself is found among what the others have over. Nothing here believes a clock, a count or
-a position.
+Equal recorded sequence numbers first. Without them, each rank's timeline is placed on the clock of the group's most
+complete rank (`rankscope.primitives.offset_estimation`: anchored by step numbers if known, else by votes on the
+difference of ends) and its events are paired in order (`rankscope.primitives.event_pairing`). Events that this rank
+lacks are found among the unpaired events of the others. Nothing here relies on a clock, a count or a position.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ OVERLAP = 2_000  # ns: old traces round to microseconds
 
 @dataclass(frozen=True)
 class Doubt:
-    """Ranks whose place in a group could as well be another.
+    """Ranks with two equally likely positions in a group.
 
     Attributes:
         group: the group, as it is labelled.
@@ -51,7 +50,7 @@ class Doubt:
 
 @dataclass(frozen=True)
 class Matching:
-    """The outcome, by row.
+    """The result, by row.
 
     Attributes:
         match: one number for the same collective on all ranks, −1 for what has no partner.
@@ -151,7 +150,7 @@ class _State:
 
 
 def _numbered(state: _State) -> Int64:
-    """Events with two ranks and more, numbered in the order of their first end."""
+    """Events on at least two ranks, numbered in the order of their first end."""
     matched = state.match >= 0
     first = np.full(state.events, np.iinfo(np.int64).max)
     np.minimum.at(first, state.match[matched], state.end[matched])
@@ -249,7 +248,7 @@ def _settle(
     by_rank: dict[int, Int64],
     placed: dict[int, OffsetEstimate],
 ) -> None:
-    """Of two offsets of like evidence take the one nearer to the wall clocks, and say so."""
+    """Of two offsets with similar evidence choose the one nearer to the wall clocks, and record the doubt."""
     doubtful = []
     for rank, found in placed.items():
         if not found.ambiguous or found.rival is None:
@@ -288,7 +287,7 @@ def _partners(
 
 
 def _kinds_apart(state: _State, mine: Int64, lanes: list[Int64], *, apart: bool) -> Iterator[tuple[Int64, list[Int64]]]:
-    """Everything at once where collectives run one after another; else those of one kind and size at a time."""
+    """All events at once if collectives run one after another; else separately by kind and size."""
     if not apart:
         yield np.arange(mine.size), [np.arange(lane.size) for lane in lanes]
         return

@@ -1,11 +1,11 @@
-"""What a memory snapshot's history says: which blocks were live when, and when most of them were."""
+"""The history of a memory snapshot: the lifetime of each block, and the peak of live memory."""
 
 from __future__ import annotations
 
 import polars as pl
 
 ALLOCATED = "alloc"
-# A block is given back when its free is completed; files without that have only the request, or `free`.
+# A block is released when its free completes; older files only have the request, or `free`.
 _FREED = ("free_completed", "free")
 USED = ("active_allocated", "active_awaiting_free", "active_pending_free")
 
@@ -42,7 +42,7 @@ def block_lifetimes(events: pl.DataFrame) -> pl.DataFrame:
 
 
 def memory_peaks(blocks: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
-    """When most was live on each device: device, peak_number (−1: before the history), peak_bytes.
+    """The peak of live memory on each device: device, peak_number (−1: before the history), peak_bytes.
 
     What was live before the history began, and never moved in it, is live throughout.
 
@@ -50,7 +50,7 @@ def memory_peaks(blocks: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
         blocks: as `block_lifetimes` gives them.
         known: device, address, bytes: what is in use when the snapshot is taken.
     """
-    # In use now, and neither born nor freed in the history.
+    # In use now, and neither allocated nor freed in the history.
     still = known.join(blocks.filter(pl.col("died").is_null()), on=["device", "address"], how="anti")
     base = (
         pl.concat([still.select("device", "bytes"), blocks.filter(pl.col("born").is_null()).select("device", "bytes")])

@@ -1,10 +1,11 @@
-"""Where each rank stands in the job's mesh: data, tensor, pipeline, expert parallel, and host.
+"""The position of each rank in the job's mesh: data, tensor, pipeline, expert parallel, and host.
 
-What the job's metadata says counts (`init_device_mesh`'s names and this rank's coordinate). Else the process groups
-tell: torch's DeviceMesh describes its groups as `mesh_dp`, Megatron as `TENSOR_MODEL_PARALLEL_GROUP`; groups without
-a description form a dimension if they are alike (as many ranks, as far apart) and disjoint. A rank's coordinate is its
-place in its group. Dimensions that cut the ranks independently (inside each group of one the coordinate of the other
-is constant) span the mesh; what cuts them in yet another way (`ep` inside `dp`, hosts) stands beside it.
+The job's metadata takes precedence (`init_device_mesh`'s names and this rank's coordinate). Else the process groups
+are used: torch's DeviceMesh describes its groups as `mesh_dp`, Megatron as `TENSOR_MODEL_PARALLEL_GROUP`; groups
+without a description form a dimension if they are similar (equal size, equal distance of ranks) and disjoint. A rank's
+coordinate is its index in its group. Dimensions that divide the ranks independently (inside each group of one, the
+coordinate of the other is constant) span the mesh; dimensions that divide them in another way (`ep` inside `dp`, hosts)
+are kept separately.
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ _MEGATRON = {
     "expert_tensor_parallel": "etp",
     "expert_data_parallel": "edp",
 }
-# Groups that are no dimension of a mesh: everybody, or a few ranks for one purpose (tied embeddings).
+# Groups that are not a dimension of a mesh: all ranks, or a few ranks for one purpose (tied embeddings).
 _NO_DIMENSION = re.compile(
     r"default_pg|world|undefined|.*embedding.*|model_parallel|tensor_and_.*|expert_tensor_(and_)?model.*|.*partial.*|"
 )
-# Which of two dimensions that do not fit together spans the mesh: the first here, then the smaller.
+# Of two incompatible dimensions, the one that spans the mesh: the first here, then the smaller.
 _BASIC = (*PIPELINE, "cp", "tp", "tensor", "model", "dp_replicate", "replicate", "dp_shard", "shard", "fsdp", "dp")
-_BESIDE = ("ep", "etp", "edp", "expert", "efsdp")
+_OTHERS = ("ep", "etp", "edp", "expert", "efsdp")
 
-# Beyond this a coordinate is damage.
+# Larger coordinates are damaged data.
 MOST = 1 << 20
 
 Groups = Sequence[tuple[int, ...]]
@@ -54,25 +55,25 @@ class Mesh:
 
     Attributes:
         dims: the independent dimensions that span it, slowest first as far as metadata says.
-        beside: dimensions that cut the ranks in another way: expert parallel inside data parallel, `host`.
-        source: what says so: `metadata`, `groups`, or `none`. `host` comes from the traces' host names always.
+        other_dims: dimensions that divide the ranks in another way: expert parallel inside data parallel, `host`.
+        source: where they come from: `metadata`, `groups`, or `none`. `host` always comes from the traces' host names.
         frame: one row per rank and dimension: rank, dimension, coordinate, cell, label. Ranks with one `cell` are a
-            group along that dimension: all their other coordinates are equal. `label` is how to call the coordinate
+            group along that dimension: all their other coordinates are equal. `label` names the coordinate
             (`pp=1`, `host=node0003`).
     """
 
     dims: tuple[str, ...]
-    beside: tuple[str, ...]
+    other_dims: tuple[str, ...]
     source: str
     frame: pl.DataFrame
 
     @property
     def pipeline(self) -> str | None:
         """The dimension of pipeline stages."""
-        return next((dim for dim in (*self.dims, *self.beside) if dim in PIPELINE), None)
+        return next((dim for dim in (*self.dims, *self.other_dims) if dim in PIPELINE), None)
 
     def labels(self) -> dict[int, str]:
-        """How to call each rank's place: `dp=1 tp=0`."""
+        """The coordinates of each rank as a label: `dp=1 tp=0`."""
         frame = self.frame.filter(pl.col("dimension").is_in(self.dims))
         found = frame.group_by("rank", maintain_order=True).agg(pl.col("label").str.join(" "))
         return dict(found.iter_rows())
@@ -86,47 +87,47 @@ def infer_mesh(traces: Sequence[TraceInfo], groups: Iterable[tuple[str, Sequence
         groups: further process groups (description, global ranks in the group's order), as collectives name them.
     """
     ranks = sorted({info.rank for info in traces if info.rank is not None})
-    told = _told(traces)
+    recorded = _recorded_coordinates(traces)
     named = _named([*_listed(traces), *groups])
     size = max([*(info.world_size or 0 for info in traces), *(rank + 1 for rank in ranks)], default=0)
     named = {dim: found for dim, found in named.items() if not any(len(group) >= size for group in found)} | {
-        # One group of everybody is a dimension only if its name says which.
+        # A group of all ranks is a dimension only if its name says so.
         dim: found
         for dim, found in named.items()
-        if dim in (*_BASIC, *_BESIDE)
+        if dim in (*_BASIC, *_OTHERS)
     }
     places = {dim: {rank: at for group in found for at, rank in enumerate(group)} for dim, found in named.items()}
-    if told:
-        dims, source = tuple(told), METADATA
-        coordinates: dict[str, Mapping[int, int]] = dict(told)
+    if recorded:
+        dims, source = tuple(recorded), METADATA
+        coordinates: dict[str, Mapping[int, int]] = dict(recorded)
     else:
         dims = _independent(named, places)
         source = GROUPS if dims else NONE
         coordinates = {dim: places[dim] for dim in dims}
-    # Meant is what does not merely put dimensions of the mesh together (`dp_cp`), or call one by another name.
-    beside = [dim for dim in named if dim not in dims and not _composite(named[dim], coordinates)]
+    # Not those that merely combine dimensions of the mesh (`dp_cp`), or rename one.
+    others = [dim for dim in named if dim not in dims and not _composite(named[dim], coordinates)]
     cells = _cells(ranks, dims, coordinates)
-    for dim in beside:
+    for dim in others:
         coordinates[dim] = places[dim]
         cells[dim] = {rank: number for number, group in enumerate(named[dim]) for rank in group}
     hosts = _hosts(traces)
     if len(set(hosts.values())) > 1:
         names = list(dict.fromkeys(hosts[rank] for rank in sorted(hosts)))
-        beside.append(HOST)
+        others.append(HOST)
         coordinates[HOST] = {rank: names.index(host) for rank, host in hosts.items()}
         cells[HOST] = dict.fromkeys(hosts, 0)
     rows = [
         (rank, dim, at, cells[dim].get(rank, -1), f"{dim}={hosts[rank] if dim == HOST else at}")
-        for dim in (*dims, *beside)
+        for dim in (*dims, *others)
         for rank in ranks
         if (at := coordinates[dim].get(rank)) is not None
     ]
     schema = {"rank": pl.Int64, "dimension": pl.String, "coordinate": pl.Int64, "cell": pl.Int64, "label": pl.String}
-    return Mesh(dims, tuple(beside), source, pl.DataFrame(rows, schema=schema, orient="row"))
+    return Mesh(dims, tuple(others), source, pl.DataFrame(rows, schema=schema, orient="row"))
 
 
 def dimension_name(description: str) -> str | None:
-    """The dimension that a group's description speaks of (`tp` of `TENSOR_MODEL_PARALLEL_GROUP`); None if it is none.
+    """The dimension that a group's description names (`tp` in `TENSOR_MODEL_PARALLEL_GROUP`); None if it names none.
 
     Of a label that names the group as well (`3 mesh_tp`) the description is what follows.
     """
@@ -141,7 +142,7 @@ def dimension_name(description: str) -> str | None:
     return None if _NO_DIMENSION.fullmatch(name) or name.isdigit() or not name.isidentifier() else name
 
 
-def _told(traces: Sequence[TraceInfo]) -> dict[str, dict[int, int]]:
+def _recorded_coordinates(traces: Sequence[TraceInfo]) -> dict[str, dict[int, int]]:
     """Coordinates by dimension from the metadata; those dimensions that most ranks name."""
     meshes = {
         info.rank: dict(info.mesh)
@@ -168,7 +169,7 @@ def _listed(traces: Sequence[TraceInfo]) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def _named(listed: Iterable[tuple[str, Sequence[int]]]) -> dict[str, list[tuple[int, ...]]]:
-    """Disjoint groups by dimension; where groups of one name overlap, it is no dimension."""
+    """Disjoint groups by dimension; groups of one name that overlap are not a dimension."""
     by_name: dict[str, dict[tuple[int, ...], None]] = {}
     nameless: dict[tuple[int, ...], None] = {}
     for description, ranks in listed:
@@ -199,7 +200,7 @@ def _independent(named: Mapping[str, Groups], places: Mapping[str, Mapping[int, 
     """Dimensions that fit together, the basic ones first; in the end slowest first."""
 
     def rank_of(dim: str) -> tuple[int, int, str]:
-        known = _BASIC.index(dim) if dim in _BASIC else len(_BASIC) + (dim in _BESIDE)
+        known = _BASIC.index(dim) if dim in _BASIC else len(_BASIC) + (dim in _OTHERS)
         return known, len(named[dim][0]), dim
 
     chosen: list[str] = []
@@ -216,7 +217,7 @@ def _constant(groups: Groups, place: Mapping[int, int]) -> bool:
 
 
 def _composite(groups: Groups, coordinates: Mapping[str, Mapping[int, int]]) -> bool:
-    """Whether groups are spanned by whole dimensions of the mesh: each as large as the coordinates in it allow."""
+    """Whether groups are spanned by complete dimensions of the mesh: each as large as the coordinates in it allow."""
     extents = {dim: len(set(place.values())) for dim, place in coordinates.items()}
     for group in groups:
         spanned = 1
@@ -247,7 +248,7 @@ def _cells(
 
 
 def mesh_slices(mesh: Mesh) -> list[tuple[str, frozenset[int]]]:
-    """Slices of the mesh, with what to call them: a coordinate along a dimension, a host, a group along a dimension."""
+    """Slices of the mesh, with labels: a coordinate along a dimension, a host, a group along a dimension."""
     by_place = mesh.frame.group_by("dimension", "label").agg(pl.col("rank"))
     by_cell = mesh.frame.filter(pl.col("cell") >= 0).group_by("dimension", "cell").agg(pl.col("rank"))
     return [

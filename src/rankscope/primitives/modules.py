@@ -1,4 +1,4 @@
-"""The calls of nn.Modules in a trace, and the tree that they make."""
+"""The calls of nn.Modules in a trace, and the module tree."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def module_calls(frames: pl.DataFrame) -> ModuleCalls:
     Args:
         frames: python_frames: start_ns, end_ns, name, pid, tid, python_module_id.
     """
-    # Another instance of a class has another number, in the name or (older files) beside it.
+    # Another instance of a class has another number, in the name or (older traces) in a separate field.
     short = pl.col("name").str.strip_prefix(MODULE_FRAME)
     numbered = pl.when(short.str.contains(r"_\d+$") | pl.col("python_module_id").is_null()).then(short)
     calls = frames.filter(pl.col("name").str.starts_with(MODULE_FRAME)).with_columns(

@@ -1,4 +1,4 @@
-"""Who is inside whom: depth, parent and self time of the ranges of one thread, without a Python loop."""
+"""Nesting of the ranges of a thread: depth, parent and self time, without a Python loop."""
 
 from __future__ import annotations
 

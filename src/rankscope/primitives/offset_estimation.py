@@ -1,11 +1,11 @@
-"""By how much two ranks' clocks differ, from the ends of the collectives that both ran.
+"""The clock offset between two ranks, from the ends of the collectives that both ran.
 
-Neither clock is trusted, and no pair of events is known beforehand. A synchronising collective ends on all ranks at
-nearly one time, so pairs that could be the same collective vote with the difference of their ends: the true offset
+Neither clock is trusted, and no pair of events is known beforehand. A synchronizing collective ends on all ranks at
+nearly the same time, so pairs that could be the same collective vote with the difference of their ends: the true offset
 is where many agree. Layers and steps repeat, and a shift by one of them collects votes as well; so the densest bins
-are only hypotheses. Each is grown from its seed over the whole timeline (the offset is followed through drift) and
-weighed by its evidence: how much better the ends agree than chance would have them, in nats. Two hypotheses of like
-evidence are ambiguous, and that is said.
+are only hypotheses. Each is grown from its seed over the complete timeline (the offset is followed through drift) and
+weighed by its evidence: how much better the ends agree than by chance, in nats. Two hypotheses with similar evidence
+are ambiguous, and reported as such.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def compatible(mine: Int64, theirs: Int64) -> Bool:
 
 @dataclass(frozen=True)
 class OffsetEstimate:
-    """Where a timeline lies on the reference's clock.
+    """The position of a timeline on the reference's clock.
 
     Attributes:
         shift: what to add to each of its ends, ns.
@@ -151,7 +151,7 @@ class OffsetEstimate:
 def estimate_offset(
     reference: Timeline, other: Timeline, guess: int = 0, *, trusted: bool = False
 ) -> OffsetEstimate | None:
-    """Find the other timeline's place on the reference's clock.
+    """Find the other timeline's position on the reference's clock.
 
     Args:
         reference: whose clock counts.
@@ -341,7 +341,7 @@ def _nearest(reference: Timeline, other: Timeline, shift: Int64) -> tuple[Int64,
 
 
 def alignment_evidence(reference: Timeline, other: Timeline, shift: Int64) -> tuple[float, int]:
-    """How much the ends speak for a shift, in nats, and how well they agree, ns.
+    """The evidence of the ends for a shift, in nats, and how well they agree, ns.
 
     An end that agrees within the blur where events of its kind lie a gap apart is gap / 2 blur times likelier than by
     chance. The blur is the one under which all of them together say most.

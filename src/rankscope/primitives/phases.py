@@ -1,4 +1,4 @@
-"""Which part of a training step the host is in: forward, backward, optimizer, loading data."""
+"""The phase of a training step that the host is in: forward, backward, optimizer, data loading."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def backward_operators(operators: pl.DataFrame) -> pl.Series:
 
 
 def forward_operators(operators: pl.DataFrame) -> pl.Series:
-    """Whether an operator says that it is of a forward: a sequence number and no forward thread, or a module.
+    """Whether an operator belongs to a forward: it has a sequence number and no forward thread, or a module.
 
     Args:
         operators: name, sequence, forward_thread, module_hierarchy.
@@ -61,7 +61,7 @@ def forward_operators(operators: pl.DataFrame) -> pl.Series:
 
 
 def phase_sets(operators: pl.DataFrame, annotations: pl.DataFrame, frames: pl.DataFrame) -> dict[str, IntervalSet]:
-    """When the host was in each phase: sets of time that exclude one another, by the precedence of `PHASES`.
+    """When the host was in each phase: mutually exclusive sets of time, by the precedence of `PHASES`.
 
     A phase is the union of what belongs to it, and the time from one piece of a forward or backward to the next where
     nothing of another phase, no `zero_grad` and no step begins between them: hooks and Python between two operators
@@ -95,7 +95,7 @@ def phase_sets(operators: pl.DataFrame, annotations: pl.DataFrame, frames: pl.Da
 
 
 def phase_at(sets: dict[str, IntervalSet], times: Int64) -> pl.Series:
-    """The phase at each instant, null outside of all.
+    """The phase at each instant, null outside all phases.
 
     Args:
         sets: as `phase_sets` gives them.
@@ -113,7 +113,7 @@ def _matching(frame: pl.DataFrame, pattern: str) -> pl.DataFrame:
 
 
 def _loading(named: pl.DataFrame, steps: pl.DataFrame) -> IntervalSet:
-    """Data loading on the threads of the steps: a loader on a thread of its own holds no step up."""
+    """Data loading on the threads of the steps: a loader on another thread does not delay a step."""
     if steps.height:
         named = named.join(steps.select("pid", "tid").unique(), on=["pid", "tid"], how="semi", nulls_equal=True)
     names = [name for name in named["name"].unique().drop_nulls() if DATA_LOADING.search(name)]

@@ -1,6 +1,6 @@
 """The collectives of one window of a rank: its communication kernels, Gloo's ranges, and calls without either.
 
-What a kernel is comes from its own metadata; else from the call that launched it
+Kind, group and size of a kernel come from its metadata; else from the call that launched it
 (`rankscope.primitives.host_collectives`), by its External id or because it is open on the launching thread; else from
 its name, which can mislead: NCCL runs several collectives through one kernel (`ncclKernel_SendRecv…` up to 2.18,
 `ncclDevKernel_Generic` of RCCL), oneCCL an all_reduce through `oneccl_reduce_base`.
@@ -87,7 +87,7 @@ def rank_collectives(
 def _kernels(
     device: pl.DataFrame, window: Mapping[str, pl.DataFrame], calls: pl.DataFrame, extra: str | None
 ) -> tuple[pl.DataFrame, np.ndarray]:
-    """Communication kernels, one row a call; and which calls launched one."""
+    """Communication kernels, one row per call; and which calls launched one."""
     kernels = with_category(device, extra).filter(pl.col("category") == COMMUNICATION)
     own = window["collectives"].filter((pl.col("source") == "device_events") & pl.col("collective").is_not_null())
     joined = kernels.join(own.select(pl.col("row").cast(pl.UInt32), *RECORDED), on="row", how="left")
@@ -154,7 +154,7 @@ def _by_id(calls: pl.DataFrame, column: str, external: pl.Series) -> np.ndarray:
 def _coalesced(
     kernels: pl.DataFrame, has_own: np.ndarray, call: np.ndarray, runtime: pl.DataFrame, calls: pl.DataFrame
 ) -> tuple[np.ndarray, pl.DataFrame]:
-    """Calls that launched nothing themselves, with the kernel that the next launch of their thread started for all.
+    """Calls that launched nothing themselves, with the kernel that the thread's next launch started for all.
 
     Returns:
         the kernels' calls; orphan (row in the calls) and kernel.
@@ -194,7 +194,7 @@ def _coalesced(
 
 
 def _named(kernels: pl.DataFrame) -> pl.DataFrame:
-    """What a name's own template says: type and number of ranks of custom all_reduces."""
+    """Type and number of ranks of custom all_reduces, from the template arguments in the name."""
     names = kernels.filter(pl.col("source") == "name")["name"].unique().drop_nulls()
     types: dict[str, str | None] = {}
     sizes: dict[str, int | None] = {}
@@ -215,7 +215,7 @@ def _named(kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _kind_of_name(kernels: pl.DataFrame) -> pl.Expr:
-    """The label, where nothing tells it the name's; a generic name's is what it was seen to be elsewhere, if one."""
+    """The label, else the kernel's name; for a generic name, its only label elsewhere."""
     known = kernels.filter(pl.col("collective").is_not_null())
     kinds = {label: collective_kind(label) for label in known["collective"].unique()}
     seen = known.with_columns(pl.col("collective").replace_strict(kinds, default=None, return_dtype=pl.String))
@@ -240,7 +240,7 @@ def _group_label() -> pl.Expr:
 
 
 def _fill_groups(kernels: pl.DataFrame) -> pl.DataFrame:
-    """A kernel without metadata takes the only group of its stream; else the stream stands for it."""
+    """A kernel without metadata takes the only group of its stream; else its stream is used as the group."""
     known = kernels.filter(pl.col("group").is_not_null()).group_by("device", "stream")
     only = known.agg(
         # What one kernel leaves out another may tell; groups that share a name but not their ranks are two.
@@ -288,7 +288,7 @@ def _once(kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _launches(calls: pl.DataFrame) -> pl.DataFrame:
-    """Calls of which no kernel was recorded: when they were made is all that is known of their time."""
+    """Calls without a recorded kernel: only the time of the call is known."""
     return calls.with_row_index("row").with_columns(
         pl.col("start_ns").alias("launch_ns"),
         pl.lit(None, pl.Int64).alias("stream"),
@@ -302,7 +302,7 @@ def _launches(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _gloo(window: Mapping[str, pl.DataFrame], groups: Sequence[Mapping[str, Any]], rank: int) -> pl.DataFrame:
-    """Gloo's ranges. They name no group; where the job has but one set of ranks it is that one."""
+    """Gloo's ranges. They do not name a group; if the job has only one set of ranks, it is that one."""
     annotations = window["annotations"]
     columns = ["start_ns", "end_ns", "pid", "tid", "input_dims", "input_types"]
     dims = pl.concat([annotations.filter(~pl.col("on_device")).select(columns), window["host_ops"].select(columns)])

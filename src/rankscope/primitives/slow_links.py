@@ -1,6 +1,6 @@
-"""Groups whose collectives move their data slower than those of their like, or than in other steps.
+"""Groups that transfer data slower than comparable groups, or than in their other steps.
 
-What a transfer takes is the least duration over a group's ranks, so waiting is not in it. A group's transfers of one
+The transfer is the shortest duration over a group's ranks, so waiting is not in it. A group's transfers of one
 kind and size in a step (their mean, times as many as there usually are: some may be lost) are compared with the same
 of the other groups; where there is no other, with those of its other steps; where there are one or two, too few to
 learn chance from, with theirs and its own together. Lasting and passing delays are told apart as for ranks
@@ -18,6 +18,7 @@ import polars as pl
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.outliers import find_outliers
 from rankscope.primitives.peer_baseline import LEAST_PASSING, Bool, Outlier
+from rankscope.primitives.statistics import rank_sum_score
 
 KEY = ("collective", "bytes", "group_size")
 NETWORK = 0.1  # slower than its like by less than this is no finding
@@ -42,7 +43,7 @@ class SlowLink:
         expected_ns: what they would take in those.
         steps: the late ones.
         lasting: whether all are.
-        groups: how many groups it is held against; 0: its own other steps.
+        groups: how many groups it is compared with; 0: its other steps.
     """
 
     group: str
@@ -169,20 +170,14 @@ def _apart(taken: Int64, ratios: Sequence[Sequence[float]], step_ns: float) -> B
         if gaps[place - 1] < times * (ratio[usual].max() - low):
             continue
         if by_each and (
-            late.size < TWICE or _rank_sum([ratios[i] for i in late], [ratios[i] for i in usual]) < RANK_SUM
+            late.size < TWICE
+            or rank_sum_score(np.concatenate([ratios[i] for i in late]), np.concatenate([ratios[i] for i in usual]))
+            < RANK_SUM
         ):
             continue
         none[late] = True
         return none
     return none
-
-
-def _rank_sum(late: Sequence[Sequence[float]], usual: Sequence[Sequence[float]]) -> float:
-    """By how many standard deviations the values of some rank above those of the others."""
-    first, second = (np.concatenate([np.asarray(each, dtype=np.float64) for each in some]) for some in (late, usual))
-    above = float((first[:, None] > second).sum()) + float((first[:, None] == second).sum()) / 2
-    both = first.size * second.size
-    return (above - both / 2) / float(np.sqrt(both * (first.size + second.size + 1) / 12))
 
 
 def _link(late: Outlier, taken: Int64, steps: Int64, name: tuple[str, str], others: int) -> SlowLink | None:

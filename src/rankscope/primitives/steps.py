@@ -1,4 +1,4 @@
-"""Steps of a training loop: which device event belongs to which, and from when to when each lasts."""
+"""Steps of a training loop: the device events of each, and its window."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Windows:
 
 
 def host_steps(annotations: pl.DataFrame) -> pl.DataFrame:
-    """The host's `ProfilerStep#N` ranges, in the order of their starts; their echoes on the device are none.
+    """The host's `ProfilerStep#N` ranges, in the order of their starts; not their copies on the device.
 
     Args:
         annotations: columns start_ns, end_ns, on_device, step.
@@ -75,7 +75,7 @@ def windows(
     launched: Bool,
     stream: npt.NDArray[np.integer],
 ) -> Windows:
-    """From completion to completion: what each step's device work took, not what its host did meanwhile.
+    """Windows from completion to completion: the time of each step's work on the device, not on its host.
 
     A step owns the device events whose launch starts inside its host range. Its window ends at the later of its own
     end and the end of its last owned event, and begins at the latest of its own start, the end of the previous window
@@ -130,7 +130,7 @@ def starts_in(start: Int64, steps: pl.DataFrame, keep: pl.Expr) -> Bool:
 
 
 def one_window(frames: Iterable[pl.DataFrame]) -> tuple[Int64, Int64]:
-    """All of the time that some tables cover, as starts and ends of one window; of none where they have no row.
+    """The time that some tables cover, as starts and ends of one window; no window if they have no rows.
 
     Args:
         frames: start_ns, end_ns.
@@ -142,7 +142,7 @@ def one_window(frames: Iterable[pl.DataFrame]) -> tuple[Int64, Int64]:
 
 
 def step_windows(annotations: pl.DataFrame, device: pl.DataFrame) -> tuple[pl.DataFrame, Windows]:
-    """A file's steps, in the order of their starts, and their windows.
+    """A trace's steps, in the order of their starts, and their windows.
 
     Args:
         annotations: start_ns, end_ns, on_device, step.

@@ -1,4 +1,4 @@
-"""Device events stream by stream: what each had before it on its stream."""
+"""Device events by stream: what precedes each event on its stream."""
 
 from __future__ import annotations
 

@@ -37,10 +37,10 @@ _OPERATORS = re.compile(
 
 
 def tensor_core_kernels(names: Iterable[str]) -> set[str]:
-    """Those of the kernel names that say that the kernel runs on tensor cores."""
+    """The names of kernels that run on tensor cores."""
     return {name for name in names if _KERNELS.search(name) and not _ORDINARY.search(name)}
 
 
 def eligible_operators(names: Iterable[str]) -> set[str]:
-    """Those of the operator names whose work tensor cores can do."""
+    """The names of operators that tensor cores can run."""
     return {name for name in names if _OPERATORS.fullmatch(name)}

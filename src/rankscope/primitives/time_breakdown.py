@@ -1,4 +1,4 @@
-"""What a rank had done by the start and the end of each collective, and how much each step launched.
+"""Time breakdown of a rank between collectives, and the work that each step launched.
 
 The stretch before a collective runs from the end of an earlier one that tied the same ranks together to its own
 start. All ranks leave the first at nearly one time, so whatever makes one rank's stretch longer than the others' is

@@ -1,6 +1,6 @@
 """Files of ``rankscope.capture`` that other packages use by path, because importing that package loads torch.
 
-``launch`` puts the hook's folder on ``PYTHONPATH``, ``doctor`` runs the probe in a process of its own.
+``jobs`` puts the hook's folder on ``PYTHONPATH``, ``doctor`` runs the probe in a separate process.
 """
 
 from __future__ import annotations

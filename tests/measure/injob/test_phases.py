@@ -1,4 +1,4 @@
-"""What a step's time is divided into, by a clock that counts."""
+"""The phases of a step, timed with a fake clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files a training's program is made of."""
+"""Which source files belong to the training."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ print(json.dumps(found))
 """
 
 
-def test_the_scripts_own_and_nobody_elses(tmp_path):
+def test_only_the_scripts_own_files(tmp_path):
     (tmp_path / "model.py").write_text("import package.layers\n")
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").write_text("")

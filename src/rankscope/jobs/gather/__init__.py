@@ -1,9 +1,7 @@
-"""Bring the parts of a run from the disks of its hosts into one place, and say whether all ranks are there.
+"""Copying the parts of a run from the disks of its hosts into one directory, and checking that it is complete.
 
-``python -m rankscope.jobs.gather`` is ``rankscope gather`` where rankscope was installed beside torch alone.
-
-``sources`` knows where files come from (rsync, else scp; folders of this machine), ``merge`` how they get into the run
-without ever replacing another file, ``complete`` what a run should hold.
+In come directories, local or behind ssh; out come a merged run directory and a :class:`Completeness`.
+``python -m rankscope.jobs.gather`` is ``rankscope gather`` where rankscope was installed with --no-deps.
 """
 
 from __future__ import annotations

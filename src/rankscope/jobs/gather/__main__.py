@@ -22,14 +22,14 @@ def run_gather(
     world_size: int | None = None,
     as_json: bool = False,
 ) -> int:
-    """Gather, say what came and what is missing.
+    """Gather, and print what was copied and what is missing.
 
     Args:
         run: the run directory.
         sources: ``HOST:DIR`` or directories.
         shell: the remote shell with its options.
-        part: this is one of several that gather into it: do not ask whether all is there.
-        world_size: how many ranks there should be, where no manifest says.
+        part: this is one of several gathers into it: do not check for completeness.
+        world_size: how many ranks there should be, if no manifest has it.
         as_json: print JSON instead.
 
     Returns:
@@ -39,12 +39,12 @@ def run_gather(
         RankscopeError: a source cannot be read, or a file differs.
     """
 
-    def told(one: Gathered) -> None:
+    def print_progress(one: Gathered) -> None:
         if not as_json:
             files = f"{one.files} file{'s' * (one.files != 1)}"
             print(f"{_printable(one.source)}: {files}, {one.new} new ({one.bytes / 1e6:.1f} MB)", flush=True)
 
-    brought = gather(run, [parse_source(source, shell) for source in sources], told)
+    brought = gather(run, [parse_source(source, shell) for source in sources], print_progress)
     if part:
         return 0
     found = completeness(run, world_size)
@@ -52,7 +52,7 @@ def run_gather(
         shown = {**asdict(found), "missing": found.missing, "whole": found.whole}
         print(json.dumps({"schema_version": 1, "sources": [asdict(one) for one in brought], **shown}, indent=1))
     else:
-        for line in found.said():
+        for line in found.report():
             print(line)
     return 0 if found.whole else 1
 

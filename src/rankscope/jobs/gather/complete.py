@@ -1,4 +1,4 @@
-"""Is a run all there? What its ranks said that they wrote, held against what is in the directory."""
+"""Is a run directory complete? Compares the traces that its ranks' manifests list with the files in it."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class Completeness:
         lacking = self.missing or self.absent_traces or self.broken
         return not lacking and bool(self.expected) and len(self.runs) <= 1
 
-    def said(self) -> list[str]:
-        """It in words, a line a matter."""
+    def report(self) -> list[str]:
+        """A summary, then one line for each problem."""
         lines = []
         many = len(self.present)
         of = f" of {len(self.expected)}" if self.expected is not None else ""
@@ -65,20 +65,18 @@ class Completeness:
         if len(self.runs) > 1:
             lines.append(f"{len(self.runs)} runs in one directory: {', '.join(map(_printable, self.runs))}")
         if self.expected is None:
-            lines.append(
-                "how many ranks there should be is not known: no manifest says; rankscope gather has --world-size"
-            )
+            lines.append("the number of ranks is not known, as no manifest has it: give rankscope gather --world-size")
         if self.missing:
-            lines.append(f"missing: {ranges(self.missing)}: gather from the hosts that they ran on")
+            lines.append(f"missing: {ranges(self.missing)}: gather from the hosts they ran on")
         for rank, file in self.absent_traces[:10]:
-            lines.append(f"missing or cut: {_printable(file)} of rank {rank}")
+            lines.append(f"missing or incomplete: {_printable(file)} of rank {rank}")
         if len(self.absent_traces) > 10:
             lines.append(f"and {len(self.absent_traces) - 10} more")
-        lines += [f"not whole: {_printable(file)}: {wrong}" for file, wrong in self.broken[:10]]
+        lines += [f"incomplete: {_printable(file)}: {wrong}" for file, wrong in self.broken[:10]]
         if len(self.broken) > 10:
-            lines.append(f"and {len(self.broken) - 10} more that are not whole")
+            lines.append(f"and {len(self.broken) - 10} more that are incomplete")
         if self.running:
-            lines.append(f"capture had not ended on {ranges(self.running)}: the job still runs, or was killed")
+            lines.append(f"capture has not ended on {ranges(self.running)}: the job is still running, or was killed")
         return lines
 
 
@@ -93,14 +91,14 @@ def completeness(run: Path, world_size: int | None = None) -> Completeness:
         ConfigError: it is no directory.
     """
     if not run.is_dir():
-        raise ConfigError("is no run directory", path=run, hint="name the directory that traces were written to")
+        raise ConfigError("is not a run directory", path=run, hint="name the directory that traces were written to")
     manifests = rank_manifests(run)
     about = [m for path in sorted(run.glob("run*.json")) if (m := read_run_manifest(path)) is not None]
     files = {path.relative_to(run).as_posix(): path for path in _traces(run)}
     sizes = [size for size in (*(m.world_size for m in about), *(m.world_size for m in manifests)) if size]
     world_size = world_size or (max(sizes) if sizes else None)
     told = {trace.file: trace.bytes for m in manifests for trace in m.written}
-    # Whose length is known is held against that: it says more, and costs nothing.
+    # A known length is compared instead: it says more, and costs nothing.
     unknown = {path: file for file, path in files.items() if told.get(file) is None}
     by_name = {rank for file in files if (rank := parse_trace_name(file).rank) is not None}
     present = {m.rank for m in manifests if m.rank is not None} or by_name

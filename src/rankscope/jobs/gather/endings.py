@@ -1,8 +1,8 @@
-"""Does a trace end as it should? Told without reading it as a trace: where no manifest says how long it has to be.
+"""Is a trace file complete? A check of its end, without parsing it, for files whose length no manifest has.
 
-Plain JSON by its last bytes: what closes last must be what opened first. Zstandard by the lengths of its blocks, which
-are passed over (the format: RFC 8878, section 3.1). Deflate has no lengths: a gzip is decompressed and thrown away,
-in constant memory, which is still a fraction of the time that it takes to read it.
+Plain JSON: by its last bytes, where the bracket that closes last must be the one that opened first. Zstandard: by the
+lengths of its blocks, which are skipped (RFC 8878, section 3.1). Deflate has no lengths: a gzip is decompressed in
+constant memory and discarded, which takes a fraction of the time of reading it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BLANK = b" \t\r\n\0"
 
 
 def wrong_ends(paths: Iterable[Path]) -> dict[Path, str]:
-    """Files that do not end well, and in which way; several are looked at at once.
+    """Files that are incomplete or damaged, and in which way; several are checked at once.
 
     Args:
         paths: traces: ``.json``, ``.json.gz``, ``.json.zst``, ``.tar.gz``.
@@ -36,7 +36,7 @@ def wrong_ends(paths: Iterable[Path]) -> dict[Path, str]:
 
 
 def wrong_end(path: Path) -> str | None:
-    """In which way a file does not end well; None where it does."""
+    """In which way a file is incomplete or damaged; None if it is neither."""
     try:
         with path.open("rb") as file:
             if not file.read(1):

@@ -1,5 +1,8 @@
-"""Parts of a run put together: what is missing is fetched aside, checked, and moved in; nothing is ever replaced by
-something else. A trace that is shorter than its manifest here says is cut, and its whole self takes its place."""
+"""Merging the parts of a run: missing files are fetched into a staging folder, checked, and moved in.
+
+No file is replaced by a different one. The exceptions: a manifest by its later state, and a trace that is shorter than
+its manifest here says by the complete one.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from rankscope.rundir.manifest import RankManifest, read_rank_manifest, read_run
 from rankscope.rundir.names import RANKS_FOLDER
 
 STAGE = ".gather"
-"""Where files lie until they are whole, in the run directory; hidden, so that nobody reads them."""
+"""Where files are until they are complete, in the run directory; hidden, so that no reader finds them."""
 _SHOWN = 5
 
 
@@ -33,17 +36,19 @@ class Gathered:
     """Of the new ones."""
 
 
-def gather(run: Path, sources: Sequence[Source], told: Callable[[Gathered], object] = lambda _: None) -> list[Gathered]:
-    """Bring what the sources have into the run directory.
+def gather(
+    run: Path, sources: Sequence[Source], on_progress: Callable[[Gathered], object] = lambda _: None
+) -> list[Gathered]:
+    """Copy what the sources have into the run directory.
 
     Args:
-        run: the run directory; made if it is not there.
-        sources: where the parts lie.
-        told: called after each source.
+        run: the run directory; created if missing.
+        sources: where the parts are.
+        on_progress: called after each source.
 
     Raises:
-        RankscopeError: a source cannot be read; a file here has the name of a different one there; a part belongs to
-            another run. What has come is kept, and the same call goes on from there.
+        RankscopeError: a source cannot be read; a file here differs from the source's of the same name; a part is of
+            another run. What has been copied is kept, and the same call continues from there.
     """
     try:
         run.mkdir(parents=True, exist_ok=True)
@@ -52,7 +57,7 @@ def gather(run: Path, sources: Sequence[Source], told: Callable[[Gathered], obje
     done = []
     for source in sources:
         done.append(_bring(run, source))
-        told(done[-1])
+        on_progress(done[-1])
     return done
 
 
@@ -79,9 +84,9 @@ def _bring(run: Path, source: Source) -> Gathered:
         short = [path for path in short if not path.startswith(f"{RANKS_FOLDER}/")]
         if short:
             raise RankscopeError(
-                f"{_names(short)} did not arrive as listed: the job still writes, or the connection broke",
+                f"{_names(short)} did not arrive complete: the job is still writing, or the connection broke",
                 path=source.shown,
-                hint="the same command again brings the rest",
+                hint="run the same command again for the rest",
             )
         _check_run(run, stage, source)
         for path in wanted:
@@ -93,7 +98,7 @@ def _bring(run: Path, source: Source) -> Gathered:
 def _check_path(path: str, source: Source) -> None:
     parts = path.split("/")
     if path.startswith("/") or not path or any(part in ("", ".", "..") for part in parts):
-        raise RankscopeError(f"lists {path!r}, which is no path within a directory", path=source.shown)
+        raise RankscopeError(f"lists {path!r}, which is not a path within a directory", path=source.shown)
 
 
 def _same_size(path: Path, size: int) -> bool:
@@ -103,9 +108,9 @@ def _same_size(path: Path, size: int) -> bool:
 def _refuse(source: Source, run: Path, paths: Sequence[str]) -> None:
     if paths:
         raise RankscopeError(
-            f"{_names(paths)} here differ from those of {source.shown}, and nothing is overwritten",
+            f"{_names(paths)} here differ from those of {source.shown}; nothing was overwritten",
             path=run,
-            hint="gather into a directory of its own, or move these away",
+            hint="gather into another directory, or move these away",
         )
 
 
@@ -135,7 +140,7 @@ def _check_run(run: Path, stage: Path, source: Source) -> None:
         raise RankscopeError(
             f"{source.shown} is of run {min(theirs)}, here is run {min(ours)}",
             path=run,
-            hint="gather each run into a directory of its own",
+            hint="gather each run into a separate directory",
         )
 
 

@@ -1,7 +1,7 @@
-"""Where the parts of a run lie: a folder of this machine, or one behind ssh.
+"""Where the parts of a run are: a local folder, or one behind ssh.
 
-A source lists its files with their sizes, gives the SHA-256 of some, and fetches some into a folder. Fetching may be
-cut off at any point and goes on there the next time.
+A source lists its files with their sizes, gives the SHA-256 of some, and fetches some into a folder. An interrupted
+fetch continues the next time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TIMEOUT_S = 24 * 3600
 
 
 class Source(Protocol):
-    """Where a part of a run lies."""
+    """Where a part of a run is."""
 
     @property
     def shown(self) -> str:
@@ -57,7 +57,7 @@ def parse_source(text: str, shell: str = "ssh") -> Source:
     """
     match = _REMOTE.fullmatch(text)
     if text.startswith("-") or "\0" in text:
-        raise ConfigError(f"{text!r} is no place to gather from", hint="HOST:DIR, or a directory")
+        raise ConfigError(f"{text!r} is not a source to gather from", hint="HOST:DIR, or a directory")
     if match is None or Path(text).exists():
         return LocalFolder(text)
     if not match[2]:
@@ -103,7 +103,9 @@ class LocalFolder:
 
         if not self.folder.is_dir():
             raise RankscopeError(
-                "is no directory here", path=self.shown, hint="HOST:DIR for one of another machine; check the spelling"
+                "is not a directory here",
+                path=self.shown,
+                hint="HOST:DIR for one of another host; check the spelling",
             )
         for folder, folders, files in os.walk(self.folder, onerror=failed):
             folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -217,7 +219,7 @@ class RemoteFolder:
         odd = [path for path in (self._home(), *paths) if not _PLAIN.fullmatch(path)]
         if odd:
             raise RankscopeError(
-                f"{odd[0]!r} is a name that scp cannot be given safely", path=self.shown, hint="install rsync on both"
+                f"{odd[0]!r} is not a name that scp can take safely", path=self.shown, hint="install rsync on both"
             )
         by_folder: dict[str, list[str]] = {}
         for path in paths:
@@ -247,7 +249,7 @@ def _run(line: Sequence[str], shown: str, sent: bytes = b"") -> None:
         raise RankscopeError(
             f"{line[0]} ended with {done.returncode}: {_last_line(done.stderr)}",
             path=shown,
-            hint="what has come is kept: the same command goes on from there",
+            hint="what has been copied is kept: the same command continues from there",
         )
 
 
@@ -255,4 +257,4 @@ def _last_line(said: bytes) -> str:
     lines = [line.strip() for line in said.decode("utf-8", "replace").splitlines() if line.strip()]
     # rsync ends with a line about itself; what went wrong stands before it.
     telling = [line for line in lines if not line.startswith("rsync error:")] or lines
-    return "".join(c if c.isprintable() else "?" for c in (telling[-1] if telling else "it does not say why"))
+    return "".join(c if c.isprintable() else "?" for c in (telling[-1] if telling else "no reason given"))

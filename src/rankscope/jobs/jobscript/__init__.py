@@ -1,8 +1,7 @@
-"""Job scripts: what ``rankscope job slurm|pbs|flux`` writes.
+"""Job scripts, as ``rankscope job slurm|pbs|flux`` writes them.
 
-``request`` holds what a job is to be, ``machine`` what is particular about a machine (``machines/*.toml``, and a
-site's own), ``directives`` writes the scheduler's lines, ``ranks`` how ranks are started, ``script`` the whole. Every
-value of a user is quoted, or refused where it would have to stand in a scheduler's line (``quoting``).
+In come a :class:`JobRequest` and a :class:`Machine` (``machines/*.toml``, or a site's file); out comes a script.
+Every user's value is quoted, or refused where a scheduler's directive cannot quote it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What is particular about a machine: a TOML file each, those that come with rankscope and those that a site adds.
+"""Settings of machines, one TOML file each: those that come with rankscope, and those that a site adds.
 
-Looked for, by name, in the folders of ``RANKSCOPE_MACHINES`` (as in ``PATH``), in ``rankscope/machines`` under
-``XDG_CONFIG_HOME`` (``~/.config``), then here. A file may start from another one: ``base = "aurora"``.
+A name is looked up in the folders of ``RANKSCOPE_MACHINES`` (as in ``PATH``), in ``rankscope/machines`` under
+``XDG_CONFIG_HOME`` (``~/.config``), then here. A file can extend another one: ``base = "aurora"``.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _HERE = Path(__file__).parent / "machines"
 
 @dataclass(frozen=True)
 class Setting:
-    """A variable that the machine wants, and why."""
+    """An environment variable for the machine, and why."""
 
     name: str
     value: str
     """``{user}`` and ``{job}`` stand for whose job it is, and which."""
     why: str = ""
     launchers: tuple[str, ...] = LAUNCHERS
-    """Under which ways of starting ranks it is set."""
+    """The launchers under which it is set."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Machine:
     node_device: str = "cpu"
     """What ranks compute on: cuda, rocm, xpu or cpu."""
     node_ranks: int | None = None
-    """Ranks a node, one for each device."""
+    """Ranks per node, one for each device."""
     node_cpus_per_rank: int | None = None
     node_cores: tuple[str, ...] = ()
     """Which cores each rank of a node is bound to, in the order of local ranks."""
@@ -102,7 +102,7 @@ class Machine:
 
 
 def known_machines(environ: Mapping[str, str] | None = None) -> dict[str, Path]:
-    """The file of each machine that can be named, the first that is found of each name."""
+    """The files of all machines by name; the first that is found counts."""
     found: dict[str, Path] = {}
     for folder in _folders(os.environ if environ is None else environ):
         for path in sorted(folder.glob("*.toml")):
@@ -114,7 +114,7 @@ def find_machine(name_or_file: str, environ: Mapping[str, str] | None = None) ->
     """A machine by name, or from a file.
 
     Raises:
-        ConfigError: there is none of that name, or its file cannot be meant; with the file.
+        ConfigError: there is none of that name, or its file is invalid; with the file.
     """
     path = Path(name_or_file).expanduser()
     if path.suffix == ".toml" or len(path.parts) > 1:
@@ -122,7 +122,7 @@ def find_machine(name_or_file: str, environ: Mapping[str, str] | None = None) ->
     known = known_machines(environ)
     if name_or_file not in known:
         raise ConfigError(
-            f"no machine is known by the name {name_or_file!r}",
+            f"no machine is known as {name_or_file!r}",
             hint=f"known: {', '.join(sorted(known))}; or name a file: --profile ./mine.toml",
         )
     return _read(known[name_or_file], environ, ())
@@ -144,7 +144,7 @@ def _read(path: Path, environ: Mapping[str, str] | None, over: tuple[Path, ...])
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}", path=path, hint="--profile NAME|FILE.toml") from error
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"is no TOML: {error}", path=path) from error
+        raise ConfigError(f"is not valid TOML: {error}", path=path) from error
     base = Machine()
     if "base" in raw:
         name = raw.pop("base")
@@ -154,7 +154,7 @@ def _read(path: Path, environ: Mapping[str, str] | None, over: tuple[Path, ...])
         # A site's own aurora.toml may start from ours.
         other = next((p for p in (known.get(name), _HERE / f"{name}.toml") if p and p != path and p.exists()), None)
         if other is None or other in over:
-            raise ConfigError(f"base = {name!r} is no machine that is known", path=path, hint=", ".join(sorted(known)))
+            raise ConfigError(f"base = {name!r} is not a known machine", path=path, hint=", ".join(sorted(known)))
         base = _read(other, environ, (*over, path))
     return _machine(raw, base, path)
 
@@ -185,7 +185,7 @@ def _machine(raw: Mapping[str, Any], base: Machine, path: Path) -> Machine:
         else:
             tables = ", ".join(f"[{table}]" for table in _TABLES)
             known = f"title, sources, unverified, checked, scheduler, base, [[source]], [[environment]], {tables}"
-            raise ConfigError(f"{key!r} is no key of a machine's file", path=path, hint=f"known: {known}")
+            raise ConfigError(f"{key!r} is not a key of a machine's file", path=path, hint=f"known: {known}")
     for cores in values["node_cores"]:
         parse_cpus(cores, path)
     values["sources"] = (*values["sources"], *verified(raw, path))
@@ -203,7 +203,7 @@ def verified(raw: Mapping[str, Any], path: Path) -> dict[str, tuple[str, ...]]:
     for entry in entries if isinstance(entries, list) else [entries]:
         if not isinstance(entry, dict) or not isinstance(entry.get("url"), str) or set(entry) - {"url", "values"}:
             raise ConfigError(
-                f"[[source]] {entry!r} is not what it must be", path=path, hint="url, and values: the names of those"
+                f"[[source]] {entry!r} is not valid", path=path, hint="url, and values: the names of those"
             )
         found[entry["url"]] = _known_names(entry.get("values", []), _names_in(raw), "[[source]] values", path)
     return found
@@ -224,12 +224,12 @@ def _names_in(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 def _known_names(given: Any, names: Mapping[str, Any], where: str, path: Path) -> tuple[str, ...]:
     if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
-        raise ConfigError(f"{where} = {given!r} is not what it must be", path=path, hint="a list of names")
+        raise ConfigError(f"{where} = {given!r} is not valid", path=path, hint="a list of names")
     for each in given:
         name, _, item = each.partition(" ")
         if name not in names or (item and item not in names[name]):
             raise ConfigError(
-                f"{where}: {each!r} is nothing that this file sets", path=path, hint=f"it sets {', '.join(names)}"
+                f"{where}: {each!r} is not set in this file", path=path, hint=f"it sets {', '.join(names)}"
             )
     return tuple(given)
 
@@ -251,7 +251,7 @@ def _set(values: dict[str, Any], name: str, shown: str, value: Any, path: Path) 
     else:
         right = isinstance(value, str)
     if not right:
-        raise ConfigError(f"{shown} = {value!r} is not what it must be", path=path, hint="see docs/jobs.md")
+        raise ConfigError(f"{shown} = {value!r} is not valid", path=path, hint="see docs/jobs.md")
     if name in _ONE_OF and value not in _ONE_OF[name]:
         raise ConfigError(f"{shown} = {value!r} is not known", path=path, hint=f"one of {', '.join(_ONE_OF[name])}")
     values[name] = value
@@ -266,15 +266,15 @@ def _settings(raw: Any, base: tuple[Setting, ...], path: Path) -> tuple[Setting,
         right = isinstance(launchers, list) and all(each in LAUNCHERS for each in launchers)
         if not (isinstance(name, str) and isinstance(value, str) and isinstance(why, str) and right):
             raise ConfigError(
-                f"[[environment]] {item!r} is not what it must be",
+                f"[[environment]] {item!r} is not valid",
                 path=path,
-                hint=f"name and value as text; why, as text, and launchers, of {', '.join(LAUNCHERS)}, may be there",
+                hint=f"name and value are text; optional: why, as text, and launchers, of {', '.join(LAUNCHERS)}",
             )
         if set(entry) - {"name", "value", "why", "launchers"}:
             raise ConfigError(f"[[environment]] {name} has a key that is not known", path=path)
         if re.search(r"\{(?!user\}|job\})", value):
             raise ConfigError(
-                f"[[environment]] {name} = {value!r}: only {{user}} and {{job}} can stand in braces", path=path
+                f"[[environment]] {name} = {value!r}: only {{user}} and {{job}} are placeholders", path=path
             )
         if not NAME.fullmatch(name):
             raise ConfigError(f"[[environment]] {name!r} cannot be the name of a variable", path=path)

@@ -1,4 +1,4 @@
-"""How text of a user, or of a site's file, gets into a script: quoted, or refused."""
+"""Quoting of a user's or a site's text for a script; what cannot be quoted is refused."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def directive_value(what: str, text: str, *, blanks: bool = False) -> str:
         blanks: several words may stand there.
 
     Raises:
-        ConfigError: it holds what the scheduler, or the shell in the next line, would take for something else.
+        ConfigError: it has characters that are special to the scheduler, or to the shell in the next line.
     """
     if not all(_DIRECTIVE.fullmatch(word) for word in (text.split(" ") if blanks else [text])):
         raise ConfigError(
-            f"{what} {text!r} cannot stand in a scheduler's line",
-            hint="letters, digits and _ . , : ; @ % + / = & | ! * ( ) [ ] { } ~ ^ - can",
+            f"{what} {text!r} cannot be written in a scheduler's directive",
+            hint="allowed: letters, digits and _ . , : ; @ % + / = & | ! * ( ) [ ] { } ~ ^ -",
         )
     return text
 

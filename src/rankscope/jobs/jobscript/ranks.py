@@ -1,4 +1,4 @@
-"""How ranks are started: the launcher's words, and what each process does before the training script."""
+"""How ranks are started: the launcher's command, and what each process does before the training script."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rankscope.rundir.cpus import cpu_masks
 
 @dataclass(frozen=True)
 class Variables:
-    """Where a launcher says who a process is, as text of the shell."""
+    """The shell variables in which a launcher gives a process its ranks."""
 
     rank: str
     local_rank: str
@@ -37,12 +37,12 @@ def starter(job: JobRequest) -> str:
 
 
 def launch_words(job: JobRequest, exported: list[str], *, per_node: bool = False) -> str:
-    """The launcher with its options: one process a rank, or one a node.
+    """The launcher with its options: one process per rank, or one per node.
 
     Args:
         job: a resolved request.
         exported: variables that have to be on every node.
-        per_node: one process a node, to do something there.
+        per_node: one process per node.
     """
     kind = starter(job)
     alone = per_node or job.launcher == "torchrun"
@@ -93,7 +93,7 @@ def _binding(job: JobRequest, kind: str, alone: bool) -> str:
 
 
 def binds_itself(job: JobRequest) -> bool:
-    """Whether each rank has to bind itself to its cores: the launcher starts nodes, or knows no list of cores."""
+    """Whether each rank binds itself to its cores: the launcher starts nodes, or takes no list of cores."""
     native = starter(job) in ("srun", "pals") and job.launcher != "torchrun"
     return not native and job.cpu_bind is None and bool(job.machine.bound(job.ranks_per_node or 1))
 
@@ -101,10 +101,10 @@ def binds_itself(job: JobRequest) -> bool:
 def rank_script(job: JobRequest) -> list[str]:
     """What each rank does before its command: the variables that torch reads, and its cores."""
     who = VARIABLES[starter(job)]
-    lines = ["#!/bin/bash", "# What every rank of this job runs first. Written by the job script.", "set -euo pipefail"]
+    lines = ["#!/bin/bash", "# Every rank of this job runs this first. Written by the job script.", "set -euo pipefail"]
     if job.launcher != "torchrun":
         lines += [
-            "# torch.distributed's own names for what the launcher calls otherwise.",
+            "# The launcher's variables, by the names that torch.distributed reads.",
             f'export RANK="{who.rank}" LOCAL_RANK="{who.local_rank}"',
         ]
         if job.traces == "local":
@@ -112,7 +112,7 @@ def rank_script(job: JobRequest) -> list[str]:
     if binds_itself(job):
         cores = " ".join(f'"{each}"' for each in job.machine.bound(job.ranks_per_node or 1))
         lines += [
-            "# The cores beside this rank's device.",
+            "# The cores nearest to this rank's device.",
             f"cores=({cores})",
             "if command -v taskset >/dev/null; then",
             '  taskset -cp "${cores[LOCAL_RANK]}" $$ >/dev/null || echo "rank $RANK: its cores are not free" >&2',
@@ -122,19 +122,19 @@ def rank_script(job: JobRequest) -> list[str]:
 
 
 def node_script(job: JobRequest) -> list[str]:
-    """What torchrun's agent on each node needs: who is the host of the rendezvous, and its own name on the network."""
+    """What torchrun's agent on each node needs: which host has the rendezvous, and its own name on the network."""
     who = VARIABLES[starter(job)]
     suffix = job.master_suffix or ""
     lines = [
         "#!/bin/bash",
-        "# What runs before torchrun on every node of this job. Written by the job script.",
+        "# Runs before torchrun on every node of this job. Written by the job script.",
         "set -euo pipefail",
-        "# The first node holds the rendezvous; torchrun would guess that from names, which a second network spoils.",
+        "# The first node hosts the rendezvous; torchrun's guess by host name fails with a second network.",
         f'if [ "{who.rank}" = 0 ]; then export PET_RDZV_CONF=is_host=1; else export PET_RDZV_CONF=is_host=0; fi',
     ]
     if suffix:
         lines += [
-            "# The name that the other nodes reach this one by.",
+            "# This node's name on the network that connects the nodes.",
             f'PET_LOCAL_ADDR="$(hostname -s)"{quoted(suffix)}',
             "export PET_LOCAL_ADDR",
         ]

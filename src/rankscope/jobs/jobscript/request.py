@@ -1,4 +1,4 @@
-"""What a job script is asked for, checked, and joined with what its machine is like."""
+"""The request for a job script: its options, checked and completed with the machine's values."""
 
 from __future__ import annotations
 
@@ -77,10 +77,10 @@ class JobRequest:
     """Options of ``rankscope exec``."""
 
     def resolved(self) -> JobRequest:
-        """The same with the machine's values in place of what was not given, all of it checked.
+        """The same with the machine's values for what was not given, checked.
 
         Raises:
-            ConfigError: something that cannot be meant.
+            ConfigError: an invalid value.
         """
         machine = self.machine
         if not self.command:
@@ -90,7 +90,7 @@ class JobRequest:
         _one_of("scheduler", self.scheduler, SCHEDULERS)
         if machine.scheduler not in (None, self.scheduler):
             raise ConfigError(
-                f"{machine.name} is run by {machine.scheduler}, not by {self.scheduler}",
+                f"{machine.name} uses {machine.scheduler}, not {self.scheduler}",
                 hint=f"rankscope job {machine.scheduler} --profile {machine.name}",
             )
         full = replace(
@@ -121,7 +121,7 @@ class JobRequest:
     def _check(self) -> None:
         for what, number in (("nodes", self.nodes), ("ranks per node", self.ranks_per_node or 0)):
             if not 1 <= number <= _MOST:
-                raise ConfigError(f"{number} {what} cannot be meant")
+                raise ConfigError(f"{number} {what} is out of range")
         _one_of("device", self.device or "", DEVICES)
         _one_of("launcher", self.launcher or "", LAUNCHERS)
         _one_of("MPI", self.mpi or "", MPIS)
@@ -171,7 +171,7 @@ class JobRequest:
 
 
 def usual_launcher(machine: Machine, scheduler: str) -> str:
-    """What starts ranks where nobody chooses."""
+    """What starts ranks by default."""
     return machine.launch_launcher or _DEFAULT_LAUNCHER[scheduler]
 
 
@@ -199,12 +199,12 @@ def seconds(walltime: str, scheduler: str = "slurm") -> int:
             )
         found = int(match[1]) * {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}[match[2] or "m"]
     if found <= 0:
-        raise ConfigError(f"{walltime!r} is no wall time", hint="01:30:00, 1-00:00:00, 1-12, 90m or 2h")
+        raise ConfigError(f"{walltime!r} is not a wall time", hint="01:30:00, 1-00:00:00, 1-12, 90m or 2h")
     return found
 
 
 def _epochs(command: Sequence[str]) -> int:
-    """How many epochs the training script is told to make, if its arguments say so as most do."""
+    """The epochs in the training script's arguments, by the usual names of the option; else 1."""
     for word, following in zip(command, [*command[1:], ""], strict=False):
         name, equals, value = word.partition("=")
         number = value if equals else following
@@ -224,13 +224,13 @@ def _check_capture(options: Sequence[str], world_size: int) -> None:
     if rest:
         raise ConfigError(f"{rest[0]!r} is not an option of rankscope exec", hint="rankscope exec --help lists them")
     if {"RANKSCOPE_RUN_DIR", "RANKSCOPE_RUN_ID"} & settings.keys():
-        raise ConfigError("the script itself names the run and its directory", hint="--runs-dir and --run-name choose")
+        raise ConfigError("the script sets the run's name and directory", hint="--runs-dir and --run-name choose")
     chosen = settings.get(variable_of("ranks"))
     last = max((last for _, last in parse_ranks(chosen).spans), default=0) if chosen is not None else 0
     if last >= world_size:
         raise ConfigError(
             f"--ranks {chosen} names rank {last}, and the job has {world_size}: 0 to {world_size - 1}"
             if world_size > 1
-            else f"--ranks {chosen} names rank {last}, and the job has rank 0 alone",
+            else f"--ranks {chosen} names rank {last}, and the job has only rank 0",
             hint="--nodes and --ranks-per-node say how many there are",
         )

@@ -1,4 +1,4 @@
-"""The job script: sections in the order in which a job comes to them, each saying what it is for."""
+"""The job script: its sections in the order in which a job runs them, each with a comment on its purpose."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def job_script(request: JobRequest) -> str:
     """A complete script for ``sbatch``, ``qsub`` or ``flux batch``.
 
     Args:
-        request: what the job is to be.
+        request: the job.
 
     Raises:
-        ConfigError: something in it that cannot be meant.
+        ConfigError: an invalid value in it.
     """
     job = request.resolved()
     exported: list[str] = []
@@ -48,11 +48,11 @@ def _head(job: JobRequest) -> list[str]:
         f"# {_SUBMIT[job.scheduler]} this. Written by rankscope job {job.scheduler}, for {comment(machine.title)}."
     ]
     if machine.sources:
-        lines += ["# What is particular about the machine was read on these pages, and not tried there:"]
+        lines += ["# The machine's settings are from these pages, and were not tried there:"]
         lines += [f"#   {comment(source)}" for source in machine.sources]
     if machine.unverified:
         values = ", ".join(comment(each) for each in machine.with_values(machine.unverified))
-        said = f"NOT VERIFIED, that is on none of these pages; look before you trust it: {values}."
+        said = f"NOT VERIFIED, as on none of these pages; check before you rely on it: {values}."
         lines += [f"# {line}" for line in textwrap.wrap(said, 116, break_long_words=False, break_on_hyphens=False)]
     lines += ["", "set -euo pipefail"]
     if job.scheduler == "pbs":
@@ -75,8 +75,8 @@ def _software(job: JobRequest) -> list[str]:
     if job.venv:
         lines += ["# shellcheck source=/dev/null", f"source {quoted(job.venv.rstrip('/') + '/bin/activate')}"]
     if not lines:
-        return ["# Software: whatever the shell that submits has (--module, --conda, --venv, --container)."]
-    # These scripts of others read variables that nobody has set.
+        return ["# Software: that of the submitting shell (--module, --conda, --venv, --container)."]
+    # These scripts read variables that may not be set.
     return ["# Software.", "set +u", *lines, "set -u"]
 
 
@@ -89,8 +89,8 @@ def _names(job: JobRequest) -> list[str]:
     }[job.scheduler]
     name = expanded(job.run_name, RUN_NAME_VARIABLES)
     return [
-        "# What this run is called, and where it goes. The nodes are those that the job has got, which may be others",
-        "# than above: the same script serves every size of a scaling study.",
+        "# The run's name and directory. The number of nodes is that of the job, which may differ from the one above:",
+        "# the same script serves every size of a scaling study.",
         *counted,
         f"RANKS_PER_NODE={each}",
         "RANKS=$((NODES * RANKS_PER_NODE))",
@@ -124,7 +124,7 @@ def _rendezvous(job: JobRequest, exported: list[str]) -> list[str]:
     exported += ["MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"]
     return [
         *lines,
-        "# Below the ports that the system hands out by itself, and hardly another job's on the same host.",
+        "# Below the ephemeral ports, and random, so that two jobs on one host rarely choose the same.",
         "MASTER_PORT=$((20000 + RANDOM % 12000))",
         'WORLD_SIZE="$RANKS"',
         "export MASTER_ADDR MASTER_PORT WORLD_SIZE",
@@ -135,7 +135,7 @@ def _variables(job: JobRequest, exported: list[str]) -> list[str]:
     lines = []
     settings = [s for s in job.machine.environment if job.launcher in s.launchers]
     if settings:
-        lines += ["# Fabric and devices, as the machine wants them."]
+        lines += ["# Network and device settings of the machine."]
         job_of = {"user": "USER", "job": "JOB"}
         for setting in settings:
             lines += [f"# {setting.name}: {comment(setting.why)}."] if setting.why else []
@@ -144,11 +144,11 @@ def _variables(job: JobRequest, exported: list[str]) -> list[str]:
     if any("{user}" in setting.value for setting in settings):
         lines.insert(0, 'USER="${USER:-$(id -un)}"')
     if job.cpus_per_rank and not any(s.partition("=")[0] == "OMP_NUM_THREADS" for s in job.environment):
-        lines += ["# Threads of a rank: no more than its cores.", f"export OMP_NUM_THREADS={job.cpus_per_rank}"]
+        lines += ["# Threads per rank: no more than its cores.", f"export OMP_NUM_THREADS={job.cpus_per_rank}"]
         exported += ["OMP_NUM_THREADS"]
     if job.nccl_debug:
         lines += [
-            "# What NCCL (RCCL is one) says, in a file a process; rankscope doctor reads them.",
+            "# NCCL's (RCCL's) log, one file per process; rankscope doctor reads them.",
             'mkdir -p "$RUN_DIR/nccl"',
             f'export NCCL_DEBUG={job.nccl_debug} NCCL_DEBUG_FILE="$RUN_DIR/nccl/%h.%p.log"',
         ]
@@ -159,13 +159,13 @@ def _variables(job: JobRequest, exported: list[str]) -> list[str]:
         exported += [name]
     if job.rankscope_dir:
         lines += [
-            "# rankscope itself, for the ranks alone needs torch.",
+            "# rankscope itself: in the ranks it needs torch alone.",
             f"export PYTHONPATH={quoted(job.rankscope_dir)}" + '"${PYTHONPATH:+:$PYTHONPATH}"',
         ]
         exported += ["PYTHONPATH"]
     if job.traces == "local":
         lines += [
-            "# Traces go to each host's own disk, and from there into the run directory when training is over.",
+            "# Traces go to each host's local disk, and into the run directory after training.",
             f'export LOCAL_DIR={quoted(job.local_dir.rstrip("/") or "/")}"/$RUN_NAME.$JOB"',
         ]
         exported += ["LOCAL_DIR"]
@@ -196,7 +196,7 @@ def _command(job: JobRequest) -> list[str]:
     options = words(job.capture)
     settings, _ = take_options(job.capture)
     lines = [
-        "# Capture: the script needs no change, each step of its optimizer is one. docs/capture.md has the options.",
+        "# Capture: the script needs no change; a step is a step of its optimizer. Options: rankscope exec --help.",
         f'CAPTURE=({program} --run-dir "{where}" --run-id "$RUN_ID"{" " + options if options else ""})',
     ]
     if not settings.keys() & {variable_of("wait"), variable_of("period_steps"), variable_of("repeat")}:
@@ -215,7 +215,7 @@ def _start(job: JobRequest, exported: list[str]) -> list[str]:
             lines += _written("rank.sh", rank_script(job))
             rank = '--no-python "$RUN_DIR/rank.sh" '
         lines += [
-            "# One torchrun a node; they meet at the first host, and each starts its node's ranks.",
+            "# One torchrun per node; they meet at the first host, and each starts its node's ranks.",
             "TORCHRUN=(",
             '  python -m torch.distributed.run --nnodes="$NODES" --nproc-per-node="$RANKS_PER_NODE"',
             '  --rdzv-backend=c10d --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT" --rdzv-id="$RUN_ID"',
@@ -226,7 +226,7 @@ def _start(job: JobRequest, exported: list[str]) -> list[str]:
         what = f'"$RUN_DIR/node.sh" {inside}"${{CAPTURE[@]}}" "${{TORCHRUN[@]}}" {rank}{train}'
     else:
         lines += _written("rank.sh", rank_script(job))
-        lines += ["# One process a rank."]
+        lines += ["# One process per rank."]
         what = f'"$RUN_DIR/rank.sh" {inside}"${{CAPTURE[@]}}" "${{TRAIN[@]}}"'
     return [*lines, "STATUS=0", f"{launch_words(job, exported)} \\", f"  {what} || STATUS=$?"]
 
@@ -247,9 +247,9 @@ def _afterwards(job: JobRequest, exported: list[str]) -> list[str]:
     lines: list[str] = []
     if job.traces == "local":
         lines += [
-            "# Every node brings its part.",
+            "# Every node copies its traces.",
             f"{launch_words(job, exported, per_node=True)} \\",
-            f'  {gather} --part "$RUN_DIR" "$LOCAL_DIR" || echo "some traces are still in $LOCAL_DIR of a host" >&2',
+            f'  {gather} --part "$RUN_DIR" "$LOCAL_DIR" || echo "some traces are still in $LOCAL_DIR on a host" >&2',
         ]
     lines += ["# Are all ranks there?", f'{gather} "$RUN_DIR" || true']
     if job.report and not job.rankscope_dir:

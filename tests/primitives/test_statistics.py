@@ -1,4 +1,4 @@
-"""The test of a change against figures from tables, and against a simulation of chance."""
+"""Tests of significance against figures from tables, worked by hand, and against a simulation of chance."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from rankscope.compare.spread import chance, significant, student_tail
+from rankscope.primitives.statistics import rank_sum_score, significant, student_quantile, student_tail, welch_test
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_tails_with_one_degree_of_freedom_are_cauchys() -> None:
 
 def test_welchs_own_example() -> None:
     # Worked by hand: means 3 and 6, variances 2.5 and 4, n = 5 and 3: t = 3 / √(0.5 + 4/3) = 2.2156, ν = 3.523.
-    found = chance([1, 2, 3, 4, 5], [4, 6, 8])
+    found = welch_test([1, 2, 3, 4, 5], [4, 6, 8])
     assert found is not None
     assert math.isclose(
         found, student_tail(3 / math.sqrt(0.5 + 4 / 3), (0.5 + 4 / 3) ** 2 / (0.25 / 4 + (4 / 3) ** 2 / 2))
@@ -44,19 +44,19 @@ def test_welchs_own_example() -> None:
 
 
 def test_one_value_has_no_spread() -> None:
-    assert chance([1], [1, 2]) is None
-    assert chance([], []) is None
+    assert welch_test([1], [1, 2]) is None
+    assert welch_test([], []) is None
 
 
 def test_values_without_spread() -> None:
-    assert chance([5, 5, 5], [5, 5]) == 1.0
-    assert chance([5, 5, 5], [6, 6]) == 0.0
+    assert welch_test([5, 5, 5], [5, 5]) == 1.0
+    assert welch_test([5, 5, 5], [6, 6]) == 0.0
 
 
 def test_the_chance_is_that_of_chance() -> None:
     """Of samples without a difference the stated share falls below a limit."""
     random = np.random.default_rng(0)
-    found = [chance(random.normal(10, 1, 4), random.normal(10, 3, 6)) for _ in range(4000)]
+    found = [welch_test(random.normal(10, 1, 4), random.normal(10, 3, 6)) for _ in range(4000)]
     below = sum(value is not None and value < 0.05 for value in found) / len(found)
     assert 0.03 < below < 0.07
 
@@ -71,5 +71,18 @@ def test_many_judged_together() -> None:
 
 def test_noise_is_not_called_a_change() -> None:
     random = np.random.default_rng(1)
-    chances = [chance(random.normal(5, 1, 4), random.normal(5, 1, 4)) for _ in range(500)]
+    chances = [welch_test(random.normal(5, 1, 4), random.normal(5, 1, 4)) for _ in range(500)]
     assert sum(value is True for value in significant(chances)) <= 2
+
+
+@pytest.mark.parametrize(("freedom", "quantile"), [(4, 4.604), (10, 3.169), (30, 2.750), (1e6, 2.576)])
+def test_quantiles_are_those_of_the_tables(freedom: float, quantile: float) -> None:
+    assert math.isclose(student_quantile(freedom, 0.99), quantile, rel_tol=5e-3)
+
+
+def test_rank_sum_by_hand() -> None:
+    # Without ties: 3 and 4 rank above 1 and 2 in all 4 pairs, 2 more than expected; variance 2 · 2 · 5 / 12.
+    assert math.isclose(rank_sum_score([3, 4], [1, 2]), 2 / math.sqrt(5 / 3))
+    # Three values tied at mean rank 3: U = 11 − 6 = 5, expected 3, variance 6 / 12 · (6 − 24 / 20) = 2.4.
+    assert math.isclose(rank_sum_score([2, 2, 3], [1, 2]), 2 / math.sqrt(2.4))
+    assert rank_sum_score([1, 1], [1, 1, 1]) == 0.0

@@ -1,4 +1,4 @@
-"""Capture as users of other tools know it: d9d's profiler, torch's own surface, TensorBoard's files; XPU and ROCm."""
+"""Capture as users of other tools know it: d9d's profiler, torch's methods, TensorBoard's files; XPU and ROCm."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_tensorboards_layout(tmp_path):
 # --- torch --------------------------------------------------------------------------------------------------
 
 
-def test_the_surface_is_torchs():
+def test_all_methods_of_torchs_profiler_exist():
     for name, member in inspect.getmembers(torch.profiler.profile):
         if not name.startswith("_"):
             assert hasattr(Profiler, name), name
@@ -132,7 +132,7 @@ def test_after_waiting_for_exports_the_trace_is_there(tmp_path):
     prof.stop()
 
 
-def test_what_is_done_with_each_step_is_as_torch_says_it(tmp_path):
+def test_the_current_action_is_torchs(tmp_path):
     theirs = [torch.profiler.schedule(**SHORT, repeat=1)(step) for step in range(6)]
     ours = []
     with Profiler(tmp_path, **SHORT) as prof:
