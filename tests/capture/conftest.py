@@ -45,10 +45,10 @@ def off_loop_everywhere(monkeypatch):
     if stop_mode.other_threads_run():
         return
     monkeypatch.setattr(stop_mode, "_releases", True)
-    whole = trace_queue.TraceQueue.put
+    original = trace_queue.TraceQueue.put
 
     def take(self, ended):
-        whole(self, ended)
+        original(self, ended)
         assert self._writer.drain(60)
 
     monkeypatch.setattr(trace_queue.TraceQueue, "put", take)

@@ -225,5 +225,5 @@ def test_rankscope_run_profiles_an_unmodified_script(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert traces(tmp_path / "out") == ["rank1_iter3_4.trace.json.gz"]
-    # torchrun itself loads torch and makes no step: it is not told so.
+    # torchrun itself loads torch and makes no step: it must not print the message.
     assert "no optimizer step" not in done.stderr

@@ -72,13 +72,13 @@ def test_calls_of_another_thread_are_kept_apart(alone):
     """While this thread is inside a call of Python's, another calls from C++."""
     calls = CollectiveCalls(InFlight())
     kind = torch.distributed.ProcessGroup
-    whole = kind.broadcast
+    original = kind.broadcast
 
     def slow(group, *args):
         other = threading.Thread(target=functional, args=(torch.ones(11),))
         other.start()
         other.join()
-        return whole(group, *args)
+        return original(group, *args)
 
     kind.broadcast = slow
     try:
@@ -86,7 +86,7 @@ def test_calls_of_another_thread_are_kept_apart(alone):
         dist.broadcast(torch.ones(3), 0)
         calls.end()
     finally:
-        kind.broadcast = whole
+        kind.broadcast = original
     calls.add_native_calls()
     assert listed(calls, "python") == [("broadcast", 1, "float32", 3, 12)]
     assert listed(calls, "c++") == [("allreduce", 1, "float32", 11, 44)]

@@ -116,11 +116,11 @@ def test_ctrl_c_during_an_export(tmp_path, delay_ms):
 def test_sigterm_while_the_end_waits_for_the_last_trace(tmp_path):
     before = """
 from rankscope.capture import trace_queue
-whole = trace_queue.finish_trace
+original = trace_queue.finish_trace
 def slow(*given, **named):
     say('writing')
     while not os.path.exists('go'): time.sleep(0.01)
-    return whole(*given, **named)
+    return original(*given, **named)
 trace_queue.finish_trace = slow
 def settle(prof): pass
 """
@@ -161,10 +161,10 @@ def test_a_writer_that_is_waited_for_keeps_its_priority(awaited):
 FORK = """
 def settle(prof): pass
 from rankscope.capture import trace_queue
-whole = trace_queue.finish_trace
+original = trace_queue.finish_trace
 def slow(*given, **named):
     time.sleep(3)
-    return whole(*given, **named)
+    return original(*given, **named)
 trace_queue.finish_trace = slow
 def at(step):
     if step == {step}:

@@ -70,7 +70,7 @@ def run(code, cwd, **variables):
 
 
 def check_files(folder):
-    """Every file under a final name is whole; the names."""
+    """Every file under a final name is complete; returns the names."""
     names = traces(folder)
     for name in names:
         assert steps_in(read_trace(folder / name)), name
@@ -278,11 +278,11 @@ def test_an_end_in_the_middle(tmp_path, end, code, step):
 
 LATE = """
 from rankscope.capture import trace_queue
-begun, held, whole = threading.Event(), threading.Event(), trace_queue.finish_trace
+begun, held, original = threading.Event(), threading.Event(), trace_queue.finish_trace
 def late(*given, **options):
     begun.set()
     held.wait(60)
-    return whole(*given, **options)
+    return original(*given, **options)
 trace_queue.finish_trace = late
 prof = rankscope.Profiler("run", wait=1, warmup=1, active=2)
 prof.start()

@@ -89,11 +89,11 @@ def test_rotation_keeps_the_newest(tmp_path, limit, left):
 
 
 def test_a_window_that_comes_too_early_is_counted(tmp_path, monkeypatch):
-    whole, over = packing.finish_trace, threading.Event()
+    original, over = packing.finish_trace, threading.Event()
 
     def waits(*given, **named):
         assert over.wait(300)
-        return whole(*given, **named)
+        return original(*given, **named)
 
     monkeypatch.setattr("rankscope.capture.trace_queue.finish_trace", waits)
     profiler = Profiler(tmp_path, **SHORT, repeat=2)
@@ -166,11 +166,11 @@ def test_python_frames_outside_the_steps_are_removed_and_no_others(
     tmp_path, monkeypatch, off_loop_everywhere, stop_off_loop, chunk
 ):
     monkeypatch.setattr(trace_edits, "CHUNK", chunk)
-    whole, saved = packing.finish_trace, []
+    original, saved = packing.finish_trace, []
 
     def keeps(source, target, **options):
         saved.append(json.loads(source.read_bytes()))
-        return whole(source, target, **options)
+        return original(source, target, **options)
 
     monkeypatch.setattr("rankscope.capture.trace_queue.finish_trace", keeps)
     with Profiler(tmp_path, **SHORT, with_stack=True, compression="none", stop_off_loop=stop_off_loop) as prof:
@@ -190,7 +190,7 @@ def test_python_frames_outside_the_steps_are_removed_and_no_others(
 
     assert after == [event for event in before if not outside(event)]
     assert len(before) - len(after) > 20
-    # Up to 2.5 the clock of Python frames was a tenth of a millisecond before that of the steps: here a whole step.
+    # Up to 2.5 the clock of Python frames was a tenth of a millisecond before that of the steps: here a full step.
     if tuple(map(int, torch.__version__.split(".")[:2])) > (2, 5):
         assert sum("work" in e["name"] for e in after) == 40
 

@@ -65,7 +65,7 @@ def test_name_steps_and_metadata_agree(tmp_path, compression, ending):
         assert metadata.versions["torch"] == torch.__version__
     trace = read_trace(tmp_path / traces(tmp_path)[0])
     assert not HAS_TRACE_ID or trace["trace_id"] == "r1"
-    # Every step is whole: its work is in it.
+    # Every step is complete: its work is in it.
     assert sum(e["name"] == "aten::mm" for e in trace["traceEvents"]) == 3
     manifest = read_rank_manifest(tmp_path / "ranks" / "rank0.json")
     assert (manifest.state, manifest.steps, manifest.failed, manifest.skipped) == ("finished", 20, (), ())
@@ -106,10 +106,10 @@ def test_a_loop_that_is_too_short_warns_once(tmp_path, steps):
 
 def test_steps_without_a_start_warn_once(tmp_path):
     profiler = Profiler(str(tmp_path), **SHORT)
-    with pytest.warns(CaptureWarning, match=r"without start\(\): nothing is recorded") as told:
+    with pytest.warns(CaptureWarning, match=r"without start\(\): nothing is recorded") as caught:
         for _ in range(3):
             profiler.step()
-    assert len(told) == 1
+    assert len(caught) == 1
     assert not traces(tmp_path)
     with profiler:  # later it can be started all the same
         train(profiler, 8)
@@ -223,14 +223,14 @@ def test_a_directory_that_cannot_be_made_does_not_fail_the_job(tmp_path):
 
 @pytest.mark.parametrize("method", ["prepare", "start", "begin_step", "end_step", "stop"])
 def test_no_exception_leaves_a_step(tmp_path, monkeypatch, method):
-    whole = getattr(recording.Recording, method)
+    original = getattr(recording.Recording, method)
     calls = []
 
     def fails_once(self, *args):
         calls.append(1)
         if len(calls) == 1:
             raise RuntimeError("odd")
-        return whole(self, *args)
+        return original(self, *args)
 
     monkeypatch.setattr(recording.Recording, method, fails_once)
     with warnings.catch_warnings(record=True) as caught:

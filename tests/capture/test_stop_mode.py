@@ -130,11 +130,11 @@ def test_both_modes_give_the_same_trace(tmp_path, monkeypatch, off_loop_everywhe
     if stop_mode.choose_stop_mode(CaptureConfig(stop_off_loop=stop_off_loop), CPU)[1] != "asked for":
         pytest.skip("this torch cannot stop off the loop")
     threads = []
-    whole = recording.Recording.save
+    original = recording.Recording.save
 
     def save(self, path):
         threads.append(threading.current_thread() is threading.main_thread())
-        whole(self, path)
+        original(self, path)
 
     monkeypatch.setattr(recording.Recording, "save", save)
     with Profiler(tmp_path, **SHORT, repeat=2, stop_off_loop=stop_off_loop, record_shapes=True) as prof:
@@ -156,16 +156,16 @@ def test_both_modes_give_the_same_trace(tmp_path, monkeypatch, off_loop_everywhe
 @pytest.mark.parametrize("switches", [{"record_shapes": True, "with_flops": True}, {"profile_memory": True}])
 def test_trace_only_changes_no_trace(tmp_path, monkeypatch, switches):
     """Torch's own default against its `trace_only`: the same events with the same arguments."""
-    whole = stop_mode.experimental_config
+    original = stop_mode.experimental_config
 
-    if whole(CaptureConfig(), off_loop=False) is None:
+    if original(CaptureConfig(), off_loop=False) is None:
         pytest.skip("this torch has no trace_only")
 
     def default(config, *, off_loop):
         return stop_mode.all_threads_config() if off_loop else None
 
     found = []
-    for name, setting in (("less", whole), ("default", default)):
+    for name, setting in (("less", original), ("default", default)):
         monkeypatch.setattr(recording, "experimental_config", setting)
         with Profiler(tmp_path / name, **SHORT, **switches) as prof:
             train(prof, 5)

@@ -89,11 +89,11 @@ def test_without_steps_or_edits_nothing_changes():
 def test_where_every_frame_is_inside_none_is_parsed(monkeypatch):
     monkeypatch.setattr(trace_edits, "CHUNK", 4096)
     looked = []
-    whole = trace_edits._frames_outside
+    original = trace_edits._frames_outside
     monkeypatch.setattr(
         trace_edits,
         "_frames_outside",
-        lambda source, region, window: looked.append(region) or whole(source, region, window),
+        lambda source, region, window: looked.append(region) or original(source, region, window),
     )
     made = [("python_function", "f", 1, 1000.0 + n, 1.0) for n in range(1000)]
     text = kineto(steps() + made)

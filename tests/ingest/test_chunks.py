@@ -143,18 +143,18 @@ def test_chunks_equal_a_whole_reading(
     layout: str, made: list[Any], before: dict[str, Any], after: dict[str, Any], chunk_bytes: int, piece: int
 ) -> None:
     text = lay_out(made, before, after, layout)
-    found, beside, losses = read(text, chunk_bytes, piece)
+    found, keys, losses = read(text, chunk_bytes, piece)
     assert found == expected(made)
     assert losses == Losses()
     if layout != "bare":
-        assert beside == {**before, **after}
+        assert keys == {**before, **after}
 
 
 def test_key_of_the_events_inside_the_metadata() -> None:
     text = json.dumps({"note": 'say "traceEvents": [1]', "more": {"traceEvents": [{"no": 1}]}, **trace(small_step())})
-    found, beside, losses = read(text.encode(), 100)
+    found, keys, losses = read(text.encode(), 100)
     assert found == expected(small_step())
-    assert beside["more"] == {"traceEvents": [{"no": 1}]}
+    assert keys["more"] == {"traceEvents": [{"no": 1}]}
     assert losses == Losses()
 
 
@@ -175,8 +175,8 @@ def test_one_event_greater_than_many_chunks() -> None:
 
 @pytest.mark.parametrize("events_text", ["null", "[]", "[ ]", "[\n]"])
 def test_no_events(events_text: str) -> None:
-    found, beside, losses = read(f'{{"schemaVersion": 1, "traceEvents": {events_text}, "a": 1}}'.encode(), 100)
-    assert (found, beside, losses) == ([], {"schemaVersion": 1, "a": 1}, Losses())
+    found, keys, losses = read(f'{{"schemaVersion": 1, "traceEvents": {events_text}, "a": 1}}'.encode(), 100)
+    assert (found, keys, losses) == ([], {"schemaVersion": 1, "a": 1}, Losses())
 
 
 @pytest.mark.parametrize(

@@ -52,19 +52,19 @@ def test_cut_at_every_byte(indent: int | None, chunk_bytes: int) -> None:
         assert losses.events == bool(begun), cut
         if cut >= closed:
             assert losses.events == 0
-    found, beside, losses = read(text, chunk_bytes)
+    found, keys, losses = read(text, chunk_bytes)
     assert (found, losses) == (expected(made), Losses())
-    assert beside["baseTimeNanoseconds"] == 17
+    assert keys["baseTimeNanoseconds"] == 17
 
 
 def test_metadata_before_a_cut_is_kept() -> None:
     text, _, closed = text_with_ends(small_step(), None)
-    _, beside, losses = read(text[:-3], 200)
-    assert beside["traceName"] == "a]}, {b"
+    _, keys, losses = read(text[:-3], 200)
+    assert keys["traceName"] == "a]}, {b"
     assert losses.metadata
     assert losses.truncated
-    _, beside, _ = read(text[: closed - 40], 200)
-    assert beside["deviceProperties"] == [{"id": 0}, {"id": 1}]
+    _, keys, _ = read(text[: closed - 40], 200)
+    assert keys["deviceProperties"] == [{"id": 0}, {"id": 1}]
 
 
 def damaged(number: int, old: str, new: str, chunk_bytes: int = 400) -> tuple[list[dict[str, Any]], Losses]:
@@ -73,8 +73,8 @@ def damaged(number: int, old: str, new: str, chunk_bytes: int = 400) -> tuple[li
     assert old in made[number]
     made[number] = made[number].replace(old, new, 1)
     text = '{"traceEvents": [' + ", ".join(made) + '], "traceName": "x", "deviceProperties": [{"id": 0}, {"id": 1}]}'
-    found, beside, losses = read(text.encode("utf-8", "surrogateescape"), chunk_bytes)
-    assert beside.keys() == {"traceName", "deviceProperties"}
+    found, keys, losses = read(text.encode("utf-8", "surrogateescape"), chunk_bytes)
+    assert keys.keys() == {"traceName", "deviceProperties"}
     return found, losses
 
 
@@ -117,7 +117,7 @@ MENDED = [
 @pytest.mark.parametrize("chunk_bytes", [100, 250, 1 << 20])
 @pytest.mark.parametrize("number", [0, 1, 2])
 @pytest.mark.parametrize(("old", "new", "shown"), MENDED)
-def test_bad_text_is_mended(old: str, new: str, shown: str, number: int, chunk_bytes: int) -> None:
+def test_bad_text_is_repaired(old: str, new: str, shown: str, number: int, chunk_bytes: int) -> None:
     found, losses = damaged(number, f"{old}{number}", f"{new}{number}", chunk_bytes)
     assert [each["name"] for each in found] == [f"{shown if i == number else 'k'}{i}" for i in range(3)]
     assert losses.events == 0
@@ -141,11 +141,11 @@ def test_stray_brackets_and_values_between_events() -> None:
     for between in ("], ", "5, ", "null, ", "[1], ", '"text", ', "}, ", ", ,"):
         for chunk_bytes in (60, 1 << 20):
             text = f'{{"traceEvents": [{one}, {between}{two}, {three}], "traceName": "x"}}'
-            found, beside, losses = read(text.encode(), chunk_bytes)
+            found, keys, losses = read(text.encode(), chunk_bytes)
             assert [each["name"] for each in found] == ["a", "b", "c"], between
             assert losses.events == (0 if between == ", ," else 1), between
             assert not losses.truncated
-            assert beside == {"traceName": "x"}
+            assert keys == {"traceName": "x"}
 
 
 def test_an_event_without_an_end_does_not_swallow_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,9 +170,9 @@ def test_an_event_greater_than_any_real_one_is_lost(monkeypatch: pytest.MonkeyPa
 
 def test_the_metadata_before_the_events_is_damaged() -> None:
     text = json.dumps({"distributedInfo": {"rank": 3, "world_size": 4}, "bad": 1, **trace(small_step())})
-    found, beside, losses = read(text.replace('"bad": 1', '"bad": 1x').encode(), 300)
+    found, keys, losses = read(text.replace('"bad": 1', '"bad": 1x').encode(), 300)
     assert found == expected(small_step())
-    assert beside == {"distributedInfo": {"rank": 3, "world_size": 4}}
+    assert keys == {"distributedInfo": {"rank": 3, "world_size": 4}}
     assert losses.metadata
     assert not losses.truncated
 
@@ -267,7 +267,7 @@ def test_a_field_of_any_type_breaks_nothing(tmp_path: Path, kind: str, field: st
         assert sum(found.counts.values()) + found.losses.events >= 3, value
         rows = sum(frame.height for name, frame in found.tables.items() if name != "collectives")
         unsaid = sum(found.counts.values()) + found.losses.events - rows - found.odd["ends without a begin"]
-        # A begin and its end are one row; what a text stands for as a thread is one more.
+        # A begin and its end are one row; the number of a thread with a text as id is one more.
         assert unsaid <= 3 or found.losses.events, (value, found.counts, found.losses, found.odd)
 
 
@@ -282,7 +282,7 @@ def test_an_argument_of_any_type_breaks_nothing(tmp_path: Path, kind: str) -> No
             assert found.losses.events == 0
 
 
-def test_arguments_that_are_no_object_are_said(tmp_path: Path) -> None:
+def test_arguments_that_are_not_an_object_are_counted(tmp_path: Path) -> None:
     found = tables_of(tmp_path, kernel("a", 1, 2, stream=3), {**kernel("b", 2, 2), "args": [1]})
     # The track that a kernel is on is its stream.
     assert found.tables["device_events"]["stream"].to_list() == [3, 7]
@@ -291,7 +291,7 @@ def test_arguments_that_are_no_object_are_said(tmp_path: Path) -> None:
     assert found.odd["events with a field of an unexpected type"] == 1
 
 
-def test_deep_nesting_is_lost_and_said(tmp_path: Path) -> None:
+def test_deep_nesting_is_lost_and_counted(tmp_path: Path) -> None:
     deep = json.dumps(kernel("deep", 1, 2)).replace(
         '"args": {', '"args": {"x": ' + "[" * 100_000 + "]" * 100_000 + ", "
     )
@@ -301,7 +301,7 @@ def test_deep_nesting_is_lost_and_said(tmp_path: Path) -> None:
     assert found.losses.events == 1
 
 
-def test_events_without_a_time_are_lost_and_said(tmp_path: Path) -> None:
+def test_events_without_a_time_are_lost_and_counted(tmp_path: Path) -> None:
     odd = [{**kernel("a", 1, 1), "ts": ts} for ts in (None, "soon", 1e40, "nan", float("inf"))]
     text = json.dumps({"traceEvents": [*odd, kernel("b", 5, 1)]})
     found = read_kineto(str(write(tmp_path / "t.json", text)))

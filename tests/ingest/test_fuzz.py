@@ -38,8 +38,8 @@ SYNTHETIC = [
 @cache
 def bases() -> list[bytes]:
     """Synthetic traces, and the smallest real one of each producer, cut to its first events if it is great."""
-    beside = {"deviceProperties": [{"id": 0}], "baseTimeNanoseconds": 1}
-    made = [dumps(trace(SYNTHETIC, rank=0, **beside), indent=indent) for indent in (None, 2)]
+    keys = {"deviceProperties": [{"id": 0}], "baseTimeNanoseconds": 1}
+    made = [dumps(trace(SYNTHETIC, rank=0, **keys), indent=indent) for indent in (None, 2)]
     made.append(dumps(SYNTHETIC))
     folders: dict[Path, Path] = {}
     for file in SHARED_TRACES.rglob("*.json*") if SHARED_TRACES.exists() else ():

@@ -1,4 +1,4 @@
-"""What the ranks' manifests say beside the traces, and steps that not all ranks recorded, as findings."""
+"""Findings from the ranks' manifests, and for steps that not all ranks recorded."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_traces_that_are_gone_and_captures_that_did_not_end() -> None:
     assert (warned.id, warned.title) == ("capture-warned", "Capture warned: slow disk")
 
 
-def test_a_warning_of_a_loss_is_told_once() -> None:
+def test_a_warning_of_a_loss_is_reported_once() -> None:
     lost = LostWindow(1, 2, "OSError: disk full")
     text = "steps 1 to 2 were lost (save): OSError: disk full; the job goes on"
     assert [each.id for each in capture_findings([says(0, failed=(lost,), warnings=(text,))], [])] == ["windows-failed"]

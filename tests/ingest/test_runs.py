@@ -96,7 +96,7 @@ A, B = ["a.rank0.json", "a.rank1.json"], ["b.rank0.json", "b.rank1.json"]
         ({"pid": None}, "two processes of rank 0"),
     ],
 )
-def test_what_cannot_be_one_run(second: dict[str, object], why: str) -> None:
+def test_contradictions_divide_runs(second: dict[str, object], why: str) -> None:
     assert runs(two_runs(**second)) == {"a": A, "b": B}
     (finding,) = findings(two_runs(**second), "b")
     assert (finding.id, finding.severity, finding.ranks) == ("runs-told-apart", "info", (0, 1))
@@ -112,7 +112,7 @@ def test_what_cannot_be_one_run(second: dict[str, object], why: str) -> None:
         ({"device": "H100"}, {"device": "V"}),
     ],
 )
-def test_what_one_rank_cannot_change(one: dict[str, str], other: dict[str, str]) -> None:
+def test_facts_that_a_rank_keeps(one: dict[str, str], other: dict[str, str]) -> None:
     files = [window("a", 0, 0, steps=None, **one), window("b", 0, 9, steps=None, **other)]  # type: ignore[arg-type]
     assert parts(files) == [["a"], ["b"]]
 
@@ -194,7 +194,7 @@ def test_copies_of_one_file_are_not_two_runs() -> None:
     assert len(parts([window("a/rank0", 0, 0, pid=1), window("b/rank0", 0, 0, pid=1)])) == 2
 
 
-def test_labels_are_unique_and_say_where_or_when() -> None:
+def test_labels_are_unique() -> None:
     def labels(*infos: TraceInfo) -> list[str | None]:
         return list(group_by_run(infos).runs)
 
@@ -204,7 +204,7 @@ def test_labels_are_unique_and_say_where_or_when() -> None:
     assert labels(*alike) == ["20260921T141320", "20260921T141329"]
 
 
-def test_many_ranks_take_no_time() -> None:
+def test_many_ranks() -> None:
     files = [
         window(f"{run}/rank{rank}.json", rank, 100 * run, pid=run * 5000 + rank)
         for run in (1, 2)
@@ -213,7 +213,7 @@ def test_many_ranks_take_no_time() -> None:
     assert [len(own) for own in group_by_run(files).runs.values()] == [1500, 1500]
 
 
-def test_from_files_to_a_chosen_run(tmp_path: Path) -> None:
+def test_choosing_between_runs_without_ids(tmp_path: Path) -> None:
     for number, run in enumerate(("slow", "fast")):
         for rank in range(2):
             pid = HOST_PID + 10 * number + rank
@@ -321,7 +321,7 @@ def test_lives_of_a_run_are_reported() -> None:
     assert [each.value for each in finding.evidence] == ["restart 0, process 10", "restart 1, process 20"]
 
 
-def test_ids_stay_what_they_are_and_two_labels_are_never_one() -> None:
+def test_labels_of_runs_without_an_id_do_not_repeat_ids() -> None:
     files = [own("t/x/rank0.json", 0, 0, run="y"), own("t/z/rank0.json", 0, 0, run="z")]
     assert runs(files) == {"y": ["t/x/rank0.json"], "z": ["t/z/rank0.json"]}
     # A folder may be called what another run's id is.
@@ -332,7 +332,7 @@ def test_ids_stay_what_they_are_and_two_labels_are_never_one() -> None:
     assert found["v"] == ["u/v/rank0.json"]
 
 
-def test_a_file_that_lost_its_id_goes_to_the_run_that_lacks_its_rank() -> None:
+def test_a_file_that_lost_its_id_joins_the_run_in_its_directory() -> None:
     run = [own(f"d/rank{rank}_iter1_3.trace.json", rank, 0, pid=10 + rank, world=3) for rank in (0, 2)]
     lost = window("d/rank1_iter1_3.trace.json.gz", 1, 0.5, pid=11, world=3)
     assert list(runs([*run, lost])) == ["r"]
@@ -386,7 +386,7 @@ def test_replicas_are_named_by_their_folder() -> None:
     assert {name: len(paths) for name, paths in runs(files).items()} == {"replica_1": 4, "replica_2": 4}
 
 
-def test_from_files_with_one_id_to_a_chosen_run(tmp_path: Path) -> None:
+def test_choosing_between_runs_with_one_id(tmp_path: Path) -> None:
     for start in (0, 1):
         for rank in range(2):
             pid = 100 + 10 * start + rank

@@ -101,7 +101,7 @@ def test_hostile_pickles(tmp_path: Path, name: str) -> None:
     assert peak < 300 << 20
 
 
-def test_what_a_file_asks_for_is_named(tmp_path: Path) -> None:
+def test_what_a_file_imports_is_named(tmp_path: Path) -> None:
     file = tmp_path / "evil.pickle"
     file.write_bytes(hostile(tmp_path)["stack global"])
     with pytest.raises(NotATraceError, match=r"os\.system.*does not need"):

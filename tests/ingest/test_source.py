@@ -146,7 +146,7 @@ MORE = {"rank0.json": TEXT, "notes.txt": b"x", "rank1.json": TEXT, "deep/rank2.j
 
 
 @pytest.mark.parametrize("data", [tar_of(MORE), tar_of(MORE, "w"), zip_of(MORE)], ids=["tar.gz", "tar", "zip"])
-def test_further_traces_in_an_archive_are_said(tmp_path: Path, data: bytes, wanted: list[str]) -> None:
+def test_further_traces_in_an_archive_are_reported(tmp_path: Path, data: bytes, wanted: list[str]) -> None:
     file = write(tmp_path / "traces.tar.gz", data, None)
     assert names(file) == wanted
     (finding,) = [each for each in open_run(file, executor="serial").load().findings if "archive" in each.id]
@@ -186,7 +186,7 @@ KINDS_WITH_CHECKSUM = ["gz", "gz of many members", "gz in a tar", "tar.gz", "tar
 
 @pytest.mark.parametrize("text", [TEXT, LONG], ids=["short", "long"])
 @pytest.mark.parametrize("kind", KINDS_WITH_CHECKSUM)
-def test_what_fails_its_checksum_is_kept_and_said(tmp_path: Path, kind: str, text: bytes) -> None:
+def test_what_fails_its_checksum_is_kept_and_reported(tmp_path: Path, kind: str, text: bytes) -> None:
     data = {
         "gz": other_checksum(pack(text, "gz"), -6),
         "gz of many members": other_checksum(members(text[:9000]), -6) + members(text[9000:]),
@@ -229,7 +229,7 @@ def test_a_zip_whose_manifest_is_damaged(tmp_path: Path, wanted: list[str]) -> N
 
 
 @pytest.mark.parametrize("packed", [tar_of, zip_of], ids=["tar.gz", "zip"])
-def test_what_is_no_trace_before_the_trace_in_an_archive(tmp_path: Path, wanted: list[str], packed: Packer) -> None:
+def test_other_files_before_the_trace_in_an_archive(tmp_path: Path, wanted: list[str], packed: Packer) -> None:
     before = {"failed.json": b"", "config.json": b'{"lr": 0.1}'}
     file = write(tmp_path / "t.zip", packed({**before, "rank0.json": TEXT}), None)
     assert names(file) == wanted
@@ -340,9 +340,9 @@ def bomb(kind: str) -> bytes:
 @pytest.mark.parametrize("kind", ["name", "zeros", "blanks", "metadata", "events", "zst", "window"])
 def test_a_bomb_takes_no_memory(tmp_path: Path, kind: str) -> None:
     file = write(tmp_path / "rank0.json.gz", bomb(kind), None)
-    told = subprocess.run([sys.executable, "-c", PEAK, str(file)], capture_output=True, text=True, timeout=600)
-    assert told.returncode == 0, told.stderr
-    outcome, peak = told.stdout.strip().splitlines()
+    process = subprocess.run([sys.executable, "-c", PEAK, str(file)], capture_output=True, text=True, timeout=600)
+    assert process.returncode == 0, process.stderr
+    outcome, peak = process.stdout.strip().splitlines()
     assert int(peak) < 700, (outcome, peak)
     if kind != "window":
         assert outcome.startswith("refused"), outcome
@@ -372,7 +372,7 @@ def test_a_pickle_is_refused_and_never_loaded(tmp_path: Path, protocol: int) -> 
     assert not (tmp_path / "sprung").exists()
 
 
-def test_what_nobody_reads_is_refused(tmp_path: Path) -> None:
+def test_other_formats_are_refused(tmp_path: Path) -> None:
     for data in (b"\x7fELF\x02\x01", b"PAR1....", b"\xff\xfe{\x00", os.urandom(4000)):
         with pytest.raises(NotATraceError, match="not JSON"):
             read_kineto(str(write(tmp_path / "t.json", data, None)))

@@ -66,14 +66,14 @@ def test_what_is_hidden_is_found_by_a_link_that_is_not(tmp_path: Path) -> None:
 
 def test_circles_and_ways_up_end(tmp_path: Path) -> None:
     write(tmp_path / "runs" / "rank0.json", trace(small_step()))
-    write(tmp_path / "beside" / "rank1.json", trace(small_step()))
+    write(tmp_path / "other" / "rank1.json", trace(small_step()))
     links(
         (tmp_path / "runs" / "self", tmp_path / "runs"),
         (tmp_path / "runs" / "up", tmp_path),
         (tmp_path / "runs" / "root", Path(tmp_path.anchor)),
         (tmp_path / "runs" / "round", tmp_path / "runs" / "round"),
-        (tmp_path / "runs" / "ping", tmp_path / "beside"),
-        (tmp_path / "beside" / "pong", tmp_path / "runs"),
+        (tmp_path / "runs" / "ping", tmp_path / "other"),
+        (tmp_path / "other" / "pong", tmp_path / "runs"),
     )
     found = find_traces(tmp_path / "runs")
     assert [Path(path).name for path in found.traces] == ["rank1.json", "rank0.json"]
@@ -94,7 +94,7 @@ def test_a_link_leads_no_further_than_one_folder(tmp_path: Path) -> None:
     assert symlinks.DEEPER in finding.title
 
 
-def test_somebody_elses_link_leads_nobody_into_his_own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_links_of_other_users_are_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "shared" / "rank0.json", trace(small_step()))
     write(tmp_path / "private" / "rank1.json", trace(small_step()))
     links((tmp_path / "shared" / "bait", tmp_path / "private"))
@@ -109,7 +109,7 @@ def test_somebody_elses_link_leads_nobody_into_his_own_files(tmp_path: Path, mon
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="owners are numbers on POSIX")
-def test_whose_link_may_lead_where(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_which_owners_of_links_are_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     led = {
         (owner, target): symlinks._is_trusted(owner, target) for owner in (0, 1000, 2000) for target in (0, 1000, 2000)

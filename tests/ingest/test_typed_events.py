@@ -37,7 +37,7 @@ odd = st.one_of(st.none(), st.integers(-(2**40), 2**40), st.just(2**63), st.just
 KEYS = """External id,correlation,stream,grid,bytes,Seq,Rank,Collective name,dtype,Input Dims,Concrete Inputs,Python id,
 Call stack,cbid,Sequence number,Process Group Name,Addr,unknown"""
 CATEGORIES = """kernel,Kernel,gpu_memcpy,cpu_op,Operator,cuda_runtime,cuda_driver,python_function,ac2g,user_annotation,
-gpu_user_annotation,cpu_instant_event,overhead,nobody knows"""
+gpu_user_annotation,cpu_instant_event,overhead,unknown category"""
 keys = st.sampled_from(KEYS.replace("\n", "").split(","))
 categories = st.sampled_from([*CATEGORIES.replace("\n", "").split(","), None])
 events = st.fixed_dictionaries(
@@ -149,11 +149,11 @@ def test_blocks_without_a_category_are_cut_off() -> None:
     text = json.dumps([*NAMES, *many, *NAMES, REAL[0], *NAMES]).encode()
     for reach in (None, 1 << 12):
         cut = pieces(text, reach)
-        # What stands between two blocks and is short goes with them.
+        # A short text between two blocks goes with them.
         assert [len(json.loads(piece)) for piece in cut] == [3, len(many), 7]
         assert [each for piece in cut for each in json.loads(piece)] == json.loads(text)
     assert pieces(json.dumps(many).encode()) == [json.dumps(many).encode()]
-    # So many blocks are not worth it, and what stands between them is not lost.
+    # So many blocks are not worth it, and the text between them is not lost.
     mixed = json.dumps([*many, *NAMES] * 20).encode()
     assert len(pieces(mixed)) < 12
     assert [each for piece in pieces(mixed) for each in json.loads(piece)] == json.loads(mixed)

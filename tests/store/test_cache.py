@@ -1,4 +1,4 @@
-"""The cache: nothing is read twice, nothing half-written or foreign is believed, nothing stands in its way."""
+"""The cache: traces are read once; incomplete tables and those of other users are not used."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_root_that_cannot_be_written(
     assert ingest_trace(str(file)) == first
 
 
-def test_no_place_at_all_is_said(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unwritable_cache_is_an_error(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocked = tmp_path / "a file in the way"
     blocked.touch()
     monkeypatch.setenv("RANKSCOPE_CACHE", str(blocked / "cache"))
@@ -127,7 +127,7 @@ def test_folders_of_another_user_are_not_believed(file: Path, temporary: Path, m
     monkeypatch.setattr(cache_module.os, "getuid", lambda: 12345678)
     assert Cache().find(trace_key(str(file))) is None
     with pytest.raises(TraceError, match="belongs to another user"):
-        # Neither that folder nor a fallback that somebody else has made is used.
+        # Neither that folder nor a fallback of another user is used.
         (temporary / "rankscope-cache-12345678").mkdir()
         ingest_trace(str(file))
     monkeypatch.undo()
@@ -152,7 +152,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_folder_is_made_again(file: Path, damage: str) -> None:
+def test_damaged_tables_are_made_again(file: Path, damage: str) -> None:
     first = ingest_trace(str(file))
     wanted = first.load("device_events")
     DAMAGES[damage](first.folder)
@@ -164,7 +164,7 @@ def test_a_damaged_folder_is_made_again(file: Path, damage: str) -> None:
     assert not list(Cache().root.rglob("*.tmp"))
 
 
-def test_a_table_that_rots_is_made_again_when_it_is_wanted(file: Path) -> None:
+def test_a_damaged_table_is_made_again_when_it_is_read(file: Path) -> None:
     run = open_run(file, executor="serial").load()
     wanted = open_run(file, executor="serial").analyze("device_time")["device_time"].frame
     table = run.loaded.ranks[0][0].folder / "device_events.0000.parquet"
@@ -188,9 +188,9 @@ def test_two_processes_at_once(tmp_path: Path, private_cache: Path) -> None:
     workers = [
         subprocess.Popen([sys.executable, "-c", MANY, str(file)], stdout=subprocess.PIPE, text=True) for _ in range(3)
     ]
-    told = {worker.communicate(timeout=300)[0] for worker in workers}
+    outputs = {worker.communicate(timeout=300)[0] for worker in workers}
     assert [worker.returncode for worker in workers] == [0, 0, 0]
-    assert told == {f"{Cache().find(trace_key(str(file))).folder} 20000\n"}  # type: ignore[union-attr]
+    assert outputs == {f"{Cache().find(trace_key(str(file))).folder} 20000\n"}  # type: ignore[union-attr]
     assert not list(private_cache.rglob("*.tmp"))
 
 

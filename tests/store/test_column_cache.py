@@ -42,11 +42,11 @@ def test_only_what_is_missing_is_read(traces: list[CachedTrace], monkeypatch: py
     columns, read = Columns(), []
     load = CachedTrace.load
 
-    def told(self: CachedTrace, table: str, names: list[str]) -> pl.DataFrame:
+    def counting(self: CachedTrace, table: str, names: list[str]) -> pl.DataFrame:
         read.append(names)
         return load(self, table, names)
 
-    monkeypatch.setattr(CachedTrace, "load", told)
+    monkeypatch.setattr(CachedTrace, "load", counting)
     columns.load(traces, "device_events", ("name",))
     whole = columns.load(traces, "device_events", COLUMNS)
     assert read == [["name"]] * 2 + [["end_ns", "start_ns"]] * 2

@@ -1,4 +1,4 @@
-"""Arrays beside tables: whole or not at all, of one key, and nobody else's."""
+"""Arrays next to tables: complete or not there, with the right key and owner."""
 
 from __future__ import annotations
 

@@ -240,7 +240,9 @@ def _unmatched(rows: pl.DataFrame, found: Matching) -> list[Finding]:
     ]
     if not alone.height:
         title = "Every collective was matched across ranks"
-        return [Finding(id="collectives-matched", severity="info", title=title, evidence=tuple(evidence), well=True)]
+        return [
+            Finding(id="collectives-matched", severity="info", title=title, evidence=tuple(evidence), all_clear=True)
+        ]
     reasons = alone["reason"].value_counts().sort("count", "reason", descending=True)
     return [
         Finding(

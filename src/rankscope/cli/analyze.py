@@ -21,7 +21,7 @@ from rankscope.pipeline import Run
 from rankscope.report.formatting import plain, sentence
 from rankscope.report.key_averages import key_averages
 from rankscope.report.terminal import findings_list, result_table
-from rankscope.results import Parameters, Result, by_weight
+from rankscope.results import Parameters, Result, by_severity
 
 # The options of one analysis (`--match`, `--by`) are not known before its name is.
 CONTEXT_SETTINGS = {"ignore_unknown_options": True}
@@ -82,7 +82,7 @@ def write_result(
         result = opened_run.analyze(wanted, parameters={wanted: own})[wanted]
         check(opened_run, result)
         about = opened_run.about()
-        findings = tuple(by_weight([*opened_run.loaded.findings, *result.findings]))
+        findings = tuple(by_severity([*opened_run.loaded.findings, *result.findings]))
     if table.form is Format.table:
         _write_table(result, own, table, _device_word(about["devices"]))
     else:

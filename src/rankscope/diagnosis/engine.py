@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from rankscope.errors import describe_error
-from rankscope.results import Evidence, Finding, Inputs, Result, Rule, by_weight
+from rankscope.results import Evidence, Finding, Inputs, Result, Rule, by_severity
 
 Analyze = Callable[..., dict[str, Result]]
 
@@ -35,7 +35,7 @@ def diagnose(rules: Iterable[Rule], with_findings: Iterable[str], analyze: Analy
         except Exception as error:
             # A failing rule, perhaps of another package, must not take the others' findings with it.
             findings.append(_not_diagnosed(rule.name, error))
-    return by_weight(findings)
+    return by_severity(findings)
 
 
 def attempt(names: Sequence[str], analyze: Analyze) -> tuple[dict[str, Result], list[Finding]]:

@@ -13,16 +13,16 @@ import polars as pl
 from rankscope.results import Inputs, Severity
 
 WARNING_SHARE = 0.05
-"""Of a step: what costs more is worth a person's evening."""
+"""Of a step: from this saving on, a finding is a warning."""
 INFO_SHARE = 0.01
-"""Of a step: what costs less is not worth a line."""
+"""Of a step: below this saving, there is no finding."""
 MEMORY_WARNING = 0.95
-"""Of a device's memory: with less left a longer sequence, or a fragment too many, ends the job."""
+"""Of a device's memory: with less left, a longer sequence or some fragmentation ends the job."""
 MEMORY_INFO = 0.85
 
 
 def step_ns(inputs: Inputs) -> int | None:
-    """The median over steps of the slowest rank's window, ns; None where there is no step time."""
+    """The median over steps of the slowest rank's window, ns; None without step times."""
     frame = inputs.results.get("step_time")
     if frame is None or frame.is_empty():
         return None
@@ -31,20 +31,20 @@ def step_ns(inputs: Inputs) -> int | None:
 
 
 def severity_of(saving: int, step: int | None) -> Severity | None:
-    """How weighty a saving is; None where it is not worth a finding."""
+    """The severity of a saving; None if it is too small for a finding."""
     if step is None or saving < INFO_SHARE * step:
         return None
     return "warning" if saving >= WARNING_SHARE * step else "info"
 
 
 def mean_of(values: pl.Series) -> float:
-    """The mean of the values that there are; 0 of none."""
+    """The mean of the non-null values; 0 without any."""
     known = values.drop_nulls()
     return float(known.to_numpy().mean()) if known.len() else 0.0
 
 
 def mean_per_step(inputs: Inputs, column: str) -> dict[int, int]:
-    """By rank the mean over its steps of a column of `step_time`, ns."""
+    """The mean over steps of a column of `step_time`, by rank, ns."""
     frame = inputs.results.get("step_time")
     if frame is None or frame.is_empty():
         return {}
@@ -53,57 +53,55 @@ def mean_per_step(inputs: Inputs, column: str) -> dict[int, int]:
 
 
 def steps_of(inputs: Inputs) -> tuple[int, ...]:
-    """The steps that were looked at."""
+    """The steps that were analysed."""
     frame = inputs.results.get("step_time")
     return () if frame is None else tuple(frame["step"].drop_nulls().unique().sort().to_list())
 
 
 @dataclass(frozen=True)
-class Spoken:
-    """How a rule speaks of what its figures are of: a step, or in files that mark none the window."""
+class StepWords:
+    """Phrases for what a rule's figures refer to: a step, or the window of a file without steps."""
 
     noun: str
-    whole: str
-    each: str
+    one: str
     per: str
-    rate: str
     length: str
 
     def share(self, amount: float, step: int) -> str:
-        """How much of a step, or of the window, something takes: `26 % of a step`; where it is more, how many times.
+        """An amount relative to a step or window: `26 % of a step`, or `1.3 times as long as a step`.
 
         Args:
             amount: ns.
-            step: ns, more than 0; it stands among the finding's evidence (`length`), so that the two can be divided.
+            step: ns, more than 0. It is part of the finding's evidence (`length`), so that the share can be checked.
         """
         if amount > step:
-            return f"{amount / step:.1f} times as long as {self.whole}"
-        return f"{100 * amount / step:.0f} % of {self.whole}"
+            return f"{amount / step:.1f} times as long as {self.one}"
+        return f"{100 * amount / step:.0f} % of {self.one}"
 
 
-def on_worst(inputs: Inputs, rank: int, ranks: Sequence[int]) -> str:
-    """Whose figure it is that a title gives: empty in a run of one rank.
+def on_worst_rank(inputs: Inputs, rank: int, ranks: Sequence[int]) -> str:
+    """The rank that a title's figure belongs to, as a phrase: empty in a run of one rank.
 
     Args:
-        rank: the rank that has most.
-        ranks: those that the finding is about.
+        rank: the rank with the largest figure.
+        ranks: the ranks that the finding is about.
     """
     if len({info.rank for info in inputs.traces}) < 2:
         return ""
     return f" on rank {rank}" if tuple(ranks) == (rank,) else f" at worst, on rank {rank}"
 
 
-_STEP = Spoken("step", "a step", "each step", "per step", "a step", "step time (median, slowest rank)")
-_WINDOW = Spoken("window", "the window", "the window", "in the window", "in the window", "window (slowest rank)")
+_STEP = StepWords("step", "a step", "per step", "step time (median, slowest rank)")
+_WINDOW = StepWords("window", "the window", "in the window", "window (slowest rank)")
 
 
-def spoken(inputs: Inputs) -> Spoken:
-    """The words for what figures are of."""
+def step_words(inputs: Inputs) -> StepWords:
+    """The phrases for a run: of steps if there are any, else of windows."""
     return _STEP if steps_of(inputs) else _WINDOW
 
 
 def on_device(inputs: Inputs) -> bool:
-    """Whether the run has device events: on the CPU alone there is nothing to launch, and compute is operators."""
+    """Whether the run has device events: without them nothing is launched, and compute is operators."""
     frame = inputs.results.get("device_time")
     kernels = inputs.results.get("kernels")
     if kernels is not None:
@@ -112,7 +110,7 @@ def on_device(inputs: Inputs) -> bool:
 
 
 def step_counts(inputs: Inputs) -> dict[int, int]:
-    """By rank how many steps there are to share a whole file's figure among; at least one."""
+    """The number of steps by rank, to divide a file's totals by."""
     frame = inputs.results.get("step_time")
     if frame is None or frame.is_empty():
         return {}
@@ -120,10 +118,10 @@ def step_counts(inputs: Inputs) -> dict[int, int]:
 
 
 def per_step(by_rank: pl.DataFrame, column: str, inputs: Inputs) -> dict[int, int]:
-    """By rank a whole file's figure shared among its steps, the greatest first.
+    """A column's total per step, by rank, the largest first.
 
     Args:
-        by_rank: ``rank`` and the column; null counts as nothing.
+        by_rank: ``rank`` and the column, totals of files; null counts as 0.
     """
     counts = step_counts(inputs)
     summed = by_rank.group_by("rank").agg(pl.col(column).sum()).drop_nulls()
@@ -131,20 +129,20 @@ def per_step(by_rank: pl.DataFrame, column: str, inputs: Inputs) -> dict[int, in
     return dict(sorted(found.items(), key=lambda each: (-each[1], each[0])))
 
 
-def worth_it(by_rank: Mapping[int, int], step: int | None) -> tuple[int, ...]:
-    """The ranks on which a saving is worth a finding."""
+def relevant_ranks(by_rank: Mapping[int, int], step: int | None) -> tuple[int, ...]:
+    """The ranks whose saving is large enough for a finding."""
     return tuple(sorted(rank for rank, value in by_rank.items() if severity_of(value, step) is not None))
 
 
-def near_limit(share: float) -> Severity | None:
-    """How weighty it is that so much of a device's memory is taken; None where there is room."""
+def memory_severity(share: float) -> Severity | None:
+    """The severity of a share of the device's memory in use; None if there is enough room."""
     if share < MEMORY_INFO:
         return None
     return "warning" if share >= MEMORY_WARNING else "info"
 
 
-def recording_adds(inputs: Inputs) -> dict[int, int]:
-    """By rank what the recorded windows take more than the median step that was not recorded, ns."""
+def recording_overhead(inputs: Inputs) -> dict[int, int]:
+    """By how much recorded windows exceed the median step without recording, by rank, ns."""
     frame = inputs.results.get("step_time")
     plain = {each.rank: each.step_median_ns.get("wait") for each in inputs.capture}
     if frame is None or frame.is_empty():
@@ -153,8 +151,8 @@ def recording_adds(inputs: Inputs) -> dict[int, int]:
     return {int(rank): max(0, round(window - usual)) for rank, window in medians if (usual := plain.get(rank))}
 
 
-def profiler_adds(inputs: Inputs) -> dict[int, int]:
-    """By rank what recording adds to the median step, ns; without the ranks of which capture did not measure it."""
+def profiler_overhead(inputs: Inputs) -> dict[int, int]:
+    """What recording adds to the median step, by rank, ns; only ranks for which capture measured it."""
     medians = {each.rank: each.step_median_ns for each in inputs.capture if each.rank is not None}
     return {
         rank: max(0, found["active"] - found["wait"])

@@ -202,7 +202,7 @@ MEMORY_NAME = "[memory]"
 def table_of(phase: str | None, category: str | None) -> str:
     """The table for events of a phase and category.
 
-    Two answers are no tables: ``operator_2020`` and ``instant`` want a look at the name.
+    Two results are not tables: for ``operator_2020`` and ``instant`` the name decides.
     """
     if phase == "X":
         return _TABLE_OF_CATEGORY.get((category or "").lower(), "other_events")

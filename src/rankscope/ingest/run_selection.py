@@ -30,7 +30,7 @@ class KnownRun:
     """A run that has traces among the files.
 
     Attributes:
-        name: its id, or what divides it from runs without one; None for the only run, where it has no id.
+        name: its id, or what divides it from runs without one; None for the only run, if it has no id.
         began_ns: its first instant on the hosts' clocks, ns.
         ranks: how many ranks have traces.
         id: the run id in its traces.

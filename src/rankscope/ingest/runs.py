@@ -6,9 +6,9 @@ In: what each trace says about itself (`TraceInfo`). Out: the traces of each run
 2. Traces without an id are one run too, unless they contradict each other: a rank has two processes, world sizes or
    backends differ, or traces that name no rank were recorded more than a minute apart.
 3. Contradicting traces are divided by directory: by the sub-directories of the one that holds them all, else by the
-   directory that each is in (``iteration_10/replica_0``); and again while a directory still holds a contradiction.
+   directory that each is in (torchtitan's ``iteration_10/replica_0``); again while a directory holds a contradiction.
 4. In one directory they are divided by file name without the rank (``slow.rank0.json``, ``fast.rank0.json``), else by
-   time: a run ends before a rank's next process begins.
+   time (a log directory of TensorBoard's handler): a run ends before a rank's next process begins.
 5. Traces with one id are divided in the same way if a rank has two processes that record the same steps or at the
    same time: ``torchrun --rdzv-id=100`` gives one id to every start of a job. A restart is not a second run.
 6. A trace that lost its id is of the only run in its directory. A memory snapshot, which has none, is of the nearest.
@@ -31,7 +31,7 @@ from rankscope.results import Finding
 from rankscope.store.trace_info import TraceInfo, utc
 
 Name = str | None
-"""What a run is called: its id, or what divides it from others; None for the only run, where it has no id."""
+"""What a run is called: its id, or what divides it from others; None for the only run, if it has no id."""
 
 Process = list[TraceInfo]
 """The traces of one process of a job, in the order of time."""
@@ -109,14 +109,14 @@ def group_by_run(infos: Sequence[TraceInfo]) -> Grouping:
 
 def _add(grouping: Grouping, infos: Sequence[TraceInfo], run_id: str | None) -> None:
     """Divide traces with the same id, or with none, and add the runs."""
-    whole = _Part(_processes(infos))
-    contradiction = _contradiction(whole.processes)
+    everything = _Part(_processes(infos))
+    contradiction = _contradiction(everything.processes)
     if contradiction is None:
-        grouping.runs[run_id] = whole.infos
-        grouping.findings[run_id] = doubtful_run(whole.processes) if run_id is None else []
+        grouping.runs[run_id] = everything.infos
+        grouping.findings[run_id] = doubtful_run(everything.processes) if run_id is None else []
         return
     why = contradiction[2]
-    parts = sorted(_divide(whole), key=lambda part: part.processes[0][0].host_start_ns)
+    parts = sorted(_divide(everything), key=lambda part: part.processes[0][0].host_start_ns)
     count = Counter(part.label for part in parts)
     labels = [
         part.label if part.label and count[part.label] == 1 else f"run{at}" for at, part in enumerate(parts, start=1)

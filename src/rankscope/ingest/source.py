@@ -92,7 +92,7 @@ def open_raw(path: str) -> AbstractContextManager[BinaryIO]:
     """
     if not is_url(path):
         return io.FileIO(path, "rb")
-    # Only where it is needed: its import is a third of a worker's start.
+    # Imported only if needed: it is a third of a worker's start.
     import fsspec
 
     opened: AbstractContextManager[BinaryIO] = fsspec.open(path, "rb")

@@ -68,7 +68,7 @@ def _any(values: list[str | None]) -> list[str | None] | None:
 
 
 def _either(values: list[int | None], others: list[int | None]) -> list[int | None]:
-    """The values, the others where there is none."""
+    """The values, or the other ones where they are null."""
     if is_absent(others):
         return values
     return [other if value is None else value for value, other in zip(values, others, strict=True)]

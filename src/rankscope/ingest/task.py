@@ -61,7 +61,7 @@ def ingest_trace(path: str, *, again: bool = False) -> CachedTrace:
         again: drop what the cache has.
 
     Raises:
-        TraceError: the file cannot be read at all, or there is no room for its tables.
+        TraceError: the file cannot be read at all, or its tables cannot be written.
         NotATraceError: it holds something else.
     """
     cache, key = Cache(), trace_key(path)

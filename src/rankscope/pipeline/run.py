@@ -23,7 +23,7 @@ from rankscope.pipeline.graph import Maps, levels, run_level
 from rankscope.pipeline.load import Loaded, load_run, place_of
 from rankscope.pipeline.methods import AnalysisMethods
 from rankscope.pipeline.tasks import Asked, Progress, Tasks, asked, of_rank
-from rankscope.results import Finding, Inputs, Options, Parameters, Result, by_weight
+from rankscope.results import Finding, Inputs, Options, Parameters, Result, by_severity
 from rankscope.rundir.manifest import RunManifest
 from rankscope.rundir.plurals import counted, listed
 from rankscope.store.trace_info import TraceInfo
@@ -187,8 +187,8 @@ class Run(AnalysisMethods):
         found = [*self.loaded.findings, *self._lost, *(self._diagnosed or ())]
         for result in self._results.values():
             # What kept a rank out of several analyses is told by each of them.
-            found += [finding for finding in result.findings if not finding.well and finding not in found]
-        return by_weight(found)
+            found += [finding for finding in result.findings if not finding.all_clear and finding not in found]
+        return by_severity(found)
 
     def about(self) -> dict[str, Any]:
         """The run in a few JSON values, as results carry it."""

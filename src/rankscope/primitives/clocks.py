@@ -35,7 +35,7 @@ class Clocks:
     Attributes:
         ranks: the ranks.
         offset: ns.
-        drift: ns per ns; 0 where none can be told from noise.
+        drift: ns per ns; 0 if not distinguishable from noise.
         at: the rank's own time at which the offset holds, ns.
         residual: within this lie 90 of 100 deviations from the others' ends, ns; −1 without anchors.
         anchors: collectives that the offset rests on.
@@ -234,8 +234,8 @@ def _drifts(
         deviation = _deviation(now, event, keep)
     residual, anchors = _residuals(deviation, place, event, keep, size)
     total = drift - np.median(drift[anchors > 0]) if (anchors > 0).any() else drift
-    told = (np.abs(total) * span > DRIFT_TIMES * residual) & (anchors >= DRIFT_ANCHORS)
-    drift = np.where(told, drift, 0.0)
+    significant = (np.abs(total) * span > DRIFT_TIMES * residual) & (anchors >= DRIFT_ANCHORS)
+    drift = np.where(significant, drift, 0.0)
     now = value + np.rint(drift[place] * centred).astype(np.int64)
     return drift, middle, _deviation(now, event, keep)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-# What the field calls them, and how NCCL, RCCL, oneCCL, Gloo and c10d write them (case, dashes and underscores aside).
+# The usual names, and how NCCL, RCCL, oneCCL, Gloo and c10d write them (case, dashes and underscores aside).
 # The order matters: `allreduce` before `reduce`, `reducescatter` before both.
 _KINDS = (
     ("reduce_scatter", r"reducescatter"),
@@ -21,22 +21,22 @@ _KINDS = (
     ("recv", r"recv"),
     ("coalesced", r"coalesced"),
 )
-# DeepEP moves tokens to their experts and back, each way after the ranks have told one another how many.
+# DeepEP moves tokens to their experts and back, each time after the ranks exchange the counts.
 _EXPERTS = re.compile(r"deepep|intranode|internode|nvshmem", re.IGNORECASE)
 _EXPERT_KIND = re.compile("notify|dispatch|combine")
 _KIND = re.compile("|".join(f"(?P<{kind}>{pattern})" for kind, pattern in _KINDS))
 _SEPARATORS = re.compile(r"[\s_\-]+")
-# Namespaces in brackets, which are no parameters.
+# Namespaces in brackets, which are not parameters.
 _UNNAMED = re.compile(r"\((anonymous namespace|unnamed)\)(::)?")
 
 
 def collective_kind(name: str) -> str | None:
-    """The collective that a name speaks of (`all_reduce`, `send_recv`, …); None if it is none of them.
+    """The kind of collective that a name denotes (`all_reduce`, `send_recv`, …); None if none.
 
     Takes c10d's names (`_allgather_base`, `allreduce_coalesced`), ranges (`gloo:all_reduce`, `nccl:send 0->1`) and
     kernels (`ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(…)`).
     """
-    # What else stands in brackets are a kernel's parameters.
+    # Other brackets hold a kernel's parameters.
     plain = _SEPARATORS.sub("", _UNNAMED.sub("", name).split("(", 1)[0].lower())
     if _EXPERTS.search(plain) and (found := _EXPERT_KIND.search(plain)) is not None:
         return found[0]

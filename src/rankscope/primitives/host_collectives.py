@@ -65,9 +65,9 @@ def host_collectives(operators: pl.DataFrame, annotations: pl.DataFrame, metadat
         pl.col("external_id").filter(pl.col("level") != "record").alias("ranges"),
         (pl.col("level") != "operator").any().alias("backend"),
     )  # fmt: skip
-    told = combine_records(_outermost(rows.filter(pl.col("collective").is_not_null()), "inner", first=True), "call")
+    merged = combine_records(_outermost(rows.filter(pl.col("collective").is_not_null()), "inner", first=True), "call")
     shown = _shown(rows)
-    joined = calls.join(told, on="call", how="left").join(shown, on="call", how="left", suffix="_shown")
+    joined = calls.join(merged, on="call", how="left").join(shown, on="call", how="left", suffix="_shown")
     has = pl.col("collective").is_not_null()
     return joined.with_columns(
         *(pl.coalesce(column, f"{column}_shown").alias(column) for column in ("collective", "dtype")),

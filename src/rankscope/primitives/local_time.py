@@ -72,7 +72,7 @@ def programs_by_rank(collectives: pl.DataFrame, stage: Mapping[int, int]) -> dic
     """Which ranks run the same program, by rank: those of one pipeline stage.
 
     Where the mesh does not say the stage, ranks are alike that take part in the same kinds of collectives, with send
-    and recv told apart by direction.
+    and recv distinguished by direction.
 
     Args:
         collectives: rank, collective, peers.

@@ -188,13 +188,13 @@ def _by_sequence(state: _State, group: Int64) -> None:
     event = event.reshape(-1)
     # Sizes that differ are no partners: what most ranks say counts.
     full = state.full[rows]
-    told = full >= 0
+    labelled = full >= 0
     agreed = np.full(int(event.max()) + 1, -1, dtype=np.int64)
-    if told.any():
-        pairs, counts = np.unique(np.stack([event[told], full[told]]), axis=1, return_counts=True)
+    if labelled.any():
+        pairs, counts = np.unique(np.stack([event[labelled], full[labelled]]), axis=1, return_counts=True)
         for_each = np.argsort(counts, kind="stable")
         agreed[pairs[0, for_each]] = pairs[1, for_each]
-    fits = ~told | (full == agreed[event])
+    fits = ~labelled | (full == agreed[event])
     state.disagreeing += int((~fits).sum())
     state.match[rows[fits]] = state.events + event[fits]
     state.method[rows[fits]] = METHODS.index("sequence")

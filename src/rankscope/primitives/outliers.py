@@ -1,18 +1,17 @@
-"""Which ranks' own time stands out from their peers', lastingly or in some steps, by more than chance has it.
+"""Ranks whose local time is significantly longer than their peers', always or in some steps.
 
-The excess of a rank in a step is what it took less the median of its peers (the other ranks of its role). It is looked
-at part by part, for what happens on the device is far more regular than what a host does: a device slower by 2 % shows
-beside hosts that stumble by 20 %. The own time as a whole must be longer as well: what another part makes up for held
-nobody up.
+The excess of a rank in a step is its time less the median of its peers (the other ranks with the same program). It is
+tested part by part, because device times vary far less than host times: a device slower by 2 % is visible even if hosts
+vary by 20 %. The total local time must be longer as well: an excess that another part compensates delays nobody.
 
-Chance is measured, not assumed: the root mean square of what is left of the others' excesses in that part when the
-suspect, and those found before it, are taken out of the comparison. That has the machine's hiccups in it, as a
-deviation about the median has not: a step of a few milliseconds can be a tenth longer for no reason that comes again.
+Chance is measured, not assumed: the root mean square of the others' remaining excesses in that part, without the
+suspect and the outliers found before it. Unlike a deviation about the median, it includes the machine's hiccups: a step
+of a few milliseconds can be a tenth longer for no lasting reason.
 
-- lasting: the mean over the steps exceeds `LASTING` standard errors, in which chance and the rank's own spread over
-  the steps count alike (one long step is no lasting lateness)
-- passing: in some steps the excess exceeds `PASSING` times chance, and chance would give any of the ranks so many
-  steps like these in less than `BY_CHANCE` of all runs
+- lasting: the mean over the steps exceeds `LASTING` standard errors, which include both chance and the rank's own
+  spread over the steps (one long step is not a lasting delay)
+- passing: in some steps the excess exceeds `PASSING` times chance, and chance would give any of the ranks that many
+  such steps in less than `BY_CHANCE` of all runs
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ def find_outliers(
     steady: bool = True,
     most: int = 64,
 ) -> list[Outlier]:
-    """The ranks that stand out, the weightiest first.
+    """The outliers, the largest first.
 
     Args:
         parts: (ranks, steps) ns each: `own`, the own time as a whole, and the parts to look at.
@@ -202,7 +201,7 @@ def _test(
 def _behind_another(
     value: Int64, known: Bool, role: Int64, out: Bool, row: int, step_ns: float, few: float
 ) -> Outlier | None:
-    """A rank that stands out as soon as the one of the others that differs most is left out as well.
+    """A rank that becomes an outlier once the most different of the other ranks is left out too.
 
     Two that are late at once, now the one and now the other, are each the other's chance. Without the other it must be
     late in every step by far more than what is left of chance.
@@ -277,7 +276,7 @@ def _stands_out(
 
 
 def _exceeds(pool: Float, value: float, chance: float, tail: float) -> float:
-    """How likely chance exceeds a value: as often as it did, and beyond what it did falling off by a power law."""
+    """The probability that chance exceeds a value: its observed frequency, extrapolated by a power law."""
     greatest = max(float(pool.max()) if pool.size else 0.0, chance)
     if value <= greatest:
         return float((pool >= value).sum() + 1) / (pool.size + 1)

@@ -1,4 +1,4 @@
-"""A rank beside its peers: what it took in each step less their median, and one that stands out."""
+"""A rank compared with its peers: its time in each step less their median, and the outliers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MANY = 6  # steps, with which a few odd ones need not count
 
 @dataclass(frozen=True)
 class Outlier:
-    """A rank whose own time stands out.
+    """A rank whose local time is an outlier.
 
     Attributes:
         row: its row.
@@ -32,7 +32,7 @@ class Outlier:
         lasting: whether it does all the time.
         excess: by step, its own time less its peers' median, ns; nan where not compared.
         score: how many times chance, or standard errors, it stands out by.
-        recurring_ns: what recurs of it in a step, where that told; its hiccups and the others' are not in it.
+        recurring_ns: what recurs of it in a step, if that identified it; its hiccups and the others' are not in it.
     """
 
     row: int
@@ -51,7 +51,7 @@ class Outlier:
 
 
 def excess_over_peers(value: Int64, known: Bool, role: Int64, without: Bool) -> Float:
-    """By rank and step, what it took less the median of the peers; nan where there is nothing to compare.
+    """By rank and step, its time less the median of the peers; nan where it cannot be compared.
 
     Args:
         value: (ranks, steps) ns.
@@ -78,7 +78,7 @@ def excess_over_peers(value: Int64, known: Bool, role: Int64, without: Bool) -> 
 
 
 def medians(values: Float) -> Float:
-    """Of each column the median of what is not nan, of which there is some: a faster `np.nanmedian`."""
+    """The median of each column's values that are not nan, at least one: a faster `np.nanmedian`."""
     ordered = np.sort(values, axis=0)
     count = np.isfinite(values).sum(axis=0)
     column = np.arange(count.size)
@@ -86,16 +86,16 @@ def medians(values: Float) -> Float:
     return found
 
 
-def with_lost_filled(value: Int64, told: Bool, lost: Bool, role: Int64) -> Int64:
-    """Values with what is lost taken to be the peers' median of the step, or what is usual of the rank itself.
+def with_lost_filled(value: Int64, measured: Bool, lost: Bool, role: Int64) -> Int64:
+    """Values in which lost ones are replaced by the peers' median of the step, or by the rank's usual value.
 
     Args:
         value: (ranks, steps) ns.
-        told: where it was measured.
+        measured: where it was measured.
         lost: where it is to be filled in; left as it is where neither the step nor the rank has a value.
         role: of each rank.
     """
-    held = np.where(told, value, np.nan)
+    held = np.where(measured, value, np.nan)
     found: Int64 = value.copy()
     for each in np.unique(role[lost.any(axis=1)]):
         rows = np.flatnonzero(role == each)

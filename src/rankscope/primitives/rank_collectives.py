@@ -98,8 +98,8 @@ def _kernels(
     used[call[call >= 0]] = True
     used[gathered["orphan"].to_numpy()] = True
     numbered = joined.with_columns(pl.Series("call", call)).with_row_index("kernel")
-    told = calls.select(pl.int_range(pl.len()).alias("call"), *_LINKED)
-    linked = numbered.join(told, on="call", how="left", suffix="_call").join(
+    recorded = calls.select(pl.int_range(pl.len()).alias("call"), *_LINKED)
+    linked = numbered.join(recorded, on="call", how="left", suffix="_call").join(
         combine_records(calls[gathered["orphan"].to_numpy()].with_columns(gathered["kernel"]), "kernel"),
         on="kernel", how="left", suffix="_all",
     )  # fmt: skip
@@ -134,8 +134,8 @@ def _linked(kernels: pl.DataFrame, runtime: pl.DataFrame, calls: pl.DataFrame) -
     external = kernels["external_id"]
     by_record = _by_id(calls, "records", external)
     # Old files write the correlation as External id: then it says nothing of operators.
-    told = kernels["launch_ns"].is_null() & (external != kernels["correlation"].fill_null(-1))
-    by_range = np.where(told.fill_null(False).to_numpy(), _by_id(calls, "ranges", external), -1)
+    by_id = kernels["launch_ns"].is_null() & (external != kernels["correlation"].fill_null(-1))
+    by_range = np.where(by_id.fill_null(False).to_numpy(), _by_id(calls, "ranges", external), -1)
     found = np.where(by_record >= 0, by_record, np.where(found >= 0, found, by_range))
     return np.where(in_graph & (by_record < 0), -1, found).astype(np.int64)
 
@@ -161,9 +161,9 @@ def _coalesced(
     """
     launches = kernels["launch_row"]
     name = runtime["name"].gather(launches)
-    told = (call >= 0) | has_own
+    known = (call >= 0) | has_own
     free = (
-        ~told & kernels["launch_ns"].is_not_null().to_numpy() & ~name.str.contains("Graph").fill_null(False).to_numpy()
+        ~known & kernels["launch_ns"].is_not_null().to_numpy() & ~name.str.contains("Graph").fill_null(False).to_numpy()
     )
     orphan = np.ones(calls.height, dtype=np.bool_)
     orphan[call[call >= 0]] = False
@@ -263,9 +263,9 @@ def _once(kernels: pl.DataFrame) -> pl.DataFrame:
     external = pl.when((pl.col("source") == "kernel") & (pl.col("external_id") > 0)).then("external_id")
     by_call = pl.when(pl.col("call") >= 0).then("call")
     key = pl.struct("device", "stream", by_call.alias("call"), external.alias("external"))
-    told = by_call.is_not_null() | external.is_not_null()
+    linked = by_call.is_not_null() | external.is_not_null()
     keyed = kernels.with_columns(
-        pl.when(told).then(key.rank("dense").cast(pl.Int64)).otherwise(-1 - pl.col("row").cast(pl.Int64)).alias("key")
+        pl.when(linked).then(key.rank("dense").cast(pl.Int64)).otherwise(-1 - pl.col("row").cast(pl.Int64)).alias("key")
     )
     keyed = keyed.with_columns(pl.lit(1, pl.Int64).alias("kernels"))
     if not keyed["key"].is_duplicated().any():

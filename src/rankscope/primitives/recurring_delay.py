@@ -1,10 +1,10 @@
-"""Ranks that stand out by the own time that recurs in two steps, and what their hosts say to that.
+"""Outliers by the local time that recurs in two steps, checked against the times of their hosts.
 
-Hosts that run ahead of their devices are each as far behind as chance left them, and the one that is behind stays so:
-its device waits for launches step after step, though its host is no slower than the others'. So of a host that does not
-wait for its device in every step, and of one that is accused by what recurs alone, its own recurring time is asked,
-and how fast it usually goes beside its peers. A host that is slow beyond doubt is to blame for what it loses even if
-that is in one step of many.
+Hosts that run ahead of their devices are each as far ahead as chance left them, and a host that falls behind stays
+behind: its device waits for launches step after step, although the host is no slower than the others. So for a host
+that does not wait for its device in every step, and for an outlier by recurring time only, the host's own recurring
+time is checked, and its usual pace compared with its peers'. A host that is clearly slow causes what it loses, even in
+a single step.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ LEAST_LOG = -600.0  # of a probability, as far as it can be told as a number
 
 @dataclass(frozen=True)
 class Pairs:
-    """The own time that recurs in each two steps (`recurrence`).
+    """The local time that recurs in each pair of steps (`step_alignment`).
 
     Attributes:
         recurring: (ranks, pairs) ns.
@@ -88,7 +88,7 @@ class Pairs:
 def recurring_outlier(
     pairs: Pairs, role: Int64, out: Bool, row: int, own: Float, step_ns: float, few: float
 ) -> Outlier | None:
-    """Whether, and in which steps, more of a rank's own time recurs than of its peers'."""
+    """Whether, and in which steps, more of a rank's local time recurs than of its peers'."""
     excess = excess_over_peers(pairs.recurring, pairs.known, role, out)
     mine, others = excess[row], excess[~out]
     seen = np.isfinite(mine)
@@ -125,7 +125,7 @@ def recurring_outlier(
 
 
 def slow_host_outlier(pairs: Pairs, role: Int64, out: Bool, row: int, own: Float, step_ns: float) -> Outlier | None:
-    """Whether a rank's host usually takes longer than its peers' do, and the rank lost time to it, now or then.
+    """Whether a rank's host usually takes longer than its peers' do, and the rank lost time by it in some step.
 
     A host that runs ahead hides what it loses until it falls behind; that may be in one step of many.
     """
@@ -184,7 +184,7 @@ def _log_choices(count: int, chosen: int) -> float:
 
 
 def usual_times(by_step: Float, role: Int64) -> Float:
-    """What a step of each rank usually takes, ns, alike for all of a program; nan where it is not known.
+    """What a step of each rank usually takes, ns, comparable within a program; nan where not known.
 
     Steps may do this or that in turn, and a lost event takes one out: on one rank more is known of the long steps, on
     the next of the short ones. So each is taken as a ratio to the others' of the same step.
@@ -220,7 +220,7 @@ def slowest_hosts(pairs: Pairs, role: Int64, without: Bool, count: int) -> list[
 
 
 def usually_slower(usual: Float, role: Int64, out: Bool, row: int) -> tuple[float, float]:
-    """By how much a rank's usual step is longer than its peers' median, ns, and how many times chance that is.
+    """A rank's usual step less its peers' median, ns, and the ratio of that to chance.
 
     Chance is how ranks differ from their own peers, relative to these, those of other programs among them: what a
     host takes for a step varies alike whichever stage it serves. nan where there are too few to tell.
@@ -246,7 +246,7 @@ def usually_slower(usual: Float, role: Int64, out: Bool, row: int) -> tuple[floa
 def delayed_by_host(
     late: Outlier, parts: Mapping[str, Int64], known: Bool, role: Int64, out: Bool, host_pairs: Pairs
 ) -> bool:
-    """Whether the host takes longer, and again, where the device was idle longer; true where that is not known."""
+    """Whether the host is repeatedly slower where the device was idle longer; true where not known."""
     idle = sum(
         float(np.nanmean(excess_over_peers(parts[part], known, role, out)[late.row][late.late]))
         for part in IDLE

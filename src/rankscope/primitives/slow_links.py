@@ -34,7 +34,7 @@ RANK_SUM = 4.0  # standard deviations, by which the late steps' transfers rank a
 
 @dataclass(frozen=True)
 class SlowLink:
-    """A group that is slow to move data.
+    """A group that transfers data slowly.
 
     Attributes:
         group: its label.
@@ -56,7 +56,7 @@ class SlowLink:
 
 
 def slow_links(rows: pl.DataFrame, step_ns: float) -> list[SlowLink]:
-    """The groups that stand out, the slowest first.
+    """The slow groups, the slowest first.
 
     Args:
         rows: group, group_ranks, group_size, collective, bytes, match, step, transfer_ns.

@@ -1,18 +1,17 @@
-"""How much of a rank's own time recurs: what it spends again, piece by piece, in another step.
+"""Recurring local time: what a rank spends at the same place of its program in two steps.
 
-A host stumbles: now this operator takes ten times as long as usual, now that one. In a step of a few milliseconds one
-such hiccup is a tenth of it, and as much as a fault that deserves a word. But a hiccup does not come at the same
-place of the program twice, and a fault does. So two steps of a rank are laid beside each other, the own time of each
-is cut at the ends of the pieces of work (kernels and copies of the busiest stream; without a device top-level
-operators), and
+Hosts have hiccups: now one operator takes ten times as long as usual, now another. In a step of a few milliseconds one
+such hiccup is a tenth of it, as much as a fault worth reporting. But a hiccup does not come at the same place of the
+program twice, and a fault does. So two steps of a rank are aligned, the local time of each is cut at the ends of the
+pieces of work (kernels and copies of the busiest stream; without a device top-level operators), and
 
-    recurring own time of two steps = Σ over pieces min(own time up to the piece in one step, in the other)
+    recurring local time of two steps = Σ over pieces min(local time up to the piece in one step, in the other)
 
-where what lies before a piece counts as its own: the gap in which the device waited for its launch, and the piece.
-The minimum is lower than either, on every rank alike; ranks with the same program are compared in the same two steps.
-This is the idea of a repeated measurement's minimum, taken place by place. Beside it is how fast a step usually goes:
-of each place the median over the steps, and of these the geometric mean; and how fast each step went: the geometric
-mean of what its places took. Whoever is slow is so at many places. Of a sum one place could be most.
+where the time before a piece belongs to it: the gap in which the device waited for its launch, and the piece itself.
+The minimum is lower than either, equally on every rank; ranks with the same program are compared in the same two steps.
+This is the minimum of repeated measurements, taken place by place. Also computed is the usual pace of a step (the
+median of each place over the steps, and the geometric mean of these), and the pace of each step (the geometric mean
+over its places). A slow host is slow at many places, while a sum can be dominated by a single place.
 """
 
 from __future__ import annotations
@@ -128,7 +127,7 @@ def host_pieces(
 
 
 def recurring_times(at: Int64, code: Int64, own: Int64, bounds: StepBounds) -> pl.DataFrame:
-    """The recurring own time of each two steps of a file.
+    """The recurring local time of each pair of steps of a trace.
 
     Args:
         at: ends of pieces, ns, ascending.
@@ -179,7 +178,7 @@ def _pairs(cuts: list[_Cut]) -> Iterator[tuple[_Cut, _Cut]]:
 
 
 def _alike(cuts: list[_Cut]) -> dict[bytes, list[_Cut]]:
-    """The steps that do the same, by what they do."""
+    """Groups of steps with the same work."""
     alike: dict[bytes, list[_Cut]] = {}
     for cut in cuts:
         alike.setdefault(cut[1].tobytes(), []).append(cut)

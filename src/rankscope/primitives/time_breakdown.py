@@ -1,8 +1,8 @@
 """Time breakdown of a rank between collectives, and the work that each step launched.
 
-The stretch before a collective runs from the end of an earlier one that tied the same ranks together to its own
-start. All ranks leave the first at nearly one time, so whatever makes one rank's stretch longer than the others' is
-what makes it late. Sums since the file's beginning make every stretch a difference of two of them.
+The interval before a collective runs from the end of an earlier one that tied the same ranks together to its own
+start. All ranks leave the first at nearly the same time, so whatever makes one rank's interval longer than the others'
+is what makes it late. With sums since the start of the trace, every interval is a difference of two of them.
 """
 
 from __future__ import annotations
@@ -214,8 +214,8 @@ def with_shapes(top: pl.DataFrame, operators: pl.DataFrame) -> pl.DataFrame:
         top: start_ns, end_ns, pid, tid, input_dims.
         operators: all, with the same columns.
     """
-    told = pl.col("input_dims").is_not_null() & pl.col("input_dims").str.contains(r"\d")
-    inside = operators.filter(told).select(
+    has_shapes = pl.col("input_dims").is_not_null() & pl.col("input_dims").str.contains(r"\d")
+    inside = operators.filter(has_shapes).select(
         "pid", "tid", "start_ns", pl.col("end_ns").alias("inner_end"), pl.col("input_dims").alias("inner")
     )
     joined = top.sort("start_ns").join_asof(
@@ -223,7 +223,7 @@ def with_shapes(top: pl.DataFrame, operators: pl.DataFrame) -> pl.DataFrame:
     )
     # Of one that is not inside, the join finds what comes after.
     within = (pl.col("inner_end") <= pl.col("end_ns")).fill_null(False)
-    shapes = pl.when(told.fill_null(False)).then("input_dims").when(within).then("inner")
+    shapes = pl.when(has_shapes.fill_null(False)).then("input_dims").when(within).then("inner")
     return joined.with_columns(shapes.otherwise("input_dims").alias("input_dims")).drop("inner", "inner_end")
 
 

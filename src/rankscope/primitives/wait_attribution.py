@@ -1,15 +1,15 @@
-"""Who is behind each wait: not always the rank that came last.
+"""Which rank caused each wait: not always the rank that arrived last.
 
-Three things make a rank come last that is not to blame for it:
+A rank can arrive last without having caused the delay for three reasons:
 
-- its program has it come there last: at a collective of all ranks of a pipeline the first stage, whose backward pass
-  is the last. So of a collective of several programs only ranks with the same program as the last one are compared,
-  and the others' waiting counts from when the first of these came
-- it waited itself, in another group, or was late to an earlier collective already: `trace_to_origin`
-- it waited for what is not compared, such as a stage for the one before it: then it has no own time beyond its peers'
-  in that step, and a rank that has (`blame`) is behind it: `reassign_by_local_time`
+- its program has it arrive there last: at a collective of all ranks of a pipeline the first stage, whose backward pass
+  is the last. So in a collective of several programs only ranks with the same program as the last one are compared,
+  and the others' wait counts from when the first of these arrived
+- it waited itself, in another group, or was already late to an earlier collective: `trace_to_origin`
+- it waited for something that is not compared, such as a stage for the previous one: then it has no excess local time
+  in that step, and a rank that has (`attribution`) caused the wait: `reassign_by_local_time`
 
-Arrays hold one row per rank and collective; ``event`` says which collective, from 0. Times are on one clock.
+Arrays hold one row per rank and collective; ``event`` is the number of the collective, from 0. Times are on one clock.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rankscope.primitives.clocks import with_arrivals
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.time_breakdown import preceding_events, with_time_breakdown
 
-HOPS = 6  # blame is passed on over so many groups at most
+HOPS = 6  # a delay is traced over so many groups at most
 
 
 def arrivals_within_programs(event: Int64, arrival: Int64, role: Int64, found: Arrivals) -> tuple[Arrivals, Int64]:
@@ -65,11 +65,11 @@ def trace_to_origin(
     inherits: npt.NDArray[np.bool_],
     carried: Int64,
 ) -> Int64:
-    """Who is to blame for each event: the row of the rank that is behind it.
+    """The origin of each event's delay: the row of the rank that caused it.
 
-    A rank that is late because it waited for another in a group of its own is not to blame: the one that came last to
-    the collective it waited longest in is, or whoever that one waited for. Lateness that is only carried on from an
-    earlier collective (waiting there does not hold up what others compute meanwhile) is that one's.
+    A rank that is late because it waited in another group did not cause the delay: the rank that arrived last at the
+    collective in which it waited longest did, or the rank that this one waited for. Lateness that is only carried over
+    from an earlier collective (waiting there does not delay what others compute meanwhile) belongs to that one.
 
     Args:
         event: by row.
@@ -118,7 +118,7 @@ def reassign_by_local_time(
     excess: npt.NDArray[np.float64],
     is_outlier: npt.NDArray[np.bool_],
 ) -> Int64:
-    """Who answers for the wait behind each event: where own time does not explain it, the rank whose own time does.
+    """The rank that caused each event's wait: if its local time does not explain it, the rank whose local time does.
 
     A rank that is not is_outlier in that step, and whose own time beyond its peers' is less than half of the lateness,
     hands it to the is_outlier one with the most own time beyond its peers', if that is half of the lateness at least.
@@ -147,7 +147,7 @@ def reassign_by_local_time(
 
 
 def with_aligned_arrivals(stretches: pl.DataFrame, clock: pl.DataFrame, base: pl.DataFrame) -> pl.DataFrame:
-    """Matched collectives of two ranks and more, with arrivals on the common clock, and what each rank did before.
+    """Matched collectives of at least two ranks, with arrivals on the common clock, and what each rank did before.
 
     Args:
         stretches: as `with_time_breakdown` takes them, with step, without arrival_ns.
@@ -182,7 +182,7 @@ def with_aligned_arrivals(stretches: pl.DataFrame, clock: pl.DataFrame, base: pl
 def attribute_waits(
     rows: pl.DataFrame, role: Mapping[int, int], collectives: pl.DataFrame, comparison: LocalTimeComparison | None
 ) -> WaitAttribution:
-    """Who came late to each collective, and who is behind it.
+    """Which rank arrived late at each collective, and which rank caused it.
 
     Args:
         rows: as `with_aligned_arrivals` gives them; not empty.

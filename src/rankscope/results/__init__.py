@@ -25,7 +25,7 @@ from rankscope.results.by_window import (
     steps_by_window,
 )
 from rankscope.results.discovery import Named, discovered
-from rankscope.results.finding import Evidence, Finding, Severity, by_weight
+from rankscope.results.finding import Evidence, Finding, Severity, by_severity
 from rankscope.results.frames import concat_ranks, schema_of
 from rankscope.results.headline import Headline, greatest, over_ranks, total_of
 from rankscope.results.parameters import Options, Parameter, Parameters, Value
@@ -51,7 +51,7 @@ __all__ = [
     "Severity",
     "Tables",
     "Value",
-    "by_weight",
+    "by_severity",
     "by_window",
     "chosen_launches",
     "chosen_starts",

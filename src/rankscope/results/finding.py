@@ -1,4 +1,4 @@
-"""What is to be known about a run, with the numbers it rests on."""
+"""Findings about a run, with the numbers as evidence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 
 @dataclass(frozen=True)
 class Evidence:
-    """A number that a finding rests on."""
+    """A number, or a name, that a finding is based on."""
 
     name: str
     value: int | float | str
@@ -21,12 +21,12 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that a person should know, with the numbers it rests on.
+    """Something that a person should know about a run, with its evidence.
 
     Attributes:
-        id: what kind of finding it is, stable, in kebab case.
-        saving_ns: nanoseconds a step that mending it would save at most; None where that is not a matter of time.
-        well: whether it says that all is well: told with its own analysis, not among what is found in a run.
+        id: the kind of finding: stable, in kebab case.
+        saving_ns: upper bound of what fixing it saves, in nanoseconds per step; None if it is not about time.
+        all_clear: whether it reports the absence of a problem: shown with its analysis, not among the run's findings.
     """
 
     id: str
@@ -37,7 +37,7 @@ class Finding:
     evidence: tuple[Evidence, ...] = ()
     saving_ns: int | None = None
     advice: str = ""
-    well: bool = False
+    all_clear: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object."""
@@ -53,6 +53,6 @@ class Finding:
         }
 
 
-def by_weight(findings: Sequence[Finding]) -> list[Finding]:
-    """Errors first, then by what mending saves, then as they came."""
+def by_severity(findings: Sequence[Finding]) -> list[Finding]:
+    """Errors first, then warnings; within a severity by saving, the largest first."""
     return sorted(findings, key=lambda f: (_SEVERITIES.index(f.severity), -(f.saving_ns or 0)))

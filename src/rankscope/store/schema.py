@@ -23,7 +23,7 @@ class Column:
 
     Attributes:
         dtype: its Polars type.
-        unit: `ns`, `bytes`, `ratio`, `count`, `GB/s`, …; empty where it has none.
+        unit: `ns`, `bytes`, `ratio`, `count`, `GB/s`, …; empty if it has none.
         doc: what it means, for the docs, the page and the reports.
         instant: whether it is a point in time on the clock of the row's trace file, not a duration.
     """
@@ -229,7 +229,7 @@ COLLECTIVES = Table(
         Column("group_ranks", STR, "", "`Process Group Ranks`, as written"),
         Column("group_size", I64, "ranks", "`Group size`"),
         Column("group_rank", I64, "", "`Rank`: the writer's rank in the group"),
-        Column("sequence", I64, "", "`Seq`: the group's own count, where it is written"),
+        Column("sequence", I64, "", "`Seq`: the group's own count, if recorded"),
         Column("source_rank", I64, "", "`Src Rank` of a point-to-point operation"),
         Column("destination_rank", I64, "", "`Dst Rank` of a point-to-point operation"),
     ),
@@ -247,7 +247,7 @@ FLOWS = Table(
     (
         Column("time_ns", I64, "ns", "when, on the trace's clock"),
         Column("category", STR, "", "which kind of arrow"),
-        Column("phase", STR, "", "`s` where it starts, `t` a step, `f` where it ends"),
+        Column("phase", STR, "", "`s` at its start, `t` at a step, `f` at its end"),
         Column("id", I64, "", "the arrow's id within its category"),
         PID,
         TID,
@@ -286,7 +286,7 @@ SNAPSHOT_SEGMENTS = Table(
     "One row per segment that a device's allocator held when a memory snapshot was taken.",
     (
         Column("device", I64, "", "device index"),
-        Column("address", I64, "", "where it begins"),
+        Column("address", I64, "", "start address"),
         Column("bytes", I64, "bytes", "its size: reserved"),
         Column("allocated", I64, "bytes", "bytes in use"),
         Column("active", I64, "bytes", "in use, or freed and still needed by a stream"),
@@ -304,7 +304,7 @@ SNAPSHOT_BLOCKS = Table(
     (
         Column("segment_row", I32, "", "its segment's row in `snapshot_segments`"),
         Column("device", I64, "", "device index"),
-        Column("address", I64, "", "where it begins"),
+        Column("address", I64, "", "start address"),
         Column("bytes", I64, "bytes", "its size"),
         Column("requested", I64, "bytes", "requested size; null if not recorded"),
         Column("state", STR, "", "`active_allocated`, `active_pending_free`, `inactive`, as written"),

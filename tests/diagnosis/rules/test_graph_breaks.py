@@ -1,4 +1,4 @@
-"""torch.compile breaks the graph, or compiles it again and again."""
+"""torch.compile breaks the graph or recompiles it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_speaks_where_there_are_pieces(tmp_path: Path) -> None:
     finding = diagnosed(tmp_path, lambda _, at: make(at, "0/0", "1/0", "2/0"))["graph_breaks"]
     assert finding.severity == "warning"
     assert finding.saving_ns == 3 * 40_000
-    assert "3 pieces" in finding.title
+    assert "3 graphs" in finding.title
 
 
 def test_speaks_where_it_is_compiled_again(tmp_path: Path) -> None:

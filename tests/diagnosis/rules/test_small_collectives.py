@@ -1,4 +1,4 @@
-"""Ranks wait for one another again and again in small collectives."""
+"""Ranks synchronize repeatedly in small collectives."""
 
 from __future__ import annotations
 

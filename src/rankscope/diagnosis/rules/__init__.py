@@ -1,8 +1,8 @@
-"""What to do about a run: one rule a file, discovered, never listed.
+"""What to do about a run: one rule per file, discovered.
 
-A rule reads results of analyses and gives findings: what is wrong, on which ranks and in which steps, the numbers it
-rests on, what mending it would save a step at most, and advice in the terms of the user's code. It never computes from
-events. Other packages add theirs under the entry point ``rankscope.rules``.
+In: results of analyses. Out: findings: what is wrong, on which ranks and in which steps, the numbers as evidence, the
+potential saving per step, and advice in the terms of the user's code. A rule never computes from events. Other
+packages add theirs under the entry point ``rankscope.rules``.
 """
 
 from __future__ import annotations

@@ -1,22 +1,22 @@
-"""DDP's buckets are too large to overlap, or too small to be worth a call.
+"""DDP's buckets are too large to overlap, or too small for their number of calls.
 
-Too large: the last bucket of the backward has more than twice DDP's 25 MiB and goes on when the backward's compute is
-over. The saving is the part of that tail that a last bucket of 25 MiB would not have, but no more than the compute of
-the backward beside which the rest could run.
+Too large: the last bucket of the backward has more than twice DDP's 25 MiB and ends after the backward's compute. The
+saving is the part of that tail that a last bucket of 25 MiB would not have, but no more than the backward's compute
+that the rest could overlap with.
 
-Too small: more buckets a step than 25 MiB would need, mostly under 1 MB, with time that nothing hides. The saving is
-that time less the share that as many buckets as are needed would keep.
+Too small: more buckets per step than 25 MiB would need, mostly under 1 MB, with exposed time. The saving is that time
+less the share that the needed number of buckets would keep.
 
-Waiting for a later rank is left out of both, as far as it is known (`collectives`): no size of buckets mends it. Both
-are medians over steps on the rank that has most. On the CPU compute and communication share the cores: the bound is
-seldom reached there. Sizes need `record_shapes` where the library writes none (Gloo).
+Waiting for later ranks is excluded from both as far as it is known (`collectives`): bucket sizes do not change it.
+Both are medians over steps on the rank that has most. On the CPU, compute and communication share the cores, so the
+bound is seldom reached. Sizes need `record_shapes` if the library writes none (Gloo).
 """
 
 from __future__ import annotations
 
 import polars as pl
 
-from rankscope.diagnosis.step_costs import severity_of, spoken, step_ns, steps_of, worth_it
+from rankscope.diagnosis.step_costs import relevant_ranks, severity_of, step_ns, step_words, steps_of
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 CAP = 25 << 20
@@ -27,7 +27,7 @@ _ENOUGH = 4
 def find(inputs: Inputs) -> list[Finding]:
     """At most one finding."""
     step, frame = step_ns(inputs), inputs.results.get("ddp_buckets")
-    unit = spoken(inputs)
+    unit = step_words(inputs)
     if frame is None or step is None:
         return []
     known = frame.filter(pl.col("bytes").is_not_null() & pl.col("duration_ns").is_not_null())
@@ -77,18 +77,18 @@ def find(inputs: Inputs) -> list[Finding]:
     title = (
         f"DDP's last bucket of {worst['last'] / 1e6:.0f} MB starts too late to be hidden"
         if kind == "large"
-        else f"DDP sends {worst['buckets']:.0f} buckets {unit.rate} where a few would do"
+        else f"DDP sends {worst['buckets']:.0f} buckets {unit.per} where a few would do"
     )
     return [
         Finding(
             rule.name,
             severity,
             title,
-            ranks=worth_it(dict(usual.select("rank", kind).iter_rows()), step),
+            ranks=relevant_ranks(dict(usual.select("rank", kind).iter_rows()), step),
             steps=steps_of(inputs),
             evidence=(
-                Evidence(f"buckets {unit.rate}", round(worst["buckets"]), "count"),
-                Evidence(f"gradients {unit.rate}", round(worst["bytes"]), "bytes"),
+                Evidence(f"buckets {unit.per}", round(worst["buckets"]), "count"),
+                Evidence(f"gradients {unit.per}", round(worst["bytes"]), "bytes"),
                 Evidence("last bucket", round(worst["last"]), "bytes"),
                 Evidence(
                     "it goes on after the backward's compute, without waiting, for", round(worst["tail"] or 0), "ns"

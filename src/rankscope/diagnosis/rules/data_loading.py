@@ -1,12 +1,12 @@
 """The device waits for data.
 
-Speaks where a rank's device, in a step, does nothing while the host loads data, for 1 % of the step or more. The saving
-is that time on the rank that has most of it: a loader that is always ready would leave none.
+Fires if a rank's device is idle for 1 % of the step or more while the host loads data. The saving is that time on the
+rank that has most of it: a loader that is always ready would leave none.
 """
 
 from __future__ import annotations
 
-from rankscope.diagnosis.step_costs import mean_per_step, on_worst, severity_of, spoken, step_ns, steps_of
+from rankscope.diagnosis.step_costs import mean_per_step, on_worst_rank, severity_of, step_ns, step_words, steps_of
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 
@@ -15,7 +15,7 @@ def find(inputs: Inputs) -> list[Finding]:
     step, loading = step_ns(inputs), mean_per_step(inputs, "data_loading_ns")
     worst = max(loading, key=lambda rank: loading[rank], default=None)
     severity = None if worst is None else severity_of(loading[worst], step)
-    unit = spoken(inputs)
+    unit = step_words(inputs)
     if worst is None or severity is None or step is None:
         return []
     ranks = tuple(rank for rank, value in loading.items() if severity_of(value, step) is not None)
@@ -23,7 +23,7 @@ def find(inputs: Inputs) -> list[Finding]:
         Finding(
             rule.name,
             severity,
-            f"The device waits for data {unit.share(loading[worst], step)}{on_worst(inputs, worst, ranks)}",
+            f"The device waits for data {unit.share(loading[worst], step)}{on_worst_rank(inputs, worst, ranks)}",
             ranks=ranks,
             steps=steps_of(inputs),
             evidence=(

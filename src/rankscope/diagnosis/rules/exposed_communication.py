@@ -1,16 +1,16 @@
-"""Communication that compute could hide, and does not.
+"""Exposed communication that compute could hide.
 
-Speaks where a step's exposed communication, less the waiting for later ranks in it, is worth it: waiting is the
-stragglers' matter, and no overlap hides it. The saving is what could be hidden at most: the exposed transfer, but no
-more than the compute that could run beside it. It names the collective with most time in transfer. On the CPU compute
-and communication share the cores: there it is never more than an info.
+Fires on a step's exposed communication less the waiting for later ranks in it: waiting is covered by `stragglers`,
+and no overlap hides it. The saving is what could be hidden at most: the exposed transfer, but no more than the
+compute that could run at the same time. The evidence names the collective with the most transfer time. On the CPU,
+compute and communication share the cores: the finding is then never more than an info.
 """
 
 from __future__ import annotations
 
 import polars as pl
 
-from rankscope.diagnosis.step_costs import mean_of, on_device, severity_of, spoken, step_ns, steps_of
+from rankscope.diagnosis.step_costs import mean_of, on_device, severity_of, step_ns, step_words, steps_of
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 _WORST_SHARE = 0.05
@@ -19,7 +19,7 @@ _WORST_SHARE = 0.05
 def find(inputs: Inputs) -> list[Finding]:
     """One finding for the run."""
     step, frame = step_ns(inputs), inputs.results.get("step_time")
-    unit = spoken(inputs)
+    unit = step_words(inputs)
     if step is None or frame is None:
         return []
     rows = _transfers(inputs)

@@ -1,15 +1,23 @@
-"""Python collects garbage in the middle of steps.
+"""Python collects garbage during steps.
 
-Speaks where the ranges that capture sets around full collections (`gc: generation 2`, and 1) take enough of a step. The
-saving is that time, on the rank that has most. Collections at different times on different ranks cost more than each:
-all wait for the one that collects. Traces that rankscope did not capture have no such ranges.
+Fires if the ranges that capture records around collections (`gc: generation 2`, and 1) take enough of a step. The
+saving is that time, on the rank that has most. Collections at different times on different ranks cost more than each
+of them: all ranks wait for the one that collects. Traces that rankscope did not capture have no such ranges.
 """
 
 from __future__ import annotations
 
 import polars as pl
 
-from rankscope.diagnosis.step_costs import on_worst, per_step, severity_of, spoken, step_ns, steps_of, worth_it
+from rankscope.diagnosis.step_costs import (
+    on_worst_rank,
+    per_step,
+    relevant_ranks,
+    severity_of,
+    step_ns,
+    step_words,
+    steps_of,
+)
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 RANGE = "gc: generation "
@@ -18,7 +26,7 @@ RANGE = "gc: generation "
 def find(inputs: Inputs) -> list[Finding]:
     """One finding for the run."""
     step, frame = step_ns(inputs), inputs.results.get("annotations")
-    unit = spoken(inputs)
+    unit = step_words(inputs)
     if frame is None or step is None:
         return []
     own = frame.filter(pl.col("name").str.starts_with(RANGE))
@@ -28,12 +36,13 @@ def find(inputs: Inputs) -> list[Finding]:
     if worst is None or severity is None:
         return []
     mine = own.filter(pl.col("rank") == worst)
-    ranks = worth_it(savings, step)
+    ranks = relevant_ranks(savings, step)
     return [
         Finding(
             rule.name,
             severity,
-            f"Python's garbage collection takes {unit.share(savings[worst], step)}{on_worst(inputs, worst, ranks)}",
+            "Python's garbage collection takes "
+            f"{unit.share(savings[worst], step)}{on_worst_rank(inputs, worst, ranks)}",
             ranks=ranks,
             steps=steps_of(inputs),
             evidence=(

@@ -1,16 +1,16 @@
-"""torch.compile breaks the graph, or compiles it again and again.
+"""torch.compile breaks the graph or recompiles it.
 
-Speaks where compiled code of the recorded steps consists of several frames, or of one that was compiled more than once
-(`compile`), and what surrounds its calls is worth it: Dynamo's guards and lookups, AOTAutograd's prologues, and the
-compiling itself, where it falls into recorded steps. The saving is that host time, on the rank that has most. What the
-graphs would gain by being whole (fusion over the break) is not known, and not in it.
+Fires if compiled code of the recorded steps consists of several frames, or of one that was compiled more than once
+(`compile`), and the time around its calls is large enough: Dynamo's guards and lookups, AOTAutograd's prologues, and
+compilation in recorded steps. The saving is that host time, on the rank that has most. What fusion across the breaks
+would gain is not known and not included.
 """
 
 from __future__ import annotations
 
 import polars as pl
 
-from rankscope.diagnosis.step_costs import per_step, severity_of, spoken, step_ns, steps_of, worth_it
+from rankscope.diagnosis.step_costs import per_step, relevant_ranks, severity_of, step_ns, step_words, steps_of
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 _SHOWN = 3
@@ -20,7 +20,7 @@ _WHOLE = r"^entire_(frame|backward)_compile"
 def find(inputs: Inputs) -> list[Finding]:
     """One finding for the run."""
     step, frame = step_ns(inputs), inputs.results.get("compile")
-    unit = spoken(inputs)
+    unit = step_words(inputs)
     if frame is None or step is None or frame.is_empty():
         return []
     regions = frame.filter(pl.col("kind") == "region")
@@ -47,13 +47,13 @@ def find(inputs: Inputs) -> list[Finding]:
     ]
     breaks = frame.filter((pl.col("rank") == worst) & (pl.col("kind") == "break"))["name"].head(_SHOWN)
     evidence += [Evidence("break", name[:200]) for name in breaks.to_list()]
-    title = f"The compiled model is in {frames} pieces" if frames > 1 else "The model is compiled again and again"
+    title = f"The compiled model consists of {frames} graphs" if frames > 1 else "The model is recompiled"
     return [
         Finding(
             rule.name,
             severity,
             title,
-            ranks=worth_it(savings, step),
+            ranks=relevant_ranks(savings, step),
             steps=steps_of(inputs),
             evidence=tuple(evidence),
             saving_ns=savings[worst],

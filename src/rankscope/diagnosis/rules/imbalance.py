@@ -1,9 +1,10 @@
 """Some ranks have more to compute than others.
 
-Speaks where a rank's compute exceeds the mean over ranks by enough, in three of four steps or more, and its lower
-quartile the mean of the others' upper one: longer sequences, a larger share of a model. The saving is the greatest less
-the mean, the median over steps: work that is moved to other ranks is still done. Where pipeline stages differ, it says
-how far they are from even. On the CPU it is no more than a hint: it may be that others had the cores.
+Fires if a rank's compute exceeds the mean over ranks by enough in at least three of four steps, and its lower
+quartile exceeds the mean of the others' upper quartile: longer sequences, a larger share of a model. The saving is
+the largest less the mean, median over steps: work that moves to other ranks is still done. If pipeline stages differ,
+it is the distance from an even split. On the CPU it is never more than an info: the other ranks may have had the
+cores.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from rankscope.diagnosis.step_costs import on_device, severity_of, spoken, step_ns, steps_of
+from rankscope.diagnosis.step_costs import on_device, severity_of, step_ns, step_words, steps_of
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 _LASTING = 0.75
@@ -22,7 +23,7 @@ ENOUGH = 3
 def find(inputs: Inputs) -> list[Finding]:
     """At most one finding."""
     step, frame = step_ns(inputs), inputs.results.get("step_time")
-    unit = spoken(inputs)
+    unit = step_words(inputs)
     if frame is None or step is None or frame["rank"].n_unique() < 2:
         return []
     steps = (
@@ -62,8 +63,8 @@ def find(inputs: Inputs) -> list[Finding]:
             ),
             saving_ns=saving,
             advice=(
-                "Give every rank as much: batches bucketed by length or packed to one number of tokens, layers spread "
-                "over stages by their time, experts and embedding tables by their load."
+                "Balance the work across ranks: batches bucketed by length or packed to one number of tokens, layers "
+                "spread over stages by their time, experts and embedding tables by their load."
             ),
         )
     ]

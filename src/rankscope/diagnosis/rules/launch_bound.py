@@ -1,23 +1,23 @@
 """The device waits for the host to launch.
 
-Speaks where gaps before kernels that were launched too late (`launch_gaps`) are worth it, and not most of them lie
-before short kernels: then `small_kernels` speaks. Data loading, waiting calls and a host that does nothing are not in
-them. The saving is all of these gaps, on the rank that has most: a host that is always ahead would leave none. What the
-host did meanwhile is named as `idle` sees it.
+Fires if the gaps before kernels that were launched too late (`launch_gaps`) are large enough and at most half of them
+precede short kernels; otherwise `small_kernels` fires. Data loading, waiting calls and an idle host are excluded. The
+saving is all of these gaps, on the rank that has most: a host that is always ahead would leave none. The evidence
+names what the host did meanwhile (`idle`).
 """
 
 from __future__ import annotations
 
 import polars as pl
 
-from rankscope.diagnosis.step_costs import on_worst, severity_of, spoken, step_ns, steps_of, worth_it
+from rankscope.diagnosis.step_costs import on_worst_rank, relevant_ranks, severity_of, step_ns, step_words, steps_of
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 
 def find(inputs: Inputs) -> list[Finding]:
     """One finding for the run."""
     step, frame = step_ns(inputs), inputs.results.get("launch_gaps")
-    unit = spoken(inputs)
+    unit = step_words(inputs)
     if frame is None or step is None or not frame["on_device"].any():
         return []
     means = (
@@ -34,14 +34,14 @@ def find(inputs: Inputs) -> list[Finding]:
     evidence = [
         Evidence(f"device idle until a late launch, {unit.per}, at worst", saving, "ns"),
         Evidence("of it before kernels shorter than 10 µs", round(worst["late_short_ns"]), "ns"),
-        Evidence(f"kernels {unit.rate}", round(worst["pieces"]), "count"),
+        Evidence(f"kernels {unit.per}", round(worst["pieces"]), "count"),
         Evidence(unit.length, step, "ns"),
     ]
     doing = _doing(inputs, worst["rank"])
     if doing is not None:
         evidence.append(Evidence("most of the device's idle time that operators explain is in", doing))
-    ranks = worth_it(dict(means.select("rank", "late_ns").iter_rows()), step)
-    whose = on_worst(inputs, worst["rank"], ranks)
+    ranks = relevant_ranks(dict(means.select("rank", "late_ns").iter_rows()), step)
+    whose = on_worst_rank(inputs, worst["rank"], ranks)
     return [
         Finding(
             rule.name,

@@ -1,16 +1,15 @@
 """Kernels with too few blocks to fill the device.
 
-Speaks where compute kernels of 10 µs and more have less than one block per multiprocessor. The saving is their time on
-multiprocessors that had none, `time · (1 − blocks per SM)`: the work spread over all of them. Shorter kernels are
-`small_kernels`' matter, and a low occupancy with enough blocks is the kernel's own: it is told, but nothing is
-promised for it.
+Fires if compute kernels of 10 µs or more have less than one block per multiprocessor. The saving is their time on
+multiprocessors without a block, `time · (1 − blocks per SM)`: the work spread over all of them. Shorter kernels are
+covered by `small_kernels`. A low occupancy with enough blocks is a property of the kernel: it has no saving here.
 """
 
 from __future__ import annotations
 
 import polars as pl
 
-from rankscope.diagnosis.step_costs import per_step, severity_of, spoken, step_ns, steps_of, worth_it
+from rankscope.diagnosis.step_costs import per_step, relevant_ranks, severity_of, step_ns, step_words, steps_of
 from rankscope.primitives.kernels import COMPUTE
 from rankscope.results import Evidence, Finding, Inputs, Rule
 from rankscope.rundir.plurals import counted
@@ -22,7 +21,7 @@ _SHOWN = 3
 def find(inputs: Inputs) -> list[Finding]:
     """One finding for the run, naming the kernels that cost most."""
     step, frame = step_ns(inputs), inputs.results.get("kernels")
-    unit = spoken(inputs)
+    unit = step_words(inputs)
     if frame is None or step is None or "blocks_per_sm" not in frame.columns:
         return []
     few = frame.filter(
@@ -47,7 +46,7 @@ def find(inputs: Inputs) -> list[Finding]:
             rule.name,
             severity,
             "Kernels with less than one block per multiprocessor leave part of the device without work",
-            ranks=worth_it(savings, step),
+            ranks=relevant_ranks(savings, step),
             steps=steps_of(inputs),
             evidence=tuple(evidence),
             saving_ns=savings[worst],

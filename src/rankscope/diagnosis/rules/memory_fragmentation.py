@@ -1,15 +1,15 @@
-"""The allocator holds memory that nobody can use.
+"""The allocator holds memory that it cannot use.
 
-Speaks where a snapshot's free memory is scattered: more than half of it is not in the largest free block, and it is
-15 % or more of what is reserved. Without a snapshot: where the allocator holds 85 % of the device's memory or more and
-20 % of that is not allocated. Only a snapshot tells fragments from cache. It saves memory, no time.
+Fires if a snapshot's free memory is fragmented: more than half of it is outside the largest free block, and it is 15
+% of the reserved memory or more. Without a snapshot: if the allocator holds 85 % of the device's memory or more and
+20 % of that is not allocated. Only a snapshot distinguishes fragments from cache. It saves memory, not time.
 """
 
 from __future__ import annotations
 
 import polars as pl
 
-from rankscope.diagnosis.step_costs import near_limit
+from rankscope.diagnosis.step_costs import memory_severity
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 _SCATTERED = 0.5
@@ -54,7 +54,7 @@ def _of_trace(frame: pl.DataFrame | None) -> Finding | None:
         (pl.col("peak_reserved") / pl.col("total_memory")).alias("share")
     )
     held = held.sort("share", "rank", descending=[True, False])
-    if held.is_empty() or near_limit(held["share"][0]) is None:
+    if held.is_empty() or memory_severity(held["share"][0]) is None:
         return None
     worst = held.row(0, named=True)
     return Finding(

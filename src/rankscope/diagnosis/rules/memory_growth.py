@@ -1,9 +1,9 @@
 """Memory grows with every step.
 
-Speaks where, from the second recorded step on, each one ends with more allocated than the one before, at three steps in
-a row or more, by 0.01 % of the peak a step or 64 KiB, whichever is more. Something is kept: losses with their graphs, a
-cache without a limit. It saves no time; the job ends when memory does, and where the device's size is known it is said
-when.
+Fires if, from the second recorded step on, at least three consecutive steps each end with more allocated memory than
+the one before, by 0.01 % of the peak or 64 KiB per step, whichever is more. Something is kept: losses with their
+graphs, a cache without a limit. It saves no time; the job ends when memory runs out. If the device's size is known,
+the evidence gives the number of steps until then.
 """
 
 from __future__ import annotations

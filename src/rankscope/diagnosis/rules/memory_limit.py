@@ -1,15 +1,15 @@
 """A device's memory is nearly full.
 
-Speaks where what was allocated at the peak is 85 % of the device's memory or more (a warning from 95 %). It saves no
-time: the next longer sequence ends the job, and below the limit the allocator begins to free and retry. Needs
-`profile_memory`, and a trace that says how much the device has.
+Fires if the peak of allocated memory is 85 % of the device's memory or more (a warning from 95 %). It saves no time:
+the next longer sequence ends the job, and near the limit the allocator begins to free and retry. Needs
+`profile_memory`, and a trace that records the device's size.
 """
 
 from __future__ import annotations
 
 import polars as pl
 
-from rankscope.diagnosis.step_costs import near_limit
+from rankscope.diagnosis.step_costs import memory_severity
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 
@@ -23,7 +23,7 @@ def find(inputs: Inputs) -> list[Finding]:
     )
     full = known.sort("share", "rank", descending=[True, False])
     worst = full.row(0, named=True) if full.height else None
-    severity = near_limit(worst["share"]) if worst else None
+    severity = memory_severity(worst["share"]) if worst else None
     if worst is None or severity is None:
         return []
     return [
@@ -47,7 +47,7 @@ def find(inputs: Inputs) -> list[Finding]:
 
 
 def _near(share: float) -> bool:
-    return near_limit(share) is not None
+    return memory_severity(share) is not None
 
 
 rule = Rule("memory_limit", __doc__, ("memory",), find)

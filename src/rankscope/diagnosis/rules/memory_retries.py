@@ -1,8 +1,8 @@
-"""The allocator frees and allocates device memory in the middle of steps.
+"""The allocator frees and allocates device memory during steps.
 
-Speaks where a rank's trace has calls of the driver's own free in at least every second step, and allocations beside
-them: the allocator has run into the limit, gives its cache back and asks anew, and each such call waits for the device.
-How much that costs is in `idle` and `synchronization`; here no saving is stated.
+Fires if a rank's trace has calls of the driver's free in at least every second step, together with allocations: the
+allocator has reached the limit, returns its cache and allocates again, and each such call waits for the device. The
+cost is part of `idle` and `synchronization`; no saving is stated here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def find(inputs: Inputs) -> list[Finding]:
         Finding(
             rule.name,
             "warning",
-            "The allocator gives memory back to the driver and asks for it again while steps run",
+            "The allocator returns memory to the driver and allocates it again during steps",
             ranks=tuple(retrying["rank"].sort().to_list()),
             steps=steps_of(inputs),
             evidence=(

@@ -1,21 +1,21 @@
 """Copies from or to pageable memory.
 
-Speaks where copies between the device and pageable host memory take time that nothing hides. From pinned memory they
-would run beside compute and at the link's speed; the saving is all of that time, on the rank where it is most.
+Fires if copies between the device and pageable host memory have enough exposed time. From pinned memory they would
+overlap with compute and run at the link's speed; the saving is all of that time, on the rank that has most.
 """
 
 from __future__ import annotations
 
 import polars as pl
 
-from rankscope.diagnosis.step_costs import on_worst, severity_of, spoken, step_ns, steps_of
+from rankscope.diagnosis.step_costs import on_worst_rank, severity_of, step_ns, step_words, steps_of
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 
 def find(inputs: Inputs) -> list[Finding]:
     """One finding for the run."""
     step, frame = step_ns(inputs), inputs.results.get("copies")
-    unit = spoken(inputs)
+    unit = step_words(inputs)
     if frame is None or step is None:
         return []
     pageable = frame.filter(pl.col("pageable").fill_null(False))
@@ -38,7 +38,7 @@ def find(inputs: Inputs) -> list[Finding]:
         evidence.append(Evidence("bandwidth", round(worst["bytes"] / worst["total_ns"], 2), "GB/s"))
     evidence.append(Evidence(unit.length, step, "ns"))
     ranks = tuple(sorted(by_rank.filter(pl.col("per_step_ns") >= worst["per_step_ns"] / 2)["rank"].to_list()))
-    whose = on_worst(inputs, worst["rank"], ranks)
+    whose = on_worst_rank(inputs, worst["rank"], ranks)
     return [
         Finding(
             rule.name,

@@ -1,18 +1,18 @@
-"""Matrix products and convolutions in 32 bits where 16 would do.
+"""Matrix products and convolutions in 32 bits where 16 may be enough.
 
-Speaks where operators that tensor cores can do compute in float32 or float64 (`matrix_work`, so with `record_shapes`).
-It is never more than a hint: narrower numbers are a choice. The saving is their device time less what it would be in
-bfloat16 (float16 where the device has no bfloat16), as the device's peaks are to one another; without tensor cores
-before, with them after. Kernels bound by memory gain half at most. On the CPU what 16 bits gain
-depends on its instructions (AMX, AVX-512), of which a trace says nothing: there it is told where such work is most of a
-step, and the saving is all of its time.
+Fires if operators that tensor cores support compute in float32 or float64 (`matrix_work`, so with `record_shapes`).
+It is never more than an info: reduced precision is a choice. The saving is their device time less what it would be in
+bfloat16 (float16 if the device has no bfloat16), by the ratio of the device's peaks; without tensor cores before,
+with them after. Memory-bound kernels gain half at most. On the CPU the gain depends on its instructions (AMX,
+AVX-512), which traces do not record: the rule then fires if such work is most of a step, and the saving is all of its
+time.
 """
 
 from __future__ import annotations
 
 import polars as pl
 
-from rankscope.diagnosis.step_costs import per_step, severity_of, spoken, step_ns, steps_of, worth_it
+from rankscope.diagnosis.step_costs import per_step, relevant_ranks, severity_of, step_ns, step_words, steps_of
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 _WIDE = ("float32", "float64")
@@ -38,7 +38,7 @@ def find(inputs: Inputs) -> list[Finding]:
             rule.name,
             "info",
             "Matrix products and convolutions compute in 32 bits or more",
-            ranks=worth_it(savings, step),
+            ranks=relevant_ranks(savings, step),
             steps=steps_of(inputs),
             evidence=(
                 Evidence("such operators", int(own["calls"].sum()), "count"),
@@ -54,14 +54,14 @@ def find(inputs: Inputs) -> list[Finding]:
 def _of_cpu(wide: pl.DataFrame, step: int, inputs: Inputs) -> list[Finding]:
     spent = per_step(wide, "host_ns", inputs)
     worst = next(iter(spent), None)
-    unit = spoken(inputs)
+    unit = step_words(inputs)
     if worst is None or spent[worst] < _MOST * step:
         return []
     return [
         Finding(
             rule.name,
             "info",
-            f"Most of {unit.whole} is matrix products and convolutions in 32 bits or more, on the CPU",
+            f"Most of {unit.one} is matrix products and convolutions in 32 bits or more, on the CPU",
             ranks=tuple(sorted(rank for rank, value in spent.items() if value >= _MOST * step)),
             steps=steps_of(inputs),
             evidence=(

@@ -1,26 +1,26 @@
 """The profiler itself makes steps longer.
 
-Speaks where the manifests of the ranks say that a recorded step took longer than one that was not, by 5 % or more: the
-medians of each rank, and the rank where they differ most. It is never more than a hint: nothing is to be mended in the
-job, but the figures are of steps that are longer than its own, and short operators suffer most.
+Fires if the ranks' manifests say that a recorded step took 5 % longer or more than one that was not recorded: the
+medians of each rank, and the rank where they differ most. It is never more than an info: the job needs no fix, but
+the figures are of longer steps than its own, and short operators are affected most.
 """
 
 from __future__ import annotations
 
-from rankscope.diagnosis.step_costs import WARNING_SHARE, on_worst, profiler_adds
+from rankscope.diagnosis.step_costs import WARNING_SHARE, on_worst_rank, profiler_overhead
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 
 def find(inputs: Inputs) -> list[Finding]:
     """One finding for the run."""
-    added = profiler_adds(inputs)
+    added = profiler_overhead(inputs)
     plain = {manifest.rank: manifest.step_median_ns.get("wait", 0) for manifest in inputs.capture}
     shares = {rank: value / plain[rank] for rank, value in added.items() if plain.get(rank)}
     worst = max(sorted(shares), key=lambda rank: shares[rank], default=None)
     if worst is None or shares[worst] < WARNING_SHARE:
         return []
     ranks = tuple(sorted(rank for rank, share in shares.items() if share >= WARNING_SHARE))
-    whose = on_worst(inputs, worst, ranks)
+    whose = on_worst_rank(inputs, worst, ranks)
     return [
         Finding(
             rule.name,
@@ -32,7 +32,7 @@ def find(inputs: Inputs) -> list[Finding]:
                 Evidence("more when recorded", added[worst], "ns"),
             ),
             advice=(
-                "Compare runs that were recorded alike. with_stack, record_shapes and profile_memory cost most; "
+                "Compare runs with the same profiler settings. with_stack, record_shapes and profile_memory cost most; "
                 "without them the profiler adds less."
             ),
         )

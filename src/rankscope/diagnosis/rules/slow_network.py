@@ -1,9 +1,9 @@
-"""A group moves its data slower than the run shows to be possible.
+"""A group moves its data slower than other transfers of the run.
 
-Speaks where collectives of one kind and type, of 1 MB and more, reach less than half of the best bus bandwidth that the
-run shows for that kind at that size or a smaller one: a larger one should be no slower. The saving is the transfer time
-that the better rate would save, per step. (Groups of like members that differ: `stragglers` says slow-network, and this
-rule leaves them to it where they are of one size.)
+Fires if collectives of one kind and type, of 1 MB or more, reach less than half of the best bus bandwidth in the run
+for that kind at that size or a smaller one: a larger one should be no slower. The saving is the transfer time that
+the better rate would save, per step. Groups of the same kind that differ are covered by the finding slow-network of
+`stragglers`; this rule excludes them if their sizes are equal.
 """
 
 from __future__ import annotations

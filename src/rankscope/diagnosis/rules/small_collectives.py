@@ -1,16 +1,16 @@
-"""Ranks wait for one another again and again in small collectives.
+"""Ranks synchronize repeatedly in small collectives.
 
-Speaks where a step has two or more collectives of 4 KiB or less, or barriers: a loss or a flag reduced in every
-micro-step. Each holds all ranks until the last has come; with one at the end of a step, what one rank is late here and
-another there would cancel out. The saving is the time in them on the rank that has least of it, less the shortest of
-each step, which stays: a rank that is always late costs as much with a single one, and is the stragglers' matter.
+Fires if a step has two or more collectives of 4 KiB or less, or barriers: a loss or a flag reduced in every
+micro-step. Each delays all ranks until the last one arrives; with a single one at the end of a step, delays on
+different ranks would cancel out. The saving is the time in them on the rank that has least of it, less the shortest
+of each step, which stays: a rank that is always late costs as much with a single one, and is covered by `stragglers`.
 """
 
 from __future__ import annotations
 
 import polars as pl
 
-from rankscope.diagnosis.step_costs import severity_of, spoken, step_counts, step_ns, steps_of
+from rankscope.diagnosis.step_costs import severity_of, step_counts, step_ns, step_words, steps_of
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 SMALL = 4096
@@ -20,7 +20,7 @@ _OFTEN = 2
 def find(inputs: Inputs) -> list[Finding]:
     """One finding for the run."""
     step, frame, counts = step_ns(inputs), inputs.results.get("collectives"), step_counts(inputs)
-    unit = spoken(inputs)
+    unit = step_words(inputs)
     if frame is None or step is None or frame.is_empty():
         return []
     small = frame.filter(
@@ -46,18 +46,18 @@ def find(inputs: Inputs) -> list[Finding]:
         Finding(
             rule.name,
             severity,
-            f"Ranks wait for one another in {least['calls']:.0f} small collectives {unit.rate}",
+            f"Ranks synchronize in {least['calls']:.0f} small collectives {unit.per}",
             ranks=tuple(sorted(counts)),
             steps=steps_of(inputs),
             evidence=(
-                Evidence(f"small collectives {unit.rate}", round(least["calls"]), "count"),
+                Evidence(f"small collectives {unit.per}", round(least["calls"]), "count"),
                 Evidence("most of them", kinds[0]),
                 Evidence(f"time in them {unit.per}, rank {least['rank']}, who has least", round(least["total"]), "ns"),
                 Evidence(unit.length, step, "ns"),
             ),
             saving_ns=saving,
             advice=(
-                "Reduce the loss, metrics and flags once a step or less often, put them into one tensor, and take "
+                "Reduce the loss, metrics and flags once per step or less often, put them into one tensor, and take "
                 "barriers out of the loop."
             ),
         )

@@ -1,18 +1,25 @@
 """Kernels so short that launching them takes longer than running them.
 
-Speaks where the gaps before compute kernels shorter than 10 µs (`launch_gaps`) are worth it: a launch costs the host
-some microseconds, and of shorter kernels it can hardly keep a device supplied. It speaks where such gaps are most of
-those that come from late launches; else `launch_bound` does. The saving is these gaps. On the CPU the pieces are
-operators shorter than 20 µs, and the saving is the time in them and before them, less what the profiler adds to a step,
-where that was measured: fused into a few, they would take next to nothing. There it speaks of ten a step and more, and
-where the saving is most of a step without what the profiler adds.
+Fires if the gaps before compute kernels shorter than 10 µs (`launch_gaps`) are large enough and are most of the gaps
+from late launches (otherwise `launch_bound` fires): a launch costs the host some microseconds, so it can hardly keep
+a device supplied with shorter kernels. The saving is these gaps. On the CPU the pieces are operators shorter than 20
+µs, and the saving is the time in them and before them, less the profiler's measured cost per step: fused into a few,
+they would take very little. On the CPU it needs ten of them per step or more, and a saving of most of a step without
+the profiler's cost.
 """
 
 from __future__ import annotations
 
 import polars as pl
 
-from rankscope.diagnosis.step_costs import recording_adds, severity_of, spoken, step_ns, steps_of, worth_it
+from rankscope.diagnosis.step_costs import (
+    recording_overhead,
+    relevant_ranks,
+    severity_of,
+    step_ns,
+    step_words,
+    steps_of,
+)
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 _SHARE = 0.5
@@ -25,7 +32,7 @@ _FEW = 10
 def find(inputs: Inputs) -> list[Finding]:
     """One finding for the run."""
     step, frame = step_ns(inputs), inputs.results.get("launch_gaps")
-    unit = spoken(inputs)
+    unit = step_words(inputs)
     if frame is None or step is None or frame.is_empty():
         return []
     means = frame.group_by("rank", "on_device").agg(
@@ -33,7 +40,7 @@ def find(inputs: Inputs) -> list[Finding]:
         # As what the profiler adds is of medians: a step in which others had the cores must not weigh in one alone.
         (pl.col("short_ns") + pl.col("late_short_ns")).median().alias("cost"),
     )
-    added = recording_adds(inputs)
+    added = recording_overhead(inputs)
     extra = pl.col("rank").replace_strict(added, default=0)
     costs = pl.col("cost") - extra
     found = (
@@ -54,23 +61,21 @@ def find(inputs: Inputs) -> list[Finding]:
     if severity is None:
         return []
     what, limit = ("compute kernels", "10 µs") if worst["on_device"] else ("operators", "20 µs")
-    meanwhile = (
-        "with the device idle before them" if worst["on_device"] else "and with what lies between take their time"
-    )
+    meanwhile = "with the device idle before them" if worst["on_device"] else "and the time between them dominates"
     evidence = [
-        Evidence(f"{what} {unit.rate}", round(worst["pieces"]), "count"),
+        Evidence(f"{what} {unit.per}", round(worst["pieces"]), "count"),
         Evidence(f"shorter than {limit}", round(worst["short"]), "count"),
         Evidence(f"time in these, {unit.per}", round(worst["short_ns"]), "ns"),
         Evidence(f"gaps before these, {unit.per}", round(worst["late_short_ns"]), "ns"),
     ]
     if not worst["on_device"] and worst["rank"] in added:
-        evidence.append(Evidence(f"what the profiler adds to {unit.whole}", added[worst["rank"]], "ns"))
+        evidence.append(Evidence(f"what the profiler adds to {unit.one}", added[worst["rank"]], "ns"))
     return [
         Finding(
             rule.name,
             severity,
             f"{100 * worst['short'] / worst['pieces']:.0f} % of the {what} last under {limit}, {meanwhile}",
-            ranks=worth_it(dict(found.select("rank", "saving").iter_rows()), step),
+            ranks=relevant_ranks(dict(found.select("rank", "saving").iter_rows()), step),
             steps=steps_of(inputs),
             evidence=tuple(evidence),
             saving_ns=saving,

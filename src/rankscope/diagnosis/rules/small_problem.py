@@ -1,16 +1,16 @@
-"""Too little to compute on each rank for what it has to communicate.
+"""Too little compute per rank for its communication.
 
-Speaks where a rank's collectives, without the waiting for later ranks, take longer than all of its compute: no overlap
-can hide them then. The saving is what would stay exposed with perfect overlap: transfer less compute, the mean over
-ranks. Hiding the rest is `exposed_communication`'s matter. Where the waiting is not known (ranks are missing), nothing
-is said.
+Fires if a rank's collectives, without the waiting for later ranks, take longer than all of its compute: overlap
+cannot hide them then. The saving is what would stay exposed with perfect overlap: transfer less compute, mean over
+ranks. Hiding the rest is covered by `exposed_communication`. It does not fire if the waiting is not known (missing
+ranks).
 """
 
 from __future__ import annotations
 
 import polars as pl
 
-from rankscope.diagnosis.step_costs import mean_of, on_device, severity_of, spoken, step_ns, steps_of
+from rankscope.diagnosis.step_costs import mean_of, on_device, severity_of, step_ns, step_words, steps_of
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 _KNOWN = 0.9
@@ -20,7 +20,7 @@ _KNOWN = 0.9
 def find(inputs: Inputs) -> list[Finding]:
     """One finding for the run."""
     step, times, rows = step_ns(inputs), inputs.results.get("step_time"), inputs.results.get("collectives")
-    unit = spoken(inputs)
+    unit = step_words(inputs)
     if times is None or step is None or rows is None or rows.is_empty():
         return []
     inside = rows.filter(pl.col("step").is_not_null())
@@ -57,8 +57,8 @@ def find(inputs: Inputs) -> list[Finding]:
             ),
             saving_ns=saving,
             advice=(
-                "Give each rank more: a larger batch, or gradient accumulation under no_sync; or use fewer ranks, or "
-                "shard within a host and replicate between hosts (HSDP)."
+                "Increase the work per rank: a larger batch, or gradient accumulation under no_sync; or fewer ranks, "
+                "or shard within a host and replicate between hosts (HSDP)."
             ),
         )
     ]

@@ -1,15 +1,15 @@
-"""The host waits for the device in the middle of a step.
+"""The host waits for the device during a step.
 
-Speaks where calls such as `.item()`, `.cpu()`, `nonzero` or an explicit synchronize leave the device with nothing to
-do: the host launches nothing while it waits. The saving is the time that the device then stood idle
-(`synchronization`), on the rank where it is most.
+Fires if calls such as `.item()`, `.cpu()`, `nonzero` or an explicit synchronize leave the device idle: the host
+launches nothing while it waits. The saving is the device's idle time after them (`synchronization`), on the rank that
+has most.
 """
 
 from __future__ import annotations
 
 import polars as pl
 
-from rankscope.diagnosis.step_costs import on_worst, severity_of, spoken, step_ns, steps_of
+from rankscope.diagnosis.step_costs import on_worst_rank, severity_of, step_ns, step_words, steps_of
 from rankscope.results import Evidence, Finding, Inputs, Rule
 from rankscope.rundir.plurals import counted
 
@@ -19,7 +19,7 @@ _SHOWN = 3
 def find(inputs: Inputs) -> list[Finding]:
     """One finding for the run, naming the places that cost most."""
     step, frame = step_ns(inputs), inputs.results.get("synchronization")
-    unit = spoken(inputs)
+    unit = step_words(inputs)
     if frame is None or step is None or frame.is_empty():
         return []
     by_rank = (
@@ -38,7 +38,7 @@ def find(inputs: Inputs) -> list[Finding]:
         evidence.append(Evidence(f"{row['call']} from {where}{inside}, {calls}", row["per_step_ns"], "ns"))
     evidence.append(Evidence(unit.length, step, "ns"))
     ranks = tuple(sorted(by_rank.filter(pl.col("per_step_ns") >= saving / 2)["rank"].to_list()))
-    whose = on_worst(inputs, worst, ranks)
+    whose = on_worst_rank(inputs, worst, ranks)
     return [
         Finding(
             rule.name,

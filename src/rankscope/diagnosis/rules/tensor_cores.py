@@ -1,15 +1,15 @@
-"""Matrix products and convolutions that tensor cores could do, and do not.
+"""Matrix products and convolutions that could use tensor cores but do not.
 
-Speaks where operators that tensor cores can do ran kernels that use none (`matrix_work`), on a device whose peaks are
-known. The saving is that time less what it would be if the device's peaks were to one another as the rates: TF32 for
-32-bit numbers, where there is TF32. Kernels bound by memory gain less.
+Fires if operators that tensor cores support ran kernels without them (`matrix_work`), on a device whose peaks are
+known. The saving is that time less what it would be by the ratio of the device's peaks: TF32 for 32-bit numbers, if
+the device has TF32. Memory-bound kernels gain less.
 """
 
 from __future__ import annotations
 
 import polars as pl
 
-from rankscope.diagnosis.step_costs import per_step, severity_of, step_ns, steps_of, worth_it
+from rankscope.diagnosis.step_costs import per_step, relevant_ranks, severity_of, step_ns, steps_of
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 
@@ -31,7 +31,7 @@ def find(inputs: Inputs) -> list[Finding]:
             rule.name,
             severity,
             f"{own['number']} work that tensor cores could do runs without them",
-            ranks=worth_it(savings, step),
+            ranks=relevant_ranks(savings, step),
             steps=steps_of(inputs),
             evidence=(
                 Evidence("operators that they could do", own["calls"], "count"),

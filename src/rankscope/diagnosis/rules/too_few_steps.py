@@ -1,8 +1,8 @@
-"""Too few steps were recorded to judge by.
+"""Too few steps were recorded.
 
-Speaks where the files hold steps, but fewer than three: the first of a window carries what was launched before it, and
-with one or two nothing can be said of the spread. Also where files have no steps at all, so that whole files stand for
-one.
+Fires if the files hold steps, but fewer than three: the first step of a window includes work that was launched before
+it, and one or two steps say nothing about the spread. Also fires if files have no steps at all, so that the complete
+file counts as one.
 """
 
 from __future__ import annotations
