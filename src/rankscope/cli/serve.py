@@ -23,8 +23,8 @@ from rankscope.errors import ConfigError, NoTracesError, RankscopeError
 from rankscope.ingest.watch import Watch
 from rankscope.pipeline import open_run
 from rankscope.report.errors import print_error
+from rankscope.report.experiments.tables import jobs_of
 from rankscope.report.formatting import plain
-from rankscope.report.measured import jobs_of
 from rankscope.web.loading import LoadedRun
 from rankscope.web.runs import Runs
 from rankscope.web.security import LOCAL_NAMES, Gate

@@ -23,7 +23,7 @@ from typing import Any
 from rankscope.ingest.run_selection import LATEST, KnownRun
 from rankscope.ingest.watch import Watch
 from rankscope.pipeline import Progress, Run, open_run
-from rankscope.report.measured import jobs_of
+from rankscope.report.experiments.tables import jobs_of
 from rankscope.web.loading import LoadedRun
 from rankscope.web.responses import RefusedError
 

@@ -19,8 +19,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 import rankscope
+from rankscope.report.experiments.tables import measured
 from rankscope.report.html_report import PAYLOAD_SCHEMA_VERSION, origins_of, table_of
-from rankscope.report.measured import measured
 from rankscope.results import Result
 from rankscope.timeline.event_details import details
 from rankscope.timeline.finding_location import place_of

@@ -26,8 +26,8 @@ from rankscope.measure.experiment import KEPT, count_finished_jobs
 from rankscope.measure.files import path_in
 from rankscope.measure.jobs import ProgressCallback, Start, Target, target_of
 from rankscope.measure.results import AnyResult
+from rankscope.report.experiments.terminal import measured
 from rankscope.report.formatting import plain
-from rankscope.report.measurements import measured
 from rankscope.rundir.manifest import redact
 
 R = TypeVar("R", bound=AnyResult)
