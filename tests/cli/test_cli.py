@@ -22,9 +22,15 @@ from rankscope.cli import main
 RANKSCOPE = [sys.executable, "-c", "from rankscope.cli import main; main()"]
 
 
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_reference(tmp_path_factory.mktemp("reference") / "run")
+
+
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
-    return write_reference(tmp_path / "run")
+def run(reference: Path, shared_cache: Path) -> Path:
+    """A run that tests only read."""
+    return reference
 
 
 def called(capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch, *arguments: object) -> bytes:
@@ -150,7 +156,7 @@ def test_the_list_of_analyses_and_one_of_them(capfdbinary: Capture, monkeypatch:
         (("analyze", "kernels", "RUN/nowhere"), "there is no such file or directory"),
         (("analyze", "kernels", "RUN", "-o", "RUN/no/such/folder/x"), "cannot be written"),
         (("analyze", "kernels", "RUN", "-f", "json", "-o", "RUN/no/such/folder/x"), "cannot be written"),
-        (("analyze", "slices", "RUN", "--match"), "--match REGEX: events whose name this finds"),
+        (("analyze", "slices", "RUN", "--match"), "--match REGEX: events whose name matches"),
         (("analyze", "slices", "RUN", "--by"), "--by step|rank|name|event: what to group rows by"),
         (("analyze", "slices", "--match", "RUN"), "was read as an option and its value"),
         (("summary", "RUN/nowhere"), "there is no such file or directory"),
