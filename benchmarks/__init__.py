@@ -1,1 +1,4 @@
-"""Ratios against other tools, in one run. `python -m benchmarks` lists them; benchmarks/README.md has the results."""
+"""Benchmarks: ratios to other tools or earlier code, measured within one run.
+
+In: the names of benchmarks (`python -m benchmarks [NAME …]`). Out: Markdown tables; their results are in README.md.
+"""

@@ -139,7 +139,7 @@ NAMES = ("stall", "stall_cpu", "torch_cpu", "later", "worst", "next_cpu", "whole
 
 
 def stalls(rounds: int = 5, operators: int = 95, between: int = 250, *, stacks: bool = True) -> None:
-    """What a window costs, by way: the first of a process, and those after it.
+    """The cost of a window by method: the first of a process, and later ones.
 
     Args:
         rounds: how often each way is run.
@@ -178,7 +178,7 @@ def _table(title: str, found: dict[str, list[dict[str, float]]]) -> None:
 
 
 def waiting() -> None:
-    """What a step costs that is not recorded: mean of 30 pairs and the 95 % upper bound, of a 100 ms step."""
+    """The cost of a step that is not recorded: mean of 30 pairs and the 95 % upper bound, of a 100 ms step."""
     with tempfile.TemporaryDirectory() as folder:
         pairs = _run(_WAITING, folder)
     for name, differences in pairs.items():

@@ -1,4 +1,4 @@
-"""How sure `rankscope measure` is of itself, and how sure it can be on this machine.
+"""How repeatable `rankscope measure` is, and how repeatable it can be on this machine.
 
 The same measurement eleven times over: the half-width of the stated interval, and how many repeats fall into the first
 one's. Once of a job whose cost is known (sleeps of 40 ms, and a real all-reduce that one rank comes 10 ms late to: 20 %
@@ -56,7 +56,7 @@ for _ in range(2 * int(sys.argv[1])):
 
 @dataclass(frozen=True)
 class Found:
-    """What one repeat says."""
+    """The result of one repeat."""
 
     step: Time
     overhead: Share
@@ -85,7 +85,7 @@ def main() -> None:
 
 
 def repeated(name: str, once: Callable[[int], Found]) -> None:
-    """Measure it again and again, and say how the repeats agree."""
+    """Measure repeatedly, and print how the repeats agree."""
     print(f"\n{name}", flush=True)
     found = []
     for seed in range(REPEATS + 1):
@@ -102,7 +102,7 @@ def measured(words: list[str], folder: Path, seed: int) -> Found:
 
 
 def floor(sampling: Sampling, seed: int) -> Found:
-    """The same statistics of as many processes that do fixed work and know nothing of one another.
+    """The same statistics for as many independent processes that do fixed work.
 
     Args:
         sampling: how many jobs, blocks and steps.

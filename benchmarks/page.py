@@ -89,7 +89,7 @@ def simulated(count: int = RANKS, lanes: int = LANES, total: int = EVENTS) -> tu
 
 
 def tiles(timeline: Timeline) -> None:
-    """CPU of single answers."""
+    """CPU of single responses."""
     random = np.random.default_rng(7)
     packer = zstandard.ZstdCompressor(level=1)
     made, packed, sizes, exact = [], [], [], []
@@ -116,7 +116,7 @@ def tiles(timeline: Timeline) -> None:
 
 
 def first_view(folder: Path, cache: Path) -> dict[str, float]:
-    """A server started anew: wall seconds until each of its answers, and its CPU seconds by then."""
+    """A freshly started server: wall seconds until each of its answers, and its CPU seconds by then."""
     environment = dict(os.environ, RANKSCOPE_CACHE=str(cache), PYTHONUNBUFFERED="1")
     command = [sys.executable, "-m", "rankscope", "serve", str(folder), "--no-open"]
     opener = urllib.request.build_opener(

@@ -54,7 +54,7 @@ WALK = """async ([frames, keys]) => {
 
 
 def settle(page: Any) -> None:
-    """Waits until all that is in sight is drawn as it is."""
+    """Waits until everything visible is drawn completely."""
     page.wait_for_selector("[data-testid=timeline-stage][data-settled=true]", timeout=READY_MS)
     page.wait_for_timeout(500)
 
@@ -66,13 +66,13 @@ def script_seconds(session: Any) -> float:
 
 
 def tab_bytes(root: int) -> int:
-    """What the largest of a browser's tabs holds for itself alone, in bytes."""
+    """The private memory of the largest tab of a browser, in bytes."""
     tabs = [child for child in psutil.Process(root).children(recursive=True) if "--type=renderer" in child.cmdline()]
     return max(int(tab.memory_full_info().uss) for tab in tabs)
 
 
 def frames(page: Any, session: Any, name: str, profile: Path | None) -> None:
-    """Prints what a frame of each kind of move costs."""
+    """Prints the cost of a frame for each kind of movement."""
     for what, keys in (("moving", ["d", "a"]), ("zooming", ["w", "s"])):
         page.evaluate(WALK, [120, keys])  # until it is compiled
         settle(page)

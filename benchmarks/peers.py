@@ -1,4 +1,4 @@
-"""Other tools, each in an environment of its own under `.bench/`."""
+"""Installs other tools, each in its own environment under `.bench/`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HTA = ("traceinsight==0.6.1", "pandas<3")
 
 
 def environment(name: str, packages: tuple[str, ...]) -> Path | None:
-    """The Python of an environment with some packages; None, and why, where they cannot be installed."""
+    """The Python of an environment with these packages; None, with the reason printed, if they cannot be installed."""
     folder = ROOT / ".bench" / name
     python = folder / "bin" / "python"
     stamp = folder / ".installed"

@@ -65,7 +65,7 @@ def _simulate(folder: Path, ranks: int, *more: str) -> None:
 
 
 def ranks(root: Path) -> None:
-    """CPU per further rank: what starting three interpreters costs is in the first row alone."""
+    """CPU per further rank; only the first row includes starting three interpreters."""
     print(f"{'ranks':>6} {'JSON MB':>8} {'CPU s':>7} {'ms per further rank':>20} {'parent MB':>10}")
     before, counted = 0.0, 0
     for count in (16, 64, 256):
@@ -80,7 +80,7 @@ def ranks(root: Path) -> None:
 
 
 def workers(root: Path) -> None:
-    """Two processes against one, on ranks large enough that starting them does not count."""
+    """Two processes against one, on ranks so large that starting them hardly matters."""
     _simulate(root / "sixteen", 16, "--target-size", "30MB")
     ratios = []
     for turn in range(3):

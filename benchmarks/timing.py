@@ -1,4 +1,4 @@
-"""CPU seconds and memory of a piece of work, in a process of its own so that nothing is warm or shared."""
+"""Measures CPU seconds and memory of a piece of work, in a fresh process so that nothing is warm or shared."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def measure(setup: str, *, python: Path | str = sys.executable, repeats: int = 3
 def interleaved(
     snippets: dict[str, tuple[str, Path | str]], rounds: int = 5, repeats: int = 2
 ) -> dict[str, list[Measured]]:
-    """Each snippet once per round, in turn, so that a change of the machine's speed falls on all of them."""
+    """Run each snippet once per round, in turn, so that a change of the machine's speed affects all of them."""
     found: dict[str, list[Measured]] = {name: [] for name in snippets}
     for _ in range(rounds):
         for name, (setup, python) in snippets.items():
@@ -65,5 +65,5 @@ def best(runs: list[Measured]) -> float:
 
 
 def least(runs: list[Measured]) -> float:
-    """The best repeat of all: of work so short that others on the machine slow most repeats down."""
+    """The best repeat of all: for work so short that other programs slow most repeats down."""
     return min(min(run.cpu) for run in runs)

@@ -31,7 +31,7 @@ def show(title: str, cases: Sequence[Case], *, least: float = 0.05) -> None:
 
 
 def main(arguments: Sequence[str] | None = ()) -> None:
-    """Run the parts that are asked for; ``None``: those of the command line."""
+    """Run the given parts; ``None``: those of the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.diagnosis", description=__doc__)
     parser.add_argument("parts", nargs="*", default=[], choices=["simulated", "perturbed", "jobs", []])
     parser.add_argument("--seeds", default="5000:5200", help="simulated: from:to")
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = ()) -> None:
     parser.add_argument("--keep", type=Path, help="where files are kept, to be used again")
     parser.add_argument("--workers", type=int, default=2)
     given = parser.parse_args(arguments)
-    # Each needs what the others do not: torch, the real traces.
+    # Imported on use: each needs different things (torch, the real traces).
     from benchmarks.diagnosis.jobs import run_jobs
     from benchmarks.diagnosis.perturbed import run_sets
     from benchmarks.diagnosis.simulated import job_of, run_seeds

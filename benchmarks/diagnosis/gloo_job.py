@@ -1,4 +1,4 @@
-"""A small training job under torchrun in which one thing after another is made to go wrong: ``gloo_job.py OUT PLAN``.
+"""A small training job under torchrun with one fault per window: ``gloo_job.py OUT PLAN``.
 
 The plan is JSON: a list of windows, each with a name, what goes wrong, on which rank, and how much (ms a step). Every
 window is a run directory of its own, recorded by rankscope's Profiler as any user's would be. A slow network is one of
@@ -33,7 +33,7 @@ FAST = 30_000_000_000  # bit/s: more than loopback moves here
 
 
 class Batches(torch.utils.data.Dataset[torch.Tensor]):
-    """Batches that are there already; fetching one can be made to take long."""
+    """Batches in memory; fetching one can be slowed down."""
 
     def __init__(self, count: int, sleep_s: float, size: int) -> None:
         self.count, self.sleep_s, self.batch = count, sleep_s, torch.randn(size, WIDTH)
@@ -48,7 +48,7 @@ class Batches(torch.utils.data.Dataset[torch.Tensor]):
 
 
 class Trouble:
-    """What goes wrong in one window, on the rank that it strikes."""
+    """The fault of one window, on the affected rank."""
 
     def __init__(self, window: dict[str, Any], rank: int) -> None:
         self.kind = window["kind"] if rank == window.get("rank") else ""
@@ -57,7 +57,7 @@ class Trouble:
         self.heap: list[dict[int, list[int]]] = []
         self.tc: subprocess.Popen[str] | None = None
         if self.kind == "hog":
-            # Against the whole rank: they inherit its core.
+            # They compete with the entire rank: they inherit its core.
             self.hogs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
         if self.kind == "slow_collective":
             # It obeys each line as it comes, so that a change costs this rank no process.
@@ -88,7 +88,7 @@ class Trouble:
             self._network("change", slow if step - WARMUP in SLOW_STEPS else FAST)
 
     def end(self) -> None:
-        """Everything as it was."""
+        """Undo the fault."""
         for hog in self.hogs:
             hog.kill()
             hog.wait()
@@ -110,14 +110,14 @@ def model() -> torch.nn.Module:
 
 
 def gradients(net: torch.nn.Module) -> Iterator[torch.Tensor]:
-    """Averaged one after another where DDP does not."""
+    """Average gradients one after another if DDP does not."""
     for parameter in net.parameters():
         if parameter.grad is not None and parameter.grad.dim() > 1:
             yield parameter.grad
 
 
 def run_window(window: dict[str, Any], out: Path, net: torch.nn.Module, ddp: bool) -> list[float]:
-    """Train and record; what each recorded step took, seconds."""
+    """Train and record; returns the duration of each recorded step, seconds."""
     rank = dist.get_rank()
     trouble = Trouble(window, rank)
     loader = torch.utils.data.DataLoader(

@@ -20,7 +20,7 @@ import rankscope
 from benchmarks.diagnosis.scoring import Case, Done, said_of
 
 CAUSES = {
-    # What each trouble is, in the words of the verdicts.
+    # The cause of each fault, in the terms of the findings.
     "loader": ("data_loading",),
     "sleep": ("slow_host",),
     "hog": ("slow_host",),
@@ -34,7 +34,7 @@ JOB = Path(__file__).with_name("gloo_job.py")
 
 @functools.cache
 def own_network() -> tuple[str, ...]:
-    """What starts a command in a network of its own, which it may throttle; empty where that cannot be had."""
+    """The command prefix that starts a process in its own network namespace; empty if that is not possible."""
     start = ("unshare", "--map-root-user", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh")
     throttle = ("tc", "qdisc", "add", "dev", "lo", "root", "tbf", "rate", "1gbit", "burst", "1mb", "latency", "1s")
     if not all(shutil.which(each) for each in ("unshare", "ip", "tc")):
@@ -43,13 +43,13 @@ def own_network() -> tuple[str, ...]:
 
 
 def plan_of(seed: int, ranks: int, ddp: bool) -> dict[str, Any]:
-    """The windows of one launch, in a drawn order with clean ones between."""
+    """The windows of one launch, in random order with clean ones in between."""
     draw = random.Random(seed)
     kinds = ["loader", "sleep", "gc", "batch", "loader", "gc"]
     if ranks == 2:
         kinds += ["hog"]
         if not ddp and own_network():
-            # Overlapping ranges do not tell a transfer from a wait.
+            # Overlapping ranges do not separate transfer from waiting.
             kinds += ["slow_collective"]
     draw.shuffle(kinds)
     windows: list[dict[str, Any]] = []
@@ -62,7 +62,7 @@ def plan_of(seed: int, ranks: int, ddp: bool) -> dict[str, Any]:
 
 
 def run_launch(number: int, out: Path) -> list[Case]:
-    """Start one job, and ask of each of its windows."""
+    """Start one job, and diagnose each of its windows."""
     ranks, ddp = LAUNCHES[number % len(LAUNCHES)]
     plan = plan_of(number, ranks, ddp)
     out.mkdir(parents=True, exist_ok=True)
@@ -76,7 +76,7 @@ def run_launch(number: int, out: Path) -> list[Case]:
 
 
 def cases_of(number: int, out: Path) -> Iterator[Case]:
-    """What is said of each window."""
+    """The findings of each window."""
     os.environ["RANKSCOPE_CACHE"] = str(out / "cache")
     plan = json.loads((out / "plan.json").read_text())
     took = json.loads((out / "took.json").read_text())
@@ -95,7 +95,7 @@ def cases_of(number: int, out: Path) -> Iterator[Case]:
 
 
 def run_jobs(launches: int = len(LAUNCHES), keep: Path | None = None) -> Iterator[Case]:
-    """The cases of so many launches."""
+    """The cases of several launches."""
     with tempfile.TemporaryDirectory() as temporary:
         for number in range(launches):
             yield from run_launch(number, (keep or Path(temporary)) / f"launch{number}")

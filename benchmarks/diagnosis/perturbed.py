@@ -1,4 +1,4 @@
-"""Real traces in which one rank is made slower: what followed from that is worked out by `retiming`."""
+"""Real traces in which one rank is made slower; `retiming` computes the consequences."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ SETS = (
     "gloo-2ranks/fsdp2_gpt_shapes_stack_mem",
     "gloo-2ranks/fsdp2_gpt_straggler_rank1",
 )
-# How much longer a rank takes in all, of a step.
+# The total slowdown of a rank, as a share of a step.
 MAGNITUDES = (0.03, 0.06, 0.12, 0.25, 0.5)
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """A real run: its tables and what is said of it as it is."""
+    """A real run: its tables, and its findings as recorded."""
 
     name: str
     inputs: Inputs
@@ -49,7 +49,7 @@ class Recorded:
 
 
 def load(traces: Path, name: str) -> Recorded:
-    """A set of traces, and the engine that runs it again."""
+    """A set of traces, and the engine that recomputes its times."""
     folder = traces / name
     files = folder if folder.is_dir() else sorted(folder.parent.glob(f"{folder.name}.rank*"))
     run = rankscope.open(files, executor="serial")
@@ -107,7 +107,7 @@ def ask(tables: dict[int, Tables], inputs: Inputs) -> tuple[pl.DataFrame, list[F
 
 
 def trials(recorded: Recorded) -> Iterator[tuple[Slower, str, float]]:
-    """What is done to whom: every rank that is not late already, every way, every magnitude."""
+    """All perturbations: every rank that is not late already, every kind, every magnitude."""
     late = {rank for said in recorded.said for rank in said.ranks if said.cause != "slow_network"}
     for rank, each in recorded.retiming.ranks.items():
         if rank in late:
@@ -127,7 +127,7 @@ def _working(each: Rank) -> int:
 
 
 def case_of(recorded: Recorded, slower: Slower, kind: str, magnitude: float) -> Case:
-    """One perturbation, and what is said of it beyond what is said of the run as it is."""
+    """One perturbation, and its findings beyond those of the run as recorded."""
     begun = time.process_time()
     tables = recorded.retiming.run(slower)
     cost = (lengths([*tables.values()]) - recorded.length) / recorded.length
@@ -148,7 +148,7 @@ def cases_of(traces: Path, name: str, keep: Path) -> list[Case]:
 
 
 def run_sets(traces: Path, keep: Path, workers: int = 2, sets: Sequence[str] = SETS) -> Iterator[Case]:
-    """All trials of all sets, set by set as they come."""
+    """All trials of all sets, in order of sets."""
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
         for future in as_completed([pool.submit(cases_of, traces, name, keep) for name in sets]):
             yield from future.result()

@@ -1,4 +1,4 @@
-"""A real job's tables as they would have been had one rank been slower.
+"""Recomputes a real job's tables as if one rank had been slower.
 
 What must hold of any run of the same program is kept as constraints, each with the least lag that the recorded run
 shows, and the earliest time that satisfies all of them is each event's new one:
@@ -45,7 +45,7 @@ Tables = dict[str, pl.DataFrame]
 
 @dataclass(frozen=True)
 class Slower:
-    """What is done to one rank.
+    """The perturbation of one rank.
 
     Attributes:
         rank: the rank.
@@ -81,7 +81,7 @@ class Rank:
     start: Int64
     end: Int64
     launch: Int64
-    """-1 where it is not known."""
+    """-1 if unknown."""
     compute: np.ndarray
     before: list[list[tuple[int, int]]]
     """By row: the rows that must have ended, each with the least lag."""

@@ -1,4 +1,4 @@
-"""What was said of a job, held against what was done to it."""
+"""Scores diagnoses: compares the findings of a job with the faults that it had."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import polars as pl
 
 from rankscope.results import Finding
 
-# What a fault costs, as a share of a step: the bins of the tables.
+# The cost of a fault as a share of a step: the bins of the tables.
 BINS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 10.0)
 ACCUSING = ("straggler", "slow-network")
 
 
 @dataclass(frozen=True)
 class Done:
-    """Something done to a job.
+    """A fault of a job.
 
     Attributes:
         ranks: whom it strikes; any of them is the right one to name.
@@ -35,7 +35,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Said:
-    """An accusation: whom, of what, and what mending it would save of a step, ns."""
+    """A straggler finding: the ranks, the cause, and the potential saving per step, ns."""
 
     ranks: frozenset[int]
     cause: str
@@ -44,7 +44,7 @@ class Said:
 
 @dataclass(frozen=True)
 class Case:
-    """A job, what was done to it and what was said of it, the weightiest first; `steps`: how many were recorded."""
+    """A job with its faults and findings, the most important first; `steps`: the number of recorded steps."""
 
     name: str
     done: tuple[Done, ...]
@@ -55,7 +55,7 @@ class Case:
 
 
 def said_of(stragglers: pl.DataFrame, findings: Sequence[Finding]) -> tuple[Said, ...]:
-    """The accusations among a run's findings, whatever their severity."""
+    """The straggler findings of a run, whatever their severity."""
     causes = dict(stragglers.select("rank", "cause").rows())
     said = []
     for finding in findings:
@@ -67,7 +67,7 @@ def said_of(stragglers: pl.DataFrame, findings: Sequence[Finding]) -> tuple[Said
 
 @dataclass(frozen=True)
 class Verdict:
-    """Of one thing done: whether its rank was named among as many accusations as things were done, and the cause."""
+    """The score of a fault: whether its rank is among as many first findings as there are faults; and the cause."""
 
     case: Case
     done: Done
@@ -76,7 +76,7 @@ class Verdict:
 
 
 def verdicts(case: Case) -> list[Verdict]:
-    """One for each thing done to a job."""
+    """One score for each fault of a job."""
     first = case.said[: len(case.done)]
     found = []
     for done in case.done:
@@ -86,7 +86,7 @@ def verdicts(case: Case) -> list[Verdict]:
 
 
 def table(cases: Sequence[Case], by: Callable[[Done], str] | None = None, least: float = 0.0) -> list[str]:
-    """Lines of Markdown: how many, rank right, cause right, by what the fault costs or by another key."""
+    """Lines of Markdown: number, rank right, cause right, by the cost of the fault or another key."""
     rows: dict[str, list[Verdict]] = {}
     for case in cases:
         for verdict in verdicts(case):
@@ -101,7 +101,7 @@ def table(cases: Sequence[Case], by: Callable[[Done], str] | None = None, least:
 
 
 def table_by_set(cases: Sequence[Case], least: float = 0.05) -> list[str]:
-    """The same by what stands before the first blank of a case's name."""
+    """The same by the first word of a case's name."""
     rows: dict[str, list[Verdict]] = {}
     for case in cases:
         rows.setdefault(case.name.split()[0], []).extend(v for v in verdicts(case) if v.done.cost >= least)
@@ -113,7 +113,7 @@ def table_by_set(cases: Sequence[Case], least: float = 0.05) -> list[str]:
 
 
 def clean_by_steps(cases: Sequence[Case]) -> list[str]:
-    """Lines of Markdown: clean runs by their number of steps, and how many have an accusation."""
+    """Lines of Markdown: clean runs by number of steps, and how many have a straggler finding."""
     lines = ["| steps | clean runs | with an accusation |", "|---|---|---|"]
     for steps in sorted({case.steps for case in cases}):
         clean = [case for case in cases if case.steps == steps and not case.done]
@@ -123,7 +123,7 @@ def clean_by_steps(cases: Sequence[Case]) -> list[str]:
 
 
 def summary(cases: Sequence[Case], least: float = 0.05) -> list[str]:
-    """The figures that are held against the aims."""
+    """The figures that are compared with the aims."""
     clean = [case for case in cases if not case.done]
     dear = [v for case in cases for v in verdicts(case) if v.done.cost >= least]
     accusations = [(said, case) for case in cases for said in case.said]

@@ -1,4 +1,4 @@
-"""Simulated jobs with known faults: drawn by seed, written as files, opened like anyone's."""
+"""Simulated jobs with known faults: drawn by seed, written as files, opened like any trace."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def job_of(seed: int, *, clean: bool = False, lean: bool = False) -> Job:
 
 
 def _exposed(draw: random.Random, job: Job, faults: list[Fault]) -> Job:
-    """A host that runs far ahead of its device can be slow at no cost, and so can a network: more where it shows."""
+    """The job with a slower host or network, mostly: far ahead of its device, a slow host costs nothing."""
     host = any(fault.kind == "slow_host" for fault in faults) or (not faults and draw.random() < 0.2)
     network = any(fault.kind == "slow_network" for fault in faults) or (not faults and draw.random() < 0.2)
     if host and draw.random() < 0.75:
@@ -128,7 +128,7 @@ def _fault(draw: random.Random, job: Job) -> Fault | None:
 
 
 def done_to(job: Job, truth: Truth) -> tuple[Done, ...]:
-    """What each fault strikes and costs. Where it strikes some steps, its cost is that of a step it strikes."""
+    """The ranks and the cost of each fault; if it affects only some steps, its cost per affected step."""
     layout = job.layout()
     found = []
     clean = sum(truth.clean_step_ns) / max(len(truth.clean_step_ns), 1)
@@ -145,7 +145,7 @@ def done_to(job: Job, truth: Truth) -> tuple[Done, ...]:
 
 
 def case_of(seed: int, keep: Path | None = None, *, clean: bool = False, lean: bool = False) -> Case:
-    """Simulate, write, open, ask. Files are kept where ``keep`` says, for the next time."""
+    """Simulate, write, open and diagnose. Files are kept in ``keep`` for the next time."""
     begun = time.process_time()
     job = job_of(seed, clean=clean, lean=lean)
     truth = simulate_timing(job)
@@ -175,7 +175,7 @@ def case_of(seed: int, keep: Path | None = None, *, clean: bool = False, lean: b
 def run_seeds(
     seeds: Iterable[int], keep: Path | None = None, workers: int = 2, *, clean: bool = False, lean: bool = False
 ) -> Iterator[Case]:
-    """The cases of these seeds, as they come."""
+    """The cases of these seeds, as they finish."""
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
         for future in as_completed([pool.submit(case_of, seed, keep, clean=clean, lean=lean) for seed in seeds]):
             yield future.result()

@@ -1,4 +1,4 @@
-"""The command line's start: `rankscope`, and `python -m rankscope`."""
+"""Entry point of the command line: `rankscope`, and `python -m rankscope`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 def start() -> None:
-    """Run the command line; where its packages are missing, say how to get them."""
+    """Run the command line; if its packages are missing, explain how to install them."""
     try:
         from rankscope.cli import main
     except ModuleNotFoundError as error:

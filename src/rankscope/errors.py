@@ -1,6 +1,6 @@
-"""What can go wrong, said so that a person can act on it.
+"""Errors that a person can act on.
 
-Every error names the file (where there is one), what is wrong with it, and what to do. The command line prints
+Every error names the file, if there is one, what is wrong with it, and what to do. The command line prints
 these three and no traceback; from Python they are ordinary exceptions with a common base.
 """
 
@@ -44,7 +44,7 @@ def describe_error(error: BaseException) -> str:
 
 
 class ConfigError(RankscopeError):
-    """An argument, option or environment variable that cannot be meant."""
+    """An argument, option or environment variable that is not valid."""
 
 
 class LauncherError(RankscopeError):

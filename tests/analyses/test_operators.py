@@ -131,8 +131,8 @@ def test_several_windows_are_added(tmp_path: Path) -> None:
     ("parameters", "says"),
     [
         ({"by": "moon"}, "by cannot be 'moon'"),
-        ({"match": "("}, "is no regular expression"),
-        ({"match": "(?<!a)b"}, "is no regular expression"),
+        ({"match": "("}, "is not a regular expression"),
+        ({"match": "(?<!a)b"}, "is not a regular expression"),
         ({"nonsense": 1}, "has no option 'nonsense'"),
     ],
 )

@@ -22,9 +22,15 @@ from rankscope.cli import main
 RANKSCOPE = [sys.executable, "-c", "from rankscope.cli import main; main()"]
 
 
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_reference(tmp_path_factory.mktemp("reference") / "run")
+
+
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
-    return write_reference(tmp_path / "run")
+def run(reference: Path, shared_cache: Path) -> Path:
+    """A run that tests only read."""
+    return reference
 
 
 def called(capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch, *arguments: object) -> bytes:
@@ -144,8 +150,8 @@ def test_the_list_of_analyses_and_one_of_them(capfdbinary: Capture, monkeypatch:
     [
         (("analyze", "nonsense", "RUN"), "there is no analysis 'nonsense'"),
         (("analyze", "kernels", "RUN", "--steps", "9:3"), "ends before it begins"),
-        (("analyze", "kernels", "RUN", "--steps", "a"), "is no range of steps"),
-        (("analyze", "kernels", "RUN", "--communication", "("), "is no regular expression"),
+        (("analyze", "kernels", "RUN", "--steps", "a"), "is not a range of steps"),
+        (("analyze", "kernels", "RUN", "--communication", "("), "is not a regular expression"),
         (("analyze", "kernels", "RUN", "--executor", "moon"), "there is no executor"),
         (("analyze", "kernels", "RUN/nowhere"), "there is no such file or directory"),
         (("analyze", "kernels", "RUN", "-o", "RUN/no/such/folder/x"), "cannot be written"),

@@ -85,14 +85,14 @@ def test_help_and_unknown_words(tmp_path):
     assert "--nproc" in called("scaling", "--help").output
     for words, message in [
         (("overhead", "no.py"), "no such script"),
-        (("scaling", "--nproc", "x", "resnet18"), "no list of whole numbers"),
+        (("scaling", "--nproc", "x", "resnet18"), "not a list of whole numbers"),
         (("scaling", "--nproc", "0", "resnet18"), "counts from 1"),
         (("scaling", "--strong", "resnet18"), "needs a batch to divide"),
         (("scaling", "--global-batch", "8", "resnet18"), "add --strong"),
         (("scaling", "--plot", "x.gif", "resnet18"), ".png"),
-        (("binding", "--affinities", "odd", "resnet18"), "no binding"),
+        (("binding", "--affinities", "odd", "resnet18"), "not a binding"),
         (("binding", "--affinities", "list", "resnet18"), "--list"),
-        (("buckets", "--bucket-cap-mb", "x", "resnet18"), "no list of sizes"),
+        (("buckets", "--bucket-cap-mb", "x", "resnet18"), "not a list of sizes"),
         (("buckets", "--bucket-cap-mb", "-1", "resnet18"), "above 0 MiB"),
         (("buckets", "--bucket-cap-mb", "1,nan", "resnet18"), "above 0 MiB"),
         (("buckets", "--first-bucket-mb", "inf", "resnet18"), "above 0 MiB"),
@@ -279,6 +279,6 @@ def test_an_option_behind_the_script_is_spoken_of(tmp_path, capsys):
     script = tmp_path / "train.py"
     script.write_text("")
     target_of_words([str(script), "--nproc", "2", "--lr=1"])
-    assert "note: --nproc behind" in capsys.readouterr().err
+    assert "note: --nproc after" in capsys.readouterr().err
     target_of_words([str(script), "--lr=1"])
     assert capsys.readouterr().err == ""

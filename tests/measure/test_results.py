@@ -28,7 +28,7 @@ from rankscope.measure.results import (
     Topology,
     Variant,
 )
-from rankscope.report.measurements import measured
+from rankscope.report.experiments.terminal import measured
 
 SETTING = Setting(
     "2026-01-01T00:00:00+00:00",
@@ -152,7 +152,7 @@ def test_noise_is_not_shown_as_a_cost():
 
 def test_one_of_a_thing_is_one():
     text = profiled(Share(0.02))
-    assert text.startswith("What profiling costs on 1 rank, device unknown\n")
+    assert text.startswith("Profiler overhead on 1 rank, device unknown\n")
     assert "1 job of each kind; in each 8 steps of warm-up, then 1 block of each condition: 1 step" in text
     assert "1 that counts;" in text
     host = Topology("0", 1, 1, [NumaNode(0, "0")], [], ["/sys"])
@@ -162,7 +162,7 @@ def test_one_of_a_thing_is_one():
 
 def test_an_overhead_within_its_noise_is_not_one():
     text = text_of(replace(OVERHEAD, measured_overhead=Share(0.08, -0.4, 0.6)))
-    assert "less than can be told from noise (8.0 % ± 50.0 of the step, measured)" in text
+    assert "within noise (8.0 % ± 50.0 of the step, measured)" in text
     text = text_of(replace(OVERHEAD, sync_cost=Time(2_000_000, -3_000_000, 7_000_000)))
     assert "within noise ± 5.00 ms" in text
     assert "+2.00 ms" not in text

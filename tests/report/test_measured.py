@@ -31,7 +31,7 @@ from rankscope.measure.results import (
     TraceSummary,
     Variant,
 )
-from rankscope.report.measured import jobs_of, measured
+from rankscope.report.experiments.tables import jobs_of, measured
 
 PLAIN = Size("plain", 1, 1, "done", step=Time(100, 99, 101), efficiency=Share(1.0))
 FOUR = Size(

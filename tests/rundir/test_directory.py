@@ -35,6 +35,6 @@ def test_paths_and_file_urls(named: str | Path, path: str) -> None:
     "named", ["s3://bucket/run", "gs://b", "https://host/x", "file://other/run", "file:///", "file:///a%00b"]
 )
 def test_what_is_no_directory_is_refused(named: str) -> None:
-    with pytest.raises(ConfigError, match="no directory that a job can write to") as error:
+    with pytest.raises(ConfigError, match="not a directory that a job can write to") as error:
         directory_of(named)
     assert error.value.hint

@@ -189,7 +189,7 @@ def test_a_folder_without_traces_is_said_at_once(tmp_path: Path, capfd: Any, mon
 
 
 WRONG = [
-    (["--run", "nope"], "no run here has an id"),
+    (["--run", "nope"], "no run has a name, a run id or a directory 'nope'"),
     (["--steps", "x"], "no range of steps"),
     (["--steps", "900:901"], "no step 900:901"),
     (["--communication", "("], "no regular expression"),
@@ -236,7 +236,7 @@ def test_what_only_reading_tells_is_on_the_terminal_too(run: Path, monkeypatch: 
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         assert server.stderr is not None
-        assert b"no run here has an id that starts with 'nope'" in server.stderr.readline()
+        assert b"no run has a name, a run id or a directory 'nope'" in server.stderr.readline()
     finally:
         server.kill()
         server.communicate()

@@ -343,7 +343,8 @@ def test_where_the_chosen_run_is_not_there_the_others_are_offered(tmp_path: Path
         write(tmp_path / "runs" / name / "rank0.json", content)
     server = serving(tmp_path / "runs", run_id="nope")
     state = server.ask("/api/state").json()
-    assert (state["phase"], "no run here has an id" in state["error"]["what"]) == ("failed", True)
+    assert state["phase"] == "failed"
+    assert "no run has a name, a run id or a directory 'nope'" in state["error"]["what"]
     listed = server.ask("/api/runs").json()
     assert [each["name"] for each in listed["runs"]] == ["first", "second"]
     assert (listed["place"], listed["study"]) == ("runs", False)

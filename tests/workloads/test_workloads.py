@@ -13,9 +13,10 @@ import pytest
 import torch
 
 from rankscope.errors import ConfigError
+from rankscope.rundir.options import options_of
 from rankscope.workloads import fsdp, resnet18, transformer
 from rankscope.workloads.cifar10 import IMAGE_BYTES, Cifar10, read_batch
-from rankscope.workloads.job import Settings, _field_docs, pick_device
+from rankscope.workloads.job import Settings, pick_device
 from rankscope.workloads.resnet import ResNet18
 
 
@@ -71,6 +72,7 @@ LEAVES_NO_THREAD = """
 import time
 from pathlib import Path
 from rankscope.workloads import fsdp
+from rankscope.rundir.options import options_of
 from rankscope.workloads.job import Settings
 
 def gloos():
@@ -197,9 +199,9 @@ def test_devices():
 
 
 def test_every_setting_is_explained():
-    docs = _field_docs()
-    assert set(docs) == set(Settings.__dataclass_fields__)
-    assert all(docs.values())
+    options = options_of(Settings)
+    assert set(options) == set(Settings.__dataclass_fields__)
+    assert all(option.help for option in options.values())
 
 
 @pytest.mark.parametrize("module", [resnet18, transformer, fsdp])

@@ -17,9 +17,9 @@ from rankscope.results import Analysis
 
 
 def analyses(
-    name: Annotated[str | None, typer.Argument(help="Show one analysis in full: its doc and its columns.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Show one analysis: its documentation and its columns.")] = None,
 ) -> None:
-    """List the analyses, or show what one of them means."""
+    """List the analyses, or explain one of them."""
     # A list that is piped on has a line for each.
     console = Console(highlight=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 10_000)
     if name is None:

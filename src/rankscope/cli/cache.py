@@ -15,9 +15,9 @@ from rankscope.store.cache import Cache
 
 
 def cache(
-    clear: Annotated[bool, typer.Option("--clear", help="Remove the tables; traces are never touched.")] = False,
+    clear: Annotated[bool, typer.Option("--clear", help="Remove the tables; traces stay as they are.")] = False,
 ) -> None:
-    """List the traces whose tables are kept, so that a second look is quick; or remove the tables."""
+    """List the traces whose tables are cached, or clear the cache."""
     console, kept = Console(highlight=False), Cache()
     if clear:
         console.print(f"{kept.clear()} removed from {plain(str(kept.root))}", markup=False)

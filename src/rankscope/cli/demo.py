@@ -22,7 +22,7 @@ from rankscope.report.html_report import write_report
 from rankscope.report.summary import summary
 
 WORKLOAD = "rankscope.workloads.resnet18"
-# On a CPU the network is the same and the pictures are smaller: a step takes a tenth of a second, not a whole one.
+# On a CPU the images are smaller, so that a step takes a tenth of a second instead of a second.
 _CPU = (
     "--device",
     "cpu",
@@ -45,9 +45,11 @@ def demo(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Directory to write to. Default: rankscope_demo/<time>.")
     ] = None,
-    ranks: Annotated[int | None, typer.Option(min=1, help="How many. Default: one a GPU, or 2 on the CPU.")] = None,
+    ranks: Annotated[
+        int | None, typer.Option(min=1, help="Number of ranks. Default: one per GPU, or 2 on the CPU.")
+    ] = None,
 ) -> None:
-    """Profile a small real job and show what there is to see: resnet18 under DDP, on 2 ranks or all GPUs."""
+    """Profile a small real job and show its report: resnet18 under DDP, on 2 ranks or all GPUs."""
     console = Console(highlight=False, soft_wrap=True)
     if importlib.util.find_spec("torch") is None:
         raise RankscopeError("the demo trains with PyTorch, which is not installed", hint="pip install torch")

@@ -24,7 +24,7 @@ from rankscope.rundir.ranges import parse_numbers
 from rankscope.rundir.ranks import MAX_RANK
 
 FAILED = 1
-"""Exit status where a condition of `--fail-on` does not hold; an error's is 2."""
+"""Exit status if a condition of `--fail-on` holds; an error's is 2."""
 
 
 class Format(str, Enum):
@@ -39,19 +39,23 @@ class Format(str, Enum):
 @with_options()
 def diff(
     a: Annotated[str, typer.Argument(metavar="A", help="The first run: a directory or a trace.")],
-    b: Annotated[str | None, typer.Argument(metavar="[B]", help="The second; none to compare two ranks of A.")] = None,
-    ranks: Annotated[str | None, typer.Option(help="Two ranks of one run, or those to look at: 0,1.")] = None,
+    b: Annotated[
+        str | None, typer.Argument(metavar="[B]", help="The second run; leave out to compare two ranks of A.")
+    ] = None,
+    ranks: Annotated[
+        str | None, typer.Option(help="Two ranks of A to compare, or the ranks of both to look at: 0,1.")
+    ] = None,
     fail_on: Annotated[
         list[str] | None,
-        typer.Option(metavar="CONDITION", help="Exit with status 1 if it holds: 'step_time > 5%'. Can be repeated."),
+        typer.Option(metavar="CONDITION", help="Exit with status 1 if it holds: 'step_time > 5%'. Repeatable."),
     ] = None,
     form: Annotated[Format, typer.Option("--format", "-f", help="How to write it.")] = Format.table,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None,
-    limit: Annotated[int, typer.Option(help="Rows a section to show; 0 for all.", min=0)] = 12,
-    run_b: Annotated[str | None, typer.Option(help="Which run of B, where it holds several.")] = None,
+    limit: Annotated[int, typer.Option(help="Rows to show per section; 0 for all.", min=0)] = 12,
+    run_b: Annotated[str | None, typer.Option(help="Run id in B, if it has several runs.")] = None,
     options: RunOptions = DEFAULTS,
 ) -> None:
-    """What changed between two runs, or between two ranks of one, and whether it is more than the spread."""
+    """Compare two runs, or two ranks of one: what changed, and whether that is significant."""
     refuse_terminal(form.value, output)
     conditions = [parse_condition(text) for text in fail_on or []]
     chosen = _ranks_of(ranks)
@@ -61,7 +65,7 @@ def diff(
         else:
             with opened([b], replace(options, run=run_b)) as second:
                 found = diff_runs(first, second, ranks=chosen)
-    # A condition on something that is not there is an error, told before anything is written.
+    # A condition on something that does not exist is an error, reported before anything is written.
     failed = [breach for condition in conditions if (breach := condition.fails(found)) is not None]
     if form is Format.table:
         width = width_for(output) or Console().width

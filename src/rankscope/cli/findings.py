@@ -18,7 +18,7 @@ from rankscope.report.terminal import findings_list
 from rankscope.results import RESULT_SCHEMA_VERSION
 
 FOUND = 1
-"""Exit status of `--fail-on` where something as weighty was found; an error's is 2."""
+"""Exit status of `--fail-on` if there is such a finding; an error's is 2."""
 _WEIGHT = ("error", "warning", "info")
 
 
@@ -30,7 +30,7 @@ class Format(str, Enum):
 
 
 class Severity(str, Enum):
-    """How weighty a finding is."""
+    """The severity of a finding."""
 
     error = "error"
     warning = "warning"
@@ -43,11 +43,11 @@ def findings(
     form: Annotated[Format, typer.Option("--format", "-f", help="How to write them.")] = Format.table,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None,
     fail_on: Annotated[
-        Severity | None, typer.Option(help="Exit with status 1 if there is one of this severity or worse.")
+        Severity | None, typer.Option(help="Exit with status 1 if there is a finding of this severity or worse.")
     ] = None,
     options: RunOptions = DEFAULTS,
 ) -> None:
-    """What is wrong with a run and what to do about it, weightiest first, with the numbers that it rests on."""
+    """Show what is wrong with a run and what to do about it, most severe first, with the evidence."""
     with opened(source, options) as opened_run:
         found = opened_run.diagnose()
         about = opened_run.about()

@@ -28,7 +28,7 @@ class RunOptions:
     steps: Annotated[
         str | None, typer.Option("--steps", help="Only these steps: 10:12 (both included), 10:, :12 or 10.")
     ] = None
-    run: Annotated[str | None, typer.Option("--run", help="Which run, where the directory holds several.")] = None
+    run: Annotated[str | None, typer.Option("--run", help="Run id, if the directory has several runs.")] = None
     communication: Annotated[
         str | None,
         typer.Option("--communication", metavar="REGEX", help="Further kernel names that are communication."),

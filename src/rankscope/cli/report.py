@@ -25,16 +25,18 @@ def report(
         typer.Option(
             "--max-mb",
             min=0.1,
-            help="Megabytes; what of the timeline has no room is left out and said. The tables are whole.",
+            help="Megabytes; beyond them, part of the timeline is left out, with a note. Tables stay complete.",
         ),
     ] = MAX_BYTES / 1e6,
     anonymize: Annotated[
         bool,
-        typer.Option("--anonymize", help="Numbers for names of hosts, users, paths, runs, groups, modules and ranges."),
+        typer.Option(
+            "--anonymize", help="Replace names of hosts, users, paths, runs, groups, modules and ranges by numbers."
+        ),
     ] = False,
     options: RunOptions = DEFAULTS,
 ) -> None:
-    """Write one HTML file with everything in it, the timeline too: opens offline, can be attached to a ticket."""
+    """Write one HTML file with all results and the timeline, which opens offline and can be attached to a ticket."""
     limit = round(max_mb * 1e6)
     with opened(source, options) as opened_run:
         page = write_report(opened_run, limit=limit, anonymize=anonymize)

@@ -23,8 +23,8 @@ from rankscope.errors import ConfigError, NoTracesError, RankscopeError
 from rankscope.ingest.watch import Watch
 from rankscope.pipeline import open_run
 from rankscope.report.errors import print_error
+from rankscope.report.experiments.tables import jobs_of
 from rankscope.report.formatting import plain
-from rankscope.report.measured import jobs_of
 from rankscope.web.loading import LoadedRun
 from rankscope.web.runs import Runs
 from rankscope.web.security import LOCAL_NAMES, Gate
@@ -44,14 +44,14 @@ def serve(
     host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
     allow_host: Annotated[
         list[str] | None,
-        typer.Option("--allow-host", metavar="NAME", help="A name of a proxy under which the page is opened."),
+        typer.Option("--allow-host", metavar="NAME", help="Host name of a proxy through which the page is opened."),
     ] = None,
     show: Annotated[bool, typer.Option("--open/--no-open", help="Open it in the browser.")] = True,
     follow: Annotated[
         bool | None,
         typer.Option(
             "--follow/--no-follow",
-            help="Show traces that appear while it runs, and wait for the first. Without either, they are shown.",
+            help="Pick up new traces, and wait for the first; --no-follow: neither. Default: pick up new traces.",
         ),
     ] = None,
     options: RunOptions = DEFAULTS,
@@ -103,7 +103,7 @@ def serve(
 
 
 def _say_failure(loaded: LoadedRun) -> None:
-    """What reading finds wrong stands on the page; whoever has only the terminal must see it too."""
+    """Print an error of reading, which the page shows, on the terminal too."""
     loaded.wait_read()
     if isinstance(loaded.error, RankscopeError):
         print_error(loaded.error)
@@ -147,7 +147,7 @@ def _say(address: str, host: str, port: int) -> None:
 
 
 def _say_next(address: str) -> None:
-    """The first address has been opened, and opens nothing more."""
+    """Print another address, as the first one works only once."""
     print(f"  opened; for another browser: {address}", flush=True)
 
 
@@ -178,7 +178,7 @@ def _run(app: object, listener: socket.socket) -> None:
 
 
 def _leave() -> None:
-    """End now: reading in the background would keep the interpreter until its last task is done."""
+    """Exit now: reading in the background would keep the interpreter until its last task is done."""
     for child in multiprocessing.active_children():
         child.terminate()
     # Else the semaphores of the pool would be left to Python's tracker, which complains of them.

@@ -21,12 +21,12 @@ from rankscope.results import Result
 def slices(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The event's name; a regular expression with --regex.")],
     source: Source,
-    regex: Annotated[bool, typer.Option("--regex", help="NAME is a regular expression, case aside.")] = False,
-    by: Annotated[str, typer.Option(help="A row for each: step, rank, name (over all ranks), or event.")] = "step",
+    regex: Annotated[bool, typer.Option("--regex", help="NAME is a regular expression; case is ignored.")] = False,
+    by: Annotated[str, typer.Option(help="One row per step, rank, name (over all ranks), or event.")] = "step",
     table: TableOptions = TABLE,
     options: RunOptions = DEFAULTS,
 ) -> None:
-    """Every event of one name, over ranks and steps: how often, how long, how they are spread."""
+    """Statistics of all events with one name, over ranks and steps: count, duration, spread."""
     own = {"match" if regex else "name": name, "by": by}
 
     def check(opened_run: Run, result: Result) -> None:
@@ -37,12 +37,12 @@ def slices(
 
 
 def _nowhere(run: Run, name: str, *, regex: bool) -> None:
-    """Say what there is that is called nearly so, unless the name is there and only the chosen steps have none of it.
+    """Suggest similar names, unless events of this name exist outside the chosen steps.
 
     Raises:
         ConfigError: no event of the run is called so.
     """
-    # With a pattern Python's frames are looked through too.
+    # A pattern searches Python's frames too.
     every = run.of_all_steps().analyze("slices", parameters={"slices": {"match": ".", "by": "name"}})["slices"]
     names = every.frame["name"].drop_nulls().unique().sort()
     if (names.str.contains(f"(?i){name}") if regex else names == name).any():
@@ -55,7 +55,7 @@ def _nowhere(run: Run, name: str, *, regex: bool) -> None:
 
 
 def near_names(name: str, names: Iterable[str], most: int = 5) -> list[str]:
-    """Names that may have been meant: those that hold the text, case aside, the shortest first, then those alike."""
+    """Suggestions: names that contain the text, ignoring case, the shortest first; then similar ones."""
     known, low = list(names), name.lower()
     holding = sorted((each for each in known if low in each.lower()), key=lambda each: (len(each), each))
     alike = difflib.get_close_matches(low, [each.lower() for each in known], n=most, cutoff=0.6)

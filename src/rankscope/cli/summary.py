@@ -13,9 +13,9 @@ from rankscope.cli.signature import with_options
 from rankscope.cli.writing import show
 from rankscope.measure.files import load_all
 from rankscope.report import summary as verdict
+from rankscope.report.experiments.tables import jobs_of
+from rankscope.report.experiments.terminal import measured
 from rankscope.report.formatting import plain
-from rankscope.report.measured import jobs_of
-from rankscope.report.measurements import measured
 
 
 @with_options()

@@ -1,4 +1,4 @@
-"""How a subcommand writes what it made: to the terminal, on into a pipe, or to a file."""
+"""How a subcommand writes its result: to the terminal, a pipe, or a file."""
 
 from __future__ import annotations
 

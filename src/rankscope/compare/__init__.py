@@ -140,7 +140,7 @@ def _apart(a: list[Finding], b: list[Finding], *, with_ranks: bool) -> tuple[tup
     return tuple(f for f in b if key(f) not in before), tuple(f for f in a if key(f) not in after)
 
 
-# What it is made of, for those that write results; it is no analysis that a run could run.
+# What it is made of, for those that write results; it is not an analysis that a run could run.
 _SHAPE = Analysis(
     name="diff",
     doc=__doc__,

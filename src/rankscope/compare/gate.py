@@ -127,7 +127,7 @@ def parse_condition(text: str) -> Condition:
     found = _CONDITION.match(text)
     unit = found["unit"] if found else None
     if not found or (unit is not None and unit != "%" and unit not in _UNITS):
-        raise ConfigError(f"{text!r} is no condition", hint=_HINT)
+        raise ConfigError(f"{text!r} is not a condition", hint=_HINT)
     relative = unit == "%"
     scale = 0.01 if relative else _UNITS.get(unit or "", 1.0)
     kind = "" if unit is None or relative else ("ns" if unit in _TIMES else "bytes")

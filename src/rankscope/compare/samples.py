@@ -70,7 +70,7 @@ def samples_of(frames: Frames) -> Samples:
 
 
 def _measures(frame: pl.DataFrame, section: str) -> pl.DataFrame:
-    """Each column of nanoseconds as a sample of its own."""
+    """Each column of nanoseconds as a separate sample."""
     columns = [name for name in frame.columns if name.endswith("_ns") and name not in ("start_ns", "end_ns")]
     return (
         frame.unpivot(columns, index=list(PLACE), variable_name="name", value_name="value")

@@ -1,4 +1,4 @@
-"""What the experiments write into their output directory: one JSON object a file, ``schema`` first.
+"""The result files of experiments: one JSON object per file.
 
 =================  ======================
 ``overhead.json``  :class:`Overhead`
@@ -9,8 +9,8 @@
 =================  ======================
 
 Each has ``schema`` (:data:`SCHEMA`), ``measurement`` (the name of the file without its ending) and ``setting``
-(:class:`Setting`) beside its own fields. Times are integer nanoseconds, shares are fractions of 1, sizes bytes; what
-was not measured is null. An interval's ``low`` and ``high`` are null where there was too little to say.
+(:class:`Setting`) in addition to its own fields. Times are integer nanoseconds, shares are fractions of 1, sizes bytes;
+what was not measured is null. ``low`` and ``high`` of an interval are null if there were too few blocks.
 Fields may be added within a schema number; readers ignore those that they do not know. ``files`` writes and reads them.
 """
 
@@ -23,7 +23,7 @@ from rankscope.measure import SCHEMA
 
 @dataclass(frozen=True)
 class Time:
-    """A duration: the median, and where it lies with the confidence that ``setting.confidence`` states."""
+    """A duration: the median, and its interval with the confidence in ``setting.confidence``."""
 
     median_ns: int
     low_ns: int | None = None
@@ -32,14 +32,14 @@ class Time:
     """Spread of the single steps: their lower quartile."""
     p75_ns: int | None = None
     samples: int = 0
-    """Steps it rests on, of one rank."""
+    """The number of steps per rank."""
     blocks: int = 0
-    """Blocks of consecutive steps, which are what the interval resamples."""
+    """The number of blocks of consecutive steps, which the interval resamples."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """A ratio with its interval: 0.09 is 9 %. A speed-up is one, too."""
+    """A ratio with its interval: 0.09 is 9 %. Also used for speed-ups."""
 
     value: float
     low: float | None = None
@@ -80,29 +80,29 @@ class Setting:
     clock: str | None = None
     """``cuda events``, ``xpu events``, or ``host`` (on the CPU)."""
     load: float | None = None
-    """The machine's load average over one minute as it began: a quiet machine has near 0."""
+    """The machine's load average over one minute at the start: near 0 on an idle machine."""
     notes: list[str] = field(default_factory=list)
-    """What the reader has to know: few blocks, a script that ended early, a batch that changed."""
+    """Notes for the reader: few blocks, a script that ended early, a batch that changed."""
 
 
 @dataclass(frozen=True)
 class Phases:
-    """A step and what it is made of. Medians of parts do not sum to the median of the whole exactly."""
+    """A step and its parts. The medians of the parts do not sum exactly to the median of the step."""
 
     step: Time
     """From the end of one optimizer step to the end of the next, on the slowest rank."""
     forward: Time | None = None
     """In the wrapped model's forward."""
     backward: Time | None = None
-    """In ``backward``, with what of the gradient sync was not hidden behind it."""
+    """In ``backward``, with the part of the gradient synchronization that it does not overlap."""
     optimizer: Time | None = None
     rest: Time | None = None
-    """The step less the three: data loading, zero_grad, the loss, logging."""
+    """The step minus these three: data loading, zero_grad, the loss, logging."""
 
 
 @dataclass(frozen=True)
 class TraceSummary:
-    """What a profiled window of the job says: means over its steps, of the rank with the most of it exposed."""
+    """A summary of a profiled window: means over its steps, for the rank with the most exposed communication."""
 
     run: str
     """The run directory, relative to the file; ``rankscope summary`` reads it."""
@@ -114,9 +114,9 @@ class TraceSummary:
     communication_ns: int
     exposed_communication_ns: int
     overlap_ratio: float | None
-    """Share of the communication that compute hid."""
+    """The share of communication overlapped by compute."""
     exposed_share: float
-    """Exposed communication by the window: the traced overhead."""
+    """Exposed communication divided by the window: the traced overhead."""
     wait_ns: int | None = None
     """Waiting for other ranks within collectives; null where the trace cannot tell it from transfer."""
     data_loading_ns: int | None = None
@@ -169,11 +169,11 @@ class Size:
     error: str | None = None
     """Why it failed."""
     oversubscribed: bool = False
-    """More ranks than cores or devices: no statement on how the job scales."""
+    """More ranks than cores or devices: it does not show how the job scales."""
     wrapper: str | None = None
     """``ddp``, ``fsdp1``, ``fsdp2``; null for a model that is not wrapped."""
     batch_per_rank: int | None = None
-    """First dimension of what the model was given, as seen in the job."""
+    """The first dimension of the model's input, as seen in the job."""
     repeats: int = 0
     """Jobs that were finished."""
     step: Time | None = None
@@ -207,7 +207,7 @@ class EfficiencyLoss:
 
 @dataclass(frozen=True)
 class Projected:
-    """What the model says of one size."""
+    """The projection for one size."""
 
     ranks: int
     speed_up: Share
@@ -223,9 +223,9 @@ class Projection:
     """``usl`` (Gunther's Universal Scalability Law), or ``amdahl``: the same with coherence 0."""
     formula: str
     contention: float
-    """sigma: the part of the work that does not spread."""
+    """sigma: the serial part of the work."""
     coherence: float
-    """kappa: what each pair of ranks costs."""
+    """kappa: the cost per pair of ranks."""
     fitted_ranks: list[int]
     assumptions: list[str]
     points: list[Projected]
@@ -255,7 +255,7 @@ class Variant:
     settings: dict[str, float | int | bool | str]
     """What was set: ``bucket_cap_mb``, ``gradient_as_bucket_view``, ``static_graph``, ``reshard_after_forward`` …"""
     base: bool
-    """Whether it is the one that the others are held against: the script's own."""
+    """Whether it is the base of the comparison: the script's own setting."""
     state: str
     """``done`` or ``failed``."""
     error: str | None = None
@@ -271,10 +271,10 @@ class Variant:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """What to change, or that nothing is worth it."""
+    """The recommended change, if there is one."""
 
     variant: str | None
-    """Null where no variant is faster than the base by more than chance."""
+    """Null if no variant is significantly faster than the base."""
     saving_ns: int | None
     """Per step."""
     text: str
@@ -304,7 +304,7 @@ class NumaNode:
 
 @dataclass(frozen=True)
 class TopologyDevice:
-    """An accelerator and where it hangs."""
+    """An accelerator and its NUMA node."""
 
     index: int
     name: str | None
@@ -314,7 +314,7 @@ class TopologyDevice:
 
 @dataclass(frozen=True)
 class Topology:
-    """The host, as /sys and the vendor's tool say."""
+    """The host, according to /sys and the vendor's tool."""
 
     cpus: str
     """Those that this process may use."""
@@ -345,7 +345,7 @@ class BoundVariant:
     launch_latency: Time | None = None
     """From a kernel's launch to when the host knows that it is done, with an empty queue; null on the CPU."""
     flags: dict[str, str] = field(default_factory=dict)
-    """What to write for it: ``--cpu-bind``, ``taskset``, ``numactl``, and environment variables, as they apply."""
+    """The options that set it: ``--cpu-bind``, ``taskset``, ``numactl``, and environment variables, as they apply."""
 
 
 @dataclass(frozen=True)
@@ -375,7 +375,7 @@ class ProfiledVariant:
     """(T - T_none) / T_none of the steps that are recorded."""
     beyond_chance: bool | None = None
     stop: Time | None = None
-    """How long the loop stands still while the recording is stopped."""
+    """How long the training loop stops while the recording is stopped."""
     save: Time | None = None
     """How long writing the trace as JSON takes."""
     bytes_per_step: int | None = None

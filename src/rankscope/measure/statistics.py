@@ -33,7 +33,7 @@ CONFIDENCE = 0.99
 """A second measurement, as noisy as the first, falls into a 99 % interval in 93 % of cases, into a 95 % one in 83."""
 REPLICATES = 2000
 LEAST_BLOCKS = 5
-"""Of fewer blocks, nothing is said."""
+"""Below this number of blocks there is no interval."""
 
 METHOD = (
     "median over steps of the slowest rank; percentile bootstrap over blocks of consecutive steps, and over jobs where "
@@ -41,7 +41,7 @@ METHOD = (
     f"one job resampled together; {REPLICATES} replicates"
 )
 _LEAST_ROUNDS = 10
-"""Of fewer, the correlation of a round with the one before it is mostly noise."""
+"""Below this number of rounds the correlation of a round with the one before is mostly noise."""
 _MOST_ALIKE = 0.8
 
 
@@ -57,7 +57,7 @@ class Series:
 
     @property
     def blocks(self) -> int:
-        """Blocks in all."""
+        """The total number of blocks."""
         return sum(len(job) for job in self.jobs)
 
     def by_rank(self) -> Float:
@@ -66,23 +66,23 @@ class Series:
         return medians
 
     def median(self) -> float:
-        """The slowest rank's."""
+        """The median of the slowest rank."""
         return float(self.by_rank().max())
 
     def rounds(self) -> tuple[Float, ...]:
-        """Of each job, the medians of the slowest rank's blocks."""
+        """For each job the medians of the slowest rank's blocks."""
         slowest = int(self.by_rank().argmax())
         return tuple(np.median(job[:, slowest], axis=1) for job in self.jobs)
 
     def quartiles(self) -> tuple[float, float]:
-        """Of the slowest rank's steps."""
+        """The quartiles of the slowest rank's steps."""
         steps = np.concatenate([_flat(job) for job in self.jobs], axis=1)[int(self.by_rank().argmax())]
         low, high = np.quantile(steps, [0.25, 0.75])
         return float(low), float(high)
 
 
 def replicates(series: Mapping[str, Series], seed: int, salt: int = 0, count: int = REPLICATES) -> dict[str, Float]:
-    """Medians of resampled blocks, ``count`` of each series; empty where there is too little.
+    """Medians of resampled blocks, ``count`` of each series; empty if there are too few blocks.
 
     Args:
         series: conditions that were measured in the same jobs, with the same rounds.
@@ -109,7 +109,7 @@ def replicates(series: Mapping[str, Series], seed: int, salt: int = 0, count: in
 
 
 def widening(series: Series, other: Series | None = None) -> float:
-    """By how much percentiles of replicates have to be stretched: at least 1.
+    """The factor by which percentiles of replicates are widened: at least 1.
 
     Args:
         series: what was resampled.
@@ -146,7 +146,7 @@ def _freedom(jobs: Sequence[Float], wider: float) -> float:
 
 
 def between_jobs(series: Series) -> float:
-    """The share of the variance of jobs' medians that their rounds do not explain: 0 of one job, or of jobs alike."""
+    """The share of the variance of jobs' medians that their rounds do not explain: 0 for one job, or for equal jobs."""
     rounds = series.rounds()
     return _between(rounds, stretch(correlation(rounds)))
 
@@ -163,12 +163,12 @@ def _between(jobs: Sequence[Float], wider: float) -> float:
 
 
 def stretch(alike: float) -> float:
-    """By how much an interval is wider where the correlation of a round with the one before it is ``alike``."""
+    """The factor on the width of an interval if the correlation of a round with the one before is ``alike``."""
     return math.sqrt((1 + alike) / (1 - alike))
 
 
 def correlation(jobs: Sequence[Float]) -> float:
-    """Of a round with the one before it, over jobs: 0 where there is none, or too few rounds to tell."""
+    """The correlation of a round with the one before, over jobs: 0 if there are too few rounds."""
     return _alike([job for job in jobs if len(job) >= _LEAST_ROUNDS])
 
 
@@ -189,7 +189,7 @@ def time_of(series: Series, resampled: Float) -> Time:
 
 
 def difference_of(a: Series, b: Series, resampled_a: Float, resampled_b: Float) -> Time:
-    """a - b, of conditions that were resampled together."""
+    """a - b for conditions that were resampled together."""
     low, high = _bounds(resampled_a - resampled_b, a.median() - b.median(), widening(a, b))
     return Time(
         median_ns=round(a.median() - b.median()),
@@ -216,7 +216,7 @@ def share_of(
 
 
 def beyond_chance(share: Share) -> bool | None:
-    """Whether the interval excludes 0; None where there is none."""
+    """Whether the interval excludes 0; None without an interval."""
     if share.low is None or share.high is None:
         return None
     return share.low > 0 or share.high < 0
@@ -242,7 +242,7 @@ def simple_time(values: Sequence[int]) -> Time | None:
 
 
 def _median_ranks(n: int) -> tuple[int | None, int | None]:
-    """The places, from 0, of the order statistics that hold the median between them with the confidence."""
+    """The indices, from 0, of the order statistics that hold the median between them with the confidence."""
     tail, total, weight = 0.0, (1 - CONFIDENCE) / 2, 0.5**n if n < 1000 else 0.0
     if weight == 0.0:
         half = 2.576 * n**0.5 / 2

@@ -29,7 +29,7 @@ class Loaded:
     """What reading the files of a run gave: the tables of each rank, and what was not as it should be.
 
     Attributes:
-        label: what to call a run that lies beside others; None where it is the only one.
+        label: the name of one of several runs; None if there is only one.
         manifest: what rank 0 wrote of the run, if it is there.
         rank_manifests: what each rank said of its capture.
         known_runs: the runs whose traces are among the files, this one among them.

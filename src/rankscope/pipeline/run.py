@@ -61,7 +61,7 @@ def parse_steps(text: str | None) -> tuple[int | None, int | None] | None:
         high = (int(last) if last.strip() else None) if colon else low
     except ValueError:
         raise ConfigError(
-            f"{text!r} is no range of steps", hint="write 10:12 (both included), 10:, :12, or 10"
+            f"{text!r} is not a range of steps", hint="write 10:12 (both included), 10:, :12, or 10"
         ) from None
     if low is not None and high is not None and high < low:
         raise ConfigError(f"the range of steps {text!r} ends before it begins", hint="write the smaller number first")
@@ -92,7 +92,7 @@ def open_run(
 
     Raises:
         NoTracesError: there is no such path, or no trace in it.
-        ConfigError: an option that cannot be meant.
+        ConfigError: an option is not valid.
     """
     chosen = parse_steps(steps) if isinstance(steps, str) else steps
     _check_pattern(communication)
@@ -106,7 +106,7 @@ def _check_pattern(pattern: str | None) -> None:
     try:
         re.compile(pattern or "")
     except re.error as error:
-        raise ConfigError(f"{pattern!r} is no regular expression: {error}") from error
+        raise ConfigError(f"{pattern!r} is not a regular expression: {error}") from error
 
 
 class Run(AnalysisMethods):
@@ -178,15 +178,15 @@ class Run(AnalysisMethods):
 
     @property
     def missing_ranks(self) -> list[int]:
-        """Ranks of the job of which there is no trace, as far as the job's size is known."""
+        """Ranks of the job without a trace, if the job's size is known."""
         return sorted(set(range(self.world_size or 0)) - set(self.loaded.ranks))
 
     @property
     def findings(self) -> list[Finding]:
-        """What is to be known, weightiest first: of the files, of the analyses that ran so far, and of `diagnose`."""
+        """Findings, the most severe first: of the files, of the analyses that ran so far, and of `diagnose`."""
         found = [*self.loaded.findings, *self._lost, *(self._diagnosed or ())]
         for result in self._results.values():
-            # What kept a rank out of several analyses is told by each of them.
+            # What kept a rank out of several analyses is reported by each of them.
             found += [finding for finding in result.findings if not finding.all_clear and finding not in found]
         return by_severity(found)
 
@@ -227,8 +227,8 @@ class Run(AnalysisMethods):
             else:
                 found.add("PyTorch's profiler, without rankscope")
         versions = self.manifest.versions if self.manifest else {}
-        told = listed([f"{name} {versions[name]}" for name in ("rankscope", "torch") if versions.get(name)])
-        return sorted(found) + ([told] if told and _PROFILER in found else [])
+        used = listed([f"{name} {versions[name]}" for name in ("rankscope", "torch") if versions.get(name)])
+        return sorted(found) + ([used] if used and _PROFILER in found else [])
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -254,7 +254,7 @@ class Run(AnalysisMethods):
 
         Args:
             names: which.
-            parameters: by name of the analysis, what was chosen of its own parameters; the others hold their defaults.
+            parameters: by name of the analysis, values of its parameters; the others keep their defaults.
 
         Raises:
             AnalysisError: there is none of such a name, or one cannot be computed.
@@ -266,7 +266,7 @@ class Run(AnalysisMethods):
         required = {each for level in graph for name in level for each in get_analysis(name).requires}
         with self._tasks.kept():
             for level in graph:
-                # What others require has its defaults, whatever was asked for beside it.
+                # Required results use the defaults, whatever else was requested.
                 wanted = dict.fromkeys(asked(name) for name in level if name in required)
                 wanted |= dict.fromkeys(chosen[name] for name in level if name in chosen)
                 todo = [each for each in wanted if each not in self._results]
@@ -281,7 +281,7 @@ class Run(AnalysisMethods):
         return results
 
     def diagnose(self) -> list[Finding]:
-        """Look for everything that the rules know, and give all findings, weightiest first."""
+        """Run all rules; all findings, the most severe first."""
         if self._diagnosed is None:
             loaded = self.loaded
             inputs = Inputs(

@@ -1,10 +1,9 @@
-"""A report without names: hosts, users, paths, runs, groups, threads, modules, ranges and frames become numbers.
+"""Anonymizes a report: hosts, users, paths, runs, groups, threads, modules, ranges and frames become numbers.
 
-What stays are the names of kernels, of runtime calls, of torch's own operators, ranges and files, and of devices, and
-all numbers. Everything else that a trace can name is collected from all tables first; each gets one replacement, the
-same wherever it stands (`host 2`, `range 17`). Then every text of the data is looked through: a text that is such a
-name is replaced whole; in longer ones the names are, and words that only they have. Texts of rankscope's own
-(captions, columns) are not touched.
+In: a run, and values of its report. Out: the same values without names. Names of kernels, runtime calls, torch's own
+operators, ranges and files, and devices stay, as do all numbers. All other names are collected from all tables first,
+and each gets one replacement everywhere (`host 2`, `range 17`). A text that is such a name is replaced; in longer
+texts the names are, and words that occur only in them. Rankscope's own texts (captions, columns) are not changed.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from rankscope.pipeline import Run
 from rankscope.report.anonymize import Anonymizer
 from rankscope.report.embed.encoding import inflated, json_block
 from rankscope.report.embed.timeline import embed_run, grid_of, size_of
-from rankscope.report.measured import measured
+from rankscope.report.experiments.tables import measured
 from rankscope.report.page import MARKER, page_template
 from rankscope.results import Analysis, Result
 from rankscope.timeline.finding_location import place_of

@@ -1,4 +1,4 @@
-"""What an analysis and a rule are, what they are given, and what an analysis gives."""
+"""The contracts of an analysis and a rule: what they declare, what they get, and what they return."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RESULT_SCHEMA_VERSION = 1
 
 @dataclass(frozen=True)
 class Inputs:
-    """What an analysis knows beside the tables.
+    """What an analysis or a rule gets besides the tables.
 
     Attributes:
         options: the user's choices.
@@ -64,15 +64,15 @@ def _no_rows(tables: Tables, inputs: Inputs) -> Part:
 
 @dataclass(frozen=True)
 class Analysis:
-    """One question, and how it is answered.
+    """A question about a run, and how its answer is computed.
 
     Attributes:
-        name: what users call it; also its module's name.
+        name: the name in commands and methods; also its module's name.
         doc: the module's docstring: title in the first line, then caption, formula and source.
         columns: the result's columns, in order.
-        reads: tables it wants, each with the columns it wants of it. Each comes with a ``window`` column: which of the
+        reads: the tables that it needs, each with its columns. Each table also has a ``window`` column: which of the
             rank's files the row is from.
-        requires: analyses whose results it wants.
+        requires: analyses whose results it needs.
         per_rank: one rank's tables to a small frame, or to several by name; called if it `reads` any table.
         across_ranks: what the ranks gave, in the order of ranks, to the result's frame and findings; None to
             concatenate their frames.
@@ -121,7 +121,7 @@ class Analysis:
         known = {parameter.name: parameter for parameter in self.parameters}
         for name in given or ():
             if name not in known:
-                hint = f"it has: {', '.join(known)}" if known else "it has none of its own"
+                hint = f"it has: {', '.join(known)}" if known else "it has no options"
                 raise ConfigError(f"{self.name} has no option {name!r}", hint=hint)
         return {name: parameter.read((given or {}).get(name)) for name, parameter in known.items()}
 
@@ -138,12 +138,12 @@ class Analysis:
 
 @dataclass(frozen=True)
 class Rule:
-    """Something that is often wrong with a run, and how to see it in results.
+    """A common problem of runs, and how to find it in results.
 
     Attributes:
         name: what it is about; also its module's name, and the id of its findings.
-        doc: the module's docstring: title in the first line, then when it speaks, and what its saving means.
-        requires: analyses whose results it reads. One that cannot be made is not there: the rule says what it can.
+        doc: the module's docstring: title in the first line, then when it fires, and what its saving means.
+        requires: analyses whose results it reads. One that failed is missing: the rule uses the others.
         find: those results, in `Inputs`, to findings.
     """
 
@@ -182,14 +182,14 @@ class Result:
             # Perhaps another package's: its table must not go with its sentence.
             logger.exception("the headline of %s failed", self.name)
             return None
-        # What the trace leaves out (a name, say) or what is no number leaves a sentence without its subject.
-        told = found is not None and all(
+        # A sentence with a null (a name that the trace leaves out, say) or a NaN would be wrong.
+        complete = found is not None and all(
             isinstance(e.value, str) or (e.value is not None and math.isfinite(e.value)) for e in found.values
         )
-        return found if told else None
+        return found if complete else None
 
     def finite(self) -> pl.DataFrame:
-        """The frame as files carry it: what is no number (NaN, infinity: a trace may hold them) is null."""
+        """The frame as it is written to files: NaN and infinity, which traces may contain, become null."""
         floats = [name for name, dtype in self.frame.schema.items() if dtype.is_float()]
         return self.frame.with_columns(pl.when(pl.col(name).is_finite()).then(pl.col(name)) for name in floats)
 
@@ -213,6 +213,6 @@ class Result:
     def _repr_html_(self) -> str:
         """The frame with the analysis's title, in a notebook."""
         units = {column.name: column.unit for column in self.analysis.columns if column.unit not in ("", "count")}
-        told = ", ".join(f"{name} in {unit}" for name, unit in units.items() if not name.endswith(f"_{unit}"))
-        head = f"<p><b>{escape(self.analysis.title)}</b>{f' ({escape(told)})' if told else ''}</p>"
+        in_units = ", ".join(f"{name} in {unit}" for name, unit in units.items() if not name.endswith(f"_{unit}"))
+        head = f"<p><b>{escape(self.analysis.title)}</b>{f' ({escape(in_units)})' if in_units else ''}</p>"
         return head + self.frame._repr_html_()

@@ -1,4 +1,4 @@
-"""What a user may choose: of all analyses, and of one alone."""
+"""Options: those of all analyses, and the parameters of a single one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rankscope.errors import ConfigError
 
 @dataclass(frozen=True)
 class Options:
-    """What a user may choose about how numbers are made.
+    """Options that apply to all analyses.
 
     Attributes:
         steps: the first and last step to look at, both included; None on either side leaves it open.
@@ -84,7 +84,7 @@ class Parameter:
             return given not in (False, "false", "0", "")
         if self.kind == "number":
             if not str(given).isdecimal():
-                raise ConfigError(f"{self.name}: {given!r} is no number", hint="give a whole number, 0 or more")
+                raise ConfigError(f"{self.name}: {given!r} is not a number", hint="give a whole number, 0 or more")
             return int(given)
         text = str(given)
         if self.choices and text not in self.choices:
@@ -97,8 +97,8 @@ class Parameter:
             except (re.error, pl.exceptions.ComputeError) as error:
                 reason = str(error).splitlines()[-1]
                 raise ConfigError(
-                    f"{self.name}: {text!r} is no regular expression that can be used: {reason}",
-                    hint="write one without look-around and without references back",
+                    f"{self.name}: {text!r} is not a regular expression that can be used: {reason}",
+                    hint="write one without look-around and back-references",
                 ) from error
         return text
 

@@ -1,4 +1,4 @@
-"""The directory that a text names: a path, or a ``file:`` URL. A job writes to nothing else."""
+"""Run directories given as a path or as a ``file:`` URL: a job writes to nothing else."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def directory_of(named: str | os.PathLike[str]) -> str:
     elif not text.startswith("//", found.end() - 1):
         return text  # a folder that is called `a:`
     raise ConfigError(
-        f"{text!r} is no directory that a job can write to",
+        f"{text!r} is not a directory that a job can write to",
         hint="name a directory on a file system that all hosts see, and copy the run when the job has ended: traces "
         "behind URLs are read where they are",
     )

@@ -1,4 +1,4 @@
-"""Who this process is in its job: rank, local rank, world size, job and restart, from whatever launched it.
+"""The rank of this process in its job, with local rank, world size, job and restart, from the launcher's variables.
 
 Launchers nest, and the innermost is the one that torch sees. Three levels are known:
 
@@ -24,7 +24,7 @@ from rankscope.errors import LauncherError
 
 @dataclass(frozen=True)
 class Identity:
-    """What the environment says of this process; ``None`` where it does not."""
+    """This process's place in its job; None for what the environment does not have."""
 
     rank: int | None = None
     world_size: int | None = None
@@ -70,7 +70,7 @@ class _Family:
 
 @dataclass(frozen=True)
 class _Seen:
-    """What one launcher's variables say, with the variables that said it."""
+    """The values of one launcher's variables, with the names of the variables."""
 
     family: _Family
     rank: int
@@ -177,7 +177,7 @@ def identify(environ: Mapping[str, str]) -> Identity:
         unknown = replace(unknown, elastic_id=f"openmpi-{namespace[:100]}")
     world_size, local_rank, local_size = chosen.world_size, chosen.local_rank, chosen.local_size
     if chosen in managers:
-        # PMIx says the rank alone; whoever stands beside it with the same rank knows the rest.
+        # PMIx gives only the rank; another launcher's variables with the same rank give the rest.
         beside = [other for other in managers + starters if other.rank == chosen.rank]
         local_rank = _known([local_rank, *(other.local_rank for other in beside)])
         local_size = _known([local_size, *(other.local_size for other in beside)])
@@ -206,7 +206,7 @@ def _known(values: list[int | None]) -> int | None:
 
 def _innermost(managers: list[_Seen], starters: list[_Seen]) -> _Seen | None:
     """The process manager whose rank is this process's."""
-    # One process alone is what a leftover or a singleton looks like beside a real launch.
+    # A world size of 1 next to another launch is a leftover or a singleton.
     real = [m for m in managers if m.world_size != 1] or managers
     # A resource manager that starts the daemons of an MPI leaves its own PMI or PMIx rank, the daemon's,
     # behind.
@@ -283,7 +283,7 @@ def _whole(name: str, environ: Mapping[str, str]) -> int | None:
     if not (text.isascii() and text.isdigit() and len(text) <= 10):
         raise LauncherError(
             f"{name}={text[:80]!r} is not a whole number",
-            hint="unset it, or set it to what the launcher meant",
+            hint="unset it, or correct it",
         )
     return int(text)
 
@@ -327,7 +327,7 @@ def _is_slurm_task(environ: Mapping[str, str]) -> bool:
 
 
 def _size_from_nodes(environ: Mapping[str, str], local_size: int | None, rank: int) -> int | None:
-    """PALS says no world size: ranks of a node times the nodes of the job."""
+    """PALS sets no world size: ranks per node times the nodes of the job."""
     path = environ.get("PBS_NODEFILE", "")
     if local_size is None or not path:
         return None

@@ -1,4 +1,4 @@
-"""Path patterns: the names that rankscope writes, and the names that the world writes.
+"""Names of files in a run directory: those that rankscope writes, and those of other tools.
 
 A name is made from a template, ``rank{rank}[_restart{restart}][_{mesh}]_iter{first}_{last}`` by default; a
 part in square brackets is left out when a value in it is empty. Reading is forgiving in what it knows and
@@ -21,8 +21,8 @@ LAYOUTS = {
     "tensorboard": "{host}[_restart{restart}]_{pid}.{time_ns}.pt.trace.json",
     "of": "rank-{rank}-of-{world_size}[_restart{restart}]_iter{first}_{last}",
 }
-"""Names that others know, by the word that may stand for the template. d9d's ``step_`` counts the steps that are over,
-as its own does; TensorBoard's are those of ``torch.profiler.tensorboard_trace_handler``."""
+"""Layouts of other tools, by the word that selects one. d9d's ``step_`` counts finished steps, as in d9d; TensorBoard's
+names are those of ``torch.profiler.tensorboard_trace_handler``."""
 TRACE_SUFFIX = ".trace.json"
 ENDINGS = {
     "gz": TRACE_SUFFIX + ".gz",
@@ -60,7 +60,7 @@ writing in nanoseconds since 1970."""
 
 @dataclass(frozen=True)
 class TraceName:
-    """What the path of a trace says; ``None`` where it does not say it."""
+    """What the path of a trace contains; None for what it does not."""
 
     rank: int | None = None
     world_size: int | None = None
@@ -101,7 +101,7 @@ def format_mesh(mesh: Mapping[str, int]) -> str:
 
 
 def parse_mesh(text: str) -> dict[str, int] | None:
-    """The reverse of :func:`format_mesh`; ``None`` if the text is no mesh coordinate."""
+    """The reverse of :func:`format_mesh`; None if the text is not a mesh coordinate."""
     mesh: dict[str, int] = {}
     for part in text.split("-"):
         match = re.fullmatch(r"([A-Za-z0-9_]+)\.(\d{1,9})|([A-Za-z_][A-Za-z0-9_]*?)(\d{1,9})", part)
@@ -195,7 +195,7 @@ def format_trace_name(
 
     stem = fill(re.sub(r"\[([^\[\]]*)\]", optional, template))
     if restart > 0 and "{restart}" not in template:
-        # Ranks are not stable over restarts: a file of the second life must not look like one of the first.
+        # Ranks can change at a restart: a file written after it must not look like one from before.
         bare = stem.removesuffix(".json")
         stem = f"{bare}_restart{restart}{stem[len(bare) :]}"
     ending = ENDINGS[compression or ("gz" if compressed else "none")]
@@ -259,7 +259,7 @@ _FOLDER = re.compile(r"(?:rank[-_]?)?(\d{1,5})", re.IGNORECASE)
 
 
 def parse_trace_name(path: str | os.PathLike[str]) -> TraceName:
-    """Read what a trace's path says: first its file name, then, for the rank, the folder it lies in.
+    """Read a trace's path: first its file name, then, for the rank, the name of its folder.
 
     Understood are rankscope's own names, torchtitan's (``iteration_10/rank0_trace.json``), d9d's
     (``step_4/rank-3-coord-1-0-trace.tar.gz``), TensorBoard's (``host_pid.time.pt.trace.json``,

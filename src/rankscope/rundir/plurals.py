@@ -1,4 +1,4 @@
-"""Nouns behind a count (one step, two steps), and lists in a sentence."""
+"""Counts with their nouns (1 step, 2 steps), and lists in a sentence."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def plural(noun: str, count: float, many: str | None = None) -> str:
-    """A noun as it stands behind a count: ``step`` behind 1, else ``steps``, or `many` where an s does not make it."""
+    """The form of a noun after a count: ``step`` after 1, else ``steps``, or `many` if an s is not enough."""
     return noun if count == 1 else (many if many is not None else f"{noun}s")
 
 
@@ -16,10 +16,10 @@ def counted(count: int, noun: str, many: str | None = None) -> str:
 
 
 def ranks_on(ranks: int, nodes: int) -> str:
-    """What people call a size of a job: ``4 ranks``, ``4 ranks on 2 nodes``."""
+    """The size of a job: ``4 ranks``, ``4 ranks on 2 nodes``."""
     return counted(ranks, "rank") + (f" on {counted(nodes, 'node')}" if nodes > 1 else "")
 
 
 def listed(parts: Sequence[str]) -> str:
-    """Parts of a sentence, the last behind an ``and``: ``a, b and c``."""
+    """A list in a sentence: ``a, b and c``."""
     return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))

@@ -40,14 +40,14 @@ class RankChoice:
         return any(first <= rank <= last for first, last in self.spans)
 
     def doubts(self, rank: int, local_rank: int | None, world_size: int) -> list[str]:
-        """What is odd about this choice in this job, for rank 0 to say: ranks that the job does not have …"""
+        """Warnings about this choice in this job, for rank 0 to give: ranks that the job does not have …"""
         said = []
         beyond = sorted({last for _, last in self.spans if last >= world_size})
         if beyond and rank == 0:
             ranks = ", ".join(map(str, beyond))
             said.append(f"ranks {ranks}: this job has {world_size}, 0 to {world_size - 1}")
         if self.first_of_node and local_rank is None and rank == 0:
-            said.append('no launcher says which rank is the first of its host: "node" profiles rank 0 alone')
+            said.append('the first rank of each host is not known: "node" profiles rank 0 alone')
         return said
 
 
@@ -58,7 +58,7 @@ def parse_ranks(ranks: RanksLike) -> RankChoice:
         ConfigError: it cannot be meant.
     """
     if isinstance(ranks, bool):
-        raise ConfigError(f"ranks={ranks!r} names no rank", hint=f"give an expression {_HINT}")
+        raise ConfigError(f"ranks={ranks!r} is not a rank", hint=f"give an expression {_HINT}")
     if isinstance(ranks, str):
         return _parse_text(ranks)
     try:
@@ -69,7 +69,7 @@ def parse_ranks(ranks: RanksLike) -> RankChoice:
         ) from None
     for number in numbers:
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= MAX_RANK:
-            raise ConfigError(f"ranks: {number!r} is no rank", hint="ranks are whole numbers from 0")
+            raise ConfigError(f"ranks: {number!r} is not a rank", hint="ranks are whole numbers from 0")
     spans = _merge((number, number) for number in numbers)
     return RankChoice(", ".join(map(str, numbers)) or "none", spans=spans)
 

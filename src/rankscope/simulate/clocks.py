@@ -1,4 +1,4 @@
-"""What a rank's record does to the truth: its clock, and the window in which it records."""
+"""How a rank records the true times: its clock, and the window in which it records."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from rankscope.simulate.jitter import I64, Chance
 from rankscope.simulate.job import Job
 
 EPOCH_NS = 1_765_622_354_292_000_000
-"""The job's time 0 by a right clock."""
+"""The job's time 0 on an exact clock."""
 BASE_NS = 1_759_300_074_000_000_000
-"""What Kineto subtracts from every time (``baseTimeNanoseconds``): a fixed moment, some months ago."""
+"""``baseTimeNanoseconds``, which Kineto subtracts from every time: a fixed moment some months earlier."""
 LEAD_NS = 40_000
 """The profiler starts this long before the first step's range."""
 
@@ -26,7 +26,7 @@ class Clock:
 
     @classmethod
     def of(cls, job: Job, rank: int) -> Clock:
-        """A rank's, as asked for or drawn."""
+        """The clock of a rank, as given or drawn at random."""
         recording, chance = job.recording, Chance(job.seed)
         offset = recording.clock_offset_ns.get(rank)
         if offset is None:
@@ -43,7 +43,7 @@ class Clock:
         return cls(offset, round(drift * 1000), base)
 
     def recorded(self, true_ns: int) -> int:
-        """A moment as this clock has it, nanoseconds since 1970."""
+        """A moment on this clock, in nanoseconds since 1970."""
         return EPOCH_NS + true_ns + self.offset_ns + true_ns * self.drift_ppb // 1_000_000_000
 
     def recorded_many(self, true_ns: I64) -> I64:
@@ -61,7 +61,7 @@ class Window:
 
     @classmethod
     def of(cls, engine: Engine, stage: Stage, rank: int) -> Window:
-        """A rank's: its recorded steps, moved as asked for or drawn."""
+        """The window of a rank: its recorded steps, moved as given or drawn at random."""
         recording, chance = engine.job.recording, Chance(engine.job.seed)
         column = int(stage.ranks.searchsorted(rank))
         moved = []

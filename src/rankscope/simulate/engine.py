@@ -1,8 +1,8 @@
-"""The job as it happens: hosts launch, streams run in order, collectives end for all when the last has come.
+"""Executes a job: hosts launch, streams run in order, collectives end on all ranks after the last has arrived.
 
-One pass over the program of each pipeline stage, all ranks of the stage at once. What is kept is where each item began
-on the host and on the compute stream, and when each collective was reached and left: from these the writer finds
-every moment again (``times``). Time is the job's true time, whole nanoseconds from 0.
+In: the program of each pipeline stage. Out: when each item began on the host and on the compute stream, and when each
+collective was reached and left, for all ranks; from these the writer recomputes every moment (``times``). Times are the
+job's true time in nanoseconds from 0.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SYNC_RETURN_NS = 4_000
 EVENT_WAIT_NS = 700
 """From the end of the compute kernel to the start of a communication kernel that waits for it."""
 MEDIAN_TRANSFER_NS = 237_000
-"""Of the collectives whose end skew was measured: shorter ones end closer together."""
+"""Of the collectives whose end skew was measured; shorter ones end closer together."""
 MIN_SKEW_SHARE = 0.1
 
 BUS_INTRA = 200e9
@@ -63,7 +63,7 @@ class Stage:
 
 @dataclass
 class _Meeting:
-    """A collective between stages: who has come so far."""
+    """A collective between stages: the stages that have arrived."""
 
     come: list[tuple[Stage, int, int]] = field(default_factory=list)
 
@@ -112,7 +112,7 @@ class Engine:
         return max(max(stage.program.sequence) for stage in self.stages) + 1
 
     def run(self) -> None:
-        """Let it happen."""
+        """Run all stages to the end."""
         running = [self._run_stage(stage) for stage in self.stages]
         while running:
             alive = []
@@ -138,7 +138,7 @@ class Engine:
         many = len(stage.ranks)
         start = np.zeros(many, dtype=np.int64)
         if self.chance is not None:
-            # Nobody starts at the very same time.
+            # Ranks do not start at exactly the same time.
             start += (self.chance.hashes(self.chance.keys("start", 0, stage.ranks), _ZERO) % np.uint64(20_000)).astype(
                 np.int64
             )
@@ -224,7 +224,7 @@ class Engine:
             self._end(communication, step, meeting.come)
 
     def _end(self, communication: Communication, step: int, come: list[tuple[Stage, int, int]]) -> None:
-        """All have come: when does it end on each?"""
+        """All have arrived: set when it ends on each rank."""
         message = communication.message
         arrivals = [stage.arrival[step, index] for stage, step, index in come]
         if message.dim == WORLD:
@@ -259,7 +259,7 @@ class Engine:
             stage.resolved.add((at, index))
 
     def transfer_ns(self, communication: Communication) -> int:
-        """How long the transfer takes once all are there, without jitter."""
+        """The duration of the transfer after the last arrival, without jitter."""
         message = communication.message
         n = self.layout.extent(message.dim)
         group = self.layout.group_of(0, message.dim)
@@ -276,7 +276,7 @@ _ZERO = np.asarray([0], dtype=np.int64)
 
 
 def nominal_of(job: Job) -> Nominal:
-    """The undisturbed step of a job, without jitter: what the magnitudes of faults refer to."""
+    """The undisturbed step of a job, without jitter, to which the magnitudes of faults refer."""
     engine = Engine(job.without_faults(), alone=True)
     engine.run()
     ends = max(stage.host[-1, -1, 0] for stage in engine.stages)

@@ -1,4 +1,4 @@
-"""From a fault as it is asked for to what it does: factors on durations, time added, cells added."""
+"""Turns faults into their effects: factors on durations, added time, added cells."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EXTRA_KERNEL_NS = 60_000
 
 @dataclass(frozen=True)
 class Nominal:
-    """The undisturbed step, without jitter: what magnitudes are fractions of."""
+    """The undisturbed step, without jitter, to which magnitudes refer."""
 
     step_ns: int
     kernel_ns: tuple[int, ...]
@@ -32,7 +32,7 @@ class Nominal:
     """By stage and dimension: transfers of a step."""
 
     def taken_ns(self, fault: Fault) -> int:
-        """The time that a fault takes from a struck rank in a step."""
+        """The time that a fault takes from an affected rank per step."""
         return round(fault.ms * 1e6) if fault.ms is not None else round(fault.magnitude * self.step_ns)
 
 

@@ -1,7 +1,7 @@
-"""Chance as real machines have it: quantiles measured on real traces, and draws that never disturb each other.
+"""Random durations like those of real machines: quantiles measured on real traces, and independent draws.
 
-``MEASURED`` holds, per class, quantiles of (duration / median duration of its like), where "like" is the same name, the
-same shapes or grid and the same rank; ``tests/simulate/measure_jitter.py`` prints them from any set of traces. The
+``MEASURED`` holds, per class, quantiles of (duration / median duration of similar events), that is with the same name,
+the same shapes or grid and the same rank; ``tests/simulate/measure_jitter.py`` prints them from any set of traces. The
 lower tails of kernels were dropped for the upper ones' mirror: real traces have kernels of one name and grid that do
 different work. Measured for comparison and not used: A100 ``nccl_parser_config`` (launch_call 0.53 to 1.32 between the
 5th and 95th percentile, host_leaf 0.91 to 1.64, kernel_long 0.89 to 1.11 and 5.2 at 99.9 %), MI300X
@@ -116,7 +116,7 @@ _OTHER = np.uint64(0xD1B54A32D192ED03)
 
 
 class Chance:
-    """All the draws of one job, each by what it is for."""
+    """All random draws of one job, by purpose."""
 
     def __init__(self, seed: int, scale: float = 1.0) -> None:
         self.seed = seed

@@ -1,4 +1,4 @@
-"""What to simulate: the job, its faults, and how it is recorded."""
+"""The description of a simulated job: its size and parallelism, its faults, and how it is recorded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FAULT_STYLES: dict[str, tuple[str, ...]] = {
     "memory": ("retries", "copies"),
     "slow_network": ("stretch",),
 }
-"""The kinds of fault and the ways each can take; the first is the default."""
+"""The kinds of fault and their styles; the first is the default."""
 
 _MOST_NUMBERS = 1 << 20
 """Bounds ranks and steps of a fault."""
@@ -29,37 +29,37 @@ LOSABLE = ("any", "kernel", "collective", "launch", "operator")
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that goes wrong on some ranks in some steps, and costs the rank the same time in each of them.
+    """Something that goes wrong on some ranks in some steps, and takes the same time from the rank in each of them.
 
-    What the *job* loses by it is another figure (the host may run ahead of the device, others may wait anyway): the
-    truth gives it, from the same seed's run without the fault.
+    The time that the *job* loses is different (the host may run ahead of the device, others may wait anyway): the truth
+    has it, from a run of the same seed without the fault.
     """
 
     kind: str
     """slow_device, more_work, data_loading, slow_host, memory or slow_network."""
     ranks: tuple[int, ...] = ()
-    """The ranks it strikes; with ``where`` empty too: all of them."""
+    """The affected ranks; all of them if ``where`` is empty, too."""
     where: Mapping[str, int] = field(default_factory=dict)
-    """Mesh coordinates it strikes: ``{"dp": 3}`` is every rank of that replica."""
+    """Affected mesh coordinates: ``{"dp": 3}`` is every rank of that replica."""
     steps: tuple[int, ...] | None = None
-    """The ``ProfilerStep#`` numbers it strikes; None: every step, the unrecorded ones before the window too."""
+    """The affected ``ProfilerStep#`` numbers; None: every step, including those before the recording."""
     magnitude: float = 0.1
-    """The time it takes from a struck rank in a step, as a fraction of the undisturbed step."""
+    """The time that it takes from an affected rank per step, as a fraction of the undisturbed step."""
     ms: float | None = None
     """The same in milliseconds, instead of ``magnitude``."""
     style: str = ""
-    """How: slow_host ``stretch`` (every host operation), ``gc`` (pauses recorded as Python GC), ``asleep`` (a pause in
+    """slow_host ``stretch`` (every host operation), ``gc`` (pauses recorded as Python GC), ``asleep`` (a pause in
     which nothing is recorded); memory ``retries`` (cudaFree and cudaMalloc) or ``copies`` (on the device)."""
     dim: str = ""
     """slow_network: the mesh dimension whose groups are slow."""
     link: tuple[int, int] | None = None
     """slow_network: a pair of ranks; every group that has both is slow."""
     pauses: int = 0
-    """In how many pieces the time is taken (gc, asleep, retries); 0: 4, 1 and 3."""
+    """The number of pauses per step (gc, asleep, retries); 0: 4, 1 and 3."""
 
     def __post_init__(self) -> None:
         if self.kind not in FAULT_STYLES:
-            raise ConfigError(f"there is no fault {self.kind!r}", hint=f"known: {', '.join(FAULT_STYLES)}")
+            raise ConfigError(f"unknown fault {self.kind!r}", hint=f"known: {', '.join(FAULT_STYLES)}")
         styles = FAULT_STYLES[self.kind]
         object.__setattr__(self, "style", self.style or styles[0])
         if self.style not in styles:
@@ -107,12 +107,12 @@ class Fault:
 
 @dataclass(frozen=True)
 class Lost:
-    """Events that one rank's file lacks."""
+    """Events that are missing from one rank's file."""
 
     rank: int
     count: int = 0
     fraction: float = 0.0
-    """Each event is lost with this probability, beside the ``count`` that certainly are."""
+    """Each event is lost with this probability, in addition to ``count``."""
     what: str = "any"
     """any, kernel, collective (its kernel), launch (the runtime's call) or operator."""
 
@@ -123,12 +123,12 @@ class Lost:
 
 @dataclass(frozen=True)
 class Recording:
-    """How the job is written down, and what is wrong with that."""
+    """How the job is recorded, and the defects of the recording."""
 
     clock_offset_ns: Mapping[int, int] = field(default_factory=dict)
-    """How far ahead a rank's clock is, by rank."""
+    """By rank: how far its clock is ahead."""
     clock_spread_ns: int = 0
-    """Every rank not named above is off by up to this much, either way."""
+    """The clocks of other ranks are off by up to this much, in either direction."""
     drift_ppm: Mapping[int, float] = field(default_factory=dict)
     drift_spread_ppm: float = 0.0
     lost: tuple[Lost, ...] = ()
@@ -137,24 +137,24 @@ class Recording:
     window_end_ns: Mapping[int, int] = field(default_factory=dict)
     """By rank: the recording ends this much later (or, negative, earlier) than the last step's end."""
     window_spread_ns: int = 0
-    """Every rank not named above begins and ends up to this much early or late."""
+    """Other ranks begin and end up to this much early or late."""
     missing: tuple[int, ...] = ()
     """Ranks without a file."""
     truncated: Mapping[int, float] = field(default_factory=dict)
-    """By rank: the part of the file's bytes that is there."""
+    """By rank: the fraction of the file's bytes that is written."""
     base_time: str = "shared"
     """``shared``, ``per-rank`` (baseTimeNanoseconds differs), or ``epoch`` (none: 16-digit microseconds)."""
     collective_metadata: bool = True
-    """False: kernels without ``Collective name`` and its kin, as older versions wrote them."""
+    """False: kernels without ``Collective name`` and related arguments, as older versions wrote them."""
     sequence_numbers: bool = False
     """True: ``Seq`` on collectives."""
     group_names: str = "unique"
-    """``unique``, or ``shared``: all groups of a dimension have one name."""
+    """``unique``, or ``shared``: all groups of a dimension have the same name."""
     distributed_info: bool = True
     rankscope_metadata: bool = True
-    """Whether the file carries what our own profiler adds."""
+    """Whether the file has the metadata that our profiler adds."""
     stacks: bool = False
-    """Python frames: modules, and a frame about every operator."""
+    """Python frames: modules, and a frame around every operator."""
     layout: str = "torch-2.13"
     """``torch-2.13``, ``torch-2.9`` or ``compact``."""
     compression: str = "gz"
@@ -186,11 +186,11 @@ class Job:
     """``all_reduce``, or ``sequence`` (all_gather and reduce_scatter)."""
     layers_per_bucket: int = 2
     synchronize: bool = True
-    """The host reads the loss at the end of every step. False: it runs ahead of the device."""
+    """The host reads the loss at the end of every step; if False, it runs ahead of the device."""
     gradient_norm: bool = True
     """One small all_reduce over all ranks before the optimizer."""
     device_scale: float = 1.0
-    """Stretches every kernel: above 1 the device bounds the step more, below 1 the host does."""
+    """A factor on every kernel: above 1 the step is more device-bound, below 1 more host-bound."""
     host_scale: float = 1.0
     network_scale: float = 1.0
     jitter: float = 1.0
@@ -238,32 +238,32 @@ class Job:
         }
         for name, named in by_rank.items():
             if foreign := [rank for rank in named if not 0 <= rank < self.ranks]:
-                raise ConfigError(f"{name} names a rank that the job has not: {foreign}")
+                raise ConfigError(f"{name} names ranks that the job does not have: {foreign}")
         if len(set(recording.missing)) == self.ranks:
-            raise ConfigError("every rank is missing: there is nothing to write")
+            raise ConfigError("all ranks are missing: there is nothing to write")
         for rank, fraction in recording.truncated.items():
             if not 0 <= fraction <= 1:
-                raise ConfigError(f"truncate: {fraction} of rank {rank}'s file is no part of it", hint="0 to 1")
+                raise ConfigError(f"truncate: {fraction} of rank {rank}'s file is not a fraction", hint="0 to 1")
         for lost in recording.lost:
             if not 0 <= lost.fraction <= 1:
                 raise ConfigError(
-                    f"lose: {lost.fraction} of rank {lost.rank}'s events is no part of them", hint="0 to 1"
+                    f"lose: {lost.fraction} of rank {lost.rank}'s events is not a fraction", hint="0 to 1"
                 )
 
     def _check_fault(self, fault: Fault, layout: MeshLayout) -> None:
         named = [*fault.ranks, *(fault.link or ())]
         if any(not 0 <= rank < self.ranks for rank in named):
-            raise ConfigError(f"the fault {fault.kind} names a rank that the job has not: {named}")
+            raise ConfigError(f"the fault {fault.kind} names ranks that the job does not have: {named}")
         first, end = self.first_step - self.warmup_steps, self.first_step + self.steps
         if fault.steps is not None and not any(first <= step < end for step in fault.steps):
             raise ConfigError(
-                f"the fault {fault.kind} is in no step of the job", hint=f"its steps are {first} to {end - 1}"
+                f"the fault {fault.kind} is in no step of the job", hint=f"the steps are {first} to {end - 1}"
             )
         if fault.dim and fault.dim not in (*layout.dims, "world"):
-            raise ConfigError(f"the fault {fault.kind} names {fault.dim!r}, which the mesh has not")
+            raise ConfigError(f"the fault {fault.kind} names {fault.dim!r}, which is not in the mesh")
         for dim, coordinate in fault.where.items():
             if dim not in layout.dims or not 0 <= coordinate < layout.shape[layout.dims.index(dim)]:
-                raise ConfigError(f"the fault {fault.kind} names {dim}={coordinate}, which the mesh has not")
+                raise ConfigError(f"the fault {fault.kind} names {dim}={coordinate}, which is not in the mesh")
 
     def layout(self) -> MeshLayout:
         """The mesh, checked.
@@ -275,22 +275,22 @@ class Job:
 
     @property
     def microbatch_count(self) -> int:
-        """How many there are in a step."""
+        """Microbatches per step."""
         depth = self.mesh.get("pp", 1)
         return self.microbatches or (2 * depth if depth > 1 else 1)
 
     @property
     def cooldown_steps(self) -> int:
-        """Steps after the recorded ones: one, where a recording may end later than they do."""
+        """Steps after the recorded ones: one if a recording may end later than they do."""
         recording = self.recording
         return int(recording.window_spread_ns > 0 or any(late > 0 for late in recording.window_end_ns.values()))
 
     def without_faults(self) -> Job:
-        """The same job, same seed, nothing going wrong."""
+        """The same job and seed, without faults."""
         return replace(self, faults=())
 
     def without(self, fault: int) -> Job:
-        """The same job, same seed, less one of its faults."""
+        """The same job and seed, without one of its faults."""
         return replace(self, faults=tuple(f for i, f in enumerate(self.faults) if i != fault))
 
 
@@ -303,7 +303,7 @@ def parse_mesh(text: str) -> dict[str, int]:
     """``dp=64,tp=8,pp=2`` as sizes by dimension.
 
     Raises:
-        ConfigError: it is not of that form.
+        ConfigError: the text is not of this form.
     """
     found: dict[str, int] = {}
     for part in filter(None, text.replace(" ", "").split(",")):

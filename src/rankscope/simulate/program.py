@@ -1,8 +1,8 @@
-"""What the ranks of a pipeline stage do in one step: the same cells in the same order, so that one program serves all.
+"""Builds the program of a pipeline stage: the cells of one step in order, the same for all ranks of the stage.
 
 The order is torch's: load, forward and backward of every microbatch (one forward, one backward in the pipeline's
 steady state), gradients summed while the backward pass runs, optimizer, loss. Faults that add events (more work,
-pauses, retries) are items of their own, which only the ranks and steps they strike run.
+pauses, retries) are separate items, which only the affected ranks and steps run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rankscope.simulate.mesh import WORLD, MeshLayout
 ACTIVATION_ELEMENTS = 4_194_304
 LAYER_ELEMENTS = 8_388_608
 ROWS_PER_ITEM = 256
-"""Longer stretches of cells are cut, so that the engine's arrays (ranks x cells x moments) stay small."""
+"""Longer sequences of cells are split, so that the engine's arrays (ranks x cells x moments) stay small."""
 
 LONG_KERNEL_NS = 20_000
 
@@ -42,12 +42,12 @@ class Communication:
     message: Message
     thread: str
     sequence: int
-    """Its place among those of its dimension in a step; both halves of a send and receive have one number."""
+    """Its number among those of its dimension in a step; both halves of a send and receive have the same."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """What the engine advances by."""
+    """The unit that the engine executes."""
 
     kind: str
     """cells, communication, wait or synchronize."""
@@ -55,12 +55,12 @@ class Item:
     count: int
     fault: int = -1
     communication: int = -1
-    """Its index: for communication the one that is launched, for wait the one waited for."""
+    """The index of the communication that is launched, or waited for."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """An annotation about several items: from a moment of one row to a moment of another."""
+    """An annotation around several items: from a moment of one row to a moment of another."""
 
     category: str
     name: str
@@ -71,14 +71,14 @@ class Range:
     """The rows whose device work its echo on the device spans."""
 
     def moments(self) -> list[tuple[int, int]]:
-        """The (row, moment) pairs it is told by."""
+        """The (row, moment) pairs that it depends on."""
         echo = [(self.kernels[0], DEVICE_START), (self.kernels[1], DEVICE_END)] if self.kernels else []
         return [self.start, self.end, *echo]
 
 
 @dataclass(frozen=True)
 class Pauses:
-    """The cell that a fault adds at some places, and at how many it does."""
+    """The cell that a fault adds, and at how many places."""
 
     fault: int
     on_thread: tuple[Cell, Cell]
@@ -95,14 +95,14 @@ class Program:
 
     rows: list[Cell] = field(default_factory=list)
     draws: list[int] = field(default_factory=list)
-    """What each row's draws are numbered by: those of the undisturbed step as if no fault had added any."""
+    """The number of each row's random draws: rows of the undisturbed step count as if no fault had added any."""
     sequence: list[int] = field(default_factory=list)
     items: list[Item] = field(default_factory=list)
     ranges: list[Range] = field(default_factory=list)
     communications: list[Communication] = field(default_factory=list)
 
     def freeze(self) -> None:
-        """Make the arrays; nothing is added afterwards. Big ones are by kind of cell: rows may be millions."""
+        """Make the arrays, after all rows are added. Large ones are by kind of cell, because rows may be millions."""
         self.cells: list[Cell] = list(dict.fromkeys(self.rows))
         numbers = {cell: number for number, cell in enumerate(self.cells)}
         self.cell: I64 = np.array([numbers[c] for c in self.rows], dtype=np.int64)
@@ -132,7 +132,7 @@ class Program:
 
 @dataclass(frozen=True)
 class CellTable:
-    """What the arithmetic needs to know of each kind of cell; the first axis is ``Program.cells``."""
+    """The durations of each kind of cell; the first axis is ``Program.cells``."""
 
     spans: I64
     launch_at: I64
@@ -222,7 +222,7 @@ class _Writer:
             self.one("wait " + thread, calls.wait(thread), "wait", communication=communication)
 
     def trouble(self, thread: str) -> None:
-        """What faults add at this place."""
+        """Add the cells of faults at this place."""
         for pause in self.pauses:
             places = pause.places or self.places
             if self.place * places // self.places == (self.place + 1) * places // self.places:

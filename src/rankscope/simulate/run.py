@@ -1,4 +1,4 @@
-"""From a job to a run directory."""
+"""Writes the run directory of a job, in one process or several."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Written:
 
 
 def simulate_timing(job: Job, *, costs: bool = True) -> Truth:
-    """What would happen, without writing anything.
+    """The truth of a job, without writing anything.
 
     Args:
         job: the job.
-        costs: whether to run it again without each fault, and with each alone, for what each costs.
+        costs: whether to run it again without each fault, and with each alone, to find what each costs.
     """
     engine, nominal = engines.run(job)
     steps = step_times(engine)
@@ -72,14 +72,14 @@ def simulate(
     costs: bool = True,
     progress: Callable[[Written], None] | None = None,
 ) -> Truth:
-    """Write a run directory: one trace a rank, ``run.json`` and ``truth.json``.
+    """Write a run directory: one trace per rank, ``run.json`` and ``truth.json``.
 
     Args:
-        out: the directory; made if it is not there.
+        out: the directory; created if it does not exist.
         job: what to simulate.
-        jobs: how many processes write.
-        costs: whether to find out what each fault costs.
-        progress: called with each file as it is finished.
+        jobs: the number of processes that write.
+        costs: whether to compute what each fault costs.
+        progress: called with each finished file.
 
     Raises:
         ConfigError: ``out`` holds another run.
@@ -87,7 +87,7 @@ def simulate(
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
     if any(out.iterdir()):
-        raise ConfigError("the directory is not empty", path=out, hint="give a new one: runs must not mix")
+        raise ConfigError("the directory is not empty", path=out, hint="give a new one: runs must not be mixed")
     truth = simulate_timing(job, costs=costs)
     ranks = [rank for rank in range(job.ranks) if rank not in job.recording.missing]
     written = []
@@ -158,7 +158,7 @@ def _write_all(out: Path, engine: Engine, ranks: list[int], jobs: int) -> Iterat
         yield from map(writer.write, ranks)
         return
     context = multiprocessing.get_context("spawn")
-    # Simulating again in each worker is cheaper than sending it the result, and gives the same.
+    # Simulating again in each worker gives the same result and is cheaper than sending it.
     with ProcessPoolExecutor(jobs, context, _start_worker, (out, engine.job)) as pool:
         yield from _in_any_order(pool, ranks)
 
@@ -182,9 +182,9 @@ def _work(rank: int) -> Written:
 
 
 def scaled(job: Job, *, events_per_rank: int = 0, bytes_per_rank: int = 0) -> Job:
-    """The same job with as many kernels per layer as make a rank's file about so large; steps get longer with it.
+    """The same job with the kernels per layer that give a file of about the wanted size; its steps get longer.
 
-    Give one of the two; the file comes out within a few per cent of it.
+    Give one of the two sizes; the file is within a few per cent of it.
     """
     if not events_per_rank and not bytes_per_rank:
         return job
@@ -197,7 +197,7 @@ def scaled(job: Job, *, events_per_rank: int = 0, bytes_per_rank: int = 0) -> Jo
         total = sum(map(len, trace.chunks("trace.json")))
         return trace.events if events_per_rank else total
 
-    # A file is a constant and a part that grows with the kernels: two sizes tell both.
+    # The size is linear in the number of kernels: two points determine it.
     few, many = 8, 40
     low, high = size(few), size(many)
     kernels = few + ((events_per_rank or bytes_per_rank) - low) * (many - few) / (high - low)

@@ -1,7 +1,7 @@
-"""When each moment of a cell is: the arithmetic that the engine and the writer share, in whole nanoseconds.
+"""Computes when each moment of a cell is, in whole nanoseconds; shared by the engine and the writer.
 
 The engine runs it for all ranks of a stage and one item at a time, to find when items begin. The writer runs it again
-for one rank and many items, to find every moment between; because draws are hashes, it finds the same.
+for one rank and many items, to find every moment; because random draws are hashes, it finds the same times.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TABLES = 256
 
 @dataclass(frozen=True)
 class Keys:
-    """What a step's draws are keyed by, one each per rank."""
+    """The keys of a step's random draws, by rank."""
 
     host: U64
     launch: U64
@@ -37,7 +37,7 @@ class Keys:
 
 @dataclass(frozen=True)
 class Slowness:
-    """What faults and the device itself do to the ranks in a step; one each per rank."""
+    """The effects of faults and of the device itself in a step, by rank."""
 
     host: I64
     kernel: I64
@@ -48,7 +48,7 @@ class Clockwork:
     """Durations of one program's cells."""
 
     def __init__(self, job: Job, program: Program, chance: Chance | None) -> None:
-        """Without ``chance`` everything takes its median time."""
+        """Without ``chance`` everything has its median duration."""
         self.program = program
         self._tables: dict[bytes, CellTable] = {}
         self.chance = chance
@@ -58,7 +58,7 @@ class Clockwork:
     def table(self, rows: I64) -> CellTable:
         """What is known of these rows' cells."""
         cells = self.program.cell[rows]
-        # The same few stretches of cells come again and again, over layers, steps and ranks.
+        # The same few sequences of cells recur over layers, steps and ranks.
         key = cells.tobytes()
         table = self._tables.get(key)
         if table is None:

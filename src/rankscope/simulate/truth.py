@@ -1,4 +1,4 @@
-"""What really happened: written beside the traces, to hold what an analysis finds against.
+"""The truth of a simulated job, written next to the traces, to compare the results of analyses with.
 
 All times are the job's true time in nanoseconds from 0; a rank recorded ``epoch_ns + t + offset_ns + t * drift_ppb //
 10**9``, and its file says that less ``base_ns``, in microseconds.
@@ -27,7 +27,7 @@ TRUTH_FILE = "truth.json"
 TRUTH_FOLDER = "truth"
 SCHEMA = "rankscope.simulate.truth/1"
 ROWS_IN_ONE_FILE = 100_000
-"""Above so many (collective, rank) rows, each rank's go to a file of their own."""
+"""Above this many (collective, rank) rows, there is one file per rank."""
 
 COLUMNS = (
     "step",
@@ -54,14 +54,14 @@ class Truth:
     engine: Engine = field(repr=False)
     nominal: Nominal
     step_ns: tuple[int, ...]
-    """By recorded step: from the end of the step before to its own, ends being the slowest rank's."""
+    """By recorded step: its duration, from the end of the step before to its own end, on the slowest rank."""
     fault_cost_ns: tuple[int, ...] = ()
-    """By fault: the mean step with all faults less that of the same seed without this one; empty if not asked for."""
+    """By fault: the mean step with all faults minus that of the same seed without this one; empty if not computed."""
     alone_cost_ns: tuple[int, ...] = ()
-    """By fault: the mean step with this fault alone less that of the same seed without any. Of two faults on different
-    ranks the smaller can hide behind the greater: it then costs nothing together and something alone."""
+    """By fault: the mean step with only this fault minus that of the same seed without any. Of two faults on different
+    ranks the smaller can be hidden by the larger: together it costs nothing, alone it does."""
     clean_step_ns: tuple[int, ...] = ()
-    """``step_ns`` of the same seed without any fault; empty if not asked for."""
+    """``step_ns`` of the same seed without any fault; empty if not computed."""
     lost: tuple[LostEvent, ...] = ()
     files: dict[int, str] = field(default_factory=dict)
     """By rank: the file's path in the run directory, with ``/`` between folders."""
@@ -72,11 +72,11 @@ class Truth:
 
     @property
     def nominal_step_ns(self) -> int:
-        """The undisturbed step without jitter: what magnitudes are fractions of."""
+        """The undisturbed step without jitter, to which magnitudes refer."""
         return self.nominal.step_ns
 
     def stage_of(self, rank: int) -> tuple[Stage, int]:
-        """A rank's stage and its place in that stage's arrays."""
+        """A rank's stage and its index in the arrays of the stage."""
         stage = self.engine.stages[self.engine.layout.stage_of(rank)]
         return stage, int(np.searchsorted(stage.ranks, rank))
 
@@ -96,7 +96,7 @@ class Truth:
         ]
 
     def collectives(self, rank: int) -> dict[str, list[Any]]:
-        """Every collective of a rank, recorded or not, as columns; ``peer`` is null but for send and recv."""
+        """Every collective of a rank, recorded or not, as columns; ``peer`` is null except for send and recv."""
         stage, column = self.stage_of(rank)
         job, layout = self.engine.job, self.engine.layout
         groups = layout.groups_of(rank, shared_names=job.recording.group_names == "shared")
@@ -134,12 +134,12 @@ class Truth:
         return found
 
     def last_arrival(self, stage: Stage, step: int, index: int) -> I64:
-        """For each rank of a stage, when the last of the group reached a collective: wait = that less its own."""
+        """For each rank of a stage, when the last of its group reached a collective: wait = this minus its arrival."""
         found: I64 = stage.last[step, index]
         return found
 
     def ranks(self) -> Iterator[dict[str, Any]]:
-        """What is true of each rank."""
+        """The facts on each rank."""
         engine, job = self.engine, self.engine.job
         for rank in range(job.ranks):
             stage, _ = self.stage_of(rank)
@@ -160,7 +160,7 @@ class Truth:
             }
 
     def to_json(self, *, collectives: bool) -> dict[str, Any]:
-        """As it is written; ``collectives``: with every collective of every rank."""
+        """The content of the file; ``collectives``: with every collective of every rank."""
         engine, job = self.engine, self.engine.job
         unknown = [None] * len(job.faults)
         groups = {
@@ -194,7 +194,7 @@ class Truth:
         }
 
     def write(self, out: Path) -> None:
-        """Write ``truth.json``, and ``truth/rank*.json`` where there is much to say."""
+        """Write ``truth.json``, and ``truth/rank*.json`` if there are many collectives."""
         engine = self.engine
         rows = sum(stage.arrival.size for stage in engine.stages)
         together = rows <= ROWS_IN_ONE_FILE
@@ -207,7 +207,7 @@ class Truth:
 
 
 def completions(stage: Stage) -> I64:
-    """(steps, ranks): when host and device were done with a step."""
+    """(steps, ranks): when host and device had finished a step."""
     following = np.concatenate([stage.stream[1:, 0], stage.stream[-1:, -1]]) - KERNEL_GAP_NS
     done = np.maximum(stage.host[:, -1], following)
     if stage.end.shape[1]:
@@ -216,7 +216,7 @@ def completions(stage: Stage) -> I64:
 
 
 def step_times(engine: Engine) -> tuple[int, ...]:
-    """By recorded step: from the end of the step before to its own, ends being the slowest rank's."""
+    """By recorded step: its duration, from the end of the step before to its own end, on the slowest rank."""
     done = np.max([completions(stage).max(axis=1) for stage in engine.stages], axis=0)
     begin = min(int(stage.host[0, 0].min()) for stage in engine.stages)
     lengths = np.diff(done, prepend=begin)

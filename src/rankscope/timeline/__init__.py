@@ -1,6 +1,6 @@
-"""The timeline: every rank's events as lanes on one clock, and what a screen needs of them at any zoom.
+"""The timeline: every rank's events in lanes on one clock, aggregated for any zoom.
 
-`clock` puts the ranks' times on one clock, `tracks` makes a rank's tables into events with a track each, `lanes`
-lays them out so that nothing in a lane overlaps, `pyramid` sums them per lane at widths that grow by four, `rank`
-keeps all that in one file beside the tables, and `whole` is the run: its layout, tiles and events over all ranks.
+In: a run's tables and its `clock` analysis. Out: layout, tiles and events of any window, as JSON and column files.
+`clock` aligns the ranks, `tracks` and `lanes` lay out a rank's events, `pyramid` aggregates each lane in bins,
+`rank_lanes` caches that in one file per rank, and `timeline` combines the ranks.
 """

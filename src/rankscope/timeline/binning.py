@@ -1,7 +1,7 @@
-"""Events summed in bins of time: how many start there, which covers most of each, and the time per category.
+"""Aggregates events in time bins: event count, the event that covers most, and time per category.
 
 The events come sorted by lane and start. A bin is named by its lane and its number, which is its start over its
-width; widths are powers of two, so a shift finds it. All is exact in int64 nanoseconds.
+width; widths are powers of two, so a shift finds it. Exact in int64 nanoseconds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A run drawn: each rank's lanes made where tasks run, or found where they were made before."""
+"""Builds the timeline of a run.
+
+In: a run. Out: its timeline; each rank's lanes are built by the run's workers, or come from the cache.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ Told = Callable[[Timeline, int, "BaseException | None"], None]
 
 
 def clock_of(run: Run) -> RunClock:
-    """The run's clock: as it was found before, else by the analysis `clock`, else the ranks' wall clocks."""
+    """The run's clock: from the cache, else from the analysis `clock`, else the ranks' wall clocks."""
     found = recall_clock(run)
     if found is not None:
         return found
@@ -39,7 +42,7 @@ def clock_of(run: Run) -> RunClock:
 
 
 def draw_run(run: Run, clock: RunClock, on_progress: Told = lambda timeline, rank, error: None) -> Timeline:
-    """The timeline of a run. Ranks that cannot be drawn are not in it.
+    """The timeline of a run, without ranks that fail.
 
     Args:
         run: the run.
@@ -64,7 +67,7 @@ def draw_run(run: Run, clock: RunClock, on_progress: Told = lambda timeline, ran
             if lanes is not None:
                 timeline.add(lanes)
             else:
-                error = OSError("its lanes are not in the cache where they were put")
+                error = OSError("its lanes disappeared from the cache")
         on_progress(timeline, rank, error)
 
     if waiting:

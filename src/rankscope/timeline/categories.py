@@ -1,4 +1,4 @@
-"""What an event is for, as the page colours it: the words of the analyses, in the order of `step_time`."""
+"""Categories of events, which determine their colour: the terms of the analyses, in the order of `step_time`."""
 
 from __future__ import annotations
 

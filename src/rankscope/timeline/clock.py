@@ -1,11 +1,10 @@
-"""The run's one clock: what each rank's trace clock has to be moved by.
+"""The run's common clock: the shift of each rank's trace clock.
 
     common = wall + offset_ns + drift_ppm · 10⁻⁶ · (wall − at_ns),   wall = trace clock + baseTimeNanoseconds
 
-with the columns of the analysis `clock`. Times of the timeline are `common` less the run's origin, its earliest event.
-Ranks that no collective links to the others keep their wall clock; where that puts sets of linked ranks so far from
-one another that nothing of either could be seen beside the other, each set begins at the origin, and the timeline is
-not called aligned.
+with the columns of the analysis `clock`. Times of the timeline are `common` minus the run's origin, its earliest event.
+Ranks without shared collectives keep their wall clock; if that puts groups of linked ranks too far apart to be seen
+together, each group starts at the origin, and the timeline is marked as not aligned.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The run's clock as it was found last, kept beside the tables: the timeline is there before the analyses are."""
+"""Caches the run's clock next to the tables, so that the timeline need not wait for the analyses.
+
+In: a clock and the files that it is of. Out: that clock, for exactly these files.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +24,14 @@ def _key(run: Run) -> str:
 
 
 def remember_clock(run: Run, clock: RunClock) -> None:
-    """Keep the clock of a run."""
+    """Store the clock of a run."""
     folder = next(iter(run.loaded.ranks.values()))[0].folder
     ranks = {str(rank): asdict(one) for rank, one in clock.ranks.items()}
     write_sidecar(folder, FILE, _key(run), {**asdict(clock), "ranks": ranks}, {})
 
 
 def recall_clock(run: Run) -> RunClock | None:
-    """The clock that was found for these very files; None where there is none."""
+    """The cached clock for exactly these files, or None."""
     found = read_sidecar(next(iter(run.loaded.ranks.values()))[0].folder, FILE, _key(run))
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""Columns of numbers as one run of bytes that a browser reads in place (the column file of `web/PROTOCOL.md`)."""
+"""The column file of `web/PROTOCOL.md`: columns of numbers as bytes that a browser reads in place."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def column_file(columns: Mapping[str, TypedNumbers], meta: Mapping[str, Any] | N
 
 
 def read_column_file(data: bytes) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-    """The reverse: the head, and the columns by name."""
+    """The header and the columns by name."""
     if data[:4] != MAGIC:
-        raise ValueError("these bytes are no column file")
+        raise ValueError("these bytes are not a column file")
     size = int.from_bytes(data[4:8], "little")
     head = json.loads(data[8 : 8 + size])
     base = 8 + size

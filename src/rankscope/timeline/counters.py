@@ -1,4 +1,4 @@
-"""A rank's counters over time: memory, and how many launches wait in the device's queues."""
+"""A rank's counters over time: memory, and launches queued on the device."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Curve:
 
 
 class Counters:
-    """The counters of the ranks of a run; those of the ranks last asked for are kept."""
+    """The counters of a run's ranks; those of the last requested ranks are cached."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[object, ...], list[Curve]] = OrderedDict()
@@ -41,7 +41,7 @@ class Counters:
     def window(
         self, traces: Sequence[CachedTrace], clock: RankClock, from_ns: int, to_ns: int, points: int = POINTS
     ) -> bytes:  # fmt: skip
-        """A rank's counters in a window, as a column file: least and greatest a bin where there are more than `points`.
+        """A rank's counters in a window, as a column file; minimum and maximum per bin if there are more than `points`.
 
         The last sample before the window comes first, for its value holds until the next.
         """
@@ -111,7 +111,7 @@ def curves_of(traces: Sequence[CachedTrace], clock: RankClock) -> list[Curve]:
 
 
 def _queue(launch: Int64, start: Int64) -> tuple[Int64, Int64]:
-    """How many are launched and have not started: one more at each launch, one less at each start."""
+    """The number of kernels launched but not started: +1 at each launch, −1 at each start."""
     at = np.concatenate([launch, np.maximum(start, launch)])
     change = np.concatenate([np.ones(launch.size, dtype=np.int64), -np.ones(start.size, dtype=np.int64)])
     order = np.lexsort((-change, at))

@@ -1,4 +1,7 @@
-"""One event whole: what its table says, what launched it, its collective on other ranks, others of its name."""
+"""All about one event: its arguments, what launched it, its collective on other ranks, other events with its name.
+
+In: a lane and a row. Out: JSON values, as `api/event` sends them.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import polars as pl
 
 from rankscope.store.cache import CachedTrace
 from rankscope.timeline.categories import CATEGORIES
-from rankscope.timeline.timeline import Placed, Timeline
+from rankscope.timeline.timeline import RankInRun, Timeline
 from rankscope.timeline.tracks import TABLES
 
 # Told by themselves, or of no use to a person.
@@ -31,7 +34,7 @@ _MAX_STEPS = 2_000
 def details(
     timeline: Timeline, lane: int, row: int, collectives: pl.DataFrame | None = None
 ) -> dict[str, Any] | None:  # fmt: skip
-    """An event as JSON values; None where there is none.
+    """An event as JSON values; None if there is no such event.
 
     Args:
         timeline: the run.
@@ -40,22 +43,22 @@ def details(
         collectives: the analysis's result, if it is there already.
     """
     try:
-        placed, own = timeline.place(lane)
+        in_run, own = timeline.place(lane)
     except KeyError:
         return None
-    events, arrays = placed.lanes.events, placed.lanes.arrays
+    events, arrays = in_run.lanes.events, in_run.lanes.arrays
     at = int(events.pointer[own]) + row
     if not 0 <= row < int(events.pointer[own + 1] - events.pointer[own]):
         return None
-    rank = placed.lanes.rank
+    rank = in_run.lanes.rank
     table = TABLES[int(arrays["table"][at])]
     trace = timeline.traces[rank][int(arrays["window"][at])]
     source_row = int(arrays["row"][at])
     values = _row(trace, table, source_row)
     start, end = int(events.start[at]), int(events.end[at])
-    name = timeline.names[int(placed.names[arrays["name"][at]])]
+    name = timeline.names[int(in_run.names[arrays["name"][at]])]
     window = int(arrays["window"][at])
-    launch, operator = _origin(timeline, placed, window, trace, table, values)
+    launch, operator = _origin(timeline, in_run, window, trace, table, values)
     return {
         "lane": lane,
         "row": row,
@@ -64,14 +67,14 @@ def details(
         "category": CATEGORIES[int(events.category[at])][0],
         "start_ns": start,
         "end_ns": end,
-        "step": _step_at(placed, start),
+        "step": _step_at(in_run, start),
         "args": _arguments(trace, table, source_row, values),
-        "shapes": _shapes(values, trace, operator, placed),
+        "shapes": _shapes(values, trace, operator, in_run),
         "stack": stack_of(values) or _python_stack(trace, table, values),
         "launch": launch,
         "operator": operator,
         "collective": _collective(timeline, rank, window, values, collectives),
-        "statistics": _statistics(timeline, int(placed.names[arrays["name"][at]])),
+        "statistics": _statistics(timeline, int(in_run.names[arrays["name"][at]])),
     }
 
 
@@ -81,7 +84,7 @@ def _row(trace: CachedTrace, table: str, row: int) -> dict[str, Any]:
 
 
 def as_written(values: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A row's numbers as they were written: 0.06, and not the 0.05999999865889549 that four bytes make of it."""
+    """A row with its floats as written in the trace: 0.06 instead of float32's 0.05999999865889549."""
     short = [name for name, dtype in schema.items() if dtype == pl.Float32 and values.get(name) is not None]
     return {**values, **{name: float(str(np.float32(values[name]))) for name in short}}
 
@@ -94,7 +97,7 @@ def _arguments(trace: CachedTrace, table: str, row: int, values: Mapping[str, An
 
 
 def arguments_of(values: Mapping[str, Any], recorded: Iterable[Mapping[str, Any]] = ()) -> dict[str, Any]:
-    """What a row of a table says of its event, as texts and numbers that JavaScript holds.
+    """The arguments in a table's row, as text and numbers that JavaScript represents exactly.
 
     Args:
         values: the row.
@@ -108,10 +111,10 @@ def arguments_of(values: Mapping[str, Any], recorded: Iterable[Mapping[str, Any]
     text = values.get("args")
     if isinstance(text, str):
         try:
-            said = json.loads(text)
+            parsed = json.loads(text)
         except (ValueError, RecursionError):
-            said = text
-        for name, value in said.items() if isinstance(said, dict) else [("args", said)]:
+            parsed = text
+        for name, value in parsed.items() if isinstance(parsed, dict) else [("args", parsed)]:
             found[str(name)] = value if isinstance(value, int | float) else cut(json.dumps(value, ensure_ascii=False))
     for each in recorded:
         found |= {
@@ -128,35 +131,35 @@ def arguments_of(values: Mapping[str, Any], recorded: Iterable[Mapping[str, Any]
 
 
 def cut(text: str) -> str:
-    """A text that is no novel."""
+    """A text, shortened to a limit."""
     return text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT] + "…"
 
 
 def _shapes(
-    values: Mapping[str, Any], trace: CachedTrace, operator: Mapping[str, Any] | None, placed: Placed
+    values: Mapping[str, Any], trace: CachedTrace, operator: Mapping[str, Any] | None, in_run: RankInRun
 ) -> str | None:  # fmt: skip
     """Shapes and types of the inputs: its own, else those of the operator that launched it."""
-    said = values
+    source = values
     if not has_shapes(values) and operator is not None:
-        at = int(placed.lanes.events.pointer[operator["lane"] - placed.first_lane]) + operator["row"]
-        if TABLES[int(placed.lanes.arrays["table"][at])] == "host_ops":
-            said = _row(trace, "host_ops", int(placed.lanes.arrays["row"][at]))
-    return shapes_of(said)
+        at = int(in_run.lanes.events.pointer[operator["lane"] - in_run.first_lane]) + operator["row"]
+        if TABLES[int(in_run.lanes.arrays["table"][at])] == "host_ops":
+            source = _row(trace, "host_ops", int(in_run.lanes.arrays["row"][at]))
+    return shapes_of(source)
 
 
 def has_shapes(values: Mapping[str, Any]) -> bool:
-    """Whether a row tells shapes or types of inputs."""
+    """Whether a row has shapes or types of inputs."""
     return any(values.get(name) for name in SHAPES)
 
 
 def shapes_of(values: Mapping[str, Any]) -> str | None:
-    """Shapes and types of the inputs that a row tells."""
+    """Shapes and types of the inputs in a row."""
     lines = [f"{name.replace('_', ' ')}: {values[name]}" for name in SHAPES if values.get(name)]
     return cut("\n".join(lines)) if lines else None
 
 
 def stack_of(values: Mapping[str, Any]) -> list[str]:
-    """The stack that a row tells, innermost first."""
+    """The stack in a row, innermost first."""
     text = values.get("call_stack")
     return [cut(line) for line in text.split(";")] if isinstance(text, str) and text else []
 
@@ -173,66 +176,66 @@ def _python_stack(trace: CachedTrace, table: str, values: Mapping[str, Any]) -> 
 
 
 def _origin(
-    timeline: Timeline, placed: Placed, window: int, trace: CachedTrace, table: str, values: Mapping[str, Any]
+    timeline: Timeline, in_run: RankInRun, window: int, trace: CachedTrace, table: str, values: Mapping[str, Any]
 ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
     """The runtime call that launched a device event, and the operator it belongs to; of a host event its parent."""
     if table == "device_events":
-        launch = _find(timeline, placed, window, "runtime_calls", values.get("launch_row"))
-        operator = _find(timeline, placed, window, "host_ops", values.get("op_row"))
-        return launch, operator or _around(timeline, placed, launch)
+        launch = _find(timeline, in_run, window, "runtime_calls", values.get("launch_row"))
+        operator = _find(timeline, in_run, window, "host_ops", values.get("op_row"))
+        return launch, operator or _around(timeline, in_run, launch)
     if table == "runtime_calls":
-        here = _find(timeline, placed, window, table, None, values)
-        return None, _around(timeline, placed, here)
-    return None, _find(timeline, placed, window, table, values.get("parent_row")) if table == "host_ops" else None
+        here = _find(timeline, in_run, window, table, None, values)
+        return None, _around(timeline, in_run, here)
+    return None, _find(timeline, in_run, window, table, values.get("parent_row")) if table == "host_ops" else None
 
 
 def _find(
     timeline: Timeline,
-    placed: Placed,
+    in_run: RankInRun,
     window: int,
     table: str,
     row: int | None,
     values: Mapping[str, Any] | None = None,
 ) -> dict[str, Any] | None:
-    """Where an event of a table is drawn: by its row there, or by its times."""
-    arrays, events = placed.lanes.arrays, placed.lanes.events
+    """The lane and row of a table's event: by its row in the table, or by its times."""
+    arrays, events = in_run.lanes.arrays, in_run.lanes.events
     first = int(events.pointer[1])
     if row is not None:
         mine = arrays["row"][first:] == row
     elif values is not None:
-        clock = timeline.clock.ranks[placed.lanes.rank]
+        clock = timeline.clock.ranks[in_run.lanes.rank]
         start = int(clock.run_time(window, np.array([values["start_ns"]]))[0])
         mine = events.start[first:] == start
     else:
         return None
     mine = mine & (arrays["table"][first:] == TABLES.index(table)) & (arrays["window"][first:] == window)
     found = np.flatnonzero(mine)
-    return _place(timeline, placed, first + int(found[0])) if found.size else None
+    return _place(timeline, in_run, first + int(found[0])) if found.size else None
 
 
-def _around(timeline: Timeline, placed: Placed, inner: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def _around(timeline: Timeline, in_run: RankInRun, inner: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """The innermost operator around an event of a thread: in the lanes above its own."""
     if inner is None:
         return None
-    events, arrays, lanes = placed.lanes.events, placed.lanes.arrays, placed.lanes.lanes
-    own = inner["lane"] - placed.first_lane
+    events, arrays, lanes = in_run.lanes.events, in_run.lanes.arrays, in_run.lanes.lanes
+    own = inner["lane"] - in_run.first_lane
     for lane in range(own - 1, 0, -1):
         if lanes[lane].track != lanes[own].track:
             break
         first, last = int(events.pointer[lane]), int(events.pointer[lane + 1])
         at = first + int(np.searchsorted(events.start[first:last], inner["start_ns"], side="right")) - 1
         if at >= first and events.end[at] >= inner["end_ns"] and arrays["table"][at] == TABLES.index("host_ops"):
-            return _place(timeline, placed, at)
+            return _place(timeline, in_run, at)
     return None
 
 
-def _place(timeline: Timeline, placed: Placed, at: int) -> dict[str, Any]:
-    events = placed.lanes.events
+def _place(timeline: Timeline, in_run: RankInRun, at: int) -> dict[str, Any]:
+    events = in_run.lanes.events
     lane = int(np.searchsorted(events.pointer, at, side="right")) - 1
     return {
-        "lane": placed.first_lane + lane,
+        "lane": in_run.first_lane + lane,
         "row": at - int(events.pointer[lane]),
-        "name": timeline.names[int(placed.names[placed.lanes.arrays["name"][at]])],
+        "name": timeline.names[int(in_run.names[in_run.lanes.arrays["name"][at]])],
         "start_ns": int(events.start[at]),
         "end_ns": int(events.end[at]),
     }
@@ -253,21 +256,21 @@ def _collective(
     members = found.head(1) if mine["match"] is None else collectives.filter(pl.col("match") == mine["match"])
     listed = []
     for each in members.sort("rank").iter_rows(named=True):
-        placed = timeline.ranks.get(each["rank"])
-        if placed is None:
+        in_run = timeline.ranks.get(each["rank"])
+        if in_run is None:
             continue
         clock = timeline.clock.ranks[each["rank"]]
         start, end = (int(clock.run_time(each["window"], np.array([each[n]]))[0]) for n in ("start_ns", "end_ns"))
-        events = placed.lanes.events
+        events = in_run.lanes.events
         first = int(events.pointer[1])
         at = np.flatnonzero((events.start[first:] == start) & (events.end[first:] == end))
         wanted = [
             int(one) + first
             for one in at
-            if timeline.names[int(placed.names[placed.lanes.arrays["name"][first + one]])] == each["name"]
+            if timeline.names[int(in_run.names[in_run.lanes.arrays["name"][first + one]])] == each["name"]
         ]
         if wanted:
-            where = _place(timeline, placed, wanted[0])
+            where = _place(timeline, in_run, wanted[0])
             listed.append(
                 {
                     "rank": each["rank"],
@@ -288,37 +291,37 @@ def _collective(
 
 
 def _number(mine: Mapping[str, Any], members: pl.DataFrame, collectives: pl.DataFrame) -> int | None:
-    """Its number in its group, if all ranks count alike: where none is written each counts from its own first."""
+    """Its sequence number in its group, if all ranks agree: unmatched, each rank counts from its own first."""
     alone = mine["match"] is None and collectives["rank"].n_unique() > 1
     return None if alone or members["sequence"].n_unique() > 1 else mine["sequence"]
 
 
-def _step_at(placed: Placed, start: int) -> int | None:
-    for number, first, last in placed.lanes.steps:
+def _step_at(in_run: RankInRun, start: int) -> int | None:
+    for number, first, last in in_run.lanes.steps:
         if first <= start < last:
             return number
     return None
 
 
 def _statistics(timeline: Timeline, name: int) -> dict[str, Any]:
-    """All events of a name over ranks and steps; a rank's own lane repeats others and is left out."""
+    """Statistics of all events with a name, by rank and step; the summary lane repeats others and is left out."""
     ranks: list[dict[str, Any]] = []
     by_step: dict[int | None, list[int]] = {}
     everything = []
-    for placed in timeline.drawn():
-        local = np.flatnonzero(placed.names == name)
+    for in_run in timeline.drawn():
+        local = np.flatnonzero(in_run.names == name)
         if not local.size:
             continue
-        events, arrays = placed.lanes.events, placed.lanes.arrays
+        events, arrays = in_run.lanes.events, in_run.lanes.arrays
         first = int(events.pointer[1])
         at = first + np.flatnonzero(arrays["name"][first:] == local[0])
         if not at.size:
             continue
         start, length = events.start[at], events.end[at] - events.start[at]
-        ranks.append({"rank": placed.lanes.rank, "count": int(at.size), "total_ns": int(length.sum())})
+        ranks.append({"rank": in_run.lanes.rank, "count": int(at.size), "total_ns": int(length.sum())})
         everything.append(length)
         left = np.ones(at.size, dtype=np.bool_)
-        for number, low, high in placed.lanes.steps:
+        for number, low, high in in_run.lanes.steps:
             inside = left & (start >= low) & (start < high)
             left &= ~inside
             total = by_step.setdefault(number, [0, 0])

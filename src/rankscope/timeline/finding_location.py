@@ -1,8 +1,9 @@
-"""Where a finding is seen best: one rank and one step, for the page to lead to.
+"""The rank and step at which the page shows a finding.
 
-A finding about many ranks or all steps has no one place. Of the ranks and steps that it names (all, where it names
-none) this takes the place where most is to be seen: for a straggler the step in which it came latest to a collective,
-for everything else the longest step. The values are those of `heat`.
+In: a finding and the heat map. Out: one rank and one step.
+
+A finding about many ranks or all steps has no single place. Of the ranks and steps that it names (all if none) this is
+where it shows most: for a straggler the step in which it arrived latest at a collective, otherwise the longest step.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _BY_LATENESS = frozenset(("straggler",))
 
 
 def place_of(finding: Finding, heat: Mapping[str, Any]) -> dict[str, int | None] | None:
-    """The rank and the step of a finding; None where it names neither.
+    """The rank and the step of a finding; None if it names neither.
 
     Args:
         finding: what is said of the run.
@@ -33,7 +34,7 @@ def place_of(finding: Finding, heat: Mapping[str, Any]) -> dict[str, int | None]
 
 
 def _greatest(finding: Finding, heat: Mapping[str, Any], values: Sequence[int | None]) -> tuple[int, int] | None:
-    """Where the greatest value above 0 stands, the earliest of several; None where there is none."""
+    """The position of the largest value above 0, the first of several; None if there is none."""
     best, most = None, 0
     for row, rank in enumerate(heat["ranks"]):
         if finding.ranks and rank not in finding.ranks:

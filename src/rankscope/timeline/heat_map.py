@@ -1,11 +1,11 @@
-"""Rank by step: how long the others waited for each, how late it came, how long it waited, how long its step took.
+"""By rank and step: wait caused on other ranks, lateness, wait, and step time.
 
-How long the others waited is `waited_ns` of `stragglers --by step`: who came late because it waited itself has none of
-it, however late it came.
+The wait caused on other ranks is `waited_ns` of `stragglers --by step`: a rank that was late because it was itself
+waiting has none.
 
-Waiting is `wait_ns` of the analysis `collectives`, summed. Lateness is how much later than the median of the others a
-rank came to a collective, at worst in the step, on the run's clock; nothing below the clock's residual counts, and
-point-to-point operations do not, as in `stragglers`. The step's length is `window_ns` of `step_time`.
+Wait is `wait_ns` of the analysis `collectives`, summed. Lateness is how much later than the median of the other ranks a
+rank arrived at a collective, the maximum in the step, on the run's clock; values below the clock's residual and
+point-to-point operations do not count, as in `stragglers`. Step time is `window_ns` of `step_time`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rankscope.timeline.clock import RunClock
 
 
 def heat_of(run: Run, clock: RunClock) -> dict[str, Any] | None:
-    """Values by rank and step of a run, as `heat` gives them; None where the analyses that it takes fail."""
+    """Values by rank and step of a run, from `heat`; None if the analyses that it needs fail."""
     frames = {name: result.frame for name, result in run.attempt("collectives", "step_time").items()}
     if len(frames) < 2:
         return None
@@ -33,7 +33,7 @@ def heat_of(run: Run, clock: RunClock) -> dict[str, Any] | None:
 def heat(
     collectives: pl.DataFrame, step_time: pl.DataFrame, stragglers: pl.DataFrame | None, clock: RunClock
 ) -> dict[str, Any]:
-    """Values by rank and step, row-major by rank; None where not known.
+    """Values by rank and step, row-major by rank; None if unknown.
 
     Args:
         collectives: the analysis's result.

@@ -1,8 +1,8 @@
-"""Which lane an event is drawn in: by track and depth, so that within a lane nothing overlaps.
+"""Assigns events to lanes by track and depth, so that nothing in a lane overlaps.
 
-A range lies as many lanes down as ranges of its track are open when it starts (`primitives.nesting`). Where ranges
-cross, instead of one lying in the other, two of one depth can overlap still. The later one then goes to a lane of its
-track that is marked `overflow`; there are as few of these as the overlaps allow, and none is dropped.
+An event's depth is the number of ranges of its track that are open when it starts (`primitives.nesting`). Ranges that
+overlap without nesting can collide at one depth; the later one then goes to a lane marked `overflow`, of which there
+are as few as possible. No event is dropped.
 """
 
 from __future__ import annotations

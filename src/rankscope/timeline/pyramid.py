@@ -1,13 +1,14 @@
-"""A rank's lanes, and their sums in bins whose width grows by four from level to level.
+"""Aggregates a rank's lanes in bins whose width grows by four from level to level.
 
-Level k has bins of 256 · 4^k ns. A lane is summed beforehand at the levels where that makes less of it: from the
-first at which its bins are no more than its events, upward. At finer levels a window of some thousand bins holds no
-more than some thousand events, and they are summed when it is asked for. Both give the same numbers, exact to the
-nanosecond: the time per category, the events that start in the bin, and the event that covers most of it.
+In: events by lane. Out: bins of any window and level: time per category, event count, and the event that covers most.
 
-Going up a level, counts and times are sums of four. Which event covers most is not the best of four: what crosses an
-edge is longer than either part. So of each level the events that cross an edge are carried on, and of those that lie
-inside a bin the longest.
+Level k has bins of 256 · 4^k ns. A lane is aggregated in advance where that saves space: from the first level at which
+it has no more bins than events, upward. At finer levels a window of a few thousand bins has at most a few thousand
+events, which are aggregated on request. Both give the same numbers, exact to the nanosecond.
+
+One level up, counts and times are sums of four bins. The event that covers most is not the best of the four, because an
+event that crosses an edge is longer than either part: crossing events are carried up, and of those inside a bin the
+longest.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def shift_of(level: int) -> int:
 
 
 def levels_for(span_ns: int) -> int:
-    """How many levels a run of this length has."""
+    """The number of levels of a run of this length."""
     level = 0
     while level < MAX_LEVELS - 1 and span_ns >> shift_of(level) > COARSEST_BINS:
         level += 1
@@ -89,7 +90,7 @@ def merge_lane(start: Int64, end: Int64, category: UInt8) -> tuple[Int64, Int64,
 
 
 def build(events: LaneEvents, levels: int) -> dict[str, Array]:
-    """Sum the lanes at every level at which that is worth it.
+    """Aggregate the lanes at every level at which that saves space.
 
     Returns:
         for each level k that has anything, ``k.bin_ptr`` and ``k.busy_ptr`` (where each lane's begin), ``k.bin``,
@@ -152,7 +153,7 @@ def _sum_up(events: LaneEvents, lanes: Int64, begin: Int64, levels: int) -> Iter
 
 
 def _busy(events: LaneEvents, lane: Int64, place: Int64, shift: int) -> Busy:
-    """The times of the events of whole lanes; the rank's own lane is alone or not among them."""
+    """The times of the events of whole lanes; the summary lane is alone or not among them."""
     if lane[0] == 0:
         start, end, category = events.merged
         return busy_of(np.zeros(start.size, dtype=np.int64), category, cut(start, end, shift))

@@ -1,8 +1,7 @@
-"""One rank's lanes in one file beside its tables: made once, then read in place.
+"""One rank's lanes, cached in one file next to its tables and read in place.
 
-The task of a worker is `draw_rank`: tables in, a file in the cache out. Whoever shows the rank maps the file, and reads
-of it what a window needs. The file is of one clock: the run's, as it was when it was made; a run whose clock comes out
-otherwise (other ranks beside it) makes its own.
+In: a rank's tables and clock, in a worker's task (`draw_rank`). Out: a file that readers map, reading only what a
+window needs. The file depends on the run's clock: if that changes (other ranks are added), the file is rebuilt.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class Lane:
 
 
 class RankLanes:
-    """A rank's lanes as they lie in the cache (or, where that has no room, in memory).
+    """A rank's lanes in the cache, or in memory if the cache is full.
 
     Args:
         rank: the rank.
@@ -61,7 +60,7 @@ class RankLanes:
 
     @property
     def tracks(self) -> list[Track]:
-        """Its tracks, the one of the whole rank first."""
+        """Its tracks, the summary track first."""
         return [Track(*each) for each in self._facts["tracks"]]
 
     @property
@@ -99,7 +98,7 @@ class RankLanes:
 
 
 def key_of(traces: Sequence[CachedTrace], clock: RankClock, levels: int, communication: str | None) -> str:
-    """From what a rank's lanes are made, as one text."""
+    """The cache key of a rank's lanes: their inputs as one text."""
     what = (VERSION, [trace.key for trace in traces], clock.bases, clock.drift, clock.at, levels, communication)
     return hashlib.sha256(repr(what).encode("utf-8", "backslashreplace")).hexdigest()
 
@@ -107,7 +106,7 @@ def key_of(traces: Sequence[CachedTrace], clock: RankClock, levels: int, communi
 def find_rank(
     rank: int, traces: Sequence[CachedTrace], clock: RankClock, levels: int, communication: str | None
 ) -> RankLanes | None:  # fmt: skip
-    """A rank's lanes, if they were made before."""
+    """A rank's lanes from the cache, or None."""
     found = read_sidecar(traces[0].folder, FILE, key_of(traces, clock, levels, communication))
     return None if found is None else RankLanes(rank, found)
 
@@ -115,7 +114,7 @@ def find_rank(
 def draw_rank(
     rank: int, traces: Sequence[CachedTrace], clock: RankClock, levels: int, communication: str | None
 ) -> Sidecar | None:
-    """Make a rank's lanes and put them beside its tables; they come back only where there is no room for them.
+    """Build a rank's lanes and cache them; returns them only if the cache is full.
 
     Raises:
         TraceError: its tables cannot be read, nor the trace again.
@@ -243,6 +242,6 @@ def _counters(tables: Sequence[Mapping[str, pl.DataFrame]]) -> list[str]:
 
 
 def memory_name(kind: int | None, index: int | None) -> str:
-    """What the memory of a device is called: `memory:cuda:0`."""
+    """The counter name of a device's memory: `memory:cuda:0`."""
     name = DEVICE_TYPES.get(kind if kind is not None else 0, f"device{kind}")
     return f"memory:{name}" if name == "cpu" or index is None else f"memory:{name}:{index}"

@@ -1,4 +1,7 @@
-"""Finding events by name, over all ranks, in the order of time."""
+"""Finds events by name over all ranks, in order of time.
+
+In: a text and a place. Out: the next or previous match, and the number of matches.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ class Search:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def hits(self, text: str, rank: int | None = None) -> Hits:
-        """Every event whose name holds a text, case aside; in the rank's own lane none, for it repeats others."""
+        """Every event whose name contains a text, ignoring case; without the summary lane, which repeats others."""
         key = (text, rank, self.timeline.version)
         with self._lock:
             if key in self._kept:
@@ -53,18 +56,18 @@ class Search:
         names = list(self.timeline.names)
         matching = np.array([wanted in name.casefold() for name in names], dtype=np.bool_)
         starts, lanes, rows = [], [], []
-        for placed in self.timeline.drawn():
-            if rank is not None and placed.lanes.rank != rank:
+        for in_run in self.timeline.drawn():
+            if rank is not None and in_run.lanes.rank != rank:
                 continue
-            local = matching[placed.names]
+            local = matching[in_run.names]
             if not local.any():
                 continue
-            events, arrays = placed.lanes.events, placed.lanes.arrays
+            events, arrays = in_run.lanes.events, in_run.lanes.arrays
             first = int(events.pointer[1])
             place = first + np.flatnonzero(local[arrays["name"][first:]])
             lane = np.searchsorted(events.pointer, place, side="right") - 1
             starts.append(events.start[place])
-            lanes.append(lane + placed.first_lane)
+            lanes.append(lane + in_run.first_lane)
             rows.append(place - events.pointer[lane])
         if not starts:
             none = np.empty(0, dtype=np.int64)
@@ -94,13 +97,13 @@ class Search:
         if not 0 <= index < hits.start.size:
             return None, hits.start.size, -1
         lane, row = int(hits.lane[index]), int(hits.row[index])
-        placed, own = self.timeline.place(lane)
-        place = int(placed.lanes.events.pointer[own]) + row
+        in_run, own = self.timeline.place(lane)
+        place = int(in_run.lanes.events.pointer[own]) + row
         hit = {
             "lane": lane,
             "row": row,
-            "start_ns": int(placed.lanes.events.start[place]),
-            "end_ns": int(placed.lanes.events.end[place]),
-            "name": self.timeline.names[int(placed.names[placed.lanes.arrays["name"][place]])],
+            "start_ns": int(in_run.lanes.events.start[place]),
+            "end_ns": int(in_run.lanes.events.end[place]),
+            "name": self.timeline.names[int(in_run.names[in_run.lanes.arrays["name"][place]])],
         }
         return hit, hits.start.size, index

@@ -1,4 +1,4 @@
-"""What happened in a window of time: time per rank and category, and the names that took most."""
+"""Statistics of a time range: time per rank and category, and the top names by time."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import numpy as np
 
 from rankscope.primitives.intervals import IntervalSet
 from rankscope.timeline.column_file import column_file
-from rankscope.timeline.timeline import Placed, Timeline
+from rankscope.timeline.timeline import RankInRun, Timeline
 
 TOP = 40
 
 
 def measure(timeline: Timeline, from_ns: int, to_ns: int, ranks: Sequence[int] | None = None) -> bytes:
-    """A window measured, as a column file.
+    """The statistics of a range, as a column file.
 
     Per rank and category the union over the rank's lanes, cut at the window, and the count of events that touch it.
     The rank's own lane is left out: it repeats others.
@@ -27,21 +27,21 @@ def measure(timeline: Timeline, from_ns: int, to_ns: int, ranks: Sequence[int] |
     """
     rows: list[tuple[int, int, int, int]] = []
     names, kinds, counts, times = [], [], [], []
-    for placed in timeline.drawn():
-        if ranks is not None and placed.lanes.rank not in ranks:
+    for in_run in timeline.drawn():
+        if ranks is not None and in_run.lanes.rank not in ranks:
             continue
-        place = _touching(placed, from_ns, to_ns)
+        place = _touching(in_run, from_ns, to_ns)
         if not place.size:
             continue
-        events = placed.lanes.events
+        events = in_run.lanes.events
         start = np.maximum(events.start[place], from_ns)
         end = np.minimum(events.end[place], to_ns)
         category = events.category[place]
         for which in np.unique(category):
             mine = category == which
             length = IntervalSet.of(start[mine], end[mine]).length
-            rows.append((placed.lanes.rank, int(which), length, int(mine.sum())))
-        name = placed.names[placed.lanes.arrays["name"][place]].astype(np.int64)
+            rows.append((in_run.lanes.rank, int(which), length, int(mine.sum())))
+        name = in_run.names[in_run.lanes.arrays["name"][place]].astype(np.int64)
         key, first, group = np.unique(name << 8 | category, return_index=True, return_inverse=True)
         names.append(key >> 8)
         kinds.append(category[first])
@@ -71,9 +71,9 @@ def measure(timeline: Timeline, from_ns: int, to_ns: int, ranks: Sequence[int] |
     )
 
 
-def _touching(placed: Placed, from_ns: int, to_ns: int) -> np.ndarray:
+def _touching(in_run: RankInRun, from_ns: int, to_ns: int) -> np.ndarray:
     """Places of all events of a rank that touch a window, without its own lane."""
-    events = placed.lanes.events
+    events = in_run.lanes.events
     first = int(events.pointer[1])
     start, end = events.start[first:], events.end[first:]
     return first + np.flatnonzero((start < to_ns) & ((end > from_ns) | (start >= from_ns)))

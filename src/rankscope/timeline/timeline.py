@@ -1,7 +1,9 @@
-"""The timeline of a run: lanes of all ranks under one numbering, and what a window of it holds.
+"""The timeline of a run: the lanes of all ranks under one numbering.
 
-Ranks come as they are drawn, in any order, and keep the lane numbers that they get. Nothing here holds events: each
-rank's file is mapped, and a question touches the parts that it is about.
+In: ranks, as they are drawn. Out: the layout, and tiles and events of a window.
+
+Ranks are added in any order and keep their lane numbers. No events are held in memory: each rank's file is mapped, and
+a request reads the parts that it needs.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Placed:
+class RankInRun:
     """A rank's lanes and their numbers in the run.
 
     Attributes:
@@ -57,11 +59,11 @@ class Timeline:
 
     clock: RunClock
     traces: Mapping[int, Sequence[CachedTrace]]
-    ranks: dict[int, Placed] = field(default_factory=dict)
+    ranks: dict[int, RankInRun] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
     version: int = 0
     _numbers: dict[str, int] = field(default_factory=dict)
-    _by_lane: list[Placed] = field(default_factory=list)
+    _by_lane: list[RankInRun] = field(default_factory=list)
     _tracks: int = 0
     _lanes: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -89,41 +91,41 @@ class Timeline:
                     number = self._numbers[name] = len(self.names)
                     self.names.append(name)
                 numbers[place] = number
-            placed = Placed(lanes, self._lanes, self._tracks, numbers)
+            in_run = RankInRun(lanes, self._lanes, self._tracks, numbers)
             self._lanes += len(lanes.lanes)
             self._tracks += len(lanes.tracks)
-            self._by_lane.append(placed)
-            self.ranks[lanes.rank] = placed
+            self._by_lane.append(in_run)
+            self.ranks[lanes.rank] = in_run
             self.version += 1
 
-    def drawn(self) -> list[Placed]:
+    def drawn(self) -> list[RankInRun]:
         """The ranks that are drawn, in the order of lanes."""
         return list(self._by_lane)
 
-    def place(self, lane: int) -> tuple[Placed, int]:
+    def place(self, lane: int) -> tuple[RankInRun, int]:
         """Whose lane it is, and its number there.
 
         Raises:
             KeyError: there is no such lane.
         """
-        for placed in self._by_lane:
-            if placed.first_lane <= lane < placed.first_lane + len(placed.lanes.lanes):
-                return placed, lane - placed.first_lane
+        for in_run in self._by_lane:
+            if in_run.first_lane <= lane < in_run.first_lane + len(in_run.lanes.lanes):
+                return in_run, lane - in_run.first_lane
         raise KeyError(lane)
 
-    def _owners(self, lanes: Sequence[int]) -> Iterator[tuple[Placed, list[int], Int64]]:
+    def _owners(self, lanes: Sequence[int]) -> Iterator[tuple[RankInRun, list[int], Int64]]:
         """Lanes by rank: the rank, its own numbers of them, and for each of its lanes the place in `lanes`."""
         drawn = self.drawn()
-        firsts = np.array([placed.first_lane for placed in drawn], dtype=np.int64)
+        firsts = np.array([in_run.first_lane for in_run in drawn], dtype=np.int64)
         wanted = np.asarray(lanes, dtype=np.int64)
         owner = np.searchsorted(firsts, wanted, side="right") - 1
         for which, places in groupby(range(wanted.size), key=lambda place: int(owner[place])):
             own = list(places)
-            placed = drawn[which]
-            local = (wanted[own] - placed.first_lane).tolist()
-            index = np.zeros(len(placed.lanes.lanes), dtype=np.int64)
+            in_run = drawn[which]
+            local = (wanted[own] - in_run.first_lane).tolist()
+            index = np.zeros(len(in_run.lanes.lanes), dtype=np.int64)
             index[local] = own
-            yield placed, local, index
+            yield in_run, local, index
 
     # -- what the page asks for -----------------------------------------------------------------------------------
 
@@ -135,12 +137,12 @@ class Timeline:
         columns: dict[str, list[Any]] = {
             name: [] for name in ("track", "depth", "overflow", "events", "first_ns", "last_ns")
         }
-        placed_of = {placed.lanes.rank: placed for placed in drawn}
-        for placed in drawn:
-            lanes = placed.lanes
+        ranks_in_run = {in_run.lanes.rank: in_run for in_run in drawn}
+        for in_run in drawn:
+            lanes = in_run.lanes
             track_of = np.array([lane.track for lane in lanes.lanes])
             sizes = np.bincount(track_of, minlength=len(lanes.tracks))
-            first = placed.first_lane
+            first = in_run.first_lane
             for track, size in zip(lanes.tracks, sizes.tolist(), strict=True):
                 tracks.append(
                     {
@@ -153,14 +155,14 @@ class Timeline:
                 )
                 first += size
             for lane in lanes.lanes:
-                columns["track"].append(lane.track + placed.first_track)
+                columns["track"].append(lane.track + in_run.first_track)
                 columns["depth"].append(lane.depth)
                 columns["overflow"].append(int(lane.overflow))
                 columns["events"].append(lane.events)
                 columns["first_ns"].append(lane.first_ns)
                 columns["last_ns"].append(lane.last_ns)
         for rank, files in self.traces.items():
-            drawn_rank, info, own = placed_of.get(rank), files[0].info, self.clock.ranks[rank]
+            drawn_rank, info, own = ranks_in_run.get(rank), files[0].info, self.clock.ranks[rank]
             device = next((one["name"] for one in info.devices if one.get("name")), None)
             ranks.append(
                 {
@@ -200,10 +202,10 @@ class Timeline:
             lanes: the run's numbers of lanes, ascending.
         """
         parts: list[tuple[Array, ...]] = []
-        for placed, local, index in self._owners(lanes):
-            found: Tile = tile(placed.lanes.events, placed.lanes.arrays, local, level, first, first + bins)
-            rows = placed.lanes.events.pointer[found.lane] + found.row
-            names = placed.names[placed.lanes.arrays["name"][rows]] if rows.size else rows
+        for in_run, local, index in self._owners(lanes):
+            found: Tile = tile(in_run.lanes.events, in_run.lanes.arrays, local, level, first, first + bins)
+            rows = in_run.lanes.events.pointer[found.lane] + found.row
+            names = in_run.names[in_run.lanes.arrays["name"][rows]] if rows.size else rows
             parts.append(
                 (
                     index[found.lane], found.bin, found.count, names, found.row,
@@ -221,8 +223,8 @@ class Timeline:
         """The events of some lanes that touch a window, as a column file; no more than `limit` of them."""
         parts: list[tuple[Array, ...]] = []
         left, more = limit, False
-        for placed, local, index in self._owners(lanes):
-            events, arrays = placed.lanes.events, placed.lanes.arrays
+        for in_run, local, index in self._owners(lanes):
+            events, arrays = in_run.lanes.events, in_run.lanes.arrays
             for lane in local:
                 place = touching(events, lane, from_ns, to_ns)
                 if place.size > left:
@@ -234,7 +236,7 @@ class Timeline:
                         place - events.pointer[lane],
                         events.start[place],
                         events.end[place],
-                        placed.names[arrays["name"][place]],
+                        in_run.names[arrays["name"][place]],
                         arrays["category"][place],
                     )
                 )

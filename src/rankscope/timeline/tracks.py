@@ -1,9 +1,9 @@
-"""A rank's tables as events, each with the track it is drawn on.
+"""Turns a rank's tables into events with a track each.
 
-A rank has, in this order: a track for what it did as a whole (its device's work; without a device, top-level operators
-and Gloo's ranges, as in `device_time`), one a stream, one a stream for ranges and synchronisation that the profiler
-draws there, one a host thread (operators, runtime calls and named ranges, nested), one a thread for its Python frames,
-and those of whatever else the file has. Nothing is left out.
+A rank's tracks, in order: a summary track (its device's work; without a device, top-level operators and Gloo ranges, as
+in `device_time`), one per stream, one per stream for ranges and synchronization that the profiler draws there, one per
+host thread (operators, runtime calls and named ranges, nested), one per thread for its Python frames, and those of
+everything else in the file. Nothing is left out.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ def read_events(windows: Sequence[Mapping[str, pl.DataFrame]], communication: st
         "b",
         "kind",
     )
-    whole = pl.DataFrame({"kind": [0], "a": [0], "b": [0]}, schema={"kind": pl.Int8, "a": pl.Int64, "b": pl.Int64})
-    keys = pl.concat([whole, keys.filter(pl.col("kind") > 0).select("kind", "a", "b")]).with_row_index("track")
+    summary = pl.DataFrame({"kind": [0], "a": [0], "b": [0]}, schema={"kind": pl.Int8, "a": pl.Int64, "b": pl.Int64})
+    keys = pl.concat([summary, keys.filter(pl.col("kind") > 0).select("kind", "a", "b")]).with_row_index("track")
     devices = keys.filter(pl.col("kind") == _KINDS.index("stream"))["a"].n_unique()
     tracks = [_track(_KINDS[kind], a, b, titles, devices > 1) for _, kind, a, b in keys.iter_rows()]
     frame = frame.join(keys, on=["kind", "a", "b"], how="left", maintain_order="left")
@@ -180,7 +180,7 @@ def _events_of(tables: Mapping[str, pl.DataFrame], communication: str | None) ->
     beside = others.join(threads, on=on_stream, how="semi", nulls_equal=True)
     apart = others.join(threads, on=on_stream, how="anti", nulls_equal=True)
     parts = [
-        _whole(device, operators, host_ranges),
+        _summary(device, operators, host_ranges),
         _on("stream", device, "device", "stream"),
         _on("annotation", echoes.with_columns(pl.coalesce("device", "pid"), pl.coalesce("stream", "tid")), "device",
             "stream"),
@@ -194,21 +194,21 @@ def _events_of(tables: Mapping[str, pl.DataFrame], communication: str | None) ->
     return pl.concat(parts)
 
 
-def _whole(device: pl.DataFrame, operators: pl.DataFrame, ranges: pl.DataFrame) -> pl.DataFrame:
-    """What the rank did as a whole: as `device_time` has it."""
+def _summary(device: pl.DataFrame, operators: pl.DataFrame, ranges: pl.DataFrame) -> pl.DataFrame:
+    """The events of the summary track, as in `device_time`."""
     if device.height:
         return _on("rank", device.with_columns(a=pl.lit(0), b=pl.lit(0)), "a", "b")
     computing = computing_operators(operators, gloo_ranges(operators, ranges))
     gloo = pl.col("name").str.starts_with(GLOO)
     columns = ["row", "table", "start_ns", "end_ns", "name"]
-    whole = pl.concat(
+    summary = pl.concat(
         [
             computing.select(columns).with_columns(category=pl.lit(COMPUTE)),
             *(part.filter(gloo).select(columns).with_columns(category=pl.lit(COMMUNICATION))
               for part in (ranges, operators)),
         ]
     )  # fmt: skip
-    return _on("rank", whole.with_columns(a=pl.lit(0), b=pl.lit(0)), "a", "b")
+    return _on("rank", summary.with_columns(a=pl.lit(0), b=pl.lit(0)), "a", "b")
 
 
 def _on(kind: str, frame: pl.DataFrame, a: str, b: str) -> pl.DataFrame:

@@ -1,4 +1,7 @@
-"""Two runs that a server holds, or two ranks of one, side by side: what `rankscope diff` says, for the page."""
+"""`rankscope diff` for the page.
+
+In: two loaded runs, or two ranks of one. Out: their diff as JSON values, cached.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ class Comparisons:
             if key not in self._made:
                 one, two = first.loaded.run, second.loaded.run if second is not None else None
                 if one is None:
-                    raise RefusedError(409, "the run is not read yet", "api/state tells how far it is")
+                    raise RefusedError(409, "the run is still being read", "api/state has the progress")
                 try:
                     self._made[key] = _told(diff_runs(one, two, ranks=ranks or None))
                 except ConfigError as error:
@@ -59,9 +62,9 @@ def _shown(served: ServedRun) -> _Shown:
 def _check(served: ServedRun) -> None:
     state = served.loaded.state
     if state.phase == "failed":
-        raise RefusedError(404, "one of the two runs could not be read", "choose another")
+        raise RefusedError(404, "one of the two runs could not be read", "choose another run")
     if state.phase != "ready":
-        raise RefusedError(409, "one of the two runs is still being read", "api/state tells how far it is")
+        raise RefusedError(409, "one of the two runs is still being read", "api/state has the progress")
 
 
 def _told(diff: Diff) -> dict[str, Any]:

@@ -1,8 +1,7 @@
-"""Runs being read, analysed and drawn behind the page, while what is there already is shown; and read again, where more
-of their files appear.
+"""Loads runs in the background: reads, analyses and draws them, and rereads them when new files appear.
 
-One thread a run. What it has goes from it to whoever answers in whole values that are put in place at once, each with
-a greater `version`; nothing is read while it is being made.
+In: the source of a run. Out: its results so far, for the requests of the page. One thread per run; it publishes
+immutable values, each with a higher `version`, so that no request sees a value that is still being built.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ Make = Callable[[Callable[[str, int, int, int], None]], Run]
 
 
 class StoppedError(BaseException):
-    """The server ends: work in the background is given up. No error, so that nothing takes it for one and goes on."""
+    """Background work is cancelled, because the server stops. A BaseException, so that no error handler continues."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +70,10 @@ class State:
 
 
 class LoadedRun:
-    """A run on its way onto the page.
+    """A run that is being loaded for the page.
 
     Args:
-        make: opens the run, given what is to be told of the progress; called in this one's thread.
+        make: opens the run, given a progress callback; called in this run's thread.
         watch: looks for further files of the run; None if what there is at first is all.
         patient: wait for the first file, if there is none.
     """
@@ -102,7 +101,7 @@ class LoadedRun:
         self._lost: tuple[Finding, ...] = ()
 
     def start(self) -> None:
-        """Begin, if it has not begun."""
+        """Start loading, once."""
         with self._lock:
             if not self._thread.is_alive() and self._thread.ident is None:
                 self._thread.start()
@@ -117,12 +116,12 @@ class LoadedRun:
         return self._read.wait(seconds)
 
     def stop(self) -> None:
-        """Give up at the next task."""
+        """Cancel before the next task."""
         self._stopping.set()
 
     @property
     def state(self) -> State:
-        """How far it is."""
+        """The current progress."""
         return self._state
 
     @property
@@ -190,7 +189,7 @@ class LoadedRun:
                 self._pause(FOLLOW_S)
 
     def _follow(self) -> None:
-        """Read the run again whenever more of its files are whole; until then what there is stays."""
+        """Reread the run whenever more of its files are complete; the current results stay until then."""
         pause = FOLLOW_S
         while self._watch is not None and self.run is not None:
             self._pause(pause)
@@ -215,7 +214,7 @@ class LoadedRun:
             raise StoppedError
 
     def _become(self, fresh: LoadedRun) -> None:
-        """Show another reading of the run from now on."""
+        """Replace the run by a new reading of it."""
         self.run, self.about, self.counters = fresh.run, fresh.about, fresh.counters
         self.failed, self.results, self.findings, self._lost = fresh.failed, fresh.results, fresh.findings, fresh._lost
         self.timeline, self.search, self.heat = fresh.timeline, fresh.search, fresh.heat
@@ -252,7 +251,7 @@ class LoadedRun:
         self._tell(new=True)
 
     def _learn(self, run: Run) -> None:
-        """Take over what the run has found so far."""
+        """Publish the results that the run has so far."""
         self.results = run.results
         self.findings = by_severity([*run.findings, *self._lost])
 
@@ -282,9 +281,9 @@ class LoadedRun:
         finding = Finding(
             id="rank-not-drawn",
             severity="error",
-            title=f"Rank {rank} could not be drawn: {describe_error(error)}",
+            title=f"Rank {rank} has no timeline: {describe_error(error)}",
             ranks=(rank,),
-            advice="rankscope cache --clear makes its tables anew.",
+            advice="`rankscope cache --clear` removes its cached tables, so that they are rebuilt.",
         )
         self._lost = (*self._lost, finding)
         self.findings = by_severity([*self.findings, finding])

@@ -1,4 +1,7 @@
-"""Parameters of a question, read strictly: what is missing, is no number or is out of bounds is refused, and said."""
+"""Strict parsing of request parameters.
+
+In: query parameters. Out: numbers within their bounds, or a 400 that names the bad parameter.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ MAX_NS = 1 << 53
 
 
 def number(request: Request, name: str, low: int, high: int, default: int | None = None) -> int:
-    """A whole number between two bounds, both included.
+    """An integer between two bounds, both included.
 
     Raises:
         RefusedError: it is missing and there is no default, or it is something else.
@@ -23,10 +26,10 @@ def number(request: Request, name: str, low: int, high: int, default: int | None
     text = request.query_params.get(name)
     if text is None:
         if default is None:
-            raise RefusedError(400, f"{name} is missing", f"a whole number from {low} to {high}")
+            raise RefusedError(400, f"{name} is missing", f"an integer from {low} to {high}")
         return default
     if not re.fullmatch(r"-?\d{1,19}", text) or not low <= int(text) <= high:
-        raise RefusedError(400, f"{name} is no whole number from {low} to {high}")
+        raise RefusedError(400, f"{name} is not an integer from {low} to {high}")
     return int(text)
 
 
@@ -35,12 +38,12 @@ def span(request: Request) -> tuple[int, int]:
     first = number(request, "from", -MAX_NS, MAX_NS)
     last = number(request, "to", -MAX_NS, MAX_NS)
     if last < first:
-        raise RefusedError(400, "the window ends before it begins")
+        raise RefusedError(400, "the window ends before it starts")
     return first, last
 
 
 def numbers(text: str, name: str, limit: int) -> list[int]:
-    """`0-15,40` as a rising list of numbers below a limit.
+    """`0-15,40` as an ascending list of numbers below a limit.
 
     Raises:
         RefusedError: it is something else.
@@ -49,11 +52,11 @@ def numbers(text: str, name: str, limit: int) -> list[int]:
     for part in text.split(","):
         one = parse_range(part)
         if one is None:
-            raise RefusedError(400, f"{name} is no list of numbers", "write 0-15,40")
+            raise RefusedError(400, f"{name} is not a valid list of numbers", "write 0-15,40")
         low, high = one
         if high < low or (found and low <= found[-1]):
-            raise RefusedError(400, f"{name} does not rise", "write each once, the smaller first")
+            raise RefusedError(400, f"{name} is not in ascending order", "write each number once, smallest first")
         if high >= limit or len(found) + high - low >= MAX_LIST:
-            raise RefusedError(404, f"there is no such number in {name}: there are {limit}")
+            raise RefusedError(404, f"{name} has a number out of range: the limit is {limit}")
         found += range(low, high + 1)
     return found

@@ -1,4 +1,7 @@
-"""What an answer looks like: JSON or a column file, compressed if asked for, with an ETag."""
+"""HTTP responses.
+
+In: JSON values, column files and errors. Out: responses with an ETag, compressed as the browser accepts.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ HEADERS = {
 
 
 class RefusedError(Exception):
-    """A question that is answered with an error: status, what is wrong, and what to do."""
+    """A request that gets an error response: status, problem and hint."""
 
     def __init__(self, status: int, what: str, hint: str | None = None) -> None:
         super().__init__(what)
@@ -38,28 +41,28 @@ class RefusedError(Exception):
 
 
 def error_answer(status: int, what: str, path: str | None = None, hint: str | None = None) -> Response:
-    """An error as the page understands it."""
+    """An error response."""
     body = json.dumps({"error": {"what": what, "path": path, "hint": hint}}).encode()
     headers = {**HEADERS, "Cache-Control": "no-store"}
     return Response(body, status, headers, media_type="application/json")
 
 
 def answer_of(error: Exception) -> Response:
-    """The answer to a question that went wrong."""
+    """The response to a request that failed."""
     if isinstance(error, RefusedError):
         return error_answer(error.status, error.what, None, error.hint)
     if isinstance(error, RankscopeError):
         return error_answer(500, error.what, error.path, error.hint)
-    return error_answer(500, f"{type(error).__name__}: an error of rankscope's own", None, "its terminal says more")
+    return error_answer(500, f"{type(error).__name__}: internal error", None, "see the terminal of rankscope serve")
 
 
 def tag_of(*parts: object) -> str:
-    """An ETag from what an answer is made of."""
+    """An ETag from the inputs of a response."""
     return f'"{hashlib.blake2b(repr(parts).encode("utf-8", "replace"), digest_size=12).hexdigest()}"'
 
 
 def not_changed(request: Request, tag: str) -> Response | None:
-    """304, if the browser has this very answer."""
+    """304 if the browser has this response already."""
     known = [one.strip().removeprefix("W/") for one in request.headers.get("if-none-match", "").split(",")]
     if tag not in known:
         return None
@@ -69,7 +72,7 @@ def not_changed(request: Request, tag: str) -> Response | None:
 def answer(
     request: Request, body: bytes, kind: str, tag: str | None = None, more: Mapping[str, str] | None = None
 ) -> Response:  # fmt: skip
-    """An answer, compressed as the browser takes it.
+    """A response, compressed as the browser accepts.
 
     Args:
         request: what is answered.

@@ -1,12 +1,13 @@
-"""The runs that a server shows: those whose traces are among what it was started with, under keys of its own.
+"""The runs that a server shows, under opaque keys.
 
-A key is a hash of what tells the run: its id; without one its folder and when it began. So a link to a run holds when
-the server is started again, and when runs were added meanwhile. Until the first run is read nobody knows which keys
-there are: whatever looks like one is taken for the run that is being read, and is looked up when that is done. Where
-the run that was asked for on the command line is not among the files, the page says so and the others are listed all
-the same.
+In: the files that the server was started with. Out: loaded runs by key, and the list of runs.
 
-What `rankscope measure` left is a study: its result is shown first, and its jobs are called as people call them.
+A key is a hash of the run's id, or without one of its folder and start time, so that links stay valid across restarts
+and added runs. Until the first run is read the keys are unknown: any well-formed key is taken for the run that is being
+read, and checked afterwards. If the run chosen on the command line is not among the files, the page reports it and
+still lists the others.
+
+The output directory of `rankscope measure` is a study: its result is shown first, and its jobs get readable names.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 from rankscope.ingest.run_selection import LATEST, KnownRun
 from rankscope.ingest.watch import Watch
 from rankscope.pipeline import Progress, Run, open_run
-from rankscope.report.measured import jobs_of
+from rankscope.report.experiments.tables import jobs_of
 from rankscope.web.loading import LoadedRun
 from rankscope.web.responses import RefusedError
 
@@ -31,14 +32,14 @@ _KEY = re.compile(r"[0-9a-f]{12}")
 
 @dataclass(frozen=True)
 class ServedRun:
-    """A run and its key, which says nothing of it."""
+    """A run and its opaque key."""
 
     key: str
     loaded: LoadedRun
 
 
 class Runs:
-    """The runs. The one that is shown first is loaded from the start, another when it is asked for.
+    """The runs. The first one is loaded at the start, the others on request.
 
     Args:
         source: as for `open_run`.
@@ -64,16 +65,16 @@ class Runs:
         self._source = source
 
     def start(self) -> None:
-        """Begin to load the one that is shown first."""
+        """Start loading the run that is shown first."""
         self.shown.loaded.start()
 
     def stop(self) -> None:
-        """Give up whatever is being loaded."""
+        """Cancel all loading."""
         for served in [self.shown, *(served for _, served in self._others.values())]:
             served.loaded.stop()
 
     def get(self, key: str | None) -> ServedRun:
-        """The run of a key, which is loaded from now on; without one the first.
+        """The run with a key, whose loading starts now; without a key the first.
 
         Raises:
             RefusedError: there is no such run.
@@ -118,7 +119,7 @@ class Runs:
         return {"key": key, "name": name, "ranks": known.ranks, "started": began, "folder": known.folder}
 
     def _place(self) -> str:
-        """What to call where the runs lie."""
+        """The name of the directory that the runs are in."""
         run = self.shown.loaded.run
         if run is None or not (self._known() or self.shown.loaded.error is not None):
             return ""
@@ -127,7 +128,7 @@ class Runs:
         return run.name.removesuffix(f": {run.loaded.label}")
 
     def _study(self) -> Mapping[str, str] | None:
-        """What the jobs are called by their folders, where `rankscope measure` put them; None where it did not."""
+        """The jobs' names by folder, in an output directory of `rankscope measure`; else None."""
         return jobs_of(self._source[0]) if len(self._source) == 1 else None
 
     def _own(self) -> KnownRun | None:
@@ -139,11 +140,11 @@ class Runs:
         return self.shown.loaded.run is not None and bool(self.shown.loaded.about)
 
     def _missed(self) -> bool:
-        """Whether the files were read and the run that was asked for is not among them."""
+        """Whether the files were read and the requested run is not among them."""
         return self.shown.loaded.error is not None and bool(self.shown.loaded.known_runs)
 
     def _may_be(self, key: str) -> bool:
-        """Whether it could be a run's key, as long as nothing is known of the runs."""
+        """Whether it could be a run's key, while the runs are unknown."""
         return not (self._known() or self._missed()) and _KEY.fullmatch(key) is not None
 
     def _find_others(self) -> None:

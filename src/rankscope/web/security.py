@@ -1,15 +1,16 @@
-"""Who may ask the server what: everything but the way in is refused to whoever has not come through it.
+"""Access control of the server.
+
+In: a request's token, cookie and headers. Out: permission, or the reason for a refusal.
 
 The server shows one person's traces on a machine that others may share, so:
 
-- it listens on 127.0.0.1 unless told otherwise;
+- it listens on 127.0.0.1 unless configured otherwise;
 - its address has a token, which the first visit turns into a cookie that scripts cannot read (`HttpOnly`) and other
-  sites cannot have sent (`SameSite=Strict`); the cookie's value is another secret than the token. A token is good once:
-  whoever finds it later, in a history, a list of processes or a chat, does not come in by it. The next one is told to
-  whoever started the server;
-- `Host` must be a name of this machine: a name that an attacker's DNS moves to 127.0.0.1 is none (DNS rebinding);
-- `Origin`, and `Sec-Fetch-Site` where the browser tells, must be the page's own;
-- nothing is changed by any request, and none names a path or a URL.
+  sites cannot send (`SameSite=Strict`); the cookie's value is a different secret from the token. A token works once:
+  found later in a history, a process list or a chat it is worthless. The terminal of the server prints the next one;
+- `Host` must be a name of this machine: not one that an attacker's DNS points at 127.0.0.1 (DNS rebinding);
+- `Origin`, and `Sec-Fetch-Site` if the browser sends them, must be the page's own;
+- no request changes anything, and none contains a path or a URL.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a request is refused: status, what is wrong, what to do."""
+    """Why a request is refused: status, problem and hint."""
 
     status: int
     what: str
@@ -76,7 +77,7 @@ class Gate:
         return f"{self.cookie}={self.session}; HttpOnly; SameSite=Strict"
 
     def redeem(self, given: str) -> bool:
-        """Whether it is the token; if so, it is used up. The time this takes does not tell how much of it is right."""
+        """Whether it is the token, which is then used up. The comparison takes constant time."""
         with self._turn:
             if not hmac.compare_digest(given.encode("utf-8", "replace"), self.token.encode()):
                 return False
@@ -85,7 +86,7 @@ class Gate:
         return True
 
     def refuse_address(self, headers: Headers) -> Refusal | None:
-        """Why this request does not come from the page itself; None if it may."""
+        """Why this request is not accepted as the page's own; None if it is."""
         hosts = headers.getlist("host")
         host = _name_of(hosts[0]) if len(hosts) == 1 else None
         if host is None or not self._is_ours(host):
@@ -96,9 +97,9 @@ class Gate:
             )
         origin = headers.get("origin")
         if origin is not None and not self._is_own_origin(origin, hosts[0]):
-            return Refusal(403, "another site asks for this", "open the page by its own address")
+            return Refusal(403, "the request comes from another site", "open the page at its own address")
         if headers.get("sec-fetch-site") in ("cross-site", "same-site") and headers.get("sec-fetch-mode") != "navigate":
-            return Refusal(403, "another site asks for this", "open the page by its own address")
+            return Refusal(403, "the request comes from another site", "open the page at its own address")
         return None
 
     def knows(self, cookie_header: Iterable[str]) -> bool:

@@ -1,4 +1,7 @@
-"""The server: what the page asks (`PROTOCOL.md`), answered from the runs that it was started with."""
+"""The server of the page.
+
+In: requests (`PROTOCOL.md`). Out: responses from the runs that it was started with.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 import rankscope
+from rankscope.report.experiments.tables import measured
 from rankscope.report.html_report import PAYLOAD_SCHEMA_VERSION, origins_of, table_of
-from rankscope.report.measured import measured
 from rankscope.results import Result
 from rankscope.timeline.event_details import details
 from rankscope.timeline.finding_location import place_of
@@ -59,7 +62,7 @@ Answer = Callable[[Request, ServedRun], Response]
 
 
 class AuthMiddleware:
-    """Nothing gets past without the right address and the cookie; but for `/?token=…`, which gives it, once."""
+    """Requires the right address and the cookie for everything except `/?token=…`, which sets the cookie once."""
 
     def __init__(self, app: ASGIApp, gate: Gate) -> None:
         self._app = app
@@ -94,7 +97,7 @@ class AuthMiddleware:
 
 
 def _without_token() -> Response:
-    """On to the page, with the token out of the address: it would stay in the history and be sent on as a referrer."""
+    """Redirect to the page without the token, which would stay in the history and leak as a referrer."""
     return Response(status_code=303, headers={**HEADERS, "Location": "./", "Cache-Control": "no-store"})
 
 
@@ -125,11 +128,11 @@ def make_app(runs: Runs, gate: Gate) -> ASGIApp:
         text = request.query_params.get("ranks")
         ranks = numbers(text, "ranks", 1 << 30) if text else []
         if other is None and len(ranks) != 2:
-            raise RefusedError(400, "two runs are compared, or two ranks", "say with=KEY, or ranks=0,1")
+            raise RefusedError(400, "a diff needs two runs or two ranks", "add with=KEY or ranks=0,1")
         return json_answer(request, comparisons.ask(run, None if other is None else runs.get(other), ranks))
 
     def about_run(respond: Answer, version: Callable[[ServedRun], object] | None = None) -> Any:
-        """A question about one run. With a version, the answer to the same question is the same until that changes."""
+        """A request about one run. With a version, the same request gets the same response until that changes."""
 
         def ask(request: Request) -> Response:
             run = runs.get(request.query_params.get("run"))
@@ -196,7 +199,7 @@ def _tag(request: Request) -> str:
 
 def _timeline(run: ServedRun) -> Timeline:
     if run.loaded.timeline is None:
-        raise RefusedError(409, "the timeline is not drawn yet", "api/state tells how far it is")
+        raise RefusedError(409, "the timeline is not ready yet", "api/state has the progress")
     return run.loaded.timeline
 
 
@@ -252,12 +255,12 @@ def _summary(request: Request, run: ServedRun) -> Response:
 def _table(request: Request, run: ServedRun) -> Response:
     result = _results(run).get(request.path_params["name"])
     if result is None or run.loaded.run is None:
-        raise RefusedError(404, "there is no such table, or it is not there yet", "api/summary names them")
+        raise RefusedError(404, "there is no such table, or it is not ready yet", "api/summary lists the tables")
     return json_answer(request, table_of(result, origins_of(run.loaded.run), MAX_ROWS), _tag(request))
 
 
 def _results(run: ServedRun) -> dict[str, Result]:
-    """What was found by analyses, and what experiments left beside the traces."""
+    """Results of analyses, and of experiments next to the traces."""
     loaded = run.loaded
     return {**loaded.results, **(measured(loaded.run.path) if loaded.run is not None else {})}
 
@@ -282,7 +285,7 @@ def _tiles(request: Request, run: ServedRun) -> Response:
     first, bins = number(request, "first", 0, MAX_NS), number(request, "bins", 1, MAX_BINS)
     lanes = numbers(request.query_params.get("lanes", ""), "lanes", timeline.lane_count)
     if bins * len(lanes) > MAX_TILE:
-        raise RefusedError(400, f"this is more than {MAX_TILE} bins", "ask for fewer bins, or fewer lanes")
+        raise RefusedError(400, f"more than {MAX_TILE} bins", "request fewer bins or fewer lanes")
     return answer(request, timeline.tiles(level, first, bins, lanes), BINARY, _tag(request))
 
 
@@ -305,7 +308,7 @@ def _event(request: Request, run: ServedRun) -> Response:
 
 def _heat(request: Request, run: ServedRun) -> Response:
     if run.loaded.heat is None:
-        raise RefusedError(409, "waiting and lateness are not analysed yet", "api/state tells how far it is")
+        raise RefusedError(409, "waiting and lateness are not ready yet", "api/state has the progress")
     return json_answer(request, run.loaded.heat, _tag(request))
 
 
@@ -313,17 +316,17 @@ def _search(request: Request, run: ServedRun) -> Response:
     _timeline(run)
     text = request.query_params.get("q", "")
     if not text or len(text) > MAX_QUERY:
-        raise RefusedError(400, f"q is a text of 1 to {MAX_QUERY} letters")
+        raise RefusedError(400, f"q must have 1 to {MAX_QUERY} characters")
     direction = request.query_params.get("direction", "next")
     if direction not in ("next", "previous"):
-        raise RefusedError(400, "direction is next or previous")
+        raise RefusedError(400, "direction must be next or previous")
     forward = direction == "next"
     after = number(request, "after", -MAX_NS, MAX_NS, -MAX_NS if forward else MAX_NS)
     place = after, number(request, "lane", -1, MAX_NS, -1), number(request, "row", -1, MAX_NS, -1)
     rank = number(request, "rank", 0, 1 << 31) if "rank" in request.query_params else None
     search = run.loaded.search
     if search is None:
-        raise RefusedError(409, "the timeline is not drawn yet")
+        raise RefusedError(409, "the timeline is not ready yet")
     hit, hits, index = search.step(text, place, forward=forward, rank=rank)
     return json_answer(request, {"hit": hit, "hits": hits, "index": index}, _tag(request))
 

@@ -19,11 +19,11 @@ from rankscope.errors import ConfigError
 from rankscope.measure.injob import measure
 
 NAME = "__rankscope__"
-"""The ``__name__`` of the file while it is loaded: what it does under ``if __name__ == "__main__"`` is not done."""
+"""The ``__name__`` of the file while it is loaded, so that its ``if __name__ == "__main__"`` does not run."""
 
 
 def load(target: str) -> Callable[[], object]:
-    """The function that ``FILE.py:NAME`` or ``package.module:NAME`` means.
+    """The function that ``FILE.py:NAME`` or ``package.module:NAME`` names.
 
     Raises:
         ConfigError: there is no such file or module, or no such function in it.
@@ -31,7 +31,7 @@ def load(target: str) -> Callable[[], object]:
     where, _, name = target.rpartition(":")
     if not where or not name.isidentifier():
         raise ConfigError(
-            f"{target!r} names no function", hint="write train.py:train_step or package.module:train_step"
+            f"{target!r} is not the name of a function", hint="write train.py:train_step or package.module:train_step"
         )
     if where.endswith(".py"):
         if not Path(where).is_file():
@@ -57,7 +57,7 @@ def main() -> None:
     except ConfigError as error:
         sys.exit(f"error: {error}")
     if not measure(step):
-        sys.exit("error: nothing is measured here: start it by `rankscope measure`")
+        sys.exit("error: this is not a measurement: start it with `rankscope measure`")
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()
 

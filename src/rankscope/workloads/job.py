@@ -1,14 +1,11 @@
-"""What every workload needs: settings, its place in the job, a process group, and the training loop."""
+"""What the workloads share: settings, the process's place in the job, a process group, and the training loop."""
 
 from __future__ import annotations
 
 import argparse
-import ast
 import gc
-import inspect
 import os
 import statistics
-import textwrap
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -21,6 +18,7 @@ from torch import nn
 from rankscope.capture import Profiler
 from rankscope.errors import ConfigError
 from rankscope.rundir.launcher import identify
+from rankscope.rundir.options import option, options_of
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _BACKENDS = {"cuda": "nccl", "xpu": "xccl", "cpu": "gloo"}
@@ -28,47 +26,30 @@ _BACKENDS = {"cuda": "nccl", "xpu": "xccl", "cpu": "gloo"}
 
 @dataclass(frozen=True)
 class Settings:
-    """What all workloads can be told; each has defaults of its own for some of it."""
+    """Options of all workloads; each workload has other defaults for some."""
 
-    steps: int = 100
-    """Training steps."""
-    batch_size: int = 10
-    """Samples per rank and step."""
-    dtype: str = "auto"
-    """float32, bfloat16, float16; auto is bfloat16 on accelerators and float32 on the CPU."""
-    compile: bool = False
-    """Compile the model with torch.compile."""
-    seed: int = 0
-    """Seed of the model, equal on all ranks, and of the data, its own on each."""
-    device: str = "auto"
-    """cuda (also ROCm), xpu, cpu; auto is the accelerator that is there."""
-    wrap_alone: bool = False
-    """Wrap the model in DDP in a job of one rank, too."""
-    profile: bool = True
-    """Profile the loop."""
-    save_dir: str | None = None
-    """Run directory of the profile."""
-    ranks: str | None = None
-    """Ranks to profile."""
-    wait: int | None = None
-    """Steps before each warm-up."""
-    warmup: int | None = None
-    """Steps of warm-up."""
-    active: int | None = None
-    """Steps to record."""
-    repeat: int | None = None
-    """Windows to record."""
-    record_shapes: bool | None = None
-    """Record the shapes of operators' inputs."""
-    with_stack: bool | None = None
-    """Record Python stacks."""
-    profile_memory: bool | None = None
-    """Record allocations."""
+    steps: int = option(100, "Training steps")
+    batch_size: int = option(10, "Samples per rank and step")
+    dtype: str = option("auto", "float32, bfloat16, float16; auto is bfloat16 on accelerators and float32 on the CPU")
+    compile: bool = option(False, "Compile the model with torch.compile")
+    seed: int = option(0, "Seed of the model, equal on all ranks, and of the data, different on each")
+    device: str = option("auto", "cuda (also ROCm), xpu, cpu; auto is the accelerator, if there is one")
+    wrap_alone: bool = option(False, "Use DDP in a job of one rank, too")
+    profile: bool = option(True, "Profile the loop")
+    save_dir: str | None = option(None, "Run directory of the profile")
+    ranks: str | None = option(None, "Ranks to profile")
+    wait: int | None = option(None, "Steps before each warm-up")
+    warmup: int | None = option(None, "Steps of warm-up")
+    active: int | None = option(None, "Steps to record")
+    repeat: int | None = option(None, "Windows to record")
+    record_shapes: bool | None = option(None, "Record the shapes of operators' inputs")
+    with_stack: bool | None = option(None, "Record Python stacks")
+    profile_memory: bool | None = option(None, "Record allocations")
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where this process stands in the job."""
+    """This process's place in the job."""
 
     rank: int
     world_size: int
@@ -89,7 +70,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a training came to, on this rank."""
+    """The result of a training, on this rank."""
 
     steps: int
     parameters: int
@@ -108,16 +89,15 @@ def parse(
         description=(doc or "").partition("\n")[0],
         parents=[] if extra is None else [extra],
     )
-    help_of = _field_docs()
+    options = options_of(Settings)
     for field in fields(Settings):
-        option, default = "--" + field.name.replace("_", "-"), getattr(defaults, field.name)
+        name, default = "--" + field.name.replace("_", "-"), getattr(defaults, field.name)
+        text = options[field.name].help
         if "bool" in str(field.type):
-            parser.add_argument(
-                option, action=argparse.BooleanOptionalAction, default=default, help=help_of[field.name]
-            )
+            parser.add_argument(name, action=argparse.BooleanOptionalAction, default=default, help=text)
         else:
             kind = int if "int" in str(field.type) else str
-            parser.add_argument(option, type=kind, default=default, help=f"{help_of[field.name]} (default: {default})")
+            parser.add_argument(name, type=kind, default=default, help=f"{text} (default: {default})")
     return parser.parse_args()
 
 
@@ -210,7 +190,7 @@ def backward(loss: torch.Tensor) -> None:
 
 
 def count_parameters(model: nn.Module) -> int:
-    """How many numbers are learnt; of a sharded model, those of this rank."""
+    """The number of parameters; of a sharded model, those on this rank."""
     return sum(p.numel() for p in model.parameters())
 
 
@@ -262,16 +242,3 @@ def _profiler(settings: Settings) -> Profiler | nullcontext[None]:
         with_stack=settings.with_stack,
         profile_memory=settings.profile_memory,
     )
-
-
-def _field_docs() -> dict[str, str]:
-    """The strings under the fields of :class:`Settings`: the one place where they are explained."""
-    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(Settings))).body
-    docs: dict[str, str] = {}
-    name = None
-    for node in getattr(definition, "body", []):
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            name = node.target.id
-        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and name is not None:
-            docs[name] = str(node.value.value).rstrip(".")
-    return docs

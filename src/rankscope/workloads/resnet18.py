@@ -117,7 +117,9 @@ def _cifar_batches(
         dataset, num_replicas=place.world_size, rank=place.rank, seed=settings.seed, drop_last=True
     )
     if len(sampler) < settings.batch_size:
-        raise ConfigError(f"{len(sampler)} images a rank are less than a batch of {settings.batch_size}", path=data_dir)
+        raise ConfigError(
+            f"{len(sampler)} images per rank are less than a batch of {settings.batch_size}", path=data_dir
+        )
     loader = DataLoader(
         dataset,
         batch_size=settings.batch_size,

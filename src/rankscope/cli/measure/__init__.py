@@ -1,4 +1,4 @@
-"""``rankscope measure``: a subcommand for each experiment."""
+"""``rankscope measure``: one subcommand per experiment. In come a script and options; out comes a result file."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _OWN = {"allow_interspersed_args": False}  # everything after the script is the 
 measure = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
-    help="Run a job several times, or change it while it runs, to see what something costs. What is finished is kept: "
-    "with the same `-o` and arguments, each goes on where it was ended.",
+    help="Run a job several times, or change it while it runs, to measure costs. Finished jobs are kept: with the same "
+    "`-o` and arguments, an experiment continues where it was interrupted.",
 )
 for command in (overhead, scaling, buckets, binding, profiler):
     measure.command(context_settings=_OWN)(command)

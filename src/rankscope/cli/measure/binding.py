@@ -18,24 +18,26 @@ from rankscope.measure.sampling import Sampling
 def binding(
     words: o.Words,
     affinities: Annotated[
-        str, typer.Option(metavar="NAME,…", help=f"Which to try: {', '.join(NAMES)}; none always is.")
+        str, typer.Option(metavar="NAME,…", help=f"Which to try: {', '.join(NAMES)}; none is always tried.")
     ] = f"{COMPACT},{SPREAD},{NUMA}",
     cpus: Annotated[
-        str | None, typer.Option("--list", metavar="CPUS", help="One of your own: 0-3:4-7, a list of CPUs a rank.")
+        str | None, typer.Option("--list", metavar="CPUS", help="A custom binding: 0-3:4-7, one list of CPUs per rank.")
     ] = None,
-    cores: Annotated[int | None, typer.Option(min=1, help="Cores of a rank. Default: all are shared out.")] = None,
+    cores: Annotated[
+        int | None, typer.Option(min=1, help="Cores per rank. Default: all cores are divided among the ranks.")
+    ] = None,
     sampling: Sampling = SAMPLING,
     options: o.JobOptions = o.DEFAULTS,
 ) -> None:
-    """Which CPUs the ranks of this host are best bound to: step time and launch latency under each affinity.
+    """Compare CPU bindings of this host's ranks: step time and launch latency with each.
 
-    Prints what to write for each: for srun and mpiexec, taskset, numactl, and oneAPI's variables where they apply.
+    Prints the options of each for srun and mpiexec, taskset, numactl, and oneAPI's variables where they apply.
     """
     target = o.target_of_words(words)
     names = [name.strip() for name in affinities.split(",") if name.strip()]
     strange = [name for name in names if name not in NAMES]
     if strange:
-        raise ConfigError(f"{strange[0]!r} is no binding", hint=", ".join(NAMES))
+        raise ConfigError(f"{strange[0]!r} is not a binding", hint=", ".join(NAMES))
     if LIST in names and cpus is None:
         raise ConfigError("the binding `list` needs one", hint="--list 0-3:4-7")
     start = options.start()

@@ -17,19 +17,19 @@ from rankscope.measure.sampling import Sampling
 def buckets(
     words: o.Words,
     bucket_cap_mb: Annotated[
-        str, typer.Option(metavar="N,N,…", help="DDP: limits of a bucket in MiB; empty for none.")
+        str, typer.Option(metavar="N,N,…", help="DDP: bucket sizes in MiB to try; empty for none.")
     ] = "1,5,25,50,100",
     first_bucket_mb: Annotated[
-        str, typer.Option(metavar="N,N,…", help="DDP: limits of the bucket that is reduced first, in MiB.")
+        str, typer.Option(metavar="N,N,…", help="DDP: sizes of the first bucket to try, in MiB.")
     ] = "",
     switches: Annotated[bool, typer.Option(help="DDP: try gradient_as_bucket_view and static_graph, too.")] = True,
     sampling: Sampling = SAMPLING,
     options: o.JobOptions = o.DEFAULTS,
 ) -> None:
-    """How DDP's buckets are best set, one factor at a time; for FSDP, resharding and prefetching.
+    """Find the best settings of DDP's buckets, one factor at a time; for FSDP, of resharding and prefetching.
 
-    The script needs no change: what is tried is set over its own arguments where the wrapper is made (DDP, FSDP1) or
-    while the job runs (FSDP2). A recommendation is made only of a difference that is more than chance.
+    The script needs no change: settings replace its arguments to the wrapper (DDP, FSDP1), or change while the job runs
+    (FSDP2). Only a significant difference leads to a recommendation.
     """
     target = o.target_of_words(words)
     factors = Factors(
@@ -47,4 +47,4 @@ def _sizes(text: str, option: str) -> tuple[float, ...]:
     try:
         return tuple(float(each) for each in text.split(",") if each.strip())
     except ValueError:
-        raise ConfigError(f"{option} {text!r} is no list of sizes", hint=f"write {option} 1,5,25") from None
+        raise ConfigError(f"{option} {text!r} is not a list of sizes", hint=f"write {option} 1,5,25") from None

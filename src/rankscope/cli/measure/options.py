@@ -1,4 +1,4 @@
-"""Options that the experiments share, and how they say how far they are."""
+"""Options and progress reports that the experiments share."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from rankscope.measure.experiment import KEPT, count_finished_jobs
 from rankscope.measure.files import path_in
 from rankscope.measure.jobs import ProgressCallback, Start, Target, target_of
 from rankscope.measure.results import AnyResult
+from rankscope.report.experiments.terminal import measured
 from rankscope.report.formatting import plain
-from rankscope.report.measurements import measured
 from rankscope.rundir.manifest import redact
 
 R = TypeVar("R", bound=AnyResult)
 
 
 class Format(str, Enum):
-    """How a result is written to the terminal; the directory gets JSON in any case."""
+    """How a result is printed; the output directory gets JSON in any case."""
 
     table = "table"
     json = "json"
@@ -44,7 +44,7 @@ Words = Annotated[
     list[str],
     typer.Argument(
         metavar="SCRIPT|FILE.py:FUNCTION|WORKLOAD [ARGS]…",
-        help="A training script as it is; a function that makes one step; or resnet18, transformer, fsdp.",
+        help="A training script; a function that makes one step; or resnet18, transformer, fsdp.",
     ),
 ]
 
@@ -102,7 +102,7 @@ class JobOptions:
 
 DEFAULTS = JobOptions()
 
-# Those that hardly a training script has, too.
+# Options that training scripts rarely have.
 _OURS = {
     *("--nproc", "--blocks", "--block-steps", "--settle", "--repeats", "--oversubscribe", "--launcher"),
     *("--torchrun", "--no-switches", "--affinities", "--trace-steps"),
@@ -110,24 +110,24 @@ _OURS = {
 
 
 def target_of_words(words: list[str]) -> Target:
-    """What is measured; options of ours that stand behind it are spoken of, because they do nothing there.
+    """The job to measure; warns of rankscope's options after it, as they go to the script.
 
     Raises:
-        ConfigError: nothing was named.
+        ConfigError: there is no script.
         LaunchError: there is no such script.
     """
     target = target_of(words)
     late = [word for word in words[1:] if word.partition("=")[0] in _OURS]
     if late:
         sys.stderr.write(
-            plain(f"note: {', '.join(late)} behind {words[0]} goes to it; rankscope's own stand before it")
+            plain(f"note: {', '.join(late)} after {words[0]} goes to it; rankscope's options come before it")
         )
         sys.stderr.write("\n")
     return target
 
 
 def words_of(text: str) -> tuple[str, ...]:
-    """Options given as one word.
+    """Options in one word, split as a shell does.
 
     Raises:
         ConfigError: quotes that do not close.
@@ -142,12 +142,12 @@ def numbers_of(text: str, option: str) -> list[int]:
     """``1,2,4``.
 
     Raises:
-        ConfigError: it is no such list.
+        ConfigError: it is not such a list.
     """
     try:
         found = [int(each) for each in text.split(",")]
     except ValueError:
-        raise ConfigError(f"{option} {text!r} is no list of whole numbers", hint=f"write {option} 1,2,4") from None
+        raise ConfigError(f"{option} {text!r} is not a list of whole numbers", hint=f"write {option} 1,2,4") from None
     if min(found) < 1:
         raise ConfigError(f"{option} counts from 1", hint=f"write {option} 1,2,4")
     return found
@@ -170,8 +170,8 @@ def experiment(name: str, run: Callable[[Path, ProgressCallback], R], options: J
 
 @contextmanager
 def progress(name: str, folder: Path, output: Path | None) -> Iterator[ProgressCallback]:
-    """Says how far an experiment is, in one line of a terminal or a line a job; and, where it is ended before its time,
-    what is kept and how to go on.
+    """Reports an experiment's progress, in one line of a terminal or one line per job; if interrupted, also how to
+    continue.
 
     Args:
         name: of the experiment.
@@ -195,11 +195,11 @@ def _say_how_to_go_on(name: str, folder: Path, output: Path | None) -> None:
     finished = count_finished_jobs(folder, name)
     if finished:
         kept = "1 finished job is kept" if finished == 1 else f"{finished} finished jobs are kept"
-        _say(f"{name}: {kept}\n  → to go on: {_again(name, folder, output)}")
+        _say(f"{name}: {kept}\n  → to continue: {_again(name, folder, output)}")
 
 
 def _again(name: str, folder: Path, output: Path | None) -> str:
-    """The command line that goes on; in words where it holds what is not to be printed."""
+    """The command line that continues; described in words if it has secrets."""
     words = sys.argv[1:]
     if name not in words or redact(words) != words:
         return f"the same command with -o {shlex.quote(str(folder))}"
@@ -239,7 +239,7 @@ def _progress(name: str) -> Iterator[ProgressCallback]:
 
 
 def finish(result: AnyResult | list[AnyResult], folder: Path, form: Format) -> None:
-    """Print a result, and say where it is."""
+    """Print a result, and the path of its file."""
     if form is Format.json:
         write(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n", None)
         return

@@ -14,11 +14,11 @@ def overhead(
     sampling: Sampling = SHORT_JOBS,
     options: o.JobOptions = o.DEFAULTS,
 ) -> None:
-    """What gradient synchronization costs: the step with it and without, block by block in random order, in a few
+    """Measure the cost of gradient synchronization: steps with and without it, in blocks in random order, in a few
     short jobs.
 
-    DDP and FSDP1 by no_sync, FSDP2 by set_requires_gradient_sync. Forward, backward and optimizer beside it, by the
-    device's events on a GPU; and what a trace of the same job calls exposed communication.
+    DDP and FSDP1 with no_sync, FSDP2 with set_requires_gradient_sync. Also forward, backward and optimizer (on a GPU by
+    its events), and the exposed communication in a trace of the same job.
     """
     target = o.target_of_words(words)
     start = options.start()

@@ -14,9 +14,9 @@ def profiler(
     sampling: Sampling = SAMPLING,
     options: o.JobOptions = o.DEFAULTS,
 ) -> None:
-    """What profiling costs on this job: while it waits, while it records, and for each switch.
+    """Measure the cost of profiling this job: while waiting, while recording, and for each switch.
 
-    Blocks of steps without a profiler, with one that waits, with one that records, and with each of record_shapes,
+    Blocks of steps without a profiler, with a waiting one, with a recording one, and with each of record_shapes,
     with_stack, profile_memory, with_flops and with_modules, in random order in one job.
     """
     target = o.target_of_words(words)

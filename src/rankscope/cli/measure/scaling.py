@@ -23,14 +23,16 @@ from rankscope.rundir.cpus import usable_cpus
 @with_options(without=("nproc",))
 def scaling(
     words: o.Words,
-    nproc: Annotated[str, typer.Option("--nproc", metavar="N,N,…", help="Ranks of each host.")] = "1,2",
+    nproc: Annotated[str, typer.Option("--nproc", metavar="N,N,…", help="Ranks per host.")] = "1,2",
     nnodes: Annotated[str, typer.Option("--nnodes", metavar="N,N,…", help="Hosts.")] = "1",
     strong: Annotated[
         bool, typer.Option("--strong/--weak", help="Keep the global batch, or (default) that of each rank.")
     ] = False,
     global_batch: Annotated[
         int | None,
-        typer.Option(min=1, help="Strong: divided among the ranks, and put for {batch} in the script's arguments."),
+        typer.Option(
+            min=1, help="Strong: divided among the ranks, and inserted for {batch} in the script's arguments."
+        ),
     ] = None,
     plain: Annotated[bool, typer.Option(help="Run the script as a plain process, too.")] = True,
     plot: Annotated[
@@ -39,10 +41,10 @@ def scaling(
     sampling: Sampling = SAMPLING,
     options: o.JobOptions = o.DEFAULTS,
 ) -> None:
-    """How the job scales: step time, speed-up, efficiency and overheads for each number of ranks.
+    """Measure how the job scales: step time, speed-up, efficiency and overheads for each number of ranks.
 
-    A plain process, the job of one rank and those of more, each repeated, all interleaved. A size that fails is
-    reported, and the others go on; the exit status is 1 then.
+    A plain process, a job of one rank and jobs of more, each repeated, interleaved. A size that fails is reported, and
+    the others continue; the exit status is then 1.
     """
     target = o.target_of_words(words)
     if strong and global_batch is not None and not any(BATCH in word for word in target.words):

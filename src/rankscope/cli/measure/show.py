@@ -20,7 +20,7 @@ def show(
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw a study's curve: .png, .svg or .pdf.")] = None,
     form: o.Form = o.Format.table,
 ) -> None:
-    """Show again what was measured; of several measurements in one directory, JSON is a list of them."""
+    """Show the results in a directory again; if there are several, JSON is a list of them."""
     results = load_all(folder)
     if not results:
         raise RankscopeError("no result of a measurement", path=folder, hint="`rankscope measure overhead -o DIR …`")

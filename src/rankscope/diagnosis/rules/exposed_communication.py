@@ -64,7 +64,8 @@ def find(inputs: Inputs) -> list[Finding]:
             evidence=tuple(evidence),
             saving_ns=saving,
             advice=(
-                "Start it earlier, beside compute: for DDP smaller buckets (bucket_cap_mb) or static_graph, for FSDP "
+                "Start it earlier, so that it overlaps with compute: "
+                "for DDP smaller buckets (bucket_cap_mb) or static_graph, for FSDP "
                 "prefetching of the next module's parameters; send less: a narrower dtype (a bf16 compression hook), "
                 "gradient accumulation under no_sync; or larger batches per rank."
             ),

@@ -73,6 +73,6 @@ def _of_trace(frame: pl.DataFrame | None) -> Finding | None:
 
 _ADVICE = (
     "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; pad sequences to a few lengths instead of all. A snapshot "
-    "(torch.cuda.memory._dump_snapshot) beside the traces tells fragments from cache."
+    "(torch.cuda.memory._dump_snapshot) next to the traces distinguishes fragments from cache."
 )
 rule = Rule("memory_fragmentation", __doc__, ("memory", "memory_snapshot"), find)

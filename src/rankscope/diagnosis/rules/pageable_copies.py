@@ -48,7 +48,7 @@ def find(inputs: Inputs) -> list[Finding]:
             steps=steps_of(inputs),
             evidence=tuple(evidence),
             saving_ns=worst["per_step_ns"],
-            advice="Use DataLoader(pin_memory=True) and .to(device, non_blocking=True): they run beside compute.",
+            advice="Use DataLoader(pin_memory=True) and .to(device, non_blocking=True): they overlap with compute.",
         )
     ]
 

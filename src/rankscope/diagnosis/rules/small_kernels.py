@@ -24,7 +24,7 @@ from rankscope.results import Evidence, Finding, Inputs, Rule
 
 _SHARE = 0.5
 _MANY = 0.5
-"""Of a step on the CPU: every model has some short operators, and these are no matter."""
+"""Of a step on the CPU: every model has some short operators, and these do not matter."""
 _FEW = 10
 """Operators a step: fewer are a few already."""
 

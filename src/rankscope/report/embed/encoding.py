@@ -1,9 +1,10 @@
-"""Whole numbers as few bytes: what a report holds of its events.
+"""Compact encoding of integer columns for a report.
 
-A column becomes byte planes: the lowest byte of every number, then the next of every number, as many as the largest
-needs. Numbers that are alike then stand beside one another, and deflate makes little of them. What can be below zero
-is folded first (0, −1, 1, −2 … become 0, 1, 2, 3 …). A block is a column file (`web/PROTOCOL.md`) of such columns, its
-bytes deflated without a header, as `DecompressionStream("deflate-raw")` reads them.
+In: int64 columns. Out: deflated blocks. A column becomes byte planes: the lowest byte of every number, then the next
+of every number, as many as the largest needs; similar bytes are then adjacent, which deflate compresses well. Columns
+with negative numbers are folded first (0, −1, 1, −2 … become 0, 1, 2, 3 …). A block is a column file
+(`web/PROTOCOL.md`) of such columns, its bytes deflated without a header, as `DecompressionStream("deflate-raw")`
+reads them.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ def planes(values: Int64) -> np.ndarray[Any, np.dtype[np.uint8]]:
     if low < 0 or high >> (8 * MAX_PLANES):
         raise ValueError(f"numbers from {low} to {high} have no planes")
     count = -(-high.bit_length() // 8)
-    whole = np.ascontiguousarray(values, dtype="<u8")
-    return np.ascontiguousarray(whole.view(np.uint8).reshape(-1, 8).T[:count]).reshape(-1)
+    words = np.ascontiguousarray(values, dtype="<u8")
+    return np.ascontiguousarray(words.view(np.uint8).reshape(-1, 8).T[:count]).reshape(-1)
 
 
 def unplanes(data: np.ndarray[Any, np.dtype[np.uint8]], length: int) -> Int64:
     """The reverse of `planes`."""
-    whole = np.zeros(length, dtype=np.int64)
+    values = np.zeros(length, dtype=np.int64)
     for place, plane in enumerate(data.reshape(-1, length) if length else ()):
-        whole |= plane.astype(np.int64) << (8 * place)
-    return whole
+        values |= plane.astype(np.int64) << (8 * place)
+    return values
 
 
 def fold(values: Int64) -> Int64:

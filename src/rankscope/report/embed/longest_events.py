@@ -1,4 +1,4 @@
-"""Arguments, shapes and stacks of a rank's longest events, as a report holds them."""
+"""Arguments, shapes and stacks of a rank's longest events, for a report."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def longest_events(
         most: how many events; half of them of the device, as far as there are.
     """
     found: dict[str, dict[str, Any]] = {}
-    arrays = rank.placed.lanes.arrays
+    arrays = rank.in_run.lanes.arrays
     chosen = _chosen(rank, bound, most)
     at = rank.order[chosen]
     window, table, row = (arrays[name][at] for name in ("window", "table", "row"))
@@ -93,7 +93,7 @@ def _operators(rank: StagedRank, trace: CachedTrace, numbers: Int64) -> dict[int
     """By number of an event, the row of its operator."""
     operator = rank.links.operator[numbers]
     some = np.flatnonzero(operator >= 0)
-    rows = rank.placed.lanes.arrays["row"][rank.order[operator[some]]].astype(np.int64)
+    rows = rank.in_run.lanes.arrays["row"][rank.order[operator[some]]].astype(np.int64)
     found = trace.load("host_ops", SHAPES)[rows.tolist()].iter_rows(named=True)
     return dict(zip(numbers[some].tolist(), found, strict=True))
 

@@ -1,9 +1,10 @@
-"""A rank's events as a report holds them: in three stages, so that what has no room can be left out from the end.
+"""A rank's events in three stages, so that a report can leave out the last ones when they do not fit.
 
-`device` is what ran on streams, `host` the threads and named ranges, `python` the Python frames. Events are numbered
-through the stages, lane by lane, so that a number means the same whether or not the later stages are there. Within a
-lane nothing overlaps: an event is the time since the one before ended, how long it lasts, and a code for its name,
-category and table. The rank's own lane repeats others: it is a mark at each that it repeats.
+In: a rank's lanes and tables. Out: columns per stage. `device` has the streams, `host` the threads and named ranges,
+`python` the Python frames. Events are numbered through the stages, lane by lane, so that a number means the same with
+or without the later stages. Within a lane nothing overlaps: an event is the gap since the previous one, its duration,
+and a code for its name, category and table. The summary lane repeats other lanes, so it is a mark at each repeated
+event.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import polars as pl
 from rankscope.primitives.intervals import Int64
 from rankscope.report.embed.encoding import steps_of
 from rankscope.store.cache import CachedTrace
-from rankscope.timeline.timeline import Placed
+from rankscope.timeline.timeline import RankInRun
 from rankscope.timeline.tracks import TABLES
 
 STAGES = ("device", "host", "python")
@@ -83,20 +84,20 @@ class StagedRank:
     """A rank of a timeline, its events numbered by stage.
 
     Args:
-        placed: the rank's lanes.
+        in_run: the rank's lanes.
         traces: its files.
     """
 
-    def __init__(self, placed: Placed, traces: Sequence[CachedTrace]) -> None:
-        self.placed = placed
-        self.rank = placed.lanes.rank
+    def __init__(self, in_run: RankInRun, traces: Sequence[CachedTrace]) -> None:
+        self.in_run = in_run
+        self.rank = in_run.lanes.rank
         self._traces = traces
-        self._arrays = placed.lanes.arrays
-        events = placed.lanes.events
+        self._arrays = in_run.lanes.arrays
+        events = in_run.lanes.events
         self.pointer = np.asarray(events.pointer, dtype=np.int64)
         self.start, self.end = np.asarray(events.start, dtype=np.int64), np.asarray(events.end, dtype=np.int64)
-        tracks = placed.lanes.tracks
-        self.lane_stage = np.array([_STAGE_OF.get(tracks[lane.track].kind, -1) for lane in placed.lanes.lanes])
+        tracks = in_run.lanes.tracks
+        self.lane_stage = np.array([_STAGE_OF.get(tracks[lane.track].kind, -1) for lane in in_run.lanes.lanes])
         lanes = [np.flatnonzero(self.lane_stage == stage) for stage in range(len(STAGES))]
         self.lanes = np.concatenate([NONE, *lanes])
         sizes = np.diff(self.pointer)[self.lanes]
@@ -112,7 +113,7 @@ class StagedRank:
     def keys(self) -> Int64:
         """Name, category and table of each event as one number, in the order of numbers."""
         at = self.order
-        name = self.placed.names[self._arrays["name"][at]].astype(np.int64)
+        name = self.in_run.names[self._arrays["name"][at]].astype(np.int64)
         category, table = (self._arrays[each][at].astype(np.int64) for each in ("category", "table"))
         return name << 8 | category << 4 | table
 
@@ -140,10 +141,10 @@ class StagedRank:
         return np.where(places[at] == wanted, numbers[at], -1)
 
     def columns(self, stage: int, codes: Codes) -> tuple[dict[str, Int64], dict[str, Any]]:
-        """The columns of a stage's events, and what is said of them once.
+        """The columns of a stage's events, and their common facts.
 
         Returns:
-            ``gap`` and ``duration`` (both over ``unit``) and ``code``; with them the rank's own lane, and the links.
+            ``gap`` and ``duration`` (both over ``unit``) and ``code``; with them the summary lane, and the links.
         """
         low, high = self.bounds[stage]
         at = self.order[low:high]
@@ -158,33 +159,33 @@ class StagedRank:
         code = codes.code[np.searchsorted(codes.keys, self.keys[low:high])]
         columns = {"gap": gap // unit, "duration": duration // unit, "code": code}
         meta: dict[str, Any] = {"unit": unit}
-        if self.whole_stage == stage:
-            more, said = self._whole()
+        if self.summary_stage == stage:
+            more, summary = self._summary_lane()
             columns |= more
-            meta |= said
+            meta |= summary
         if stage == 1:
             columns |= self._link_columns()
         return columns, meta
 
-    # -- the rank's own lane --------------------------------------------------------------------------------------
+    # -- the summary lane --------------------------------------------------------------------------------------
 
     @cached_property
     def _repeated(self) -> Int64:
-        """Of each event of the rank's own lane, the number of the event that it repeats."""
+        """Of each event of the summary lane, the number of the event that it repeats."""
         own = slice(0, int(self.pointer[1]))
         window, table, row = (self._arrays[name][own] for name in ("window", "table", "row"))
         return self._find(self._place(window, table, row))
 
     @cached_property
-    def whole_stage(self) -> int:
-        """The stage with which all is there that the rank's own lane repeats."""
+    def summary_stage(self) -> int:
+        """The stage with which all is there that the summary lane repeats."""
         last = int(self._repeated.max(initial=-1))
         return next((stage for stage, (_, high) in enumerate(self.bounds) if last < high), 0)
 
-    def _whole(self) -> tuple[dict[str, Int64], dict[str, Any]]:
-        """Which events the rank's own lane repeats, and as what category; they stand there by start, end, number."""
+    def _summary_lane(self) -> tuple[dict[str, Int64], dict[str, Any]]:
+        """Which events the summary lane repeats, and as what category; they stand there by start, end, number."""
         repeated = self._repeated
-        count = self.bounds[self.whole_stage][1]
+        count = self.bounds[self.summary_stage][1]
         marks = np.zeros(count, dtype=np.int64)
         marks[repeated] = 1
         member = np.flatnonzero(marks)
@@ -207,16 +208,16 @@ class StagedRank:
         """What launched each event, and its operator, by number."""
         table = self.keys & 15
         device, operators, calls = (np.flatnonzero(table == each) for each in (DEVICE, OPERATORS, CALLS))
-        launch, said = self._said(DEVICE, "launch_row", CALLS), self._said(DEVICE, "op_row", OPERATORS)
-        said[operators] = self._said(OPERATORS, "parent_row", OPERATORS)[operators]
+        launch, operator = self._linked(DEVICE, "launch_row", CALLS), self._linked(DEVICE, "op_row", OPERATORS)
+        operator[operators] = self._linked(OPERATORS, "parent_row", OPERATORS)[operators]
         around = np.full(self.order.size, -1, dtype=np.int64)
         launched = device[launch[device] >= 0]
         inner = np.concatenate([launch[launched], operators, calls])
         around[np.concatenate([launched, operators, calls])] = self._around(inner)
         # A device event takes its own operator where it names one, else the one around its launch.
-        said[device] = np.where(said[device] >= 0, said[device], around[device])
-        said[calls] = around[calls]
-        return Links(launch, said, around)
+        operator[device] = np.where(operator[device] >= 0, operator[device], around[device])
+        operator[calls] = around[calls]
+        return Links(launch, operator, around)
 
     def _link_columns(self) -> dict[str, Int64]:
         """The links as columns: the operator only where it is not simply the one around."""
@@ -228,7 +229,7 @@ class StagedRank:
             "operator": self.links.operator[other] + 1,
         }
 
-    def _said(self, table: int, column: str, target: int) -> Int64:
+    def _linked(self, table: int, column: str, target: int) -> Int64:
         """By number of an event of one table: the number of the event whose row in another table it names; or −1."""
         found = np.full(self.order.size, -1, dtype=np.int64)
         for window, trace in enumerate(self._traces):
@@ -244,7 +245,7 @@ class StagedRank:
         found = np.full(inner.size, -1, dtype=np.int64)
         at = self.order[inner]
         lane = np.searchsorted(self.pointer, at, side="right") - 1
-        track = np.array([each.track for each in self.placed.lanes.lanes])
+        track = np.array([each.track for each in self.in_run.lanes.lanes])
         start, end, table = self.start[at], self.end[at], self._arrays["table"]
         above = lane - 1
         while (left := np.flatnonzero((found < 0) & (above > 0) & (track[np.maximum(above, 0)] == track[lane]))).size:

@@ -1,8 +1,9 @@
-"""A run's timeline inside the report: blocks of bytes from which the page answers what a server would be asked.
+"""A run's timeline as blocks of bytes, from which the page answers the requests that it would send to a server.
 
-What goes in, while there is room: the events of devices, rank by rank; those of the host; counters; arguments and
-stacks of the longest events; Python frames. Ranks that findings name come first, then the others by number. What is in
-is exact; what is not in is said in `left_out`, which the page shows. The format is described in `web/PROTOCOL.md`.
+In: a timeline, matched collectives and findings. Out: blocks, in this order while they fit: device events of each
+rank, host events, counters, details of the longest events, Python frames. Ranks that findings name come first, then
+the others by number. Included events are exact; `left_out` lists the rest, which the page shows. Format:
+`web/PROTOCOL.md`.
 """
 
 from __future__ import annotations
@@ -30,19 +31,19 @@ from rankscope.timeline.heat_map import heat_of
 from rankscope.timeline.timeline import Timeline
 
 FORMAT = 1
-# Beyond this many samples a curve is nothing to look at, and much to carry.
+# Curves with more samples are thinned: no screen shows them.
 MAX_SAMPLES = 200_000
-# Bytes for what is said of what was left out.
+# Bytes for the sentences in `left_out`.
 SENTENCES = 4000
 
 
 @dataclass
 class Embedded:
-    """Blocks by name, and what found no room.
+    """Blocks by name, and what did not fit.
 
     Attributes:
         blocks: bytes by name.
-        left_out: what the report lacks, in sentences.
+        left_out: data that the report lacks, in sentences.
     """
 
     blocks: dict[str, bytes] = field(default_factory=dict)
@@ -65,8 +66,8 @@ def embed_run(run: Run, grid: Mapping[str, Any] | None, room: int, names: Anonym
     Args:
         run: the run.
         grid: of `grid_of`.
-        room: bytes that the blocks may take up.
-        names: takes the names out of what is embedded.
+        room: the most bytes for the blocks.
+        names: anonymizes what is embedded.
     """
     lost: list[str] = []
 
@@ -99,15 +100,15 @@ def embed(
     """The timeline as blocks.
 
     Args:
-        timeline: the run, drawn.
+        timeline: the run's timeline.
         collectives: the analysis's result.
         grid: waiting and lateness by rank and step, as `timeline.heat` gives them.
-        findings: the run's, weightiest first: which ranks matter most.
-        room: bytes that the blocks may take up.
-        lost: what is not in the timeline, in sentences.
-        names: takes the names out.
+        findings: the run's, most severe first: they decide which ranks come first.
+        room: the most bytes for the blocks.
+        lost: ranks without a timeline, in sentences.
+        names: anonymizes the blocks.
     """
-    ranks = {rank: StagedRank(placed, timeline.traces[rank]) for rank, placed in timeline.ranks.items()}
+    ranks = {rank: StagedRank(in_run, timeline.traces[rank]) for rank, in_run in timeline.ranks.items()}
     order = _priority(list(ranks), findings)
     codes = codes_of(list(ranks.values()))
     matched = {rank: _matched(timeline, each, collectives) for rank, each in ranks.items()}
@@ -192,7 +193,7 @@ def _head(
     grid: Mapping[str, Any] | None,
     kinds: _Kinds,
 ) -> dict[str, Any]:
-    """The layout of what is in, the names, and what the codes mean."""
+    """The layout of the included lanes, the names, and the meaning of the codes."""
     keys = [each.keys[: each.bounds[kept[rank] - 1][1] if kept[rank] else 0] for rank, each in ranks.items()]
     names = names_used(keys, timeline.names)
     renumbered = {number: place for place, number in enumerate(names)}
@@ -215,7 +216,7 @@ def _head(
 
 
 def _layout(timeline: Timeline, ranks: Mapping[int, StagedRank], kept: Mapping[int, int]) -> dict[str, Any]:
-    """The layout with the lanes that are in, numbered anew."""
+    """The layout with the included lanes, renumbered."""
     layout = timeline.layout()
     tracks: list[dict[str, Any]] = []
     lanes: dict[str, list[Any]] = {name: [] for name in layout["lanes"]}
@@ -228,9 +229,9 @@ def _layout(timeline: Timeline, ranks: Mapping[int, StagedRank], kept: Mapping[i
             rows.append({**row, "tracks": [0, 0]})
             continue
         for track in layout["tracks"][first : first + count]:
-            whole = track["kind"] == "rank"
-            stage = mine.whole_stage if whole else _STAGE[track["kind"]]
-            if stage >= stages and not whole:
+            summary = track["kind"] == "rank"
+            stage = mine.summary_stage if summary else _STAGE[track["kind"]]
+            if stage >= stages and not summary:
                 continue
             low, size = track["lanes"]
             for lane in range(low, low + size):
@@ -255,7 +256,7 @@ class _Kinds:
         self._numbers: dict[tuple[Any, ...], int] = {}
 
     def columns(self, rows: pl.DataFrame) -> dict[str, Int64]:
-        """A rank's collectives as columns. Match, wait and sequence are one more, for 0 stands for null."""
+        """A rank's collectives as columns. Match, wait and sequence are one more, because 0 encodes null."""
         kind = np.empty(rows.height, dtype=np.int64)
         for place, row in enumerate(rows.select("collective", "group", "bytes").iter_rows()):
             number = self._numbers.get(row)
@@ -299,7 +300,7 @@ def _matched(timeline: Timeline, rank: StagedRank, collectives: pl.DataFrame | N
         {
             "start_ns": rank.start[at],
             "end_ns": rank.end[at],
-            "name_number": rank.placed.names[rank.placed.lanes.arrays["name"][at]].astype(np.int64),
+            "name_number": rank.in_run.names[rank.in_run.lanes.arrays["name"][at]].astype(np.int64),
             "event": rank.number[at],
         }
     )
@@ -340,7 +341,7 @@ def _curves(timeline: Timeline, rank: StagedRank) -> bytes:
 def _left_out(
     ranks: Mapping[int, StagedRank], kept: Mapping[int, int], lacking: Mapping[str, Sequence[int]], detailed: int
 ) -> list[str]:  # fmt: skip
-    """What is not in, in sentences."""
+    """What is left out, in sentences."""
     sentences = []
     for stage, what in enumerate(("All events", "Host threads and named ranges", "Python frames")):
         some = [rank for rank, each in ranks.items() if kept[rank] <= stage and _events(each, stage, kept[rank])]
@@ -362,7 +363,7 @@ def _which(ranks: Sequence[int]) -> str:
 
 
 def _events(rank: StagedRank, stage: int, kept: int) -> int:
-    """Events that a rank lacks of a stage; a rank that lacks the first lacks all, and that is said once."""
+    """Events of a stage that a rank lacks; a rank without the first stage lacks all, counted once."""
     low, high = rank.bounds[stage]
     if kept == 0:
         return int(rank.order.size) if stage == 0 else 0

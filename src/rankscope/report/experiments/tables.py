@@ -1,8 +1,8 @@
-"""What `rankscope measure` wrote into a run's directory, as tables like those of analyses: scaling, overhead, the rest.
+"""The results of `rankscope measure` in a run's directory, as tables like those of analyses.
 
 Each `NAME.json` there (`scaling.json`, `overhead.json`, `buckets.json`, `binding.json`, `profiler.json`) is one table,
-a row for each size or variant that was measured; the projection in `scaling.json` is one of its own. A file that is
-none of these, or of another schema, is left alone: it was perhaps not ours.
+with one row per measured size or variant; the projection in `scaling.json` is a further table. Other files, and
+files of another schema, are ignored.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _difference(name: str, doc: str) -> list[Field]:
 
 
 _STATE = [*_plain("state", "", "done, failed, or pending"), *_plain("error", "", "why it failed")]
-_RUN = _plain("run", "", "where its traces lie, from here", "traced.run")
+_RUN = _plain("run", "", "the folder of its traces, relative to this directory", "traced.run")
 _TRACED = _plain(
     "traced_overhead", "ratio", "exposed communication by the window, in a profiled window", "traced.exposed_share"
 )
@@ -107,15 +107,15 @@ class _Shape:
 
 _SHAPES = {
     "scaling": _Shape(
-        "How the job's step time goes with the number of ranks, measured by `rankscope measure scaling`.",
+        "How the job's step time depends on the number of ranks, measured by `rankscope measure scaling`.",
         "sizes",
         [
             *_plain("name", "", "`plain` for one process without a wrapper, else its ranks, and its hosts if several"),
             *_plain("ranks", "count", "ranks"),
             *_plain("nodes", "count", "hosts"),
             *_STATE,
-            *_plain("oversubscribed", "", "more ranks than cores or devices: no statement on how the job scales"),
-            *_plain("batch_per_rank", "", "first dimension of what the model was given"),
+            *_plain("oversubscribed", "", "more ranks than cores or devices: says nothing about how the job scales"),
+            *_plain("batch_per_rank", "", "first dimension of the model's input"),
             *_plain("repeats", "count", "jobs that were finished"),
             *_time("step", "a step on the slowest rank, not profiled, median", "step"),
             *_share("speed_up", "strong: T1 / Tn; weak: n T1 / Tn", ""),
@@ -123,20 +123,20 @@ _SHAPES = {
             *_share("derived_overhead", "1 − efficiency"),
             *_share("measured_overhead", _MEASURED),
             *_TRACED,
-            *_plain("lost_ns", "ns", "what a step is longer than the perfect one of this size", "lost.total_ns"),
-            *_plain("lost_compute_ns", "ns", "of it compute", "lost.compute_ns"),
+            *_plain("lost_ns", "ns", "time lost per step against perfect scaling at this size", "lost.total_ns"),
+            *_plain("lost_compute_ns", "ns", "lost in compute", "lost.compute_ns"),
             *_plain(
-                "lost_communication_ns", "ns", "of it exposed communication", "lost.exposed_communication_ns"
+                "lost_communication_ns", "ns", "lost in exposed communication", "lost.exposed_communication_ns"
             ),
             *_plain("lost_wait_ns", "ns", "of that communication waiting for other ranks", "lost.wait_ns"),
-            *_plain("lost_data_loading_ns", "ns", "of it data loading", "lost.data_loading_ns"),
-            *_plain("lost_other_ns", "ns", "of it anything else", "lost.other_ns"),
+            *_plain("lost_data_loading_ns", "ns", "lost in data loading", "lost.data_loading_ns"),
+            *_plain("lost_other_ns", "ns", "lost in anything else", "lost.other_ns"),
             *_RUN,
         ],
     ),
     "projection": _Shape(
-        "What larger sizes would do if the law that fits the measured ones held on: a projection by `rankscope measure "
-        "scaling`, not a measurement. Intervals hold the noise of the measurement, not the error of the law.",
+        "Larger sizes, if the law fitted to the measured ones holds: a projection by `rankscope measure "
+        "scaling`, not a measurement. Intervals cover measurement noise, not the error of the law.",
         "projection.points",
         [
             *_plain("ranks", "count", "ranks"),
@@ -164,7 +164,7 @@ _SHAPES = {
         "variants",
         [
             *_plain("name", "", "the variant"),
-            *_plain("base", "", "whether the others are held against it"),
+            *_plain("base", "", "whether the others are compared with it"),
             *_STATE,
             *_time("step", "a step on the slowest rank, median", "step"),
             *_difference("difference", "to the base: negative is faster"),
@@ -178,7 +178,7 @@ _SHAPES = {
         "variants",
         [
             *_plain("name", "", "none, compact, spread, numa or list"),
-            *_plain("base", "", "whether the others are held against it"),
+            *_plain("base", "", "whether the others are compared with it"),
             *_STATE,
             *_time("step", "a step on the slowest rank, median", "step"),
             *_difference("difference", "to the base: negative is faster"),
@@ -196,7 +196,7 @@ _SHAPES = {
             *_time("step", "a step, median", "step"),
             *_difference("cost", "to the base, of the steps that are recorded"),
             *_plain("beyond_chance", "", "whether the interval of the cost excludes 0"),
-            *_time("stop", "how long the loop stands still while recording is stopped", "stop"),
+            *_time("stop", "how long the training loop is blocked while recording stops", "stop"),
             *_time("save", "how long writing the trace takes", "save"),
             *_plain("bytes_per_step", "bytes", "of a rank's uncompressed trace"),
         ],

@@ -1,4 +1,7 @@
-"""What an experiment found, for the terminal."""
+"""The results of `rankscope measure` in the terminal.
+
+In: a result. Out: tables, a sentence with the conclusion, and how it was measured.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +34,13 @@ from rankscope.rundir.plurals import counted
 _FAILURE_LINES = 12
 _MODES = {"weak": "Weak scaling (the same batch on each rank)", "strong": "Strong scaling (the same global batch)"}
 _OVERHEADS = (
-    "1 − efficiency: what is lost against T1. sync: the share of the step that gradient synchronisation is, measured "
-    "with it and without. exposed: the share of communication that compute does not hide, from a profiled window."
+    "1 − efficiency: the loss against T1. sync: gradient synchronization's share of the step, measured with and "
+    "without it. exposed: the share of exposed communication, from a profiled window."
 )
 
 
 def measured(result: AnyResult) -> RenderableType:
-    """The result as tables, with how it was measured and what the reader has to know."""
+    """The result as tables, with how it was measured."""
     if isinstance(result, Overhead):
         parts = _overhead(result)
     elif isinstance(result, Scaling):
@@ -62,7 +65,7 @@ def _overhead(result: Overhead) -> list[RenderableType]:
     share = result.measured_overhead
     said = f"Gradient synchronization: {_share(share)} of the step, measured"
     if beyond_chance(share) is False:
-        said = f"Gradient synchronization: less than can be told from noise ({_share(share)} of the step, measured)"
+        said = f"Gradient synchronization: within noise ({_share(share)} of the step, measured)"
     lines = [
         _line(said, bold=True),
         *([_line(_exposed(result.traced))] if result.traced is not None else []),
@@ -74,10 +77,10 @@ def _overhead(result: Overhead) -> list[RenderableType]:
 
 
 def _exposed(traced: TraceSummary) -> str:
-    hidden = "" if traced.overlap_ratio is None else f", {_percent(traced.overlap_ratio)} of it hidden by compute"
+    hidden = "" if traced.overlap_ratio is None else f", {_percent(traced.overlap_ratio)} of it overlapped with compute"
     return (
         f"Exposed communication: {_percent(traced.exposed_share)} of the step, traced "
-        f"(communication takes {number_of(traced.communication_ns, 'ns')} a step in all{hidden})"
+        f"(communication takes {number_of(traced.communication_ns, 'ns')} per step in total{hidden})"
     )
 
 
@@ -95,7 +98,7 @@ def _scaling(result: Scaling) -> list[RenderableType]:
             _remark(size),
         )
     parts: list[RenderableType] = [
-        _line(f"{_MODES.get(result.mode, result.mode)}; T1, which all is held against, is {_base(result.base)}"),
+        _line(f"{_MODES.get(result.mode, result.mode)}; baseline T1: {_base(result.base)}"),
         table,
         Text(),
         _line(_OVERHEADS, style="dim"),
@@ -104,7 +107,7 @@ def _scaling(result: Scaling) -> list[RenderableType]:
     parts += [_failure(size.name, size.error) for size in errors if size.error]
     lost = [(size, size.lost) for size in result.sizes if size.lost is not None and not size.oversubscribed]
     if lost:
-        parts += [Text(), _line("What a step is longer by than the perfect one, from the traces"), _lost(lost)]
+        parts += [Text(), _line("Time lost per step against perfect scaling, from the traces"), _lost(lost)]
     if result.projection is not None:
         projected = _table("ranks", "speed-up", "efficiency", "step")
         for point in result.projection.points:
@@ -133,7 +136,7 @@ def _remark(size: Size) -> str:
 
 
 def _lost(lost: Sequence[tuple[Size, EfficiencyLoss]]) -> RenderableType:
-    table = _table("ranks", "in all", "compute", "exposed communication", "of it waiting", "data loading", "other")
+    table = _table("ranks", "total", "compute", "exposed communication", "of which waiting", "data loading", "other")
     for size, each in lost:
         table.add_row(
             size.name,
@@ -205,7 +208,7 @@ def _binding(result: Binding) -> list[RenderableType]:
 
 
 def _profiler(result: ProfilerCost) -> list[RenderableType]:
-    table = _table("", "step", "cost", "stop", "save", "trace a step")
+    table = _table("", "step", "cost", "stop", "save", "trace per step")
     for variant in result.variants:
         size = variant.bytes_per_step
         table.add_row(
@@ -216,7 +219,7 @@ def _profiler(result: ProfilerCost) -> list[RenderableType]:
             NOTHING if variant.save is None else number_of(variant.save.median_ns, "ns"),
             NOTHING if size is None else number_of(size, "bytes"),
         )
-    head = f"What profiling costs on {counted(result.world_size, 'rank')}, {result.setting.device or 'device unknown'}"
+    head = f"Profiler overhead on {counted(result.world_size, 'rank')}, {result.setting.device or 'device unknown'}"
     return [_line(head), table]
 
 
@@ -249,7 +252,7 @@ def _line(text: str, *, bold: bool = False, style: str = "") -> Text:
 
 
 def _failure(name: str, error: str) -> Text:
-    """Why one failed: of the last lines of its output the last, which hold the cause."""
+    """Why one failed: the last lines of its output."""
     first, *others = error.splitlines() or [""]
     said = [f"{name} failed: {plain(first, limit=600)}"]
     said += ["    …"] if len(others) > _FAILURE_LINES else []
@@ -278,7 +281,7 @@ def _cost(difference: Time) -> str:
 
 
 def _apart(on: Time, off: Time) -> str:
-    """The difference of two times, where their intervals allow one."""
+    """The difference of two times, if their intervals do not overlap within noise."""
     halves = half_width(on.low_ns, on.high_ns), half_width(off.low_ns, off.high_ns)
     difference = on.median_ns - off.median_ns
     if halves[0] is not None and halves[1] is not None and abs(difference) <= math.hypot(halves[0], halves[1]):
@@ -305,7 +308,7 @@ def _ratio(share: Share | None) -> str:
 
 
 def _difference(share: Share | None) -> str:
-    """To the base: a number only where it is more than noise, or how large the noise is."""
+    """The difference to the base if it exceeds the noise, else the size of the noise."""
     if share is None:
         return NOTHING
     half = half_width(share.low, share.high)
@@ -314,7 +317,7 @@ def _difference(share: Share | None) -> str:
     if beyond_chance(share):
         if half < abs(share.value) or share.low is None or share.high is None:
             return _minus(f"{100 * share.value:+.1f} % ± {100 * half:.1f}")
-        # Far longer on one side: with a half-width it would look as if it held 0.
+        # Asymmetric: with a half-width the interval would seem to contain 0.
         return _minus(f"{100 * share.value:+.1f} % ({100 * share.low:+.0f} to {100 * share.high:+.0f})")
     return f"within noise ± {100 * half:.1f} %"
 
