@@ -110,11 +110,15 @@ def main(mirror: str) -> int:
         try:
             data = fetch(mirror, entry)
         except (OSError, URLError, ValueError) as error:
-            failed += 1
+            failed += entry["commit"] != "HEAD"  # not known to be there: tests that read it are skipped
             print(f"{name}: {error}")
             continue
         write(FOLDER / name, gzip.compress(data, mtime=0) if entry["packed"] else data)
-    recorded = unpack_recordings(HERE / "recordings.tar.xz", FOLDER)
+    archive = HERE / "recordings.tar.xz"
+    if not archive.exists():
+        print(f"{archive} is not here: the sets that we recorded are missing")
+        return 1
+    recorded = unpack_recordings(archive, FOLDER)
     if failed:
         print(f"{failed} of {len(entries)} files could not be fetched; the same command again tries these alone")
         return 1

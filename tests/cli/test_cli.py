@@ -22,9 +22,15 @@ from rankscope.cli import main
 RANKSCOPE = [sys.executable, "-c", "from rankscope.cli import main; main()"]
 
 
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_reference(tmp_path_factory.mktemp("reference") / "run")
+
+
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
-    return write_reference(tmp_path / "run")
+def run(reference: Path, shared_cache: Path) -> Path:
+    """A run that tests only read."""
+    return reference
 
 
 def called(capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch, *arguments: object) -> bytes:
