@@ -173,6 +173,7 @@ def test_a_template_without_a_place_for_the_data_is_an_error(tmp_path: Path, mon
         write_report(run)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("shared_cache")
 def test_the_report_of_eight_h100_is_small_enough_for_a_ticket(shared_traces: Path) -> None:
     page = write_report(rankscope.open(shared_traces / "modded-nanogpt-h100-8ranks", executor="serial"))

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from rankscope.cli.signature import with_options
 from rankscope.errors import ConfigError
 from rankscope.rundir.plurals import counted
 
 if TYPE_CHECKING:
-    from rankscope.simulate import Lost, Truth, Written
+    from rankscope.simulate import Job, Lost, Recording, Truth, Written
 
 T = TypeVar("T", int, float)
 
@@ -21,52 +23,121 @@ _TIMES = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_00
 _SIZES = {"": 1, "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
-def simulate(
-    out: Annotated[Path, typer.Argument(help="The run directory to write; must be new or empty.")],
-    ranks: Annotated[int, typer.Option(help="How many ranks.")] = 8,
-    steps: Annotated[int, typer.Option(help="How many recorded steps.")] = 4,
-    mesh: Annotated[str, typer.Option(help="Sizes of dp, tp, pp, ep, outermost first: dp=64,tp=8,pp=2.")] = "",
+@dataclass(frozen=True)
+class JobOptions:
+    """The job to simulate."""
+
+    ranks: Annotated[int, typer.Option(help="How many ranks.")] = 8
+    steps: Annotated[int, typer.Option(help="How many recorded steps.")] = 4
+    mesh: Annotated[str, typer.Option(help="Sizes of dp, tp, pp, ep, outermost first: dp=64,tp=8,pp=2.")] = ""
     fault: Annotated[
         list[str] | None,
         typer.Option(help="kind:key=value,… for example slow_device:rank=3,magnitude=0.05. Can be repeated."),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same bytes.")] = 0,
-    layers: Annotated[int, typer.Option(help="Layers per pipeline stage.")] = 4,
-    kernels_per_layer: Annotated[int, typer.Option(help="Kernels in a layer's forward pass.")] = 8,
-    microbatches: Annotated[int, typer.Option(help="0: twice the pipeline's depth.")] = 0,
-    fsdp: Annotated[bool, typer.Option("--fsdp", help="Shard parameters instead of all-reducing gradients.")] = False,
+    ] = None
+    seed: Annotated[int, typer.Option(help="The same seed gives the same bytes.")] = 0
+    layers: Annotated[int, typer.Option(help="Layers per pipeline stage.")] = 4
+    kernels_per_layer: Annotated[int, typer.Option(help="Kernels in a layer's forward pass.")] = 8
+    microbatches: Annotated[int, typer.Option(help="0: twice the pipeline's depth.")] = 0
+    fsdp: Annotated[bool, typer.Option("--fsdp", help="Shard parameters instead of all-reducing gradients.")] = False
     sequence_parallel: Annotated[
         bool, typer.Option("--sequence-parallel", help="all_gather and reduce_scatter along tp.")
-    ] = False,
-    sync: Annotated[bool, typer.Option(help="Read the loss every step; else the host runs ahead.")] = True,
-    device_scale: Annotated[float, typer.Option(help="Stretch kernels: below 1 the host bounds the step.")] = 1.0,
-    host_scale: Annotated[float, typer.Option(help="Stretch the host's work.")] = 1.0,
-    jitter: Annotated[float, typer.Option(help="Widen (or narrow) the measured spreads.")] = 1.0,
+    ] = False
+    sync: Annotated[bool, typer.Option(help="Read the loss every step; else the host runs ahead.")] = True
+    device_scale: Annotated[float, typer.Option(help="Stretch kernels: below 1 the host bounds the step.")] = 1.0
+    host_scale: Annotated[float, typer.Option(help="Stretch the host's work.")] = 1.0
+    jitter: Annotated[float, typer.Option(help="Widen (or narrow) the measured spreads.")] = 1.0
+
+    def job(self, recording: Recording) -> Job:
+        """The job, recorded in this way."""
+        from rankscope.simulate import Fault, Job, parse_mesh
+
+        return Job(
+            ranks=self.ranks,
+            steps=self.steps,
+            mesh=parse_mesh(self.mesh),
+            seed=self.seed,
+            layers=self.layers,
+            kernels_per_layer=self.kernels_per_layer,
+            microbatches=self.microbatches,
+            data_parallel="fsdp" if self.fsdp else "ddp",
+            tensor_parallel="sequence" if self.sequence_parallel else "all_reduce",
+            synchronize=self.sync,
+            device_scale=self.device_scale,
+            host_scale=self.host_scale,
+            jitter=self.jitter,
+            faults=tuple(Fault.parse(text) for text in self.fault or ()),
+            recording=recording,
+        )
+
+
+@dataclass(frozen=True)
+class RecordingOptions:
+    """How the job is recorded, and what goes wrong with it."""
+
+    clock_offset: Annotated[
+        list[str] | None, typer.Option(help="RANK=TIME (3=5s, 3=-20us), or TIME: every rank up to so much off.")
+    ] = None
+    drift: Annotated[list[str] | None, typer.Option(help="RANK=PPM, or PPM: every rank up to so much.")] = None
+    lose: Annotated[
+        list[str] | None,
+        typer.Option(help="RANK=COUNT or RANK=FRACTION of events, with :kernel, :collective, :launch, :operator."),
+    ] = None
+    window: Annotated[str, typer.Option(help="Every rank's recording begins and ends up to TIME early or late.")] = ""
+    window_start: Annotated[list[str] | None, typer.Option(help="RANK=TIME: begins later (negative: earlier).")] = None
+    window_end: Annotated[list[str] | None, typer.Option(help="RANK=TIME: ends later (negative: earlier).")] = None
+    missing: Annotated[str, typer.Option(help="Ranks without a file: 3,7.")] = ""
+    truncate: Annotated[list[str] | None, typer.Option(help="RANK=FRACTION of the file's bytes that is there.")] = None
+    base_time: Annotated[str, typer.Option(help="shared, per-rank or epoch.")] = "shared"
+    collective_metadata: Annotated[bool, typer.Option(help="Kernels say which collective they are.")] = True
+    sequence_numbers: Annotated[bool, typer.Option("--sequence-numbers", help="Seq on collectives.")] = False
+    group_names: Annotated[str, typer.Option(help="unique, or shared by a dimension's groups.")] = "unique"
+    stacks: Annotated[bool, typer.Option("--stacks", help="Python frames.")] = False
+    plain: Annotated[bool, typer.Option("--plain", help="No rankscope metadata and no distributedInfo.")] = False
+    layout: Annotated[str, typer.Option(help="torch-2.13, torch-2.9 or compact.")] = "torch-2.13"
+    compression: Annotated[str, typer.Option(help="gz, zst or none.")] = "gz"
+
+    def recording(self) -> Recording:
+        """The recording."""
+        from rankscope.simulate import Recording
+
+        lost = tuple(_lost(text) for text in self.lose or ())
+        offsets, spread = _by_rank(self.clock_offset, _time)
+        drifts, drift_spread = _by_rank(self.drift, float)
+        return Recording(
+            clock_offset_ns=offsets,
+            clock_spread_ns=spread or 0,
+            drift_ppm=drifts,
+            drift_spread_ppm=drift_spread or 0.0,
+            lost=lost,
+            window_start_ns=_by_rank(self.window_start, _time)[0],
+            window_end_ns=_by_rank(self.window_end, _time)[0],
+            window_spread_ns=_time(self.window) if self.window else 0,
+            missing=tuple(int(rank) for rank in re.findall(r"\d+", self.missing)),
+            truncated=_by_rank(self.truncate, float)[0],
+            base_time=self.base_time,
+            collective_metadata=self.collective_metadata,
+            sequence_numbers=self.sequence_numbers,
+            group_names=self.group_names,
+            distributed_info=not self.plain,
+            rankscope_metadata=not self.plain,
+            stacks=self.stacks,
+            layout=self.layout,
+            compression=self.compression,
+        )
+
+
+_JOB, _RECORDING = JobOptions(), RecordingOptions()
+
+
+@with_options()
+def simulate(
+    out: Annotated[Path, typer.Argument(help="The run directory to write; must be new or empty.")],
+    job_options: JobOptions = _JOB,
     events_per_rank: Annotated[int, typer.Option(help="Choose the kernels so that a file has about so many.")] = 0,
     target_size: Annotated[
         str, typer.Option(help="Choose the kernels so that a file's JSON is about so large: 2GB.")
     ] = "",
-    clock_offset: Annotated[
-        list[str] | None, typer.Option(help="RANK=TIME (3=5s, 3=-20us), or TIME: every rank up to so much off.")
-    ] = None,
-    drift: Annotated[list[str] | None, typer.Option(help="RANK=PPM, or PPM: every rank up to so much.")] = None,
-    lose: Annotated[
-        list[str] | None,
-        typer.Option(help="RANK=COUNT or RANK=FRACTION of events, with :kernel, :collective, :launch, :operator."),
-    ] = None,
-    window: Annotated[str, typer.Option(help="Every rank's recording begins and ends up to TIME early or late.")] = "",
-    window_start: Annotated[list[str] | None, typer.Option(help="RANK=TIME: begins later (negative: earlier).")] = None,
-    window_end: Annotated[list[str] | None, typer.Option(help="RANK=TIME: ends later (negative: earlier).")] = None,
-    missing: Annotated[str, typer.Option(help="Ranks without a file: 3,7.")] = "",
-    truncate: Annotated[list[str] | None, typer.Option(help="RANK=FRACTION of the file's bytes that is there.")] = None,
-    base_time: Annotated[str, typer.Option(help="shared, per-rank or epoch.")] = "shared",
-    collective_metadata: Annotated[bool, typer.Option(help="Kernels say which collective they are.")] = True,
-    sequence_numbers: Annotated[bool, typer.Option("--sequence-numbers", help="Seq on collectives.")] = False,
-    group_names: Annotated[str, typer.Option(help="unique, or shared by a dimension's groups.")] = "unique",
-    stacks: Annotated[bool, typer.Option("--stacks", help="Python frames.")] = False,
-    plain: Annotated[bool, typer.Option("--plain", help="No rankscope metadata and no distributedInfo.")] = False,
-    layout: Annotated[str, typer.Option(help="torch-2.13, torch-2.9 or compact.")] = "torch-2.13",
-    compression: Annotated[str, typer.Option(help="gz, zst or none.")] = "gz",
+    recording_options: RecordingOptions = _RECORDING,
     jobs: Annotated[int, typer.Option("--jobs", "-j", help="Processes that write.")] = 1,
     costs: Annotated[bool, typer.Option(help="Run again without each fault, for its cost.")] = True,
 ) -> None:
@@ -80,55 +151,18 @@ def simulate(
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from rankscope.simulate import Fault, Job, Recording, parse_mesh, scaled
+    from rankscope.simulate import scaled
     from rankscope.simulate import simulate as write_run
 
-    lost = tuple(_lost(text) for text in lose or ())
-    offsets, spread = _by_rank(clock_offset, _time)
-    drifts, drift_spread = _by_rank(drift, float)
-    recording = Recording(
-        clock_offset_ns=offsets,
-        clock_spread_ns=spread or 0,
-        drift_ppm=drifts,
-        drift_spread_ppm=drift_spread or 0.0,
-        lost=lost,
-        window_start_ns=_by_rank(window_start, _time)[0],
-        window_end_ns=_by_rank(window_end, _time)[0],
-        window_spread_ns=_time(window) if window else 0,
-        missing=tuple(int(rank) for rank in re.findall(r"\d+", missing)),
-        truncated=_by_rank(truncate, float)[0],
-        base_time=base_time,
-        collective_metadata=collective_metadata,
-        sequence_numbers=sequence_numbers,
-        group_names=group_names,
-        distributed_info=not plain,
-        rankscope_metadata=not plain,
-        stacks=stacks,
-        layout=layout,
-        compression=compression,
+    job = scaled(
+        job_options.job(recording_options.recording()),
+        events_per_rank=events_per_rank,
+        bytes_per_rank=_size(target_size) if target_size else 0,
     )
-    job = Job(
-        ranks=ranks,
-        steps=steps,
-        mesh=parse_mesh(mesh),
-        seed=seed,
-        layers=layers,
-        kernels_per_layer=kernels_per_layer,
-        microbatches=microbatches,
-        data_parallel="fsdp" if fsdp else "ddp",
-        tensor_parallel="sequence" if sequence_parallel else "all_reduce",
-        synchronize=sync,
-        device_scale=device_scale,
-        host_scale=host_scale,
-        jitter=jitter,
-        faults=tuple(Fault.parse(text) for text in fault or ()),
-        recording=recording,
-    )
-    job = scaled(job, events_per_rank=events_per_rank, bytes_per_rank=_size(target_size) if target_size else 0)
     console = Console(stderr=True)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task("ranks", total=ranks - len(recording.missing))
+        task = progress.add_task("ranks", total=job.ranks - len(job.recording.missing))
 
         def finished(_: Written) -> None:
             progress.advance(task)
