@@ -141,7 +141,7 @@ def simulate(
     jobs: Annotated[int, typer.Option("--jobs", "-j", help="Processes that write.")] = 1,
     costs: Annotated[bool, typer.Option(help="Run again without each fault, for its cost.")] = True,
 ) -> None:
-    """Write Kineto-like traces of a simulated job, with the truth beside them.
+    """Write Kineto-like traces of a simulated job, with the truth in a file next to them.
 
     Faults: slow_device, more_work, data_loading, slow_host (style=stretch|gc|asleep), memory (style=retries|copies),
     slow_network (dim=…, or link=A-B). Each takes rank=3, 0-3 or 1+5, or a slice of the mesh (dp=3); steps=11-12;

@@ -23,9 +23,9 @@ def summary(
     source: Source,
     options: RunOptions = DEFAULTS,
 ) -> None:
-    """A run's verdict on one screen: step time, where it goes, who holds it up, memory, what was lost, what to do.
+    """Summarize a run on one screen: step time, where it goes, the straggler, memory, lost data, what to do.
 
-    Of what `rankscope measure` wrote it shows the result, and names the jobs.
+    For the output directory of `rankscope measure` it shows the result and lists the jobs.
     """
     jobs = jobs_of(source[0]) if len(source) == 1 and options.run is None else None
     if jobs is not None:

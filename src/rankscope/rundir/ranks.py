@@ -95,7 +95,7 @@ def _parse_text(text: str) -> RankChoice:
             if last < first:
                 raise ConfigError(f"ranks {text!r}: {item!r} runs backwards", hint=f'did you mean "{last}-{first}"?')
             if last > MAX_RANK:
-                raise ConfigError(f"ranks {text!r}: {last} is no rank of any job")
+                raise ConfigError(f"ranks {text!r}: {last} is too large for a rank")
             spans.append((first, last))
         else:
             what = f"{item!r} is not understood" if item else "a rank is missing"

@@ -90,5 +90,5 @@ if __name__ == "__main__":
     root = Path(sys.argv[1])
     wanted = sys.argv[2:] or ["ranks1", "ranks8", "ranks64", "ranks256", "hostile", "bare", "cpu", "future", "cut"]
     found = look(root, wanted)
-    print("\n".join(found) or "nothing to mend")
+    print("\n".join(found) or "nothing to fix")
     sys.exit(1 if found else 0)

@@ -117,5 +117,5 @@ if __name__ == "__main__":
     parser.add_argument("--modes", default=",".join(MODES))
     given = parser.parse_args()
     found = look(given.pictures, given.runs, [each for each in given.only.split(",") if each], given.modes.split(","))
-    print("\n".join(found) or "nothing to mend")
+    print("\n".join(found) or "nothing to fix")
     sys.exit(1 if found else 0)
