@@ -41,9 +41,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         given = item.callspec.params.values() if hasattr(item, "callspec") else ()
         for name in (each for each in given if isinstance(each, str) and each.startswith(_SETS)):
-            place = SHARED_TRACES / name
-            if SHARED_TRACES.is_dir() and not place.exists() and not list(place.parent.glob(f"{place.name}*")):
+            if SHARED_TRACES.is_dir() and not _is_here(name):
                 item.add_marker(pytest.mark.skip(reason=f"the real trace {name} is not here"))
+
+
+def _is_here(name: str) -> bool:
+    """Whether a path, the beginning of a file's name, or a pattern names something among the real traces."""
+    if "*" in name:
+        return any(SHARED_TRACES.glob(name))
+    place = SHARED_TRACES / name
+    return place.exists() or (
+        place.parent.is_dir() and any(each.name.startswith(place.name) for each in place.parent.iterdir())
+    )
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:
