@@ -97,7 +97,7 @@ def test_the_exit_status_is_for_ci(
 ) -> None:
     found, _, err = called(capfdbinary, monkeypatch, "diff", *runs, "--fail-on", condition, "--executor", "serial")
     assert found == status
-    assert ("fails: compute changed by +50.0 µs (+49.5 %): more than steps vary by chance" in err) == (status == 1)
+    assert ("fails: compute changed by +50.0 µs (+49.5 %): significant" in err) == (status == 1)
 
 
 def test_two_ranks_of_one_run(runs: tuple[Path, Path], capfdbinary: Capture, monkeypatch: Patch) -> None:

@@ -40,7 +40,7 @@ class Breach:
         change: in `unit`.
         unit: ``ns``, ``bytes``; ``count`` of findings.
         ratio: change over what it was; None where that was nothing.
-        significant: whether it is more than steps vary by chance; None where too few steps tell.
+        significant: whether the change is significant; None with too few steps to tell.
     """
 
     name: str

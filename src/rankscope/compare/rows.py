@@ -1,4 +1,7 @@
-"""What differs between two runs, row by row, and whether it is more than the spread."""
+"""Differences between two runs, row by row, and whether they are significant.
+
+In: the samples of both runs, paired by name and shape. Out: one row per pair, with the change and its p-value.
+"""
 
 from __future__ import annotations
 
@@ -41,17 +44,16 @@ COLUMNS = (
         "chance",
         pl.Float64,
         "ratio",
-        "how likely such a change is by chance (Welch's test over steps); null with one sample",
+        "p-value of the change (Welch's test over steps); null with one sample",
     ),
     Column(
-        "significant", pl.Boolean, "", "whether it is more than steps vary by chance, among all rows of its section"
+        "significant",
+        pl.Boolean,
+        "",
+        "whether the change is significant, corrected for the number of rows in its section",
     ),
 )
-CERTAIN = {
-    True: "more than steps vary by chance",
-    False: "no more than steps vary by chance",
-    None: "too few steps to tell it from chance",
-}
+SIGNIFICANCE = {True: "significant", False: "not significant", None: "too few steps to tell"}
 """What `significant` says, in words."""
 _NAMES_SHOWN = 6
 

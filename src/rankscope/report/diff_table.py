@@ -14,7 +14,7 @@ from rich.text import Text
 
 from rankscope.compare import Diff
 from rankscope.compare.gate import Breach
-from rankscope.compare.rows import CERTAIN, SECTIONS, WHOLES
+from rankscope.compare.rows import SECTIONS, SIGNIFICANCE, WHOLES
 from rankscope.report.formatting import NOTHING, cell, number_of, numbered, plain
 from rankscope.rundir.plurals import counted
 
@@ -80,7 +80,7 @@ def breach_line(breach: Breach) -> str:
     share = "" if breach.ratio is None else f" ({_percent(breach.ratio)})"
     return (
         f"{plain(breach.name, limit=200)} changed by {_with_sign(breach.change, breach.unit)}{share}: "
-        f"{CERTAIN[breach.significant]}"
+        f"{SIGNIFICANCE[breach.significant]}"
     )
 
 
@@ -97,7 +97,7 @@ def _verdict(diff: Diff, step: dict[str, Any]) -> Text:
     if change:
         line.append(f", {number_of(abs(round(change)), 'ns')} {'more' if change > 0 else 'less'} than {_of(a)}")
         line.append(f" ({_percent(step['change_ratio'])})" if step["change_ratio"] is not None else "")
-        line.append(f": {CERTAIN[step['significant']]}.")
+        line.append(f": {SIGNIFICANCE[step['significant']]}.")
     else:
         line.append(f", the same as {_of(a)}.")
     parts = diff.section("steps").filter(

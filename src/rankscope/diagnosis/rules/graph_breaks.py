@@ -43,7 +43,7 @@ def find(inputs: Inputs) -> list[Finding]:
         Evidence("compiled frames", frames, "count"),
         Evidence("compiled again", again, "count"),
         Evidence(f"guards, lookups and compiling, {unit.per}, at worst", savings[worst], "ns"),
-        Evidence("of it compiling, whole file", int(compiling), "ns"),
+        Evidence("compile time, entire file", int(compiling), "ns"),
     ]
     breaks = frame.filter((pl.col("rank") == worst) & (pl.col("kind") == "break"))["name"].head(_SHOWN)
     evidence += [Evidence("break", name[:200]) for name in breaks.to_list()]

@@ -46,7 +46,7 @@ def find(inputs: Inputs) -> list[Finding]:
         return []
     worst = grown.row(0, named=True)
     evidence = [
-        Evidence(f"growth a step, rank {worst['rank']}, {worst['device']}", round(worst["growth"]), "bytes"),
+        Evidence(f"growth per step, rank {worst['rank']}, {worst['device']}", round(worst["growth"]), "bytes"),
         Evidence("steps in a row", worst["steps"], "count"),
         Evidence("peak", worst["peak"], "bytes"),
     ]

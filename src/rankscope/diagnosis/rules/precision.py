@@ -42,7 +42,7 @@ def find(inputs: Inputs) -> list[Finding]:
             steps=steps_of(inputs),
             evidence=(
                 Evidence("such operators", int(own["calls"].sum()), "count"),
-                Evidence("time in their kernels, whole file", int(own["device_ns"].sum()), "ns"),
+                Evidence("time in their kernels, entire file", int(own["device_ns"].sum()), "ns"),
                 Evidence("of it on tensor cores", int(own["tensor_ns"].sum()), "ns"),
             ),
             saving_ns=savings[worst],

@@ -35,7 +35,7 @@ def find(inputs: Inputs) -> list[Finding]:
             steps=steps_of(inputs),
             evidence=(
                 Evidence("operators that they could do", own["calls"], "count"),
-                Evidence("time in their kernels, whole file", own["device_ns"], "ns"),
+                Evidence("time in their kernels, entire file", own["device_ns"], "ns"),
                 Evidence("of it on tensor cores", own["tensor_ns"], "ns"),
                 Evidence("in calls without any kernel on tensor cores", own["off_ns"], "ns"),
             ),
