@@ -155,7 +155,7 @@ def test_each_row_of_a_name_is_held_to_the_limit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "step_time", "step_time > ", "> 5%", "step_time > 5 parsecs"])
 def test_what_is_no_condition(text: str) -> None:
-    with pytest.raises(ConfigError, match="no condition"):
+    with pytest.raises(ConfigError, match="not a condition"):
         parse_condition(text)
 
 

@@ -329,7 +329,7 @@ def test_how_to_go_on_is_said(tmp_path, machine, script, capsys, monkeypatch):
     assert said[-3:] == [
         "overhead: interrupted; nothing more is run",
         "overhead: 1 finished job is kept",
-        f"  → to go on: rankscope measure overhead -o '{out}' {script}",
+        f"  → to continue: rankscope measure overhead -o '{out}' {script}",
     ]
     # Where -o was given, the command is the same; a key in it is not printed.
     machine.started, machine.ends_at, machine.fails = [], None, ("job-1",)
@@ -338,7 +338,7 @@ def test_how_to_go_on_is_said(tmp_path, machine, script, capsys, monkeypatch):
         measure("overhead", [script], out, on_progress=on_progress)
     said = capsys.readouterr().err
     assert "overhead: 1 of 2 jobs are finished from before" in said
-    assert f"→ to go on: the same command with -o '{out}'" in said
+    assert f"→ to continue: the same command with -o '{out}'" in said
     assert "abc" not in said
     # Who is refused is not told to go on.
     with pytest.raises(ConfigError), progress("overhead", out, out) as on_progress:

@@ -190,9 +190,9 @@ def test_a_folder_without_traces_is_said_at_once(tmp_path: Path, capfd: Any, mon
 
 WRONG = [
     (["--run", "nope"], "no run has a name, a run id or a directory 'nope'"),
-    (["--steps", "x"], "no range of steps"),
+    (["--steps", "x"], "not a range of steps"),
     (["--steps", "900:901"], "no step 900:901"),
-    (["--communication", "("], "no regular expression"),
+    (["--communication", "("], "not a regular expression"),
 ]
 
 

@@ -81,7 +81,7 @@ def test_its_summary_is_its_result_and_where_its_jobs_are(
     status, out = said("summary", str(study))
     assert status in (0, None)
     assert "Strong scaling" in out
-    assert "is the plain process" in out
+    assert "baseline T1: the plain process" in out
     assert "Projection, not measured" in out
     assert [" ".join(line.split()) for line in out.splitlines()[-3:]] == [
         f"plain process rankscope summary {study / 'jobs/plain-0'}",
