@@ -402,11 +402,12 @@ def test_waiting_and_inactive_steps_do_next_to_nothing(tmp_path, monkeypatch):
 def test_a_file_url_is_its_path_and_another_url_is_warned_about(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     staged = Profiler((tmp_path / "my run").as_uri(), **SHORT, staging_dir="s3://bucket/stage")
-    with pytest.warns(CaptureWarning, match="not a directory that a job can write to: traces are staged"), staged as prof:
+    with pytest.warns(CaptureWarning, match="not a directory .* write to: traces are staged"), staged as prof:
         train(prof, 8)
     assert len(traces(tmp_path / "my run")) == 1
     away = Profiler("s3://bucket/run", **SHORT)
-    with pytest.warns(CaptureWarning, match="'s3://bucket/run' is not a directory that a job can write to"), away as prof:
+    refused = "'s3://bucket/run' is not a directory that a job can write to"
+    with pytest.warns(CaptureWarning, match=refused), away as prof:
         train(prof, 8)
     (made,) = tmp_path.glob("rankscope_run_*")
     assert len(traces(made)) == 1
