@@ -252,7 +252,7 @@ def test_wrong_use_is_told(tmp_path, script):
         taken.listen()
         port = taken.getsockname()[1]
         options = ("--nnodes=1", "--master-addr=127.0.0.1", f"--master-port={port}", "--rdzv-backend=static")
-        with pytest.raises(LaunchError, match="port is in use"):
+        with pytest.raises(LaunchError, match="the port is used by another job"):
             measure_overhead(target_of([script()]), tmp_path / "port", Start(ranks=1, torchrun=options), FEW)
     with pytest.raises(LaunchError, match="no-such-launcher could not be started"):
         start = Start(ranks=1, launcher="no-such-launcher -n {ranks}")

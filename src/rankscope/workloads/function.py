@@ -7,6 +7,7 @@ started itself.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import runpy
 import sys
@@ -58,6 +59,9 @@ def main() -> None:
         sys.exit(f"error: {error}")
     if not measure(step):
         sys.exit("error: this is not a measurement: start it with `rankscope measure`")
+    # A wrapped model that outlives its process group may abort the interpreter's exit (docs/capture.md).
+    del step
+    gc.collect()
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()
 
