@@ -11,7 +11,7 @@ from rankscope.primitives.communicators import COLUMNS
 from rankscope.primitives.matching import Matching
 
 SCHEMA = {name: pl.Int64() for name in COLUMNS} | dict.fromkeys(
-    ("group", "group_ranks", "collective", "dtype"), pl.String()
+    ("group", "group_ranks", "collective", "name", "dtype"), pl.String()
 )
 
 

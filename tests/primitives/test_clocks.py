@@ -12,9 +12,10 @@ from rankscope.primitives.matching import match_collectives
 
 
 def clocks(ranks: int, rank: list[int], match: list[int], end: list[int], lenient: bool = False):  # type: ignore[no-untyped-def]
-    return align_clocks(
-        np.arange(ranks), np.array(rank), np.array(match), np.array(end), np.full(len(rank), lenient, dtype=np.bool_)
-    )
+    # Ends are what counts: with collectives of no length their order bounds nothing.
+    ends = np.array(end, dtype=np.int64)
+    lenient_ = np.full(len(rank), lenient, dtype=np.bool_)
+    return align_clocks(np.arange(ranks), np.array(rank), np.array(match), ends, ends, lenient_, worst=0)
 
 
 def test_offsets_of_random_jobs_lie_within_the_residual() -> None:
@@ -32,8 +33,10 @@ def test_offsets_of_random_jobs_lie_within_the_residual() -> None:
             ranks,
             rows["rank"].to_numpy(),
             rows["match"].to_numpy(),
+            rows["start_ns"].to_numpy(),
             rows["end_ns"].to_numpy(),
             np.zeros(rows.height, dtype=np.bool_),
+            worst=100_000,
         )
         for index, rank in enumerate(ranks):
             if result.anchors[index] == 0 or result.component[index] != result.component[0]:
@@ -53,8 +56,10 @@ def test_a_drift_is_found_where_it_moves_ends_beyond_the_noise() -> None:
         np.arange(3),
         rows["rank"].to_numpy(),
         found.match,
+        rows["start_ns"].to_numpy(),
         rows["end_ns"].to_numpy(),
         np.zeros(rows.height, dtype=np.bool_),
+        worst=100_000,
     )
     for rank in (1, 2):
         # The correction undoes the drift.
@@ -120,3 +125,41 @@ def test_medians(pairs: list[tuple[int, int]]) -> None:
             assert found[each] == low + (high - low) // 2
         else:
             assert found[each] == -7
+
+
+def test_few_anchors_do_not_vouch_for_themselves() -> None:
+    # Two collectives whose ends agree exactly: the deviations are 0, whatever the clocks are.
+    start = np.array([0, 990, 5000, 5900])
+    end = np.array([1000, 1000, 6000, 6000])
+    rank, match = np.array([0, 1] * 2), np.array([0, 0, 1, 1])
+    strict = np.zeros(4, dtype=np.bool_)
+    found = align_clocks(np.arange(2), rank, match, start, end, strict, worst=100_000)
+    # Rank 1 may be 10 ns early (else rank 0 would be through before rank 1 starts), and up to 1000 ns late.
+    assert found.residual.tolist() == [1000, 1000]
+    assert found.anchors.tolist() == [2, 2]
+    # Ends are never that far apart: what is known of them bounds it as well.
+    assert align_clocks(np.arange(2), rank, match, start, end, strict, worst=300).residual.tolist() == [300, 300]
+
+
+def test_enough_anchors_state_their_deviations() -> None:
+    rank, match = np.array([0, 1] * 4), np.repeat(np.arange(4), 2)
+    end = np.repeat(np.arange(1, 5) * 10_000, 2) + np.array([0, 40] * 2 + [0, 0] * 2)
+    strict = np.zeros(8, dtype=np.bool_)
+    found = align_clocks(np.arange(2), rank, match, end - 5_000, end, strict, worst=100_000)
+    assert found.residual.max() <= 40
+
+
+def test_the_bound_of_few_anchors_holds() -> None:
+    random = np.random.default_rng(4)
+    for _ in range(200):
+        ranks = int(random.integers(2, 5))
+        arrival = random.uniform(0, 5_000, (1, ranks)).astype(int)
+        done = int(arrival.max()) + 300
+        end = done + random.integers(0, 90, ranks)
+        clock = np.concatenate([[0], random.integers(-(10**6), 10**6, ranks - 1)])
+        found = align_clocks(
+            np.arange(ranks), np.arange(ranks), np.zeros(ranks, dtype=np.int64), arrival[0] + clock, end + clock,
+            np.zeros(ranks, dtype=np.bool_), worst=100_000,
+        )  # fmt: skip
+        apart = np.abs(found.offset + clock - clock[0])
+        assert (apart <= found.residual + found.residual[0]).all()

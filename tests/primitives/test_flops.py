@@ -12,7 +12,12 @@ import rankscope
 from rankscope.primitives import device_peaks
 from rankscope.primitives.device_peaks import peak_flops
 from rankscope.primitives.flops import operator_flops
-from rankscope.primitives.tensor_cores import eligible_operators, tensor_core_kernels
+from rankscope.primitives.tensor_cores import (
+    eligible_operators,
+    ordinary_products,
+    tensor_core_kernels,
+    tensor_core_use,
+)
 
 NONE = ["", "", "", ""]
 
@@ -183,14 +188,56 @@ def test_names_of_tensor_cores() -> None:
         "Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x128x64_MI16x16x1_SN_LDSB1",
         "igemm_fwd_gtcx3_nhwc_bf16_bx0_ex1_bt128x128x32_wt32x32x8",
         "_ZN2ck16tensor_operation6device12_GLOBAL__N_139kernel_grouped_conv_fwd_xdl_cshuffle_v3",
-    }
+        # CUTLASS 3: the kernel of `_grouped_mm`, vLLM's scaled product, FlashInfer's in 4 bits, flash attention 3.
+        "void cutlass::device_kernel<at::cuda::detail::enable_3x_kernel_for_sm9x<cutlass::gemm::kernel::GemmUniversal<"
+        "cutlass::gemm::GroupProblemShape<>, cutlass::gemm::collective::CollectiveMma<"
+        "cutlass::gemm::MainloopSm90ArrayTmaGmmaWarpSpecialized<4>>>>>",
+        "_ZN7cutlass13device_kernelIN49_GLOBAL__N__8bf0e19b_16_scaled_mm_c3x_cu_2bec3df915cutlass_3x_gemmIaNS_6half_t"
+        "NS_4gemm32KernelTmaWarpSpecializedPingpongE",
+        "_ZN7cutlass13device_kernelIN10flashinfer4gemm50DeviceGemmFp4GemmSm100_float_128_INS_4gemm6kernel13GemmUniversalI"
+        "NS5_10collective13CollectiveMmaINS5_46MainloopSm100TmaUmmaWarpSpecializedBlockScaledI",
+        "_ZN7cutlass13device_kernelIN5flash11enable_sm90INS1_16FlashAttnFwdSm90I",
+        "void cutlass::Kernel2<cutlass::gemm::kernel::GemmUniversal<MmaMultistage<x, cutlass::gemm::warp::MmaTensorOp<",
+        "cutlass3x_sm100_bstensorop_s128x128x64gemm_block_scaled_ue4m3xf4", "nvjet_sm100_tst_128x8_64x12_2x1_v_bz_TNT",
+        "void deep_gemm::sm90_fp8_gemm_1d2d_impl<1u>", "void gptq_marlin::Marlin<half>",
+        "bmm_E2m1_E2m1E2m1_Fp32_bA16_bB16_bC16", "fmhaSm100fKernel_QkvE4m3OBfloat16HQk576HV512",
+        "kernel_cutlass_kernel_flash_attncuteflash_fwd_sm100FlashAttentionForwardSm100_object_at__tensor",
+        "void paged_attention_ll4mi_QKV_mfma16_kernel<0>",
+    }  # fmt: skip
     not_used = {
-        "ampere_sgemm_128x64_nn", "void at::native::elementwise_kernel<128, 4>", "ncclDevKernel_AllReduce_Sum_f32",
-        "void cutlass::Kernel<cutlass_80_simt_sgemm_128x32_8x5_nn_align1>(Params)", "kernel_no_tc",
+        "ampere_sgemm_128x64_nn", "void at::native::elementwise_kernel<128, 4>",
+        "void cutlass::Kernel<cutlass_80_simt_sgemm_128x32_8x5_nn_align1>(Params)",
         "sm80_xmma_wgrad_implicit_gemm_f32f32_f32f32_f32_nhwckrsc_nhwc_tilesize128x128x8_g1_ffma_execute",
         "cudnn_infer_ampere_scudnn_128x64_relu_xregs_large_nn_v1", "SubTensorOpWithScalar1d",
+        "void cutlass::Kernel<cutlass::gemm::kernel::GemmUniversal<MmaPipelined<x, cutlass::gemm::warp::MmaSimt<",
+        "void flash::flash_fwd_splitkv_combine_kernel<x>",
+        "void flash::FlashAttnBwdPostprocessConvertdQ<cute::TiledMMA>",
     }  # fmt: skip
     assert tensor_core_kernels(used | not_used) == used
+
+
+def test_names_that_do_not_tell_are_neither() -> None:
+    unknown = {
+        "_ZN7cutlass13device_kernelINS_4gemm6kernel13GemmUniversalIN4cute5tupleIJiiiiEEENS1_10colle", "kernel_no_tc",
+        "fused_moe_kernel", "_matmul_ogs_NNT_bf16xbf16xmxfp4_16x128x256x1",
+        "triton_tem_fused_addmm_native_layer_norm_0",
+        "triton_red_fused_mm_0", "Cijk_Alik_Bljk_HB_GB_MT64x64x16_SE_K1", "void flashinfer::BatchDecodeKernel<x>",
+        "fmha_cutlassF_f32_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel<float>)",
+    }  # fmt: skip
+    no = {
+        "ampere_sgemm_128x64_nn": True,
+        "void cutlass::Kernel<cutlass_80_simt_sgemm_128x32_8x5_nn_align1>(Params)": True,
+        "triton_poi_fused_add_0": False, "void at::native::elementwise_kernel<128, 4>": False,
+        "void gemv2T_kernel_val<int>": False, "void gemmk1_kernel<float, 256>": False,
+        "void at::native::(anonymous namespace)::softmax_warp_forward<float>": False,
+    }  # fmt: skip
+    found = tensor_core_use([*unknown, *no])
+    assert {name for name, use in found.items() if use is None} == unknown
+    assert {name for name, use in found.items() if use is False} == set(no)
+    assert ordinary_products(found) == {name for name, product in no.items() if product}
+
+
+def test_names_of_operators_that_tensor_cores_can_run() -> None:
     eligible = {
         "aten::mm", "aten::addmm", "aten::linear", "aten::conv2d", "aten::convolution_backward", "aten::_convolution",
         "aten::cudnn_convolution", "aten::miopen_convolution", "aten::bmm", "aten::baddbmm", "aten::_scaled_mm",

@@ -111,7 +111,7 @@ def test_groups_of_one_name_and_other_ranks_stay_apart() -> None:
 def test_unknown_communicators_have_streams_of_any_number() -> None:
     made = random_job(23, ranks=3, steps=4, layers=3, lost=0.0)
     rows = made.rows.with_columns(
-        pl.format("stream {}", pl.col("rank") + 20).alias("group"),
+        pl.lit(None, pl.String).alias("group"),
         pl.lit(None, pl.String).alias("group_ranks"),
         pl.lit(None, pl.Int64).alias("group_size"),
         *(pl.lit(None, pl.Int64).alias(name) for name in ("in_elements", "out_elements")),
@@ -193,3 +193,130 @@ def test_ranks_that_share_no_time_fit_nowhere() -> None:
     found = matched(rows)
     assert (found.match == -1).all()
     assert found.unplaced == (("g", (1,)),)
+
+
+def captured(
+    ranks: int,
+    *,
+    seed: int = 0,
+    replays: int = 3,
+    layers: int = 8,
+    late: int = 150_000,
+    streams: str = "permuted",
+    cut: int = 0,
+    families: int = 1,
+) -> pl.DataFrame:
+    """DeepEP in a captured graph: dispatch and combine of each layer, ends within 150 µs, streams of any number.
+
+    ``streams``: each kernel kind on one stream whose number is another on every rank (`permuted`), or kernels on
+    whichever of three streams the graph has (`any`). ``cut``: at most so many are missing at either edge of a rank.
+    ``families``: so many communicators at once, each with its own streams.
+    """
+    random = np.random.default_rng(seed)
+    rows: list[dict[str, object]] = []
+    for family in range(families):
+        kinds = ("dispatch", "combine") * (layers * replays)
+        gaps = 500_000 * (1 + 0.1 * random.standard_normal(len(kinds)))
+        gaps[:: 2 * layers] += 2_000_000
+        begin = np.cumsum(gaps)
+        for rank in range(ranks):
+            number = random.permutation(50)
+            kept = slice(random.integers(0, cut + 1), len(kinds) - random.integers(0, cut + 1))
+            for index in range(len(kinds))[kept]:
+                end = int(begin[index] + random.uniform(0, late))
+                lane = random.integers(0, 3) if streams == "any" else index % 2
+                rows.append(
+                    {
+                        "rank": rank, "stream": int(number[lane]), "collective": kinds[index],
+                        "name": f"void deep_ep::internode_ll::{kinds[index]}<7168>(int4*)",
+                        "start_ns": int(begin[index]) - int(random.uniform(20_000, 80_000)), "end_ns": end,
+                        "truth": index + 10_000 * family,
+                    }
+                )  # fmt: skip
+    return frame(rows)
+
+
+@pytest.mark.parametrize("hosts", [False, True])
+@pytest.mark.parametrize("streams", ["permuted", "any"])
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_kernels_of_captured_graphs_are_matched_by_sequence_and_ends(ranks: int, streams: str, hosts: bool) -> None:
+    rows = captured(ranks, streams=streams)
+    found = match_collectives(rows.select(COLUMNS), dict.fromkeys(range(ranks), "node") if hosts else None)
+    assert faults(rows, found) == (0, 0)
+    assert (found.match >= 0).all()
+    assert not found.doubts
+
+
+def test_one_host_has_one_clock_when_windows_differ() -> None:
+    # Layers are alike: but for the host's clock, ends within 150 µs cannot tell one layer from the next.
+    rows = captured(4, cut=9)
+    found = match_collectives(rows.select(COLUMNS), dict.fromkeys(range(4), "node"))
+    assert faults(rows, found) == (0, 0)
+    assert not found.doubts
+
+
+def test_a_rank_off_its_hosts_clock_is_found_all_the_same() -> None:
+    made = random_job(24, ranks=3, steps=4, layers=3, lost=0.0)
+    rows = nameless(made.rows)
+    found = match_collectives(rows.select(COLUMNS), dict.fromkeys(range(3), "node"))
+    assert faults(rows, found)[0] == 0
+    assert (found.match >= 0).mean() > 0.8
+
+
+def test_kernels_of_one_rank_have_no_partner() -> None:
+    rows = captured(2)
+    extra = rows.filter(pl.col("rank") == 1)[::7].with_columns(
+        pl.lit("notify").alias("collective"), pl.lit("void deep_ep::intranode::notify(int)").alias("name"),
+        pl.lit(None, pl.Int64).alias("truth"), pl.lit(33, pl.Int64).alias("stream"),
+    )  # fmt: skip
+    both = pl.concat([rows, extra])
+    found = matched(both)
+    assert faults(rows, Matching(found.match[: rows.height], found.method[: rows.height], found.group)) == (0, 0)
+    assert (found.match[rows.height :] == -1).all()
+
+
+def nameless(rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows as a trace without collective metadata has them."""
+    return rows.with_columns(
+        *(pl.lit(None, pl.String).alias(name) for name in ("group", "group_ranks", "dtype")),
+        *(pl.lit(None, pl.Int64).alias(name) for name in ("group_size", "in_elements", "out_elements", "recorded")),
+    )
+
+
+def test_communicators_at_one_time_are_told_apart_by_their_streams() -> None:
+    # Both run all_reduces, whose streams are 7 and 9 on one rank and 9 and 7 on the other.
+    parts = []
+    for family in (0, 1):
+        made = random_job(60 + family, ranks=2, steps=4, layers=4, lost=0.0, cut=False, jitter=0.3).rows
+        first = made.filter(pl.col("rank") == 0)
+        ends = first["end_ns"].to_numpy()
+        for rank in (0, 1):
+            stream = 7 if rank == family else 9
+            parts.append(
+                first.with_columns(
+                    pl.lit(rank, pl.Int64).alias("rank"), pl.lit(stream, pl.Int64).alias("stream"),
+                    pl.lit("all_reduce").alias("collective"), pl.Series("end_ns", ends + 3_000 * rank),
+                    pl.col("start_ns") - 200 * rank, pl.col("truth") + 10_000 * family,
+                )
+            )  # fmt: skip
+    rows = nameless(pl.concat(parts))
+    found = matched(rows)
+    assert faults(rows, found) == (0, 0)
+    groups = rows.with_columns(pl.Series("group", found.group))
+    assert groups.group_by("group").agg((pl.col("truth") // 10_000).n_unique())["truth"].to_list() == [1, 1]
+
+
+def test_ranks_whose_kernels_do_not_run_together_are_of_other_groups() -> None:
+    # Two tensor-parallel groups of one host, each with its own batches: kernels of 20 µs every millisecond or so.
+    random = np.random.default_rng(3)
+    rows = []
+    for group in (0, 1):
+        times = np.cumsum(random.uniform(600, 1800, 60)).astype(int) + 7_000 * group
+        for rank in (2 * group, 2 * group + 1):
+            for index, time in enumerate(times.tolist()):
+                end = time + int(random.integers(0, 5))
+                rows += events((rank, "all_reduce", end), truth=index + 1000 * group, stream=rank + 3)
+    made = nameless(frame(rows))
+    found = match_collectives(made.select(COLUMNS), dict.fromkeys(range(4), "node"))
+    assert faults(made, found) == (0, 0)
+    assert np.unique(found.group[found.match >= 0]).size == 2

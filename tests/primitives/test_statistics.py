@@ -7,7 +7,17 @@ import math
 import numpy as np
 import pytest
 
-from rankscope.primitives.statistics import rank_sum_score, significant, student_quantile, student_tail, welch_test
+from rankscope.primitives.statistics import (
+    Significance,
+    Verdict,
+    rank_sum_score,
+    significant,
+    student_quantile,
+    student_tail,
+    verdict_of_interval,
+    welch_test,
+    welch_verdicts,
+)
 
 
 @pytest.mark.parametrize(
@@ -86,3 +96,33 @@ def test_rank_sum_by_hand() -> None:
     # Three values tied at mean rank 3: U = 11 − 6 = 5, expected 3, variance 6 / 12 · (6 − 24 / 20) = 2.4.
     assert math.isclose(rank_sum_score([2, 2, 3], [1, 2]), 2 / math.sqrt(2.4))
     assert rank_sum_score([1, 1], [1, 1, 1]) == 0.0
+
+
+def test_three_answers_with_test_and_samples() -> None:
+    verdicts = welch_verdicts(
+        [1e-6, 0.4, 0.2, None, 1.0, 1e-7], [(20, 20), (6, 8), (3, 2), (1, 1), (3, 3), (3, 3)], "step"
+    )
+    assert [str(each) for each in verdicts] == [
+        "significant (Welch's t-test, 20 and 20 steps, p < 0.0001)",
+        "not significant (Welch's t-test, 6 and 8 steps, p = 0.4)",
+        "too few steps to tell (Welch's t-test, 3 and 2 steps, p = 0.2)",
+        "too few steps to tell (1 and 1 steps)",
+        # Equal without any spread, and different far beyond it: three steps are enough for both.
+        "not significant (Welch's t-test, 3 and 3 steps, p = 1)",
+        "significant (Welch's t-test, 3 and 3 steps, p < 0.0001)",
+    ]
+    assert [each.significant for each in verdicts] == [True, False, None, None, False, True]
+
+
+def test_the_verdict_of_an_interval() -> None:
+    def kind(low: float | None, high: float | None, null: float = 0.0) -> Significance:
+        return verdict_of_interval(low, high, 24, "block", test="99 % interval", null=null).significance
+
+    assert kind(-1.5, 29.3) is Significance.NOT_SIGNIFICANT
+    assert kind(1.5, 29.3) is Significance.SIGNIFICANT
+    assert kind(-3, -1) is Significance.SIGNIFICANT
+    assert kind(0.7, 0.9, null=1.0) is Significance.SIGNIFICANT
+    assert kind(None, None) is Significance.TOO_FEW
+    assert str(verdict_of_interval(1, 2, 24, "block", test="99 % interval")) == "significant (99 % interval, 24 blocks)"
+    assert str(verdict_of_interval(None, None, 1, "block", test="")) == "too few steps to tell (1 block)"
+    assert str(Verdict(Significance.NOT_SIGNIFICANT)) == "not significant"

@@ -1,4 +1,7 @@
-"""What a rank was doing when: sets of time by category, from its tables."""
+"""What a rank was doing when: sets of time by category, from its tables.
+
+In: a rank's tables. Out: one interval set per category.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Allocations and releases recorded by the profiler, with their device, step and operator."""
+"""Allocations and releases recorded by the profiler, with their device, step and operator.
+
+In: the table of memory events. Out: a frame with a row per allocation or release.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,16 @@ from rankscope.primitives.steps import host_steps
 # c10's DeviceType, as far as torch.profiler writes it.
 DEVICE_TYPES = {0: "cpu", 1: "cuda", 6: "hip", 9: "xla", 12: "xpu", 13: "mps", 15: "hpu", 19: "mtia", 20: "privateuse1"}
 HOST = 0
+
+DEVICE_MALLOC = (
+    r"(?i)^(cuda|hip)(Malloc|MallocManaged|ExtMallocWithFlags)$|^zeMemAlloc(Device|Shared)$"
+    r"|^cuMemAlloc(Managed|Pitch)?(_v2)?$|^(cu|hip)MemCreate$"
+)
+DEVICE_FREE = r"(?i)^(cuda|hip)Free$|^zeMemFree$|^cuMemFree(_v2)?$|^(cu|hip)MemRelease$"
+PINNED_MEMORY = r"(?i)^(cuda|hip)(HostAlloc|HostMalloc|MallocHost|FreeHost|HostFree|Host(Unr|R)egister)$"
+# What expandable segments call besides. Not the Async ones: they return at once, and a pool makes them for each tensor.
+ALLOCATOR_CALLS = rf"{DEVICE_MALLOC}|{DEVICE_FREE}|{PINNED_MEMORY}|^(cu|hip)Mem(Map|Unmap|SetAccess)$"
+"""Calls of the host into the driver for memory: they take up to milliseconds, and a free waits for the device."""
 
 MEMORY_COLUMNS = (
     "time_ns", "pid", "tid", "address", "bytes", "device_type", "device", "total_allocated", "total_reserved",

@@ -1,4 +1,7 @@
-"""The origin of named host ranges: the user, or PyTorch and its libraries."""
+"""The origin of named host ranges: the user, or PyTorch and its libraries.
+
+In: names of ranges. Out: the origin of each; which ones belong to compiled code.
+"""
 
 from __future__ import annotations
 

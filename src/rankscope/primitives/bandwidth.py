@@ -3,6 +3,8 @@
 The last rank to arrive at a collective does not wait, so the shortest duration over all of its ranks is the transfer,
 and whatever a rank's duration exceeds it by is its wait. This requires that all ranks are known: without one, the
 others' wait would count as transfer.
+
+In: durations of collectives by rank, sizes. Out: wait, transfer and bandwidths.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ LEAST_MAD = 1_000  # ns
 DRIFT_TIMES = 4.0  # a drift counts if it moves an end over the span by so many residuals
 DRIFT_ANCHORS = 8
 SHARE = 90.0  # per cent of deviations within the residual
+FEW = 4  # anchors: deviations of fewer tell how well they fit one another, not how well they fit the clocks
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,8 @@ class Clocks:
         offset: ns.
         drift: ns per ns; 0 if not distinguishable from noise.
         at: the rank's own time at which the offset holds, ns.
-        residual: within this lie 90 of 100 deviations from the others' ends, ns; −1 without anchors.
+        residual: within this lie 90 of 100 deviations from the others' ends, ns; of fewer than `FEW` anchors a bound
+            on the offset's error; −1 without anchors.
         anchors: collectives that the offset rests on.
         component: ranks with one number are linked by collectives.
     """
@@ -92,15 +94,19 @@ def with_arrivals(rows: pl.DataFrame, clock: pl.DataFrame, bases: pl.DataFrame) 
     )
 
 
-def align_clocks(ranks: Int64, rank: Int64, match: Int64, end: Int64, lenient: np.ndarray) -> Clocks:
+def align_clocks(
+    ranks: Int64, rank: Int64, match: Int64, start: Int64, end: Int64, lenient: np.ndarray, *, worst: int
+) -> Clocks:
     """Find the ranks' offsets.
 
     Args:
         ranks: all ranks, ascending; those without a row keep their clock.
         rank: of each matched end of a synchronising collective, the rank.
         match: which collective it is.
+        start: when it started there, ns.
         end: when it ended there, ns.
         lenient: whether it is one that need not synchronise (SendRecv, all_to_all): its outliers are left out.
+        worst: by how much ends of one collective differ at most as far as is known, ns: what a few of them may hide.
     """
     place = np.searchsorted(ranks, rank)
     _, event = np.unique(match, return_inverse=True)
@@ -125,6 +131,11 @@ def align_clocks(ranks: Int64, rank: Int64, match: Int64, end: Int64, lenient: n
         offset = offset + _levels(deviation, place, keep, ranks.size)
         deviation = deviation + _levels(deviation, place, keep, ranks.size)[place]
         residual, anchors = _residuals(deviation, place, event, keep, ranks.size)
+        few = (anchors > 0) & (anchors < FEW)
+        if few.any():
+            common = (offset - origin)[place] + np.rint(drift[place] * (lean - middle[place])).astype(np.int64)
+            bound = _bounds(start + common, end + common, place, event, keep, ranks.size)
+            residual = np.where(few, np.maximum(residual, np.minimum(bound, worst)), residual)
     offset, drift = _from_first(offset, drift, at, component)
     return Clocks(ranks, offset, drift, at, residual, anchors, component)
 
@@ -259,6 +270,31 @@ def _residuals(deviation: Int64, place: Int64, event: Int64, keep: np.ndarray, s
     residual[has] = np.rint(apart[order][rank_at[has]]).astype(np.int64)
     anchors[has] = count[has]
     return residual, anchors
+
+
+def _bounds(start: Int64, end: Int64, place: Int64, event: Int64, keep: np.ndarray, size: int) -> Int64:
+    """By rank: how far its clock can be off, as no rank ends a collective before the last has started it."""
+    start, end, place, event = start[keep], end[keep], place[keep], event[keep]
+    latest, earliest = _beyond_others(start, event), -_beyond_others(-end, event)
+    bound = np.zeros(size, dtype=np.int64)
+    for slack in (end - latest, earliest - start):
+        least = np.full(size, np.iinfo(np.int64).max)
+        np.minimum.at(least, place, slack)
+        bound = np.maximum(bound, least)
+    return np.where(np.bincount(place, minlength=size) > 0, bound, 0)
+
+
+def _beyond_others(value: Int64, event: Int64) -> Int64:
+    """For each value the greatest of the others of its event."""
+    order = np.lexsort((-value, event))
+    first = np.concatenate([[True], np.diff(event[order]) != 0])
+    begin = np.flatnonzero(first)
+    top = order[begin]
+    second = order[np.minimum(begin + 1, order.size - 1)]
+    count = int(event.max()) + 1
+    greatest, next_one, owner = (np.zeros(count, dtype=np.int64) for _ in range(3))
+    greatest[event[top]], next_one[event[top]], owner[event[top]] = value[top], value[second], top
+    return np.where(owner[event] == np.arange(value.size), next_one[event], greatest[event])
 
 
 def _from_first(offset: Int64, drift: np.ndarray, at: Int64, component: Int64) -> tuple[Int64, np.ndarray]:

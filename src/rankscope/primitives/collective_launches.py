@@ -1,4 +1,7 @@
-"""Collectives with the operator that issued them: from `c10d::…` on the host to the kernel, or to Gloo's range."""
+"""Collectives with the operator that issued them: from `c10d::…` on the host to the kernel, or to Gloo's range.
+
+In: a rank's tables. Out: a frame with a row per collective.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The kind of a collective from its name, as any library writes it: kernels, ranges and c10d's operators."""
+"""The kind of a collective from its name, as any library writes it: kernels, ranges and c10d's operators.
+
+In: names. Out: the kind, None if it is not a collective.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Polars columns as numpy arrays, and columns of one value: null-aware conversions that analyses share."""
+"""Polars columns as numpy arrays, and columns of one value: null-aware conversions that analyses share.
+
+In: Polars series or frames. Out: numpy arrays, or columns.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
 """Labels of collectives for matching, before any clock is known: communicator, kind and size, as numbers.
 
 A communicator is a group with its ranks, so groups that share a name but not their ranks are separate; the two ends of
-a point-to-point channel are a separate communicator in each direction. Sizes are those of the full operation, which are
-equal on all ranks even if each has an uneven part.
+a point-to-point channel are a separate communicator in each direction. Kernels whose trace names no group are in one
+pool per group size that their names tell: stream numbers are a rank's own affair and do not separate them
+(`rankscope.primitives.unnamed_communicators` does). Sizes are those of the full operation, which are equal on all ranks
+even if each has an uneven part; where the trace has none, the kernel's name is used instead.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import polars as pl
 
 ONE_SIDED = ("broadcast", "reduce", "gather", "scatter", "p2p")
 POINT_TO_POINT = ("send", "recv")
+UNNAMED = "unnamed communicator"
 # Each rank may have a different size here, so sizes cannot identify the operation.
 UNEVEN = ("all_to_all", "gather", "scatter", "send_recv", "dispatch", "combine", "notify", "coalesced", "unknown")
 
@@ -23,6 +26,7 @@ COLUMNS = (
     "group_size",
     "stream",
     "collective",
+    "name",
     "dtype",
     "in_elements",
     "out_elements",
@@ -36,7 +40,10 @@ COLUMNS = (
 
 
 def encode_communicators(rows: pl.DataFrame) -> pl.DataFrame:
-    """Labels as numbers: communicator, kind, full (kind, type and size), step, recorded; −1 if not known."""
+    """Labels as numbers: communicator, kind, full (kind, type and size), step, recorded; −1 if not known.
+
+    A null group is one that the trace does not name (`unnamed`).
+    """
     p2p = pl.col("collective").is_in(POINT_TO_POINT)
     ranks = rows["rank"].n_unique()
     members, texts = _members(rows["group_ranks"])
@@ -59,11 +66,8 @@ def encode_communicators(rows: pl.DataFrame) -> pl.DataFrame:
         .when(~p2p)
         .then(pl.lit(""))
     )
-    unknown = pl.col("group_size").is_null() & pl.col("group_ranks").is_null()
-    lone = rows.filter(unknown).group_by("rank").agg(pl.col("group").n_unique().alias("n"))["n"]
-    # A single unknown communicator on every rank is the same one, whatever its stream.
-    alone = bool(lone.len() == ranks and (lone == 1).all())
-    name = pl.when(unknown & alone).then(pl.lit("unknown")).otherwise(pl.col("group"))
+    unnamed = pl.col("group").is_null()
+    name = pl.col("group").fill_null(UNNAMED)
     uneven = pl.col("collective").is_in(UNEVEN)
     size = pl.when(pl.col("collective") == "all_gather").then("out_elements").otherwise("in_elements")
     size = pl.when(uneven).then(pl.lit(0, pl.Int64)).when(p2p).then(pl.col("in_elements")).otherwise(size)
@@ -71,6 +75,7 @@ def encode_communicators(rows: pl.DataFrame) -> pl.DataFrame:
     kind = pl.when(p2p).then(pl.lit("p2p")).otherwise(pl.col("collective").replace("send_recv", "all_to_all"))
     full = pl.struct(kind.alias("kind"), pl.col("dtype").str.to_lowercase(), size.alias("size"))
     known = pl.col("dtype").is_not_null() & size.is_not_null()
+    size_code = pl.when(known).then(_code(full))
     group = pl.struct(name.alias("name"), pl.col("members"), pl.col("group_size"), channel.alias("channel"))
     return rows.select(
         pl.col("rank").cast(pl.Int64),
@@ -79,14 +84,40 @@ def encode_communicators(rows: pl.DataFrame) -> pl.DataFrame:
         _code(pl.col("stream").fill_null(-1)).alias("stream"),
         pl.when(channel.is_not_null()).then(_code(group)).otherwise(-1).alias("communicator"),
         _code(kind).alias("kind"),
-        pl.when(known).then(_code(full)).otherwise(-1).alias("full"),
+        pl.coalesce(size_code, size_code.max().fill_null(-1) + 1 + _named_alike(rows, known), -1).alias("full"),
         pl.col("step").cast(pl.Int64).fill_null(-1).alias("step"),
         pl.col("recorded").cast(pl.Int64).fill_null(-1).alias("recorded"),
         kind.is_in(ONE_SIDED).alias("one_sided"),
         uneven.alias("uneven"),
         p2p.alias("p2p"),
+        unnamed.alias("unnamed"),
         name.alias("label"),
     )
+
+
+def _named_alike(rows: pl.DataFrame, sized: pl.Expr) -> pl.Series:
+    """A number for the name of each kernel of an unnamed group without sizes; null where the name tells nothing.
+
+    Ranks run one collective with one kernel. A name that some rank lacks, or has with sizes, is no label.
+    """
+    ranks = pl.col("rank").n_unique()
+    alike = (
+        rows.lazy()
+        .filter(pl.col("group").is_null() & pl.col("name").is_not_null())
+        .select("rank", "group_size", "collective", "name", sized.alias("sized"))
+        .with_columns(ranks.over("group_size").alias("all"))
+        .group_by("group_size", "collective", "name")
+        .agg(((ranks == pl.col("all").first()) & ~pl.col("sized").any()).alias("alike"))
+        .filter("alike")
+        .sort("group_size", "collective", "name")
+        .select("group_size", "collective", "name", pl.int_range(pl.len(), dtype=pl.Int64).alias("alike"))
+        .collect()
+    )
+    if not alike.height:
+        return pl.repeat(None, rows.height, dtype=pl.Int64, eager=True)
+    key = ["group_size", "collective", "name"]
+    found = rows.select("group", *key).join(alike, on=key, how="left", nulls_equal=True, maintain_order="left")
+    return found.select(pl.when(pl.col("group").is_null()).then("alike")).to_series()
 
 
 def _members(group_ranks: pl.Series) -> tuple[pl.Series, list[str]]:

@@ -3,6 +3,8 @@
 The figures, their sources and dates are in `device_peaks.json`. A wrong peak is worse than none: figures that could not
 be read are left out, as are devices that PyTorch sees as a full card or as a part depending on the environment (Intel's
 Max series), and parts of a card (MIG).
+
+In: a device's name and a data type. Out: FLOP/s, or None.
 """
 
 from __future__ import annotations

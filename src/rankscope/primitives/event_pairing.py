@@ -42,7 +42,10 @@ def pair_events(
         by_step: events of different steps are no pair.
         loose: ends of a few pairs may be far apart, as they are on a busy host.
     """
-    found: list[Int64 | None] = [_by_lag(reference, o, b, by_step=by_step) for o, b in zip(others, blurs, strict=True)]
+    found: list[Int64 | None] = [_by_equal_steps(reference, other) if by_step else None for other in others]
+    for index, other in enumerate(others):
+        if found[index] is None:
+            found[index] = _by_lag(reference, other, blurs[index], by_step=by_step)
     todo = [index for index, each in enumerate(found) if each is None]
     todo.sort(key=lambda index: len(others[index]))
     while todo:
@@ -84,6 +87,27 @@ def _filled(reference: Timeline, other: Timeline, partner: Int64, by_step: bool,
     filled: Int64 = partner.copy()
     filled[theirs[fits]] = mine[fits]
     return filled
+
+
+def _by_equal_steps(reference: Timeline, other: Timeline) -> Int64 | None:
+    """The pairs, if both have the same collectives in the same order in every step: then nothing is missing.
+
+    Ends alone may not tell a collective from the next where many alike follow each other closely. A step that the
+    recording cuts has fewer than the others: with such a step, order says nothing.
+    """
+    if len(reference) != len(other) or not len(other) or min(reference.step.min(), other.step.min()) < 0:
+        return None
+    mine, theirs = (np.argsort(line.step, kind="stable") for line in (reference, other))
+    if (reference.step[mine] != other.step[theirs]).any() or (reference.kind[mine] != other.kind[theirs]).any():
+        return None
+    if not compatible(reference.full[mine], other.full[theirs]).all():
+        return None
+    _, counts = np.unique(other.step, return_counts=True)
+    if min(counts[0], counts[-1]) < np.median(counts):
+        return None
+    partner = np.empty(len(other), dtype=np.int64)
+    partner[theirs] = mine
+    return partner
 
 
 def _by_lag(reference: Timeline, other: Timeline, blur: int, *, by_step: bool) -> Int64 | None:

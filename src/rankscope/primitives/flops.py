@@ -8,6 +8,8 @@ multiplies, and bias, softmax and masks nothing. Causal masks are not recorded: 
     convolution        2·batch·|output|·|weight|   (transposed: |input|), |·| the spatial extent, the weight's elements
     its backward       as much for each of the gradients of input and weight that is made
     attention          2·b·h·q·k·(d + v)           its backward       2·b·h·q·k·(3d + 2v)
+
+In: an operator's name and the shapes of its inputs. Out: FLOPs, None if unknown.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ given), `record_param_comms` (with the metadata, since torch 2.1) and the backen
 holds for XCCL too, whose `record_param_comms` has ended by then but whose operator has not (torch-xpu-ops #5486).
 Coalesced calls launch one kernel together when the last has ended: it takes all that have none since the last launch.
 A kernel of a device graph belongs to no call: what the host calls then, it captured or will replay.
+
+In: a rank's tables. Out: a frame of calls, and the call of each kernel.
 """
 
 from __future__ import annotations

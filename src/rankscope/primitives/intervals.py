@@ -4,6 +4,8 @@ Everything here works on int64 numpy arrays and is exact: a set of time is a pai
 ``starts[i] < ends[i] <= starts[i + 1]``. `IntervalSet.of` makes one from any intervals, overlapping or not; union,
 intersection and difference stay inside the form, and `IntervalSet.within` measures many windows at once. All are
 O(n log n), without a Python loop.
+
+In: starts and ends in ns. Out: interval sets, and lengths in ns.
 """
 
 from __future__ import annotations
@@ -128,6 +130,22 @@ class IntervalSet:
     def within(self, starts: npt.ArrayLike, ends: npt.ArrayLike) -> Int64:
         """How much of the set lies in each window ``[starts[i], ends[i])``, ns."""
         return self.before(ends) - self.before(starts)
+
+
+def covered_once(starts: npt.ArrayLike, ends: npt.ArrayLike) -> IntervalSet:
+    """The time that exactly one of some intervals covers.
+
+    Args:
+        starts: first instants, ns, shape ``(n,)``, in any order.
+        ends: instants after the last, ns, shape ``(n,)``.
+    """
+    first, last = np.asarray(starts, dtype=np.int64), np.asarray(ends, dtype=np.int64)
+    instants, index = np.unique(np.concatenate([first, last]), return_inverse=True)
+    change = np.zeros(instants.size, dtype=np.int64)
+    np.add.at(change, index[: first.size], 1)
+    np.add.at(change, index[first.size :], -1)
+    once = np.flatnonzero(np.cumsum(change)[:-1] == 1)
+    return IntervalSet.of(instants[once], instants[once + 1])
 
 
 def interval_at(starts: Int64, ends: Int64, instants: Int64) -> Int64:

@@ -3,6 +3,8 @@
 A kernel is communication if it has collective metadata, or if its name matches the table below, ignoring case; else it
 is compute. The host range that launched it does not decide: a collective's range also launches the copies that flatten
 its tensors. Copies and fills are memory.
+
+In: names of device events. Out: those that are communication.
 """
 
 from __future__ import annotations

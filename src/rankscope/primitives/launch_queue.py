@@ -2,6 +2,8 @@
 
 Events sorted by start and launches sorted by time determine the depth: before the event that starts after ``i`` others,
 at least ``d`` were queued exactly if launch ``i + d`` came before its start. No search or merge is needed.
+
+In: times of launches and starts in ns. Out: depths.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The history of a memory snapshot: the lifetime of each block, and the peak of live memory."""
+"""The history of a memory snapshot: the lifetime of each block, and the peak of live memory.
+
+In: the tables of a snapshot. Out: a frame with a row per block, and the peak.
+"""
 
 from __future__ import annotations
 

@@ -6,6 +6,8 @@ without a description form a dimension if they are similar (equal size, equal di
 coordinate is its index in its group. Dimensions that divide the ranks independently (inside each group of one, the
 coordinate of the other is constant) span the mesh; dimensions that divide them in another way (`ep` inside `dp`, hosts)
 are kept separately.
+
+In: what each rank's trace records of mesh and groups. Out: dimensions, and each rank's coordinates.
 """
 
 from __future__ import annotations

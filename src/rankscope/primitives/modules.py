@@ -1,4 +1,7 @@
-"""The calls of nn.Modules in a trace, and the module tree."""
+"""The calls of nn.Modules in a trace, and the module tree.
+
+In: Python frames or operators of a rank. Out: calls of modules, with their parents.
+"""
 
 from __future__ import annotations
 

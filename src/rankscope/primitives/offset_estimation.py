@@ -125,7 +125,8 @@ class OffsetEstimate:
         shift: what to add to each of its ends, ns.
         blur: how well ends agree after that, ns.
         evidence: how much the ends speak for it, nats.
-        anchored: what tells it from other hypotheses: `step`, `clock` (another group's alignment) or `votes`.
+        anchored: what tells it from other hypotheses: `step`, `clock` (another group's alignment, or the host's),
+            `order` (as many of each kernel on both) or `votes`.
         rival: the best other hypothesis, if there is one.
     """
 
@@ -145,7 +146,11 @@ class OffsetEstimate:
         """Whether another offset would do nearly as well."""
         if self.anchored != "votes" or self.rival is None:
             return False
-        return self.rival.evidence >= min(LIKE * self.evidence, self.evidence - CLEAR)
+        return not self.clearer_than(self.rival)
+
+    def clearer_than(self, other: OffsetEstimate) -> bool:
+        """Whether the evidence for this offset is well above that for another."""
+        return other.evidence < min(LIKE * self.evidence, self.evidence - CLEAR)
 
 
 def estimate_offset(
@@ -313,7 +318,7 @@ def _grow(
 
 def _straight(reference: Timeline, other: Timeline, shift: Int64, blur: int) -> Int64 | None:
     """The shift that runs straight through the pairs that agree: clocks drift steadily."""
-    theirs, residual = _nearest(reference, other, shift)
+    theirs, residual = nearest_ends(reference, other, shift)
     near = np.abs(residual) <= 4 * blur
     if near.sum() < 8:
         return None
@@ -325,8 +330,18 @@ def _straight(reference: Timeline, other: Timeline, shift: Int64, blur: int) -> 
     return straight
 
 
-def _nearest(reference: Timeline, other: Timeline, shift: Int64) -> tuple[Int64, Int64]:
-    """Which events have any partner near, and by how much the end of the nearest is later."""
+def nearest_ends(reference: Timeline, other: Timeline, shift: Int64) -> tuple[Int64, Int64]:
+    """Which events have any possible partner near, and by how much the end of the nearest is later.
+
+    Args:
+        reference: where to look for partners.
+        other: the events.
+        shift: what to add to the end of each to have it on the reference's clock, ns.
+
+    Returns:
+        indices into the other's events, ascending, and ns. Events whose ranks may end at different times count only
+        where there are no others.
+    """
     mine, theirs = reference.pairs(other, other.end + shift, NEAR, same_step=False)
     strict = ~other.one_sided[theirs]
     if strict.any():
@@ -346,7 +361,7 @@ def alignment_evidence(reference: Timeline, other: Timeline, shift: Int64) -> tu
     An end that agrees within the blur where events of its kind lie a gap apart is gap / 2 blur times likelier than by
     chance. The blur is the one under which all of them together say most.
     """
-    theirs, nearest = _nearest(reference, other, shift)
+    theirs, nearest = nearest_ends(reference, other, shift)
     residual = np.full(len(other), 2 * NEAR, dtype=np.int64)
     residual[theirs] = np.abs(nearest)
     counts = np.bincount(reference.kind, minlength=int(max(reference.kind.max(), other.kind.max())) + 1)

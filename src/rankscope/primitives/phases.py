@@ -1,4 +1,7 @@
-"""The phase of a training step that the host is in: forward, backward, optimizer, data loading."""
+"""The phase of a training step that the host is in: forward, backward, optimizer, data loading.
+
+In: a rank's tables. Out: one interval set per phase.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@ Kind, group and size of a kernel come from its metadata; else from the call that
 (`rankscope.primitives.host_collectives`), by its External id or because it is open on the launching thread; else from
 its name, which can mislead: NCCL runs several collectives through one kernel (`ncclKernel_SendRecv…` up to 2.18,
 `ncclDevKernel_Generic` of RCCL), oneCCL an all_reduce through `oneccl_reduce_base`.
+
+In: the tables of one window. Out: a frame with a row per collective.
 """
 
 from __future__ import annotations
@@ -33,7 +35,11 @@ from rankscope.primitives.steps import host_steps
 # vLLM's, SGLang's and AITER's own all_reduce: type and number of ranks are the template's first two arguments.
 _CUSTOM = re.compile(r"cross_device_reduce\w*<\s*([\w:]+)\s*,\s*(?:\(int\))?(\d{1,4})\b")
 # DeepEP's kernels of one node: the number of ranks is the first number.
-_DEEP_EP = re.compile(r"intranode::(?:dispatch|combine)<(?:[^<>]*?,\s*)??(?:\(int\))?(\d{1,4})\s*[,>]")
+_DEEP_EP = re.compile(
+    r"intranode::(?:(?:cached_)?notify_)?(?:dispatch|combine)<(?:[^<>]*?,\s*)??(?:\(int\))?(\d{1,4})\s*[,>]"
+)
+# Libraries that have communicators of their own: a process group's kernel on the same stream tells nothing of them.
+_OTHER_LIBRARIES = r"(?i)nvshmem|deep_?ep|(inter|intra)node(_ll)?::|cross_device_reduce|multimem|symm_?mem"
 _CUDA_TYPES = {
     "nv_bfloat16": "BFloat16",
     "hip_bfloat16": "BFloat16",
@@ -63,8 +69,9 @@ def rank_collectives(
 
     Returns:
         rows with the times (start_ns, end_ns, launch_ns), stream, name, collective, dtype, in_elements, out_elements,
-        bytes, group, group_size, group_ranks, sequence (recorded), source_rank, destination_rank, peers, source,
-        calls, kernels, on_device, step, and unlaunched: how many calls of the window launched no recorded kernel.
+        bytes, group (null if not named), group_size, group_ranks, sequence (recorded), source_rank,
+        destination_rank, peers, source, calls, kernels, on_device, step, and unlaunched: how many calls of the window
+        launched no recorded kernel.
     """
     calls = host_collectives(window["host_ops"], window["annotations"], window["collectives"])
     device = window["device_events"].with_row_index("row")
@@ -240,7 +247,7 @@ def _group_label() -> pl.Expr:
 
 
 def _fill_groups(kernels: pl.DataFrame) -> pl.DataFrame:
-    """A kernel without metadata takes the only group of its stream; else its stream is used as the group."""
+    """A kernel without metadata takes the only group of its stream; else its group stays null."""
     known = kernels.filter(pl.col("group").is_not_null()).group_by("device", "stream")
     only = known.agg(
         # What one kernel leaves out another may tell; groups that share a name but not their ranks are two.
@@ -248,9 +255,9 @@ def _fill_groups(kernels: pl.DataFrame) -> pl.DataFrame:
         *(pl.col(name).drop_nulls().first().alias(f"only_{name}") for name in _SHARED),
     ).filter(pl.col("groups") == 1)
     joined = kernels.join(only, on=["device", "stream"], how="left", maintain_order="left")
-    nameless = pl.col("group").is_null()
+    nameless = pl.col("group").is_null() & ~pl.col("name").str.contains(_OTHER_LIBRARIES).fill_null(False)
     return joined.with_columns(
-        pl.coalesce("group", "only_group", pl.format("stream {}", pl.col("stream")), pl.lit("unknown")).alias("group"),
+        pl.when(nameless).then("only_group").otherwise("group").alias("group"),
         *(
             pl.when(nameless).then(pl.coalesce(f"only_{name}", name)).otherwise(name).alias(name)
             for name in _SHARED[1:]
@@ -297,7 +304,7 @@ def _launches(calls: pl.DataFrame) -> pl.DataFrame:
         pl.lit("launch").alias("source"),
         pl.lit(0, pl.Int64).alias("kernels"),
         pl.lit(False).alias("on_device"),
-        pl.coalesce(_group_label(), pl.lit("unknown")).alias("group"),
+        _group_label().alias("group"),
     )
 
 
@@ -383,6 +390,27 @@ def _sized(found: pl.DataFrame, rank: int) -> pl.DataFrame:
             .then(pl.format("{} → {}", "source_rank", "destination_rank"))
             .alias("peers"),
         )
+    )
+
+
+def fill_gathered_sizes(rows: pl.DataFrame) -> pl.DataFrame:
+    """Sizes of all_gather and reduce_scatter that follow from a group size found later.
+
+    Args:
+        rows: collective, group_size, dtype, in_elements, out_elements, bytes.
+    """
+    size = pl.col("group_size")
+    out = (
+        pl.when(pl.col("collective") == "all_gather").then(pl.col("in_elements") * size)
+        .when((pl.col("collective") == "reduce_scatter") & (size > 0)).then(pl.col("in_elements") // size)
+    )  # fmt: skip
+    if not rows.select((pl.col("out_elements").is_null() & out.is_not_null()).any()).item():
+        return rows
+    widths = {dtype: element_bytes(dtype) for dtype in rows["dtype"].unique().drop_nulls()}
+    width = pl.col("dtype").replace_strict(widths, default=None, return_dtype=pl.Int64)
+    gathered = pl.when(pl.col("collective") == "all_gather").then(pl.col("out_elements") * width)
+    return rows.with_columns(pl.coalesce("out_elements", out).alias("out_elements")).with_columns(
+        pl.coalesce("bytes", gathered).alias("bytes")
     )
 
 

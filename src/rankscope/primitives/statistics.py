@@ -1,12 +1,15 @@
-"""Tests of significance: Student's t, Welch's test, the rank-sum test, and many tests at once.
+"""Tests of significance: Student's t, Welch's test, the rank-sum test, many tests at once; and their `Verdict`.
 
-In: samples, or statistics of them. Out: probabilities, quantiles and standard scores. scipy is not a dependency.
+In: samples, or statistics of them. Out: probabilities, quantiles, standard scores and verdicts. scipy is not a
+dependency.
 """
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
@@ -16,6 +19,74 @@ Float = npt.NDArray[np.float64]
 
 FALSE_DISCOVERY = 0.01
 """Share of the changes called significant that may be due to chance."""
+WELCH = "Welch's t-test"
+LEAST_SAMPLES = 5
+"""Samples per side from which a test that finds nothing says "not significant". At 1 %, Welch's test finds a
+difference of three standard deviations in 82 % of cases with five samples per side, in 58 % with four, in 21 % with
+three and in 3 % with two (simulated, normal values)."""
+
+
+class Significance(enum.Enum):
+    """The three answers to "is it a difference?", in the words that every output uses."""
+
+    SIGNIFICANT = "significant"
+    NOT_SIGNIFICANT = "not significant"
+    TOO_FEW = "too few steps to tell"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a difference is significant, by which test, from how many samples.
+
+    Attributes:
+        significance: one of three.
+        test: the test's name, as ``Welch's t-test``; empty if there was nothing to test.
+        n: the number of samples of each side; a single number where there is one side.
+        samples: what one sample is: ``step``, ``rank``, ``block``.
+        p: the p-value, if the test has one.
+    """
+
+    significance: Significance
+    test: str = ""
+    n: tuple[int, ...] = ()
+    samples: str = "step"
+    p: float | None = None
+
+    @property
+    def significant(self) -> bool | None:
+        """As a truth value: None for too few steps."""
+        return None if self.significance is Significance.TOO_FEW else self.significance is Significance.SIGNIFICANT
+
+    def __str__(self) -> str:
+        """For people: ``not significant (Welch's t-test, 6 and 8 steps, p = 0.4)``."""
+        count = " and ".join(f"{n:,}" for n in self.n) if any(self.n) else ""
+        many = "s" if sum(self.n) > 1 else ""
+        p = "" if self.p is None else ("p < 0.0001" if self.p < 1e-4 else f"p = {self.p:.2g}")
+        reasons = [each for each in (self.test, f"{count} {self.samples}{many}" if count else "", p) if each]
+        return self.significance.value + (f" ({', '.join(reasons)})" if reasons else "")
+
+
+def says_too_few(verdict: str | None) -> bool:
+    """Whether a verdict in words, as a column of a result holds it, is that there are too few samples."""
+    return verdict is not None and verdict.startswith(Significance.TOO_FEW.value)
+
+
+def verdict_of_interval(
+    low: float | None, high: float | None, n: int, samples: str, *, test: str, null: float = 0.0
+) -> Verdict:
+    """The verdict that follows from the interval of a difference.
+
+    Args:
+        low, high: its ends; None if there were too few samples for one.
+        n: the number of samples.
+        samples: what one sample is: ``step``, ``block``.
+        test: what the interval is, as ``99 % bootstrap interval``.
+        null: the value that means no difference.
+    """
+    if low is None or high is None:
+        return Verdict(Significance.TOO_FEW, "", (n,), samples)
+    outside = low > null or high < null
+    return Verdict(Significance.SIGNIFICANT if outside else Significance.NOT_SIGNIFICANT, test, (n,), samples)
 
 
 def welch_test(a: npt.ArrayLike, b: npt.ArrayLike) -> float | None:
@@ -116,3 +187,27 @@ def significant(chances: Sequence[float | None], rate: float = FALSE_DISCOVERY) 
     for _, place in known[:last]:
         found[place] = True
     return found
+
+
+def welch_verdicts(
+    chances: Sequence[float | None], n: Sequence[tuple[int, int]], samples: str, rate: float = FALSE_DISCOVERY
+) -> list[Verdict]:
+    """The verdicts on many changes, judged together (`significant`).
+
+    A test that finds nothing in fewer than `LEAST_SAMPLES` samples of a side says nothing, unless the two sides are
+    equal without any spread.
+
+    Args:
+        chances: the p-value of each change, as `welch_test` gives it.
+        n: the numbers of samples of its two sides.
+        samples: what one sample is: ``step`` or ``rank``.
+        rate: share of the changes called significant that may be due to chance.
+    """
+    verdicts = []
+    for p, sizes, found in zip(chances, n, significant(chances, rate), strict=True):
+        if p is None or (not found and p < 1 and min(sizes) < LEAST_SAMPLES):
+            verdicts.append(Verdict(Significance.TOO_FEW, "" if p is None else WELCH, sizes, samples, p))
+        else:
+            kind = Significance.SIGNIFICANT if found else Significance.NOT_SIGNIFICANT
+            verdicts.append(Verdict(kind, WELCH, sizes, samples, p))
+    return verdicts

@@ -1,4 +1,7 @@
-"""Steps of a training loop: the device events of each, and its window."""
+"""Steps of a training loop: the device events of each, and its window.
+
+In: a rank's tables. Out: the steps' numbers and windows, and the step of each device event.
+"""
 
 from __future__ import annotations
 

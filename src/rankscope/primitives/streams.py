@@ -1,4 +1,7 @@
-"""Device events by stream: what precedes each event on its stream."""
+"""Device events by stream: what precedes each event on its stream.
+
+In: device events. Out: for each, the end of the ones before it, in ns.
+"""
 
 from __future__ import annotations
 

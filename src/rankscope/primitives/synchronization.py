@@ -1,4 +1,7 @@
-"""Runtime calls in which the host waits for its device."""
+"""Runtime calls in which the host waits for its device.
+
+In: runtime calls. Out: those that wait, without the profiler's own.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,12 @@ import polars as pl
 # Not `cudaStreamWaitEvent`, which makes a stream wait and not the host.
 HOST_WAITS = re.compile(
     r"synchroni[sz]e|(event|queue|fence|commandqueue|streams?|ctx)_?host_?sync"
-    r"|^(cuda|hip)Memcpy$|^ur(EventWait|QueueFinish)|^pi(EventsWait|QueueFinish)|^cl(WaitForEvents|Finish)",
+    r"|^(cuda|hip)Memcpy$|^hipMemcpyWithStream$|^ur(EventWait|QueueFinish)|^pi(EventsWait|QueueFinish)|^cl(WaitForEvents|Finish)",
     re.IGNORECASE,
 )
-"""CUDA's, HIP's and Level Zero's own say synchronize, SYCL's and OpenCL's do not; a copy that is not Async waits."""
+"""CUDA's, HIP's and Level Zero's own say synchronize, SYCL's and OpenCL's do not; a copy that is not Async waits,
+and torch copies with `hipMemcpyWithStream` where it waits for the value."""
+_OF_THE_DEVICE = r"(?i)(device|ctx)_?synchroni[sz]e"
 
 
 def is_host_wait(names: pl.Series) -> pl.Series:
@@ -29,3 +34,27 @@ def host_waits(calls: pl.DataFrame) -> pl.DataFrame:
         calls: runtime_calls: name, and any others.
     """
     return calls.filter(is_host_wait(calls["name"]))
+
+
+def without_profilers_wait(waits: pl.DataFrame, operators: pl.DataFrame, device: pl.DataFrame) -> pl.DataFrame:
+    """The waiting calls without the profiler's own.
+
+    To stop, `torch.profiler` waits for the whole device (`torch.cuda.synchronize()` in its `__exit__`) while it still
+    records: the last device-wide wait of a file, outside of operators, after which none begins and nothing is launched.
+
+    Args:
+        waits: start_ns, end_ns, name, pid, tid, and any others.
+        operators: host_ops: start_ns, end_ns, pid, tid.
+        device: device_events: start_ns, launch_ns.
+    """
+    whole = waits.filter(pl.col("name").str.contains(_OF_THE_DEVICE))
+    if whole.is_empty():
+        return waits
+    last = whole.sort("start_ns").row(-1, named=True)
+    at = last["start_ns"]
+    around = (pl.col("pid") == last["pid"]) & (pl.col("tid") == last["tid"]) & (pl.col("end_ns") > at)
+    # What was launched before the wait may seem to start after it, by what host's and device's clocks differ.
+    launched = (pl.col("launch_ns") > at) | (pl.col("launch_ns").is_null() & (pl.col("start_ns") > last["end_ns"]))
+    if operators.select(((pl.col("start_ns") > at) | around).any()).item() or device.select(launched.any()).item():
+        return waits
+    return waits.filter((pl.col("start_ns") != at) | ~pl.col("name").str.contains(_OF_THE_DEVICE))

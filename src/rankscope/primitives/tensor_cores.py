@@ -1,9 +1,16 @@
-"""Which operators could run on tensor cores (matrix cores), and which kernels did, by their names.
+"""Which operators could run on tensor cores (matrix cores), and which kernels did, by their names: yes, no or unknown.
 
-The lists of the TensorBoard plugin (after NVIDIA's PyProf), and what has come since: Ampere's and Hopper's cuBLAS and
-CUTLASS, flash attention, and AMD's matrix cores (MFMA, in CK's and MIOpen's names xdlops, in Tensile's the
-instruction's shape, `MI16x16x1`), and AOTriton's attention. Other Triton kernels are named after their source: whether
-one used them is not seen.
+A name shows tensor cores by the instruction (`s16816gemm`, `wgmma`, `mfma`), the instruction's shape (`MI16x16x1`), the
+library's word for them (`tensorop`, CUTLASS 3's `MainloopSm90TmaGmma…` and `MainloopSm100TmaUmma…`, also in mangled
+names) or a library that computes on nothing else (nvjet, DeepGEMM, Marlin, flash attention, `xdl` in CK). It shows
+ordinary cores by `sgemm`, `simt`, `ffma` and the like, or because the kernel multiplies no matrices at all: elementwise
+operations, reductions, copies, normalization. Everything else is unknown: Triton's kernels are named after their
+source, a mangled name may be cut before its instruction, and Tensile leaves out what all its kernels have in common.
+
+Sources: the lists of the TensorBoard plugin (after NVIDIA's PyProf); names in recordings of torch 1.8 to 2.13, vLLM,
+SGLang and TensorRT-LLM; the dispatch policies of CUTLASS 3.
+
+In: names of operators and kernels. Out: whether each could use tensor cores, and whether it did.
 """
 
 from __future__ import annotations
@@ -12,17 +19,50 @@ import re
 from collections.abc import Iterable
 
 _KERNELS = re.compile(
-    r"[a-z]884|[a-z]1688|16816|16832|16864|884gemm|[hid]mma(?![a-z])|i8816|wgmma|tensorop_|tensor\d+x\d+x\d+|nvjet"
+    r"[a-z]884|[a-z]1688|16816|16832|16864|884gemm|[hid]mma(?![a-z])|i8816|tensorop_|tensor\d+x\d+x\d+|nvjet"
     r"|xmma_(implicit_|sparse_|warp_specialized_)*gemm|xmma_sparse_conv|xmma_[a-z]+_implicit_gemm"
     r"|dgrad_1x1_stride_2x2|first_layer_wgrad_kernel|conv1x1|conv2d_c1_k1|direct_group"
-    r"|flash::|flash_(fwd|bwd)|fmha_cutlass[fb]_(bf16|f16)|cudnn_\w*sdpa|sdpa_sm\d"
-    r"|mfma|_MI\d+x\d+x\d+|xdl|gtcx\d"
+    r"|flash::|flash_?attn(fwd|bwd)|flash_(fwd|bwd)|FlashAttention(Forward|Backward)Sm"
+    r"|fmha_cutlass[fb]_(bf16|f16)|fmha_v2_|fmhaSm\d+|cudnn_\w*sdpa|sdpa_sm\d"
+    # CUTLASS: its operator class, the main loop of its kernels for Hopper and Blackwell, CuTe's atoms (not `FMA`).
+    r"|OpClass\w*TensorOp|MmaTensorOp|MainloopSm(9|1[0-9])\d(?!\w*Fma)\w*(Mma|Gmma|Umma)|KernelTmaWarpSpecialized"
+    r"|SM(70|75|80|89|90)_\d+x\d+x\d+|SM1\d\d_(MMA|\d+x\d+x\d+)|wgmma|umma|tcgen05|m16n8k(8|16|32)"
+    r"|deep_gemm\w*::\w*(gemm|mqa|mla|logits)|(sm90|sm100)_(fp8|bf16|fp4)_\w*gemm|marlin\w*::\w*marlin"
+    r"|(^|[^a-z])(bmm|gemm)_(bfloat16|fp16|e4m3|e2m1)_\w+"
+    r"|mfma|wmma|_MI\d+x\d+x\d+|xdl|gtcx\d"
     # AOTriton's flash attention, as ROCm's scaled_dot_product_attention runs it: products on matrix cores.
     r"|^attn_(fwd|bwd)|^bwd_kernel_(dk_dv|dq|fuse)",
     re.IGNORECASE,
 )
-# CUTLASS and cuDNN say where a kernel of such a name does its sums on the ordinary cores.
-_ORDINARY = re.compile(r"_ffma|_simt_|_g1_ffma", re.IGNORECASE)
+# Where CUTLASS and cuDNN say that a kernel of such a name does its sums on the ordinary cores.
+_FMA = re.compile(r"_ffma|simt_", re.IGNORECASE)
+# Products and convolutions on the ordinary cores.
+_ORDINARY = re.compile(
+    r"(maxwell|pascal|volta|turing|ampere|hopper|blackwell|sm\d+)_([a-z]+\d+_)?[sdcz]gemm_"
+    r"|(maxwell|pascal|volta|turing|ampere)_([a-z]+\d+_)?[sd]cudnn_|(^|[^a-z])[sd]gemm_(largek|kernel)"
+    r"|(implicit|explicit|precomputed)_convolve_[sd]gemm|gemmSN_[NT]+_kernel"
+    r"|winograd_nonfused|winograd\w*_\d+x\d+|fft2d_[rc]2[rc]_|(wgrad|dgrad)_(alg\d_)?engine",
+    re.IGNORECASE,
+)
+# CUTLASS's and CuTe's words for them: a fused kernel may hold both kinds.
+_ORDINARY_PART = re.compile(r"MmaSimt|OpClassSimt|UniversalFMA")
+# What multiplies no matrices, by the name before its template arguments. Inductor's pointwise kernels and reductions
+# hold no product unless one that it fused is in the name.
+_NO_PRODUCT = re.compile(
+    r"at::native::|^(void )?(at_cuda_detail::)?cub::|rocprim::|elementwise|multi_tensor_apply|reduce_(kernel|1Block)"
+    r"|nchwToNhwc|nhwcToNchw|OffsetsKernel|cudnn::(bn|ops)|(batch|layer|rms)_?norm|softmax|dot_kernel"
+    r"|rotary_embedding|reshape_and_cache|CatArrayBatchedCopy|SubTensorOp|^triton_(poi|per|red)_",
+    re.IGNORECASE,
+)
+_PRODUCT = re.compile(r"mm|conv|attn|attention|^triton_tem|int4|m16n8k", re.IGNORECASE)
+# Around products: before and after flash attention, and after a product that was split. And products with a vector, or
+# of vectors: memory limits them, so tensor cores would not make them faster.
+_AROUND = re.compile(
+    r"flash[\w:]*(preprocess|postprocess|combine|convert_d|dot_do_o|prepare_varlen)|splitKreduce|ReduceSplitK"
+    r"|gemv|gemmk1_kernel",
+    re.IGNORECASE,
+)
+_TEMPLATE = re.compile(r"[<(]")
 
 _OPERATORS = re.compile(
     r"(aten::)?_?(c?u?dnn_|miopen_|mkldnn_)?(convolution|conv)(_nogroup|_tbc|_overrideable|_transpose)?([123]d)?"
@@ -36,9 +76,36 @@ _OPERATORS = re.compile(
 )
 
 
+def tensor_core_use(names: Iterable[str]) -> dict[str, bool | None]:
+    """Whether each kernel runs on tensor cores: yes, no, or None where its name does not show it."""
+    return {name: _use(name) for name in names}
+
+
+def _use(name: str) -> bool | None:
+    head = _TEMPLATE.split(name.replace("(anonymous namespace)::", ""), maxsplit=1)[0]
+    if _AROUND.search(name) or (_NO_PRODUCT.search(head) and not _PRODUCT.search(head)) or _FMA.search(name):
+        return False
+    if _KERNELS.search(name):
+        return None if _ORDINARY_PART.search(name) else True
+    return False if _is_ordinary(name) else None
+
+
+def _is_ordinary(name: str) -> bool:
+    return any(pattern.search(name) for pattern in (_FMA, _ORDINARY, _ORDINARY_PART))
+
+
 def tensor_core_kernels(names: Iterable[str]) -> set[str]:
-    """The names of kernels that run on tensor cores."""
-    return {name for name in names if _KERNELS.search(name) and not _ORDINARY.search(name)}
+    """The names of kernels that run on tensor cores for certain."""
+    return {name for name, use in tensor_core_use(names).items() if use}
+
+
+def ordinary_products(names: Iterable[str]) -> set[str]:
+    """The names of kernels that multiply matrices, or convolve, on the ordinary cores for certain."""
+    return {
+        name
+        for name, use in tensor_core_use(names).items()
+        if use is False and _is_ordinary(name) and not _AROUND.search(name)
+    }
 
 
 def eligible_operators(names: Iterable[str]) -> set[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from rankscope.primitives.delay_causes import WorkDifference, compare_work, find_cause
+from rankscope.primitives.stragglers.causes import WorkDifference, compare_work, find_cause
 
 
 def launched(rows: list[tuple[int, int, int, int, int]]) -> pl.DataFrame:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from rankscope.primitives.local_time import local_times, programs_by_rank
-from rankscope.primitives.time_breakdown import PARTS
+from rankscope.primitives.stragglers.timeline import PARTS, local_times, programs_by_rank
 
 
 def row(rank: int, step: int | None, end: int, count: int, compute: int, waiting: int, whole: bool = True) -> dict:  # type: ignore[type-arg]

@@ -4,21 +4,23 @@ The transfer is the shortest duration over a group's ranks, so waiting is not in
 kind and size in a step (their mean, times as many as there usually are: some may be lost) are compared with the same
 of the other groups; where there is no other, with those of its other steps; where there are one or two, too few to
 learn chance from, with theirs and its own together. Lasting and passing delays are told apart as for ranks
-(`find_outliers`).
+(`find_late_ranks`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
 
 from rankscope.primitives.intervals import Int64
-from rankscope.primitives.outliers import find_outliers
-from rankscope.primitives.peer_baseline import LEAST_PASSING, Bool, Outlier
 from rankscope.primitives.statistics import rank_sum_score
+from rankscope.primitives.stragglers.detectors import LOCAL, Late, find_late_ranks
+from rankscope.primitives.stragglers.observations import Observations
+from rankscope.primitives.stragglers.peers import Bool
+from rankscope.primitives.stragglers.thresholds import Thresholds
 
 KEY = ("collective", "bytes", "group_size")
 NETWORK = 0.1  # slower than its like by less than this is no finding
@@ -30,6 +32,7 @@ LEFT = 0.5  # of a step's transfers must be recorded, to tell what all take
 APART = 2.0  # times what the usual steps span
 APART_EACH = 1.0  # times what they exceed their median by, where the transfers one by one say it too
 RANK_SUM = 4.0  # standard deviations, by which the late steps' transfers rank above the others
+LIMITS = Thresholds()
 
 
 @dataclass(frozen=True)
@@ -113,8 +116,7 @@ def _of_kind(part: pl.DataFrame, step_ns: float) -> list[SlowLink]:
     taken[row, column], known[row, column] = part["taken"].to_numpy(), True
     names = part.unique("code").sort("code").select("group", "group_ranks").rows()
     if codes.size > 1:
-        role = np.zeros(codes.size, dtype=np.int64)
-        late = find_outliers({"own": taken}, known, known, role, step_ns)
+        late = find_late_ranks(replace(Observations.of({LOCAL: taken}, step_ns), known=known, whole=known), LIMITS)
         found = [
             link for each in late if (link := _link(each, taken, steps, names[each.row], codes.size - 1)) is not None
         ]
@@ -164,7 +166,7 @@ def _apart(taken: Int64, ratios: Sequence[Sequence[float]], step_ns: float) -> B
         beyond = taken[late].min() - taken[usual].max()
         if place < (TWICE if by_each else FEWEST) or 2 * place < taken.size:
             continue
-        if beyond < max(NETWORK * taken[usual].max(), LEAST_PASSING * step_ns):
+        if beyond < max(NETWORK * taken[usual].max(), LIMITS.least_passing * step_ns):
             continue
         low, times = (np.median(ratio[usual]), APART_EACH) if by_each else (ratio[usual].min(), APART)
         if gaps[place - 1] < times * (ratio[usual].max() - low):
@@ -180,9 +182,9 @@ def _apart(taken: Int64, ratios: Sequence[Sequence[float]], step_ns: float) -> B
     return none
 
 
-def _link(late: Outlier, taken: Int64, steps: Int64, name: tuple[str, str], others: int) -> SlowLink | None:
+def _link(late: Late, taken: Int64, steps: Int64, name: tuple[str, str], others: int) -> SlowLink | None:
     excess = int(late.weight)
-    expected = int(taken[late.row, late.late].sum()) - excess
+    expected = int(taken[late.row, late.steps].sum()) - excess
     if excess <= NETWORK * expected:
         return None
-    return SlowLink(name[0], name[1], excess, expected, tuple(steps[late.late].tolist()), late.lasting, others)
+    return SlowLink(name[0], name[1], excess, expected, tuple(steps[late.steps].tolist()), late.lasting, others)

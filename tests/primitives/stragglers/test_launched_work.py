@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from rankscope.primitives.time_breakdown import step_work
+from rankscope.primitives.stragglers.timeline import step_work
 
 
 def launched(steps: list[tuple[int, int, int]], at: list[int]) -> list[tuple[int, int, int]]:

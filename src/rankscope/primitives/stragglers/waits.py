@@ -22,10 +22,10 @@ import numpy.typing as npt
 import polars as pl
 
 from rankscope.primitives.arrival_skew import Arrivals, WaitAttribution, arrivals_by_event, excess_over_others
-from rankscope.primitives.attribution import LocalTimeComparison
 from rankscope.primitives.clocks import with_arrivals
 from rankscope.primitives.intervals import Int64
-from rankscope.primitives.time_breakdown import preceding_events, with_time_breakdown
+from rankscope.primitives.stragglers.stragglers import Comparison
+from rankscope.primitives.stragglers.timeline import ENDED, PARTS, STARTED
 
 HOPS = 6  # a delay is traced over so many groups at most
 
@@ -180,7 +180,7 @@ def with_aligned_arrivals(stretches: pl.DataFrame, clock: pl.DataFrame, base: pl
 
 
 def attribute_waits(
-    rows: pl.DataFrame, role: Mapping[int, int], collectives: pl.DataFrame, comparison: LocalTimeComparison | None
+    rows: pl.DataFrame, role: Mapping[int, int], collectives: pl.DataFrame, comparison: Comparison | None
 ) -> WaitAttribution:
     """Which rank arrived late at each collective, and which rank caused it.
 
@@ -209,10 +209,10 @@ def attribute_waits(
             responsible,
             step[found.last],
             by,
-            comparison.ranks,
-            comparison.steps,
+            comparison.seen.ranks,
+            comparison.seen.steps,
             comparison.excess,
-            comparison.is_outlier,
+            comparison.is_late,
         )
         # What a rank did not wait for is its own, however little of the step it is.
         responsible = np.where(inherits | (responsible != rank[found.last]), answers, responsible)
@@ -220,3 +220,44 @@ def attribute_waits(
     codes = rows.select("event", "match").unique("event").join(groups, on="match", how="left").sort("event")
     group = codes.select(pl.struct("group", "group_ranks").rank("dense").cast(pl.Int64) - 1).to_series().to_numpy()
     return WaitAttribution(rank, rows["step_index"].to_numpy(), np.unique(step), found, late, responsible, group)
+
+
+def with_time_breakdown(rows: pl.DataFrame) -> pl.DataFrame:
+    """What each rank did in the stretch before each collective.
+
+    It begins at the same collective on all ranks: the last that had ended on every one of them. Matches are numbered
+    in the order of time, so of what the ranks name it is the one with the least number.
+
+    Args:
+        rows: rank, window, match, previous (the match that each rank names, −1 for none), start_ns, end_ns,
+            arrival_ns (the start on the common clock), and the columns of `STARTED` and `ENDED`.
+
+    Returns:
+        the rows with began_by (a match), begin_ns (on the common clock), measured (whether the rank's trace has that
+        match), and what each of `PARTS` took between, ns.
+    """
+    begun = rows.with_columns(pl.col("previous").min().over("match").alias("began_by"))
+    began = rows.select("rank", "window", pl.col("match").alias("began_by"), pl.col("end_ns").alias("begin_ns"), *ENDED)
+    joined = begun.drop(ENDED).join(began, on=["rank", "window", "began_by"], how="left")
+    return joined.with_columns(
+        (pl.col("arrival_ns") - pl.col("start_ns") + pl.col("begin_ns").fill_null(pl.col("start_ns"))).alias(
+            "begin_ns"
+        ),
+        pl.col("begin_ns").is_not_null().alias("measured"),
+        *(
+            (pl.col(started) - pl.col(ended)).fill_null(0).alias(part)
+            for part, started, ended in zip(PARTS, STARTED, ENDED, strict=True)
+        ),
+    )
+
+
+def preceding_events(rows: pl.DataFrame) -> Int64:
+    """The event, from 0 in the order of matches, that each row's stretch begins with; −1 where it is none of these.
+
+    Args:
+        rows: match, began_by.
+    """
+    matches = np.unique(rows["match"].to_numpy())
+    wanted = rows["began_by"].to_numpy()
+    place = np.minimum(np.searchsorted(matches, wanted), matches.size - 1)
+    return np.where(matches[place] == wanted, place, -1).astype(np.int64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rankscope.primitives.arrival_skew import arrivals_by_event
-from rankscope.primitives.wait_attribution import arrivals_within_programs, reassign_by_local_time, trace_to_origin
+from rankscope.primitives.stragglers.waits import arrivals_within_programs, reassign_by_local_time, trace_to_origin
 
 
 def test_blame_passes_to_whom_the_last_one_waited_for() -> None:

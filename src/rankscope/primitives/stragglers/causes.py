@@ -1,4 +1,9 @@
-"""Why a rank is late: the part of its time that is longer than its peers', and the work that it has more of."""
+"""Why a rank is late: the part of its time that is longer than its peers', and the work that it has more of.
+
+1. `compare_work` lays the launched work of the late steps next to that of the peers, piece by piece.
+2. `find_cause` chooses among what is longer: the work, its pace, the device's idle time by what the host did meanwhile.
+3. Specific causes come first: a late rank also lacks the time in which the others wait and their hosts run ahead.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +45,15 @@ CAUSES = {
     "slow_network": "its network is slow",
     "unclear": "no recorded cause explains it",
 }
+STALLS = {
+    **CAUSES,
+    "slow_device": "its device was slow",
+    "more_work": "it had more work",
+    "data_loading": "it waited for data",
+    "slow_host": "its host was late to launch",
+    "memory": "it waited for memory or copies",
+}
+"""The same of a single step."""
 
 
 @dataclass(frozen=True)

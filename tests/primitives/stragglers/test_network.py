@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.slow_links import slow_links
+from rankscope.primitives.stragglers.network import slow_links
 
 STEP = 10_000_000.0
 

@@ -1,8 +1,12 @@
-"""Time breakdown of a rank between collectives, and the work that each step launched.
+"""What a rank did when, from its trace: the parts of its time, its local time by step, and the work that steps launch.
 
-The interval before a collective runs from the end of an earlier one that tied the same ranks together to its own
-start. All ranks leave the first at nearly the same time, so whatever makes one rank's interval longer than the others'
-is what makes it late. With sums since the start of the trace, every interval is a difference of two of them.
+Ranks that are tied by collectives take equally long for a step, whichever is slow; they differ in how they spend the
+time. A rank that waits has its device in a communication kernel and nothing else to do. So
+
+    local time = elapsed − exposed communication
+
+and the rank that makes the others wait is the one whose local time exceeds that of ranks with the same program. A rank
+that is late because it waited in another group has no excess: its wait is exposed communication.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from rankscope.primitives.activity import (
     with_category,
 )
 from rankscope.primitives.columns import values_and_validity
+from rankscope.primitives.communicators import POINT_TO_POINT
 from rankscope.primitives.intervals import EMPTY, Int64, IntervalSet
 from rankscope.primitives.kernels import COMMUNICATION, COMPUTE
 from rankscope.primitives.shapes import total_elements
@@ -30,6 +35,8 @@ from rankscope.primitives.steps import Bool, host_steps, owning_steps
 
 # Exclusive, in this precedence on a device; on a host without one, loading and operators come before communication.
 PARTS = ("compute", "copies", "communication", "data_loading", "allocation", "runtime", "operators", "nothing")
+WAITING = "communication"
+LOCAL_PARTS = tuple(part for part in PARTS if part != WAITING)
 STARTED, ENDED = tuple(f"{name}_by_start" for name in PARTS), tuple(f"{name}_by_end" for name in PARTS)
 """Columns of what each part had taken by the start and by the end of a collective."""
 ALLOCATION = re.compile(r"malloc|free(?!ze)|hostalloc|mem(create|map|unmap|release|addressreserve)", re.IGNORECASE)
@@ -101,45 +108,78 @@ def cumulative_parts(tables: Mapping[str, pl.DataFrame], instants: Int64, extra:
     return found
 
 
-def with_time_breakdown(rows: pl.DataFrame) -> pl.DataFrame:
-    """What each rank did in the stretch before each collective.
+def local_times(rows: pl.DataFrame) -> pl.DataFrame:
+    """What each rank did in each step.
 
-    It begins at the same collective on all ranks: the last that had ended on every one of them. Matches are numbered
-    in the order of time, so of what the ranks name it is the one with the least number.
+    A step runs from the last collective that all of its group's ranks have recorded in the step before to the last
+    such one in it; the first step of a file begins with its first collective.
 
     Args:
-        rows: rank, window, match, previous (the match that each rank names, −1 for none), start_ns, end_ns,
-            arrival_ns (the start on the common clock), and the columns of `STARTED` and `ENDED`.
+        rows: of collectives of the ranks: rank, window, step, whole (whether all ranks of the group have it), end_ns,
+            count (how many of the rank's collectives had ended by then), and for each of `PARTS` how long it had taken
+            by then, ns.
 
     Returns:
-        the rows with began_by (a match), begin_ns (on the common clock), measured (whether the rank's trace has that
-        match), and what each of `PARTS` took between, ns.
+        rank, step, elapsed_ns, count (of the collectives that ended in it), collectives (of the step itself, that all
+        have), own_ns, first (whether the step is cut at its beginning), and each of `PARTS`.
     """
-    begun = rows.with_columns(pl.col("previous").min().over("match").alias("began_by"))
-    began = rows.select("rank", "window", pl.col("match").alias("began_by"), pl.col("end_ns").alias("begin_ns"), *ENDED)
-    joined = begun.drop(ENDED).join(began, on=["rank", "window", "began_by"], how="left")
-    return joined.with_columns(
-        (pl.col("arrival_ns") - pl.col("start_ns") + pl.col("begin_ns").fill_null(pl.col("start_ns"))).alias(
-            "begin_ns"
-        ),
-        pl.col("begin_ns").is_not_null().alias("measured"),
-        *(
-            (pl.col(started) - pl.col(ended)).fill_null(0).alias(part)
-            for part, started, ended in zip(PARTS, STARTED, ENDED, strict=True)
-        ),
+    whole = rows.filter(pl.col("whole") & pl.col("step").is_not_null())
+    by = ["rank", "window", "step"]
+    values = ["end_ns", "count", *PARTS]
+    ordered = whole.sort("end_ns")
+    last = ordered.group_by(by).agg(pl.col(values).last(), pl.len().alias("collectives")).sort(by)
+    first = ordered.group_by(by).agg(pl.col(values).first())
+    before = pl.col("step").shift(1).over("rank", "window") == pl.col("step") - 1
+    joined = last.join(first, on=by, suffix="_first").sort(by).with_columns(before.fill_null(False).alias("follows"))
+
+    def since(name: str) -> pl.Expr:
+        earlier = pl.col(name).shift(1).over("rank", "window")
+        return pl.col(name) - pl.when("follows").then(earlier).otherwise(f"{name}_first")
+
+    found = joined.with_columns(
+        since("end_ns").alias("elapsed_ns"),
+        since("count").alias("between"),
+        *(since(part).alias(f"{part}_ns") for part in PARTS),
+        (~pl.col("follows")).alias("first"),
+    ).filter(pl.col("between") > 0)
+    return found.select(
+        "rank",
+        "step",
+        "elapsed_ns",
+        pl.col("between").alias("count"),
+        "collectives",
+        pl.sum_horizontal(f"{part}_ns" for part in LOCAL_PARTS).alias("own_ns"),
+        "first",
+        *(pl.col(f"{part}_ns").alias(part) for part in PARTS),
     )
 
 
-def preceding_events(rows: pl.DataFrame) -> Int64:
-    """The event, from 0 in the order of matches, that each row's stretch begins with; −1 where it is none of these.
+def programs_by_rank(collectives: pl.DataFrame, stage: Mapping[int, int]) -> dict[int, int]:
+    """Which ranks run the same program, by rank: those of one pipeline stage.
+
+    Where the mesh does not say the stage, ranks are alike that take part in the same kinds of collectives, with send
+    and recv distinguished by direction.
 
     Args:
-        rows: match, began_by.
+        collectives: rank, collective, peers.
+        stage: of each rank, as far as the mesh tells.
     """
-    matches = np.unique(rows["match"].to_numpy())
-    wanted = rows["began_by"].to_numpy()
-    place = np.minimum(np.searchsorted(matches, wanted), matches.size - 1)
-    return np.where(matches[place] == wanted, place, -1).astype(np.int64)
+    ranks = collectives["rank"].unique().sort().to_list()
+    if stage and all(rank in stage for rank in ranks):
+        return {rank: stage[rank] for rank in ranks}
+    ends = pl.col("peers").str.extract_all(r"\d+").cast(pl.List(pl.Int64))
+    towards = (ends.list.sum() - 2 * pl.col("rank")).sign()
+    kinds = (
+        collectives.filter(pl.col("collective").is_in(POINT_TO_POINT))
+        .select("rank", pl.format("{} {}", "collective", towards.fill_null(0)).alias("kind"))
+        .unique()
+        .sort("rank", "kind")
+        .group_by("rank", maintain_order=True)
+        .agg(pl.col("kind").str.join(","))
+    )
+    texts = dict(kinds.iter_rows())
+    codes = {text: code for code, text in enumerate(sorted(set(texts.values())))}
+    return {rank: codes[texts[rank]] if rank in texts else -1 for rank in ranks}
 
 
 def step_work(tables: Mapping[str, pl.DataFrame], extra: str | None) -> pl.DataFrame:

@@ -1,0 +1,5 @@
+"""Which ranks delay the others, and why.
+
+Traces → `timeline`, `paces` (one rank) → `observations` (all ranks, as matrices) → `detectors` → `stragglers` with
+`causes`; `network` does the same for groups, `waits` says which rank caused each wait. All thresholds: `thresholds`.
+"""

@@ -1,0 +1,431 @@
+"""The ranks that stand out, always or in some steps.
+
+1. Each `Measure` is a matrix of ranks and steps: the local time, its parts, its steady part, the paces. Device times
+   vary far less than host times, so a device slower by 2 % shows in its part even if hosts vary by 20 %.
+2. The excess of a rank in a step is its time less the median of its peers (the other ranks with the same program).
+3. Chance is measured, not assumed: the root mean square of the other ranks' excesses in that measure, without the
+   suspect and the ranks found before it. It includes the machine's hiccups, as no deviation about a median does.
+4. Each detector of `DETECTORS` looks at one rank in one measure, and returns the steps in which it is late.
+5. The local time as a whole must be longer too: an excess that another part makes up for delays nobody.
+6. Two late ranks are each other's chance. So where nobody stands out, the rank with the greatest excess is left out for
+   trial, and the others are judged without it (B. Rosner, Technometrics 25, 1983: many-outlier procedure).
+7. What a host did not cause by itself does not count: `caused_by_host`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from rankscope.primitives.intervals import Int64
+from rankscope.primitives.statistics import student_quantile, student_tail
+from rankscope.primitives.stragglers.observations import Observations
+from rankscope.primitives.stragglers.peers import (
+    Bool,
+    Float,
+    centre_and_spread,
+    excess_over_peers,
+    root_mean_square,
+)
+from rankscope.primitives.stragglers.thresholds import Thresholds
+
+HOST_PARTS = ("runtime", "operators", "nothing")
+LOCAL = "local"
+ALLOCATION = "allocation"  # its calls wait for the device: they cost more than they take, and mostly elsewhere
+TOO_FEW = 4  # steps: of fewer, only what is far beyond any hiccup is more than chance, where there are few ranks
+TRIALS = 2  # ranks left out for trial at most
+MOST = 64  # ranks found at most
+FEW = 8  # values of other ranks: of fewer, chance is not known
+CANDIDATES = 3  # by each order of each measure
+
+
+@dataclass(frozen=True)
+class Late:
+    """A rank that stands out.
+
+    Attributes:
+        row: its row.
+        measure: in which it does most.
+        steps: (steps,) where it does.
+        kind: the name of the detector that found it.
+        excess: (steps,) its local time less its peers' median, ns; nan where not compared.
+        score: by how many times what it needs to.
+        lost_ns: in a step, if the hiccups of its peers hide it in the local time.
+    """
+
+    row: int
+    measure: str
+    steps: Bool
+    kind: str
+    excess: Float
+    score: float
+    lost_ns: float = 0.0
+
+    @property
+    def lasting(self) -> bool:
+        """Whether it is late all the time."""
+        return self.kind == always_late.__name__
+
+    @property
+    def weight(self) -> float:
+        """What it takes in its late steps, ns in all."""
+        taken = float(np.nansum(np.where(self.steps, self.excess, 0.0)))
+        return max(taken, self.lost_ns * int(self.steps.sum()))
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What the ranks are compared by.
+
+    Attributes:
+        name: of a part, or how it was made.
+        value: (ranks, steps) ns; nan where not known.
+        floor: of a step: chance is not taken for less.
+        device: whether a device keeps this time.
+        once: whether one step of it can tell: it has a reason of its own, and is no hiccup.
+        steady: whether hiccups of single places are not in it.
+        of_host: whether it is the host's own time: what it takes longer is lost only as far as its device waits for it.
+    """
+
+    name: str
+    value: Float
+    floor: float
+    device: bool = False
+    once: bool = False
+    steady: bool = False
+    of_host: bool = False
+
+
+def measures(seen: Observations, limits: Thresholds) -> list[Measure]:
+    """What is known of the ranks, to look at one by one."""
+    device, calls, host = limits.floor_device, limits.floor_calls, limits.floor_host
+    zero: Int64 = np.zeros(seen.known.shape, dtype=np.int64)
+    of_host: Int64 = np.sum([seen.parts.get(part, zero) for part in HOST_PARTS], axis=0)
+    parts: dict[str, tuple[Int64, float, bool, bool]] = {
+        LOCAL: (seen.local, host, False, False),
+        # In which step a kernel runs, a shifted boundary may change: one step of `compute` tells nothing.
+        "compute": (seen.parts.get("compute", zero), device, True, False),
+        "copies": (seen.parts.get("copies", zero), device, True, True),
+        ALLOCATION: (seen.parts.get(ALLOCATION, zero), calls, False, True),
+        "data_loading": (seen.parts.get("data_loading", zero), host, False, False),
+        "host": (of_host, host, False, False),
+        "nothing": (seen.parts.get("nothing", zero), host, False, False),
+        "work": (seen.work, device, True, True),
+        "slower": (seen.slower, device, True, True),
+    }
+    found = [
+        Measure(name, np.where(seen.known, value, np.nan), floor, of_device, once)
+        for name, (value, floor, of_device, once) in parts.items()
+        if value.any()
+    ]
+    for name, value in (("steady", seen.steady), ("pace", seen.pace)):
+        found.append(Measure(name, value, host, steady=True))
+    for name, value in (("host_steady", seen.host_steady), ("host_pace", seen.host_pace)):
+        found.append(Measure(name, value, host, steady=True, of_host=True))
+    return [each for each in found if np.isfinite(each.value).any()]
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """One rank in one measure.
+
+    Attributes:
+        row: its row.
+        measure: which.
+        excess: (steps,) of the measure, ns; nan where not compared.
+        others: of the other ranks, (ranks, steps).
+        own: (steps,) of the local time.
+        whole: (steps,) what was recorded from its beginning.
+        step_ns: how long a step takes.
+        on_host: the job computes on its hosts.
+    """
+
+    row: int
+    measure: Measure
+    excess: Float
+    others: Float
+    own: Float
+    whole: Bool
+    step_ns: float
+    on_host: bool
+
+    @property
+    def few(self) -> bool:
+        """Whether there are too few others to know chance from."""
+        return bool(np.isfinite(self.others).sum() < (FEW if self.judged.sum() > 1 else FEW // 2))
+
+    @property
+    def judged(self) -> Bool:
+        """(steps,) Those by which it is judged whether it is always late."""
+        seen: Bool = np.isfinite(self.excess)
+        return seen & self.whole if (seen & self.whole).any() else seen
+
+    def error(self, values: Float) -> tuple[float, int]:
+        """The standard error of the mean of some excesses, ns, and its degrees of freedom, where others are few.
+
+        Each value of a rank is also in what its peers are compared with: those of the others count half.
+        """
+        rest = self.others[np.isfinite(self.others)]
+        freedom = values.size - 1 + rest.size // 2
+        squares = float(((values - values.mean()) ** 2).sum()) + float((rest**2).sum()) / 2
+        return max(math.sqrt(squares / max(freedom, 1) / values.size), 1.0), freedom
+
+    def floor_few(self, limits: Thresholds) -> float:
+        """What chance is not taken for less than, of a step, where it is not known."""
+        return limits.floor_few_hosts if self.on_host else limits.floor_few
+
+    def chance(self, limits: Thresholds) -> tuple[float, Float]:
+        """How much a rank differs from its peers by chance, ns, and the values that it is known from."""
+        pool, floor = self.others[np.isfinite(self.others)], self.measure.floor
+        if self.few:
+            # Nobody to learn chance from: then from how the rank itself differs from step to step.
+            values = self.excess[self.judged]
+            pool = np.concatenate([pool, values - np.median(values)])
+            floor = max(floor, self.floor_few(limits))
+        return max(root_mean_square(pool), floor * self.step_ns), pool
+
+
+def always_late(suspect: Suspect, limits: Thresholds) -> tuple[Bool, float] | None:
+    """Late in every step: the mean excess in standard errors.
+
+    1. Chance is that of the other ranks. The standard error of the mean includes it and the rank's own spread: one long
+       step does not last.
+    2. A single step of a host is judged by its length as well.
+    3. Where there are too few others to know chance from, Student's test of its excesses decides (`_by_student`).
+    4. The local time must be longer too, as far as that can be told.
+    """
+    values, total = suspect.excess[suspect.judged], suspect.own[suspect.judged]
+    measure, step_ns = suspect.measure, suspect.step_ns
+    chance, _ = suspect.chance(limits)
+    mean, spread = centre_and_spread(values)
+    least = limits.least * step_ns
+    if suspect.few:
+        score = _by_student(suspect, values, limits)
+    else:
+        single = values.size == 1
+        needed = limits.standard_errors_single if single and measure.device else limits.standard_errors
+        score = mean / math.sqrt((chance**2 + spread**2) / values.size) / needed
+        if single and not measure.device:
+            least = min(limits.single * step_ns, limits.single_ns)
+    left, unsure = centre_and_spread(total)
+    unsure /= math.sqrt(total.size)
+    if measure.of_host:
+        # What a host takes longer is lost only as far as its device waits for it.
+        enough = left > limits.least_lost * step_ns
+    else:
+        enough = left > 0 and left + (2 if measure.steady else 1) * unsure > max(least, limits.left * mean)
+    return (np.isfinite(suspect.own), score) if score > 1 and mean > least and enough else None
+
+
+def _by_student(suspect: Suspect, values: Float, limits: Thresholds) -> float:
+    """How far the mean is beyond what Student's test needs; of two or three steps all must be far beyond any hiccup.
+
+    The variance is that of the rank's own steps, pooled with what is known of the others.
+    """
+    floor = suspect.floor_few(limits) * suspect.step_ns
+    if values.mean() <= floor or (values.size < TOO_FEW and values.min() <= limits.far * floor):
+        return 0.0
+    alpha = limits.significance if suspect.measure.name == LOCAL else limits.significance_part
+    error, freedom = suspect.error(values)
+    return alpha / max(student_tail(float(values.mean()) / error, freedom) / 2, 1e-9) if freedom else 0.0
+
+
+def late_at_times(suspect: Suspect, limits: Thresholds) -> tuple[Bool, float] | None:
+    """Late in some steps, in more of them than chance would have it.
+
+    1. Late steps are those whose excess is several times chance, and a least share of a step.
+    2. How often chance exceeds the least of them is what was seen, extrapolated by a power law.
+    3. So many such steps of any rank, in any choice of steps, must be improbable. Of a host there must be two: a single
+       one is a stall.
+    4. Two or three steps of a few ranks do not tell what chance is.
+    """
+    measure, step_ns = suspect.measure, suspect.step_ns
+    seen = np.isfinite(suspect.excess) & np.isfinite(suspect.own)
+    if not seen.any() or (suspect.few and seen.sum() < TOO_FEW):
+        return None
+    chance, pool = suspect.chance(limits)
+    part, whole = (limits.least, limits.least_passing) if measure.name == ALLOCATION else (limits.least_passing, 0.0)
+    excess, own = np.where(seen, suspect.excess, -np.inf), np.where(seen, suspect.own, -np.inf)
+    late = (excess > max(limits.chance * chance, part * step_ns)) & (
+        own > np.maximum(0.0 if measure.of_host else limits.left * excess, whole * step_ns)
+    )
+    count = int(late.sum())
+    if count < (1 if measure.once else 2):
+        return None
+    least = float(suspect.excess[late].min())
+    tail = limits.tail_device if measure.device and not suspect.on_host else limits.tail_host
+    expected = (
+        suspect.others.shape[0] * math.comb(int(seen.sum()), count) * _exceeds(pool, least, chance, tail) ** count
+    )
+    return (late, least / chance / limits.chance) if expected < limits.by_chance else None
+
+
+def _exceeds(pool: Float, value: float, chance: float, tail: float) -> float:
+    """The probability that chance exceeds a value: its observed frequency, extrapolated by a power law."""
+    greatest = max(float(pool.max()) if pool.size else 0.0, chance)
+    if value <= greatest:
+        return float((pool >= value).sum() + 1) / (pool.size + 1)
+    return float((greatest / value) ** tail) / (pool.size + 1)
+
+
+def stalled_once(suspect: Suspect, limits: Thresholds) -> tuple[Bool, float] | None:
+    """Late in a single step: a stall, which happened, whatever the reason, and need not come again.
+
+    1. Only the local time can stall, and only where there are other steps to compare with.
+    2. The step is longer than its peers' by a least share of a step or 20 ms, by several times chance, and by twice any
+       other step of any rank.
+    """
+    own, others = suspect.own[np.isfinite(suspect.own)], suspect.others[np.isfinite(suspect.others)]
+    if suspect.measure.name != LOCAL or own.size < 3:
+        return None
+    step = int(np.nanargmax(suspect.own))
+    rest = np.concatenate([np.sort(own)[:-1], others])
+    most = float(suspect.own[step])
+    long = max(limits.stall * suspect.step_ns, min(limits.stall_share * suspect.step_ns, limits.stall_ns))
+    least = max(limits.stall_chance * root_mean_square(rest), 2 * float(rest.max()), long)
+    return (np.arange(suspect.own.size) == step, most / least) if most > least else None
+
+
+TESTS = {
+    "always_late": "mean excess in standard errors",
+    "late_at_times": "number of late steps",
+    "stalled_once": "one step against all others",
+}
+
+
+def detectable(seen: Observations, limits: Thresholds) -> Float:
+    """(ranks,) The least mean excess of the local time by which each rank would be always late, ns; inf: none would."""
+    local = next((each for each in measures(seen, limits) if each.name == LOCAL), None)
+    found = np.full(seen.ranks.size, np.inf)
+    if local is None:
+        return found
+    for row in range(seen.ranks.size):
+        out = np.arange(seen.ranks.size) == row
+        excess = excess_over_peers(local.value, seen.role, out)
+        suspect = Suspect(
+            row, local, excess[row], excess[~out], excess[row], seen.whole[row], seen.step_ns, seen.on_host
+        )
+        values = suspect.excess[suspect.judged]
+        if values.size < TOO_FEW:
+            continue
+        if suspect.few:
+            error, freedom = suspect.error(values)
+            times = student_quantile(freedom, 1 - 2 * limits.significance)
+            found[row] = max(times * error, suspect.floor_few(limits) * seen.step_ns)
+        else:
+            chance, spread = suspect.chance(limits)[0], centre_and_spread(values)[1]
+            found[row] = limits.standard_errors * math.sqrt((chance**2 + spread**2) / values.size)
+    return found
+
+
+Detector = Callable[[Suspect, Thresholds], "tuple[Bool, float] | None"]
+DETECTORS: tuple[Detector, ...] = (always_late, late_at_times, stalled_once)
+"""In the order in which they explain: what lasts comes before what passes."""
+
+
+def find_late_ranks(seen: Observations, limits: Thresholds) -> list[Late]:
+    """The ranks that stand out of their peers, the one that takes most first."""
+    found: list[Late] = []
+    every = measures(seen, limits)
+    out = np.zeros(seen.ranks.size, dtype=np.bool_)
+    trial: list[int] = []
+    while len(found) < min(MOST, seen.ranks.size - 1):
+        sure = list(_judge(seen, every, out, limits))
+        # Those of like weight together: a slow host has many ranks.
+        best = [each for each in sure if each.weight >= limits.left * max(other.weight for other in sure)]
+        found += best
+        odd = _oddest(seen, out) if not best and len(trial) < TRIALS else None
+        if not best and odd is None:
+            break
+        trial = [*trial, odd] if odd is not None else []
+        out[:] = False
+        out[[*(each.row for each in found), *trial]] = True
+    return sorted(found, key=lambda each: -each.weight)
+
+
+def _oddest(seen: Observations, out: Bool) -> int | None:
+    """The rank whose local time differs most, if enough are left without it to compare with."""
+    excess = excess_over_peers(np.where(seen.known, seen.local, np.nan), seen.role, out)
+    total = np.where(out, 0.0, np.nan_to_num(excess).clip(min=0).sum(axis=1))
+    row = int(total.argmax())
+    left = (seen.role == seen.role[row]) & ~out
+    return row if total[row] > 0 and left.sum() > 3 else None
+
+
+def _judge(seen: Observations, every: list[Measure], out: Bool, limits: Thresholds) -> Iterator[Late]:
+    """The ranks that stand out beside those that are out already."""
+    rows: dict[int, None] = {}
+    for measure in every:
+        excess = excess_over_peers(measure.value, seen.role, out)
+        filled = np.where(np.isfinite(excess) & ~out[:, None], excess, -np.inf)
+        ranked = np.sort(filled, axis=1)
+        mean = np.where(np.isfinite(filled), filled, 0.0).mean(axis=1)
+        for order in (mean, ranked[:, -1], ranked[:, -min(2, filled.shape[1])]):
+            rows.update(dict.fromkeys(row for row in np.argsort(-order)[:CANDIDATES].tolist() if order[row] > 0))
+    for row in rows:
+        without = out.copy()
+        without[row] = True
+        late = _judge_rank(seen, every, without, row, limits)
+        if late is not None:
+            yield late
+
+
+def _judge_rank(seen: Observations, every: list[Measure], out: Bool, row: int, limits: Thresholds) -> Late | None:
+    own = excess_over_peers(np.where(seen.known, seen.local, np.nan), seen.role, out)[row]
+    if not np.isfinite(own).any():
+        return None
+    found = []
+    for measure in every:
+        excess = excess_over_peers(measure.value, seen.role, out)
+        if not np.isfinite(excess[row] * own).any():
+            continue
+        mine: Float = np.where(np.isfinite(own), excess[row], np.nan)
+        suspect = Suspect(row, measure, mine, excess[~out], own, seen.whole[row], seen.step_ns, seen.on_host)
+        for order, detector in enumerate(DETECTORS):
+            if (result := detector(suspect, limits)) is None:
+                continue
+            late, score = result
+            lost = _mean(excess[row, late]) if measure.name == "steady" else 0.0
+            each = Late(row, measure.name, late, detector.__name__, own, score, lost)
+            begins_anew = seen.host_waits[row] and not measure.steady
+            if measure.of_host or begins_anew or detector is stalled_once or caused_by_host(each, seen, out, limits):
+                found.append((-order, score, each))
+    return max(found, key=lambda each: each[:2])[2] if found else None
+
+
+def caused_by_host(late: Late, seen: Observations, out: Bool, limits: Thresholds) -> bool:
+    """Whether the host is slower where its device was idle longer; true where that is not known.
+
+    Hosts that run ahead of their devices are each as far ahead as chance left them. One that falls behind stays behind:
+    its device waits for launches step after step, although the host is no slower than the others.
+    """
+    waits = [seen.parts[part] for part in (*HOST_PARTS, "data_loading") if part in seen.parts]
+    total = np.where(seen.known, np.sum(waits, axis=0), np.nan) if waits else np.full(seen.known.shape, np.nan)
+    idle = _mean(excess_over_peers(total, seen.role, out)[late.row][late.steps])
+    if not idle >= limits.left * _mean(late.excess[late.steps]):
+        return True
+    host = excess_over_peers(seen.host_steady, seen.role, out)[:, late.steps]
+    slower = _lower_median(host[late.row])
+    if not math.isfinite(slower):
+        return bool(seen.host_waits[late.row])
+    chance = root_mean_square(np.array([_lower_median(each) for each in host[~out]]))
+    if any(slower > max(share * idle, times * chance) for share, times in limits.of_idle):
+        return True
+    pace = excess_over_peers(seen.host_pace, seen.role, out)
+    chance = root_mean_square(np.array([_lower_median(each) for each in pace[~out]]))
+    return late.lasting and _lower_median(pace[late.row]) > limits.slow_and_behind * chance
+
+
+def _mean(values: Float) -> float:
+    """Of what is not nan; nan of nothing."""
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if known.size else math.nan
+
+
+def _lower_median(values: Float) -> float:
+    """Of what is not nan; nan of nothing."""
+    known = np.sort(values[np.isfinite(values)])
+    return float(known[(known.size - 1) // 2]) if known.size else math.nan

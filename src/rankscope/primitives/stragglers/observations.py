@@ -1,0 +1,187 @@
+"""What the detectors read of a run: the times of all ranks and steps, as matrices.
+
+`Observations.of` needs no more than the local time of each rank in each step, from wherever it is known: a log without
+traces will do. `observe` makes one from traces, which tell more: the parts of that time, its steady part, the paces and
+the launched work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from rankscope.primitives.intervals import Int64
+from rankscope.primitives.stragglers.peers import Bool, Float, with_lost_filled
+from rankscope.primitives.stragglers.timeline import LOCAL_PARTS
+
+CUT = 0.5
+"""Of a usual step: a first step that is cut at its beginning is compared if it is longer than that (or shorter than
+its inverse)."""
+
+
+@dataclass(frozen=True)
+class Observations:
+    """The times of ranks and steps. Matrices are (ranks, steps), ns; those of floats have nan where not known.
+
+    Attributes:
+        ranks: their numbers, ascending.
+        steps: likewise.
+        role: (ranks,) which program each runs, from 0: ranks are compared with those of the same one.
+        step_ns: how long a step takes.
+        on_host: the job computes on its hosts.
+        known: where a rank can be compared in a step.
+        whole: where it was recorded from the step's beginning.
+        parts: the parts of the local time; their sum is the local time.
+        work: what the launched work usually takes.
+        slower: how much longer it took.
+        steady: the local time without the hiccups of single places (`paces`).
+        pace: what the step would take if all its places went as fast as they do on the geometric mean.
+        host_steady: the same of the host's own time, where a device keeps the time.
+        host_pace: likewise.
+        host_waits: (ranks,) whether the host waits for its device in most steps, and so begins each anew.
+        launched: rank, step, work, ranged, pieces, work_ns, size: what the steps launched.
+    """
+
+    ranks: Int64
+    steps: Int64
+    role: Int64
+    step_ns: float
+    on_host: bool
+    known: Bool
+    whole: Bool
+    parts: Mapping[str, Int64]
+    work: Int64
+    slower: Int64
+    steady: Float
+    pace: Float
+    host_steady: Float
+    host_pace: Float
+    host_waits: Bool
+    launched: pl.DataFrame
+
+    @classmethod
+    def of(cls, parts: Mapping[str, Int64], step_ns: float, *, on_host: bool = False) -> Observations:
+        """From the parts of the local time alone: ranks and steps from 0, one program.
+
+        Args:
+            parts: (ranks, steps) ns each, by names of `LOCAL_PARTS`; one of them will do.
+            step_ns: how long a step takes.
+            on_host: the job computes on its hosts.
+        """
+        ranks, steps = next(iter(parts.values())).shape
+        every, none = np.ones((ranks, steps), dtype=np.bool_), np.zeros((ranks, steps), dtype=np.int64)
+        unknown: Float = np.full((ranks, steps), np.nan)
+        return cls(
+            np.arange(ranks), np.arange(steps), np.zeros(ranks, dtype=np.int64), step_ns, on_host, every, every,
+            {name: np.asarray(value, dtype=np.int64) for name, value in parts.items()}, none, none,
+            unknown, unknown, unknown, unknown, np.ones(ranks, dtype=np.bool_), pl.DataFrame(schema=LAUNCHED),
+        )  # fmt: skip
+
+    @property
+    def local(self) -> Int64:
+        """The local time."""
+        total: Int64 = np.sum(list(self.parts.values()), axis=0)
+        return total
+
+    @property
+    def alone(self) -> Bool:
+        """(ranks,) Whether no other rank runs the same program."""
+        found: Bool = np.bincount(self.role, minlength=1)[self.role] < 2
+        return found
+
+    @property
+    def enough(self) -> bool:
+        """Whether there is anything to compare."""
+        return self.ranks.size > 1 and self.step_ns > 0
+
+
+LAUNCHED = pl.Schema(dict.fromkeys(("rank", "step", "work", "ranged", "pieces", "work_ns", "size"), pl.Int64))
+
+
+def observe(
+    local: pl.DataFrame, launched: pl.DataFrame, paces: pl.DataFrame, role: Mapping[int, int], *, on_host: bool
+) -> Observations:
+    """The observations of traces.
+
+    Args:
+        local: as `local_times` gives it.
+        launched: rank, step, work, ranged, pieces, work_ns, size: what each rank's steps launched.
+        paces: rank, of_host, and what `step_paces` gives.
+        role: which program each rank runs.
+        on_host: the job computes on its hosts.
+    """
+    placed = local.with_columns(pl.col("rank").replace_strict(role, default=-2, return_dtype=pl.Int64).alias("role"))
+    # Where something was lost the number of collectives differs: such a step cannot be compared. On hosts several
+    # run at once, and which of them ends first is nobody's loss.
+    count = pl.col("collectives" if on_host else "count")
+    alike = placed.filter(count == count.mode().min().over("role", "step"))
+    # A step that is cut at its beginning lacks the loading, among others.
+    length = alike.filter(~pl.col("first"))["elapsed_ns"].median() or alike["elapsed_ns"].median()
+    step_ns = float(length) if isinstance(length, int | float) else 0.0
+    # All ranks are tied: one whose cut step is twice as long as theirs has lost what tells where it begins.
+    cut_alike = pl.col("elapsed_ns").is_between(CUT * step_ns, step_ns / CUT, closed="none")
+    frame = alike.filter(~pl.col("first") | cut_alike).sort("rank", "step")
+    ranks: Int64 = frame["rank"].unique().sort().to_numpy()
+    steps: Int64 = frame["step"].unique().sort().to_numpy()
+    shape = ranks.size, steps.size
+
+    def matrix(rows: pl.DataFrame, name: str) -> Float:
+        value: Float = np.full(shape, np.nan)
+        there = rows.drop_nulls(name).filter(pl.col("rank").is_in(ranks) & pl.col("step").is_in(steps))
+        place = np.searchsorted(ranks, there["rank"].to_numpy()), np.searchsorted(steps, there["step"].to_numpy())
+        value[place] = there[name].to_numpy()
+        return value
+
+    def integers(rows: pl.DataFrame, name: str) -> Int64:
+        return np.nan_to_num(matrix(rows, name)).astype(np.int64)
+
+    known = np.isfinite(matrix(frame, "elapsed_ns"))
+    whole = matrix(frame.with_columns((~pl.col("first")).cast(pl.Int64)), "first") == 1
+    if whole.any(axis=0).sum() < 2:
+        whole = known
+    of_rank = frame.unique("rank", maintain_order=True)["role"].to_numpy()
+    number = np.unique(of_rank, return_inverse=True)[1].astype(np.int64)
+    # A rank may itself have lost what tells where its steps end.
+    own = paces.filter(~pl.col("of_host")).join(
+        frame.select("rank", "step", "elapsed_ns"), on=["rank", "step", "elapsed_ns"], how="semi"
+    )
+    host = paces.filter(pl.col("of_host") & (not on_host))
+    waited = matrix(host, "waited_ns")
+    some = np.isfinite(waited).any(axis=1)
+    waits: Bool = np.ones(ranks.size, dtype=np.bool_)
+    waits[some] = np.nanmedian(waited[some], axis=1) > 0
+    ranged = (pl.col("ranged") == 1) & pl.col("rank").is_in(ranks) & pl.col("step").is_in(steps)
+    work, slower = _work(launched.filter(ranged), matrix, known, number)
+    return Observations(
+        ranks, steps, number, step_ns, on_host, known, whole,
+        {part: integers(frame, part) for part in LOCAL_PARTS}, work, slower,
+        np.where(known, matrix(own, "steady_ns"), np.nan), np.where(known, matrix(own, "pace_ns"), np.nan),
+        matrix(host, "steady_ns"), matrix(host, "pace_ns"), waits, launched,
+    )  # fmt: skip
+
+
+def _work(
+    each: pl.DataFrame, matrix: Callable[[pl.DataFrame, str], Float], known: Bool, role: Int64
+) -> tuple[Int64, Int64]:
+    """What the steps launched, at the pace that is usual for each piece, and how much longer it took."""
+    unit = (
+        each.group_by("work", "rank")
+        .agg((pl.col("work_ns").sum() / pl.col("pieces").sum()).alias("unit_ns"))
+        .group_by("work")
+        .agg(pl.col("unit_ns").median())
+    )
+    sums = (
+        each.join(unit, on="work")
+        .group_by("rank", "step")
+        .agg((pl.col("pieces") * pl.col("unit_ns")).sum().round().alias("usual"), pl.col("work_ns").sum())
+        .with_columns((pl.col("work_ns") - pl.col("usual")).alias("slower"))
+    )
+    usual, slower = matrix(sums, "usual"), matrix(sums, "slower")
+    # Where a step's range was not recorded, what it launched is not known.
+    lost = known & ~np.isfinite(usual)
+    filled = [np.where(known, value, np.nan) for value in (usual, slower)]
+    usual, slower = (np.nan_to_num(with_lost_filled(value, lost, role)) for value in filled)
+    return usual.round().astype(np.int64), slower.round().astype(np.int64)

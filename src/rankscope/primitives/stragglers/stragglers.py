@@ -1,0 +1,304 @@
+"""Stragglers: the ranks that stand out, why, and the potential saving; and slices of the mesh that are late as one.
+
+1. `find_late_ranks` compares the ranks of each program.
+2. A rank alone in its program is compared with its own other steps and, at the kernels that other programs launch too,
+   with their pace; so is a program all of whose ranks are as slow (`compare_programs`).
+3. Each gets its cause from the late steps alone (`causes`).
+4. Its saving is what a step would gain if it took no longer than the slowest of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import polars as pl
+
+from rankscope.primitives.intervals import Int64
+from rankscope.primitives.statistics import Significance, Verdict
+from rankscope.primitives.stragglers.causes import Cause, compare_work, find_cause
+from rankscope.primitives.stragglers.detectors import (
+    LOCAL,
+    TESTS,
+    Late,
+    always_late,
+    detectable,
+    find_late_ranks,
+    stalled_once,
+)
+from rankscope.primitives.stragglers.observations import Observations
+from rankscope.primitives.stragglers.peers import Bool, Float, excess_over_peers, usual
+from rankscope.primitives.stragglers.thresholds import Thresholds
+
+SHARED = "more_work"
+SHARED_BY = 3  # ranks that launch a piece of work, to tell its usual pace
+ALIKE = 0.5  # of the latest of a slice its other ranks are late by at least: they share one reason
+PROGRAMS = 3  # of which one can be the odd one
+OUTSIDE = 0.5  # a slice of the mesh larger than this is no exception
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """Ranks that delay the others.
+
+    Attributes:
+        ranks: one, or all of a slice of the mesh.
+        label: how to call them.
+        cause: why.
+        excess_ns: local time above the median of their peers', mean over all steps.
+        saving_ns: potential saving per step if they were as fast as the slowest of the others, mean over all steps;
+            for more work, if it were balanced.
+        steps: in which they are late.
+        compared: steps in which they could be compared.
+        kind: the name of the detector that found it.
+        verdict: by which test, from how many steps.
+    """
+
+    ranks: tuple[int, ...]
+    label: str
+    cause: Cause
+    excess_ns: int
+    saving_ns: int
+    steps: tuple[int, ...]
+    compared: int
+    kind: str
+    verdict: Verdict
+
+    @property
+    def lasting(self) -> bool:
+        """Whether it is all the time."""
+        return self.kind == always_late.__name__
+
+    @property
+    def once(self) -> bool:
+        """Whether it is a stall in one step."""
+        return self.kind == stalled_once.__name__
+
+
+class Comparison:
+    """The ranks of a run compared: who is late, by how much, and why.
+
+    Attributes:
+        seen: what was observed.
+        late: the ranks that stand out, the one that takes most first.
+        excess: (ranks, steps) local time less the peers' median, ns; nan where not compared.
+        is_late: (ranks, steps) where a rank stands out.
+    """
+
+    def __init__(self, seen: Observations, limits: Thresholds | None = None) -> None:
+        """Compare them."""
+        self.seen, self.limits = seen, limits or Thresholds()
+        self._slow: dict[int, float] = {}
+        self.late: list[Late] = []
+        if seen.enough:
+            self.late = find_late_ranks(seen, self.limits)
+            self.late += [*self._without_peers(), *([] if seen.on_host else self._slow_programs())]
+            self.late.sort(key=lambda each: -each.weight)
+        self._out: Bool = np.zeros(seen.ranks.size, dtype=np.bool_)
+        self._out[[each.row for each in self.late]] = True
+        self.is_late: Bool = np.zeros(seen.known.shape, dtype=np.bool_)
+        self.excess: Float = self._excess(seen.local)
+        for each in self.late:
+            self.is_late[each.row] = each.steps
+            if each.row in self._slow:
+                self.excess[each.row] = each.excess
+
+    def _found_in(self, value: Float, rows: Int64) -> list[Late]:
+        """Who stands out of these rows by one matrix alone."""
+        whole = np.isfinite(value) & self.seen.whole[rows]
+        alike = replace(
+            Observations.of(
+                {LOCAL: np.nan_to_num(value).astype(np.int64)}, self.seen.step_ns, on_host=self.seen.on_host
+            ),
+            known=np.isfinite(value),
+            whole=whole if whole.any() else np.isfinite(value),
+        )
+        return find_late_ranks(alike, self.limits) if rows.size > 1 else []
+
+    def _without_peers(self) -> list[Late]:
+        """Ranks alone in their program: late next to their own other steps, or slow at what other ranks do too."""
+        seen, rows = self.seen, np.flatnonzero(self.seen.alone)
+        if not rows.size:
+            return []
+        own = np.where(seen.known, seen.local, np.nan)
+        pace, ratio = self._pace()
+        at_times = [each for each in self._found_in((own - usual(own))[rows], rows) if not each.lasting]
+        always = [each for each in self._found_in(pace[rows], rows) if each.lasting]
+        found = {int(rows[each.row]): replace(each, row=int(rows[each.row])) for each in [*always, *at_times]}
+        self._slow |= {row: float(np.nanmedian(ratio[row])) for row, each in found.items() if each.lasting}
+        return list(found.values())
+
+    def _slow_programs(self) -> list[Late]:
+        """All ranks of a program, where each is as slow: none stands out of its peers, but the program of the others.
+
+        A program is as slow as the fastest of its ranks, at what ranks of other programs launch too.
+        """
+        seen, count = self.seen, int(self.seen.role.max(initial=-1)) + 1
+        if count < PROGRAMS or bool(seen.alone.all()):
+            return []
+        pace, ratio = self._pace()
+        members = [np.flatnonzero(seen.role == each) for each in range(count)]
+        value = np.array([pace[rows].min(axis=0) for rows in members])
+        taken = {int(seen.role[each.row]) for each in self.late}
+        found = []
+        for each in self._found_in(value, np.array([rows[0] for rows in members])):
+            rows = members[each.row]
+            if each.lasting and rows.size > 1 and each.row not in taken:
+                self._slow |= {int(row): float(np.nanmedian(ratio[row])) for row in rows}
+                found += [replace(each, row=int(row)) for row in rows]
+        return found
+
+    def _pace(self) -> tuple[Float, Float]:
+        """How much longer each step's work took than where other ranks do the same, ns, and that as a ratio.
+
+        The weighted median over pieces that three ranks and more launch: of a device that is slow all are slower, while
+        one piece may be another size under the same name.
+        """
+        seen = self.seen
+        each = seen.launched.filter(
+            pl.col("rank").is_in(seen.ranks) & pl.col("step").is_in(seen.steps) & (pl.col("work_ns") > 0)
+        ).with_columns((pl.col("work_ns") / pl.col("pieces")).alias("unit_ns"))
+        by_work = (
+            each.group_by("work", "rank")
+            .agg(pl.col("unit_ns").median())
+            .group_by("work")
+            .agg(pl.col("unit_ns").median().alias("usual_ns"), pl.len().alias("ranks"))
+        )
+        weight = pl.col("usual_ns") * pl.col("pieces")
+        middle = (
+            each.join(by_work.filter(pl.col("ranks") >= SHARED_BY), on="work")
+            .with_columns((pl.col("unit_ns") / pl.col("usual_ns")).alias("ratio"), weight.alias("weight"))
+            .sort("rank", "step", "ratio")
+            .with_columns(pl.col("weight").cum_sum().over("rank", "step").alias("until"))
+            .with_columns(pl.col("weight").sum().over("rank", "step").alias("all"))
+            .filter(2 * pl.col("until") >= pl.col("all"))
+            .group_by("rank", "step")
+            .agg(pl.col("ratio").min(), pl.col("all").first())
+        )
+        ratio: Float = np.where(seen.known, 1.0, np.nan)
+        taken = np.zeros(seen.known.shape)
+        place = (
+            np.searchsorted(seen.ranks, middle["rank"].to_numpy()),
+            np.searchsorted(seen.steps, middle["step"].to_numpy()),
+        )
+        ratio[place], taken[place] = middle["ratio"].to_numpy(), middle["all"].to_numpy()
+        return np.where(seen.known, (ratio - 1) * taken, np.nan), ratio
+
+    def _excess(self, value: Int64) -> Float:
+        """Over the peers' median; where a rank has none, over its own usual step."""
+        known = np.where(self.seen.known, value, np.nan)
+        found = excess_over_peers(known, self.seen.role, self._out)
+        return np.where(self.seen.alone[:, None], known - usual(known), found)
+
+    def saving(self, rows: Sequence[int], cause: str) -> int:
+        """What a step would gain if these ranks took no longer than the slowest of the others, ns.
+
+        Work does not vanish: where there is more of it, and it is shared out evenly, these ranks keep their part of the
+        surplus as the others do. So of n ranks k that have more gain (n − k) / n.
+        """
+        filled = np.nan_to_num(self.excess)
+        inside = np.zeros(self.seen.ranks.size, dtype=np.bool_)
+        inside[list(rows)] = True
+        theirs = filled[inside].max(axis=0)
+        rest = np.maximum(filled[~inside].max(axis=0), 0.0) if not inside.all() else np.zeros(theirs.size)
+        gain = int(np.maximum(theirs - rest, 0.0).sum()) // max(self.seen.steps.size, 1)
+        if cause == SHARED:
+            alike = int(np.isin(self.seen.role, self.seen.role[inside]).sum())
+            gain = gain * (alike - int(inside.sum())) // alike
+        return gain
+
+    def stragglers(self) -> list[Straggler]:
+        """The stragglers, the largest first; without those that are no slower than a rank which is not one.
+
+        Where a rank is late at times, and others as late in the same steps, its fault is not what the step waits for.
+        """
+        taken = np.nan_to_num(self.excess)
+        rest = taken[~self._out].max(axis=0, initial=0.0)
+        late = [self._straggler(each) for each in self.late if (taken[each.row] > rest)[each.steps].any()]
+        return [each for each in late if each.lasting or each.saving_ns or each.cause.cause != "unclear"]
+
+    def verdicts(self) -> dict[int, Verdict]:
+        """For each rank whether it is late by more than chance, or whether there are too few steps to tell.
+
+        A rank that stalled once is no straggler by that.
+        """
+        late = {each.row: each for each in self.late if each.kind != stalled_once.__name__}
+        lasting = detectable(self.seen, self.limits)
+        found = {}
+        for row, rank in enumerate(self.seen.ranks.tolist()):
+            n = (int(np.isfinite(self.excess[row]).sum()),)
+            if row in late:
+                found[rank] = Verdict(Significance.SIGNIFICANT, TESTS[late[row].kind], n)
+            elif n == (0,) or not lasting[row] <= self.limits.enough * self.seen.step_ns:
+                found[rank] = Verdict(Significance.TOO_FEW, "", n)
+            else:
+                found[rank] = Verdict(Significance.NOT_SIGNIFICANT, TESTS[always_late.__name__], n)
+        return found
+
+    def _straggler(self, late: Late) -> Straggler:
+        seen, rank = self.seen, int(self.seen.ranks[late.row])
+        steps = tuple(int(step) for step in seen.steps[late.steps])
+        if late.row in self._slow:
+            longer = 100 * (self._slow[late.row] - 1)
+            words = f"the kernels that other stages launch too take {longer:.1f} % longer on it"
+            cause = Cause("slow_device", 1.0, words)
+        else:
+            more = {
+                part: int(np.nansum(self._excess(value)[late.row][late.steps])) for part, value in seen.parts.items()
+            }
+            mine = {part: int(value[late.row][late.steps].sum()) for part, value in seen.parts.items()}
+            others = {part: mine[part] - each for part, each in more.items()}
+            peers = seen.ranks[(seen.role == seen.role[late.row]) & ~self._out].tolist()
+            launched, peers = self._other_steps(rank, steps) if seen.alone[late.row] else (seen.launched, peers)
+            beside = compare_work(launched, rank, peers, steps)
+            cause = find_cause(int(late.weight), more, others, beside, on_host=seen.on_host)
+        return Straggler(
+            (rank,),
+            f"rank {rank}",
+            cause,
+            int(late.weight) // max(seen.steps.size, 1),
+            self.saving([late.row], cause.cause),
+            steps,
+            int(np.isfinite(late.excess).sum()),
+            late.kind,
+            Verdict(Significance.SIGNIFICANT, TESTS[late.kind], (int(np.isfinite(late.excess).sum()),)),
+        )
+
+    def _other_steps(self, rank: int, late: Sequence[int]) -> tuple[pl.DataFrame, list[int]]:
+        """What a rank launched, with its other steps in place of the peers that it has not."""
+        mine = self.seen.launched.filter(pl.col("rank") == rank)
+        others = mine.filter(pl.col("step").is_in(self.seen.steps) & ~pl.col("step").is_in(list(late)))
+        stand_ins = (
+            others.with_columns((-1 - pl.col("step")).alias("rank"))
+            .drop("step")
+            .join(pl.DataFrame({"step": list(late)}, schema={"step": pl.Int64}), how="cross")
+        )
+        return pl.concat([mine, stand_ins.select(mine.columns)]), stand_ins["rank"].unique().to_list()
+
+    def by_slice(
+        self, stragglers: Sequence[Straggler], slices: Sequence[tuple[str, frozenset[int]]]
+    ) -> list[Straggler]:
+        """Merge equally late stragglers that fill a slice of the mesh (a replica, a tensor-parallel group, a host).
+
+        Args:
+            stragglers: of one rank each.
+            slices: how each is called, and its ranks.
+        """
+        known = frozenset(self.seen.ranks.tolist())
+        left = {each.ranks[0]: each for each in stragglers}
+        found: list[Straggler] = []
+        for label, members in sorted(slices, key=lambda each: -len(each[1])):
+            here = members & known
+            if not 1 < len(here) < OUTSIDE * len(known) or not here <= left.keys():
+                continue
+            causes = {(left[rank].cause.cause, left[rank].once) for rank in here}
+            by_how_much = [left[rank].excess_ns for rank in here]
+            if len(causes) > 1 or min(by_how_much) < ALIKE * max(by_how_much):
+                continue
+            first = max((left[rank] for rank in here), key=lambda each: each.excess_ns)
+            rows = np.searchsorted(self.seen.ranks, sorted(here)).tolist()
+            saving = self.saving(rows, first.cause.cause)
+            found.append(replace(first, ranks=tuple(sorted(here)), label=label, saving_ns=saving))
+            left = {rank: each for rank, each in left.items() if rank not in here}
+        return sorted([*found, *left.values()], key=lambda each: -each.excess_ns)

@@ -1,0 +1,200 @@
+"""Communicators that the trace does not name: which kernels of a rank belong to one, and which ranks it has.
+
+NCCL before torch 2.3 and the kernels of other libraries (DeepEP, NVSHMEM, custom all_reduces) say nothing of their
+group. A stream's number is a rank's own affair, and the kernels of a captured graph run on whatever streams the graph
+has. So kernels of two ranks belong together if they are of the same kind and end together
+(`rankscope.primitives.matching`). Streams only separate communicators of one rank that run at the same time, and only
+where the ends say which stream of one rank is which of another's.
+
+In: kernels of ranks, as timelines or rows. Out: links between streams, offsets, and the ranks of each communicator.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+
+import numpy as np
+import polars as pl
+
+from rankscope.primitives.communicators import ONE_SIDED, POINT_TO_POINT, UNEVEN
+from rankscope.primitives.intervals import Int64
+from rankscope.primitives.offset_estimation import Bool, OffsetEstimate, Timeline, alignment_evidence, nearest_ends
+
+# Streams of two ranks are linked if so many of either's kernels, or of both, end with one of the other's.
+MOST_OF, PART_OF = 0.5, 0.2
+TOGETHER = 0.5  # of a rank's kernels must fit the partners found for them
+AT_WORST = 100_000  # ns: ends of a synchronizing collective were 85 µs apart at most
+CLOSE = 32_000  # ns: ends agree to 31 µs (median) with NCCL
+SHARE = 90  # per cent of the ends agree so well
+WHOLE = 0.8  # of a communicator's collectives are found on all of its ranks, the others at the recording's edges
+CONTRAST = 4  # ends of two ranks agree so many times worse than each does with its nearest: they may be of two groups
+LEAST = 4  # collectives of which that can be said
+MOST = 32  # ranks of which it is asked, evenly chosen
+
+
+def link_streams(
+    mine: Timeline, my_lane: Int64, theirs: Timeline, their_lane: Int64, shift: Int64, blur: int
+) -> list[tuple[int, int]]:
+    """Which streams of two ranks run the same communicator, from the ends alone.
+
+    Args:
+        mine: the kernels of a rank.
+        my_lane: a number for the stream of each.
+        theirs: those of another rank.
+        their_lane: likewise; no number is one of the first's.
+        shift: what to add to each of the other's ends to have it on the first's clock, ns.
+        blur: how well ends agree, ns.
+
+    Returns:
+        pairs of numbers.
+    """
+    at, residual = nearest_ends(mine, theirs, shift)
+    near = np.searchsorted(mine.end, theirs.end[at] + shift[at] + residual)
+    close = np.abs(residual) <= max(4 * blur, CLOSE)
+    pairs, counts = np.unique(np.stack([my_lane[near[close]], their_lane[at[close]]]), axis=1, return_counts=True)
+    end = theirs.end + shift
+    shares = np.array(
+        [
+            counts / _count(my_lane[(mine.end >= end[0]) & (mine.end <= end[-1])], pairs[0]),
+            counts / _count(their_lane[(end >= mine.end[0]) & (end <= mine.end[-1])], pairs[1]),
+        ]
+    )
+    linked = (shares.max(axis=0) >= MOST_OF) | (shares.min(axis=0) >= PART_OF)
+    return [(int(one), int(other)) for one, other in pairs[:, linked].T]
+
+
+def _count(lane: Int64, of: Int64) -> Int64:
+    """How often each number is in the lanes, at least 1."""
+    known, counts = np.unique(lane, return_counts=True)
+    table = dict(zip(known.tolist(), counts.tolist(), strict=True))
+    return np.array([table.get(each, 1) for each in of.tolist()], dtype=np.int64)
+
+
+def order_offset(mine: Timeline, theirs: Timeline) -> OffsetEstimate | None:
+    """The offset under which the first kernel of each name is the other rank's first, the second its second.
+
+    None if the ranks have not as many of each, or the ends then agree no better than neighbours do.
+    """
+    if len(mine) != len(theirs) or len(mine) < 2:
+        return None
+    keys = [np.where(line.full >= 0, line.full, -1 - line.kind) for line in (mine, theirs)]
+    orders = [np.lexsort((line.end, key)) for line, key in zip((mine, theirs), keys, strict=True)]
+    if (keys[0][orders[0]] != keys[1][orders[1]]).any():
+        return None
+    apart = mine.end[orders[0]] - theirs.end[orders[1]]
+    offset = int(np.median(apart))
+    blur = int(np.percentile(np.abs(apart - offset), SHARE))
+    strict = ~theirs.uneven & ~theirs.one_sided
+    if 2 * blur > np.median(np.diff(mine.end)) or (blur > AT_WORST and strict.any()):
+        return None
+    shift = np.full(len(theirs), offset, dtype=np.int64)
+    return OffsetEstimate(shift, max(blur, CLOSE), alignment_evidence(mine, theirs, shift)[0], "order")
+
+
+def runs_together(mine: Timeline, theirs: Timeline, partner: Int64, shift: Int64) -> bool:
+    """Whether the partners found for a rank's kernels can be one communicator's.
+
+    No rank is through with a collective before the last has begun, and all ends of a synchronizing one lie within
+    100 µs. Broadcasts and the like tell nothing.
+
+    Args:
+        mine: the kernels of a rank.
+        theirs: those of another.
+        partner: for each of these the index of its partner, −1 for none.
+        shift: what to add to the times of each, ns.
+    """
+    end, start = theirs.end + shift, theirs.start + shift
+    asked = ~theirs.one_sided & (end >= mine.end[0] - AT_WORST) & (end <= mine.end[-1] + AT_WORST)
+    asked |= (partner >= 0) & ~theirs.one_sided
+    if not asked.any():
+        return bool((partner >= 0).any())
+    at = np.maximum(partner, 0)
+    meet = np.minimum(mine.end[at], end) - np.maximum(mine.start[at], start)
+    fits: Bool = (partner >= 0) & (meet >= -np.where(theirs.uneven, AT_WORST, CLOSE))
+    fits &= theirs.uneven | (np.abs(mine.end[at] - end) <= AT_WORST)
+    return bool(fits[asked].mean() >= TOGETHER)
+
+
+def infer_groups(
+    rows: pl.DataFrame, recorded: int, world_size: int | None, doubtful: Collection[int] = ()
+) -> pl.DataFrame:
+    """The ranks of unnamed communicators, where the traces show that there can be no others.
+
+    They are known if the kernels' names tell how many they are and as many match; or if every rank of the job is
+    recorded, and the collectives match on the same ranks throughout. Ends that agree much better within parts of the
+    ranks than between them leave it open, and so do collectives that match equally well at two positions: who waits for
+    whom is not known then.
+
+    Args:
+        rows: all rows without a named group: communicator, match (null for none), rank, group_size (null if the
+            kernel's name does not tell), collective, end_ns on the wall clock.
+        recorded: the number of ranks with a trace.
+        world_size: ranks of the job, None if not known.
+        doubtful: communicators whose matches are in doubt.
+
+    Returns:
+        a row per communicator with matches: communicator, group_size, group_ranks (JSON; both null if not known),
+        ranks (how many match), reason (why they are not known; else null).
+    """
+    found: list[tuple[int, int | None, str | None, int, str | None]] = []
+    alone = rows.filter(pl.col("match").is_null())
+    matched = rows.filter(pl.col("communicator") >= 0).drop_nulls("match").sort("communicator", "match", "rank")
+    for part in matched.partition_by("communicator", maintain_order=True):
+        ranks = part["rank"].unique().sort()
+        others = alone.filter(~pl.col("rank").is_in(ranks.implode()) & pl.col("group_size").is_null())
+        others = others.filter(pl.col("collective").is_in(part["collective"].unique().implode()))
+        reason = _unknown(part, ranks.len(), recorded, world_size, others.height > 0)
+        if part["communicator"][0] in doubtful:
+            reason = "its collectives match equally well at two positions"
+        known = ranks.len() if reason is None else None
+        text = json.dumps(ranks.to_list()) if reason is None else None
+        found.append((part["communicator"][0], known, text, ranks.len(), reason))
+    schema = {
+        "communicator": pl.Int64, "group_size": pl.Int64, "group_ranks": pl.String, "ranks": pl.Int64,
+        "reason": pl.String,
+    }  # fmt: skip
+    return pl.DataFrame(found, schema=schema, orient="row")
+
+
+def _unknown(part: pl.DataFrame, ranks: int, recorded: int, world_size: int | None, others: bool) -> str | None:
+    """Why the ranks of a communicator are not known; None if they are."""
+    size = part["group_size"].max()
+    if size is not None:
+        return None if ranks == size else "not as many ranks were found as its kernels name"
+    if world_size is None:
+        return "the number of ranks of the job is not recorded"
+    if recorded < world_size:
+        return "ranks of the job have no trace"
+    uneven = part["collective"].is_in([*ONE_SIDED, *UNEVEN, *POINT_TO_POINT]).all()
+    if others or (uneven and ranks < recorded):
+        return "other ranks may take part in its collectives"
+    if _share_found(part, ranks) < WHOLE:
+        return "not all of its ranks were found in most collectives"
+    return "ends agree much better within parts of its ranks" if _in_parts(part) else None
+
+
+def _share_found(part: pl.DataFrame, ranks: int) -> float:
+    """Of the collectives that all ranks recorded some of before and after, the share that was found on all of them."""
+    events = part.group_by("match").agg(pl.col("rank").n_unique().alias("ranks"))
+    seen = part.group_by("rank").agg(pl.col("match").min().alias("first"), pl.col("match").max().alias("last"))
+    inside = events.filter(pl.col("match").is_between(*seen.select(pl.col("first").max(), pl.col("last").min()).row(0)))
+    return float((inside["ranks"] == ranks).to_numpy().mean()) if inside.height else 0.0
+
+
+def _in_parts(part: pl.DataFrame) -> bool:
+    """Whether the ends of some ranks agree far worse than those of each with its nearest."""
+    strict = part.filter(~pl.col("collective").is_in([*ONE_SIDED, *UNEVEN, *POINT_TO_POINT]))
+    if strict["match"].n_unique() < LEAST or strict["rank"].n_unique() < 3:
+        return False
+    wide = strict.sort("match", "rank").pivot("rank", index="match", values="end_ns", aggregate_function="first")
+    wide = wide.drop("match").drop_nulls()
+    if wide.height < LEAST:
+        return False
+    few = wide.columns[:: max(wide.width // MOST, 1)]
+    ends = wide.select(few).to_numpy()
+    # From one collective to the next neither an offset nor a drift of the clocks counts.
+    change = np.abs(np.diff(ends[:, :, None] - ends[:, None, :], axis=0))
+    spread = np.median(change, axis=0)
+    nearest = np.median(np.where(np.eye(len(few), dtype=np.bool_), np.inf, spread).min(axis=1))
+    return bool(spread.max() > max(CLOSE, CONTRAST * nearest))

@@ -1,0 +1,277 @@
+"""Who stands out: each detector by hand, and planted lateness among heavy-tailed chance."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rankscope.primitives.intervals import Int64
+from rankscope.primitives.stragglers.detectors import (
+    Late,
+    Measure,
+    Suspect,
+    always_late,
+    detectable,
+    find_late_ranks,
+    late_at_times,
+    stalled_once,
+)
+from rankscope.primitives.stragglers.observations import Observations
+from rankscope.primitives.stragglers.peers import Float
+from rankscope.primitives.stragglers.thresholds import Thresholds
+
+STEP = 10_000_000.0
+LIMITS = Thresholds()
+MS = 1e6
+
+
+def suspect(excess: list[float], others: list[list[float]], name: str = "local", **more: Any) -> Suspect:
+    """A rank whose excesses, and those of the other ranks, are given in ms; a step takes 10 ms."""
+    mine: Float = np.array(excess) * MS
+    whole = np.ones(mine.size, dtype=np.bool_)
+    measure = Measure(name, mine[None], 0.001, **more)
+    return Suspect(0, measure, mine, np.array(others) * MS, mine, whole, STEP, False)
+
+
+QUIET = [[0.1, -0.1, 0.1, -0.1], [-0.1, 0.1, -0.1, 0.1], [0.1, 0.1, -0.1, -0.1]]
+
+
+def test_always_late_is_a_mean_of_five_standard_errors() -> None:
+    # Chance is 0.1 ms; of four equal steps the standard error is 0.1 / √4 = 0.05 ms, five of them 0.25 ms.
+    assert always_late(suspect([0.24] * 4, QUIET), LIMITS) is None
+    found = always_late(suspect([0.26] * 4, QUIET), LIMITS)
+    assert found is not None
+    assert found[0].all()
+    assert found[1] == pytest.approx(0.26 / 0.25)
+
+
+def test_one_long_step_is_not_always() -> None:
+    # The mean is 1 ms; its own spread is 2 ms, so the standard error is √(2² + 0.1²) / 2 = 1 ms.
+    assert always_late(suspect([4, 0, 0, 0], QUIET), LIMITS) is None
+
+
+def test_of_two_ranks_students_test_decides() -> None:
+    # Nobody else to know chance from. Eight steps, mean 2 ms, standard deviation 1.07 ms: t = 2 / (1.07 / √8) = 5.3.
+    eight = [1.0, 3, 1, 3, 1, 3, 1, 3]
+    assert always_late(suspect(eight, [[np.nan] * 8]), LIMITS) is not None
+    # More than three standard errors, with 7 degrees of freedom, have a probability of 1 %: t = 3.06 and 2.94.
+    for more, late in ((0.155, True), (0.11, False)):
+        assert (always_late(suspect([each - 1 + more for each in eight], [[np.nan] * 8]), LIMITS) is not None) is late
+
+
+def test_two_or_three_steps_of_two_ranks_tell_nothing_but_what_is_far_beyond_hiccups() -> None:
+    nobody = [[np.nan] * 3]
+    # 5 % and 0.1 % of spread: t = 87. A hiccup of one rank in each of three steps is that long.
+    assert always_late(suspect([0.5, 0.51, 0.49], nobody), LIMITS) is None
+    assert always_late(suspect([3.0, 3.01, 2.99], nobody), LIMITS) is not None
+    assert always_late(suspect([3.0], [[np.nan]]), LIMITS) is None
+    assert late_at_times(suspect([3.0, 0.0, 3.0], nobody), LIMITS) is None
+
+
+def test_late_at_times_are_steps_of_six_times_chance() -> None:
+    # Chance is 0.1 ms: a step of 0.61 ms is late, if chance would not have it twice in four steps.
+    many = QUIET * 5
+    found = late_at_times(suspect([3.0, 0, 3.1, 0.1], many), LIMITS)
+    assert found is not None
+    assert found[0].tolist() == [True, False, True, False]
+    assert late_at_times(suspect([0.5, 0, 0.5, 0.1], many), LIMITS) is None
+    # A host must be late twice; work has a reason, and once will do.
+    assert late_at_times(suspect([3.0, 0, 0, 0], many), LIMITS) is None
+    assert late_at_times(suspect([3.0, 0, 0, 0], many, "work", device=True, once=True), LIMITS) is not None
+
+
+def test_a_stall_is_one_step_of_twice_any_other() -> None:
+    assert stalled_once(suspect([0, 0, 8, 0, 0.1, 0], QUIET), LIMITS) is not None
+    # Others were as late once, or it was itself, or it is less than a quarter of a step.
+    assert stalled_once(suspect([0, 0, 8, 0], [*QUIET, [0, 4.1, 0, 0]]), LIMITS) is None
+    assert stalled_once(suspect([0, 0, 8, 4.1], QUIET), LIMITS) is None
+    assert stalled_once(suspect([0, 0, 2.4, 0], QUIET), LIMITS) is None
+
+
+def observed(own: Any, role: list[int] | None = None, **parts: Any) -> Observations:
+    """Local times; with parts, these and what is left."""
+    left = np.asarray(own, dtype=np.int64) - sum(parts.values(), np.zeros_like(own))
+    seen = Observations.of({"operators" if parts else "local": left, **parts}, STEP)
+    return replace(seen, role=np.array(role, dtype=np.int64)) if role is not None else seen
+
+
+def find(own: Any, role: list[int] | None = None) -> list[Late]:
+    return find_late_ranks(observed(own, role), LIMITS)
+
+
+def chance(seed: int, ranks: int, steps: int) -> Int64:
+    """Local times of equal ranks, ns: 1 % of spread, and now and then a hiccup of up to a tenth of the step."""
+    draw = np.random.default_rng(seed)
+    value = 8_000_000 + draw.normal(0, 80_000, (ranks, steps))
+    hiccup = draw.random((ranks, steps)) < 0.02
+    found: Int64 = (value + hiccup * draw.uniform(0, 1_000_000, (ranks, steps))).astype(np.int64)
+    return found
+
+
+def test_chance_alone_accuses_nobody() -> None:
+    assert sum(bool(find(chance(seed, 16, 5))) for seed in range(60)) <= 1
+
+
+@pytest.mark.parametrize("late", [700_000, 1_500_000])
+def test_what_lasts_is_found(late: int) -> None:
+    for seed in range(20):
+        own = chance(seed, 8, 4)
+        own[5] += late
+        found = find(own)
+        assert [(each.row, each.lasting) for each in found] == [(5, True)]
+        assert found[0].steps.all()
+
+
+def test_what_passes_is_found_in_its_steps() -> None:
+    own = chance(3, 16, 6)
+    own[2, [1, 4]] += 4_000_000
+    (found,) = find(own)
+    assert (found.row, found.kind, np.flatnonzero(found.steps).tolist()) == (2, "late_at_times", [1, 4])
+
+
+def test_one_late_step_of_six_is_a_stall() -> None:
+    own = chance(3, 16, 6)
+    own[2, 1] += 4_000_000
+    (found,) = find(own)
+    assert (found.row, found.kind, np.flatnonzero(found.steps).tolist()) == (2, "stalled_once", [1])
+
+
+def test_late_in_every_step_by_three_standard_errors_of_a_noisy_rank() -> None:
+    """A thread that spins in Python: two ranks, eight steps of 600 ms, of which one loses 300 to 700 ms."""
+    draw = np.random.default_rng(1)
+    own = draw.normal(100e6, 10e6, (2, 8))
+    own[1] += draw.uniform(300e6, 700e6, 8)
+    (found,) = find_late_ranks(Observations.of({"local": own}, 600e6, on_host=True), LIMITS)
+    assert (found.row, found.lasting) == (1, True)
+    # Lock contention: 5 to 25 of 125 ms.
+    own = draw.normal(40e6, 2e6, (2, 8))
+    own[1] += draw.uniform(5e6, 25e6, 8)
+    (found,) = find_late_ranks(Observations.of({"local": own}, 125e6, on_host=True), LIMITS)
+    assert (found.row, found.lasting) == (1, True)
+
+
+def test_several_at_once_the_weightiest_first() -> None:
+    own = chance(4, 16, 4)
+    own[3] += 2_000_000
+    own[9] += 900_000
+    own[11] += 500_000
+    assert [each.row for each in find(own) if each.lasting] == [3, 9, 11]
+
+
+def test_two_slow_hosts_of_a_group_of_eight_do_not_hide_each_other() -> None:
+    for seed in range(20):
+        own = chance(seed, 8, 4)
+        own[[2, 5]] += 700_000
+        assert sorted(each.row for each in find(own)) == [2, 5]
+
+
+def test_only_the_own_role_is_a_standard() -> None:
+    # Ranks 4 to 7 do twice the work, all of them.
+    own = chance(5, 8, 4)
+    own[4:] += 8_000_000
+    assert find(own, [0] * 4 + [1] * 4) == []
+    own[6] += 1_000_000
+    assert [each.row for each in find(own, [0] * 4 + [1] * 4)] == [6]
+
+
+def test_a_part_that_another_makes_up_for_delays_nobody() -> None:
+    own = chance(6, 8, 4)
+    loading = np.zeros_like(own)
+    loading[2] = 2_000_000
+    assert find_late_ranks(observed(own, data_loading=loading), LIMITS) == []
+    own[2] += 2_000_000
+    (found,) = find_late_ranks(observed(own, data_loading=loading), LIMITS)
+    assert found.row == 2
+
+
+def test_a_device_slower_by_two_percent_shows_in_its_part() -> None:
+    own, compute = chance(7, 8, 6), np.full((8, 6), 5_000_000, dtype=np.int64)
+    compute[3] += 200_000
+    own[3] += 200_000
+    assert [(each.row, each.measure) for each in find_late_ranks(observed(own, compute=compute), LIMITS)] == [
+        (3, "compute")
+    ]
+    assert find(own) == []
+
+
+def hiccups(seed: int, late_ns: int) -> Observations:
+    """8 ranks over 4 steps of 200 places of 40 µs with heavy tails; rank 5 is late by so much, at three places."""
+    draw = np.random.default_rng(seed)
+    place = 40_000 * draw.lognormal(0, 0.3, (8, 4, 200))
+    place = np.where(draw.random(place.shape) < 0.01, place * draw.uniform(3, 15, place.shape), place)
+    place[5, :, 50:53] += late_ns / 3
+    steady = np.minimum(place, 2 * np.sort(place, axis=1)[:, 1:2]).sum(axis=2)
+    return replace(Observations.of({"local": place.sum(axis=2)}, 8.5e6), steady=steady)
+
+
+def test_what_is_steady_is_found_among_hiccups_as_large() -> None:
+    seeds = range(20)
+    assert sum([each.row for each in find_late_ranks(hiccups(seed, 900_000), LIMITS)] == [5] for seed in seeds) >= 19
+    # Without it most are not.
+    unknown: Float = np.full((8, 4), np.nan)
+    blind = [find_late_ranks(replace(hiccups(seed, 900_000), steady=unknown), LIMITS) for seed in seeds]
+    assert sum(bool(found) for found in blind) < 10
+    assert not any(find_late_ranks(hiccups(seed, 0), LIMITS) for seed in range(100, 130))
+
+
+def ahead(own: Int64, slower: float = 0.0, *, waits: bool = False) -> Observations:
+    """Ranks whose devices were idle for all of their local time but 6 ms; rank 5's host takes so much longer."""
+    draw = np.random.default_rng(3)
+    host = 2_000_000 + draw.normal(0, 20_000, own.shape)
+    host[5] *= 1 + slower
+    seen = observed(own, compute=np.full_like(own, 6_000_000))
+    return replace(seen, host_steady=host, host_pace=host, host_waits=np.full(8, waits))
+
+
+def test_a_device_that_is_behind_by_chance_needs_a_host_that_is_slow() -> None:
+    own = chance(0, 8, 4)
+    own[5] += 2_000_000
+
+    def rows(seen: Observations) -> list[int]:
+        return [each.row for each in find_late_ranks(seen, LIMITS)]
+
+    # The hosts run ahead: the one that fell behind stays so, but is no slower than the others.
+    assert rows(ahead(own)) == []
+    assert rows(ahead(own, 0.4)) == [5]
+    # They wait for their devices in every step, and begin each anew.
+    assert rows(ahead(own, waits=True)) == [5]
+    # A slow host costs nothing where its device never waits for it.
+    assert rows(ahead(np.full((8, 4), 8_000_000), 0.4)) == []
+
+
+def test_a_single_step_asks_more_of_a_host() -> None:
+    def found(late: float, name: str) -> list[int]:
+        own = chance(4, 8, 1)
+        own[5] += int(late * STEP)
+        part = np.zeros_like(own)
+        part[5] = int(late * STEP)
+        return [each.row for each in find_late_ranks(observed(own, **{name: part}), LIMITS)]
+
+    assert found(0.15, "nothing") == []
+    assert found(0.4, "nothing") == [5]
+    assert found(0.15, "compute") == [5]
+
+
+def test_calls_for_memory_that_nobody_else_makes_count_for_more_than_they_take() -> None:
+    own = chance(2, 8, 6)
+    calls = np.zeros_like(own)
+    calls[5, [2, 4]] = int(0.015 * STEP)
+    # Without any lateness they are nobody's trouble.
+    assert find_late_ranks(observed(own, allocation=calls), LIMITS) == []
+    own[5, [2, 4]] += int(0.1 * STEP)
+    (found,) = find_late_ranks(observed(own, allocation=calls), LIMITS)
+    assert (found.row, found.measure, np.flatnonzero(found.steps).tolist()) == (5, "allocation", [2, 4])
+
+
+def test_how_late_a_rank_must_be_to_be_found() -> None:
+    # Half of the ranks are 0.1 ms above, half below, in turn. Without one of them the median is that of the others:
+    # each is 0.2 ms above or below it. Its own spread is √(4 · 0.2² / 3) = 0.23 ms, chance 0.15 ms (three of seven
+    # others are at the median of the rest), and five standard errors 5 · √(0.23² + 0.15²) / √4 = 0.69 ms.
+    turn = np.array([[1, -1, 1, -1], [-1, 1, -1, 1]] * 4)
+    found = detectable(Observations.of({"local": 8_000_000 + 100_000 * turn}, STEP), LIMITS) / MS
+    assert found == pytest.approx([0.69] * 8, abs=0.01)
+    # Three steps of two ranks: nothing would do.
+    assert np.isinf(detectable(Observations.of({"local": turn[:2, :3]}, STEP), LIMITS)).all()
