@@ -1,22 +1,41 @@
-"""Runs the rules over results: from the frames of analyses to a run's findings.
+"""Runs the rules over results: from the frames of analyses to a run's diagnosis.
 
-In: rules, and a function that gives the results of analyses by name. Out: findings, the most severe first; a rule or an
-analysis that fails becomes a finding and leaves the others as they are.
+In: rules, and a function that gives the results of analyses by name. Out: the run's diagnosis; a rule or an analysis
+that fails becomes a finding and leaves the others as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+import polars as pl
+
+from rankscope.diagnosis.merging import merge
+from rankscope.diagnosis.step_costs import step_ns
+from rankscope.diagnosis.verdict import Diagnosis, diagnosis_of
 from rankscope.errors import describe_error
-from rankscope.results import Evidence, Finding, Inputs, Result, Rule, by_severity
+from rankscope.results import (
+    Evidence,
+    Finding,
+    Inputs,
+    Result,
+    Rule,
+    by_severity,
+    each_once,
+    incomplete_ranks,
+    of_judged_ranks,
+)
 
 Analyze = Callable[..., dict[str, Result]]
+FOR_ALL = ("job_kind",)
+"""Analyses whose results every rule gets: advice depends on the kind of the job."""
+BASIS = ("overview", "stragglers", "step_time")
+"""Analyses that the diagnosis itself reads."""
 
 
-def diagnose(rules: Iterable[Rule], with_findings: Iterable[str], analyze: Analyze, inputs: Inputs) -> list[Finding]:
-    """The findings of rules, the most severe first, and one for each rule or analysis that failed.
+def diagnose(rules: Iterable[Rule], with_findings: Iterable[str], analyze: Analyze, inputs: Inputs) -> Diagnosis:
+    """The diagnosis: what rules and analyses find, merged, and a finding for each rule or analysis that failed.
 
     Args:
         rules: the rules.
@@ -26,16 +45,40 @@ def diagnose(rules: Iterable[Rule], with_findings: Iterable[str], analyze: Analy
         inputs: what the rules get, without results.
     """
     chosen = list(rules)
-    wanted = {*with_findings, *(name for rule in chosen for name in rule.requires)}
-    results, findings = attempt(sorted(wanted), analyze)
+    wanted = {*BASIS, *FOR_ALL, *with_findings, *(name for rule in chosen for name in rule.requires)}
+    results, stated = attempt(sorted(wanted), analyze)
+    for name in sorted(results):
+        stated += [each for each in results[name].findings if not each.all_clear]
+    frames = _judged(results, inputs)
     for rule in chosen:
-        required = {name: results[name].frame for name in rule.requires if name in results}
+        required = {name: frames[name] for name in (*FOR_ALL, *rule.requires) if name in frames}
         try:
-            findings += rule.find(replace(inputs, results=required))
+            stated += rule.find(replace(inputs, results=required))
         except Exception as error:
             # A failing rule, perhaps of another package, must not take the others' findings with it.
-            findings.append(_not_diagnosed(rule.name, error))
-    return by_severity(findings)
+            stated.append(_not_diagnosed(rule.name, error))
+    stated = each_once(stated)
+    known = replace(inputs, results=frames)
+    step = _step_ns(known)
+    return diagnosis_of(merge(stated, chosen, known, step), by_severity(stated), known, step)
+
+
+def _step_ns(inputs: Inputs) -> int | None:
+    """The step time as `overview` has it; None without one."""
+    frame = inputs.results.get("overview")
+    found = None if frame is None or frame.is_empty() else frame["step_ns"][0]
+    return int(found) if found else step_ns(inputs)
+
+
+def _judged(results: Mapping[str, Result], inputs: Inputs) -> dict[str, pl.DataFrame]:
+    """The frames without the ranks whose files are incomplete, as long as any rank's is complete.
+
+    What a file lost looks like a device that waits, or like a rank with less work: rules would find what is not there.
+    """
+    ranks = {info.rank for info in inputs.traces}
+    if ranks <= incomplete_ranks(inputs.traces):
+        return {name: result.frame for name, result in results.items()}
+    return {name: of_judged_ranks(result.frame, inputs.traces) for name, result in results.items()}
 
 
 def attempt(names: Sequence[str], analyze: Analyze) -> tuple[dict[str, Result], list[Finding]]:

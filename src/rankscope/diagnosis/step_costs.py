@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from rankscope.results import Inputs, Severity
+from rankscope.results import Evidence, Inputs, Severity
+from rankscope.rundir.plurals import listed, plural
 
 WARNING_SHARE = 0.05
 """Of a step: from this saving on, a finding is a warning."""
@@ -19,6 +20,9 @@ INFO_SHARE = 0.01
 MEMORY_WARNING = 0.95
 """Of a device's memory: with less left, a longer sequence or some fragmentation ends the job."""
 MEMORY_INFO = 0.85
+PLACE = ("rank", "window", "step")
+"""What a row of an analysis per step is about."""
+_SHOWN_STEPS = 3
 
 
 def step_ns(inputs: Inputs) -> int | None:
@@ -37,19 +41,85 @@ def severity_of(saving: int, step: int | None) -> Severity | None:
     return "warning" if saving >= WARNING_SHARE * step else "info"
 
 
+IDLE = ("runtime_ns", "data_loading_ns", "host_op_ns", "other_ns")
+"""Columns of `step_time` in which the device is idle."""
+
+
+def usual(frame: pl.DataFrame, *columns: str) -> pl.DataFrame:
+    """What steps usually cost, by rank: medians over a rank's steps, like the step's length.
+
+    A step that stands out (a cold start, a checkpoint, other jobs on the cores) therefore weighs in no figure. And as
+    no step's cost exceeds that step, the median cost never exceeds the median step.
+
+    Args:
+        frame: rank and the columns, one row per step.
+    """
+    return frame.group_by("rank").agg(pl.col(*columns).median()).drop_nulls().sort("rank")
+
+
+def usual_per_step(inputs: Inputs, column: str) -> dict[int, int]:
+    """The median over steps of a column of `step_time`, by rank, ns."""
+    frame = inputs.results.get("step_time")
+    if frame is None or frame.is_empty():
+        return {}
+    return {int(rank): round(value) for rank, value in usual(frame, column).iter_rows()}
+
+
+def unusual(frame: pl.DataFrame, column: str, rank: int, step: int) -> list[Evidence]:
+    """Evidence of what `usual` leaves out: a rank's steps that cost more by 5 % of a step or more, and twice as much.
+
+    Args:
+        frame: rank, step and the column, one row per step.
+        step: the step's length, ns.
+    """
+    own = frame.filter((pl.col("rank") == rank) & pl.col("step").is_not_null())
+    cost, median = pl.col(column), pl.col(column).median()
+    more = own.filter((cost > 2 * median) & (cost > median + WARNING_SHARE * step)).sort("step")
+    if more.is_empty():
+        return []
+    most = int(more[column].to_numpy().max())
+    return [Evidence(f"left out as unusual: {named_steps(more['step'].to_list())}, at most", most, "ns")]
+
+
+def named_steps(steps: Sequence[int]) -> str:
+    """Steps by number, the first three of many: `step 4`, `steps 4, 7 and 9`, `steps 4, 7, 9 and 5 more`."""
+    shown = [str(step) for step in steps[:_SHOWN_STEPS]]
+    more = [f"{len(steps) - _SHOWN_STEPS} more"] if len(steps) > _SHOWN_STEPS else []
+    return f"{plural('step', len(steps))} {listed(shown + more)}"
+
+
+def within_available(costs: Mapping[int, int], columns: Sequence[str], inputs: Inputs) -> dict[int, int]:
+    """Costs per step, by rank, at most what the rank's steps have, the largest first.
+
+    Args:
+        costs: ns by rank: totals divided by the number of steps, in which a step that stands out may weigh.
+        columns: of `step_time`: what the saving is taken from. The bound is their sum, mean over steps, and the step.
+    """
+    frame, step = inputs.results.get("step_time"), step_ns(inputs)
+    if frame is None or step is None:
+        return dict(costs)
+    have = frame.group_by("rank").agg(pl.sum_horizontal(*columns).mean())
+    most = {int(rank): min(step, round(value)) for rank, value in have.iter_rows()}
+    bounded = {rank: min(cost, most.get(rank, step)) for rank, cost in costs.items()}
+    return dict(sorted(bounded.items(), key=lambda each: (-each[1], each[0])))
+
+
+def unrecorded_ranks(inputs: Inputs) -> int:
+    """How many ranks of the job have no complete trace here, at least: one if a single rank communicates.
+
+    Without them nobody can tell how much of a collective is waiting for a rank, and how much transfers data.
+    """
+    rows = inputs.results.get("collectives")
+    largest = None if rows is None or rows.is_empty() else rows["group_size"].max()
+    size = max(inputs.world_size or 0, largest if isinstance(largest, int) else 0, 2)
+    cut = {info.rank for info in inputs.traces if info.truncated or info.lost_events}
+    return max(0, size - len({info.rank for info in inputs.traces} - cut))
+
+
 def mean_of(values: pl.Series) -> float:
     """The mean of the non-null values; 0 without any."""
     known = values.drop_nulls()
     return float(known.to_numpy().mean()) if known.len() else 0.0
-
-
-def mean_per_step(inputs: Inputs, column: str) -> dict[int, int]:
-    """The mean over steps of a column of `step_time`, by rank, ns."""
-    frame = inputs.results.get("step_time")
-    if frame is None or frame.is_empty():
-        return {}
-    means = frame.group_by("rank").agg(pl.col(column).mean()).drop_nulls().sort("rank")
-    return {int(rank): round(value) for rank, value in means.iter_rows()}
 
 
 def steps_of(inputs: Inputs) -> tuple[int, ...]:
@@ -60,7 +130,9 @@ def steps_of(inputs: Inputs) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class StepWords:
-    """Phrases for what a rule's figures refer to: a step, or the window of a file without steps."""
+    """Phrases for what a rule's figures refer to: a step, or the recorded span of a file without steps.
+
+    That span is the device's (`step_time`): from its first to its last event; without a device, the complete file."""
 
     noun: str
     one: str
@@ -68,14 +140,12 @@ class StepWords:
     length: str
 
     def share(self, amount: float, step: int) -> str:
-        """An amount relative to a step or window: `26 % of a step`, or `1.3 times as long as a step`.
+        """An amount relative to a step or span: `26 % of a step`.
 
         Args:
-            amount: ns.
+            amount: ns, at most `step`.
             step: ns, more than 0. It is part of the finding's evidence (`length`), so that the share can be checked.
         """
-        if amount > step:
-            return f"{amount / step:.1f} times as long as {self.one}"
         return f"{100 * amount / step:.0f} % of {self.one}"
 
 
@@ -92,12 +162,13 @@ def on_worst_rank(inputs: Inputs, rank: int, ranks: Sequence[int]) -> str:
 
 
 _STEP = StepWords("step", "a step", "per step", "step time (median, slowest rank)")
-_WINDOW = StepWords("window", "the window", "in the window", "window (slowest rank)")
+# From the first to the last device event: on the host, recording may have begun long before.
+_SPAN = StepWords("recorded span", "the recorded span", "in the recorded span", "recorded span (slowest rank)")
 
 
 def step_words(inputs: Inputs) -> StepWords:
-    """The phrases for a run: of steps if there are any, else of windows."""
-    return _STEP if steps_of(inputs) else _WINDOW
+    """The phrases for a run: of steps if there are any, else of what each file recorded."""
+    return _STEP if steps_of(inputs) else _SPAN
 
 
 def on_device(inputs: Inputs) -> bool:

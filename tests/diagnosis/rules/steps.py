@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests import kineto
+from tests.claims.check import false_claims
 
 import rankscope
 from rankscope.results import Finding
@@ -17,7 +18,7 @@ Step = Callable[[int, float], list[kineto.Event]]
 
 
 def diagnosed(folder: Path, make: Step, *, steps: int = 4, ranks: int = 1) -> dict[str, Finding]:
-    """The findings of a run by id.
+    """The findings of a run by id, as each rule states them; all are recomputed from the trace (`tests.claims`).
 
     Args:
         make: the events of a step, from the rank and the microsecond at which the step begins.
@@ -31,7 +32,10 @@ def diagnosed(folder: Path, make: Step, *, steps: int = 4, ranks: int = 1) -> di
         for rank in range(ranks)
     }
     run = rankscope.open(kineto.write_ranks(folder, by_rank), executor="serial")
-    return {finding.id: finding for finding in run.diagnose()}
+    findings = {finding.id: finding for finding in run.diagnosis().stated}
+    wrong = false_claims(run)
+    assert not wrong, "\n".join(wrong)
+    return findings
 
 
 def work(at: float, dur: float, name: str = "gemm", *, stream: int = 7, **args: object) -> list[kineto.Event]:

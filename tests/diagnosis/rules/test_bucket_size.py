@@ -34,7 +34,7 @@ def step(at: float, buckets: list[tuple[float, float, int]]) -> list[kineto.Even
     return events
 
 
-def test_speaks_where_one_bucket_takes_all(tmp_path: Path) -> None:
+def test_fires_where_one_bucket_takes_all(tmp_path: Path) -> None:
     finding = diagnosed(tmp_path, lambda _, at: step(at, [(614, 300, 100 * MIB)]), ranks=2)["bucket_size"]
     assert finding.severity == "warning"
     # It goes on from 620 to 920 µs, of which a bucket of 25 MiB would leave a quarter.
@@ -54,7 +54,7 @@ def test_waiting_for_a_later_rank_is_not_the_buckets_matter(tmp_path: Path) -> N
     assert tail == 100_000
 
 
-def test_speaks_where_there_are_many(tmp_path: Path) -> None:
+def test_fires_where_there_are_many(tmp_path: Path) -> None:
     buckets = [(614.0 + 15 * n, 10.0, 40_000) for n in range(20)]
     finding = diagnosed(tmp_path, lambda _, at: step(at, buckets), ranks=2)["bucket_size"]
     # 20 of 10 µs, exposed; four would do.
@@ -62,12 +62,12 @@ def test_speaks_where_there_are_many(tmp_path: Path) -> None:
     assert "20 buckets" in finding.title
 
 
-def test_is_silent_where_they_are_hidden(tmp_path: Path) -> None:
+def test_does_not_fire_where_they_are_hidden(tmp_path: Path) -> None:
     buckets = [(100.0 + 100 * n, 80.0, 25 * MIB) for n in range(5)]
     assert "bucket_size" not in diagnosed(tmp_path, lambda _, at: step(at, buckets), ranks=2)
 
 
-def test_is_silent_where_the_last_is_of_the_usual_size(tmp_path: Path) -> None:
+def test_does_not_fire_where_the_last_is_of_the_usual_size(tmp_path: Path) -> None:
     found = diagnosed(tmp_path, lambda _, at: step(at, [(100, 80, 25 * MIB), (614, 80, 25 * MIB)]), ranks=2)
     assert "bucket_size" not in found
 

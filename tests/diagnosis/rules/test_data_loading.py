@@ -8,7 +8,7 @@ from tests import kineto
 from tests.diagnosis.rules.steps import diagnosed, work
 
 
-def test_speaks_where_the_device_waits(tmp_path: Path) -> None:
+def test_fires_where_the_device_waits(tmp_path: Path) -> None:
     found = diagnosed(tmp_path, lambda rank, at: [kineto.loading(at, 200 + 100 * rank), *work(at + 400, 590)], ranks=2)
     finding = found["data_loading"]
     assert finding.severity == "warning"
@@ -18,5 +18,5 @@ def test_speaks_where_the_device_waits(tmp_path: Path) -> None:
     assert finding.evidence[1].value == 250_000
 
 
-def test_is_silent_where_loading_is_hidden(tmp_path: Path) -> None:
+def test_does_not_fire_where_loading_is_hidden(tmp_path: Path) -> None:
     assert "data_loading" not in diagnosed(tmp_path, lambda _, at: [*work(at + 10, 980), kineto.loading(at + 20, 500)])

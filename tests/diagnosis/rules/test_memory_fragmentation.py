@@ -11,7 +11,7 @@ from rankscope.diagnosis.rules.memory_fragmentation import find
 from rankscope.results import Inputs, Options
 
 
-def test_speaks_where_much_of_a_full_device_is_not_in_use(tmp_path: Path) -> None:
+def test_fires_where_much_of_a_full_device_is_not_in_use(tmp_path: Path) -> None:
     finding = findings(tmp_path, peak(0.6, 0.95))["memory_fragmentation"]
     assert finding.severity == "info"
     assert "37 %" in finding.title
@@ -25,15 +25,15 @@ def snapshot(largest: int, failed: int = 0) -> Inputs:
     return Inputs(Options(), (), {"memory_snapshot": pl.DataFrame([row])})
 
 
-def test_speaks_of_a_snapshot() -> None:
+def test_fires_for_a_snapshot() -> None:
     assert find(snapshot(50))[0].severity == "info"
     assert find(snapshot(50, failed=1))[0].severity == "warning"
     assert find(snapshot(50))[0].evidence[1].value == 50
 
 
-def test_is_silent_where_what_is_free_is_one_block() -> None:
+def test_does_not_fire_where_what_is_free_is_one_block() -> None:
     assert not find(snapshot(390))
 
 
-def test_is_silent_where_the_device_has_room(tmp_path: Path) -> None:
+def test_does_not_fire_where_the_device_has_room(tmp_path: Path) -> None:
     assert "memory_fragmentation" not in findings(tmp_path, peak(0.2, 0.4))

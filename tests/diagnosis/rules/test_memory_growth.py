@@ -20,7 +20,7 @@ def ends(*sizes: int) -> list[kineto.Event]:
     ]
 
 
-def test_speaks_where_every_step_keeps_something(tmp_path: Path) -> None:
+def test_fires_where_every_step_keeps_something(tmp_path: Path) -> None:
     finding = findings(tmp_path, *ends(*(GIB + n * MIB for n in range(6))), steps=6)["memory_growth"]
     assert finding.severity == "warning"
     assert finding.evidence[0].value == MIB
@@ -29,11 +29,11 @@ def test_speaks_where_every_step_keeps_something(tmp_path: Path) -> None:
     assert finding.evidence[3].value == 15 * 1024 - 5
 
 
-def test_is_silent_where_it_comes_and_goes(tmp_path: Path) -> None:
+def test_does_not_fire_where_it_comes_and_goes(tmp_path: Path) -> None:
     assert "memory_growth" not in findings(tmp_path, *ends(*(GIB + (n % 2) * MIB for n in range(6))), steps=6)
 
 
-def test_is_silent_about_the_first_steps(tmp_path: Path) -> None:
+def test_does_not_fire_about_the_first_steps(tmp_path: Path) -> None:
     """What the optimizer makes at first stays, and that is all."""
     sizes = [GIB, GIB + MIB, GIB + MIB + 0, GIB + 2 * MIB, GIB + MIB, GIB + 2 * MIB]
     assert "memory_growth" not in findings(tmp_path, *ends(*sizes), steps=6)

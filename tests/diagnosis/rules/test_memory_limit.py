@@ -18,14 +18,14 @@ def findings(folder: Path, *events: kineto.Event, steps: int = 4) -> dict[str, F
     made = [*(kineto.step(n, 1000 * n, 1000) for n in range(steps)), kineto.kernel("gemm", 10, 900), *events]
     device = {"id": 0, "name": "Some GPU", "totalGlobalMem": SIZE}
     run = rankscope.open(kineto.write_ranks(folder, {0: made}, deviceProperties=[device]), executor="serial")
-    return {finding.id: finding for finding in run.diagnose()}
+    return {finding.id: finding for finding in run.diagnosis().stated}
 
 
 def peak(share: float, reserved: float = 1.0) -> kineto.Event:
     return kineto.memory(500, GIB, allocated=round(share * SIZE), reserved=round(reserved * SIZE))
 
 
-def test_speaks_where_it_is_nearly_full(tmp_path: Path) -> None:
+def test_fires_where_it_is_nearly_full(tmp_path: Path) -> None:
     finding = findings(tmp_path, peak(0.97))["memory_limit"]
     assert finding.severity == "warning"
     assert finding.saving_ns is None
@@ -33,9 +33,9 @@ def test_speaks_where_it_is_nearly_full(tmp_path: Path) -> None:
     assert "97 %" in finding.title
 
 
-def test_speaks_softly_before(tmp_path: Path) -> None:
+def test_fires_as_info_before(tmp_path: Path) -> None:
     assert findings(tmp_path, peak(0.88))["memory_limit"].severity == "info"
 
 
-def test_is_silent_where_there_is_room(tmp_path: Path) -> None:
+def test_does_not_fire_where_there_is_room(tmp_path: Path) -> None:
     assert "memory_limit" not in findings(tmp_path, peak(0.6))

@@ -16,18 +16,18 @@ def copy(at: float, dur: float, kind: str) -> list[kineto.Event]:
     ]
 
 
-def test_speaks_where_they_are_exposed(tmp_path: Path) -> None:
+def test_fires_where_they_are_exposed(tmp_path: Path) -> None:
     found = diagnosed(tmp_path, lambda _, at: [*copy(at + 10, 200, "Pageable"), *work(at + 220, 700)])
     finding = found["pageable_copies"]
     assert finding.saving_ns == 200_000
     assert finding.evidence[2].value == 5.0
 
 
-def test_is_silent_for_pinned_memory(tmp_path: Path) -> None:
+def test_does_not_fire_for_pinned_memory(tmp_path: Path) -> None:
     found = diagnosed(tmp_path, lambda _, at: [*copy(at + 10, 200, "Pinned"), *work(at + 220, 700)])
     assert "pageable_copies" not in found
 
 
-def test_is_silent_where_compute_hides_them(tmp_path: Path) -> None:
+def test_does_not_fire_where_compute_hides_them(tmp_path: Path) -> None:
     found = diagnosed(tmp_path, lambda _, at: [*copy(at + 10, 200, "Pageable"), *work(at + 5, 900)])
     assert "pageable_copies" not in found

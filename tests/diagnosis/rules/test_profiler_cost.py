@@ -12,7 +12,7 @@ def findings(*active: int) -> list[Finding]:
     return find(Inputs(Options(), (), capture=capture))
 
 
-def test_speaks_where_recorded_steps_are_longer() -> None:
+def test_fires_where_recorded_steps_are_longer() -> None:
     (finding,) = findings(1020, 1300)
     assert finding.severity == "info"
     assert "30 %" in finding.title
@@ -20,9 +20,9 @@ def test_speaks_where_recorded_steps_are_longer() -> None:
     assert [each.value for each in finding.evidence] == [1000, 300]
 
 
-def test_is_silent_where_they_are_not() -> None:
+def test_does_not_fire_where_they_are_not() -> None:
     assert not findings(1020, 990)
 
 
-def test_is_silent_where_nothing_was_measured() -> None:
+def test_does_not_fire_where_nothing_was_measured() -> None:
     assert not find(Inputs(Options(), (), capture=[RankManifest(rank=0, step_median_ns={"active": 1000})]))

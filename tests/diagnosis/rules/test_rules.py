@@ -34,11 +34,11 @@ def test_every_rule_bears_its_files_name_and_has_a_test_of_its_own() -> None:
     folder = Path(rankscope.diagnosis.rules.__file__).parent
     for name, rule in all_rules().items():
         assert (folder / f"{name}.py").exists()
-        assert "\n" in inspect.cleandoc(rule.doc), f"{name} says what it is, but not when it speaks"
+        assert "\n" in inspect.cleandoc(rule.doc), f"{name} says what it is, but not when it fires"
         assert set(rule.requires) <= set(all_analyses())
         text = (HERE / f"test_{name}.py").read_text(encoding="utf-8")
-        assert "def test_speaks" in text, f"there is no test in which {name} holds"
-        assert "def test_is_silent" in text, f"there is no test in which {name} does not hold"
+        assert "def test_fires" in text, f"there is no test in which {name} holds"
+        assert "def test_does_not_fire" in text, f"there is no test in which {name} does not hold"
 
 
 def fails(inputs: Inputs) -> list[Finding]:
@@ -48,7 +48,7 @@ def fails(inputs: Inputs) -> list[Finding]:
 broken = replace(next(iter(all_rules().values())), name="broken", find=fails)
 
 
-def test_a_rule_that_fails_is_told_and_the_others_speak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rule_that_fails_is_reported_and_the_others_fire(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint("broken", f"{__name__}:broken", "rankscope.rules")
     monkeypatch.setattr(rankscope.diagnosis.rules, "entry_points", lambda group: [point])
     found = rankscope.open(write_reference(tmp_path)).diagnose()

@@ -21,7 +21,7 @@ def make(rank: int, at: float, waits: tuple[float, float], elements: int = 1) ->
     return events
 
 
-def test_speaks_where_ranks_take_turns(tmp_path: Path) -> None:
+def test_fires_where_ranks_take_turns(tmp_path: Path) -> None:
     found = diagnosed(tmp_path, lambda rank, at: make(rank, at, (100, 100) if rank else (120, 90)), ranks=2)
     finding = found["small_collectives"]
     assert finding.severity == "warning"
@@ -29,11 +29,11 @@ def test_speaks_where_ranks_take_turns(tmp_path: Path) -> None:
     assert finding.saving_ns == 110_000
 
 
-def test_is_silent_where_one_rank_is_always_late(tmp_path: Path) -> None:
+def test_does_not_fire_where_one_rank_is_always_late(tmp_path: Path) -> None:
     found = diagnosed(tmp_path, lambda rank, at: make(rank, at, (0, 0) if rank else (120, 120)), ranks=2)
     assert "small_collectives" not in found or found["small_collectives"].saving_ns == 10_000
 
 
-def test_is_silent_about_large_ones(tmp_path: Path) -> None:
+def test_does_not_fire_about_large_ones(tmp_path: Path) -> None:
     found = diagnosed(tmp_path, lambda rank, at: make(rank, at, (100, 100), 1 << 20), ranks=2)
     assert "small_collectives" not in found

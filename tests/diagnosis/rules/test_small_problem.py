@@ -9,18 +9,18 @@ from tests.diagnosis.rules.steps import diagnosed, work
 from tests.diagnosis.rules.test_exposed_communication import reduce
 
 
-def test_speaks_where_transfer_outlasts_compute(tmp_path: Path) -> None:
+def test_fires_where_transfer_outlasts_compute(tmp_path: Path) -> None:
     finding = diagnosed(tmp_path, lambda _, at: [*work(at + 10, 100), *reduce(at + 120, 700)], ranks=2)["small_problem"]
     assert finding.severity == "warning"
     assert finding.saving_ns == 600_000
 
 
-def test_is_silent_where_compute_could_hide_it(tmp_path: Path) -> None:
+def test_does_not_fire_where_compute_could_hide_it(tmp_path: Path) -> None:
     found = diagnosed(tmp_path, lambda _, at: [*work(at + 10, 500), *reduce(at + 520, 300)], ranks=2)
     assert "small_problem" not in found
 
 
-def test_is_silent_about_waiting(tmp_path: Path) -> None:
+def test_does_not_fire_about_waiting(tmp_path: Path) -> None:
     """Rank 1 comes 500 µs late: the transfer is short."""
 
     def make(rank: int, at: float) -> list[kineto.Event]:

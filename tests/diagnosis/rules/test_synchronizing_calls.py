@@ -18,13 +18,13 @@ def make(at: float, gap: float) -> list[kineto.Event]:
     ]
 
 
-def test_speaks_where_the_device_runs_dry(tmp_path: Path) -> None:
+def test_fires_where_the_device_runs_dry(tmp_path: Path) -> None:
     finding = diagnosed(tmp_path, lambda _, at: make(at, 200))["synchronizing_calls"]
     assert finding.severity == "warning"
     assert finding.saving_ns == 200_000
     assert "cudaStreamSynchronize from aten::item" in finding.evidence[1].name
 
 
-def test_is_silent_where_the_device_has_more_to_do(tmp_path: Path) -> None:
+def test_does_not_fire_where_the_device_has_more_to_do(tmp_path: Path) -> None:
     found = diagnosed(tmp_path, lambda _, at: [*make(at, 200), *work(at + 10, 800, stream=9)])
     assert "synchronizing_calls" not in found

@@ -33,14 +33,15 @@ def test_of_a_step_where_there_are_steps(tmp_path: Path) -> None:
     found = diagnosed(tmp_path, lambda _, at: events(at))
     said = " ".join([each.title for each in found.values()] + [e.name for f in found.values() for e in f.evidence])
     assert re.search(r"The device waits for data \d+ % of a step", said)
-    assert "the window" not in said
+    assert "the recorded span" not in said
 
 
 def test_of_the_window_where_there_are_none(tmp_path: Path) -> None:
-    run = rankscope.open(kineto.write_ranks(tmp_path, {0: events(0)}), executor="serial")
-    found = {finding.id: finding for finding in run.diagnose()}
+    made = [kineto.kernel("first", -10, 5), *events(0)]
+    run = rankscope.open(kineto.write_ranks(tmp_path, {0: made}), executor="serial")
+    found = {finding.id: finding for finding in run.diagnosis().stated}
     assert {"data_loading", "pageable_copies", "small_kernels"} <= set(found)
-    assert re.fullmatch(r"The device waits for data \d+ % of the window", found["data_loading"].title)
+    assert re.fullmatch(r"The device waits for data \d+ % of the recorded span", found["data_loading"].title)
     for finding in found.values():
         if finding.id == "too_few_steps":
             continue

@@ -7,7 +7,8 @@ that the rest could overlap with.
 Too small: more buckets per step than 25 MiB would need, mostly under 1 MB, with exposed time. The saving is that time
 less the share that the needed number of buckets would keep.
 
-Waiting for later ranks is excluded from both as far as it is known (`collectives`): bucket sizes do not change it.
+Waiting for later ranks is excluded from both (`collectives`), as bucket sizes do not change it. Where it is not known,
+a bucket counts as on the rank that is exposed least; if ranks are missing, it does not count.
 Both are medians over steps on the rank that has most. On the CPU, compute and communication share the cores, so the
 bound is seldom reached. Sizes need `record_shapes` if the library writes none (Gloo).
 """
@@ -16,7 +17,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from rankscope.diagnosis.step_costs import relevant_ranks, severity_of, step_ns, step_words, steps_of
+from rankscope.diagnosis.effects import SLOW_TRANSFERS
+from rankscope.diagnosis.step_costs import relevant_ranks, severity_of, step_ns, step_words, steps_of, unrecorded_ranks
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 CAP = 25 << 20
@@ -33,7 +35,9 @@ def find(inputs: Inputs) -> list[Finding]:
     known = frame.filter(pl.col("bytes").is_not_null() & pl.col("duration_ns").is_not_null())
     if known.is_empty():
         return []
-    known = _without_waits(known, inputs.results.get("collectives"))
+    known = _without_waits(known, inputs.results.get("collectives"), all_ranks=not unrecorded_ranks(inputs))
+    if known.is_empty():
+        return []
     steps = (
         known.sort("bucket")
         .group_by("rank", "window", "step")
@@ -106,16 +110,31 @@ def find(inputs: Inputs) -> list[Finding]:
     ]
 
 
-def _without_waits(buckets: pl.DataFrame, collectives: pl.DataFrame | None) -> pl.DataFrame:
-    """Buckets with tail_ns and exposed_ns less what of them is waiting for a later rank, which comes first."""
+def _without_waits(buckets: pl.DataFrame, collectives: pl.DataFrame | None, *, all_ranks: bool) -> pl.DataFrame:
+    """Buckets with tail_ns and exposed_ns less what of them is waiting for a later rank, which comes first.
+
+    Where the waiting is not known, the rank that is exposed least waits least. If ranks are missing, it may be all.
+    """
     if collectives is None or collectives.is_empty():
-        return buckets
+        return buckets if all_ranks else buckets.clear()
     where = ["rank", "window", "start_ns", "duration_ns"]
     waits = collectives.drop_nulls("wait_ns").group_by(where).agg(pl.col("wait_ns").max())
-    transfer = pl.col("duration_ns") - pl.col("wait_ns").fill_null(0)
-    return buckets.join(waits, on=where, how="left", maintain_order="left").with_columns(
-        pl.min_horizontal(name, transfer).alias(name) for name in ("tail_ns", "exposed_ns")
+    joined = buckets.join(waits, on=where, how="left", maintain_order="left")
+    known, transfer = pl.col("wait_ns").is_not_null(), pl.col("duration_ns") - pl.col("wait_ns")
+    return joined.filter(known | all_ranks).with_columns(
+        pl.when(known)
+        .then(pl.min_horizontal(name, transfer))
+        .otherwise(pl.col(name).min().over("window", "step", "bucket"))
+        .alias(name)
+        for name in ("tail_ns", "exposed_ns")
     )
 
 
-rule = Rule("bucket_size", __doc__, ("step_time", "ddp_buckets", "collectives"), find)
+rule = Rule(
+    "bucket_size",
+    __doc__,
+    ("step_time", "ddp_buckets", "collectives"),
+    find,
+    parts=("communication",),
+    symptom_of=(SLOW_TRANSFERS,),
+)

@@ -1,8 +1,11 @@
-"""Exposed communication that compute could hide.
+"""Exposed communication: compute does not overlap with it.
 
-Fires on a step's exposed communication less the waiting for later ranks in it: waiting is covered by `stragglers`,
-and no overlap hides it. The saving is what could be hidden at most: the exposed transfer, but no more than the
-compute that could run at the same time. The evidence names the collective with the most transfer time. On the CPU,
+Fires on a step's exposed transfer (`distributed`): waiting for later ranks is covered by `stragglers`, and no overlap
+shortens it. The saving is what could overlap at most: the exposed transfer, but no more than the compute of the step,
+median over steps, on the rank that has least. Overlap that is gained on the other ranks only does not shorten a step.
+If wait and transfer cannot be separated, although all ranks are recorded (Gloo's overlapping ranges, collectives
+without a match), all of it counts: the rank that is exposed least waits least. If ranks are missing there is no saving:
+all that is recorded may be waiting for them. The evidence names the collective with the most transfer time. On the CPU,
 compute and communication share the cores: the finding is then never more than an info.
 """
 
@@ -10,67 +13,117 @@ from __future__ import annotations
 
 import polars as pl
 
-from rankscope.diagnosis.step_costs import mean_of, on_device, severity_of, step_ns, step_words, steps_of
-from rankscope.results import Evidence, Finding, Inputs, Rule
+from rankscope.diagnosis.advice import any_of, job_of
+from rankscope.diagnosis.effects import BUCKETS, SLOW_LINKS, SLOW_TRANSFERS, SMALL_SYNCS, WAITING
+from rankscope.diagnosis.step_costs import (
+    PLACE,
+    mean_of,
+    on_device,
+    severity_of,
+    step_ns,
+    step_words,
+    steps_of,
+    unrecorded_ranks,
+    usual,
+)
+from rankscope.primitives.job_kind import DDP, FSDP, TENSOR, JobKind
+from rankscope.results import Evidence, Finding, Inputs, Rule, Severity
+from rankscope.rundir.plurals import counted
 
 _WORST_SHARE = 0.05
+_KNOWN = 0.5
+"""Of what the saving is taken from: if less is known to be transfer, the finding is an info."""
 
 
 def find(inputs: Inputs) -> list[Finding]:
     """One finding for the run."""
-    step, frame = step_ns(inputs), inputs.results.get("step_time")
-    unit = step_words(inputs)
-    if step is None or frame is None:
+    step, frame, times = step_ns(inputs), inputs.results.get("distributed"), inputs.results.get("step_time")
+    if step is None or frame is None or times is None or frame.is_empty():
         return []
-    rows = _transfers(inputs)
-    means = frame.group_by("rank").agg(pl.col("exposed_communication_ns", "compute_ns").mean()).sort("rank")
-    waits = rows.group_by("rank").agg(pl.col("wait_ns").sum()) if rows is not None else None
-    steps = frame.group_by("rank").agg(pl.len().alias("steps"))
-    means = means.join(steps, on="rank")
-    if waits is not None:
-        means = means.join(waits, on="rank", how="left").with_columns(
-            (pl.col("wait_ns").fill_null(0) / pl.col("steps")).alias("wait_ns")
-        )
-    else:
-        means = means.with_columns(wait_ns=pl.lit(0.0))
-    # Exposed time is waiting first: a rank that came early has nothing left to compute.
-    means = means.with_columns(
-        (pl.col("exposed_communication_ns") - pl.col("wait_ns")).clip(0).alias("transfer_ns")
-    ).with_columns(pl.min_horizontal("transfer_ns", "compute_ns").alias("saving"))
-    saving = round(mean_of(means["saving"]))
+    # Waiting is never counted, neither where it is known nor where it is within the unknown of the least exposed rank.
+    open_ns = pl.col("exposed_transfer_ns") + pl.col("exposed_unmatched_ns")
+    rows = frame.join(times.select(*PLACE, "compute_ns"), on=PLACE, nulls_equal=True).with_columns(
+        open_ns.alias("open"), pl.min_horizontal(open_ns, "compute_ns").alias("saving")
+    )
+    names = ("communication_ns", "exposed_synchronizing_ns", "exposed_transfer_ns", "exposed_unmatched_ns")
+    costs = usual(rows, *names, "open", "saving")
+    missing = unrecorded_ranks(inputs)
+    if missing:
+        return _not_known(costs, step, missing, inputs)
+    least = costs.sort("saving", "rank").row(0, named=True)
+    saving = round(least["saving"])
     severity = severity_of(saving, step)
     if severity is None:
         return []
+    unit = step_words(inputs)
     # On the CPU compute and communication share the cores: hiding one behind the other gains little.
-    severity = severity if on_device(inputs) else "info"
-    exposed, hidden = (round(mean_of(means[name])) for name in ("exposed_communication_ns", "wait_ns"))
-    evidence = [
-        Evidence(f"exposed communication, per rank and {unit.noun}", exposed, "ns"),
-        Evidence("of it waiting for later ranks, at most", min(exposed, hidden), "ns")
-        if rows is not None and rows["wait_ns"].is_not_null().any()
-        else Evidence("of it waiting for later ranks", "not known"),
-        Evidence(unit.length, step, "ns"),
-    ]
-    named = _heaviest(rows)
-    if named is not None:
-        evidence.append(Evidence("most of it in", named))
+    certain = on_device(inputs) and least["exposed_transfer_ns"] >= _KNOWN * least["open"]
+    of_least = [Evidence(f"without waiting, rank {least['rank']}, which has least", round(least["open"]), "ns")]
+    title = f"Exposed communication takes {unit.share(least['open'], step)} without waiting for other ranks"
+    if saving < round(least["open"]):
+        of_least.append(Evidence("compute that could run at the same time", saving, "ns"))
+    ranks = tuple(costs.filter(pl.col("saving") >= _WORST_SHARE * step)["rank"].to_list())
     return [
-        Finding(
-            rule.name,
-            severity,
-            f"Communication that compute could hide takes {unit.share(saving, step)}",
-            ranks=tuple(means.filter(pl.col("saving") >= _WORST_SHARE * step)["rank"].to_list()),
-            steps=steps_of(inputs),
-            evidence=tuple(evidence),
-            saving_ns=saving,
-            advice=(
-                "Start it earlier, so that it overlaps with compute: "
-                "for DDP smaller buckets (bucket_cap_mb) or static_graph, for FSDP "
-                "prefetching of the next module's parameters; send less: a narrower dtype (a bf16 compression hook), "
-                "gradient accumulation under no_sync; or larger batches per rank."
-            ),
+        _finding(
+            severity if certain else "info",
+            title,
+            ranks,
+            _evidence(costs, of_least, inputs),
+            saving,
+            inputs,
+            _advice(job_of(inputs)),
         )
     ]
+
+
+def _not_known(costs: pl.DataFrame, step: int, missing: int, inputs: Inputs) -> list[Finding]:
+    """What is exposed, where waiting for a rank without a trace looks like transfer."""
+    exposed = mean_of(costs["communication_ns"])
+    if severity_of(round(mean_of(costs["open"])), step) is None:
+        return []
+    share = step_words(inputs).share(exposed, step)
+    title = f"Exposed communication takes {share}: how much of it is waiting for other ranks is not known"
+    evidence = _evidence(costs, [Evidence("without a complete trace, at least", counted(missing, "rank"))], inputs)
+    advice = (
+        "Record all ranks at the same steps and put their traces into one directory: the rank that waits least then "
+        "shows the transfer. Only that could overlap with compute."
+    )
+    return [_finding("info", title, tuple(costs["rank"].to_list()), evidence, None, inputs, advice)]
+
+
+def _evidence(costs: pl.DataFrame, more: list[Evidence], inputs: Inputs) -> list[Evidence]:
+    unit, step = step_words(inputs), step_ns(inputs)
+    per = f"per rank and {unit.noun}"
+    evidence = [Evidence(f"exposed communication, {per}", round(mean_of(costs["communication_ns"])), "ns")]
+    parts = (
+        ("exposed_synchronizing_ns", "of it waiting for later ranks"),
+        ("exposed_unmatched_ns", "of it wait or transfer, which cannot be separated"),
+    )
+    evidence += [Evidence(text, round(value), "ns") for name, text in parts if (value := mean_of(costs[name]))]
+    evidence += [*more, Evidence(unit.length, step or 0, "ns")]
+    named = _heaviest(_transfers(inputs))
+    return evidence if named is None else [*evidence, Evidence("most of it in", named)]
+
+
+def _finding(
+    severity: Severity,
+    title: str,
+    ranks: tuple[int, ...],
+    evidence: list[Evidence],
+    saving: int | None,
+    inputs: Inputs,
+    advice: str,
+) -> Finding:
+    return Finding(
+        rule.name,
+        severity,
+        title,
+        ranks=ranks,
+        steps=steps_of(inputs),
+        evidence=tuple(evidence),
+        saving_ns=saving,
+        advice=advice,
+    )
 
 
 def _transfers(inputs: Inputs) -> pl.DataFrame | None:
@@ -87,4 +140,35 @@ def _heaviest(rows: pl.DataFrame | None) -> str | None:
     return f"{kind}" + (f" of {size / 1e6:.3g} MB" if size else "") + (f" over {ranks} ranks" if ranks else "")
 
 
-rule = Rule("exposed_communication", __doc__, ("step_time", "collectives", "kernels"), find)
+def _advice(job: JobKind) -> str:
+    """Ways to overlap communication, or to send less, in this kind of job."""
+    ways = []
+    if job.may_use(DDP):
+        ways.append("start DDP's all-reduces earlier: smaller buckets (bucket_cap_mb), static_graph")
+    if job.may_use(FSDP):
+        ways.append("prefetch FSDP's next module (set_modules_to_forward_prefetch, set_modules_to_backward_prefetch)")
+    if TENSOR in job.parallel:
+        ways.append(
+            "all-reduces made for small messages (one-shot, or fused with the norm), or fewer tensor-parallel ranks"
+            if job.infers
+            else "overlap tensor parallelism's collectives with its products (async tensor parallelism)"
+        )
+    if job.exchanges_experts:
+        ways.append("run dispatch and combine of one half of the batch during the other half's compute")
+    if job.embeddings:
+        ways.append("exchange the next batch's embeddings during this one's dense layers (a pipelined training loop)")
+    if job.infers:
+        return any_of([*ways, "more requests per batch; where a batch is large enough, two halves that take turns"])
+    if job.may_use(DDP):
+        ways.append("send less: a bf16 compression hook, gradient accumulation under no_sync")
+    return any_of([*ways, "larger batches per rank"])
+
+
+rule = Rule(
+    "exposed_communication",
+    __doc__,
+    ("step_time", "distributed", "collectives", "kernels"),
+    find,
+    parts=("communication",),
+    symptom_of=(WAITING, SLOW_TRANSFERS, SLOW_LINKS, BUCKETS, SMALL_SYNCS),
+)

@@ -1,14 +1,16 @@
 """Python collects garbage during steps.
 
-Fires if the ranges that capture records around collections (`gc: generation 2`, and 1) take enough of a step. The
-saving is that time, on the rank that has most. Collections at different times on different ranks cost more than each
-of them: all ranks wait for the one that collects. Traces that rankscope did not capture have no such ranges.
+Fires if the device is idle long enough during the ranges that capture records around collections (`gc: generation 2`,
+and 1); on the CPU, if they take that long. The saving is that time, on the rank that has most. Collections at different
+times on different ranks cost more than each of them, because all ranks wait for the one that collects: the saving is
+then a lower bound. Traces that rankscope did not capture have no such ranges.
 """
 
 from __future__ import annotations
 
 import polars as pl
 
+from rankscope.diagnosis.effects import SLOW_HOST
 from rankscope.diagnosis.step_costs import (
     on_worst_rank,
     per_step,
@@ -17,6 +19,7 @@ from rankscope.diagnosis.step_costs import (
     step_ns,
     step_words,
     steps_of,
+    within_available,
 )
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
@@ -30,7 +33,9 @@ def find(inputs: Inputs) -> list[Finding]:
     if frame is None or step is None:
         return []
     own = frame.filter(pl.col("name").str.starts_with(RANGE))
-    savings = per_step(own, "host_total_ns", inputs)
+    # A collection costs nothing while the device works on what was launched before it.
+    cost = own.with_columns(pl.coalesce("device_idle_ns", "host_total_ns").alias("cost"))
+    savings = within_available(per_step(cost, "cost", inputs), ("window_ns",), inputs)
     worst = next(iter(savings), None)
     severity = severity_of(savings[worst], step) if worst is not None else None
     if worst is None or severity is None:
@@ -46,7 +51,8 @@ def find(inputs: Inputs) -> list[Finding]:
             ranks=ranks,
             steps=steps_of(inputs),
             evidence=(
-                Evidence(f"time in collections, {unit.per}, at worst", savings[worst], "ns"),
+                Evidence(f"time in collections, {unit.per}", per_step(own, "host_total_ns", inputs)[worst], "ns"),
+                Evidence(f"of it with an idle device, {unit.per}", savings[worst], "ns"),
                 Evidence("collections", int(mine["calls"].sum()), "count"),
                 Evidence("the longest", int(mine["max_ns"].to_numpy().max()), "ns"),
                 Evidence(unit.length, step, "ns"),
@@ -60,4 +66,4 @@ def find(inputs: Inputs) -> list[Finding]:
     ]
 
 
-rule = Rule("gc_pauses", __doc__, ("step_time", "annotations"), find)
+rule = Rule("gc_pauses", __doc__, ("step_time", "annotations"), find, parts=("host", "data"), symptom_of=(SLOW_HOST,))

@@ -3,8 +3,8 @@
 Fires if a rank's compute exceeds the mean over ranks by enough in at least three of four steps, and its lower
 quartile exceeds the mean of the others' upper quartile: longer sequences, a larger share of a model. The saving is
 the largest less the mean, median over steps: work that moves to other ranks is still done. If pipeline stages differ,
-it is the distance from an even split. On the CPU it is never more than an info: the other ranks may have had the
-cores.
+it is the distance from an even split. Ranks with incomplete files take no part. On the CPU it is never more than an
+info: the other ranks may have had the cores.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from rankscope.diagnosis.advice import job_of
+from rankscope.diagnosis.effects import MORE_WORK, SLOW_DEVICE
 from rankscope.diagnosis.step_costs import on_device, severity_of, step_ns, step_words, steps_of
-from rankscope.results import Evidence, Finding, Inputs, Rule
+from rankscope.primitives.job_kind import STAGES, JobKind
+from rankscope.results import Evidence, Finding, Inputs, Rule, of_judged_ranks
 
 _LASTING = 0.75
 ENOUGH = 3
@@ -24,6 +27,7 @@ def find(inputs: Inputs) -> list[Finding]:
     """At most one finding."""
     step, frame = step_ns(inputs), inputs.results.get("step_time")
     unit = step_words(inputs)
+    frame = None if frame is None else of_judged_ranks(frame, inputs.traces)
     if frame is None or step is None or frame["rank"].n_unique() < 2:
         return []
     steps = (
@@ -62,10 +66,7 @@ def find(inputs: Inputs) -> list[Finding]:
                 Evidence("steps", steps.height, "count"),
             ),
             saving_ns=saving,
-            advice=(
-                "Balance the work across ranks: batches bucketed by length or packed to one number of tokens, layers "
-                "spread over stages by their time, experts and embedding tables by their load."
-            ),
+            advice=_advice(job_of(inputs)),
         )
     ]
 
@@ -78,4 +79,22 @@ def _apart(frame: pl.DataFrame, rank: int) -> bool:
     return low is not None and high is not None and low > high
 
 
-rule = Rule("imbalance", __doc__, ("step_time", "kernels"), find)
+def _advice(job: JobKind) -> str:
+    """What to balance in this kind of job."""
+    ways = [
+        "requests spread over the ranks by their number of tokens"
+        if job.infers
+        else "batches bucketed by length or packed to one number of tokens"
+    ]
+    if STAGES in job.parallel or not job.parallel:
+        ways.append("layers spread over pipeline stages by their time")
+    if job.experts:
+        ways.append("experts placed by their load" + ("" if job.infers else ", with a balancing loss or a capacity"))
+    if job.embeddings:
+        ways.append("embedding tables placed by their load")
+    return f"Balance the work across ranks: {', '.join(ways)}."
+
+
+rule = Rule(
+    "imbalance", __doc__, ("step_time", "kernels"), find, parts=("compute",), symptom_of=(SLOW_DEVICE, MORE_WORK)
+)

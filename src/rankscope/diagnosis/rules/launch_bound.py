@@ -1,16 +1,28 @@
 """The device waits for the host to launch.
 
 Fires if the gaps before kernels that were launched too late (`launch_gaps`) are large enough and at most half of them
-precede short kernels; otherwise `small_kernels` fires. Data loading, waiting calls and an idle host are excluded. The
-saving is all of these gaps, on the rank that has most: a host that is always ahead would leave none. The evidence
-names what the host did meanwhile (`idle`).
+precede short kernels; otherwise `small_kernels` fires. Data loading, waiting calls, memory allocation
+(`memory_retries`), runtime calls of more than 100 µs and an idle host are excluded. The saving is all of these gaps,
+median over steps, on the rank that has most: a host that is always ahead would leave none. The evidence names what the
+host did meanwhile (`idle`), and steps that stand out.
 """
 
 from __future__ import annotations
 
 import polars as pl
 
-from rankscope.diagnosis.step_costs import on_worst_rank, relevant_ranks, severity_of, step_ns, step_words, steps_of
+from rankscope.diagnosis.advice import job_of
+from rankscope.diagnosis.effects import MEMORY_CALLS, SLOW_HOST
+from rankscope.diagnosis.step_costs import (
+    on_worst_rank,
+    relevant_ranks,
+    severity_of,
+    step_ns,
+    step_words,
+    steps_of,
+    unusual,
+    usual,
+)
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 
@@ -20,13 +32,9 @@ def find(inputs: Inputs) -> list[Finding]:
     unit = step_words(inputs)
     if frame is None or step is None or not frame["on_device"].any():
         return []
-    means = (
-        frame.filter("on_device")
-        .group_by("rank")
-        .agg(pl.col("late_ns", "late_short_ns", "pieces").mean())
-        .sort("late_ns", "rank", descending=[True, False])
-    )
-    worst = means.row(0, named=True)
+    late = frame.filter("on_device")
+    costs = usual(late, "late_ns", "late_short_ns", "pieces").sort("late_ns", "rank", descending=[True, False])
+    worst = costs.row(0, named=True)
     saving = round(worst["late_ns"])
     severity = severity_of(saving, step)
     if severity is None or worst["late_short_ns"] > worst["late_ns"] / 2:
@@ -36,11 +44,12 @@ def find(inputs: Inputs) -> list[Finding]:
         Evidence("of it before kernels shorter than 10 µs", round(worst["late_short_ns"]), "ns"),
         Evidence(f"kernels {unit.per}", round(worst["pieces"]), "count"),
         Evidence(unit.length, step, "ns"),
+        *unusual(late, "late_ns", worst["rank"], step),
     ]
     doing = _doing(inputs, worst["rank"])
     if doing is not None:
         evidence.append(Evidence("most of the device's idle time that operators explain is in", doing))
-    ranks = relevant_ranks(dict(means.select("rank", "late_ns").iter_rows()), step)
+    ranks = relevant_ranks(dict(costs.select("rank", "late_ns").iter_rows()), step)
     whose = on_worst_rank(inputs, worst["rank"], ranks)
     return [
         Finding(
@@ -52,8 +61,9 @@ def find(inputs: Inputs) -> list[Finding]:
             evidence=tuple(evidence),
             saving_ns=saving,
             advice=(
-                "Launch less and earlier: torch.compile, CUDA graphs (mode='reduce-overhead'), fused optimizers "
-                "(AdamW(fused=True)), logging and metrics outside of the loop; a larger batch makes each kernel longer."
+                "Launch less and earlier: torch.compile, CUDA graphs (mode='reduce-overhead'), "
+                + ("fused optimizers (AdamW(fused=True)), " if job_of(inputs).trains else "")
+                + "logging and metrics outside of the loop; a larger batch makes each kernel longer."
             ),
         )
     ]
@@ -69,4 +79,11 @@ def _doing(inputs: Inputs, rank: int) -> str | None:
     return None if top.is_empty() or top[0] is None else str(top[0])[:120]
 
 
-rule = Rule("launch_bound", __doc__, ("step_time", "launch_gaps", "idle"), find)
+rule = Rule(
+    "launch_bound",
+    __doc__,
+    ("step_time", "launch_gaps", "idle"),
+    find,
+    parts=("host",),
+    symptom_of=(SLOW_HOST, MEMORY_CALLS),
+)

@@ -1,8 +1,9 @@
 """Kernels with too few blocks to fill the device.
 
 Fires if compute kernels of 10 µs or more have less than one block per multiprocessor. The saving is their time on
-multiprocessors without a block, `time · (1 − blocks per SM)`: the work spread over all of them. Shorter kernels are
-covered by `small_kernels`. A low occupancy with enough blocks is a property of the kernel: it has no saving here.
+multiprocessors without a block, `time · (1 − blocks per SM)`: the work spread over all of them. Only time in which
+nothing else runs on the device counts: another kernel may use these multiprocessors. Shorter kernels are covered by
+`small_kernels`. A low occupancy with enough blocks is a property of the kernel: it has no saving here.
 """
 
 from __future__ import annotations
@@ -22,22 +23,21 @@ def find(inputs: Inputs) -> list[Finding]:
     """One finding for the run, naming the kernels that cost most."""
     step, frame = step_ns(inputs), inputs.results.get("kernels")
     unit = step_words(inputs)
-    if frame is None or step is None or "blocks_per_sm" not in frame.columns:
+    if frame is None or step is None:
         return []
     few = frame.filter(
         (pl.col("category") == COMPUTE)
         & (pl.col("median_ns") >= _LONG_NS)
         & (pl.col("blocks_per_sm") < 1)
-        # Without a grid the field is 0 in some files: no kernel has none.
-        & (pl.col("blocks_per_sm") > 0)
-    ).with_columns((pl.col("total_ns") * (1 - pl.col("blocks_per_sm"))).alias("lost"))
-    savings = per_step(few, "lost", inputs)
+        & (pl.col("unfilled_ns") > 0)
+    )
+    savings = per_step(few, "unfilled_ns", inputs)
     worst = next(iter(savings), None)
     severity = severity_of(savings[worst], step) if worst is not None else None
     if worst is None or severity is None:
         return []
-    shown = few.filter(pl.col("rank") == worst).sort("lost", "name", descending=[True, False]).head(_SHOWN)
-    evidence = [Evidence(f"device time without blocks, {unit.per}, at worst", savings[worst], "ns")]
+    shown = few.filter(pl.col("rank") == worst).sort("unfilled_ns", "name", descending=[True, False]).head(_SHOWN)
+    evidence = [Evidence(f"time without blocks, nothing else running, {unit.per}, at worst", savings[worst], "ns")]
     for row in shown.iter_rows(named=True):
         said = f"{row['name'][:120]}: {row['blocks_per_sm']:.2f} blocks per SM, {counted(row['calls'], 'call')}"
         evidence.append(Evidence(said, row["total_ns"], "ns"))
@@ -55,4 +55,4 @@ def find(inputs: Inputs) -> list[Finding]:
     ]
 
 
-rule = Rule("low_occupancy", __doc__, ("step_time", "kernels"), find)
+rule = Rule("low_occupancy", __doc__, ("step_time", "kernels"), find, parts=("compute",))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from rankscope.diagnosis.advice import job_of
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 _STEPS = 3
@@ -62,8 +63,13 @@ def find(inputs: Inputs) -> list[Finding]:
             steps=tuple(sorted(worst["numbers"])),
             evidence=tuple(evidence),
             advice=(
-                "Keep loss.item() or loss.detach(), not the loss: it holds its whole graph. Bound caches and lists "
-                "that the loop adds to. `rankscope analyze memory_operators` says which operators' results are kept."
+                (
+                    ""
+                    if job_of(inputs).infers
+                    else "Keep loss.item() or loss.detach(), not the loss: it holds its whole graph. "
+                )
+                + "Bound caches and lists that the loop adds to. `rankscope analyze memory_operators` says which "
+                "operators' results are kept."
             ),
         )
     ]

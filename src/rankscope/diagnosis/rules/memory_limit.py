@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import polars as pl
 
+from rankscope.diagnosis.advice import job_of
 from rankscope.diagnosis.step_costs import memory_severity
+from rankscope.primitives.job_kind import FSDP
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 
@@ -39,8 +41,15 @@ def find(inputs: Inputs) -> list[Finding]:
                 Evidence("in", worst["peak_operator"] or "no operator"),
             ),
             advice=(
-                "Before it grows: a smaller batch with gradient accumulation, activation checkpointing, FSDP, or an "
-                "optimizer with less state. `rankscope analyze memory_operators` says what holds it."
+                "Before it grows: "
+                + (
+                    "a smaller cache of keys and values, fewer or shorter requests at once, quantized weights"
+                    if job_of(inputs).infers
+                    else "a smaller batch with gradient accumulation, activation checkpointing, "
+                    + ("FSDP, " if job_of(inputs).wrapper != FSDP else "more ranks to shard over, ")
+                    + "or an optimizer with less state"
+                )
+                + ". `rankscope analyze memory_operators` says what holds it."
             ),
         )
     ]

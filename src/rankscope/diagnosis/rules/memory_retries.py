@@ -1,48 +1,148 @@
-"""The allocator frees and allocates device memory during steps.
+"""The host allocates and frees device memory in the driver during steps.
 
-Fires if a rank's trace has calls of the driver's free in at least every second step, together with allocations: the
-allocator has reached the limit, returns its cache and allocates again, and each such call waits for the device. The
-cost is part of `idle` and `synchronization`; no saving is stated here.
+Fires if the device is idle long enough in gaps in which the host is in such calls (`launch_gaps`: `cudaMalloc`,
+`cudaFree`, `hipMalloc`, `cudaHostAlloc`, …), or if a rank calls free in at least every second step, together with
+allocations: the allocator has reached the limit, or sizes change, so it returns its cache and allocates again, and each
+such free waits for the device. The saving is that idle time, median over steps, on the rank that has most. If only
+some steps have it, these are named, and no saving is stated: it is not known how often they come. The first allocations
+of a job are no finding: those of the first recorded step if nothing is freed, and in a file without steps those with
+less than one free for ten kernels.
 """
 
 from __future__ import annotations
 
 import polars as pl
 
-from rankscope.diagnosis.step_costs import step_counts, steps_of
-from rankscope.results import Evidence, Finding, Inputs, Rule
+from rankscope.diagnosis.advice import job_of
+from rankscope.diagnosis.effects import MEMORY_CALLS
+from rankscope.diagnosis.step_costs import (
+    WARNING_SHARE,
+    named_steps,
+    on_worst_rank,
+    relevant_ranks,
+    severity_of,
+    step_ns,
+    step_words,
+    steps_of,
+    usual,
+)
+from rankscope.results import Evidence, Finding, Inputs, Rule, Severity
+
+_ADVICE = (
+    "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, take torch.cuda.empty_cache() out of the loop, let sizes "
+    "change less (pad or bucket the batches), and use less memory "
+)
+_SERVING, _TRAINING = "(fewer requests at once).", "(a smaller batch, activation checkpointing)."
+_A_FEW = 10
+_PINNED = " Pin host memory once: DataLoader(pin_memory=True), or buffers that are used again."
 
 
 def find(inputs: Inputs) -> list[Finding]:
     """One finding for the run."""
-    frame, counts = inputs.results.get("memory"), step_counts(inputs)
-    if frame is None or frame.is_empty() or not counts:
+    step, frame = step_ns(inputs), inputs.results.get("launch_gaps")
+    if step is None or frame is None:
         return []
-    calls = frame.group_by("rank").agg(pl.col("device_frees").sum(), pl.col("device_allocations").sum())
-    enough = pl.col("rank").replace_strict(counts, default=1, return_dtype=pl.Int64) / 2
-    retrying = calls.filter((pl.col("device_frees") > 0) & (pl.col("device_frees") >= enough))
-    retrying = retrying.filter(pl.col("device_allocations") > 0).sort("device_frees", "rank", descending=[True, False])
-    if retrying.is_empty():
+    frame = frame.filter(
+        pl.col("on_device") & (pl.col("step").is_not_null() | (_A_FEW * pl.col("frees") > pl.col("pieces")))
+    )
+    costs = usual(frame, "allocator_ns").sort("allocator_ns", "rank", descending=[True, False])
+    if costs.is_empty():
         return []
-    worst = retrying.row(0, named=True)
-    return [
-        Finding(
-            rule.name,
-            "warning",
-            "The allocator returns memory to the driver and allocates it again during steps",
-            ranks=tuple(retrying["rank"].sort().to_list()),
-            steps=steps_of(inputs),
-            evidence=(
-                Evidence(f"the driver's free was called, rank {worst['rank']}", worst["device_frees"], "count"),
-                Evidence("its malloc", worst["device_allocations"], "count"),
-                Evidence("steps", counts.get(worst["rank"], 1), "count"),
-            ),
-            advice=(
-                "Use less memory (a smaller batch, activation checkpointing), take torch.cuda.empty_cache() out of the "
-                "loop, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
-            ),
-        )
+    unit, worst, saving = step_words(inputs), int(costs["rank"][0]), round(costs["allocator_ns"][0])
+    severity = severity_of(saving, step)
+    if severity != "warning":
+        single = _in_some_steps(frame, step, inputs)
+        if single or severity is None:
+            return single or _without_cost(frame, inputs)
+    ranks = relevant_ranks(dict(costs.iter_rows()), step)
+    title = (
+        "Allocating and freeing device memory leaves the device idle for "
+        f"{unit.share(saving, step)}{on_worst_rank(inputs, worst, ranks)}"
+    )
+    evidence = [
+        Evidence(f"device idle in driver calls for memory, {unit.per}, at worst", saving, "ns"),
+        *_calls(frame.filter(pl.col("rank") == worst), worst),
+        Evidence(unit.length, step, "ns"),
     ]
+    return [_finding(severity, title, ranks, steps_of(inputs), evidence, saving, inputs)]
 
 
-rule = Rule("memory_retries", __doc__, ("step_time", "memory"), find)
+def _in_some_steps(frame: pl.DataFrame, step: int, inputs: Inputs) -> list[Finding]:
+    """Steps that wait for the allocator where most do not."""
+    first = (pl.col("step") == pl.col("step").min().over("rank")) & (pl.col("frees") == 0)
+    slow = frame.filter(pl.col("step").is_not_null() & ~first & (pl.col("allocator_ns") >= WARNING_SHARE * step))
+    if slow.is_empty():
+        return []
+    worst = slow.sort("allocator_ns", "rank", descending=[True, False]).row(0, named=True)
+    ranks = tuple(slow["rank"].unique().sort().to_list())
+    own = slow.filter(pl.col("rank") == worst["rank"])
+    steps = tuple(slow["step"].unique().sort().to_list())
+    title = (
+        f"Allocating and freeing device memory leaves the device idle in {named_steps(steps)}"
+        f"{on_worst_rank(inputs, worst['rank'], ranks)}"
+    )
+    evidence = [
+        Evidence(f"device idle in driver calls for memory, step {worst['step']}", worst["allocator_ns"], "ns"),
+        Evidence("steps with as much as 5 % of a step, of all", f"{own.height} of {len(steps_of(inputs))}"),
+        *_calls(own, worst["rank"]),
+        Evidence(step_words(inputs).length, step, "ns"),
+    ]
+    return [_finding("warning", title, ranks, steps, evidence, None, inputs)]
+
+
+def _without_cost(frame: pl.DataFrame, inputs: Inputs) -> list[Finding]:
+    """Ranks that free and allocate in every second step or more often, with the device at work meanwhile."""
+    totals = (
+        frame.filter(pl.col("step").is_not_null())
+        .group_by("rank")
+        .agg(pl.col("allocations", "frees", "pinned").sum(), pl.len().alias("steps"))
+    )
+    often = totals.filter(
+        (pl.col("allocations") > 0) & (pl.col("frees") > 0) & (pl.col("frees") >= pl.col("steps") / 2)
+    )
+    if often.is_empty():
+        return []
+    worst = often.sort("frees", "rank", descending=[True, False])["rank"][0]
+    title = "The allocator returns memory to the driver and allocates it again during steps"
+    ranks = tuple(often["rank"].sort().to_list())
+    calls = _calls(frame.filter(pl.col("rank") == worst), worst)
+    return [_finding("info", title, ranks, steps_of(inputs), calls, None, inputs)]
+
+
+def _calls(own: pl.DataFrame, rank: int) -> list[Evidence]:
+    """How often the driver was called, in some steps of a rank."""
+    named = (("frees", "free"), ("allocations", "malloc"), ("pinned", "calls for pinned host memory"))
+    counts = [(name, int(own[column].sum())) for column, name in named]
+    return [Evidence(f"the driver's {name}, rank {rank}", count, "count") for name, count in counts if count]
+
+
+def _finding(
+    severity: Severity,
+    title: str,
+    ranks: tuple[int, ...],
+    steps: tuple[int, ...],
+    evidence: list[Evidence],
+    saving: int | None,
+    inputs: Inputs,
+) -> Finding:
+    pinned = any("pinned" in each.name for each in evidence)
+    return Finding(
+        rule.name,
+        severity,
+        title,
+        ranks=ranks,
+        steps=steps,
+        evidence=tuple(evidence),
+        saving_ns=saving,
+        advice=_ADVICE + (_SERVING if job_of(inputs).infers else _TRAINING) + (_PINNED if pinned else ""),
+    )
+
+
+rule = Rule(
+    "memory_retries",
+    __doc__,
+    ("step_time", "launch_gaps"),
+    find,
+    parts=("host",),
+    symptom_of=(MEMORY_CALLS,),
+)

@@ -8,7 +8,16 @@ from __future__ import annotations
 
 import polars as pl
 
-from rankscope.diagnosis.step_costs import on_worst_rank, severity_of, step_ns, step_words, steps_of
+from rankscope.diagnosis.advice import job_of
+from rankscope.diagnosis.effects import MEMORY_CALLS
+from rankscope.diagnosis.step_costs import (
+    on_worst_rank,
+    severity_of,
+    step_ns,
+    step_words,
+    steps_of,
+    within_available,
+)
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 
@@ -26,31 +35,38 @@ def find(inputs: Inputs) -> list[Finding]:
         .agg(pl.col("per_step_ns", "bytes", "total_ns", "calls").sum())
         .sort("per_step_ns", "rank", descending=[True, False])
     )
-    worst = by_rank.row(0, named=True)
-    severity = severity_of(worst["per_step_ns"], step)
+    costs = dict(by_rank.select("rank", "per_step_ns").iter_rows())
+    savings = within_available(costs, ("exposed_memcpy_ns",), inputs)
+    rank, saving = next(iter(savings.items()))
+    worst = by_rank.filter(pl.col("rank") == rank).row(0, named=True)
+    severity = severity_of(saving, step)
     if severity is None:
         return []
     evidence = [
-        Evidence(f"exposed copies of pageable memory, {unit.per}, at worst", worst["per_step_ns"], "ns"),
+        Evidence(f"exposed copies of pageable memory, {unit.per}, at worst", saving, "ns"),
         Evidence("calls", worst["calls"]),
     ]
     if worst["bytes"] and worst["total_ns"]:
         evidence.append(Evidence("bandwidth", round(worst["bytes"] / worst["total_ns"], 2), "GB/s"))
     evidence.append(Evidence(unit.length, step, "ns"))
-    ranks = tuple(sorted(by_rank.filter(pl.col("per_step_ns") >= worst["per_step_ns"] / 2)["rank"].to_list()))
-    whose = on_worst_rank(inputs, worst["rank"], ranks)
+    ranks = tuple(sorted(each for each, value in savings.items() if value >= saving / 2))
+    whose = on_worst_rank(inputs, rank, ranks)
     return [
         Finding(
             rule.name,
             severity,
-            f"Copies of pageable memory take {unit.share(worst['per_step_ns'], step)}{whose}",
+            f"Copies of pageable memory take {unit.share(saving, step)}{whose}",
             ranks=ranks,
             steps=steps_of(inputs),
             evidence=tuple(evidence),
-            saving_ns=worst["per_step_ns"],
-            advice="Use DataLoader(pin_memory=True) and .to(device, non_blocking=True): they overlap with compute.",
+            saving_ns=saving,
+            advice=(
+                "Copy from pinned memory (tensor.pin_memory()) with non_blocking=True: that overlaps with compute."
+                if job_of(inputs).infers
+                else "Use DataLoader(pin_memory=True) and .to(device, non_blocking=True): they overlap with compute."
+            ),
         )
     ]
 
 
-rule = Rule("pageable_copies", __doc__, ("step_time", "copies"), find)
+rule = Rule("pageable_copies", __doc__, ("step_time", "copies"), find, parts=("copies",), symptom_of=(MEMORY_CALLS,))

@@ -3,16 +3,25 @@
 Fires if operators that tensor cores support compute in float32 or float64 (`matrix_work`, so with `record_shapes`).
 It is never more than an info: reduced precision is a choice. The saving is their device time less what it would be in
 bfloat16 (float16 if the device has no bfloat16), by the ratio of the device's peaks; without tensor cores before,
-with them after. Memory-bound kernels gain half at most. On the CPU the gain depends on its instructions (AMX,
-AVX-512), which traces do not record: the rule then fires if such work is most of a step, and the saving is all of its
-time.
+with them after. Kernels whose names do not show where they compute add nothing to it. Memory-bound kernels gain half
+at most. On the CPU the gain depends on its instructions (AMX, AVX-512), which traces do not record: the rule then fires
+if such work is most of a step, and the saving is all of its time.
 """
 
 from __future__ import annotations
 
 import polars as pl
 
-from rankscope.diagnosis.step_costs import per_step, relevant_ranks, severity_of, step_ns, step_words, steps_of
+from rankscope.diagnosis.advice import job_of
+from rankscope.diagnosis.step_costs import (
+    per_step,
+    relevant_ranks,
+    severity_of,
+    step_ns,
+    step_words,
+    steps_of,
+    within_available,
+)
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 _WIDE = ("float32", "float64")
@@ -28,7 +37,7 @@ def find(inputs: Inputs) -> list[Finding]:
     known = wide.filter(pl.col("narrow_saving_ns").is_not_null())
     if known.is_empty():
         return _of_cpu(wide.filter(pl.col("device_ns").is_null()), step, inputs)
-    savings = per_step(known, "narrow_saving_ns", inputs)
+    savings = within_available(per_step(known, "narrow_saving_ns", inputs), ("compute_ns",), inputs)
     worst = next(iter(savings))
     if severity_of(savings[worst], step) is None:
         return []
@@ -44,9 +53,14 @@ def find(inputs: Inputs) -> list[Finding]:
                 Evidence("such operators", int(own["calls"].sum()), "count"),
                 Evidence("time in their kernels, entire file", int(own["device_ns"].sum()), "ns"),
                 Evidence("of it on tensor cores", int(own["tensor_ns"].sum()), "ns"),
+                Evidence("of it in kernels whose names do not show it", int(own["unknown_ns"].sum()), "ns"),
             ),
             saving_ns=savings[worst],
-            advice="Train under torch.autocast with bfloat16 (float16 and a GradScaler on devices without bfloat16).",
+            advice=(
+                "Load the model in bfloat16 (float16 on devices without it)."
+                if job_of(inputs).infers
+                else "Train under torch.autocast with bfloat16 (float16 and a GradScaler on devices without bfloat16)."
+            ),
         )
     ]
 
@@ -74,4 +88,4 @@ def _of_cpu(wide: pl.DataFrame, step: int, inputs: Inputs) -> list[Finding]:
     ]
 
 
-rule = Rule("precision", __doc__, ("step_time", "matrix_work"), find)
+rule = Rule("precision", __doc__, ("step_time", "matrix_work"), find, parts=("compute",))

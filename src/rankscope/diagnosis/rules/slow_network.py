@@ -1,21 +1,24 @@
 """A group moves its data slower than other transfers of the run.
 
 Fires if collectives of one kind and type, of 1 MB or more, reach less than half of the best bus bandwidth in the run
-for that kind at that size or a smaller one: a larger one should be no slower. The saving is the transfer time that
-the better rate would save, per step. Groups of the same kind that differ are covered by the finding slow-network of
-`stragglers`; this rule excludes them if their sizes are equal.
+for that kind at a smaller size: a larger one should be no slower. It is compared with smaller ones of its own group and
+of groups over as many hosts, as links between hosts are slower than those within one; where the hosts are not known,
+with those of its own group only. The saving is the transfer time that the better rate would save, per step, at most
+what is exposed. Groups that differ at equal sizes are covered by the finding slow-network of `stragglers`.
 """
 
 from __future__ import annotations
 
 import polars as pl
 
-from rankscope.diagnosis.step_costs import severity_of, step_ns, steps_of
+from rankscope.diagnosis.effects import SLOW_TRANSFERS
+from rankscope.diagnosis.step_costs import severity_of, step_ns, steps_of, within_available
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 _LARGE = 1_000_000
 _FAR = 0.5
 _MEASURED = 3
+_ROW = ("collective", "dtype", "bytes", "group", "group_size", "hosts")
 
 
 def find(inputs: Inputs) -> list[Finding]:
@@ -28,10 +31,9 @@ def find(inputs: Inputs) -> list[Finding]:
         & (pl.col("bytes") >= _LARGE)
         & (pl.col("measured") >= _MEASURED)
         & ~pl.col("estimate").fill_null(True)
-    ).sort("bytes")
-    best = pl.col("bus_bandwidth").cum_max().over("collective", "dtype")
+    )
     slow = (
-        known.with_columns(best.alias("best"))
+        known.join(_best_of_smaller(known), on=list(_ROW), how="inner", nulls_equal=True)
         .filter(pl.col("bus_bandwidth") < _FAR * pl.col("best"))
         .with_columns(
             (
@@ -46,7 +48,11 @@ def find(inputs: Inputs) -> list[Finding]:
     if slow.is_empty():
         return []
     worst = slow.row(0, named=True)
-    saving = round(worst["saving"])
+    frame = inputs.results["step_time"]
+    ranks = frame["rank"].unique().to_list()
+    # On the rank that has most exposed: a transfer that overlaps with compute costs nothing.
+    most = within_available(dict.fromkeys(ranks, round(worst["saving"])), ("exposed_communication_ns",), inputs)
+    saving = next(iter(most.values()))
     severity = severity_of(saving, step)
     if severity is None:
         return []
@@ -55,11 +61,12 @@ def find(inputs: Inputs) -> list[Finding]:
             rule.name,
             severity,
             f"{worst['collective']} of {worst['bytes'] / 1e6:.3g} MB in group {worst['group']} moves "
-            f"{worst['bus_bandwidth']:.3g} GB/s where {worst['best']:.3g} GB/s are possible",
+            f"{worst['bus_bandwidth']:.3g} GB/s where smaller ones reach {worst['best']:.3g} GB/s",
+            ranks=_ranks(inputs, worst["group"]),
             steps=steps_of(inputs),
             evidence=(
                 Evidence("bus bandwidth", worst["bus_bandwidth"], "GB/s"),
-                Evidence("the best at that size or a smaller one", worst["best"], "GB/s"),
+                Evidence("the best at a smaller size", worst["best"], "GB/s"),
                 Evidence("collectives measured", worst["measured"], "count"),
                 Evidence("median transfer", round(worst["transfer_ns"]), "ns"),
             ),
@@ -72,4 +79,32 @@ def find(inputs: Inputs) -> list[Finding]:
     ]
 
 
-rule = Rule("slow_network", __doc__, ("step_time", "collective_summary"), find)
+def _best_of_smaller(known: pl.DataFrame) -> pl.DataFrame:
+    """The best bus bandwidth at smaller sizes that a row can be compared with: the row's columns, and ``best``."""
+    pairs = known.select(_ROW).join(
+        known.select("collective", "dtype", "bytes", "group", "hosts", "bus_bandwidth"),
+        on=["collective", "dtype"],
+        nulls_equal=True,
+        suffix="_other",
+    )
+    alike = (pl.col("group") == pl.col("group_other")) | (pl.col("hosts") == pl.col("hosts_other"))
+    smaller = pairs.filter((pl.col("bytes_other") < pl.col("bytes")) & alike.fill_null(False))
+    return smaller.group_by(_ROW).agg(pl.col("bus_bandwidth").max().alias("best"))
+
+
+def _ranks(inputs: Inputs, group: str) -> tuple[int, ...]:
+    """The recorded ranks of a group."""
+    frame = inputs.results.get("collectives")
+    if frame is None or group is None:
+        return ()
+    return tuple(frame.filter(pl.col("group") == group)["rank"].unique().sort().to_list())
+
+
+rule = Rule(
+    "slow_network",
+    __doc__,
+    ("step_time", "collective_summary", "collectives"),
+    find,
+    parts=("communication",),
+    symptom_of=(SLOW_TRANSFERS,),
+)

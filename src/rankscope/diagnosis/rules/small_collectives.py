@@ -4,13 +4,23 @@ Fires if a step has two or more collectives of 4 KiB or less, or barriers: a los
 micro-step. Each delays all ranks until the last one arrives; with a single one at the end of a step, delays on
 different ranks would cancel out. The saving is the time in them on the rank that has least of it, less the shortest
 of each step, which stays: a rank that is always late costs as much with a single one, and is covered by `stragglers`.
+Time that overlaps with compute is no saving. If ranks are missing, none is stated: all of it may be waiting for them.
 """
 
 from __future__ import annotations
 
 import polars as pl
 
-from rankscope.diagnosis.step_costs import severity_of, step_counts, step_ns, step_words, steps_of
+from rankscope.diagnosis.advice import job_of
+from rankscope.diagnosis.step_costs import (
+    severity_of,
+    step_counts,
+    step_ns,
+    step_words,
+    steps_of,
+    unrecorded_ranks,
+    within_available,
+)
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 SMALL = 4096
@@ -37,10 +47,14 @@ def find(inputs: Inputs) -> list[Finding]:
         return []
     shares = pl.col("rank").replace_strict(counts, default=1, return_dtype=pl.Int64)
     least = means.with_columns(pl.col("spare", "total", "calls") / shares).sort("spare", "rank").row(0, named=True)
-    saving = round(least["spare"])
-    severity = severity_of(saving, step)
+    spare = within_available({least["rank"]: round(least["spare"])}, ("exposed_communication_ns",), inputs)
+    saving: int | None = spare[least["rank"]]
+    severity = severity_of(spare[least["rank"]], step)
     if severity is None:
         return []
+    if unrecorded_ranks(inputs):
+        # All of it may be waiting for them.
+        severity, saving = "info", None
     kinds = small.group_by("collective").len().sort("len", "collective", descending=[True, False])["collective"]
     return [
         Finding(
@@ -57,11 +71,13 @@ def find(inputs: Inputs) -> list[Finding]:
             ),
             saving_ns=saving,
             advice=(
-                "Reduce the loss, metrics and flags once per step or less often, put them into one tensor, and take "
-                "barriers out of the loop."
+                "Exchange flags and sizes once per batch in one tensor, and take barriers out of the loop."
+                if job_of(inputs).infers
+                else "Reduce the loss, metrics and flags once per step or less often, put them into one tensor, and "
+                "take barriers out of the loop."
             ),
         )
     ]
 
 
-rule = Rule("small_collectives", __doc__, ("step_time", "collectives"), find)
+rule = Rule("small_collectives", __doc__, ("step_time", "collectives"), find, parts=("communication",))

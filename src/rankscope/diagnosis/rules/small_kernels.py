@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import polars as pl
 
+from rankscope.diagnosis.advice import job_of
+from rankscope.diagnosis.effects import MEMORY_CALLS, SLOW_HOST
 from rankscope.diagnosis.step_costs import (
     recording_overhead,
     relevant_ranks,
@@ -19,6 +21,7 @@ from rankscope.diagnosis.step_costs import (
     step_ns,
     step_words,
     steps_of,
+    usual,
 )
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
@@ -35,16 +38,15 @@ def find(inputs: Inputs) -> list[Finding]:
     unit = step_words(inputs)
     if frame is None or step is None or frame.is_empty():
         return []
-    means = frame.group_by("rank", "on_device").agg(
-        pl.col("pieces", "short", "short_ns", "late_ns", "late_short_ns").mean(),
-        # As what the profiler adds is of medians: a step in which others had the cores must not weigh in one alone.
-        (pl.col("short_ns") + pl.col("late_short_ns")).median().alias("cost"),
+    frame = frame.with_columns((pl.col("short_ns") + pl.col("late_short_ns")).alias("cost"))
+    costs = usual(frame, "pieces", "short", "short_ns", "late_ns", "late_short_ns", "cost").join(
+        frame.select("rank", "on_device").unique(), on="rank"
     )
     added = recording_overhead(inputs)
     extra = pl.col("rank").replace_strict(added, default=0)
-    costs = pl.col("cost") - extra
+    alone = pl.col("cost") - extra
     found = (
-        means.with_columns(pl.when("on_device").then("late_short_ns").otherwise(costs.clip(0)).alias("saving"))
+        costs.with_columns(pl.when("on_device").then("late_short_ns").otherwise(alone.clip(0)).alias("saving"))
         .filter(
             pl.when("on_device")
             .then(pl.col("late_short_ns") > _SHARE * pl.col("late_ns"))
@@ -80,11 +82,19 @@ def find(inputs: Inputs) -> list[Finding]:
             evidence=tuple(evidence),
             saving_ns=saving,
             advice=(
-                "Let torch.compile fuse them, use CUDA graphs (mode='reduce-overhead'), fused optimizers "
-                "(AdamW(fused=True)) and foreach operations, or a larger batch."
+                "Let torch.compile fuse them, use CUDA graphs (mode='reduce-overhead'), "
+                + ("fused optimizers (AdamW(fused=True)) and " if job_of(inputs).trains else "")
+                + "foreach operations, or a larger batch."
             ),
         )
     ]
 
 
-rule = Rule("small_kernels", __doc__, ("step_time", "launch_gaps"), find)
+rule = Rule(
+    "small_kernels",
+    __doc__,
+    ("step_time", "launch_gaps"),
+    find,
+    parts=("host", "compute"),
+    symptom_of=(SLOW_HOST, MEMORY_CALLS),
+)

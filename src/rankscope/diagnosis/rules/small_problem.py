@@ -1,67 +1,91 @@
 """Too little compute per rank for its communication.
 
 Fires if a rank's collectives, without the waiting for later ranks, take longer than all of its compute: overlap
-cannot hide them then. The saving is what would stay exposed with perfect overlap: transfer less compute, mean over
-ranks. Hiding the rest is covered by `exposed_communication`. It does not fire if the waiting is not known (missing
-ranks).
+cannot hide them then. The saving is what would stay exposed with perfect overlap: transfer less compute, median over
+steps, mean over ranks. Hiding the rest is covered by `exposed_communication`. It does not fire if the waiting is not
+known (missing ranks).
 """
 
 from __future__ import annotations
 
 import polars as pl
 
-from rankscope.diagnosis.step_costs import mean_of, on_device, severity_of, step_ns, step_words, steps_of
+from rankscope.diagnosis.advice import any_of, job_of
+from rankscope.diagnosis.effects import SLOW_LINKS, SLOW_TRANSFERS, WAITING
+from rankscope.diagnosis.step_costs import (
+    PLACE,
+    mean_of,
+    on_device,
+    severity_of,
+    step_ns,
+    step_words,
+    steps_of,
+    unrecorded_ranks,
+    usual,
+)
+from rankscope.primitives.job_kind import DDP, FSDP, JobKind
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
-_KNOWN = 0.9
-"""Of the collectives: of the others nobody knows what is waiting."""
+_UNKNOWN = 0.1
+"""Of all communication: of this nobody knows what is waiting."""
 
 
 def find(inputs: Inputs) -> list[Finding]:
     """One finding for the run."""
-    step, times, rows = step_ns(inputs), inputs.results.get("step_time"), inputs.results.get("collectives")
+    step, times, frame = step_ns(inputs), inputs.results.get("step_time"), inputs.results.get("distributed")
     unit = step_words(inputs)
-    if times is None or step is None or rows is None or rows.is_empty():
+    if times is None or step is None or frame is None or frame.is_empty() or unrecorded_ranks(inputs):
         return []
-    inside = rows.filter(pl.col("step").is_not_null())
-    known = inside.filter(pl.col("wait_ns").is_not_null())
-    if known.height < _KNOWN * inside.height:
+    of_all = frame.select(pl.col("communication_ns") + pl.col("overlap_ns")).to_series().to_numpy().sum()
+    if frame["unmatched_ns"].to_numpy().sum() > _UNKNOWN * of_all:
         return []
-    waits = known.group_by("rank").agg(pl.col("wait_ns").sum())
-    means = (
-        times.group_by("rank")
-        .agg(
-            (pl.col("exposed_communication_ns")).mean().alias("exposed"),
-            pl.col("compute_ns").mean().alias("compute"),
-            pl.len().alias("steps"),
-        )
-        .join(waits, on="rank", how="inner")
-        .with_columns((pl.col("exposed") - pl.col("wait_ns").fill_null(0) / pl.col("steps")).clip(0).alias("transfer"))
-        .with_columns((pl.col("transfer") - pl.col("compute")).clip(0).alias("saving"))
+    # Concurrent collectives add up to more than their union: never more than what is exposed.
+    excess = pl.min_horizontal(pl.col("transfer_ns") - pl.col("compute_ns"), "exposed_transfer_ns").clip(0)
+    rows = frame.join(times.select(*PLACE, "compute_ns"), on=PLACE, nulls_equal=True)
+    costs = usual(
+        rows.with_columns(excess.alias("saving")), "transfer_ns", "exposed_transfer_ns", "compute_ns", "saving"
     )
-    saving = round(mean_of(means["saving"]))
+    saving = round(mean_of(costs["saving"]))
     severity = severity_of(saving, step)
     if severity is None:
         return []
+    exposed = round(mean_of(costs["exposed_transfer_ns"]))
     return [
         Finding(
             rule.name,
             severity if on_device(inputs) else "info",
             "Each rank communicates longer than it computes: the batch or the model is too small for so many ranks",
-            ranks=tuple(means.filter(pl.col("saving") > 0)["rank"].sort().to_list()),
+            ranks=tuple(costs.filter(pl.col("saving") > 0)["rank"].sort().to_list()),
             steps=steps_of(inputs),
             evidence=(
-                Evidence(f"exposed transfer, per rank and {unit.noun}", round(mean_of(means["transfer"])), "ns"),
-                Evidence(f"compute, per rank and {unit.noun}", round(mean_of(means["compute"])), "ns"),
+                Evidence(f"transfer, per rank and {unit.noun}", round(mean_of(costs["transfer_ns"])), "ns"),
+                Evidence(f"exposed transfer, per rank and {unit.noun}", exposed, "ns"),
+                Evidence(f"compute, per rank and {unit.noun}", round(mean_of(costs["compute_ns"])), "ns"),
                 Evidence(unit.length, step, "ns"),
             ),
             saving_ns=saving,
-            advice=(
-                "Increase the work per rank: a larger batch, or gradient accumulation under no_sync; or fewer ranks, "
-                "or shard within a host and replicate between hosts (HSDP)."
-            ),
+            advice=_advice(job_of(inputs)),
         )
     ]
 
 
-rule = Rule("small_problem", __doc__, ("step_time", "collectives", "kernels"), find)
+def _advice(job: JobKind) -> str:
+    """How a rank gets more work, or less communication, in this kind of job."""
+    if job.infers:
+        return any_of(["increase the work per rank: more requests per batch", "serve on fewer ranks, as more replicas"])
+    ways = ["increase the work per rank: a larger batch"]
+    if job.may_use(DDP):
+        ways.append("accumulate gradients under no_sync")
+    if job.may_use(FSDP):
+        ways.append("shard within a host and replicate between hosts (HSDP)")
+    return any_of([*ways, "use fewer ranks"])
+
+
+rule = Rule(
+    "small_problem",
+    __doc__,
+    ("step_time", "distributed", "collectives", "kernels"),
+    find,
+    parts=("communication",),
+    symptom_of=(WAITING, SLOW_TRANSFERS, SLOW_LINKS),
+)

@@ -9,7 +9,17 @@ from __future__ import annotations
 
 import polars as pl
 
-from rankscope.diagnosis.step_costs import on_worst_rank, severity_of, step_ns, step_words, steps_of
+from rankscope.diagnosis.advice import job_of
+from rankscope.diagnosis.effects import LATE_DATA, LOADING, MEMORY_CALLS, SLOW_HOST
+from rankscope.diagnosis.step_costs import (
+    IDLE,
+    on_worst_rank,
+    severity_of,
+    step_ns,
+    step_words,
+    steps_of,
+    within_available,
+)
 from rankscope.results import Evidence, Finding, Inputs, Rule
 from rankscope.rundir.plurals import counted
 
@@ -22,22 +32,21 @@ def find(inputs: Inputs) -> list[Finding]:
     unit = step_words(inputs)
     if frame is None or step is None or frame.is_empty():
         return []
-    by_rank = (
-        frame.group_by("rank").agg(pl.col("per_step_ns").sum()).sort("per_step_ns", "rank", descending=[True, False])
-    )
-    worst, saving = by_rank.row(0)
+    by_rank = dict(frame.group_by("rank").agg(pl.col("per_step_ns").sum()).iter_rows())
+    savings = within_available(by_rank, IDLE, inputs)
+    worst, saving = next(iter(savings.items()))
     severity = severity_of(saving, step)
     if severity is None:
         return []
     places = frame.filter(pl.col("rank") == worst).head(_SHOWN)
-    evidence = [Evidence(f"device idle after such calls, {unit.per}, at worst", saving, "ns")]
+    evidence = [Evidence(f"device idle after such calls, {unit.per}, at worst", by_rank[worst], "ns")]
     for row in places.iter_rows(named=True):
         where = row["operator"] or "no operator"
         inside = f" in {row['range']}" if row["range"] else ""
         calls = counted(row["calls"], "call")
         evidence.append(Evidence(f"{row['call']} from {where}{inside}, {calls}", row["per_step_ns"], "ns"))
     evidence.append(Evidence(unit.length, step, "ns"))
-    ranks = tuple(sorted(by_rank.filter(pl.col("per_step_ns") >= saving / 2)["rank"].to_list()))
+    ranks = tuple(sorted(rank for rank, value in savings.items() if value >= saving / 2))
     whose = on_worst_rank(inputs, worst, ranks)
     return [
         Finding(
@@ -49,12 +58,24 @@ def find(inputs: Inputs) -> list[Finding]:
             evidence=tuple(evidence),
             saving_ns=saving,
             advice=(
-                "Keep values on the device: add up the loss there and read it once in many steps instead of .item() in "
-                "each, copy with non_blocking=True from pinned memory, replace nonzero and boolean masks by where, and "
+                "Keep values on the device: "
+                + (
+                    "copy sampled tokens to the host while the next step runs"
+                    if job_of(inputs).infers
+                    else "add up the loss there and read it once in many steps instead of .item() in each"
+                )
+                + ", copy with non_blocking=True from pinned memory, replace nonzero and boolean masks by where, and "
                 "take torch.cuda.synchronize() out of the loop."
             ),
         )
     ]
 
 
-rule = Rule("synchronizing_calls", __doc__, ("step_time", "synchronization"), find)
+rule = Rule(
+    "synchronizing_calls",
+    __doc__,
+    ("step_time", "synchronization"),
+    find,
+    parts=("host", "data"),
+    symptom_of=(SLOW_HOST, MEMORY_CALLS, LATE_DATA, LOADING),
+)

@@ -1,7 +1,8 @@
 """Matrix products and convolutions that could use tensor cores but do not.
 
-Fires if operators that tensor cores support ran kernels without them (`matrix_work`), on a device whose peaks are
-known. The saving is that time less what it would be by the ratio of the device's peaks: TF32 for 32-bit numbers, if
+Fires if operators that tensor cores support ran products or convolutions on the ordinary cores (`matrix_work`), on a
+device whose peaks are known. Kernels whose names do not show where they compute are neither for nor against it. The
+saving is that time less what it would be by the ratio of the device's peaks: TF32 for 32-bit numbers, if
 the device has TF32. Memory-bound kernels gain less.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from rankscope.diagnosis.advice import job_of
 from rankscope.diagnosis.step_costs import per_step, relevant_ranks, severity_of, step_ns, steps_of
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
@@ -37,12 +39,14 @@ def find(inputs: Inputs) -> list[Finding]:
                 Evidence("operators that they could do", own["calls"], "count"),
                 Evidence("time in their kernels, entire file", own["device_ns"], "ns"),
                 Evidence("of it on tensor cores", own["tensor_ns"], "ns"),
-                Evidence("in calls without any kernel on tensor cores", own["off_ns"], "ns"),
+                Evidence("products on ordinary cores, by their names", own["off_ns"], "ns"),
+                Evidence("in kernels whose names do not show it", own["unknown_ns"], "ns"),
             ),
             saving_ns=savings[worst],
             advice=(
                 "Let 32-bit products use TF32: torch.set_float32_matmul_precision('high') and "
-                "torch.backends.cudnn.allow_tf32 = True; or train in bf16 under torch.autocast."
+                "torch.backends.cudnn.allow_tf32 = True; or "
+                + ("load the model in bfloat16." if job_of(inputs).infers else "train in bf16 under torch.autocast.")
                 if wide
                 else "Make the sizes multiples of 8 (16-bit numbers) or 16 (8-bit): batch, hidden size, vocabulary."
             ),
@@ -50,4 +54,4 @@ def find(inputs: Inputs) -> list[Finding]:
     ]
 
 
-rule = Rule("tensor_cores", __doc__, ("step_time", "matrix_work"), find)
+rule = Rule("tensor_cores", __doc__, ("step_time", "matrix_work"), find, parts=("compute",))

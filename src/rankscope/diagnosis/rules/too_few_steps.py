@@ -7,6 +7,7 @@ file counts as one.
 
 from __future__ import annotations
 
+from rankscope.diagnosis.advice import job_of
 from rankscope.diagnosis.step_costs import steps_of
 from rankscope.results import Evidence, Finding, Inputs, Rule
 from rankscope.rundir.plurals import counted
@@ -34,7 +35,8 @@ def find(inputs: Inputs) -> list[Finding]:
             advice=(
                 "Record more: rankscope.Profiler(active=5) or --active 5."
                 if count
-                else "Call step() once an iteration, or use `rankscope run`, which counts steps at the optimizer."
+                else "Call step() once an iteration"
+                + (", or use `rankscope run`, which counts steps at the optimizer." if job_of(inputs).trains else ".")
             ),
         )
     ]

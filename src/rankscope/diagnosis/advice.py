@@ -1,0 +1,29 @@
+"""What rules choose their advice by: the kind of the job.
+
+In: the result of `job_kind`. Out: a `JobKind`; an unknown one where the analysis is missing. Advice names only what the
+job may have: nobody who serves a model reads of optimizers, nobody who uses FSDP of DDP's buckets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rankscope.primitives.job_kind import JobKind
+from rankscope.results import Inputs
+
+
+def job_of(inputs: Inputs) -> JobKind:
+    """The kind of the job that rules look at."""
+    frame = inputs.results.get("job_kind")
+    if frame is None or frame.is_empty():
+        return JobKind()
+    row = frame.row(0, named=True)
+    parallel = frozenset((row["parallel"] or "").split(", ")) - {""}
+    return JobKind(row["mode"], row["wrapper"], parallel, row["experts"], row["embeddings"])
+
+
+def any_of(ways: Sequence[str]) -> str:
+    """Several ways as one sentence: ``A; b; or c.``"""
+    *others, last = ways
+    text = f"{'; '.join(others)}; or {last}" if others else last
+    return f"{text[:1].upper()}{text[1:]}."

@@ -1,0 +1,258 @@
+"""A run's diagnosis: the one value that the summary, the findings, the report and the page show.
+
+In: merged findings and results of analyses. Out: the headline, whether there is a straggler, and what the traces
+cannot tell, with the reason and what to record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import polars as pl
+
+from rankscope.diagnosis.effects import STRAGGLER
+from rankscope.diagnosis.step_costs import StepWords, on_device, step_words, steps_of
+from rankscope.primitives.statistics import says_too_few
+from rankscope.results import Evidence, Finding, Headline, Inputs, Result
+from rankscope.rundir.plurals import counted, plural
+
+ENOUGH_STEPS = 3
+"""In fewer, a difference between ranks may be chance."""
+
+RankState = Literal["straggler", "none", "too-few-steps", "one-rank", "not-compared"]
+
+
+@dataclass(frozen=True)
+class RankVerdict:
+    """Whether a rank delays the others.
+
+    Attributes:
+        state: a significant straggler; none; too few steps to tell; a single rank; or nothing to compare ranks by.
+        ranks: the stragglers, those of the most costly finding first.
+        sentence: the same in words.
+    """
+
+    state: RankState
+    ranks: tuple[int, ...]
+    sentence: Headline
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object."""
+        return {"state": self.state, "ranks": list(self.ranks), "sentence": self.sentence.to_json()}
+
+
+@dataclass(frozen=True)
+class NotJudged:
+    """What these traces cannot tell.
+
+    Attributes:
+        what: the question.
+        why: the reason.
+        record: what to record instead; empty if nothing would help.
+    """
+
+    what: str
+    why: str
+    record: str = ""
+
+    def to_json(self) -> dict[str, str]:
+        """A JSON object."""
+        return {"what": self.what, "why": self.why, "record": self.record}
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What is wrong with a run, made once.
+
+    Attributes:
+        findings: causes with their symptoms, by severity and cost; their savings add up to a step at most.
+        stated: the same findings as each rule and analysis states it, neither merged nor limited.
+        headline: the most costly cause in one sentence.
+        stragglers: whether a rank delays the others.
+        step_ns: the step time that shares refer to; the recorded window without steps; None if there is neither.
+        basis: what that is: `step time (median, slowest rank)`.
+        not_judged: what the traces cannot tell.
+    """
+
+    findings: tuple[Finding, ...]
+    stated: tuple[Finding, ...]
+    headline: Headline
+    stragglers: RankVerdict
+    step_ns: int | None
+    basis: str
+    not_judged: tuple[NotJudged, ...]
+
+    @property
+    def saving_ns(self) -> int:
+        """The potential saving of all findings together, ns per step: a step at most."""
+        return sum(finding.saving_ns or 0 for finding in self.findings)
+
+    def headline_of(self, result: Result) -> Headline | None:
+        """An analysis's answer in one sentence, as the diagnosis has it if it judges the same question."""
+        if result.name == "stragglers" and self.stragglers.state != "one-rank":
+            return self.stragglers.sentence
+        return result.headline
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object without the findings, which results list with those of the files."""
+        return {
+            "headline": self.headline.to_json(),
+            "stragglers": self.stragglers.to_json(),
+            "step_ns": self.step_ns,
+            "basis": self.basis,
+            "saving_ns": self.saving_ns,
+            "not_judged": [each.to_json() for each in self.not_judged],
+        }
+
+
+def diagnosis_of(findings: Sequence[Finding], stated: Sequence[Finding], inputs: Inputs, step: int | None) -> Diagnosis:
+    """The diagnosis.
+
+    Args:
+        findings: merged, the most severe and costly first.
+        stated: as they were before.
+        inputs: results of the analyses that were made.
+        step: the step time, ns; None if it is not known.
+    """
+    unit = step_words(inputs)
+    return Diagnosis(
+        tuple(findings),
+        tuple(stated),
+        _headline(findings, unit, step),
+        _rank_verdict(findings, inputs),
+        step,
+        unit.length,
+        tuple(_not_judged(stated, inputs)),
+    )
+
+
+def _headline(findings: Sequence[Finding], unit: StepWords, step: int | None) -> Headline:
+    """The most costly cause, and what it costs."""
+    if step is None:
+        return Headline.of("Nothing can be measured: these traces contain no event with a duration.")
+    values: dict[str, tuple[int | float | str, str]] = {"step": (step, "ns")}
+    top = next((each for each in findings if each.weight_ns and each.severity != "info"), None)
+    top = top or next((each for each in findings if each.severity != "info"), None)
+    small = top is None
+    top = top or next((each for each in findings if each.saving_ns), None)
+    if top is None:
+        return Headline.of(f"No finding costs 1 % of the {{step}} {unit.noun} or more.", **values)
+    values["finding"] = (top.title, "")
+    if not top.weight_ns:
+        return Headline.of("{finding}.", finding=values["finding"])
+    saving = top.saving_ns or 0
+    values |= {"saving": (saving, "ns"), "share": (saving / step, "ratio")}
+    if small:
+        text = f"No warnings. The most costly note: {{finding}} (up to {{share}} of the {{step}} {unit.noun})."
+        return Headline.of(text, step=values["step"], finding=values["finding"], share=values["share"])
+    text = f"up to {{saving}} of the {{step}} {unit.noun} ({{share}}) can be saved."
+    if top.id != STRAGGLER or top.weight_ns <= 2 * saving:
+        return Headline.of("{finding}. U" + text[1:], **values)
+    values["waited"] = (top.weight_ns, "ns")
+    if saving:
+        return Headline.of(f"{{finding}}. Other ranks wait up to {{waited}} {unit.per} for it; {text}", **values)
+    del values["saving"]
+    values["share"] = (top.weight_ns / step, "ratio")
+    return Headline.of(
+        f"{{finding}}. Other ranks wait up to {{waited}} of the {{step}} {unit.noun} ({{share}}) for it.", **values
+    )
+
+
+def _rank_verdict(findings: Sequence[Finding], inputs: Inputs) -> RankVerdict:
+    """Whether a rank delays the others, with its evidence."""
+    frame = inputs.results.get("stragglers")
+    if len({info.rank for info in inputs.traces}) < 2:
+        return RankVerdict("one-rank", (), Headline.of("One rank: there is no other to compare it with."))
+    found = [each for each in findings if each.id == STRAGGLER]
+    ranks = tuple(dict.fromkeys(rank for each in found for rank in each.ranks))
+    if found:
+        return RankVerdict("straggler", ranks, _straggler_sentence(found, frame))
+    if frame is None or not frame["waited_ns"].drop_nulls().len():
+        return RankVerdict(
+            "not-compared", (), Headline.of("No collective was matched across ranks: they cannot be compared.")
+        )
+    steps = int(frame["steps"].drop_nulls().to_numpy().max(initial=0))
+    most = frame.sort("waited_ns", "rank", descending=[True, False], nulls_last=True).row(0, named=True)
+    values: dict[str, tuple[int | float | str, str]] = {"steps": (steps, "count")}
+    longest = ""
+    if most["waited_ns"]:
+        values |= {"rank": (most["rank"], ""), "waited": (most["waited_ns"], "ns")}
+        longest = "; the longest wait is for rank {rank}: {waited} over {steps} " + plural("step", steps)
+    if steps < ENOUGH_STEPS or says_too_few(most.get("verdict")):
+        text = f"Too few steps to tell whether a rank delays the others ({{steps}}){longest}."
+        return RankVerdict("too-few-steps", (), Headline.of(text, **values))
+    if not longest:
+        return RankVerdict("none", (), Headline.of("No rank delays the others."))
+    return RankVerdict("none", (), Headline.of(f"No significant straggler{longest}.", **values))
+
+
+def _straggler_sentence(found: Sequence[Finding], frame: pl.DataFrame | None) -> Headline:
+    """The most costly straggler, how long the others waited for it, and which others there are."""
+    first, *others = found
+    values: dict[str, tuple[int | float | str, str]] = {"finding": (first.title, "")}
+    text = "{finding}"
+    rows = None if frame is None else frame.filter(pl.col("rank").is_in(list(first.ranks)))
+    if rows is not None and rows.height:
+        row = rows.sort("waited_ns", descending=True, nulls_last=True).row(0, named=True)
+        if row["waited_ns"] and row["steps"]:
+            text += f"; they waited {{waited}} for it over {{steps}} {plural('step', row['steps'])}"
+            values |= {"waited": (row["waited_ns"], "ns"), "steps": (row["steps"], "count")}
+    more = [str(rank) for each in others for rank in each.ranks]
+    if more:
+        shown = ", ".join(more[:8]) + (", …" if len(more) > 8 else "")
+        text += f". So {'does' if len(more) == 1 else 'do'} {plural('rank', len(more))} {{more}}"
+        values["more"] = (shown, "")
+    return Headline(f"{text}.", tuple(Evidence(name, value, unit) for name, (value, unit) in values.items()))
+
+
+def _not_judged(stated: Sequence[Finding], inputs: Inputs) -> list[NotJudged]:
+    """What these traces cannot tell."""
+    found: list[NotJudged] = []
+    steps, ranks = len(steps_of(inputs)), len({info.rank for info in inputs.traces})
+    if not steps:
+        found.append(
+            NotJudged(
+                "Time per step",
+                "no step is marked: figures are of each entire file",
+                "Call step() of the profiler once per iteration, or use `rankscope run`.",
+            )
+        )
+    elif steps < ENOUGH_STEPS:
+        why = f"only {counted(steps, 'step')} recorded"
+        found.append(NotJudged("Whether a difference lasts", why, "Record more steps: --active 5."))
+    found += _ranks_not_judged(stated, inputs, ranks)
+    if "step_time" in inputs.results and not on_device(inputs):
+        why = "no device event is recorded: compute is operators, communication is Gloo's ranges"
+        found.append(NotJudged("Device idle time, launches and kernels", why, "On a GPU, record device activity."))
+    for each in stated:
+        if each.id == "not-diagnosed":
+            reason = "; ".join(str(one.value) for one in each.evidence if one.name == "reason")
+            found.append(NotJudged(each.title.partition(" could not")[0], reason))
+    return found
+
+
+def _ranks_not_judged(stated: Sequence[Finding], inputs: Inputs, ranks: int) -> list[NotJudged]:
+    """What these traces do not show about the ranks among themselves."""
+    size = inputs.world_size or ranks
+    if size < 2:
+        return []
+    what = "Which rank delays the others"
+    if ranks < 2:
+        why = f"1 of {size} ranks has a trace here"
+        return [NotJudged(f"{what}, and waiting in communication", why, "Gather the traces of all ranks.")]
+    frame, rows = inputs.results.get("stragglers"), inputs.results.get("collectives")
+    if rows is None or rows.is_empty():
+        return [NotJudged(what, "no collective is recorded", "Record device activity, or Gloo's ranges on the CPU.")]
+    if frame is None or not frame["waited_ns"].drop_nulls().len():
+        return [NotJudged(what, "no collective was matched across ranks", "Record all ranks in the same steps.")]
+    found = []
+    if ranks < size:
+        why = f"{size - ranks} of {size} ranks have no trace here"
+        found.append(NotJudged("Waiting for the missing ranks", why, "Gather the traces of all ranks."))
+    for each in stated:
+        if each.id == "not-judged" and each.ranks:
+            shown = ", ".join(map(str, each.ranks[:8])) + (", …" if len(each.ranks) > 8 else "")
+            found.append(NotJudged(f"{plural('Rank', len(each.ranks))} {shown}", "truncated trace", "Record it again."))
+    return found

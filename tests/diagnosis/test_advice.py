@@ -1,0 +1,78 @@
+"""Advice fits the job: what a rule advises in training and in inference, with DDP and with FSDP."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from tests import kineto
+from tests.diagnosis.rules.steps import diagnosed, work
+
+import rankscope
+from rankscope.diagnosis.advice import any_of
+from rankscope.diagnosis.rules.exposed_communication import _advice as for_communication
+from rankscope.diagnosis.rules.imbalance import _advice as for_imbalance
+from rankscope.diagnosis.rules.small_problem import _advice as for_small_problem
+from rankscope.primitives.job_kind import EXPERT, TENSOR, JobKind
+
+OF_TRAINING = re.compile(
+    r"optimizer|AdamW|DDP|FSDP|bucket|gradient|backward|no_sync|autocast|GradScaler|\bloss|checkpointing|\btrain", re.I
+)
+DECODE = JobKind("inference", None, frozenset({EXPERT, TENSOR}), True)
+ADVICE = (for_communication, for_imbalance, for_small_problem)
+
+
+def test_nobody_who_serves_a_model_reads_of_training() -> None:
+    for advice in ADVICE:
+        assert not OF_TRAINING.search(advice(DECODE)), advice(DECODE)
+    assert "dispatch and combine" in for_communication(DECODE)
+    assert "experts placed by their load" in for_imbalance(DECODE)
+
+
+def test_one_wrapper_is_not_told_of_the_other() -> None:
+    ddp, fsdp = (for_communication(JobKind("training", wrapper)) for wrapper in ("ddp", "fsdp"))
+    assert "bucket_cap_mb" in ddp
+    assert "FSDP" not in ddp
+    assert "prefetch FSDP" in fsdp or "Prefetch FSDP" in fsdp
+    assert not re.search(r"DDP|bucket|no_sync", fsdp.replace("FSDP", ""))
+    # Where nothing is known, both are named.
+    assert {"bucket_cap_mb", "FSDP's"} <= set(re.findall(r"bucket_cap_mb|FSDP's", for_communication(JobKind())))
+
+
+def test_embeddings_only_where_there_are_some() -> None:
+    assert "embedding" not in for_imbalance(JobKind("training", "ddp"))
+    assert "embedding tables" in for_imbalance(JobKind("training", "ddp", embeddings=True))
+
+
+def test_ways_are_one_sentence() -> None:
+    assert any_of(["do this", "that", "or that"]) == "Do this; that; or or that."
+    assert any_of(["do this"]) == "Do this."
+
+
+@pytest.mark.parametrize("serves", [False, True])
+def test_a_late_host(tmp_path: Path, serves: bool) -> None:
+    """The same finding in a trainer and in a server: the advice alone differs."""
+    mark = kineto.op("vllm::attention", 1, 1) if serves else kineto.op("autograd::engine::evaluate_function: X", 1, 1)
+
+    def make(_: int, at: float) -> list[kineto.Event]:
+        late = [*work(at + 10, 300), kineto.op("my::slow", at + 20, 485), *work(at + 510, 300)]
+        return [*late, mark] if at == 0 else late
+
+    advice = diagnosed(tmp_path, make)["launch_bound"].advice
+    assert ("optimizers" in advice) is not serves
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "path",
+    [
+        "tracelens/inference/vllm_decode_full/graph_execution.json.gz",
+        "tracelens/inference/sglang_decode/sglang_Qwen3-8B_decode.json.gz",
+        "tracelens/inference/sglang_decode/capture_traces/bs_32_rank0.json.gz",
+        "tracelens/h100",
+    ],
+)
+def test_real_inference_is_not_told_of_training(shared_traces: Path, path: str) -> None:
+    for finding in rankscope.open(shared_traces / path, executor="serial").diagnose():
+        assert not OF_TRAINING.search(finding.advice or ""), (finding.id, finding.advice)

@@ -1,0 +1,128 @@
+"""The diagnosis: one value behind every headline, card and list, which never fails and says what it cannot judge."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from tests import kineto
+from tests.analyses.reference import rank_events
+from tests.analyses.test_edge_traces import CASES
+from tests.diagnosis.rules.steps import work
+
+import rankscope
+from rankscope.pipeline import Run
+from rankscope.report.formatting import sentence
+from rankscope.report.html_report import payload
+from rankscope.report.notebook import run_html
+from rankscope.report.summary import summary
+from rankscope.report.terminal import findings_list, not_judged_list
+from rankscope.results import with_symptoms
+
+
+def opened(tmp_path: Path, by_rank: dict[int, list[kineto.Event]], **metadata: object) -> Run:
+    return rankscope.open(kineto.write_ranks(tmp_path / "run", by_rank, **metadata), executor="serial")  # type: ignore[arg-type]
+
+
+def check(run: Run) -> None:
+    """What holds for every run."""
+    found, diagnosis = run.diagnose(), run.diagnosis()
+    assert run.diagnosis() is diagnosis
+    step = diagnosis.step_ns
+    assert diagnosis.saving_ns <= (step or 0)
+    assert sentence(diagnosis.headline).endswith(".")
+    assert "{" not in sentence(diagnosis.headline) + sentence(diagnosis.stragglers.sentence)
+    assert {each.id for each in with_symptoms(diagnosis.findings)} == {each.id for each in diagnosis.stated}
+    assert all(each in found for each in diagnosis.findings)
+    for each in diagnosis.not_judged:
+        assert each.what and each.why
+    json.dumps(diagnosis.to_json(), allow_nan=False)
+    console = Console(file=io.StringIO(), width=80)
+    console.print(summary(run), findings_list(found, run.about()["steps"], with_evidence=True))
+    console.print(not_judged_list(diagnosis))
+    assert run_html(run)
+    named = [rank for each in found if each.id == "straggler" for rank in each.ranks]
+    assert diagnosis.stragglers.ranks == tuple(dict.fromkeys(named))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_hardly_a_trace_is_diagnosed(tmp_path: Path, name: str) -> None:
+    run = opened(tmp_path, CASES[name])
+    check(run)
+    shown = payload(run)
+    assert shown["diagnosis"] == run.diagnosis().to_json()
+    failed = [each.title for each in run.diagnosis().stated if each.id == "not-diagnosed"]
+    assert not failed
+    if not run.about()["steps"]:
+        assert "Time per step" in {each.what for each in run.diagnosis().not_judged}
+
+
+def reasons(run: Run) -> dict[str, str]:
+    check(run)
+    return {each.what: each.why for each in run.diagnosis().not_judged}
+
+
+def test_without_steps_it_says_so(tmp_path: Path) -> None:
+    run = opened(tmp_path, {0: CASES["no steps"][0]})
+    assert reasons(run) == {"Time per step": "no step is marked: figures are of each entire file"}
+    assert "recorded span" in sentence(run.diagnosis().headline)
+
+
+def test_without_a_device_it_says_so(tmp_path: Path) -> None:
+    found = reasons(opened(tmp_path, {0: CASES["the host alone"][0], 1: CASES["the host alone"][1]}))
+    assert found["Whether a difference lasts"] == "only 1 step recorded"
+    assert "no device event is recorded" in found["Device idle time, launches and kernels"]
+
+
+def test_of_one_rank_of_several_it_cannot_tell_who_is_late(tmp_path: Path) -> None:
+    content = kineto.trace([kineto.step(0, 0, 100), *work(10, 50)], rank=0, world_size=4)
+    kineto.write(tmp_path / "rank0_iter0_0.json", content)
+    run = rankscope.open(tmp_path, executor="serial")
+    assert run.diagnosis().stragglers.state == "one-rank"
+    assert reasons(run)["Which rank delays the others, and waiting in communication"] == "1 of 4 ranks has a trace here"
+
+
+def test_ranks_without_collectives_cannot_be_compared(tmp_path: Path) -> None:
+    events = [each for at in (0.0, 1000.0, 2000.0) for each in (kineto.step(int(at), at, 1000), *work(at + 10, 500))]
+    run = opened(tmp_path, {0: events, 1: events})
+    assert run.diagnosis().stragglers.state == "not-compared"
+    assert reasons(run)["Which rank delays the others"] == "no collective is recorded"
+
+
+def test_two_steps_are_too_few_to_tell(tmp_path: Path) -> None:
+    run = opened(tmp_path, {rank: rank_events(rank) for rank in range(2)})
+    check(run)
+    if not run.diagnosis().stragglers.ranks:
+        assert run.diagnosis().stragglers.state == "too-few-steps"
+        assert "Too few steps to tell" in sentence(run.diagnosis().stragglers.sentence)
+
+
+def test_the_headline_is_the_first_finding(tmp_path: Path) -> None:
+    events = [
+        each
+        for at in (0.0, 1000.0, 2000.0)
+        for each in (kineto.step(int(at), at, 1000), kineto.loading(at, 300), *work(at + 310, 680))
+    ]
+    run = opened(tmp_path, {0: events})
+    check(run)
+    first = run.diagnosis().findings[0]
+    assert first.id == "data_loading"
+    said = sentence(run.diagnosis().headline)
+    assert said.startswith(first.title)
+    assert "(30.0 %) can be saved" in said
+
+
+@pytest.mark.slow
+def test_what_was_asked_before_changes_nothing(tmp_path: Path) -> None:
+    for rank, at in ((0, 300), (1, 240)):  # The kernel of one begins before its launch has begun.
+        events = [*kineto.small_step(), kineto.launch(250, 5, correlation=7), kineto.kernel("k", at, 20, correlation=7)]
+        kineto.write(tmp_path / f"rank{rank}.json", kineto.trace(events, rank=rank, world_size=2))
+    plain = rankscope.open(tmp_path, executor="serial").diagnose()
+    run = rankscope.open(tmp_path, executor="serial")
+    for by in ("rank", "kernel", "stream"):
+        run.analyze("launches", parameters={"launches": {"by": by}})
+    assert [each.to_json() for each in run.diagnose()] == [each.to_json() for each in plain]
