@@ -49,6 +49,10 @@ def test_by_hand(tmp_path: Path) -> None:
     # Launched by autograd's thread while the main thread waited in the range.
     assert (rows["backward"]["device_total_ns"], rows["backward"]["device_events"]) == (30 * US, 1)
     assert rows["Optimizer.step#SGD.step"]["device_total_ns"] == 5 * US
+    # Busy in [30, 80), [120, 150) and [175, 180).
+    assert {name: row["device_idle_ns"] // US for name, row in rows.items()} == {
+        "forward": 20, "attention": 10, "backward": 30, "Optimizer.step#SGD.step": 15,
+    }  # fmt: skip
 
 
 def test_by_step_and_nested_in_itself(tmp_path: Path) -> None:

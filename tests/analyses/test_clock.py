@@ -34,6 +34,53 @@ def test_a_shift_is_found_and_said(tmp_path: Path) -> None:
     assert [finding.id for finding in run.findings if finding.id.startswith("clock")] == ["clocks-differ"]
 
 
+def hosted(folder: Path, hosts: tuple[str, ...], late_us: tuple[float, ...], spread_us: float = 0.0) -> rankscope.Run:
+    """Five all_reduces; the ranks' wall clocks are apart, and their ends differ."""
+    ranks = tuple(range(len(hosts)))
+    for rank, host in enumerate(hosts):
+        events = [step(1, late_us[rank], 1000)]
+        for number, end in enumerate(ENDS):
+            at = late_us[rank] + end + spread_us * (rank * number % 3)
+            events.append(launch(at - 60, 2, correlation=number + 1))
+            events.append(collective(at - 20, 20, ranks=ranks, correlation=number + 1, sequence=number))
+        content = trace(events, rank=rank, world_size=len(ranks))
+        write(folder / f"{host}_{100 + rank}.1700000000000.pt.trace.json.gz", content)
+    return rankscope.open(folder, executor="serial")
+
+
+def said(run: rankscope.Run) -> dict[str, tuple[int, ...]]:
+    return {each.id: each.ranks for each in run.analyze("clock")["clock"].findings}
+
+
+def test_hosts_have_clocks_and_ranks_have_none_of_their_own(tmp_path: Path) -> None:
+    run = hosted(tmp_path, ("a", "a", "b", "b"), (0.0, 0.0, 7000.0, 7000.0))
+    assert said(run) == {"clocks-differ": (2, 3)}
+    assert run.analyze("clock")["clock"].findings[0].title.startswith("The hosts' wall clocks differ")
+
+
+def test_ranks_of_one_host_have_one_clock(tmp_path: Path) -> None:
+    assert said(hosted(tmp_path, ("a", "a", "a"), (0.0, 0.0, 7000.0))) == {"times-differ-on-host": (2,)}
+
+
+def test_less_than_the_residuals_is_no_difference(tmp_path: Path) -> None:
+    # 2 ms apart, but ends agree to some milliseconds only.
+    assert said(hosted(tmp_path, ("a", "b"), (0.0, 2000.0), spread_us=4000.0)) == {}
+
+
+def test_two_collectives_state_a_bound(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        events = [step(1, 0, 1000)]
+        for number, end in enumerate(ENDS[:2]):
+            begin = end - (20 if rank else 45)
+            events.append(launch(begin - 9, 2, correlation=number + 1))
+            events.append(collective(begin, end - begin, ranks=(0, 1), correlation=number + 1, sequence=number))
+        write(tmp_path / f"rank{rank}.json.gz", trace(events, rank=rank, world_size=2))
+    # The ends agree exactly, but rank 1 might be 45 µs earlier before it would be through when rank 0 begins.
+    clock = rankscope.open(tmp_path, executor="serial").clock()
+    assert clock["anchors"].to_list() == [2, 2]
+    assert clock["residual_ns"].to_list() == [45_000, 45_000]
+
+
 def test_the_base_time_belongs_to_the_wall_clock(tmp_path: Path) -> None:
     # The trace's clock runs 3 s ahead, and the file says so.
     run = run_of(tmp_path, late_us=3_000_000.0, base_ns=-3_000_000_000)

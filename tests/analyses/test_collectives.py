@@ -155,3 +155,126 @@ def test_no_collective_at_all(tmp_path: Path) -> None:
         assert (results[name].frame.height, results[name].findings) == (0, ()), name
     assert results["clock"].frame["method"].to_list() == ["wall clock", "wall clock"]
     assert [finding.id for finding in results["clock"].findings] == ["clock-not-aligned"]
+
+
+def decode(
+    rank: int, *, streams: tuple[int, int], layers: int = 12, launched: bool, late_us: float = 0.0, lost: int = 0
+) -> list[kineto.Event]:
+    """DeepEP's dispatch and combine of two replays of a captured graph, on streams that are the rank's own affair."""
+    events: list[kineto.Event] = []
+    for replay in range(2):
+        begin = 1000 + 20_000 * replay
+        if launched:
+            events.append(kineto.launch(begin - 90, 9, name="cudaGraphLaunch", correlation=replay + 1))
+        for layer in range(layers):
+            for place, kind in enumerate(("dispatch", "combine")):
+                at = begin + 900 * layer + 370 * place + 13 * (layer * layer % 7)
+                end = at + 60 + (17 * rank + 29 * layer + 11 * place) % 70 + late_us
+                if lost and layer == 5 and replay == 0:
+                    continue
+                name = f"void deep_ep::internode_ll::{kind}<7168>(int4*)"
+                correlation = replay + 1 if launched else None
+                start = at - 10 * rank
+                events.append(
+                    kineto.kernel(name, start, end - start, stream=streams[place], correlation=correlation,
+                                  **{"graph id": 3, "graph node id": 2 * layer + place})
+                )  # fmt: skip
+    return events
+
+
+@pytest.mark.parametrize("launched", [True, False])
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_communicators_without_a_name_are_found_whatever_their_streams(
+    tmp_path: Path, ranks: int, launched: bool
+) -> None:
+    parts = {
+        rank: decode(rank, streams=(20 + rank, 40 - rank) if rank % 2 else (40 - rank, 20 + rank), launched=launched)
+        for rank in range(ranks)
+    }
+    run = rankscope.open(kineto.write_ranks(tmp_path, parts), executor="serial")
+    result = run.analyze("collectives")["collectives"]
+    frame = result.frame
+    assert frame["match"].null_count() == 0
+    assert set(frame["matched_ranks"]) == {ranks}
+    # The nth of a kind is the nth on every rank.
+    nth = frame.with_columns(pl.int_range(pl.len()).over("rank", "collective", order_by="start_ns").alias("nth"))
+    assert nth.group_by("match").agg(pl.col("nth").n_unique())["nth"].max() == 1
+    assert set(frame["group_size"]) == {ranks}
+    assert set(frame["group_ranks"].cast(pl.String)) == {str(list(range(ranks)))}
+    assert set(frame["group"]) <= {"unnamed 1", "unnamed 2"}
+    assert frame["wait_ns"].null_count() == 0
+    assert [finding.id for finding in result.findings] == ["collectives-matched"]
+
+
+def test_bus_bandwidth_follows_from_an_inferred_group(tmp_path: Path) -> None:
+    def rank_events(rank: int) -> list[kineto.Event]:
+        events: list[kineto.Event] = []
+        for index, at in enumerate((100.0, 340.0, 770.0, 1130.0, 1610.0)):
+            inputs = {"Input Dims": [[1_000_000]], "Input type": ["float"]}
+            events += [
+                kineto.annotation("nccl:all_reduce", at, 20, **inputs),
+                kineto.launch(at + 5, 2, correlation=index + 1),
+                kineto.kernel("ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)", at + 10 + rank, 100 - rank,
+                              correlation=index + 1, stream=20 + rank),
+            ]  # fmt: skip
+        return events
+
+    folder = kineto.write_ranks(tmp_path, {rank: rank_events(rank) for rank in range(4)})
+    frame = rankscope.open(folder, executor="serial").collectives()
+    assert set(frame["group_size"]) == {4}
+    # 4 MB in 97 µs, of the rank that came last; on each link 2 · 3/4 of it.
+    assert frame["bus_bandwidth"].to_list() == pytest.approx([4e6 / 97e3 * 1.5] * frame.height)
+
+
+def test_without_all_ranks_of_the_job_a_group_is_not_inferred(tmp_path: Path) -> None:
+    parts = {rank: decode(rank, streams=(20, 21), launched=False) for rank in range(2)}
+    for rank, events in parts.items():
+        kineto.write(tmp_path / f"rank{rank}.json", kineto.trace(events, rank=rank, world_size=4))
+    result = rankscope.open(tmp_path, executor="serial").analyze("collectives")["collectives"]
+    assert result.frame["match"].null_count() == 0
+    assert result.frame["group_size"].null_count() == result.frame.height
+    assert result.frame["wait_ns"].null_count() == result.frame.height
+    said = {finding.id: finding for finding in result.findings}
+    assert "ranks of the job have no trace" in {each.name for each in said["unknown-groups"].evidence}
+
+
+def unmatched(result: rankscope.Result) -> dict[str, object]:
+    (finding,) = (each for each in result.findings if each.id == "unmatched-collectives")
+    assert "only one rank" not in finding.title
+    return {each.name: each.value for each in finding.evidence}
+
+
+def test_what_is_missing_on_other_ranks_is_said_only_where_it_is(tmp_path: Path) -> None:
+    parts = {rank: decode(rank, streams=(20, 21), launched=False, lost=rank) for rank in range(2)}
+    result = rankscope.open(kineto.write_ranks(tmp_path, parts), executor="serial").analyze("collectives")
+    said = unmatched(result["collectives"])
+    assert said["missing on other ranks, between matched ones"] == 2
+    assert said["matched across ranks"] == 4 * 23
+
+
+def test_as_many_on_each_rank_are_not_called_missing(tmp_path: Path) -> None:
+    # Two in the middle end 3 ms apart, which no synchronizing collective does.
+    times = (0, 9_700, 21_100, 29_900, 41_300, 50_200, 61_700, 70_100, 81_900, 90_500)
+    parts = {
+        rank: [
+            kineto.collective(1000.0 + at + 3000 * rank * (number in (4, 5)), 20.0, ranks=(0, 1))
+            for number, at in enumerate(times)
+        ]
+        for rank in (0, 1)
+    }
+    result = rankscope.open(kineto.write_ranks(tmp_path, parts), executor="serial").analyze("collectives")
+    said = unmatched(result["collectives"])
+    assert said["matched across ranks"] == 16
+    assert said["recorded on other ranks too, but the ends do not agree"] == 4
+    assert said["all_reduce recorded per rank"] == 10
+    assert "missing on other ranks, between matched ones" not in said
+
+
+def test_kernels_that_one_rank_alone_has(tmp_path: Path) -> None:
+    parts = {rank: decode(rank, streams=(20, 21), launched=False) for rank in range(2)}
+    own = "void deep_ep::intranode::notify_combine(int)"
+    parts[1] += [kineto.kernel(own, 1500 + 3000 * n, 9, stream=33) for n in range(3)]
+    result = rankscope.open(kineto.write_ranks(tmp_path, parts), executor="serial").analyze("collectives")
+    said = unmatched(result["collectives"])
+    assert said["recorded on no other rank"] == 3
+    assert said["matched across ranks"] == 4 * 24

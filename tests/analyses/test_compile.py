@@ -55,6 +55,8 @@ def test_by_hand(tmp_path: Path) -> None:
     assert (region["frame"], region["version"], region["calls"]) == (2, 1, 3)
     assert (region["host_ns"], region["median_ns"], region["first_extra_ns"]) == (110_000, 30_000, 35_000)
     assert (region["device_ns"], region["kernels"]) == (45_000, 6)
+    # [10, 30) and [45, 70) of the first, [10, 30) of the others.
+    assert region["device_idle_ns"] == 85_000
     kernel = rows["kernel", "triton_poi_fused_add_0"]
     assert (kernel["device_ns"], kernel["kernels"], kernel["source"]) == (30_000, 3, "/x/y.py")
     silent = rows["kernel", "triton_red_fused_sum_1"]

@@ -16,6 +16,7 @@ def test_by_hand(tmp_path: Path) -> None:
         kineto.launch(60, 5, correlation=1), kineto.kernel("k", 70, 50, correlation=1),
         # The second batch is fetched while the first step's kernel runs to 120.
         kineto.step(2, 100, 100), kineto.loading(100, 45),
+        kineto.launch(150, 5, correlation=2), kineto.kernel("k", 160, 10, correlation=2),
     ]  # fmt: skip
     path = kineto.write(tmp_path / "r.json", kineto.trace(events, rank=0))
     rows = rankscope.open(path, executor="serial").data_loading().to_dicts()

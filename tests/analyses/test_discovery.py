@@ -13,6 +13,7 @@ import pytest
 import rankscope.analyses
 from rankscope.analyses import all_analyses, get_analysis
 from rankscope.errors import AnalysisError
+from rankscope.results import Bars, Parameter
 
 
 @pytest.fixture(autouse=True)
@@ -59,8 +60,25 @@ def point(name: str) -> EntryPoint:
 def test_another_package_adds_an_analysis(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EntryPoint, "load", lambda self: {"theirs": theirs, "usurper": usurper}[self.name])
     plugged(monkeypatch, point("theirs"), point("usurper"))
-    assert get_analysis("theirs") is theirs
+    with pytest.warns(UserWarning, match="usurper of .* there already is one with the name 'device_time'"):
+        assert get_analysis("theirs") is theirs
     assert get_analysis("device_time") is not usurper
+
+
+def test_an_entry_point_without_an_analysis_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    plugged(monkeypatch, EntryPoint("empty", "json", "rankscope.analyses"))
+    with pytest.warns(UserWarning, match="empty of json is left out: it has no `analysis`"):
+        assert "device_time" in all_analyses()
+
+
+def test_a_chart_of_an_undeclared_column_is_refused() -> None:
+    with pytest.raises(ValueError, match="a chart of the analysis kernels names the column 'nothing'"):
+        replace(get_analysis("kernels"), charts=(Bars("name", "nothing", "Nothing"),))
+
+
+def test_a_parameter_of_an_unknown_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match="one of text, regex, number, flag, not 'choice'"):
+        Parameter("by", "what", kind="choice")  # type: ignore[arg-type]
 
 
 def test_a_broken_package_does_not_take_the_others_with_it(monkeypatch: pytest.MonkeyPatch) -> None:

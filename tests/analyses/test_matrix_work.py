@@ -40,6 +40,27 @@ def test_types_kernels_and_bounds(tmp_path: Path) -> None:
     assert (rows["float64"]["calls"], rows["float64"]["host_ns"], rows["float64"]["device_ns"]) == (1, 20_000, 25_000)
 
 
+def test_a_call_is_off_tensor_cores_only_if_all_its_names_tell(tmp_path: Path) -> None:
+    """A product on ordinary cores beside a kernel of unknown kind is not off; a copy beside it changes nothing."""
+
+    def beside(at: int, name: str) -> list[kineto.Event]:
+        identity = at + 1
+        return [
+            *product(at, 100, "ampere_sgemm_128x64_nn", "float"),
+            kineto.launch(at + 6, 1, correlation=identity + 1, external=identity),
+            kineto.kernel(name, at + 110, 7, correlation=identity + 1, external=identity),
+        ]
+
+    def row(name: str) -> dict[str, object]:
+        folder = kineto.write_ranks(tmp_path / name[:8], {0: beside(10, name)}, deviceProperties=[A100])
+        return rankscope.open(folder, executor="serial").matrix_work().row(0, named=True)
+
+    known = row("void at::native::vectorized_elementwise_kernel<4>")
+    assert (known["device_ns"], known["unknown_ns"], known["off_ns"]) == (107_000, 0, 100_000)
+    unknown = row("fused_moe_kernel")
+    assert (unknown["device_ns"], unknown["unknown_ns"], unknown["off_ns"]) == (107_000, 7_000, 0)
+
+
 def test_without_a_device_there_is_no_bound(tmp_path: Path) -> None:
     events = [kineto.op("aten::mm", 10, 90, **{"Input type": ["float", "float"]})]
     row = rankscope.open(kineto.write_ranks(tmp_path, {0: events}), executor="serial").matrix_work().row(0, named=True)

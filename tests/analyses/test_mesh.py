@@ -49,6 +49,15 @@ def test_a_slow_replica_shows_along_its_dimension_alone(tmp_path: Path) -> None:
     assert finding.saving_ns == pytest.approx(expected["dp=1"] - mean, abs=2)
 
 
+def test_a_truncated_file_is_no_less_work(tmp_path: Path) -> None:
+    run = made(tmp_path, "dp=2,tp=2", 4, truncated={1: 0.6})
+    assert run.loaded.infos[1].truncated
+    result = run.analyze("mesh")["mesh"]
+    found = {row["label"]: row["compute_ns"] for row in result.frame.to_dicts()}
+    assert found == brute(run, {"dp=0": (0,), "dp=1": (2, 3), "tp=0": (0, 2), "tp=1": (3,)})
+    assert not result.findings
+
+
 def test_groups_tell_what_metadata_does_not(tmp_path: Path) -> None:
     with_metadata = made(tmp_path / "told", "dp=2,pp=2,tp=2", 8).mesh()
     run = made(tmp_path / "inferred", "dp=2,pp=2,tp=2", 8, rankscope_metadata=False)

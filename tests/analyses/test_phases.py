@@ -136,7 +136,9 @@ AHEAD = re.compile(
     r"(DistributedDataParallel|FullyShardedDataParallel)\.forward|FSDP::(root_)?(pre|post)_forward"
     r"|FSDP::forward_prefetch|Torch-Compiled Region"
 )
-WAITS = re.compile(r".*synchroni[sz]e$|(cuda|hip)Memcpy$|urQueueFinish$|urEventWait$|zeEventHostSynchronize", re.I)
+WAITS = re.compile(
+    r".*synchroni[sz]e$|(cuda|hip)Memcpy$|hipMemcpyWithStream$|urQueueFinish$|urEventWait$|zeEventHostSynchronize", re.I
+)
 LOADS = re.compile(r"enumerate\(Data(Loader|Pipe)\)|data_?load|load_?(data|batch)", re.I)
 COMMUNICATES = re.compile(r"nccl|rccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|send_?recv", re.I)
 ORDER = ("optimizer", "backward", "data_loading", "forward")

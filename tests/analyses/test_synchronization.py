@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import polars as pl
+import pytest
 from tests import kineto
 
 import rankscope
+from rankscope.ingest.kineto import read_kineto
+from rankscope.primitives.activity import covered_time
+from rankscope.primitives.synchronization import host_waits, without_profilers_wait
 
 
 def run_of(tmp_path: Path, events: list[kineto.Event]) -> list[dict[str, object]]:
@@ -74,6 +79,63 @@ def test_a_call_on_another_thread_is_in_no_operator_of_this_one(tmp_path: Path) 
         kineto.kernel("k", 30, 15),
     ]
     assert [(row["operator"], row["idle_ns"]) for row in run_of(tmp_path, events)] == [(None, 10_000)]
+
+
+def test_the_profilers_own_wait_is_left_out(tmp_path: Path) -> None:
+    """To stop, torch.profiler waits for the device, which has been idle since 100; the user's wait before it stays."""
+    events = [
+        kineto.op("aten::mm", 0, 10),
+        kineto.launch(5, 5, correlation=1),
+        kineto.kernel("k", 50, 50, correlation=1),
+        sync(60, 50, "cudaDeviceSynchronize"),
+        kineto.launch(120, 5, correlation=2),
+        kineto.kernel("k", 130, 50, correlation=2),
+        sync(300, 500, "cudaDeviceSynchronize"),
+        # NCCL's watchdog goes on.
+        sync(900, 1, "cudaEventQuery", tid=kineto.BACKWARD_THREAD),
+    ]
+    rows = run_of(tmp_path, events)
+    assert [(row["calls"], row["total_ns"], row["idle_ns"]) for row in rows] == [(1, 50_000, 30_000)]
+
+
+def test_the_last_wait_of_a_program_that_goes_on_is_its_own(tmp_path: Path) -> None:
+    kernels = [kineto.kernel("k", 0, 100), kineto.kernel("k", 400, 10, correlation=1)]
+    wait = sync(110, 50, "hipDeviceSynchronize")
+    for number, later in enumerate([kineto.op("aten::mm", 200, 10), kineto.launch(200, 10, correlation=1)]):
+        assert run_of(tmp_path / f"goes{number}", [*kernels, wait, later])[0]["idle_ns"] == 50_000
+    inside = kineto.op("aten::item", 105, 60)
+    assert run_of(tmp_path / "inside", [*kernels[:1], wait, inside])[0]["calls"] == 1
+
+
+def test_a_wait_after_the_last_device_event_delays_nothing(tmp_path: Path) -> None:
+    events = [kineto.kernel("k", 0, 100), sync(50, 200), kineto.op("aten::mm", 400, 10)]
+    assert [(row["total_ns"], row["idle_ns"]) for row in run_of(tmp_path, events)] == [(200_000, 0)]
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "all_of_them"),
+    [
+        ("tracelens/h100/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz", 1, 2),
+        ("tracelens/mi300/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz", 1, 2),
+        ("tracelens/inference/sglang_decode/capture_traces/bs_32_rank0.json.gz", 1, 2),
+        ("tracelens/mi300/ddp_resnet18_no_pool/train_resnet18.json.gz", 1, 1),
+    ],
+)
+def test_it_is_the_profilers_by_its_python_stack(shared_traces: Path, name: str, own: int, all_of_them: int) -> None:
+    """What is left out of real traces is the call inside of `torch/autograd/profiler.py … __exit__`, and no other."""
+    tables = read_kineto(str(shared_traces / name)).tables
+    waits = host_waits(tables["runtime_calls"])
+    kept = without_profilers_wait(waits, tables["host_ops"], tables["device_events"])
+    frames = tables["python_frames"].filter(
+        pl.col("name").str.contains(r"torch/autograd/profiler\.py\(\d+\): __exit__")
+    )
+    exits = covered_time(frames)
+    whole = waits.filter(pl.col("name").str.contains("DeviceSynchronize"))
+    inside = exits.before(whole["start_ns"].to_numpy() + 1) > exits.before(whole["start_ns"].to_numpy())
+    left_out = ~whole["start_ns"].is_in(kept["start_ns"].implode())
+    assert whole.height == all_of_them
+    assert int(inside.sum()) == own
+    assert left_out.to_list() == inside.tolist()
 
 
 def test_names_of_other_vendors(tmp_path: Path) -> None:

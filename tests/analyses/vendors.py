@@ -23,7 +23,7 @@ _DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 NAMES = {
     "rocm": {
         "cudaLaunchKernel": "hipLaunchKernel",
-        "cudaMemcpyAsync": "hipMemcpyWithStream",
+        "cudaMemcpyAsync": "hipMemcpyAsync",
         "cudaDeviceSynchronize": "hipDeviceSynchronize",
         "cudaStreamSynchronize": "hipStreamSynchronize",
         "ampere_sgemm_128x64_nn": "Cijk_Ailk_Bljk_SB_MT64x64x16_SN",

@@ -7,6 +7,7 @@ and DDP's, compiled graphs, collectives); `origin` says which of the two. Steps 
     host total    = Σ duration; a range inside another of the same name is not counted twice
     host self     = Σ duration − ranges directly inside it
     device total  = |device events launched while the range was open|     |A|: the length of the union, all streams
+    device idle   = |range| − |range ∩ device events|, of whatever was launched when
 
 What a thread launches belongs to the ranges that are open on it. What autograd's threads launch also belongs to the
 ranges that are then open on the thread that runs the steps, because that thread waits for the backward: so a range
@@ -25,6 +26,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
+from rankscope.primitives.activity import covered_time
 from rankscope.primitives.annotation_origin import TORCH, USER, annotation_origins, compiled_ranges
 from rankscope.primitives.call_stack import innermost, is_outermost, with_ancestors
 from rankscope.primitives.intervals import union_length_by
@@ -58,11 +60,15 @@ COLUMNS = (
     Column(
         "device_events", pl.Int64, "count", "kernels, copies and fills launched in it; null if the trace has no device"
     ),
+    Column(
+        "device_idle_ns", pl.Int64, "ns", "time in it in which the device was idle; null if the trace has no device"
+    ),
     Column("steps", pl.Int64, "count", "number of steps that contain it"),
 )
 # Needed by the reduce: in how many steps compiled graphs ran, and how many of these lack the range.
 _COMPILED, _LOST = "_compiled_steps", "_lost_steps"
 _KEYS = ("step", "name")
+_ON_DEVICE = ("device_total_ns", "device_events", "device_idle_ns")
 _AUTOGRAD = r"^autograd::engine|^torch::autograd"
 
 
@@ -80,7 +86,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
         pl.lit(inputs.rank, pl.Int64).alias("rank"),
         pl.col("name").replace_strict(known, default=TORCH, return_dtype=pl.String).alias("origin"),
         (pl.col("duration_ns") / pl.col("calls")).alias("mean_ns"),
-        *(pl.when(pl.lit(has_device)).then(pl.col(name)).alias(name) for name in ("device_total_ns", "device_events")),
+        *(pl.when(pl.lit(has_device)).then(pl.col(name)).alias(name) for name in _ON_DEVICE),
     )
     order = ("step", "origin", "host_total_ns", "name")
     return frame.sort(order, descending=[False, True, True, False], nulls_last=True).select(
@@ -132,9 +138,10 @@ def _ranges_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
         number.alias("in_step"),
         (number if by_step else pl.lit(None, pl.Int64)).alias("step_key"),
         (pl.col("end_ns") - pl.col("start_ns")).alias("duration_ns"),
+        pl.Series("busy_ns", covered_time(device).within(host["start_ns"].to_numpy(), host["end_ns"].to_numpy())),
     ).with_columns(pl.struct("step_key", "name").rank("dense").cast(pl.Int64).alias("group"))
     group = keyed["group"].to_numpy()
-    is_step = host["step"].is_not_null()
+    is_step = host["step"].is_not_null() | host["incomplete_step"].is_not_null()
     kept = (chosen_starts(host, annotations, inputs) & ~is_step).to_numpy()
     outer = is_outermost(parent, group)
     compiled = keyed.filter(pl.col("name").is_in(list(compiled_ranges(host["name"].unique().drop_nulls()))))
@@ -161,6 +168,7 @@ def _ranges_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
             pl.len().cast(pl.Int64).alias("calls"),
             pl.col("duration_ns").filter("outer").sum().alias("host_total_ns"),
             pl.col("self_ns").sum().alias("host_self_ns"),
+            (pl.col("duration_ns") - pl.col("busy_ns")).filter("outer").sum().alias("device_idle_ns"),
             pl.col("duration_ns").sum(),
             pl.col("duration_ns").max().alias("max_ns"),
             pl.col("in_step").drop_nulls().n_unique().cast(pl.Int64).alias("steps"),
@@ -228,7 +236,8 @@ analysis = Analysis(
     across_ranks=across_ranks,
     reads={
         "annotations": (
-            "start_ns", "end_ns", "name", "pid", "tid", "on_device", "step", "depth", "parent_row", "self_ns",
+            "start_ns", "end_ns", "name", "pid", "tid", "on_device", "step", "incomplete_step", "depth",
+            "parent_row", "self_ns",
         ),
         "device_events": ("start_ns", "end_ns", "launch_row", "launch_ns"),
         "runtime_calls": ("pid", "tid"),

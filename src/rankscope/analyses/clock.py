@@ -9,9 +9,14 @@ each the median of what the other leaves. `offset_ns` is added to the rank's wal
 
 Broadcast, reduce, gather, scatter, send and recv are left out: their ranks need not end together. SendRecv and
 all_to_all count without deviations beyond 5 median absolute deviations. `residual_ns` is the 90th percentile of the
-deviations of its ends from the other ranks': smaller time differences between ranks are not meaningful. A drift is
-given only where |drift| · span > 4 · residual; over a few seconds a fit yields spurious drifts of dozens of ppm. Ranks
+deviations of its ends from the other ranks': smaller time differences between ranks are not meaningful. Fewer than 4
+anchors fit one another by construction; then it is at least the smaller of two bounds on the error: no rank ends a
+collective before the last has started it, and ends differed by at most 100 µs (NCCL) or 5 ms (Gloo). A drift is given
+only where |drift| · span > 4 · residual; over a few seconds a fit yields spurious drifts of dozens of ppm. Ranks
 that no chain of collectives links to others keep their wall clock (`method` is `wall clock`).
+
+Ranks of one host share a wall clock. Offsets between hosts are reported where they exceed 1 ms and both residuals;
+offsets between ranks of one host are no difference of clocks, and are reported as what they are.
 
 How to read it: for a rank with an unusually large residual, lateness and waits are less reliable; a rank with method
 `wall clock` cannot be compared with any other.
@@ -19,7 +24,7 @@ How to read it: for a rank with an unusually large residual, lateness and waits 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import polars as pl
@@ -42,7 +47,8 @@ COLUMNS = (
         "residual_ns",
         pl.Int64,
         "ns",
-        "90th percentile of the deviations of its ends from the others'; null without collectives",
+        "90th percentile of the deviations of its ends from the others', with few anchors at least a bound on the "
+        "error; null without collectives",
     ),
     Column("anchors", pl.Int64, "count", "collectives that the offset is based on"),
     Column("component", pl.Int64, "", "ranks with the same number are linked by collectives"),
@@ -51,6 +57,8 @@ COLUMNS = (
 
 # Offsets worth reporting: clocks of one host agree to some dozens of microseconds.
 REPORTED_OFFSET_NS = 1_000_000
+# By how much the ends of one collective differed at most on real runs: kernels, and Gloo on busy hosts.
+KERNELS_APART_NS, GLOO_APART_NS = 100_000, 5_000_000
 
 
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
@@ -66,8 +74,10 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
         ranks,
         rows["rank"].to_numpy(),
         rows["match"].to_numpy(),
+        (rows["start_ns"] + rows["base_ns"].fill_null(0)).to_numpy(),
         (rows["end_ns"] + rows["base_ns"].fill_null(0)).to_numpy(),
         rows["collective"].is_in(UNEVEN).to_numpy(),
+        worst=GLOO_APART_NS if (rows["source"] == "gloo").any() else KERNELS_APART_NS,
     )
     _, first = np.unique(found.component, return_index=True)
     reference = np.isin(np.arange(ranks.size), first)
@@ -85,10 +95,11 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
             "method": np.where(~linked, "wall clock", np.where(reference, "reference", "collectives")),
         }
     )
-    return frame.select(column.name for column in COLUMNS), _findings(frame)
+    hosts = {info.rank: info.host for info in inputs.traces if info.rank is not None}
+    return frame.select(column.name for column in COLUMNS), _findings(frame, hosts)
 
 
-def _findings(frame: pl.DataFrame) -> list[Finding]:
+def _findings(frame: pl.DataFrame, hosts: Mapping[int, str | None]) -> list[Finding]:
     findings = []
     alone = frame.filter(pl.col("method") == "wall clock")
     if alone.height and frame.height > 1:
@@ -112,20 +123,61 @@ def _findings(frame: pl.DataFrame) -> list[Finding]:
                 evidence=(Evidence("sets of linked ranks", parts, "count"),),
             )
         )
-    far = frame.filter(pl.col("offset_ns").abs() > REPORTED_OFFSET_NS)
+    return [*findings, *_apart(frame, hosts)]
+
+
+def _apart(frame: pl.DataFrame, hosts: Mapping[int, str | None]) -> list[Finding]:
+    """Offsets beyond the residuals: between hosts their wall clocks differ, within one they cannot."""
+    linked = frame.filter(pl.col("anchors") > 0).with_columns(
+        pl.col("rank").replace_strict(hosts, default=None, return_dtype=pl.String).alias("host")
+    )
+    # Where the host is not known, each rank is compared by itself; a host has the offset of the rank in its middle.
+    place = pl.coalesce("host", pl.format("rank {}", pl.col("rank")))
+    linked = linked.with_columns(
+        pl.col("offset_ns").quantile(0.5, "lower").over("component", place).cast(pl.Int64).alias("host_ns")
+    )
+    first = pl.col("offset_ns", "host_ns", "residual_ns", "host").sort_by("rank").first().over("component")
+    linked = linked.with_columns(first.name.prefix("first_"))
+    between, within = pl.col("host_ns") - pl.col("first_host_ns"), pl.col("offset_ns") - pl.col("host_ns")
+    noise = pl.max_horizontal(REPORTED_OFFSET_NS, pl.col("residual_ns") + pl.col("first_residual_ns"))
+    findings = []
+    far = linked.filter(between.abs() > noise).sort(between.abs(), "rank", descending=[True, False])
     if far.height:
-        greatest = far.row(far["offset_ns"].abs().arg_max() or 0, named=True)
+        greatest = far.row(0, named=True)
+        known = far["host"].null_count() == 0 and far["first_host"].null_count() == 0
+        clocks = "The hosts' wall clocks differ" if known else "The times in the ranks' traces differ"
         findings.append(
             Finding(
                 id="clocks-differ",
                 severity="info",
-                title="The ranks' wall clocks differ; comparisons between ranks correct for it",
-                ranks=tuple(far["rank"]),
+                title=f"{clocks}; comparisons between ranks correct for it",
+                ranks=tuple(far["rank"].sort()),
                 evidence=(
                     Evidence(f"largest offset (rank {greatest['rank']})", greatest["offset_ns"], "ns"),
-                    Evidence("residual after correction", greatest["residual_ns"] or 0, "ns"),
+                    Evidence("residual after correction", greatest["residual_ns"], "ns"),
                 ),
                 advice="In other tools, add offset_ns before comparing times of these ranks.",
+            )
+        )
+    odd = linked.filter(within.abs() > noise).sort(within.abs(), "rank", descending=[True, False])
+    if odd.height:
+        greatest = odd.row(0, named=True)
+        findings.append(
+            Finding(
+                id="times-differ-on-host",
+                severity="info",
+                title="Traces of ranks on one host differ in time, although the host has one clock",
+                ranks=tuple(odd["rank"].sort()),
+                evidence=(
+                    Evidence(
+                        f"largest difference from the host's median (rank {greatest['rank']})",
+                        greatest["offset_ns"] - greatest["host_ns"],
+                        "ns",
+                    ),
+                    Evidence("residual after correction", greatest["residual_ns"], "ns"),
+                ),
+                advice="The base time of a trace may be missing or wrong, or its collectives were matched with others "
+                "than their own: call the profiler's step() in every iteration, so that steps anchor the match.",
             )
         )
     return findings

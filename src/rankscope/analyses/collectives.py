@@ -3,10 +3,10 @@
 One row per collective and rank. On a device a collective is a communication kernel. Its kind, group, size and type
 come from the kernel's metadata; else from the call that launched it: `record_param_comms`, else the shapes on
 `nccl:*` and `c10d::*` ranges; else from its name (`source` says which). A kernel without a group is assigned to the
-only group on its stream, else to an unknown communicator named after the stream (`stream 7`). Calls that were
-coalesced into one kernel, and several kernels of one call, are one row with their summed sizes (`calls`, `kernels`). On
-the host the collectives are Gloo's ranges, with the sizes of their inputs. If a trace contains calls but no kernel
-or Gloo range at all, the calls are listed (`source` `launch`), without duration.
+only group on its stream, unless its library has communicators of its own (DeepEP, NVSHMEM, custom all_reduces). Calls
+that were coalesced into one kernel, and several kernels of one call, are one row with their summed sizes (`calls`,
+`kernels`). On the host the collectives are Gloo's ranges, with the sizes of their inputs. If a trace contains calls but
+no kernel or Gloo range at all, the calls are listed (`source` `launch`), without duration.
 
 `bytes` is the full size S of the operation: elements out for all_gather, elements in for the others, times the width of
 the type; S is the total array for reduce_scatter and all_gather (as nccl-tests define it). `sequence` counts the
@@ -14,6 +14,12 @@ collectives of a group and stream in device order; a recorded `Seq` takes preced
 
 Rows with the same `match` are the same collective on different ranks: matched by equal recorded `Seq`, else by
 their end times, anchored by step numbers where they are known (`match_method`).
+
+Kernels whose trace names no group are matched by their sequence and ends. Streams have other numbers on other ranks:
+they count only as far as the ends show which belong together. A communicator found like this is `unnamed 1`,
+`unnamed 2`, …; without any partner it keeps the name of its stream (`stream 7`). Its ranks are inferred where the
+traces show that there can be no others: as many match as the kernels' names tell, or all ranks of the job are recorded
+and match throughout.
 
     transfer = shortest duration over the group's ranks     wait = duration − transfer
     algorithm bandwidth = S / transfer                      bus bandwidth = algorithm bandwidth × f
@@ -29,7 +35,7 @@ at a low bus bandwidth is due to the network. Small sizes are limited by latency
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -39,7 +45,8 @@ from rankscope.primitives.bandwidth import with_waits_and_bandwidth
 from rankscope.primitives.communicators import COLUMNS as MATCHED_BY
 from rankscope.primitives.host_collectives import RECORDED
 from rankscope.primitives.matching import METHODS, Matching, match_collectives
-from rankscope.primitives.rank_collectives import rank_collectives
+from rankscope.primitives.rank_collectives import fill_gathered_sizes, rank_collectives
+from rankscope.primitives.unnamed_communicators import infer_groups
 from rankscope.results import Analysis, Column, Evidence, Finding, Inputs, Tables, by_window, concat_ranks, schema_of
 
 COLUMNS = (
@@ -50,10 +57,11 @@ COLUMNS = (
         "group",
         pl.String,
         "",
-        "the process group: name and description; `stream N` if not known but on a stream, else `unknown`",
+        "the process group: name and description; `unnamed N` if not named but matched across ranks, `stream N` if not "
+        "matched, else `unknown`",
     ),
     Column("group_size", pl.Int64, "ranks", "ranks in the group"),
-    Column("group_ranks", pl.Categorical(), "", "global ranks of the group, as recorded"),
+    Column("group_ranks", pl.Categorical(), "", "global ranks of the group, as recorded or inferred"),
     Column(
         "sequence",
         pl.Int64,
@@ -78,7 +86,8 @@ COLUMNS = (
         "match_method",
         pl.String,
         "",
-        "`sequence`, `step`, `clock` (aligned by another group's collectives), `votes`, or `none`",
+        "`sequence`, `step`, `clock` (aligned by another group's collectives, or one host's clock), `order` (as many "
+        "of each kernel on both ranks), `votes`, or `none`",
     ),
     Column("transfer_ns", pl.Int64, "ns", "shortest duration over the group's ranks; null if one is missing"),
     Column("wait_ns", pl.Int64, "ns", "duration less transfer: waiting for later ranks"),
@@ -133,26 +142,64 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
         return pl.DataFrame(schema=schema_of(COLUMNS)), []
     # A list of a thousand ranks is 5 kB of text in every row: grouping by categories is as cheap as by numbers.
     rows = rows.with_columns(pl.col("group_ranks").cast(pl.Categorical))
-    found = _matched(rows)
+    hosts = {info.rank: info.host for info in inputs.traces if info.rank is not None and info.host}
+    found = _matched(rows, hosts)
     match = pl.Series("match", found.match)
-    ranks = max(len({info.rank for info in inputs.traces}), inputs.world_size or 0)
-    matched = with_waits_and_bandwidth(
-        rows.with_columns(
-            pl.select(pl.when(match >= 0).then(match)).to_series(),
-            pl.Series("match_method", found.method).replace_strict(dict(enumerate(METHODS)), return_dtype=pl.String),
-        ),
-        ranks,
+    matched = rows.with_columns(
+        pl.select(pl.when(match >= 0).then(match)).to_series(),
+        pl.Series("match_method", found.method).replace_strict(dict(enumerate(METHODS)), return_dtype=pl.String),
+        pl.Series("communicator", found.group),
     )
-    return matched.select(column.name for column in COLUMNS), _findings(matched, found)
+    recorded = len({info.rank for info in inputs.traces})
+    matched, inferred = _with_groups(matched, recorded, inputs.world_size, found.doubtful)
+    timed = with_waits_and_bandwidth(matched, max(recorded, inputs.world_size or 0))
+    return timed.select(column.name for column in COLUMNS), _findings(timed, found, inferred)
 
 
-def _matched(rows: pl.DataFrame) -> Matching:
+def _with_groups(
+    rows: pl.DataFrame, recorded: int, world_size: int | None, doubtful: frozenset[int]
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Labels and ranks of communicators that the trace does not name; and what `infer_groups` found."""
+    unnamed = pl.col("unnamed")
+    rows = rows.with_columns(pl.col("group").is_null().alias("unnamed"))
+    nameless = rows.filter(unnamed)
+    inferred = infer_groups(_ends(nameless), recorded, world_size, doubtful)
+    if not nameless.height:
+        return rows, inferred
+    first = (
+        nameless.filter(pl.col("communicator") >= 0)
+        .drop_nulls("match")
+        .group_by("communicator")
+        .agg(pl.col("match").min())
+        .sort("match")
+    )
+    numbers = first.select("communicator", pl.format("unnamed {}", pl.int_range(1, pl.len() + 1)).alias("label"))
+    found = inferred.select("communicator", pl.col("group_size", "group_ranks").name.prefix("inferred_"))
+    labelled = rows.join(numbers, on="communicator", how="left", maintain_order="left").join(
+        found, on="communicator", how="left", maintain_order="left"
+    )
+    ranks = pl.col("inferred_group_ranks").cast(pl.Categorical)
+    labelled = labelled.with_columns(
+        pl.when(unnamed).then(pl.coalesce("group_size", "inferred_group_size")).otherwise("group_size")
+        .alias("group_size"),
+        pl.when(unnamed).then(pl.coalesce("group_ranks", ranks)).otherwise("group_ranks").alias("group_ranks"),
+        pl.coalesce("group", "label", pl.format("stream {}", pl.col("stream")), pl.lit("unknown")).alias("group"),
+    )  # fmt: skip
+    return fill_gathered_sizes(labelled).drop(*found.columns[1:], "label"), inferred
+
+
+def _ends(rows: pl.DataFrame) -> pl.DataFrame:
+    names = ("communicator", "match", "rank", "group_size", "collective")
+    return rows.select(*names, (pl.col("end_ns") + pl.col("base_ns")).alias("end_ns"))
+
+
+def _matched(rows: pl.DataFrame, hosts: Mapping[int, str]) -> Matching:
     """Match kernels and Gloo's ranges by all evidence, calls without a kernel by their recorded number only."""
     wall = rows.with_columns(pl.col("start_ns") + pl.col("base_ns"), pl.col("end_ns") + pl.col("base_ns"))
     called = (rows["source"] == "launch").to_numpy()
     if not called.any():
-        return match_collectives(wall.select(MATCHED_BY))
-    found = match_collectives(wall.filter(~pl.Series(called)).select(MATCHED_BY))
+        return match_collectives(wall.select(MATCHED_BY), hosts)
+    found = match_collectives(wall.filter(~pl.Series(called)).select(MATCHED_BY), hosts)
     # Call times do not show when collectives ran, so they are not evidence of clocks or ends.
     numbered = called & rows["recorded"].is_not_null().to_numpy()
     by_number = match_collectives(wall.filter(pl.Series(numbered)).select(MATCHED_BY))
@@ -168,10 +215,16 @@ def _matched(rows: pl.DataFrame) -> Matching:
     )
 
 
-def _findings(rows: pl.DataFrame, found: Matching) -> list[Finding]:
+def _findings(rows: pl.DataFrame, found: Matching, inferred: pl.DataFrame) -> list[Finding]:
     if rows["rank"].n_unique() < 2:
         return _unlaunched(rows)
-    return [*_doubtful(found), *_unmatched(rows, found), *_incomplete(rows), *_unlaunched(rows)]
+    return [
+        *_doubtful(found),
+        *_unmatched(rows),
+        *_unknown_groups(rows, inferred),
+        *_incomplete(rows),
+        *_unlaunched(rows),
+    ]
 
 
 def _doubtful(found: Matching) -> list[Finding]:
@@ -214,23 +267,20 @@ def _doubtful(found: Matching) -> list[Finding]:
     return findings
 
 
-def _unmatched(rows: pl.DataFrame, found: Matching) -> list[Finding]:
+# Why a collective has no match.
+_CALLED = "no kernel recorded"
+_CHANNEL = "the other end of the channel is not recorded"
+_ALONE = "no other rank of the group was recorded"
+_ONLY_HERE = "recorded on no other rank"
+_DISAGREE = "recorded on other ranks too, but the ends do not agree"
+_MISSING = "missing on other ranks, between matched ones"
+_EDGE = "at the edges of the recording"
+
+
+def _unmatched(rows: pl.DataFrame) -> list[Finding]:
     """How many were matched, and why the others were not."""
-    alone = rows.with_columns(pl.Series("communicator", found.group)).with_row_index("at")
-    matched, communicator = pl.col("match").is_not_null(), pl.col("communicator") >= 0
-    of_rank = ["rank", "window", "communicator"]
-    shared = pl.col("rank").n_unique().over("communicator") > 1
-    inside = (pl.col("start_ns") > pl.col("start_ns").filter(matched).min().over(of_rank)) & (
-        pl.col("start_ns") < pl.col("start_ns").filter(matched).max().over(of_rank)
-    )
-    reason = (
-        pl.when(pl.col("source") == "launch").then(pl.lit("no kernel recorded"))
-        .when(~communicator).then(pl.lit("the other end of the channel is not recorded"))
-        .when(~shared).then(pl.lit("no other rank of the group was recorded"))
-        .when(inside.fill_null(False)).then(pl.lit("missing on other ranks, between matched ones"))
-        .otherwise(pl.lit("at the edges of the recording"))
-    )  # fmt: skip
-    alone = alone.with_columns(reason.alias("reason")).filter(~matched)
+    matched = pl.col("match").is_not_null()
+    alone = _with_reasons(rows).filter(~matched)
     count = rows.height - alone.height
     by_method = rows.filter(matched)["match_method"].value_counts().sort("count", "match_method", descending=True)
     evidence = [
@@ -244,13 +294,73 @@ def _unmatched(rows: pl.DataFrame, found: Matching) -> list[Finding]:
             Finding(id="collectives-matched", severity="info", title=title, evidence=tuple(evidence), all_clear=True)
         ]
     reasons = alone["reason"].value_counts().sort("count", "reason", descending=True)
+    evidence += [Evidence(why, number, "count") for why, number in reasons.iter_rows()]
+    disagreeing = alone.filter(pl.col("reason") == _DISAGREE)
+    kinds = disagreeing["collective"].value_counts().sort("count", "collective", descending=[True, False])
+    for kind in kinds["collective"].head(3):
+        by_rank = rows.group_by("rank").agg((pl.col("collective") == kind).sum().alias("count"))
+        least, most = by_rank.select(pl.col("count").min(), pl.col("count").max().alias("most")).row(0)
+        evidence.append(Evidence(f"{kind} recorded per rank", f"{least}–{most}" if least < most else least, "count"))
     return [
         Finding(
             id="unmatched-collectives",
             severity="info",
-            title="Some collectives were found on only one rank",
+            title="Some collectives were not matched across ranks",
             ranks=tuple(alone["rank"].unique().sort()),
-            evidence=(*evidence, *(Evidence(why, number, "count") for why, number in reasons.iter_rows())),
+            evidence=tuple(evidence),
+            advice="Record the same steps on all ranks and call the profiler's step() in every iteration: step numbers "
+            "show which collectives belong together."
+            if disagreeing.height
+            else "",
+        )
+    ]
+
+
+def _with_reasons(rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows with why each could not be matched, as far as the other ranks' counts show it."""
+    matched, communicator = pl.col("match").is_not_null(), pl.col("communicator") >= 0
+    start, of_rank = pl.col("start_ns"), ["rank", "window", "communicator"]
+    inside = (start > start.filter(matched).min().over(of_rank)) & (start < start.filter(matched).max().over(of_rank))
+    placed = matched.any().over("rank", "communicator")
+    rows = rows.with_columns(inside.fill_null(False).alias("inside"), placed.alias("placed"))
+    # Without a name for the group, a partner may be any that is left of the kind.
+    pool = pl.when("unnamed").then(-1).otherwise("communicator")
+    ranks, kind = pl.col("rank").n_unique(), pl.col("collective")
+    left = pl.col("rank").filter(~matched & (pl.col("inside") | ~pl.col("placed"))).n_unique().over(pool, kind) > 1
+    nowhere = ~matched.any().over("rank", pool)
+    reason = (
+        pl.when(pl.col("source") == "launch").then(pl.lit(_CALLED))
+        .when(~communicator).then(pl.lit(_CHANNEL))
+        .when(~pl.col("unnamed") & (ranks.over("communicator") < 2)).then(pl.lit(_ALONE))
+        .when(ranks.over(pool, kind) < 2).then(pl.lit(_ONLY_HERE))
+        .when(pl.col("placed") & ~pl.col("inside")).then(pl.lit(_EDGE))
+        .when(left | nowhere).then(pl.lit(_DISAGREE))
+        .when(pl.col("placed")).then(pl.lit(_MISSING))
+        .otherwise(pl.lit(_ONLY_HERE))
+    )  # fmt: skip
+    return rows.with_columns(reason.alias("reason"))
+
+
+def _unknown_groups(rows: pl.DataFrame, inferred: pl.DataFrame) -> list[Finding]:
+    """Communicators that the trace does not name, and whose ranks do not follow from what is recorded."""
+    unknown = inferred.filter(pl.col("reason").is_not_null())
+    if not unknown.height:
+        return []
+    theirs = rows.join(unknown, on="communicator", how="semi")
+    reasons = unknown["reason"].value_counts().sort("count", "reason", descending=True)
+    return [
+        Finding(
+            id="unknown-groups",
+            severity="info",
+            title="The ranks of some communicators are not known: their kernels name no group",
+            ranks=tuple(theirs["rank"].unique().sort()),
+            evidence=(
+                Evidence("communicators", unknown.height, "count"),
+                Evidence("their collectives, over all ranks", theirs.height, "count"),
+                *(Evidence(why, number, "count") for why, number in reasons.iter_rows()),
+            ),
+            advice="Record all ranks of the job, with rankscope.Profiler (it records the number of ranks) and torch "
+            "2.3 or newer (NCCL's kernels then name their group).",
         )
     ]
 

@@ -13,6 +13,7 @@ One row per rank, kind and name:
     step        the steps themselves, if the trace has compiled code
 
     host   = Σ durations of the calls         device = |union of kernels, copies and fills launched inside them|
+    device idle = Σ |call| − |call ∩ device events|, of whatever was launched when
     first_extra = first call less the median of the others, if longer: for `step` the extra cost of the first step,
                   which is the cost of compiling if the trace begins with the training's first step
 
@@ -32,6 +33,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
+from rankscope.primitives.activity import covered_time
 from rankscope.primitives.call_stack import enclosing, range_at
 from rankscope.primitives.intervals import union_length_by
 from rankscope.primitives.steps import host_steps
@@ -56,6 +58,12 @@ COLUMNS = (
     ),
     Column("device_ns", pl.Int64, "ns", "time in which anything launched in its calls ran; null without a device"),
     Column("kernels", pl.Int64, "count", "kernels, copies and fills launched in its calls; null without a device"),
+    Column(
+        "device_idle_ns",
+        pl.Int64,
+        "ns",
+        "time in its calls in which the device was idle; null without a device or host events",
+    ),
     Column("source", pl.String, "", "path of the kernel's source"),
 )
 _KEY = ["kind", "name"]
@@ -75,7 +83,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
         for n, window in enumerate(by_window(tables, inputs))
     ]
     frame = pl.concat(parts)
-    sums = ("calls", "host_ns", "device_ns", "kernels")
+    sums = ("calls", "host_ns", "device_ns", "kernels", "device_idle_ns")
     spent = pl.col("spent").explode()
     others = pl.col("spent").list.slice(1).explode()
     merged = frame.group_by(_KEY, maintain_order=True).agg(
@@ -124,7 +132,7 @@ def _calls(window: Tables) -> pl.DataFrame:
     ]
     kernels = compiled.select(pl.lit("kernel").alias("kind"), name, pl.col("kernel_file").alias("source"), *place)
     found = pl.concat([*parts, of(window["python_frames"], "break", _BREAK, at), kernels])
-    steps = of(named, "step", _STEP, pl.lit("ProfilerStep"))
+    steps = of(named.filter(pl.col("step").is_not_null()), "step", _STEP, pl.lit("ProfilerStep"))
     return pl.concat([found, steps[: steps.height if found.height else 0]]).sort("start_ns", maintain_order=True)
 
 
@@ -144,11 +152,18 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
         calls = calls.filter(pl.Series(range_at(steps, calls["start_ns"].to_numpy()) >= 0))
         alone = alone.filter(pl.Series(range_at(steps, alone["launch_ns"].fill_null(-1).to_numpy()) >= 0))
     spent = pl.col("end_ns") - pl.col("start_ns")
-    host = calls.group_by(_KEY, maintain_order=True).agg(
-        pl.len().cast(pl.Int64).alias("calls"),
-        spent.sum().alias("host_ns"),
-        spent.alias("spent"),
-        pl.col("source").first(),
+    busy = covered_time(device).within(calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy())
+    idle = (spent - pl.Series("busy_ns", busy)) if device.height else pl.lit(None, pl.Int64)
+    host = (
+        calls.with_columns(idle.alias("idle_ns"))
+        .group_by(_KEY, maintain_order=True)
+        .agg(
+            pl.len().cast(pl.Int64).alias("calls"),
+            pl.when(pl.lit(bool(device.height))).then(pl.col("idle_ns").sum()).alias("device_idle_ns"),
+            spent.sum().alias("host_ns"),
+            spent.alias("spent"),
+            pl.col("source").first(),
+        )
     )
     owned = pl.concat(
         [_launched_in(calls, kind, launched, threads) for kind in _kinds(calls)] or [_owned(launched[:0], [], [])]
@@ -166,6 +181,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
         .join(kernels.group_by(_KEY).agg(pl.len().cast(pl.Int64).alias("calls")), on=_KEY, how="left")
         .with_columns(
             pl.lit(None, pl.Int64).alias("host_ns"),
+            pl.lit(None, pl.Int64).alias("device_idle_ns"),
             pl.lit(None, pl.List(pl.Int64)).alias("spent"),
             pl.lit(None, pl.String).alias("source"),
             pl.col("calls").alias("kernels"),

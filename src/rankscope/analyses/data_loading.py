@@ -1,7 +1,7 @@
 """Data loading time per step, and how much of it is exposed.
 
 One row per rank and step, over the step's window (as in `step_time`, from completion to completion); for a trace
-without steps, one row over all of it.
+without steps, one row from its first to its last device event.
 
     loading  = |host ranges that load data|        a DataLoader's `__next__`, and user ranges named for data loading
     hidden   = loading − exposed

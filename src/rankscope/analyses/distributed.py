@@ -1,6 +1,7 @@
 """Communication overlap, transfer and waiting per rank and step.
 
-One row per rank and step, over the windows of `step_time`. Two divisions, each of which adds up exactly:
+One row per rank and step, over the windows of `step_time` (without steps, the span of the
+device). Two divisions, each of which adds up exactly:
 
     window        = computation + overlap + communication + other
     overlap + communication = transfer + synchronizing + unmatched
@@ -9,7 +10,8 @@ One row per rank and step, over the windows of `step_time`. Two divisions, each 
 compute, `other` neither. Of all communication, `transfer` is the union of the collectives' last `transfer_ns`
 (`collectives`: the shortest duration over a group's ranks), `synchronizing` the rest of the matched collectives: the
 rank waits for later ranks; `unmatched` is communication of which not all ranks are known, so it cannot be divided.
-Where collectives overlap, an instant in which any of them transfers counts as transfer.
+Where collectives overlap, an instant in which any of them transfers counts as transfer. `communication` is divided in
+the same way into its `exposed_…` columns.
 
 These are the two overviews of the TensorBoard plugin's Distributed view, which counted NCCL kernels as computation and
 matched collectives by their order over all groups. How to read it: much `synchronizing` on all ranks but one points
@@ -37,6 +39,9 @@ COLUMNS = (
     Column("transfer_ns", pl.Int64, "ns", "communication that transfers data"),
     Column("synchronizing_ns", pl.Int64, "ns", "communication that waits for later ranks"),
     Column("unmatched_ns", pl.Int64, "ns", "communication of which not all ranks are known"),
+    Column("exposed_transfer_ns", pl.Int64, "ns", "transfer without compute"),
+    Column("exposed_synchronizing_ns", pl.Int64, "ns", "waiting for later ranks without compute"),
+    Column("exposed_unmatched_ns", pl.Int64, "ns", "communication without compute of which not all ranks are known"),
 )
 
 
@@ -63,6 +68,7 @@ def _of_window(window: Tables, calls: pl.DataFrame, steps: pl.DataFrame, inputs:
     matched = IntervalSet.of(known["start_ns"].to_numpy(), ends) & sets.communication
     compute, communication = sets.compute.within(begin, end), sets.communication.within(begin, end)
     overlap, moved, matched_ns = (each.within(begin, end) for each in (both, moving, matched))
+    exposed_moved, exposed_matched = ((each - sets.compute).within(begin, end) for each in (moving, matched))
     return steps.select(
         "rank",
         "window",
@@ -75,6 +81,9 @@ def _of_window(window: Tables, calls: pl.DataFrame, steps: pl.DataFrame, inputs:
         pl.Series("transfer_ns", moved),
         pl.Series("synchronizing_ns", matched_ns - moved),
         pl.Series("unmatched_ns", communication - matched_ns),
+        pl.Series("exposed_transfer_ns", exposed_moved),
+        pl.Series("exposed_synchronizing_ns", exposed_matched - exposed_moved),
+        pl.Series("exposed_unmatched_ns", communication - overlap - exposed_matched),
     )
 
 

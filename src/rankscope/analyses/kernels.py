@@ -7,6 +7,7 @@ that record them; null where the vendor records none (AMD, some engines). `std_n
 null for a single call. `launched_by` is the operator with most of the row's time: by External id, else the innermost
 that was open on the launching thread; null where there was none, or the launch is not in the trace.
 
+    unfilled  = Σ time in which it runs alone on its device · (1 − blocks per SM), over launches with less than one
     share     = total / Σ total of all kernels, copies and fills of the rank
     occupancy = Σ occupancy · duration / Σ duration, over launches that record it; blocks_per_sm likewise
 
@@ -17,10 +18,12 @@ grid is too small for the device; a low occupancy with many registers or much sh
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 
 from rankscope.primitives.activity import with_category
 from rankscope.primitives.call_stack import launching_operators
+from rankscope.primitives.intervals import covered_once
 from rankscope.results import (
     Analysis,
     Column,
@@ -49,6 +52,12 @@ COLUMNS = (
     Column("max_ns", pl.Int64, "ns", "longest duration"),
     Column("std_ns", pl.Float64, "ns", "standard deviation of the durations (n − 1); null for a single call"),
     Column("blocks_per_sm", pl.Float64, "", "blocks per SM, weighted by duration"),
+    Column(
+        "unfilled_ns",
+        pl.Int64,
+        "ns",
+        "time on SMs without a block, while the kernel ran alone on its device; null where blocks are not recorded",
+    ),
     Column("occupancy", pl.Float64, "%", "estimated achieved occupancy, weighted by duration"),
     Column("launched_by", pl.String, "", "the operator with most of its time; with `--by operator` the operator"),
     Column("grid", pl.String, "", "launch grid, as compact JSON; null unless `--by shape`"),
@@ -76,6 +85,10 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
         duration.max().alias("max_ns"),
         duration.std().alias("std_ns"),
         _weighted("blocks_per_sm"),
+        pl.when(pl.col("unfilled").is_not_null().any())
+        .then(pl.col("unfilled").sum().round())
+        .cast(pl.Int64)
+        .alias("unfilled_ns"),
         _weighted("occupancy"),
     )
     if by_operator is not None:
@@ -100,13 +113,27 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 
 def _launched(window: Tables, inputs: Inputs) -> pl.DataFrame:
     """The device events of the selected steps with category, duration, and the operator that launched them."""
-    device = chosen_launches(window["device_events"], window["annotations"], inputs)
+    device = chosen_launches(_with_unfilled(window["device_events"]), window["annotations"], inputs)
     operators = window["host_ops"]
     owner = pl.Series(launching_operators(device, window["runtime_calls"], operators))
     return with_category(device, inputs.options.communication).with_columns(
         (pl.col("end_ns") - pl.col("start_ns")).alias("duration"),
         operators["name"].gather(owner.set(owner < 0, None)).alias("launched_by"),
     )
+
+
+def _with_unfilled(device: pl.DataFrame) -> pl.DataFrame:
+    """Device events with the time on SMs without a block, less what another event overlaps: it may use them."""
+    start, end = (device[name].to_numpy() for name in ("start_ns", "end_ns"))
+    number = device["device"].fill_null(-1).to_numpy()
+    alone = np.zeros(device.height)
+    for each in np.unique(number):
+        rows = np.flatnonzero(number == each)
+        alone[rows] = covered_once(start[rows], end[rows]).within(start[rows], end[rows])
+    blocks = pl.col("blocks_per_sm").cast(pl.Float64)
+    # Without a grid the field is 0 in some files: no kernel has none.
+    empty = pl.when(blocks > 0).then((1 - blocks).clip(lower_bound=0))
+    return device.with_columns((pl.Series(alone) * empty).alias("unfilled"))
 
 
 def _weighted(name: str) -> pl.Expr:
@@ -143,6 +170,7 @@ analysis = Analysis(
             "name",
             "kind",
             "is_collective",
+            "device",
             "op_row",
             "launch_row",
             "launch_ns",

@@ -6,11 +6,14 @@ the host was late: the next piece's launch began after the device had become idl
 
     data loading           reported by `data_loading`
     waiting calls          a host that waits for its device launches nothing (reported by `synchronization`)
+    memory                 driver calls that allocate or free memory (`allocator_ns`, the rule `memory_retries`)
+    long runtime calls     longer than 100 µs: the driver loads code or creates a context
     unrecorded intervals   longer than 100 µs, in which the host recorded neither an operator nor a runtime call:
                            asleep, descheduled, or user code that no faster launch would shorten
     communication          without a device: Gloo's ranges
 
-    late        = Σ gaps, less what is left out
+    late        = |gaps in the step's window, less what is left out|
+    allocator   = |gaps in the step's window in which the host allocates or frees memory|
     late_short  = Σ gaps before a compute kernel shorter than 10 µs, or an operator whose name has a median duration
                   below 20 µs, if the gap is at most 100 µs: launching takes less, so a longer gap has another cause
 
@@ -30,7 +33,8 @@ from rankscope.primitives.activity import (
     gloo_ranges,
     with_category,
 )
-from rankscope.primitives.intervals import IntervalSet
+from rankscope.primitives.allocations import ALLOCATOR_CALLS, DEVICE_FREE, DEVICE_MALLOC, PINNED_MEMORY
+from rankscope.primitives.intervals import Int64, IntervalSet
 from rankscope.primitives.kernels import COMPUTE
 from rankscope.primitives.steps import step_windows
 from rankscope.primitives.synchronization import host_waits
@@ -53,6 +57,10 @@ COLUMNS = (
     Column("short_ns", pl.Int64, "ns", "sum of the short ones' durations"),
     Column("late_ns", pl.Int64, "ns", "gaps due to a late launch of the next piece"),
     Column("late_short_ns", pl.Int64, "ns", "of these, before short pieces and at most 100 µs long"),
+    Column("allocator_ns", pl.Int64, "ns", "gaps due to driver calls that allocate or free memory"),
+    Column("allocations", pl.Int64, "count", "driver calls that allocate device memory in the window"),
+    Column("frees", pl.Int64, "count", "driver calls that free device memory in the window"),
+    Column("pinned", pl.Int64, "count", "driver calls that allocate, free or register pinned host memory"),
     Column("on_device", pl.Boolean, "", "whether pieces are kernels"),
 )
 
@@ -85,7 +93,14 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
         whole = covered_time(pieces)
         starts, ends = whole.starts[:1], whole.ends[-1:]
         number = pl.Series("step", [None] * starts.size, dtype=pl.Int64)
-    gaps = _gaps(pieces, _left_out(window, gloo, on_device))
+    allocator = window["runtime_calls"].filter(pl.col("name").str.contains(ALLOCATOR_CALLS))
+    memory = covered_time(allocator)
+    # Before a piece outside of the steps the host may have been in none of them.
+    gaps = _gaps(pieces)
+    gaps = gaps.filter(_place(gaps["end_ns"].to_numpy(), starts, ends) >= 0)
+    waiting = covered_time(gaps)
+    left_out = _left_out(window, gloo, on_device) | memory
+    late = waiting - left_out
     placed = _placed(pieces, starts, ends).filter("counts")
     rows = pl.DataFrame({"place": np.arange(starts.size), "step": number}, schema={"place": pl.Int64, "step": pl.Int64})
     own = placed.group_by("place").agg(
@@ -93,19 +108,22 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
         pl.col("short").sum().cast(pl.Int64).alias("short"),
         pl.col("duration").filter("short").sum().alias("short_ns"),
     )
-    late = (
-        _placed(gaps, starts, ends)
+    calls = (
+        _placed(allocator, starts, ends)
         .group_by("place")
         .agg(
-            pl.col("late").sum().alias("late_ns"),
-            pl.col("late").filter(pl.col("short") & (pl.col("late") <= SILENCE_NS)).sum().alias("late_short_ns"),
+            pl.col("name").str.contains(pattern).sum().cast(pl.Int64).alias(name)
+            for name, pattern in (("allocations", DEVICE_MALLOC), ("frees", DEVICE_FREE), ("pinned", PINNED_MEMORY))
         )
     )
     return (
         rows.join(own, on="place", how="left", maintain_order="left")
-        .join(late, on="place", how="left", maintain_order="left")
+        .join(calls, on="place", how="left", maintain_order="left")
         .with_columns(
-            pl.col("pieces", "short", "short_ns", "late_ns", "late_short_ns").fill_null(0),
+            pl.col("pieces", "short", "short_ns", "allocations", "frees", "pinned").fill_null(0),
+            pl.Series("late_ns", late.within(starts, ends)),
+            pl.Series("late_short_ns", (late & _before_short(gaps, left_out)).within(starts, ends)),
+            pl.Series("allocator_ns", (waiting & memory).within(starts, ends)),
             pl.lit(on_device).alias("on_device"),
         )
     )
@@ -113,37 +131,49 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
 
 def _left_out(window: Tables, gloo: pl.DataFrame, on_device: bool) -> IntervalSet:
     """Time that is never waiting for a launch."""
-    known = data_loading_time(window["annotations"]) | covered_time(host_waits(window["runtime_calls"]))
+    calls = window["runtime_calls"]
+    long = calls.filter(pl.col("end_ns") - pl.col("start_ns") > SILENCE_NS)
+    known = data_loading_time(window["annotations"]) | covered_time(host_waits(calls)) | covered_time(long)
     if not on_device:
         known = known | covered_time(gloo)
-    recorded = covered_time(window["host_ops"]) | covered_time(window["runtime_calls"])
+    recorded = covered_time(window["host_ops"]) | covered_time(calls)
     if not len(recorded):
         return known
     silent = recorded.complement(int(recorded.starts[0]), int(recorded.ends[-1]))
-    long = silent.ends - silent.starts > SILENCE_NS
-    return known | IntervalSet(silent.starts[long], silent.ends[long])
+    asleep = silent.ends - silent.starts > SILENCE_NS
+    return known | IntervalSet(silent.starts[asleep], silent.ends[asleep])
 
 
-def _gaps(pieces: pl.DataFrame, left_out: IntervalSet) -> pl.DataFrame:
-    """Gaps before pieces whose launch came late: start_ns (of the piece), late, short."""
+def _gaps(pieces: pl.DataFrame) -> pl.DataFrame:
+    """Gaps before pieces whose launch came late: start_ns, end_ns, short (of the piece)."""
     reached = pl.col("end_ns").cum_max().shift(1)
-    found = pieces.with_columns(reached.alias("reached")).filter(
-        (pl.col("start_ns") > pl.col("reached")) & (pl.col("launch_ns") > pl.col("reached"))
-    )
-    start, end = found["reached"].to_numpy(), found["start_ns"].to_numpy()
-    return found.select(
-        "start_ns", pl.Series("late", end - start - left_out.within(start, end), dtype=pl.Int64), "short"
+    return (
+        pieces.with_columns(reached.alias("reached"))
+        .filter((pl.col("start_ns") > pl.col("reached")) & (pl.col("launch_ns") > pl.col("reached")))
+        .select(pl.col("reached").alias("start_ns"), pl.col("start_ns").alias("end_ns"), "short")
     )
 
 
-def _placed(frame: pl.DataFrame, starts: np.ndarray, ends: np.ndarray) -> pl.DataFrame:
+def _before_short(gaps: pl.DataFrame, left_out: IntervalSet) -> IntervalSet:
+    """The gaps before short pieces of which at most 100 µs count."""
+    start, end = gaps["start_ns"].to_numpy(), gaps["end_ns"].to_numpy()
+    brief = gaps["short"].to_numpy() & (end - start - left_out.within(start, end) <= SILENCE_NS)
+    return IntervalSet.of(start[brief], end[brief])
+
+
+def _placed(frame: pl.DataFrame, starts: Int64, ends: Int64) -> pl.DataFrame:
     """Rows with the step's window that they start in; others are left out."""
+    place = pl.Series("place", _place(frame["start_ns"].to_numpy(), starts, ends), dtype=pl.Int64)
+    return frame.with_columns(place).filter(pl.col("place") >= 0)
+
+
+def _place(at: Int64, starts: Int64, ends: Int64) -> Int64:
+    """The window that an instant is in; −1 for none."""
     if not starts.size:
-        return frame.with_columns(pl.lit(None, pl.Int64).alias("place")).clear()
-    at = frame["start_ns"].to_numpy()
+        return np.full(at.size, -1, dtype=np.int64)
     place = np.searchsorted(starts, at, side="right") - 1
     inside = (place >= 0) & (at < ends[np.maximum(place, 0)])
-    return frame.with_columns(pl.Series("place", place, dtype=pl.Int64)).filter(pl.Series(inside))
+    return np.where(inside, place, -1).astype(np.int64)
 
 
 analysis = Analysis(

@@ -5,8 +5,9 @@ innermost of nested ones), by the type of their first floating-point input.
 
     device       = Σ durations of the compute kernels that they launched
     tensor cores = Σ durations of these kernels that ran on tensor cores, by their names
-    off          = Σ durations of the kernels of calls that launched no tensor core kernel; Triton's names do not show
-                   it, and are left out. A kernel that prepares another's operands is not tensor core work.
+    unknown      = Σ durations of those whose names do not show it (Triton's, names that are cut, other libraries')
+    off          = Σ durations of products and convolutions on ordinary cores, by their names, in calls that launched
+                   no other: neither a tensor core kernel nor an unknown one
     saving       = time · (1 − slower peak / faster peak)
 
 `saving_ns` and `narrow_saving_ns` are upper bounds over the complete trace: the work off tensor cores sped up by the
@@ -30,7 +31,7 @@ from rankscope.primitives.call_stack import is_outermost, launching_operators
 from rankscope.primitives.device_peaks import peak_flops
 from rankscope.primitives.kernels import COMPUTE
 from rankscope.primitives.shapes import floating_point_type
-from rankscope.primitives.tensor_cores import eligible_operators, tensor_core_kernels
+from rankscope.primitives.tensor_cores import eligible_operators, ordinary_products, tensor_core_use
 from rankscope.results import (
     Analysis,
     Column,
@@ -49,7 +50,8 @@ COLUMNS = (
     Column("kernels", pl.Int64, "count", "compute kernels that they launched"),
     Column("device_ns", pl.Int64, "ns", "sum of these kernels' durations; null without a device"),
     Column("tensor_ns", pl.Int64, "ns", "part of it on tensor cores; null without a device"),
-    Column("off_ns", pl.Int64, "ns", "part of it in calls without a tensor core kernel; null without a device"),
+    Column("unknown_ns", pl.Int64, "ns", "part of it in kernels whose names do not show it; null without a device"),
+    Column("off_ns", pl.Int64, "ns", "products on ordinary cores in calls without any other; null without a device"),
     Column("saving_ns", pl.Int64, "ns", "potential saving from tensor cores; null if no peak is known"),
     Column(
         "narrow_saving_ns",
@@ -58,7 +60,7 @@ COLUMNS = (
         "potential saving from 16-bit types; null if no peak is known, or if they are used already",
     ),
 )
-_SUMS = ("calls", "host_ns", "kernels", "device_ns", "tensor_ns", "off_ns")
+_SUMS = ("calls", "host_ns", "kernels", "device_ns", "tensor_ns", "unknown_ns", "off_ns")
 _WIDE = ("float64", "float32")
 
 
@@ -83,7 +85,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
         pl.lit(inputs.rank, pl.Int64).alias("rank"),
     )
     if tables["device_events"].is_empty():
-        lost = ("device_ns", "tensor_ns", "off_ns", "saving_ns", "narrow_saving_ns")
+        lost = ("device_ns", "tensor_ns", "unknown_ns", "off_ns", "saving_ns", "narrow_saving_ns")
         frame = frame.with_columns(pl.lit(None, pl.Int64).alias(each) for each in lost)
     return frame.select(column.name for column in COLUMNS)
 
@@ -122,23 +124,26 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
         level[climb] = parent[level[climb]]
         climb = climb[level[climb] >= 0]
         climb = climb[~eligible[level[climb]]]
-    tensor = device["name"].is_in(list(tensor_core_kernels(device["name"].unique().drop_nulls()))).fill_null(False)
+    names = device["name"].unique().drop_nulls().to_list()
+    use = tensor_core_use(names)
+    ordinary = device["name"].is_in(list(ordinary_products(names))).fill_null(False)
     row = pl.Series(level).set(pl.Series(level < 0), None)
     launched = (
         device.select((pl.col("end_ns") - pl.col("start_ns")).alias("duration"))
         .with_columns(
-            tensor.alias("tensor"),
+            device["name"].replace_strict(use, return_dtype=pl.Boolean, default=None).alias("tensor"),
+            ordinary.alias("ordinary"),
             named["number"].gather(row).alias("number"),
-            device["name"].str.starts_with("triton_").fill_null(False).alias("unknown"),
             pl.Series("call", level),
         )
         .filter(pl.Series(level >= 0))
-        .with_columns((~(pl.col("tensor") | pl.col("unknown")).any().over("call")).alias("off"))
+        .with_columns((pl.col("ordinary") & ~pl.col("tensor").fill_null(True).any().over("call")).alias("off"))
         .group_by("number")
         .agg(
             pl.len().cast(pl.Int64).alias("kernels"),
             pl.col("duration").sum().alias("device_ns"),
-            pl.col("duration").filter("tensor").sum().alias("tensor_ns"),
+            pl.col("duration").filter(pl.col("tensor").fill_null(False)).sum().alias("tensor_ns"),
+            pl.col("duration").filter(pl.col("tensor").is_null()).sum().alias("unknown_ns"),
             pl.col("duration").filter("off").sum().alias("off_ns"),
         )
     )

@@ -4,9 +4,9 @@ One row per dimension and coordinate (all ranks with `pp=1`), and, in a mesh of 
 group along a dimension (the ranks of one tensor-parallel group; `level` says which). The mesh is that of the job's
 metadata, else of its process groups' names and ranks (`mesh_dp`, `TENSOR_MODEL_PARALLEL_GROUP`, …), else there is none;
 `host` is a dimension if several hosts are known (`source` says where a dimension comes from). Times are means over the
-ranks and steps: of compute and exposed communication (`step_time`), waiting for later ranks (`collectives`: the sum of
-a step's waits, null if a group is incomplete) and lateness (`stragglers`). Imbalance compares compute within a
-dimension and level:
+steps and over the ranks whose files are not truncated: of compute and exposed communication (`step_time`), waiting for
+later ranks (`collectives`: the sum of a step's waits, null if a group is incomplete) and lateness (`stragglers`).
+Imbalance compares compute within a dimension and level:
 
     imbalance = (max − mean) / mean
 
@@ -60,6 +60,9 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     if not mesh.frame.height:
         return pl.DataFrame(schema=schema_of(COLUMNS)), []
     rows = _sliced(mesh).join(_of_ranks(inputs), on="rank", how="left")
+    cut = [info.rank for info in inputs.traces if info.truncated]
+    # Of a file that is cut nobody knows how much was computed.
+    rows = rows.with_columns(pl.when(~pl.col("rank").is_in(cut)).then(pl.col(name)).alias(name) for name in _TIMES)
     frame = (
         rows.group_by("dimension", "level", "label", "coordinate", maintain_order=True)
         .agg(

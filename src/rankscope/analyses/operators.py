@@ -40,7 +40,7 @@ from rankscope.primitives.device_peaks import peak_flops
 from rankscope.primitives.flops import operator_flops
 from rankscope.primitives.intervals import union_length_by
 from rankscope.primitives.shapes import floating_point_type
-from rankscope.primitives.tensor_cores import eligible_operators, tensor_core_kernels
+from rankscope.primitives.tensor_cores import eligible_operators, tensor_core_use
 from rankscope.results import (
     Analysis,
     Column,
@@ -90,7 +90,13 @@ COLUMNS = (
         "tensor_core_share",
         pl.Float64,
         "ratio",
-        "share of the device total time on tensor cores; null without device time",
+        "share of the device total time that is on tensor cores for certain; null without device time",
+    ),
+    Column(
+        "tensor_core_unknown_share",
+        pl.Float64,
+        "ratio",
+        "share of it in kernels whose names do not show whether they run on tensor cores; null without device time",
     ),
     Column("flops", pl.Float64, "FLOP", "floating-point operations; null if shapes or a formula are missing"),
     Column("tflops_per_s", pl.Float64, "TFLOP/s", "FLOP rate, per second of device time (host time without a device)"),
@@ -117,6 +123,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
         _share("device_self_ns"),
         pl.col("name").is_in(list(eligible_operators(added["name"].drop_nulls()))).alias("tensor_core_eligible"),
         pl.when(total > 0).then(pl.col("tensor_ns") / total).alias("tensor_core_share"),
+        pl.when(total > 0).then(pl.col("unknown_ns") / total).alias("tensor_core_unknown_share"),
         pl.when(some).then("flops").alias("flops"),
         pl.when(some & (seconds > 0)).then(pl.col("flops") / seconds / 1e12).alias("tflops_per_s"),
         pl.when(some & (total > 0) & (pl.col("unrated") == 0)).then(pl.col("ideal_ns") / total).alias("mfu"),
@@ -153,21 +160,25 @@ def _operators_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
     # Each device event with each operator around its launch.
     owner = launching_operators(device, window["runtime_calls"], operators)
     event, around = with_ancestors(parent, owner)
-    tensor = device["name"].is_in(list(tensor_core_kernels(device["name"].unique().drop_nulls()))).fill_null(False)
+    use = tensor_core_use(device.filter(pl.col("kind") == "kernel")["name"].unique().drop_nulls())
+    tensor = device["name"].is_in([name for name, used in use.items() if used]).fill_null(False).to_numpy()
+    unknown = device["name"].is_in([name for name, used in use.items() if used is None]).fill_null(False).to_numpy()
     pairs = pl.DataFrame(
         {
             "group": group[around],
             "start_ns": device["start_ns"].to_numpy()[event],
             "end_ns": device["end_ns"].to_numpy()[event],
-            "tensor": tensor.to_numpy()[event],
+            "tensor": tensor[event],
+            "unknown": unknown[event],
             "own": owner[event] == around,
         }
     ).filter(pl.Series(kept[around]))
 
-    on_tensor = np.zeros(operators.height, dtype=np.bool_)
-    on_tensor[around[tensor.to_numpy()[event]]] = True
+    on_tensor, maybe_on_tensor = np.zeros((2, operators.height), dtype=np.bool_)
+    on_tensor[around[tensor[event]]] = True
+    maybe_on_tensor[around[(tensor | unknown)[event]]] = True
     keyed = keyed.with_columns(
-        *_flops(operators, parent, on_tensor, _device_name(device, inputs)),
+        *_flops(operators, parent, (on_tensor, maybe_on_tensor), _device_name(device, inputs)),
         pl.Series("outer", is_outermost(parent, group)),
         (pl.col("end_ns") - pl.col("start_ns")).alias("duration"),
     ).filter(pl.Series(kept))
@@ -184,12 +195,15 @@ def _operators_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
         .join(_union(pairs.filter("own"), "device_self_ns"), on="group", how="left")
         .join(_union(pairs, "device_total_ns"), on="group", how="left")
         .join(_union(pairs.filter("tensor"), "tensor_ns"), on="group", how="left")
+        .join(_union(pairs.filter("unknown"), "unknown_ns"), on="group", how="left")
         .join(
             pairs.filter("own").group_by("group").agg(pl.len().cast(pl.Int64).alias("device_events")),
             on="group",
             how="left",
         )
-        .with_columns(pl.col("device_self_ns", "device_total_ns", "tensor_ns", "device_events").fill_null(0))
+        .with_columns(
+            pl.col("device_self_ns", "device_total_ns", "tensor_ns", "unknown_ns", "device_events").fill_null(0)
+        )
         .drop("group")
     )
 
@@ -206,8 +220,14 @@ def _device_name(device: pl.DataFrame, inputs: Inputs) -> str | None:
     return str(names.pop()) if len(names) == 1 else None
 
 
-def _flops(operators: pl.DataFrame, parent: np.ndarray, tensor: np.ndarray, device: str | None) -> list[pl.Series]:
-    """FLOPs of each call, their time at peak rate, the number of formulas, and of those without a known peak."""
+def _flops(
+    operators: pl.DataFrame, parent: np.ndarray, tensor: tuple[np.ndarray, np.ndarray], device: str | None
+) -> list[pl.Series]:
+    """FLOPs of each call, their time at peak rate, the number of formulas, and of those without a known peak.
+
+    Args:
+        tensor: whether each call ran on tensor cores for certain, and whether it may have.
+    """
     own = operator_flops(operators)
     counted = own.is_not_null().to_numpy()
     # A formula inside an operator with a formula is the same work: count it once.
@@ -225,7 +245,10 @@ def _flops(operators: pl.DataFrame, parent: np.ndarray, tensor: np.ndarray, devi
         ).to_numpy()
         for used in (False, True)
     )  # fmt: skip
-    peak = np.where(tensor, cored, plain)
+    certain, possible = tensor
+    peak = np.where(certain, cored, plain)
+    # Where it may have run on either, and the peaks differ, there is none.
+    peak[possible & ~certain & (plain != cored)] = 0.0
     ideal = np.divide(flops * 1e9, peak, out=np.zeros_like(flops), where=peak > 0)
     depth = operators["depth"].to_numpy()
     found: list[pl.Series] = []
@@ -299,7 +322,7 @@ analysis = Analysis(
             "start_ns", "end_ns", "name", "pid", "tid", "depth", "parent_row", "self_ns", "input_dims", "input_types",
             "concrete_inputs",
         ),
-        "device_events": ("start_ns", "end_ns", "name", "device", "op_row", "launch_row", "launch_ns"),
+        "device_events": ("start_ns", "end_ns", "name", "kind", "device", "op_row", "launch_row", "launch_ns"),
         "runtime_calls": ("pid", "tid"),
         "annotations": ("start_ns", "end_ns", "on_device", "step"),
     },

@@ -13,7 +13,7 @@ The slowest rank is the one with the most local time: its window less its expose
 the other ranks spend the difference waiting inside their collectives. The margin is to the median of the other ranks;
 below 5 % of the mean step no rank stands out. It is an indication only: a rank can be early in one collective and late
 in the next. Ranks with truncated or damaged traces are left out of everything except the number of ranks; if every
-rank's trace is damaged, all are included.
+rank's trace is damaged, all are included, and no rank is the slowest.
 
 How to read it: the largest share says where to look next. Exposed communication: `collectives` and `stragglers`.
 Copies: `copies`. Data loading: `data_loading`. Other: `idle`. Compute: `kernels` and `operators`.
@@ -26,7 +26,7 @@ from typing import Any
 
 import polars as pl
 
-from rankscope.results import Analysis, Column, Finding, Headline, Inputs, schema_of
+from rankscope.results import Analysis, Column, Finding, Headline, Inputs, of_judged_ranks, schema_of
 
 COLUMNS = (
     Column("world_size", pl.Int64, "ranks", "ranks in the job according to the traces; null where no trace records it"),
@@ -35,7 +35,8 @@ COLUMNS = (
         "steps",
         pl.Int64,
         "count",
-        "distinct steps in the traces; 0 if no step is marked, in which case each trace counts as one step",
+        "distinct steps in the traces; 0 if no step is marked: each trace then counts as one step, from its first "
+        "to its last device event (without a device, all of it)",
     ),
     Column("step_ns", pl.Int64, "ns", "step time: median over steps of the slowest rank's window"),
     Column("mean_step_ns", pl.Int64, "ns", "mean window over all ranks and steps: the sum of the parts below"),
@@ -103,15 +104,14 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
         **{name: round(total / rows) for name, total in parts_ns.items()},
         "exposed_share": parts_ns["exposed_communication_ns"] / window if window else None,
         "busy_share": int(device["busy_ns"].sum()) / span if span else None,
-        **_slowest(steps, window / rows),
+        **_slowest(of_judged_ranks(steps, inputs.traces), window / rows),
     }
     return pl.DataFrame([row], schema=schema_of(COLUMNS)), []
 
 
 def _complete_ranks(frame: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
     """The rows of ranks with complete traces: the steps of a truncated one look like a rank that never waits."""
-    cut = [info.rank for info in inputs.traces if info.truncated or info.lost_events]
-    complete = frame.filter(~pl.col("rank").is_in(cut))
+    complete = of_judged_ranks(frame, inputs.traces)
     return complete if complete.height else frame
 
 
@@ -144,7 +144,7 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     if row["step_ns"] is None or row["mean_step_ns"] is None:
         return None
     values: dict[str, tuple[int | float | str, str]] = {"step": (row["step_ns"], "ns")}
-    text = f"{'Step time' if row['steps'] else 'Recorded time (no step is marked)'}: {{step}}{_basis(row)}"
+    text = f"{'Step time' if row['steps'] else 'Recorded span (no step is marked)'}: {{step}}{_basis(row)}"
     if row["exposed_share"] is None or not row["communication_ns"]:
         if row["busy_share"] is None:
             return Headline.of(f"{text}.", **values)

@@ -15,7 +15,8 @@ unions over all host threads:
              + runtime + data loading + operators + other
 
 Without device events, compute is top-level operators and communication is Gloo's ranges.
-A trace without steps gives one row for all of it, with step null.
+A trace without steps gives one row with step null: from the first to the last device event, as the host may have
+waited or loaded long before; without a device, the complete trace.
 
 How to read it: everything except compute is overhead. Exposed communication: `collectives`, `ddp_buckets`, `fsdp`.
 Copies: `copies`. The host's columns are time in which the device was idle: see `idle`.
@@ -75,7 +76,7 @@ def _steps_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
     if steps.height:
         begin, end = found.start, found.end
     else:
-        begin, end = one_window(window.values())
+        begin, end = one_window([device] if device.height else window.values())
     gap: list[int | None] = [None, *(begin[1:] - end[:-1]).tolist()]
     parts = _breakdown(sets, window, begin, end)
     frame = pl.DataFrame(
@@ -119,11 +120,11 @@ def headline(frame: pl.DataFrame) -> Headline | None:
         return None
     values = {"rank": (longest["rank"], ""), "window": (longest["window_ns"], "ns")}
     if frame.height == 1:
-        name = "Recorded time" if longest["step"] is None else "Step time (one step)"
+        name = "Recorded span" if longest["step"] is None else "Step time (one step)"
         return Headline.of(f"{name}: {{window}}.", window=values["window"])
     values["median"] = (round(median), "ns")
     if longest["step"] is None:
-        return Headline.of("Longest window: {window} on rank {rank}; median {median}.", **values)
+        return Headline.of("Longest recorded span: {window} on rank {rank}; median {median}.", **values)
     several = "ranks and steps" if frame["rank"].n_unique() > 1 else "steps"
     text = f"Longest step: {{window}} (step {{step}} on rank {{rank}}); median over all {several}: {{median}}."
     return Headline.of(text, step=(longest["step"], ""), **values)

@@ -55,25 +55,29 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.arrival_skew import totals_by_rank_and_step
-from rankscope.primitives.attribution import LocalTimeComparison, Straggler
 from rankscope.primitives.clocks import base_times
 from rankscope.primitives.communicators import POINT_TO_POINT, parse_group_ranks
-from rankscope.primitives.delay_causes import CAUSES, Cause
 from rankscope.primitives.intervals import Int64
-from rankscope.primitives.local_time import WAITING, local_times, programs_by_rank
 from rankscope.primitives.mesh import Mesh, infer_mesh, mesh_slices
-from rankscope.primitives.slow_links import SlowLink, slow_links
-from rankscope.primitives.step_alignment import COLUMNS as RECURRING
-from rankscope.primitives.step_alignment import StepBounds, host_pieces, recurring_times, work_pieces
-from rankscope.primitives.time_breakdown import (
+from rankscope.primitives.statistics import says_too_few
+from rankscope.primitives.stragglers.causes import CAUSES, STALLS, Cause
+from rankscope.primitives.stragglers.network import SlowLink, slow_links
+from rankscope.primitives.stragglers.observations import observe
+from rankscope.primitives.stragglers.paces import COLUMNS as PACES
+from rankscope.primitives.stragglers.paces import StepBounds, device_places, host_paces, step_paces
+from rankscope.primitives.stragglers.stragglers import Comparison, Straggler
+from rankscope.primitives.stragglers.timeline import (
     ENDED,
     PARTS,
     STARTED,
+    WAITING,
     cumulative_parts,
+    local_times,
     previous_collectives,
+    programs_by_rank,
     step_work,
 )
-from rankscope.primitives.wait_attribution import attribute_waits, with_aligned_arrivals
+from rankscope.primitives.stragglers.waits import attribute_waits, with_aligned_arrivals
 from rankscope.results import (
     Analysis,
     Column,
@@ -103,6 +107,13 @@ COLUMNS = (
     ),
     Column("steps", pl.Int64, "count", "steps in which it was compared"),
     Column("late_steps", pl.Int64, "count", "steps in which it arrived last by more than the residual"),
+    Column(
+        "verdict",
+        pl.String,
+        "",
+        "whether its local time is significantly longer than its peers', by which test and from how many steps, or "
+        "whether there are too few steps to tell",
+    ),
     Column("cause", pl.String, "", "why it delays the other ranks; null where its delay is not significant"),
     Column("cause_ns", pl.Int64, "ns", "how much of its excess local time the cause explains, mean over steps"),
     Column("evidence", pl.String, "", "the numbers behind the cause"),
@@ -115,7 +126,7 @@ COLUMNS = (
 )
 
 _WORK = ("ranged", "work_ns", "pieces", "size")
-# What a rank gives: its matched collectives, what its steps launched, and pairs of its steps.
+# What a rank gives: its matched collectives, what its steps launched, and the paces of its steps.
 _PARTS = {
     "collectives": pl.Schema(
         dict.fromkeys(
@@ -124,7 +135,7 @@ _PARTS = {
         | {"on_host": pl.Boolean}
     ),
     "launched": pl.Schema(dict.fromkeys(("rank", "window", "step", "work", *_WORK), pl.Int64)),
-    "pairs": pl.Schema(dict.fromkeys(("rank", "window", *RECURRING), pl.Int64) | {"of_host": pl.Boolean}),
+    "paces": pl.Schema(dict.fromkeys(("rank", "window", *PACES), pl.Int64) | {"of_host": pl.Boolean}),
 }
 
 
@@ -156,7 +167,7 @@ def _of_window(window: Tables, own: pl.DataFrame, inputs: Inputs, number: int) -
     before = previous_collectives(own["group"].to_list(), _members(own), start, end)
     match = own["match"].to_numpy()
     extra = inputs.options.communication
-    at, code = work_pieces(window["device_events"], window["host_ops"], window["annotations"], extra)
+    at, code = device_places(window["device_events"], window["host_ops"], window["annotations"], extra)
     until = cumulative_parts(window, np.concatenate([start, end, at]), extra)
     by_start, by_end, by_piece = (
         {part: each[n] for part, each in until.items()}
@@ -169,12 +180,12 @@ def _of_window(window: Tables, own: pl.DataFrame, inputs: Inputs, number: int) -
         *(pl.Series(name, by_start[part], pl.Int64) for name, part in zip(STARTED, PARTS, strict=True)),
         *(pl.Series(name, by_end[part], pl.Int64) for name, part in zip(ENDED, PARTS, strict=True)),
     )
-    of_rank = recurring_times(at, code, at - by_piece[WAITING], _bounds(own, end, end - by_end[WAITING]))
-    of_host = recurring_times(*host_pieces(window["host_ops"], window["runtime_calls"], window["annotations"]))
+    of_rank = step_paces(at, code, at - by_piece[WAITING], _bounds(own, end, end - by_end[WAITING]))
+    of_host = host_paces(window["host_ops"], window["runtime_calls"], window["annotations"])
     frames = {
         "collectives": collectives,
         "launched": step_work(window, extra),
-        "pairs": pl.concat([of_rank.with_columns(of_host=pl.lit(False)), of_host.with_columns(of_host=pl.lit(True))]),
+        "paces": pl.concat([of_rank.with_columns(of_host=pl.lit(False)), of_host.with_columns(of_host=pl.lit(True))]),
     }
     return {
         name: frame.with_columns(rank=pl.lit(inputs.rank, pl.Int64), window=pl.lit(number, pl.Int64))
@@ -197,28 +208,31 @@ def _members(own: pl.DataFrame) -> dict[str, frozenset[int]]:
 def across_ranks(parts: Sequence[Mapping[str, pl.DataFrame]], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
     """Who is late, whom it delays, and why."""
     ranks = sorted({info.rank for info in inputs.traces if info.rank is not None})
-    stretches, work, again = _concat(parts).values()
+    stretches, work, paces = _concat(parts).values()
     clock = inputs.results["clock"].select("rank", "offset_ns", "drift_ppm", "at_ns", "residual_ns", "component")
     rows = with_aligned_arrivals(stretches, clock, base_times(inputs.traces))
     if rows.is_empty():
         return _no_comparison(ranks), []
     cut = _cut(inputs)
     mesh = _mesh(inputs)
-    stretches, work, again = (
-        each.join(cut, on=["rank", "window"], how="anti", maintain_order="left") for each in (stretches, work, again)
+    stretches, work, paces = (
+        each.join(cut, on=["rank", "window"], how="anti", maintain_order="left") for each in (stretches, work, paces)
     )
     role = _roles(mesh, inputs)
-    comparison = _comparison(stretches, work, again, role, inputs) if stretches.height else None
+    comparison = _comparison(stretches, work, paces, role, inputs) if stretches.height else None
     table, by_step = totals_by_rank_and_step(
         ranks, attribute_waits(rows, role, inputs.results["collectives"], comparison)
     )
     stragglers = comparison.stragglers() if comparison is not None else []
-    table = _with_causes(table, stragglers)
+    verdicts = comparison.verdicts() if comparison is not None else {}
+    table = _with_causes(table, [each for each in stragglers if not each.once]).with_columns(
+        pl.Series("verdict", [str(verdicts[r]) if r in verdicts else None for r in table["rank"]], dtype=pl.String)
+    )
     findings = _left_out(cut)
     if comparison is not None:
-        links = slow_links(inputs.results["collectives"], comparison.step_ns)
+        links = slow_links(inputs.results["collectives"], comparison.seen.step_ns)
         sliced = comparison.by_slice(stragglers, mesh_slices(mesh))
-        findings = [*_findings(sliced, table), *_slow_networks(links, max(comparison.steps.size, 1)), *findings]
+        findings = [*_findings(sliced, table), *_slow_networks(links, max(comparison.seen.steps.size, 1)), *findings]
     if inputs.parameters.get("by") == "step":
         table = _with_steps(by_step, comparison, stragglers) if comparison is not None else by_step
     return _complete(table), findings
@@ -240,8 +254,8 @@ def _left_out(cut: pl.DataFrame) -> list[Finding]:
 
 
 def _comparison(
-    stretches: pl.DataFrame, work: pl.DataFrame, again: pl.DataFrame, role: Mapping[int, int], inputs: Inputs
-) -> LocalTimeComparison:
+    stretches: pl.DataFrame, work: pl.DataFrame, paces: pl.DataFrame, role: Mapping[int, int], inputs: Inputs
+) -> Comparison:
     """The ranks' local times, step by step."""
     collectives = inputs.results["collectives"]
     groups = collectives.select("match", "group", "group_ranks").drop_nulls("match").unique("match")
@@ -252,7 +266,7 @@ def _comparison(
         rows = rows.with_columns(pl.lit(0, pl.Int64).alias("step"))
     rows = rows.with_columns((pl.col("ranks") == pl.col("ranks").max().over("group", "group_ranks")).alias("whole"))
     ended = rows.with_columns(pl.col(name).alias(part) for part, name in zip(PARTS, ENDED, strict=True))
-    return LocalTimeComparison(local_times(ended), work, again, role, on_host=bool(stretches["on_host"].all()))
+    return Comparison(observe(local_times(ended), work, paces, role, on_host=bool(stretches["on_host"].all())))
 
 
 def _roles(mesh: Mesh, inputs: Inputs) -> dict[int, int]:
@@ -280,18 +294,16 @@ def _complete(table: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _with_steps(
-    by_step: pl.DataFrame, comparison: LocalTimeComparison, stragglers: Sequence[Straggler]
-) -> pl.DataFrame:
+def _with_steps(by_step: pl.DataFrame, comparison: Comparison, stragglers: Sequence[Straggler]) -> pl.DataFrame:
     """Each rank in each step; causes in the steps in which it is an outlier."""
     schema = {"rank": pl.Int64, "step": pl.Int64, "cause": pl.String, "cause_ns": pl.Int64, "evidence": pl.String}
     late: list[tuple[int, int, str, int, str]] = []
     for each in stragglers:
-        row, share, why = int(np.searchsorted(comparison.ranks, each.ranks[0])), each.cause.share, each.cause
-        for column in np.flatnonzero(comparison.is_outlier[row]):
+        row, share, why = int(np.searchsorted(comparison.seen.ranks, each.ranks[0])), each.cause.share, each.cause
+        for column in np.flatnonzero(comparison.is_late[row]):
             taken = comparison.excess[row, column]
             explained = round(taken * share) if np.isfinite(taken) else 0
-            late.append((each.ranks[0], int(comparison.steps[column]), why.cause, explained, why.evidence))
+            late.append((each.ranks[0], int(comparison.seen.steps[column]), why.cause, explained, why.evidence))
     found = pl.DataFrame(late, schema=schema, orient="row")
     return by_step.join(found, on=["rank", "step"], how="left", maintain_order="left")
 
@@ -332,10 +344,9 @@ def _findings(found: Sequence[Straggler], table: pl.DataFrame) -> list[Finding]:
         cause = each.cause.cause
         findings.append(
             Finding(
-                id="straggler",
+                id="stall" if each.once else "straggler",
                 severity="warning" if each.lasting else "info",
-                title=f"{_called(each)} delays the other ranks{'' if each.lasting else ' in some steps'}: "
-                f"{each.cause.text}",
+                title=_title(each),
                 ranks=each.ranks,
                 steps=() if each.lasting else each.steps,
                 evidence=(
@@ -344,13 +355,21 @@ def _findings(found: Sequence[Straggler], table: pl.DataFrame) -> list[Finding]:
                     Evidence("time other ranks waited for it", max(row["waited_ns"] or 0 for row in mine), "ns"),
                     Evidence("steps in which it is late", len(each.steps), "count"),
                     Evidence("steps compared", each.compared, "count"),
+                    Evidence("significance", str(each.verdict)),
                     Evidence(f"cause: {cause.replace('_', ' ')}", each.cause.evidence),
                 ),
-                saving_ns=each.saving_ns or None,  # it may gain nothing: another rank is as slow
+                # It may gain nothing, for another rank is as slow; and what happened once need not come again.
+                saving_ns=None if each.once else each.saving_ns or None,
                 advice=_ADVICE.get(cause, ""),
             )
         )
     return findings
+
+
+def _title(each: Straggler) -> str:
+    if each.once:
+        return f"{_called(each)} stalled once, in step {each.steps[0]}: {STALLS[each.cause.cause]}"
+    return f"{_called(each)} delays the other ranks{'' if each.lasting else ' in some steps'}: {each.cause.text}"
 
 
 def _called(each: Straggler) -> str:
@@ -398,8 +417,10 @@ def headline(frame: pl.DataFrame) -> Headline | None:
         most = frame.sort("waited_ns", "rank", descending=[True, False], nulls_last=True).row(0, named=True)
         if not most["waited_ns"]:
             return Headline.of("No rank delays the others.")
+        unknown = not most["verdict"] or says_too_few(most["verdict"])
+        begin = "Too few steps to tell which rank is a straggler" if unknown else "No significant straggler"
         return Headline.of(
-            "No significant straggler; the longest wait is for rank {rank}: {waited} over "
+            f"{begin}; the longest wait is for rank {{rank}}: {{waited}} over "
             f"{{steps}} {plural('step', most['steps'])}.",
             rank=(most["rank"], ""),
             waited=(most["waited_ns"], "ns"),

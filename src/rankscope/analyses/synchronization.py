@@ -3,13 +3,13 @@
 One row per rank, call and place in the code: the operator that made the call (`aten::item`, `aten::nonzero`, …) and the
 user's range around it. Calls are runtime calls that return only when the device is done (`cudaStreamSynchronize`,
 `hipDeviceSynchronize`, `zeEventHostSynchronize`, …); `cudaStreamWaitEvent` makes a stream wait and not the host, so it
-is not included. If the trace has steps, only calls inside steps count: the profiler itself synchronizes at the end of
-its window.
+is not included. If the trace has steps, only calls inside steps count. The profiler's own call is left out: to stop, it
+waits for the device, outside of operators, when nothing is launched any more.
 
 While the host waits it launches nothing. When the device has finished, it is idle until the host continues. `idle_ns`
 is the time around the call's end, from when the device became idle (but not before the call) to its next event, and at
 most the duration of the call: without it the host would have been earlier by that much. It is the potential saving
-without the call.
+without the call; 0 if no device event follows in the file.
 
     idle = next start on the device − max(device became idle, start of the call), between 0 and the call's duration
 
@@ -26,7 +26,7 @@ from rankscope.primitives.activity import covered_time
 from rankscope.primitives.call_stack import innermost
 from rankscope.primitives.intervals import Int64, IntervalSet
 from rankscope.primitives.steps import host_steps, owning_steps
-from rankscope.primitives.synchronization import host_waits
+from rankscope.primitives.synchronization import host_waits, without_profilers_wait
 from rankscope.results import (
     Analysis,
     Column,
@@ -80,7 +80,7 @@ def _chosen(window: Tables, inputs: Inputs) -> pl.DataFrame:
 
 def _calls_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
     runtime, operators = window["runtime_calls"], window["host_ops"]
-    calls = host_waits(runtime)
+    calls = without_profilers_wait(host_waits(runtime), operators, window["device_events"])
     steps = _chosen(window, inputs)
     at = calls["start_ns"].to_numpy()
     owner = owning_steps(steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), at, np.ones(at.size, dtype=np.bool_))
@@ -119,7 +119,8 @@ def _named(ranges: pl.DataFrame, rows: Int64) -> pl.Series:
 def _idle_after(calls: pl.DataFrame, busy: IntervalSet) -> Int64:
     """The idle time of the device around each call's end: from when it ran dry, during the call, to its next event.
 
-    Where several calls end in one gap each counts the part of it since the one before.
+    Where several calls end in one gap each counts the part of it since the one before. After the device's last event
+    nothing is delayed.
     """
     start, end = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
     if not len(busy) or not start.size:
@@ -139,7 +140,7 @@ def _idle_after(calls: pl.DataFrame, busy: IntervalSet) -> Int64:
     # A gap goes to the last call that ends in it; those before it have the part up to their own end.
     last = np.concatenate([following[1:] != following[:-1], [True]])
     until = np.where(last, resumes, finish)
-    idle[order] = np.where(dry, np.clip(until - first, 0, finish - begin), 0)
+    idle[order] = np.where(dry & (following < len(busy)), np.clip(until - first, 0, finish - begin), 0)
     return idle
 
 
@@ -167,7 +168,7 @@ analysis = Analysis(
     reads={
         "runtime_calls": ("start_ns", "end_ns", "name", "pid", "tid"),
         "host_ops": ("start_ns", "end_ns", "name", "pid", "tid", "parent_row"),
-        "device_events": ("start_ns", "end_ns"),
+        "device_events": ("start_ns", "end_ns", "launch_ns"),
         "annotations": ("start_ns", "end_ns", "name", "pid", "tid", "parent_row", "on_device", "step"),
     },
 )

@@ -1,4 +1,4 @@
-"""What an analysis is, and what it gives: a table with units, and findings.
+"""The contract of analyses and rules: what goes in (`Inputs`), and what comes out (`Result`, `Finding`).
 
 An analysis is a file in `rankscope.analyses` (or a module that another package names under the entry point
 ``rankscope.analyses``) with an `Analysis` called ``analysis``. Its docstring is its help text, its caption on the page
@@ -10,11 +10,14 @@ from rankscope.results.analysis import (
     RESULT_SCHEMA_VERSION,
     AcrossRanks,
     Analysis,
+    Bars,
+    Effect,
     Inputs,
     Part,
     PerRank,
     Result,
     Rule,
+    StepPart,
     Tables,
 )
 from rankscope.results.by_window import (
@@ -25,17 +28,30 @@ from rankscope.results.by_window import (
     steps_by_window,
 )
 from rankscope.results.discovery import Named, discovered
-from rankscope.results.finding import Evidence, Finding, Severity, by_severity
+from rankscope.results.finding import (
+    NOT_ANALYZED,
+    Evidence,
+    Finding,
+    Severity,
+    by_severity,
+    each_once,
+    with_symptoms,
+    worst_of,
+)
 from rankscope.results.frames import concat_ranks, schema_of
 from rankscope.results.headline import Headline, greatest, over_ranks, total_of
+from rankscope.results.judged import incomplete_ranks, of_judged_ranks
 from rankscope.results.parameters import Options, Parameter, Parameters, Value
 from rankscope.store.schema import Column
 
 __all__ = [
+    "NOT_ANALYZED",
     "RESULT_SCHEMA_VERSION",
     "AcrossRanks",
     "Analysis",
+    "Bars",
     "Column",
+    "Effect",
     "Evidence",
     "Finding",
     "Headline",
@@ -49,6 +65,7 @@ __all__ = [
     "Result",
     "Rule",
     "Severity",
+    "StepPart",
     "Tables",
     "Value",
     "by_severity",
@@ -57,10 +74,15 @@ __all__ = [
     "chosen_starts",
     "concat_ranks",
     "discovered",
+    "each_once",
     "greatest",
+    "incomplete_ranks",
+    "of_judged_ranks",
     "over_ranks",
     "rows_by_window",
     "schema_of",
     "steps_by_window",
     "total_of",
+    "with_symptoms",
+    "worst_of",
 ]

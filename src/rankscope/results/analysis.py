@@ -1,4 +1,4 @@
-"""The contracts of an analysis and a rule: what they declare, what they get, and what they return."""
+"""The contracts of an analysis and a rule: what they declare, what goes in, and what comes out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from typing import Any
+from typing import Any, Literal
 
 import polars as pl
 
@@ -36,9 +36,9 @@ class Inputs:
         results: frames of the analyses that it requires, by name; in `per_rank` the rank's own rows of those that have
             a ``rank`` column.
         rank: the rank at hand, in `per_rank`.
-        world_size: ranks in the job, if any file says so.
+        world_size: the number of ranks in the job, if recorded.
         parameters: a value for each of the analysis's own parameters.
-        capture: what each rank said of its capture, in `across_ranks` and for rules; empty without manifests.
+        capture: each rank's manifest of its capture, in `across_ranks` and for rules; empty without manifests.
     """
 
     options: Options
@@ -52,7 +52,7 @@ class Inputs:
 
 Tables = Mapping[str, pl.DataFrame]
 Part = pl.DataFrame | Mapping[str, pl.DataFrame]
-"""What `per_rank` gives of one rank: a frame, or several by name."""
+"""The result of `per_rank` for one rank: a frame, or several by name."""
 PerRank = Callable[[Tables, Inputs], Part]
 # The parts are what the same analysis's `per_rank` gives, so whether they are frames or mappings is its own affair.
 AcrossRanks = Callable[[Sequence[Any], Inputs], "tuple[pl.DataFrame, list[Finding]]"]
@@ -60,6 +60,21 @@ AcrossRanks = Callable[[Sequence[Any], Inputs], "tuple[pl.DataFrame, list[Findin
 
 def _no_rows(tables: Tables, inputs: Inputs) -> Part:
     return pl.DataFrame()
+
+
+@dataclass(frozen=True)
+class Bars:
+    """A chart above an analysis's table on the page: its rows as named bars, the longest first.
+
+    Attributes:
+        name: the column with the bars' names.
+        value: the column with their lengths.
+        title: what the chart shows, in a few words: "Kernels by duration".
+    """
+
+    name: str
+    value: str
+    title: str
 
 
 @dataclass(frozen=True)
@@ -74,15 +89,19 @@ class Analysis:
             rank's files the row is from.
         requires: analyses whose results it needs.
         per_rank: one rank's tables to a small frame, or to several by name; called if it `reads` any table.
-        across_ranks: what the ranks gave, in the order of ranks, to the result's frame and findings; None to
+        across_ranks: from the ranks' parts, in the order of ranks, to the result's frame and findings; None to
             concatenate their frames.
-        parameters: what a user may choose of it; both functions find the values in `Inputs.parameters`. What another
-            analysis requires is always made with the defaults.
-        reads_more: what it wants of the tables beyond `reads` for these parameters, where that is much.
-        headline: its answer in one sentence, from the result's frame; None where that holds none.
+        parameters: its options; both functions find the values in `Inputs.parameters`. Required analyses are always
+            run with the defaults.
+        reads_more: columns that it needs in addition to `reads` for these parameters, if they are expensive.
+        headline: its answer in one sentence, from the result's frame; None if it has no answer.
         has_findings: whether `across_ranks` may give findings: `rankscope findings` then includes it.
         in_report: whether its table is in the report.
         shown_empty: whether the report shows it even if it has no rows. The report and the page begin with these.
+        charts: charts above its table on the page and in the report.
+
+    Raises:
+        ValueError: a chart names a column that is not declared.
     """
 
     name: str
@@ -98,6 +117,14 @@ class Analysis:
     has_findings: bool = False
     in_report: bool = True
     shown_empty: bool = False
+    charts: tuple[Bars, ...] = ()
+
+    def __post_init__(self) -> None:
+        known = {column.name for column in self.columns}
+        for name in (name for chart in self.charts for name in (chart.name, chart.value) if name not in known):
+            raise ValueError(
+                f"a chart of the analysis {self.name} names the column {name!r}, which it does not declare"
+            )
 
     def reduce(self, parts: Sequence[Part], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
         """The result's frame and findings, from what the ranks gave."""
@@ -136,6 +163,27 @@ class Analysis:
         return [column.name for column in self.columns if column.instant]
 
 
+StepPart = Literal["compute", "communication", "copies", "data", "host"]
+"""A part of a rank's step, as `step_time` divides it: compute, exposed communication, exposed copies, waiting for data,
+and the rest, in which the device is idle for another reason."""
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A cause that a finding can be a symptom of, if their times agree.
+
+    Attributes:
+        of: the id of the cause's finding; ``straggler:slow_host`` for stragglers with this cause only.
+        why: the relation as a phrase: `waiting for this rank`.
+        same: whether it is the same time on the cause's ranks, as far as it exceeds what it is on the other ranks.
+            Otherwise only as much of it is the cause's as both together exceed what the ranks have of that part.
+    """
+
+    of: str
+    why: str
+    same: bool = False
+
+
 @dataclass(frozen=True)
 class Rule:
     """A common problem of runs, and how to find it in results.
@@ -145,12 +193,16 @@ class Rule:
         doc: the module's docstring: title in the first line, then when it fires, and what its saving means.
         requires: analyses whose results it reads. One that failed is missing: the rule uses the others.
         find: those results, in `Inputs`, to findings.
+        parts: the parts of a step that its saving is taken from, the first one first; empty: not known.
+        symptom_of: the causes that its findings can be symptoms of.
     """
 
     name: str
     doc: str
     requires: tuple[str, ...]
     find: Callable[[Inputs], list[Finding]]
+    parts: tuple[StepPart, ...] = ()
+    symptom_of: tuple[Effect, ...] = ()
 
     @property
     def title(self) -> str:
@@ -160,11 +212,16 @@ class Rule:
 
 @dataclass(frozen=True)
 class Result:
-    """An analysis's answer: the frame, what its columns mean, and what to know about it."""
+    """An analysis's answer: the frame, the meaning of its columns, and findings.
+
+    Attributes:
+        incomplete: ranks whose files are incomplete: they are in the frame, but the headline compares the others.
+    """
 
     analysis: Analysis
     frame: pl.DataFrame
     findings: tuple[Finding, ...] = ()
+    incomplete: frozenset[int] = frozenset()
 
     @property
     def name(self) -> str:
@@ -173,13 +230,13 @@ class Result:
 
     @property
     def headline(self) -> Headline | None:
-        """The answer in one sentence; None where the analysis has none to give."""
+        """The answer in one sentence; None if the analysis has none for this run."""
         if self.analysis.headline is None:
             return None
         try:
-            found = self.analysis.headline(self.frame)
+            found = self.analysis.headline(self._compared)
         except Exception:
-            # Perhaps another package's: its table must not go with its sentence.
+            # It may be another package's: its table must still be shown.
             logger.exception("the headline of %s failed", self.name)
             return None
         # A sentence with a null (a name that the trace leaves out, say) or a NaN would be wrong.
@@ -187,6 +244,13 @@ class Result:
             isinstance(e.value, str) or (e.value is not None and math.isfinite(e.value)) for e in found.values
         )
         return found if complete else None
+
+    @property
+    def _compared(self) -> pl.DataFrame:
+        if not self.incomplete or "rank" not in self.frame.columns:
+            return self.frame
+        complete = self.frame.filter(~pl.col("rank").is_in(list(self.incomplete)))
+        return complete if complete.height else self.frame
 
     def finite(self) -> pl.DataFrame:
         """The frame as it is written to files: NaN and infinity, which traces may contain, become null."""
@@ -196,15 +260,15 @@ class Result:
     def to_json(self, run: Mapping[str, Any]) -> dict[str, Any]:
         """The JSON object that other programs read: rows as objects with the column names.
 
-        ``headline`` is there where the analysis answers in a sentence; null where this run gives it nothing to say.
+        ``headline`` is there if the analysis has headlines; null if there is none for this run.
         """
         headline = self.headline
-        said = {"headline": headline.to_json() if headline else None} if self.analysis.headline else {}
+        answer = {"headline": headline.to_json() if headline else None} if self.analysis.headline else {}
         return {
             "schema_version": RESULT_SCHEMA_VERSION,
             "analysis": self.name,
             "run": dict(run),
-            **said,
+            **answer,
             "columns": {column.name: {"unit": column.unit, "doc": column.doc} for column in self.analysis.columns},
             "rows": self.finite().to_dicts(),
             "findings": [finding.to_json() for finding in self.findings],

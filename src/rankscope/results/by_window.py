@@ -1,4 +1,7 @@
-"""A rank's files apart, the steps that were chosen, and the ranks together: what most analyses do around their own."""
+"""A rank's files apart, the steps that were chosen, and the ranks together: what most analyses do around their own.
+
+In: tables with a `window` column, and the options. Out: frames by file, filtered by steps, and joined again.
+"""
 
 from __future__ import annotations
 

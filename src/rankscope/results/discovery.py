@@ -1,4 +1,7 @@
-"""Which analyses and rules there are: each file of a package, and what other packages add."""
+"""Which analyses and rules there are: each file of a package, and what other packages add.
+
+In: a package, and entry points. Out: its analyses or rules by name; a warning for each entry point that adds none.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,8 @@ Named = TypeVar("Named", Analysis, Rule)
 def discovered(package: str, kind: type[Named], points: Iterable[EntryPoint]) -> dict[str, Named]:
     """The analyses or rules of a package's files by name, then those of other packages' entry points.
 
-    A module of another package cannot take the name of one that is here, and one that cannot be loaded is warned of: it
-    must not keep the others from being used.
+    Another package's must not keep the others from being used: one that cannot be loaded, that is of another type or
+    that has a name that is taken is left out, with a warning.
 
     Args:
         package: whose files are looked through, each for one called as its kind is: ``analysis``, ``rule``.
@@ -35,9 +38,15 @@ def discovered(package: str, kind: type[Named], points: Iterable[EntryPoint]) ->
         try:
             loaded = point.load()
         except Exception as error:
-            warnings.warn(f"the {word} {point.name} of {point.value} cannot be loaded: {error}", stacklevel=3)
-            continue
-        theirs = getattr(loaded, word, loaded)
-        if isinstance(theirs, kind):
-            found.setdefault(theirs.name, theirs)
+            problem = f"cannot be loaded: {error}"
+        else:
+            theirs = getattr(loaded, word, loaded)
+            if not isinstance(theirs, kind):
+                problem = f"is left out: it has no `{word}`, an instance of rankscope.{kind.__name__}"
+            elif theirs.name in found:
+                problem = f"is left out: there already is one with the name {theirs.name!r}"
+            else:
+                found[theirs.name] = theirs
+                continue
+        warnings.warn(f"the {word} {point.name} of {point.value} {problem}", stacklevel=3)
     return found

@@ -1,12 +1,17 @@
-"""Findings about a run, with the numbers as evidence."""
+"""Findings about a run, with the numbers as evidence.
+
+In: facts with evidence. Out: findings, in order of severity.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 Severity = Literal["error", "warning", "info"]
+NOT_ANALYZED = "rank-not-analyzed"
+"""The id of findings about a rank that was read, but that an analysis could not use."""
 _SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 
 
@@ -27,6 +32,10 @@ class Finding:
         id: the kind of finding: stable, in kebab case.
         saving_ns: upper bound of what fixing it saves, in nanoseconds per step; None if it is not about time.
         all_clear: whether it reports the absence of a problem: shown with its analysis, not among the run's findings.
+        cost_ns: what it costs per step, where that is more than can be saved: findings are ordered by it; None: the
+            saving.
+        symptoms: findings about the same time, which this one causes or contains. Their savings are not added.
+        because: of a symptom, why it is one.
     """
 
     id: str
@@ -38,6 +47,14 @@ class Finding:
     saving_ns: int | None = None
     advice: str = ""
     all_clear: bool = False
+    cost_ns: int | None = None
+    symptoms: tuple[Finding, ...] = ()
+    because: str = ""
+
+    @property
+    def weight_ns(self) -> int:
+        """What it costs per step, else what it would save, ns; 0 if it is not about time."""
+        return self.cost_ns or self.saving_ns or 0
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object."""
@@ -50,9 +67,45 @@ class Finding:
             "evidence": [{"name": e.name, "value": e.value, "unit": e.unit} for e in self.evidence],
             "saving_ns": self.saving_ns,
             "advice": self.advice,
+            "cost_ns": self.cost_ns,
+            "because": self.because,
+            "symptoms": [each.to_json() for each in self.symptoms],
         }
 
 
 def by_severity(findings: Sequence[Finding]) -> list[Finding]:
-    """Errors first, then warnings; within a severity by saving, the largest first."""
-    return sorted(findings, key=lambda f: (_SEVERITIES.index(f.severity), -(f.saving_ns or 0)))
+    """Errors first, then warnings; within a severity by cost, the largest first."""
+    return sorted(findings, key=lambda f: (_SEVERITIES.index(f.severity), -f.weight_ns))
+
+
+def worst_of(severities: Iterable[Severity]) -> Severity:
+    """The most severe.
+
+    Args:
+        severities: at least one.
+    """
+    return min(severities, key=_SEVERITIES.index)
+
+
+def with_symptoms(findings: Iterable[Finding]) -> list[Finding]:
+    """Findings, each followed by its symptoms."""
+    return [each for finding in findings for each in (finding, *finding.symptoms)]
+
+
+def each_once(findings: Iterable[Finding]) -> list[Finding]:
+    """Findings without repetitions; what kept a rank out of several analyses is one finding, which names them all."""
+    lost: dict[tuple[object, ...], Finding] = {}
+    found: dict[Finding, None] = {}
+    for finding in findings:
+        if finding.id != NOT_ANALYZED or not finding.evidence:
+            found[finding] = None
+            continue
+        *reason, analyses = finding.evidence
+        key = (finding.ranks, *reason)
+        names = {*str(analyses.value).split(", ")}
+        if key in lost:
+            names |= {*str(lost[key].evidence[-1].value).split(", ")}
+        listed = ", ".join(sorted(names))
+        title = finding.title.replace(str(analyses.value), listed, 1)
+        lost[key] = replace(finding, title=title, evidence=(*reason, replace(analyses, value=listed)))
+    return [*found, *lost.values()]

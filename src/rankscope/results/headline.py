@@ -1,4 +1,7 @@
-"""An analysis's answer in one sentence."""
+"""An analysis's answer in one sentence.
+
+In: a sentence with placeholders, and their values. Out: a `Headline`, which each output formats in its own way.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,11 @@ from rankscope.results.finding import Evidence
 
 @dataclass(frozen=True)
 class Headline:
-    """An analysis's answer in one sentence, with its numbers apart, so that whoever shows it writes them its own way.
+    """An analysis's answer in one sentence, with its numbers separate, so that each output formats them in its own way.
 
     Attributes:
-        text: the sentence; ``{name}`` stands where a value does.
-        values: these, with their units. Names out of traces stand here, never in the text.
+        text: the sentence; ``{name}`` is the place of a value.
+        values: the values, with their units. Names from traces belong here, never in the text.
     """
 
     text: str
@@ -33,16 +36,16 @@ class Headline:
 
 
 def greatest(frame: pl.DataFrame, column: str) -> dict[str, Any] | None:
-    """The row with the greatest value, the first of several; None where no value is above 0."""
+    """The row with the largest value, the first of several; None if no value is above 0."""
     rows = frame.filter(pl.col(column) > 0).sort(column, descending=True, maintain_order=True)
     return rows.row(0, named=True) if rows.height else None
 
 
 def total_of(frame: pl.DataFrame, column: str) -> int:
-    """The sum of a column of whole numbers; 0 where nothing is known."""
+    """The sum of a column of integers; 0 if nothing is known."""
     return int(frame[column].sum())
 
 
 def over_ranks(frame: pl.DataFrame) -> str:
-    """What to say of a sum: of which ranks, where it is of several."""
+    """The words after a sum over several ranks; empty for one rank."""
     return " over all ranks" if frame["rank"].n_unique() > 1 else ""

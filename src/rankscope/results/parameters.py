@@ -1,11 +1,14 @@
-"""Options: those of all analyses, and the parameters of a single one."""
+"""Options: those of all analyses, and the parameters of a single one.
+
+In: what a user gives, as Python values or as text of a command line. Out: checked values, or an error that names them.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import polars as pl
 
@@ -24,6 +27,11 @@ class Options:
     steps: tuple[int | None, int | None] | None = None
     communication: str | None = None
 
+    @property
+    def named_steps(self) -> tuple[int, ...]:
+        """The steps that the choice names, as its only, first or last one: shown even if they are incomplete."""
+        return tuple(dict.fromkeys(step for step in self.steps or () if step is not None))
+
     def keeps(self, step: pl.Expr) -> pl.Expr:
         """Whether a step number is among the chosen."""
         first, last = self.steps or (None, None)
@@ -36,28 +44,32 @@ class Options:
 
 
 Value = str | int | bool | None
+Kind = Literal["text", "regex", "number", "flag"]
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """What a user may choose of one analysis alone: `rankscope analyze NAME --match REGEX`, ``run.NAME(match=…)``.
+    """An option of one analysis: `rankscope analyze NAME --match REGEX`, ``run.NAME(match=…)``.
 
     Attributes:
-        name: in snake case; the command line writes it with dashes.
-        doc: what it does, for help and docs.
-        kind: `text`, `regex` (checked, to be used case aside), `number` (whole, not negative), or `flag` (off unless
+        name: in snake case; the command line writes it with dashes. doc: what it does, for help and docs. kind: `text`,
+        `regex` (checked; matched without regard to case), `number` (whole, not negative), or `flag` (off unless
             given).
-        default: what holds where nothing is given; for a flag False.
-        choices: the texts that may be given; empty for any.
-        of_reduce: whether ``across_ranks`` alone looks at it: what the ranks gave is kept then, for its other values.
+        default: the value if nothing is given; for a flag False.
+        choices: the values that may be given; empty for any.
+        of_reduce: whether only ``across_ranks`` uses it: the ranks' parts are then kept for its other values.
     """
 
     name: str
     doc: str
-    kind: Literal["text", "regex", "number", "flag"] = "text"
+    kind: Kind = "text"
     default: Value = None
     choices: tuple[str, ...] = ()
     of_reduce: bool = False
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise ValueError(f"a parameter's kind is one of {', '.join(get_args(Kind))}, not {self.kind!r}")
 
     @property
     def usage(self) -> str:
@@ -73,10 +85,10 @@ class Parameter:
         return kind | None if self.default is None else kind
 
     def read(self, given: Value) -> Value:
-        """A value as given, by a program or as text on a command line, as one of the parameter's kind.
+        """Convert a value, given by a program or as text on a command line, to the parameter's kind.
 
         Raises:
-            ConfigError: it is none.
+            ConfigError: it is not valid.
         """
         if given is None:
             return self.default

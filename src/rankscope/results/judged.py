@@ -1,0 +1,30 @@
+"""Which ranks may be compared with others: those whose files are complete.
+
+In: what is known of each trace file. Out: the ranks that are left out of comparisons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import polars as pl
+
+from rankscope.store.trace_info import TraceInfo
+
+
+def incomplete_ranks(traces: Iterable[TraceInfo]) -> frozenset[int]:
+    """The ranks with a file that ends too early or lost events: what it lacks would look like time not spent."""
+    return frozenset(info.rank for info in traces if info.rank is not None and (info.truncated or info.lost_events > 0))
+
+
+def of_judged_ranks(frame: pl.DataFrame, traces: Iterable[TraceInfo]) -> pl.DataFrame:
+    """The rows of ranks whose files are complete; all of a frame that has no ``rank``.
+
+    Args:
+        frame: a result, perhaps with a ``rank`` column.
+        traces: the run's files.
+    """
+    incomplete = incomplete_ranks(traces)
+    if not incomplete or "rank" not in frame.columns:
+        return frame
+    return frame.filter(~pl.col("rank").is_in(list(incomplete)))
