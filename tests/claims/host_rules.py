@@ -1,0 +1,470 @@
+"""Claims about the host: it is late, it waits, it loads data, it collects garbage, it compiles."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping
+
+from tests.claims.claim import Claim
+from tests.claims.raw import WAITS, File, Raw, mean
+from tests.claims.registry import checks
+from tests.claims.spans import Span, between, common, length, less, union, within
+from tests.plain_per_rank import device_of
+from tests.plain_reading import Event
+
+MEMORY = re.compile(
+    r"^(cuda|hip)(Malloc|MallocManaged|ExtMallocWithFlags|Free)$|^zeMem(AllocDevice|AllocShared|Free)$"
+    r"|^cuMem(Alloc|AllocManaged|AllocPitch|Free)(_v2)?$|^(cu|hip)Mem(Create|Release|Map|Unmap|SetAccess)$"
+    r"|^(cuda|hip)(HostAlloc|HostMalloc|MallocHost|FreeHost|HostFree|HostRegister|HostUnregister)$",
+    re.IGNORECASE,
+)
+"""Calls into the driver for memory that do not return at once."""
+SHORT, SHORT_OPERATOR, SILENCE = 10_000, 20_000, 100_000
+WORTH = 0.01
+"""Of a step: what is worth a finding."""
+
+
+def step_of(claim: Claim, raw: Raw) -> float:
+    """The step, or recorded span, that a finding gives as its denominator, recomputed."""
+    step = raw.step_ns(claim.finding.steps or None)
+    for name in ("step time (median, slowest rank)", "recorded span (slowest rank)"):
+        if claim.has(name):
+            claim.is_near(name, step)
+    return step
+
+
+def worst_of(claim: Claim, by_rank: Mapping[int, float]) -> int:
+    """The rank with most, which the title must name where it names one."""
+    worst = max(by_rank, key=lambda rank: (round(by_rank[rank]), -rank))
+    named = claim.named_rank()
+    claim.require(named is None or by_rank[named] >= by_rank[worst] - 1.5, f"rank {worst} has more than {named}")
+    return worst if named is None else named
+
+
+def worth_it(by_rank: Mapping[int, float], step: float) -> list[int]:
+    return [rank for rank, value in by_rank.items() if round(value) >= WORTH * step]
+
+
+def saves(claim: Claim, wanted: float, step: float) -> None:
+    """The saving is what was recomputed, and at most the step."""
+    saving = claim.finding.saving_ns
+    claim.require(saving is not None, "no saving")
+    claim.same(float(saving or 0), wanted, "the saving")
+    claim.require((saving or 0) <= step + 1, f"the saving of {saving} exceeds the step of {step}")
+
+
+def left_out_steps(claim: Claim, of_steps: Mapping[int | None, float], step: float) -> None:
+    """Steps that a median leaves out, where the finding names some: they cost this much at most, and stand out."""
+    while claim.has("left out as unusual"):
+        each = claim.take("left out as unusual")
+        usual = statistics.median(of_steps.values())
+        more = {n: cost for n, cost in of_steps.items() if cost > 2 * usual and cost > usual + 0.05 * step}
+        claim.same(float(each.value), max(more.values()), "the steps left out")
+        shown = {int(n) for n in re.findall(r"\d+", each.name.partition(":")[2].partition(" more")[0])}
+        claim.require(shown & set(more), f"steps {each.name}, recomputed {more}")
+
+
+@checks("data_loading")
+def data_loading(claim: Claim, raw: Raw) -> None:
+    """The device is idle, no runtime call is open, and a range that loads data is."""
+    if re.search(r"waits for data in \d+ of \d+ steps", claim.finding.title):
+        data_loading_in_bursts(claim, raw)
+        return
+    loading = {rank: raw.per_step(rank, "data_loading", claim.finding.steps) for rank in raw.ranks}
+    step = step_of(claim, raw)
+    worst = worst_of(claim, loading)
+    claim.is_near("data loading with an idle device", loading[worst])
+    claim.is_near("mean over ranks", mean(loading))
+    windows = raw.windows(worst, claim.finding.steps or None)
+    left_out_steps(claim, {n: file.part("data_loading", a, b) for file, n, a, b in windows}, step)
+    saves(claim, loading[worst], step)
+    claim.is_ranks(worth_it(loading, step))
+    claim.share(step)
+
+
+def data_loading_in_bursts(claim: Claim, raw: Raw) -> None:
+    """Several steps wait for data, and most do not."""
+    step = raw.step_ns()
+    claim.is_near("step time (median, slowest rank)", step)
+    worst = claim.named_rank() if claim.named_rank() is not None else min(claim.finding.ranks)
+    assert worst is not None
+    waits = {n: file.part("data_loading", a, b) for file, n, a, b in raw.windows(worst)}
+    slow = {n: wait for n, wait in waits.items() if wait >= 0.05 * step}
+    claim.require(set(claim.finding.steps) == set(slow) and len(slow) > 1, f"steps {slow}")
+    claim.is_near("data loading with an idle device", sum(slow.values()))
+    per = claim.is_near("mean over all steps", sum(slow.values()) / len(waits))
+    claim.require(f"in {len(slow)} of {len(waits)} steps" in claim.finding.title, "the title's steps")
+    saves_at_most(claim, per, step)
+
+
+# -- late launches ---------------------------------------------------------------------------------------------------
+
+
+def short_pieces(file: File) -> set[int]:
+    """Pieces of work, by id, that last as long as launching them."""
+    counted = file.computing if file.on_device else file.pieces
+    if file.on_device:
+        return {id(event) for event in counted if event.end - event.start < SHORT}
+    lengths = defaultdict(list)
+    for event in counted:
+        lengths[event.name].append(event.end - event.start)
+    usual = {name: statistics.median(found) for name, found in lengths.items()}
+    return {id(event) for event in counted if usual[event.name] < SHORT_OPERATOR}
+
+
+def left_out(file: File) -> list[Span]:
+    """Time that no faster launch would save: loading, waiting for the device, a host that records nothing."""
+    silent = [gap for gap in between(file.recorded) if gap[1] - gap[0] > SILENCE]
+    host_only = [] if file.on_device else file.layers["exposed_communication"]
+    long = [call.span for call in file.plain.calls if call.end - call.start > SILENCE]
+    return union(file.loading, file.waiting, host_only, silent, long, memory_time(file))
+
+
+def memory_time(file: File) -> list[Span]:
+    """When the host allocates or frees memory in the driver."""
+    return union(call.span for call in file.plain.calls if MEMORY.search(call.name))
+
+
+def late_gaps(file: File) -> list[tuple[Event, Span]]:
+    """Pieces that were launched when nothing ran any more, and the gaps before them."""
+    found: list[tuple[Event, Span]] = []
+    reached: int | None = None
+    for event in sorted(file.pieces, key=lambda each: each.start):
+        launch = event.launch if file.on_device else event.start
+        if reached is not None and event.start > reached and launch is not None and launch > reached:
+            found.append((event, (reached, event.start)))
+        reached = event.end if reached is None else max(reached, event.end)
+    return found
+
+
+def windows_of_pieces(raw: Raw, rank: int, steps: tuple[int, ...]) -> list[tuple[File, int | None, int, int]]:
+    """A rank's windows; of a file without steps, from its first piece of work to its last."""
+    found = []
+    for file, number, begin, end in raw.windows(rank, steps or None):
+        if number is None and file.pieces:
+            begin, end = min(e.start for e in file.pieces), max(e.end for e in file.pieces)
+        found.append((file, number, begin, end))
+    return found
+
+
+def launches(raw: Raw, rank: int, steps: tuple[int, ...]) -> dict[str, float]:
+    """Medians over a rank's steps: pieces, short ones and their time, gaps before late ones, before short late ones."""
+    rows = launches_by_step(raw, rank, steps)
+    if not rows:
+        return {}
+    return {name: statistics.median(row[name] for row in rows.values()) for name in next(iter(rows.values()))}
+
+
+def launches_by_step(raw: Raw, rank: int, steps: tuple[int, ...]) -> dict[tuple[int, int | None], dict[str, float]]:
+    """The same by file and step."""
+    rows: dict[tuple[int, int | None], dict[str, float]] = {}
+    gaps = {id(file): late_gaps(file) for file in raw.files[rank]}
+    unavoidable = {id(file): left_out(file) for file in raw.files[rank]}
+    memory = {id(file): memory_time(file) for file in raw.files[rank]}
+    ends = {id(file): [(a, b) for _, a, b in file.windows] for file in raw.files[rank]}
+    shorts = {id(file): short_pieces(file) for file in raw.files[rank]}
+    for file, number, begin, end in windows_of_pieces(raw, rank, steps):
+        counted = file.computing if file.on_device else file.pieces
+        own = [event for event in counted if begin <= event.start < end]
+        short = [event for event in own if id(event) in shorts[id(file)]]
+        # Before a piece of some step, or of a file without steps.
+        late = [
+            (event, gap)
+            for event, gap in gaps[id(file)]
+            if number is None or any(a <= event.start < b for a, b in ends[id(file)])
+        ]
+        free = unavoidable[id(file)]
+        brief = [
+            gap
+            for event, gap in late
+            if id(event) in shorts[id(file)] and gap[1] - gap[0] - within(free, *gap) <= SILENCE
+        ]
+        row = {
+            "pieces": len(own),
+            "short": len(short),
+            "short_ns": sum(event.end - event.start for event in short),
+            "late_ns": within(less(union(gap for _, gap in late), free), begin, end),
+            "late_short_ns": within(less(union(brief), free), begin, end),
+            "allocator_ns": within(common(union(gap for _, gap in late), memory[id(file)]), begin, end),
+        }
+        rows[id(file), number] = {**row, "cost": row["short_ns"] + row["late_short_ns"]}
+    return rows
+
+
+def idle_in_operators(raw: Raw, rank: int) -> dict[str, int]:
+    """Of a rank's idle device time that neither loading nor calls explain, how much is in which outermost operator."""
+    found: dict[str, int] = defaultdict(int)
+    for file in raw.files[rank]:
+        for device in {device_of(event) for event in file.plain.device}:
+            busy = union(event.span for event in file.plain.device if device_of(event) == device)
+            rest = less(between(busy), union(file.loading, file.layers["runtime"]))
+            reached = 0
+            for event in file.plain.operators:
+                # The first that started has the time; what is inside another adds nothing.
+                if event.end > reached:
+                    new = [(max(event.start, reached), event.end)]
+                    found[event.name] += length(common(new, rest))
+                    reached = event.end
+    return dict(found)
+
+
+@checks("launch_bound")
+def launch_bound(claim: Claim, raw: Raw) -> None:
+    """Before these kernels nothing runs, they were launched after that began, and nothing else explains the gap."""
+    steps = claim.finding.steps
+    found = {rank: launches(raw, rank, steps) for rank in raw.ranks if raw.on_device}
+    late = {rank: row["late_ns"] for rank, row in found.items() if row}
+    step = step_of(claim, raw)
+    worst = worst_of(claim, late)
+    claim.is_near("device idle until a late launch", late[worst])
+    claim.is_near("of it before kernels shorter than 10 µs", found[worst]["late_short_ns"])
+    claim.is_near("kernels", found[worst]["pieces"], within=0.51)
+    own = launches_by_step(raw, worst, steps)
+    left_out_steps(claim, {number: row["late_ns"] for (_, number), row in own.items()}, step)
+    if claim.has("most of the device's idle time"):
+        name = str(claim.take("most of the device's idle time").value)
+        by_operator = idle_in_operators(raw, worst)
+        most = max(by_operator.values())
+        said = max(value for each, value in by_operator.items() if each[:120] == name)
+        claim.require(said == most, f"{name} has {said} ns of it, another {most}")
+    saves(claim, late[worst], step)
+    claim.is_ranks(worth_it(late, step))
+    claim.share(step)
+
+
+def added_by_the_profiler(raw: Raw, steps: tuple[int, ...]) -> dict[int, float]:
+    """By how much recorded windows exceed the median of the steps that were not recorded."""
+    found = {}
+    for manifest in raw.manifests:
+        rank, plain = manifest.get("rank"), (manifest.get("step_median_ns") or {}).get("wait")
+        if rank in raw.files and plain:
+            found[rank] = max(
+                0.0, statistics.median(end - begin for _, _, begin, end in raw.windows(rank, steps or None)) - plain
+            )
+    return found
+
+
+@checks("small_kernels")
+def small_kernels(claim: Claim, raw: Raw) -> None:
+    """Pieces this short really are most of what runs, and the gaps before them are theirs."""
+    steps = claim.finding.steps
+    step = step_of(claim, raw)
+    found = {rank: row for rank in raw.ranks if (row := launches(raw, rank, steps))}
+    added = {} if raw.on_device else added_by_the_profiler(raw, steps)
+    saving = {
+        rank: row["late_short_ns"] if raw.on_device else max(0.0, row["cost"] - added.get(rank, 0))
+        for rank, row in found.items()
+    }
+    worst = min((rank for rank in found if round(saving[rank]) == claim.finding.saving_ns), default=None)
+    claim.require(worst is not None, f"no rank has this saving, but {saving}")
+    assert worst is not None
+    claim.require(saving[worst] >= max(saving[rank] for rank in claim.finding.ranks) - 1.5, "another rank has more")
+    row = found[worst]
+    claim.is_near("compute kernels" if raw.on_device else "operators", row["pieces"], within=0.51)
+    claim.is_near("shorter than", row["short"], within=0.51)
+    claim.is_near("time in these", row["short_ns"])
+    claim.is_near("gaps before these", row["late_short_ns"])
+    if claim.has("what the profiler adds"):
+        claim.is_near("what the profiler adds", added[worst])
+    share = re.match(r"(\d+) %", claim.finding.title)
+    claim.require(share, "no share in the title")
+    assert share is not None
+    claim.same(float(share[1]), 100 * row["short"] / row["pieces"], "the title's share", within=0.51)
+    if raw.on_device:
+        claim.require(row["late_short_ns"] > 0.5 * row["late_ns"], "most gaps are before longer kernels")
+    claim.require(saving[worst] <= step + 1, "the saving exceeds the step")
+    claim.require(set(claim.finding.ranks) <= set(worth_it(saving, step)), "a rank for which it is not worth it")
+
+
+# -- waiting for the device ------------------------------------------------------------------------------------------
+
+
+def waits(file: File, steps: tuple[int, ...]) -> list[tuple[Event, int]]:
+    """Calls that wait for the device, and how long it then has nothing to do until its next event."""
+    calls = [call for call in file.plain.calls if WAITS.search(call.name)]
+    if file.plain.steps:
+        calls = [call for call in calls if file.step_at(call.start) in (steps or raw_steps(file))]
+    calls.sort(key=lambda call: call.end)
+    found = []
+    gaps = between(file.busy)
+    for start, resumes in gaps:
+        inside = [call for call in calls if start <= call.end <= resumes]
+        at = start
+        for place, call in enumerate(inside):
+            until = resumes if place == len(inside) - 1 else call.end
+            first = max(at, call.start)
+            found.append((call, min(max(until - first, 0), call.end - call.start)))
+            at = call.end
+    return found
+
+
+def raw_steps(file: File) -> set[int]:
+    return {number for number, _, _ in file.plain.steps}
+
+
+@checks("synchronizing_calls")
+def synchronizing_calls(claim: Claim, raw: Raw) -> None:
+    """The host is in such a call when the device runs dry, and the device stays idle until its next event."""
+    steps = claim.finding.steps
+    idle = {}
+    places: dict[int, dict[str, list[int]]] = {}
+    for rank, files in raw.files.items():
+        number = max(sum(len(raw_steps(file) & set(steps or raw_steps(file))) for file in files), 1)
+        own: dict[str, list[int]] = defaultdict(list)
+        for file in files:
+            for call, dry in waits(file, steps):
+                own[call.name].append(dry)
+        places[rank] = own
+        idle[rank] = sum(sum(found) for found in own.values()) / number
+    step = step_of(claim, raw)
+    worst = worst_of(claim, idle)
+    rows = len(claim.left)
+    # Each place is rounded down.
+    claim.is_near("device idle after such calls", idle[worst], within=rows + 20)
+    total = 0.0
+    while claim.left:
+        each = claim.left[0]
+        call = each.name.split(" from ")[0]
+        claim.require(call in places[worst], f"rank {worst} has no {call}")
+        value = claim.number(each.name)
+        per = sum(places[worst][call])
+        claim.require(value <= per + 1, f"{call} leaves the device idle for {per} ns, not {value}")
+        total += value
+    saves_at_most(claim, idle[worst], step)
+    claim.require(total <= idle[worst] + rows, "the places sum to more than the idle time after all of them")
+    claim.require(all(idle[rank] >= idle[worst] / 2 - 20 for rank in claim.finding.ranks), "a rank with less than half")
+    claim.share(step)
+
+
+def saves_at_most(claim: Claim, bound: float, step: float) -> None:
+    saving = claim.finding.saving_ns
+    claim.require(saving is not None, "no saving")
+    claim.require((saving or 0) <= bound + 1.5, f"the saving of {saving} exceeds what it is taken from: {bound:.0f}")
+    claim.require((saving or 0) <= step + 1, f"the saving of {saving} exceeds the step of {step}")
+
+
+# -- garbage, compiling, the profiler --------------------------------------------------------------------------------
+
+
+def in_steps(file: File, event: Event, steps: tuple[int, ...]) -> bool:
+    """Whether a range of the host starts in one of the steps, where there are steps."""
+    if not file.plain.steps:
+        return True
+    return file.step_at(event.start) in (steps or raw_steps(file))
+
+
+def step_count(raw: Raw, rank: int, steps: tuple[int, ...]) -> int:
+    return max(len(raw.windows(rank, steps or None)), 1)
+
+
+@checks("gc_pauses")
+def gc_pauses(claim: Claim, raw: Raw) -> None:
+    """Ranges that say that garbage is collected, in the steps."""
+    steps = claim.finding.steps
+    own: dict[int, list[Event]] = {
+        rank: [
+            event
+            for file in files
+            for event in [*file.plain.named, *file.plain.operators]
+            if event.name.startswith("gc: generation ") and in_steps(file, event, steps)
+        ]
+        for rank, files in raw.files.items()
+    }
+    spent = {r: length(union(e.span for e in found)) / step_count(raw, r, steps) for r, found in own.items()}
+    idle = {
+        rank: spent[rank]
+        if not raw.on_device
+        else sum(
+            length(less(union(e.span for e in own[rank] if e in [*f.plain.named, *f.plain.operators]), f.busy))
+            for f in files
+        )
+        / step_count(raw, rank, steps)
+        for rank, files in raw.files.items()
+    }
+    step = step_of(claim, raw)
+    worst = worst_of(claim, idle)
+    claim.is_near("time in collections", spent[worst])
+    claim.is_near("of it with an idle device", idle[worst])
+    claim.is_near("collections", len(own[worst]))
+    claim.is_near("the longest", max(event.end - event.start for event in own[worst]))
+    saves(claim, idle[worst], step)
+    claim.is_ranks(worth_it(idle, step))
+    claim.share(step)
+
+
+OVERHEAD = re.compile(r"^(TorchDynamo Cache Lookup|AOTDispatcher Runtime Wrapper Prologue|Pregraph bytecode)")
+COMPILING = re.compile(r"^entire_(frame|backward)_compile")
+REGION = re.compile(r"^Torch-Compiled Region: (\d+)/(\d+)")
+
+
+@checks("graph_breaks")
+def graph_breaks(claim: Claim, raw: Raw) -> None:
+    """The regions that ran have these frames and versions; guards and compiling took this long in the steps."""
+    steps = claim.finding.steps
+    regions, spent, compiling, idle = set(), {}, {}, {}
+    for rank, files in raw.files.items():
+        total = compiled = idle_looking = idle_compiling = 0
+        for file in files:
+            ranges = [e for e in [*file.plain.operators, *file.plain.named] if in_steps(file, e, steps)]
+            regions |= {(int(m[1]), int(m[2])) for e in ranges if (m := REGION.match(e.name))}
+            for event in ranges:
+                if OVERHEAD.match(event.name) or COMPILING.match(event.name):
+                    lasted = event.end - event.start
+                    without = lasted - within(file.busy, *event.span) if raw.on_device else lasted
+                    total += lasted
+                    if COMPILING.match(event.name):
+                        compiled += lasted
+                        idle_compiling += without
+                    else:
+                        idle_looking += without
+        count = step_count(raw, rank, steps)
+        spent[rank], compiling[rank] = total / count, compiled
+        idle[rank] = idle_looking / count, idle_compiling / count
+    step = step_of(claim, raw)
+    frames, again = len({frame for frame, _ in regions}), sum(version > 0 for _, version in regions)
+    # One graph would keep its share of the lookups.
+    saved = {rank: look * (1 - 1 / (frames + again)) + rest for rank, (look, rest) in idle.items()}
+    worst = worst_of(claim, saved)
+    claim.is_near("compiled frames", frames)
+    claim.is_near("compiled again", again)
+    claim.is_near("guards, lookups and compiling", spent[worst])
+    claim.is_near("of it with an idle device", saved[worst])
+    claim.is_near("compile time", compiling[worst])
+    while claim.has("break"):
+        name, line = str(claim.take("break").value).rsplit(" line ", 1)
+        claim.require(
+            any(
+                f"torch_dynamo_resume_in_{name}_at_{line}" in frame.name
+                for file in raw.files[worst]
+                for frame in file.frames
+            ),
+            f"no frame resumes {name} at {line}",
+        )
+    found = re.search(r"(\d+) graphs", claim.finding.title)
+    claim.require(found is None or int(found[1]) == frames, "the title's number of graphs")
+    saves(claim, saved[worst], step)
+    claim.is_ranks(worth_it(saved, step))
+
+
+@checks("profiler_cost")
+def profiler_cost(claim: Claim, raw: Raw) -> None:
+    """The manifests have these medians."""
+    medians = {each["rank"]: each.get("step_median_ns") or {} for each in raw.manifests}
+    shares = {r: m["active"] / m["wait"] - 1 for r, m in medians.items() if m.get("active") and m.get("wait")}
+    worst = max(sorted(shares), key=lambda rank: shares[rank])
+    claim.is_near("median step, not recorded", medians[worst]["wait"])
+    claim.is_near("more when recorded", medians[worst]["active"] - medians[worst]["wait"])
+    claim.is_ranks([rank for rank, share in shares.items() if share >= 0.05])
+    said = re.search(r"takes (\d+) % longer", claim.finding.title)
+    claim.require(said and abs(float(said[1]) - 100 * shares[worst]) <= 0.51, f"the title's share: {shares[worst]}")
+    claim.require(claim.finding.saving_ns is None, "the profiler's cost is no saving")
+
+
+@checks("too_few_steps")
+def too_few_steps(claim: Claim, raw: Raw) -> None:
+    """There are this few steps in all files."""
+    claim.is_near("steps", len(raw.steps))
+    claim.require(claim.number("enough to judge by") > len(raw.steps), "there are enough")
+    claim.require(set(claim.finding.steps) == raw.steps, f"steps {claim.finding.steps}, recomputed {raw.steps}")
