@@ -33,7 +33,7 @@ def show(title: str, cases: Sequence[Case], *, least: float = 0.05) -> None:
 def main(arguments: Sequence[str] | None = ()) -> None:
     """Run the given parts; ``None``: those of the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.diagnosis", description=__doc__)
-    parser.add_argument("parts", nargs="*", default=[], choices=["simulated", "perturbed", "jobs", []])
+    parser.add_argument("parts", nargs="*", default=[], choices=["simulated", "perturbed", "jobs", "ablation", []])
     parser.add_argument("--seeds", default="5000:5200", help="simulated: from:to")
     parser.add_argument("--clean", default="5000:5120", help="simulated: seeds run without their faults")
     parser.add_argument("--lean", action="store_true", help="simulated: steps leaner than those of any real set")
@@ -47,8 +47,13 @@ def main(arguments: Sequence[str] | None = ()) -> None:
     # Imported on use: each needs different things (torch, the real traces).
     from benchmarks.diagnosis.jobs import run_jobs
     from benchmarks.diagnosis.perturbed import run_sets
+    from benchmarks.diagnosis.replay import ablation, read
     from benchmarks.diagnosis.simulated import job_of, run_seeds
 
+    if given.parts == ["ablation"]:
+        for line in ablation([*read(given.keep / "records")]):
+            print(line, flush=True)
+        return
     wanted = given.parts or ["simulated", "perturbed", "jobs"]
     with tempfile.TemporaryDirectory() as temporary:
         if "simulated" in wanted:

@@ -13,6 +13,7 @@ import os
 import statistics
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ import rankscope
 WARMUP, ACTIVE = 2, 8
 WIDTH, LAYERS, BATCH = 512, 4, 48
 SLOW_STEPS = (3, 5, 6)  # of the recorded ones: those with a slow network
+STALLED_STEP = 4  # of the recorded ones: the one in which a rank stalls
 USUAL_MS = 12  # that a step's transfers take anyway, with Gloo's threads on the core of their rank
 FAST = 30_000_000_000  # bit/s: more than loopback moves here
 
@@ -59,6 +61,11 @@ class Trouble:
         if self.kind == "hog":
             # They compete with the entire rank: they inherit its core.
             self.hogs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+        self.ended, self.lock = threading.Event(), threading.Lock()
+        work = {"spin": self._spin, "lock": self._hold}.get(self.kind)
+        self.thread = threading.Thread(target=work, daemon=True) if work is not None else None
+        if self.thread is not None:
+            self.thread.start()
         if self.kind == "slow_collective":
             # It obeys each line as it comes, so that a change costs this rank no process.
             self.tc = subprocess.Popen(["tc", "-batch", "-"], stdin=subprocess.PIPE, text=True, bufsize=1)
@@ -80,15 +87,33 @@ class Trouble:
             end = time.perf_counter() + self.ms / 1e3
             while time.perf_counter() < end:
                 gc.collect()
-        if self.kind == "sleep":
+        if self.kind == "sleep" or (self.kind == "stall" and step - WARMUP == STALLED_STEP):
             time.sleep(self.ms / 1e3)
+        if self.kind == "lock":
+            with self.lock:
+                pass
         if self.kind == "slow_collective":
             sent = 2 * LAYERS * 4 * WIDTH * WIDTH  # by both ranks: each sends as much as a layer's gradient has
             slow = round(8 * sent / ((USUAL_MS + self.ms) / 1e3))
             self._network("change", slow if step - WARMUP in SLOW_STEPS else FAST)
 
+    def _spin(self) -> None:
+        """Python that computes: it keeps the interpreter from the training thread for 5 ms at a time."""
+        while not self.ended.is_set():
+            sum(range(1_000))
+
+    def _hold(self) -> None:
+        """A lock that is mostly held, for as long as the fault is to cost."""
+        while not self.ended.is_set():
+            with self.lock:
+                time.sleep(self.ms / 1e3)
+            time.sleep(1e-4)
+
     def end(self) -> None:
         """Undo the fault."""
+        self.ended.set()
+        if self.thread is not None:
+            self.thread.join()
         for hog in self.hogs:
             hog.kill()
             hog.wait()

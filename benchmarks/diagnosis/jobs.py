@@ -84,7 +84,8 @@ def cases_of(number: int, out: Path) -> Iterator[Case]:
     for window in plan["windows"]:
         begun = time.process_time()
         run = rankscope.open(out / window["name"], executor="serial")
-        said = said_of(run.stragglers(), run.findings)
+        run.stragglers()
+        said = said_of(run.findings)
         done: tuple[Done, ...] = ()
         if window["kind"]:
             struck = range(plan["ranks"]) if window["kind"] == "slow_collective" else [window["rank"]]

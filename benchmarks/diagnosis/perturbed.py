@@ -13,6 +13,8 @@ from pathlib import Path
 import polars as pl
 
 import rankscope
+from benchmarks.diagnosis.replay import Record
+from benchmarks.diagnosis.replay import keep as keep_record
 from benchmarks.diagnosis.retiming import Rank, Retiming, Slower, Tables, lengths
 from benchmarks.diagnosis.scoring import Case, Done, Said, said_of
 from rankscope.analyses import get_analysis
@@ -72,13 +74,18 @@ def load(traces: Path, name: str) -> Recorded:
     inputs = Inputs(Options(), tuple(run.loaded.infos), {}, -1, run.world_size)
     again = Retiming(tables, collectives, shift)
     unchanged = again.run()
-    frame, findings = ask(unchanged, inputs)
+    findings = ask(unchanged, inputs)
     steps = max(int(collectives["step"].n_unique()) - int(collectives["step"].null_count() > 0), 1)
-    return Recorded(name, inputs, tables, again, said_of(frame, findings), steps, lengths([*unchanged.values()]))
+    return Recorded(name, inputs, tables, again, said_of(findings), steps, lengths([*unchanged.values()]))
 
 
-def ask(tables: dict[int, Tables], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
-    """Stragglers, from the tables of all ranks."""
+def ask(tables: dict[int, Tables], inputs: Inputs) -> list[Finding]:
+    """The findings of `stragglers`, from the tables of all ranks."""
+    return get_analysis("stragglers").reduce(*observed(tables, inputs))[1]
+
+
+def observed(tables: dict[int, Tables], inputs: Inputs) -> tuple[list[Part], Inputs]:
+    """What `stragglers` reads of all ranks: what `per_rank` gives, and the inputs of `across_ranks`."""
     known: dict[str, pl.DataFrame] = {}
 
     def mapped(name: str) -> list[Part]:
@@ -103,7 +110,7 @@ def ask(tables: dict[int, Tables], inputs: Inputs) -> tuple[pl.DataFrame, list[F
 
     known["collectives"] = reduced("collectives", mapped("collectives"))[0]
     known["clock"] = reduced("clock", [])[0]
-    return reduced("stragglers", mapped("stragglers"))
+    return mapped("stragglers"), Inputs(inputs.options, inputs.traces, dict(known), -1, inputs.world_size)
 
 
 def trials(recorded: Recorded) -> Iterator[tuple[Slower, str, float]]:
@@ -126,17 +133,20 @@ def _working(each: Rank) -> int:
     return int((each.end - each.start)[each.compute].sum())
 
 
-def case_of(recorded: Recorded, slower: Slower, kind: str, magnitude: float) -> Case:
+def case_of(recorded: Recorded, slower: Slower, kind: str, magnitude: float, records: Path | None = None) -> Case:
     """One perturbation, and its findings beyond those of the run as recorded."""
     begun = time.process_time()
     tables = recorded.retiming.run(slower)
     cost = (lengths([*tables.values()]) - recorded.length) / recorded.length
-    said = said_of(*ask(tables, recorded.inputs))
+    parts, inputs = observed(tables, recorded.inputs)
+    said = said_of(get_analysis("stragglers").reduce(parts, inputs)[1])
     known = [each.ranks for each in recorded.said]
     new = tuple(each for each in said if each.ranks not in known)
     causes = ("slow_device",) if slower.kernels else ("slow_host",)
     done = Done(frozenset([slower.rank]), causes, cost, kind)
     name = f"{recorded.name} rank {slower.rank} {kind} {magnitude:.0%}"
+    if records is not None:
+        keep_record(Record(name, (done,), "", recorded.steps, tuple(parts), inputs, recorded.name), records)
     return Case(name, (done,), new, f"as recorded: {len(recorded.said)}", time.process_time() - begun)
 
 
@@ -144,7 +154,10 @@ def cases_of(traces: Path, name: str, keep: Path) -> list[Case]:
     """All trials of a set."""
     os.environ["RANKSCOPE_CACHE"] = str(keep / "cache")
     recorded = load(traces, name)
-    return [case_of(recorded, slower, kind, magnitude) for slower, kind, magnitude in trials(recorded)]
+    records = keep / "records"
+    parts, inputs = observed(recorded.retiming.run(), recorded.inputs)
+    keep_record(Record(name, (), "", recorded.steps, tuple(parts), inputs, name), records)
+    return [case_of(recorded, slower, kind, magnitude, records) for slower, kind, magnitude in trials(recorded)]
 
 
 def run_sets(traces: Path, keep: Path, workers: int = 2, sets: Sequence[str] = SETS) -> Iterator[Case]:

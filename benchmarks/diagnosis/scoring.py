@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import polars as pl
-
 from rankscope.results import Finding
 
 # The cost of a fault as a share of a step: the bins of the tables.
 BINS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 10.0)
-ACCUSING = ("straggler", "slow-network")
+ACCUSING = ("straggler", "slow-network", "stall")
 
 
 @dataclass(frozen=True)
@@ -35,11 +33,12 @@ class Done:
 
 @dataclass(frozen=True)
 class Said:
-    """A straggler finding: the ranks, the cause, and the potential saving per step, ns."""
+    """A straggler finding: the ranks, the cause, the potential saving per step, ns; whether it is a single stall."""
 
     ranks: frozenset[int]
     cause: str
     saving_ns: int
+    stall: bool = False
 
 
 @dataclass(frozen=True)
@@ -54,14 +53,14 @@ class Case:
     steps: int = 0
 
 
-def said_of(stragglers: pl.DataFrame, findings: Sequence[Finding]) -> tuple[Said, ...]:
+def said_of(findings: Sequence[Finding]) -> tuple[Said, ...]:
     """The straggler findings of a run, whatever their severity."""
-    causes = dict(stragglers.select("rank", "cause").rows())
     said = []
     for finding in findings:
         if finding.id in ACCUSING and finding.ranks:
-            cause = "slow_network" if finding.id == "slow-network" else causes[finding.ranks[0]] or "unclear"
-            said.append(Said(frozenset(finding.ranks), cause, finding.saving_ns or 0))
+            labels = [each.name for each in finding.evidence if each.name.startswith("cause: ")]
+            cause = labels[0].removeprefix("cause: ").replace(" ", "_") if labels else "slow_network"
+            said.append(Said(frozenset(finding.ranks), cause, finding.saving_ns or 0, finding.id == "stall"))
     return tuple(sorted(said, key=lambda each: -each.saving_ns))
 
 
@@ -118,7 +117,7 @@ def clean_by_steps(cases: Sequence[Case]) -> list[str]:
     for steps in sorted({case.steps for case in cases}):
         clean = [case for case in cases if case.steps == steps and not case.done]
         if clean:
-            lines.append(f"| {steps} | {len(clean)} | {sum(bool(case.said) for case in clean)} |")
+            lines.append(f"| {steps} | {len(clean)} | {sum(map(_accuses, clean))} |")
     return lines
 
 
@@ -126,7 +125,7 @@ def summary(cases: Sequence[Case], least: float = 0.05) -> list[str]:
     """The figures that are compared with the aims."""
     clean = [case for case in cases if not case.done]
     dear = [v for case in cases for v in verdicts(case) if v.done.cost >= least]
-    accusations = [(said, case) for case in cases for said in case.said]
+    accusations = [(said, case) for case in cases for said in case.said if not said.stall]
     fair = sum(any(said.ranks <= done.ranks for done in case.done) for said, case in accusations)
     lines = [
         f"- faults that cost {least:.0%} of a step or more: {len(dear)}; rank right {_share(dear, 'rank')}, "
@@ -138,7 +137,8 @@ def summary(cases: Sequence[Case], least: float = 0.05) -> list[str]:
         )
     if clean:
         lines.append(
-            f"- clean runs: {len(clean)}; with an accusation: {_part(sum(bool(c.said) for c in clean), len(clean))}"
+            f"- clean runs: {len(clean)}; with an accusation: {_part(sum(map(_accuses, clean)), len(clean))}; "
+            f"with a stall: {_part(sum(any(said.stall for said in case.said) for case in clean), len(clean))}"
         )
     return lines
 
@@ -150,7 +150,7 @@ def misses(cases: Sequence[Case], least: float = 0.05) -> list[str]:
         said = (
             "; ".join(f"{sorted(s.ranks)[:4]} {s.cause} {s.saving_ns / 1e3:.0f} µs" for s in case.said[:3]) or "nobody"
         )
-        if not case.done and case.said:
+        if not case.done and _accuses(case):
             lines.append(f"  {case.name} clean, but: {said}")
         lines += [
             f"  {case.name} {v.done.kind} on {sorted(v.done.ranks)[:4]} ({v.done.cost:.1%}): {said} [{case.note}]"
@@ -158,6 +158,11 @@ def misses(cases: Sequence[Case], least: float = 0.05) -> list[str]:
             if v.done.cost >= least and not (v.rank and v.cause)
         ]
     return lines
+
+
+def _accuses(case: Case) -> bool:
+    """Whether it names a straggler; a stall is one step in which a rank was late, whatever the reason."""
+    return any(not said.stall for said in case.said)
 
 
 def _bin(cost: float) -> str:

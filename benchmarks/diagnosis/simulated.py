@@ -16,6 +16,8 @@ from pathlib import Path
 import numpy as np
 
 import rankscope
+from benchmarks.diagnosis.replay import keep as keep_record
+from benchmarks.diagnosis.replay import record_of_run
 from benchmarks.diagnosis.scoring import Case, Done, said_of
 from rankscope.simulate import Fault, Job, Lost, Recording, Truth, simulate, simulate_timing
 from rankscope.simulate.faults import struck_groups, struck_ranks
@@ -156,7 +158,11 @@ def case_of(seed: int, keep: Path | None = None, *, clean: bool = False, lean: b
             shutil.rmtree(out, ignore_errors=True)
             simulate(out / "run", job, costs=False)
         run = rankscope.open(out / "run", executor="serial")
-        said = said_of(run.stragglers(), run.findings)
+        run.stragglers()
+        said = said_of(run.findings)
+        if keep is not None:
+            name = f"{'clean' if clean else 'seed'} {seed}"
+            keep_record(record_of_run(run, name, done_to(job, truth), steps=job.steps), keep / "records")
     finally:
         if keep is None:
             shutil.rmtree(out.parent)

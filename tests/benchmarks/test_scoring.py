@@ -45,6 +45,6 @@ def test_figures() -> None:
     assert summary(cases) == [
         "- faults that cost 5% of a step or more: 1; rank right 100.0 % (1), cause right 100.0 % (1)",
         "- accusations: 2, of a rank that something was done to: 50.0 % (1)",
-        "- clean runs: 2; with an accusation: 50.0 % (1)",
+        "- clean runs: 2; with an accusation: 50.0 % (1); with a stall: 0.0 % (0)",
     ]
     assert table(cases)[2] == "| 5%–10% | 1 | 100.0 % (1) | 100.0 % (1) |"

@@ -1,0 +1,165 @@
+"""What the straggler engine reads of many runs, kept, so that a change of the engine is scored in a minute.
+
+A record is one pickle: what `per_rank` of `stragglers` gave for each rank, the inputs of `across_ranks`, and the
+faults; the other parts write them to `records` under `--keep`. `python -m benchmarks.diagnosis ablation --keep DIR`
+scores these once for each detector, measure and threshold switched off or moved.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import polars as pl
+
+import rankscope
+from benchmarks.diagnosis.scoring import Case, Done, Said, said_of, verdicts
+from rankscope.analyses import get_analysis
+from rankscope.primitives.stragglers import detectors, stragglers
+from rankscope.primitives.stragglers.thresholds import Thresholds
+from rankscope.results import Inputs, Options, Part
+
+
+@dataclass(frozen=True)
+class Record:
+    """A run as the engine reads it.
+
+    Attributes:
+        name: of the case.
+        done: its faults.
+        note: what else to say of it.
+        steps: how many were recorded.
+        parts: what `per_rank` gave, by rank.
+        inputs: of `across_ranks`.
+        recorded: of a perturbed real run, its record without the perturbation.
+    """
+
+    name: str
+    done: tuple[Done, ...]
+    note: str
+    steps: int
+    parts: tuple[Part, ...]
+    inputs: Inputs
+    recorded: str = ""
+
+
+def record_of_run(run: rankscope.Run, name: str, done: tuple[Done, ...], note: str = "", steps: int = 0) -> Record:
+    """The record of an opened run."""
+    known = {"collectives": run.collectives(), "clock": run.clock()}
+    stragglers = get_analysis("stragglers")
+    parts = []
+    for rank, traces in sorted(run.loaded.ranks.items()):
+        tables = {
+            table: pl.concat(
+                [
+                    trace.load(table, list(columns)).with_columns(pl.lit(number, pl.Int16).alias("window"))
+                    for number, trace in enumerate(traces)
+                ]
+            )
+            for table, columns in stragglers.reads.items()
+        }
+        infos = tuple(info for info in run.loaded.infos if info.rank == rank)
+        parts.append(stragglers.per_rank(tables, Inputs(Options(), infos, known, rank, run.world_size)))
+    inputs = Inputs(Options(), tuple(run.loaded.infos), known, -1, run.world_size)
+    return Record(name, done, note, steps, tuple(parts), inputs)
+
+
+def keep(record: Record, folder: Path) -> None:
+    """Write a record."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{record.name.replace('/', '_').replace(' ', '_')}.pickle").write_bytes(pickle.dumps(record))
+
+
+def read(folder: Path) -> Iterator[Record]:
+    """The records of a folder, in the order of their names."""
+    for path in sorted(folder.rglob("*.pickle")):
+        yield pickle.loads(path.read_bytes())
+
+
+def scored(record: Record, known: tuple[Said, ...] = ()) -> Case:
+    """What the engine says of a record; findings that ``known`` has already are left out."""
+    begun = time.process_time()
+    said = said_of(get_analysis("stragglers").reduce(record.parts, record.inputs)[1])
+    ranks = [each.ranks for each in known]
+    new = tuple(each for each in said if each.ranks not in ranks)
+    return Case(record.name, record.done, new, record.note, time.process_time() - begun, record.steps)
+
+
+def scores(records: Iterable[Record]) -> list[Case]:
+    """The cases of all records; of perturbed ones those of ranks that are not late as recorded."""
+    every = list(records)
+    base = {each.name: scored(each).said for each in every if not each.done and each.recorded == each.name}
+    found = []
+    for record in every:
+        said = base.get(record.recorded, ())
+        late = {rank for each in said for rank in each.ranks if each.cause != "slow_network"}
+        if record.recorded != record.name and not any(done.ranks & late for done in record.done):
+            found.append(scored(record, said))
+    return found
+
+
+MOVED = (2 / 3, 1.5)
+"""Each threshold times these."""
+
+
+def variants() -> Iterator[tuple[str, list[tuple[Any, str, Any]]]]:
+    """What is switched off or moved: a label, and the attributes to replace."""
+    yield "as it is", []
+    for detector in detectors.DETECTORS:
+        rest = tuple(each for each in detectors.DETECTORS if each is not detector)
+        yield f"without {detector.__name__}", [(detectors, "DETECTORS", rest)]
+    yield "without trials", [(detectors, "TRIALS", 0)]
+    yield "without the check of the host", [(detectors, "caused_by_host", lambda *_: True)]
+    made = detectors.measures
+    for names in (
+        ("compute",), ("copies",), ("allocation",), ("data_loading",), ("host",), ("nothing",), ("work", "slower"),
+        ("steady",), ("pace",), ("host_steady", "host_pace"),
+    ):  # fmt: skip
+
+        def without(seen: Any, limits: Any, names: tuple[str, ...] = names) -> list[detectors.Measure]:
+            return [each for each in made(seen, limits) if each.name not in names]
+
+        yield f"without {' and '.join(names)}", [(detectors, "measures", without)]
+    for field in dataclasses.fields(Thresholds):
+        if isinstance(field.default, float | int):
+            for times in MOVED:
+                limits = Thresholds(**{field.name: type(field.default)(field.default * times)})
+                yield f"{field.name} · {times:.2g}", [(stragglers, "Thresholds", lambda limits=limits: limits)]
+
+
+def ablation(records: Sequence[Record], least: float = 0.05) -> Iterator[str]:
+    """Lines of Markdown: by variant and set the right ranks and causes, and the clean runs with a straggler."""
+    yield "| | simulated: rank, cause | clean | perturbed, 3 ranks and more | two ranks |"
+    yield "|---|---|---|---|---|"
+    before: tuple[str, ...] = ()
+    for label, changes in variants():
+        with ExitStack() as stack:
+            for owner, name, value in changes:
+                stack.enter_context(patch.object(owner, name, value))
+            cases = scores(records)
+        simulated = [case for case in cases if case.name.startswith(("seed", "clean"))]
+        others = [case for case in cases if case not in simulated]
+        two = [case for case in others if "2ranks" in case.name]
+        clean = [case for case in simulated if not case.done]
+        accused = sum(any(not said.stall for said in case.said) for case in clean)
+        told = (
+            _right(simulated, least),
+            f"{accused} of {len(clean)}",
+            _right([case for case in others if case not in two], least),
+            _right(two, least),
+        )
+        if told != before or not before:
+            yield f"| {label} | {' | '.join(told)} |"
+        before = before or told
+
+
+def _right(cases: Sequence[Case], least: float) -> str:
+    found = [verdict for case in cases for verdict in verdicts(case) if verdict.done.cost >= least]
+    return f"{sum(each.rank for each in found)}, {sum(each.cause for each in found)} of {len(found)}"
