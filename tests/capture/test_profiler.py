@@ -23,6 +23,7 @@ from rankscope.rundir.config import CaptureConfig
 from rankscope.rundir.manifest import read_rank_manifest, read_run_manifest
 from rankscope.rundir.metadata import METADATA_KEY, TraceMetadata
 from rankscope.rundir.names import parse_trace_name
+from rankscope.rundir.options import options_of
 
 from .conftest import HAS_TRACE_ID, read_trace, steps_in, traces, train
 
@@ -426,3 +427,4 @@ def test_every_option_of_a_capture_is_an_argument_and_no_other():
         assert hints[name] == wanted, name
     further = {"warmup_steps", "active_steps", "dist_context", "mesh", "activities"}
     assert set(arguments) == set(fields) | further
+    assert all(f"\n    {name}: {each.help}\n" in Profiler.__doc__ for name, each in options_of(CaptureConfig).items())

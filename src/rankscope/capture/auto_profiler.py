@@ -3,6 +3,8 @@
 ``install`` is called by the hook (``hook/sitecustomize.py``) and starts a ``Profiler`` that takes its options from the
 environment. If the script has a profiler of its own, that one is used instead. ``optimizers`` decides which steps
 count.
+
+In: the options in the environment, and the steps of the optimizers. Out: a started `Profiler`.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ Every call from Python goes through a method of torch's ``ProcessGroup``, whiche
 used. These methods are wrapped while a window is recorded, and only then: each notes the call and makes it. What DDP's
 reducer and compiled code call from C++ does not go through them: it is added from torch's flight recorder, if that has
 it (:mod:`.flight_recorder`).
+
+In: the calls of torch's process groups. Out: a description of each, for the trace's metadata.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The machine and software that this rank runs on, which no trace holds: device, cores, NUMA nodes, settings, versions.
 
-Nothing is passed in but environment variables; what comes out goes into traces and the rank's manifest. What cannot be
+In: environment variables, and what torch and Linux know. Out: values for traces and the rank's manifest; what cannot be
 found is left out.
 """
 
@@ -157,7 +157,7 @@ def default_activities() -> list[torch.profiler.ProfilerActivity]:
     """What can be recorded here: the CPU, and the accelerator if there is one (CUDA includes ROCm)."""
     kinds = torch.profiler.ProfilerActivity
     found = [kinds.CPU]
-    supported = torch.profiler.supported_activities()  # type: ignore[no-untyped-call]
+    supported = torch.profiler.supported_activities()  # type: ignore[no-untyped-call]  # torch has no types here
     for name, kind in (("cuda", "CUDA"), ("xpu", "XPU"), ("mtia", "MTIA")):
         activity = getattr(kinds, kind, None)
         module = getattr(torch, name, None)
@@ -182,7 +182,7 @@ def clock_anchor() -> ClockAnchor:
 def cpu_name() -> str | None:
     """The CPU's name, from Linux or Python."""
     try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+        with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as file:
             for line in file:
                 if line.startswith("model name"):
                     return line.partition(":")[2].strip()

@@ -3,6 +3,8 @@
 ``atexit`` alone is not enough: a process that ``multiprocessing`` has forked leaves by ``os._exit`` and runs only what
 is registered with ``multiprocessing`` itself. And a fork that ends as any program does runs what its parent has
 registered, without its parent's threads.
+
+In: functions to call. Out: calls of them, once, at the process's end.
 """
 
 from __future__ import annotations

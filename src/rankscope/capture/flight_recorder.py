@@ -5,6 +5,8 @@ The flight recorder is a ring buffer of the latest calls (2,000 unless ``TORCH_F
 whether a profiler runs or not: gloo's calls are in it from torch 2.8 on. It is read after a recording and off the loop:
 2,000 calls take about 40 ms. It is not read if an accelerator is in use: NCCL and xccl write the same into the trace
 itself, and their buffer holds device events, which must not be queried while the job captures a graph.
+
+In: the time of a recording. Out: descriptions of its collectives, and whether they are complete.
 """
 
 from __future__ import annotations

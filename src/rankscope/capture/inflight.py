@@ -6,6 +6,8 @@ memory that belongs to something else, and the job aborts sooner or later. The s
 when the collective itself is complete: DDP continues as soon as the result is there, and a gloo thread that lost its
 core at that moment ends the range later. So a stop waits until the collectives are complete and these threads are
 idle.
+
+In: the collectives that are called, and gloo's threads. Out: whether the recording can be stopped now.
 """
 
 from __future__ import annotations

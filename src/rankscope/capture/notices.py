@@ -1,4 +1,7 @@
-"""How capture warns: as ``CaptureWarning`` or in the log, never by an exception."""
+"""How capture warns: as ``CaptureWarning`` or in the log, never by an exception.
+
+In: a message. Out: a warning or a line in the log.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 Torch wraps the ``step`` of every optimizer with ``Optimizer.profile_hook_step``, which is wrapped once more here: the
 public hook runs inside torch's own range of the step, which would cross a ``ProfilerStep#`` range. Of nested steps
 (ZeRO, a wrapper around an optimizer) only the outermost counts. With gradient accumulation, a step is the optimizer's.
+
+In: the optimizers that the process creates and steps. Out: a call for each step of the training.
 """
 
 from __future__ import annotations

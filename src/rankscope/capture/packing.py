@@ -2,6 +2,9 @@
 renamed.
 
 isal and zstandard are used if they are installed; neither is required. isal's gzip takes a quarter of zlib's time.
+
+In: the file that torch saved, the metadata, and how to compress. Out: a complete trace under its final name, and its
+size.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ have no group.
 
 Torch keeps no list of its wrappers, so they are searched for among all objects, once. Out come entries for the trace's
 metadata. Where torch has no public name for something and the private one is missing or changed, that part is left out.
+
+In: the objects of this process. Out: entries for the trace's metadata.
 """
 
 from __future__ import annotations

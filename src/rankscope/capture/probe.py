@@ -2,6 +2,8 @@
 
 Importing torch or initialising a device can hang. Each line is printed as soon as it is known, so that a caller that
 stops waiting knows how far the process came.
+
+In: nothing. Out: lines of JSON on standard output.
 """
 
 from __future__ import annotations
@@ -57,8 +59,7 @@ def _profiler() -> dict[str, object]:
 
     return {
         "kineto": bool(torch.autograd.profiler.kineto_available()),  # type: ignore[attr-defined]  # it is defined in C++
-        # torch has no types here.
-        "activities": sorted(a.name for a in torch.profiler.supported_activities()),  # type: ignore[no-untyped-call]
+        "activities": sorted(a.name for a in torch.profiler.supported_activities()),  # type: ignore[no-untyped-call]  # untyped
     }
 
 

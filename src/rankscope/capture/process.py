@@ -2,6 +2,8 @@
 
 Nothing here is a collective: only profiled ranks come here, so a collective would hang. What the ranks must agree on
 goes through the job's store, where the first value wins.
+
+In: the launcher's variables, and torch's state. Out: this process's place in the job.
 """
 
 from __future__ import annotations
@@ -139,7 +141,7 @@ def resolve_run_dir(given: str | None, run_id: str, process: Process) -> str:
     name = own_name if process.world_size == 1 else agree("run_dir", own_name)
     if name is None:
         name = "rankscope_run_" + re.sub(r"[^A-Za-z0-9._-]", "-", run_id)
-    return os.path.abspath(name)  # noqa: PTH100
+    return os.path.abspath(name)  # noqa: PTH100  # links stay
 
 
 def process_groups(mesh_dims: Mapping[str, str] | None = None) -> tuple[ProcessGroup, ...]:

@@ -8,6 +8,7 @@ error is reported once as a warning, and is in the rank's manifest.
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import time
@@ -28,7 +29,7 @@ from rankscope.capture.this_rank import ThisRank, resolve_rank
 from rankscope.capture.torch_compat import TorchProfilerMethods, UserMetadata
 from rankscope.capture.trace_queue import BUSY, EndedRecording, TraceQueue
 from rankscope.capture.writer import Writer, exit_time_left
-from rankscope.rundir.config import CaptureConfig
+from rankscope.rundir.config import CaptureConfig, option_docs
 from rankscope.rundir.measurement import PLAN_VARIABLE
 from rankscope.rundir.metadata import METADATA_KEY
 from rankscope.rundir.ranks import RanksLike
@@ -52,19 +53,14 @@ class Profiler(TorchProfilerMethods):
                 prof.step()
 
     An argument that is left out comes from its environment variable (``RANKSCOPE_WAIT`` …), else from the default. All
-    counts are steps.
+    counts are steps. ``ranks`` can also be integers.
 
     Args:
-        save_dir: the run directory; ``RANKSCOPE_RUN_DIR``, else ``rankscope_run_<time>``.
-        ranks: which ranks to profile: ``"all"``, ``"0, 2, 4"``, ``"0-3"``, ``"every:8"``, ``"node"`` (the first of
-            each host), several joined by commas, or integers.
-        period_steps: record the last ``active_steps`` of each period of this many steps.
+        {options}
         warmup_steps, active_steps: other names of ``warmup`` and ``active``.
-        dist_context: an object that has the mesh, by ``mesh_for("regular")`` or as ``mesh``.
         mesh: the job's DeviceMesh: its dimensions and this rank's coordinate go into names and traces.
+        dist_context: an object that has the mesh, by ``mesh_for("regular")`` or as ``mesh``.
         activities: torch's activities; by default what is available.
-
-    The others are the fields of :class:`~rankscope.rundir.config.CaptureConfig`, which explains them.
 
     Raises:
         ConfigError: an argument or variable that is not valid. Nothing is raised after that.
@@ -384,3 +380,8 @@ class Profiler(TorchProfilerMethods):
     def _at_exit(self) -> None:
         self.stop(exit_time_left())
         self._writer.drain_at_exit()  # SIGTERM may arrive while a stop is already waiting
+
+
+# The options are documented where they are defined; a test compares the signature with them.
+if Profiler.__doc__:
+    Profiler.__doc__ = inspect.cleandoc(Profiler.__doc__).replace("{options}", option_docs())

@@ -4,6 +4,8 @@ always has priority.
 Torch reports neither a profiler in its warm-up nor one that records all threads, and starts a second profiler without
 complaint. So the one method that every profiler calls is watched: ``torch.autograd.profiler.profile._prepare_trace``.
 It has no public name; in a torch without it, only what torch reports is known.
+
+In: the starts of torch profilers. Out: calls that end rankscope's recording before another one starts.
 """
 
 from __future__ import annotations
@@ -84,7 +86,7 @@ def watch() -> None:
             _job_profiler = weakref.ref(self)
         return original(self, *args, **options)
 
-    watched._rankscope = True  # type: ignore[attr-defined]
+    watched._rankscope = True  # type: ignore[attr-defined]  # a mark of ours
     kind._prepare_trace = watched
 
 

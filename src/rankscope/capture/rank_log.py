@@ -2,6 +2,8 @@
 
 Saved after each change, in the writer's thread. Profilers that share a process and a run directory share the log: they
 are one rank.
+
+In: written traces and lost windows. Out: `ranks/rankN.json`.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ class RankLog:
     def update(self, **changes: object) -> None:
         """Set plain fields of the manifest."""
         with self._lock:
-            self._manifest = replace(self._manifest, **changes)  # type: ignore[arg-type]
+            self._manifest = replace(self._manifest, **changes)  # type: ignore[arg-type]  # of any type
 
     def add_written(self, trace: WrittenTrace) -> None:
         """Add a complete trace."""

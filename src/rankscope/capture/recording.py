@@ -4,6 +4,8 @@ The profiler is driven by its own prepare, start and stop, not by a ``torch.prof
 ``ProfilerStep#`` are the training's, each window's result is freed separately, and what is in the file is known before
 it is written. Torch numbers the steps of a schedule from 0, and a trace made in ``on_trace_ready`` is numbered one
 higher than its last step.
+
+In: the switches and a window of steps. Out: a JSON file on the local disk.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Which steps are recorded: from the options to windows of a warm-up and a recording, as plain step numbers.
 
 Step numbers are those of the training, so that the ``ProfilerStep#`` of a resumed run continue where it left off.
+
+In: the options, and the first step. Out: windows, one after another.
 """
 
 from __future__ import annotations

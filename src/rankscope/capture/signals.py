@@ -6,6 +6,8 @@ profiler is in a state in which it can be left.
 A handler that the job has set is left alone: a job with a handler leaves its loop by it. Ours is set only from a
 warm-up until the trace is written. Python runs a handler between two of its own instructions, so in that time a
 process that hangs inside a collective does not end by SIGTERM.
+
+In: SIGTERM and SIGINT. Out: a saved trace, and the process's usual end.
 """
 
 from __future__ import annotations

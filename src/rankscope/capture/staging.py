@@ -2,6 +2,8 @@
 
 The name of a temporary file holds the host and process that made it. If that process is gone, the next one that writes
 to the same folder removes the file.
+
+In: the directories that may be used. Out: a path with enough space, or the reason why there is none.
 """
 
 from __future__ import annotations

@@ -3,10 +3,11 @@
 Off the loop pays only where torch lets other threads run while it stops (2.14 and newer). Elsewhere a thread would
 block the loop all the same, and for longer; and a torch without that is not safe to stop while other threads run
 operators: an operator that another thread is in while a recording of all threads is stopped writes into freed memory
-(fixed in pytorch
-# 187141, #187483 and #188172; #187594, which releases the interpreter, came after the second and was made for it). So
-# the
-trial decides alone, and overrides even ``always``.
+(fixed
+in pytorch by #187141, #187483 and #188172; #187594, which releases the interpreter, came after the second and was made
+for it). So the trial decides alone, and overrides even ``always``.
+
+In: torch, and the option ``stop_off_loop``. Out: where to stop, and why.
 """
 
 from __future__ import annotations

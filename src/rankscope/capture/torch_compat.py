@@ -2,6 +2,8 @@
 
 A method that would delay the training, or needs a result that the training does not keep, warns where to find it
 instead and does nothing. Nothing here raises.
+
+In: calls of torch's methods. Out: the same result as from torch, or a warning.
 """
 
 from __future__ import annotations

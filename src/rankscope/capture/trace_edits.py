@@ -9,6 +9,8 @@
 The file is searched for its steps, and the places that change are noted; everything else is copied unread. Frames are
 parsed only where some may have to be removed: Kineto writes them in the order in which they began; if a file has
 another order, all are parsed.
+
+In: the saved JSON, and the metadata. Out: the edited JSON, piece by piece.
 """
 
 from __future__ import annotations

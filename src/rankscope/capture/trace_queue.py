@@ -2,6 +2,8 @@
 
 The loop writes only to a local directory. The run directory, which may be slow, full or gone, is accessed by the
 writer's thread: when a warm-up begins, so that problems are known in time, and again with the finished trace.
+
+In: ended recordings. Out: traces in the run directory, and entries in the rank's manifest.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 It starts when there is work and ends when there is none. At exit the process waits for it, within a limit: Python
 itself would wait without one, even for a file system that never answers.
+
+In: functions to call. Out: their effects, in order, on another thread.
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@ PYTHONPATH, and Python runs it at startup.
 
 A process that never loads torch pays next to nothing: all that stays is an import finder that waits for
 ``torch.optim``. A sitecustomize that existed before runs as it would have.
+
+In: the variables that `rankscope run`, `exec` and `measure` set. Out: an installed profiler or experiment, once torch
+is loaded.
 """
 
 from __future__ import annotations
@@ -62,7 +65,7 @@ def _after_loading(loader: Any) -> None:
 
 def _run_previous_sitecustomize() -> None:
     before = list(sys.path)
-    sys.path[:] = [entry for entry in before if os.path.abspath(entry or ".") != _HERE]  # noqa: PTH100
+    sys.path[:] = [entry for entry in before if os.path.abspath(entry or ".") != _HERE]  # noqa: PTH100  # slow to load
     own = sys.modules.pop("sitecustomize", None)
     try:
         __import__("sitecustomize")

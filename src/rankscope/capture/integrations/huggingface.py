@@ -2,6 +2,8 @@
 
 Needs transformers (``pip install rankscope[huggingface]``). A step is a step of the optimizer, as the Trainer counts
 it.
+
+In: the options of `Profiler`. Out: a callback that profiles the steps.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Needs lightning or pytorch_lightning (``pip install rankscope[lightning]``). A step ends with a batch after which an
 optimizer has stepped: with gradient accumulation it spans several batches.
+
+In: the options of `Profiler`. Out: a callback that profiles the steps.
 """
 
 from __future__ import annotations
