@@ -29,6 +29,7 @@ from rankscope.report.embed import timeline as embedded_module
 from rankscope.report.embed.encoding import fold, inflated, planes, read_block, steps_of, unfold, unplanes
 from rankscope.report.embed.timeline import embed_run, grid_of
 from rankscope.report.html_report import read_report, write_report
+from rankscope.results import Finding
 from rankscope.timeline.build import clock_of
 from rankscope.timeline.clock import RunClock
 
@@ -122,7 +123,7 @@ def test_ranks_that_findings_name_come_first_and_what_has_no_room_is_said(tmp_pa
     content = {0: events(0), 1: events(400)}
     run = rankscope.open(kineto.write_ranks(tmp_path / "run", content), executor="serial")
     everything = embed_run(run, grid_of(run), 1 << 40)
-    late = next(finding for finding in run.diagnose() if finding.ranks == (1,))
+    late = Finding("straggler", "warning", "Rank 1 delays the other ranks", ranks=(1,))
     assert embedded_module._priority([0, 1, 2], [late]) == [1, 0, 2]
     other = embedded_module._priority([0, 1], run.diagnose())[-1]
     # Room for all but what comes last.

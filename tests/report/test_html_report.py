@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,8 +20,9 @@ from rankscope.errors import RankscopeError
 from rankscope.report import html_report
 from rankscope.report import page as page_module
 from rankscope.report.embed.timeline import grid_of
-from rankscope.report.html_report import payload, write_report
+from rankscope.report.html_report import payload, table_of, write_report
 from rankscope.report.page import MARKER, page_template
+from rankscope.results import Analysis, Column, Result
 
 HOSTILE = [
     "</script><script>alert(1)</script>",
@@ -178,3 +180,15 @@ def test_a_template_without_a_place_for_the_data_is_an_error(tmp_path: Path, mon
 def test_the_report_of_eight_h100_is_small_enough_for_a_ticket(shared_traces: Path) -> None:
     page = write_report(rankscope.open(shared_traces / "modded-nanogpt-h100-8ranks", executor="serial"))
     assert len(page) < 5_000_000
+
+
+@pytest.mark.parametrize(("window", "start"), [([0, 1], [5, 7]), (None, [5, 207])])
+def test_instants_are_relative_to_their_file_else_to_the_first_of_their_rank(
+    window: list[int] | None, start: list[int]
+) -> None:
+    own = {} if window is None else {"window": window}
+    frame = pl.DataFrame({"rank": [3, 3], **own, "start_ns": [1_005, 1_207]})
+    columns = tuple(Column(name, pl.Int64, "", "what", instant=name == "start_ns") for name in frame.columns)
+    origins = pl.DataFrame({"rank": [3, 3], "window": [0, 1], "origin": [1_000, 1_200]})
+    table = table_of(Result(Analysis("some", "Some.", columns), frame), origins, headline=None)
+    assert table["data"]["start_ns"] == start

@@ -56,7 +56,7 @@ def test_sizes_of_a_scaling_study(tmp_path: Path) -> None:
     assert "few blocks" in result.analysis.doc
     assert result.headline is not None
     assert {each.name: each.value for each in result.headline.values} == {
-        "ranks": 4, "efficiency": 0.5, "mode": "strong",
+        "ranks": 4, "efficiency": 0.5, "low": 0.4, "high": 0.6, "mode": "strong",
     }  # fmt: skip
     assert {column.name for column in result.analysis.columns} == set(result.frame.columns)
 
@@ -145,4 +145,7 @@ def test_a_difference_without_an_interval_is_no_figure(tmp_path: Path) -> None:
     save(ProfilerCost(SETTING, 2, variants), tmp_path)
     frame = measured(str(tmp_path))["measured_profiler"].frame
     assert frame["cost"].to_list() == [None, None, 0.03]
+    assert [None if each is None else each.split(" (")[0] for each in frame["verdict"].to_list()] == [
+        None, "too few steps to tell", "significant",
+    ]  # fmt: skip
     assert frame["step_ns"].to_list() == [10, 11, 12]

@@ -97,7 +97,8 @@ def test_the_slowest_rank_is_named(tmp_path: Path) -> None:
     lines = of_ranks(tmp_path, {0: rank_events(0), 1: rank_events(1), 2: rank_events(0)})
     assert "rank 1" in line(lines, "stragglers")
     named = rankscope.open(tmp_path, executor="serial").stragglers()["cause"].drop_nulls().len() > 0
-    assert ("none significant" in line(lines, "stragglers")) is not named
+    # Two steps: a difference may be chance.
+    assert ("too few steps to tell" in line(lines, "stragglers")) is not named
     even = of_ranks(tmp_path / "even", {0: rank_events(0), 1: rank_events(0)})
     assert line(even, "stragglers") == "stragglers  none: no rank is slower than the others"
 
@@ -110,7 +111,7 @@ def test_what_was_lost_is_said(tmp_path: Path) -> None:
 
 def test_a_run_without_steps_and_communication(tmp_path: Path) -> None:
     lines = of_ranks(tmp_path, {0: [kineto.kernel("gemm", 0, 50)]})
-    assert "the entire trace: no steps are marked" in line(lines, "step ")
+    assert "the recorded span: no steps are marked" in line(lines, "step ")
     assert "0.0 %" in line(lines, "  exposed communication")
     assert "overlap" not in "\n".join(lines)
     assert line(lines, "memory").startswith("memory      not recorded")

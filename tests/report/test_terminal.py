@@ -71,7 +71,7 @@ def test_findings_keep_their_indent() -> None:
     assert lines[0].startswith("warning a title")
     assert all(line.startswith(" " * 8) for line in lines[1:])
     assert "(saves up to 1.50 ms per step)" in " ".join(line.strip() for line in lines)
-    assert "(saves up to 1.50 ms in the recorded window)" in " ".join(shown(findings_list([finding], []), 200).split())
+    assert "(saves up to 1.50 ms in the recorded span)" in " ".join(shown(findings_list([finding], []), 200).split())
 
 
 def test_a_frame_shows_in_a_notebook(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_a_token_is_good_once(server: Asking) -> None:
     again = call(app, f"/?token={first}", [host])
     assert again.status == 401
     assert "set-cookie" not in again.headers
-    assert "its terminal shows" in again.error["hint"]
+    assert "the terminal of rankscope serve" in again.error["hint"]
     # The browser that is in stays in, at the same address too, and leaves the next token to another.
     back = call(app, f"/?token={first}", [host, cookie])
     assert (back.status, "set-cookie" in back.headers) == (303, False)
@@ -104,7 +104,7 @@ def test_one_of_many_at_once_comes_in(server: Asking) -> None:
 def test_a_stranger_s_browser_is_told_in_words(server: Asking) -> None:
     answer = server.ask("/", cookie="", accept="text/html,*/*")
     assert (answer.status, answer.headers["content-type"]) == (401, "text/plain; charset=utf-8")
-    assert b"last address that its terminal shows" in answer.body
+    assert b"last address in the terminal of rankscope serve" in answer.body
     assert answer.headers["x-content-type-options"] == "nosniff"
 
 

@@ -163,11 +163,21 @@ class Anonymizer:
             }
             for name, table in payload["analyses"].items()
         }
-        findings = [
-            {**finding, **{key: self.value(finding[key]) for key in ("title", "advice", "evidence")}}
-            for finding in payload["findings"]
-        ]
-        return {**payload, "run": about, "analyses": analyses, "findings": findings}
+        found = {"run": about, "analyses": analyses, "findings": [self._finding(each) for each in payload["findings"]]}
+        return {**payload, **found, "diagnosis": self._diagnosis(payload["diagnosis"])}
+
+    def _finding(self, finding: Mapping[str, Any]) -> dict[str, Any]:
+        texts = {key: self.value(finding[key]) for key in ("title", "advice", "evidence")}
+        return {**finding, **texts, "symptoms": [self._finding(each) for each in finding["symptoms"]]}
+
+    def _diagnosis(self, diagnosis: Mapping[str, Any]) -> dict[str, Any]:
+        stragglers = diagnosis["stragglers"]
+        return {
+            **diagnosis,
+            "headline": self._headline(diagnosis["headline"]),
+            "stragglers": {**stragglers, "sentence": self._headline(stragglers["sentence"])},
+            "not_judged": [{key: self.text(text) for key, text in each.items()} for each in diagnosis["not_judged"]],
+        }
 
     def _headline(self, headline: Mapping[str, Any] | None) -> dict[str, Any] | None:
         """An answer in one sentence: names out of traces stand among its values alone."""

@@ -14,7 +14,8 @@ from rich.text import Text
 
 from rankscope.compare import Diff
 from rankscope.compare.gate import Breach
-from rankscope.compare.rows import SECTIONS, SIGNIFICANCE, WHOLES
+from rankscope.compare.rows import SECTIONS, WHOLES
+from rankscope.primitives.statistics import WELCH
 from rankscope.report.formatting import NOTHING, cell, number_of, numbered, plain
 from rankscope.rundir.plurals import counted
 
@@ -29,6 +30,7 @@ _TITLES = {
     "snapshots": "Memory snapshots, per rank",
     "stacks": "Memory snapshots, by allocating stack: per rank, at the peak if the history records it",
 }
+_MARKS = {True: "*", False: "", None: "?"}
 _PARTS = 3
 """Most parts of a step in the first line."""
 _FACTOR = 99
@@ -62,10 +64,10 @@ def diff_tables(diff: Diff, limit: int | None, width: int) -> RenderableType:
             parts.append(Text(f"… {counted(left, 'more row')}: --limit 0 shows all", style="dim"))
         parts.append(Text())
     if diff.frame.height:
-        of = "rank and step" if _marked(diff) else "rank over the recorded window (no steps are marked)"
+        of = "rank and step" if _marked(diff) else "rank over the recorded span (no steps are marked)"
         note = (
-            f"All values are means per {of}; change is B − A. * marks significant changes (Welch's test, 1 % false "
-            "discovery rate). Calls are A → B."
+            f"All values are means per {of}; change is B − A. * marks significant changes ({WELCH}, 1 % false "
+            "discovery rate), ? those for which there are too few steps to tell. Calls are A → B."
         )
         parts.append(Text(note, style="dim"))
     else:
@@ -80,7 +82,7 @@ def breach_line(breach: Breach) -> str:
     share = "" if breach.ratio is None else f" ({_percent(breach.ratio)})"
     return (
         f"{plain(breach.name, limit=200)} changed by {_with_sign(breach.change, breach.unit)}{share}: "
-        f"{SIGNIFICANCE[breach.significant]}"
+        f"{breach.verdict or 'only one of the runs has it'}"
     )
 
 
@@ -97,7 +99,7 @@ def _verdict(diff: Diff, step: dict[str, Any]) -> Text:
     if change:
         line.append(f", {number_of(abs(round(change)), 'ns')} {'more' if change > 0 else 'less'} than {_of(a)}")
         line.append(f" ({_percent(step['change_ratio'])})" if step["change_ratio"] is not None else "")
-        line.append(f": {SIGNIFICANCE[step['significant']]}.")
+        line.append(f": {step['verdict']}." if step["verdict"] else ".")
     else:
         line.append(f", the same as {_of(a)}.")
     parts = diff.section("steps").filter(
@@ -139,7 +141,7 @@ def _table(rows: pl.DataFrame, width: int) -> Table:
     room = max(24, width - (62 if with_calls else 48))
     for row in rows.iter_rows(named=True):
         cells = [_name(row, room), _value(row["a"], row["unit"]), _value(row["b"], row["unit"])]
-        cells += [_signed(row), _share(row), Text("*" if row["significant"] else "")]
+        cells += [_signed(row), _share(row), Text(_MARKS[row["significant"]] if row["verdict"] else "")]
         if with_calls:
             cells.append(Text(f"{_count(row['a_calls'])} → {_count(row['b_calls'])}", style="dim"))
         table.add_row(*cells)

@@ -9,7 +9,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
-from rankscope.results import Finding, Headline
+from rankscope.results import Evidence, Finding, Headline
 from rankscope.rundir.plurals import plural
 from rankscope.rundir.ranges import runs_of
 
@@ -21,6 +21,7 @@ _OBEYED = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 _UNSEEN = frozenset(("Cf", "Cs", "Co", "Zl", "Zp"))
 _PLACE = re.compile(r"(\{\w+\})")
 NOTHING = "–"
+_TITLE = 300
 MINUS = "\N{MINUS SIGN}"
 
 
@@ -39,6 +40,30 @@ def number_of(value: float, unit: str) -> str:
     # From a thousand on, without decimals and without an exponent.
     digits = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
     return digits + (f" {unit}" if unit not in ("", "count") else "")
+
+
+def with_interval(value: float, low: float | None, high: float | None, unit: str, *, signed: bool = False) -> str:
+    """A number with both ends of its interval, where it has one: `23.8 % (−1.5 to 29.3 %)`.
+
+    Args:
+        value: the number.
+        low, high: the ends; None if there is no interval.
+        unit: of all three.
+        signed: whether positive ones get a plus sign.
+    """
+    write = signed_number if signed else number_of
+    if low is None or high is None:
+        return write(value, unit)
+    first, second = write(low, unit), write(high, unit)
+    start, _, suffix = first.rpartition(" ")
+    if start and second.endswith(f" {suffix}"):
+        first = start
+    return f"{write(value, unit)} ({first} to {second})"
+
+
+def signed_number(value: float, unit: str) -> str:
+    """A number with its unit and its sign: `+12.4 ms`."""
+    return f"{'+' if value > 0 else ''}{number_of(value, unit)}"
 
 
 def percent(ratio: float) -> str:
@@ -97,22 +122,29 @@ def numbered(noun: str, numbers: list[int] | tuple[int, ...], *, limit: int = 20
 
 
 def per_step(steps: Sequence[int]) -> str:
-    """What a run's amounts refer to: `per step`, or the recorded window where no steps are marked."""
-    return "per step" if steps else "in the recorded window"
+    """What a run's amounts refer to: `per step`, or the recorded span where no steps are marked."""
+    return "per step" if steps else "in the recorded span"
 
 
 def saving_of(finding: Finding, steps: Sequence[int]) -> str:
     """The potential saving, to follow a finding's title: ` (saves up to 1.50 ms per step)`; empty without one.
 
+    Where fixing it alone saves nothing, as another rank is as late: what it costs.
+
     Args:
         steps: the run's.
     """
     if not finding.saving_ns:
-        return ""
+        return f" (costs up to {number_of(finding.cost_ns, 'ns')} {per_step(steps)})" if finding.cost_ns else ""
     return f" (saves up to {number_of(finding.saving_ns, 'ns')} {per_step(steps)})"
+
+
+def _value(each: Evidence) -> str:
+    # A finding's title is a sentence of ours, around names.
+    return plain(each.value, limit=_TITLE) if each.name == "finding" else cell(each.value, each.unit)
 
 
 def sentence(headline: Headline) -> str:
     """An analysis's headline with its values filled in; a placeholder without a value stays."""
-    shown = {f"{{{each.name}}}": cell(each.value, each.unit) for each in headline.values}
+    shown = {f"{{{each.name}}}": _value(each) for each in headline.values}
     return "".join(shown.get(part, part) for part in _PLACE.split(headline.text))

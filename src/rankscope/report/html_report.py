@@ -1,4 +1,7 @@
-"""A run as one self-contained HTML file: the page's client with the results inside."""
+"""A run as one self-contained HTML file: the page's client with the results inside.
+
+In: a run. Out: the bytes of an HTML file; and the reverse, for tests and comparisons.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import json
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Any
 
@@ -20,7 +24,7 @@ from rankscope.report.embed.encoding import inflated, json_block
 from rankscope.report.embed.timeline import embed_run, grid_of, size_of
 from rankscope.report.experiments.tables import measured
 from rankscope.report.page import MARKER, page_template
-from rankscope.results import Analysis, Result
+from rankscope.results import Analysis, Headline, Result
 from rankscope.timeline.finding_location import place_of
 
 PAYLOAD_SCHEMA_VERSION = 1
@@ -102,15 +106,19 @@ def payload(run: Run, analyses: Sequence[str] | None = None, grid: Mapping[str, 
         results = {name: each for name, each in results.items() if each.analysis.shown_empty or each.frame.height}
         results |= measured(run.path)
     origins = origins_of(run)
+    diagnosis = run.diagnosis()
     return {
         "schema_version": PAYLOAD_SCHEMA_VERSION,
         "generated_by": f"rankscope {rankscope.__version__}",
         "generated_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "run": {**run.about(), "written_by": run.written_by},
-        "analyses": {name: table_of(result, origins) for name, result in results.items()},
+        "analyses": {
+            name: table_of(result, origins, headline=diagnosis.headline_of(result)) for name, result in results.items()
+        },
+        "diagnosis": diagnosis.to_json(),
         "findings": [
             {**finding.to_json(), **({} if grid is None else {"place": place_of(finding, grid)})}
-            for finding in run.diagnose()
+            for finding in run.findings
         ],
     }
 
@@ -134,25 +142,31 @@ def origins_of(run: Run) -> pl.DataFrame:
 
 
 def _since_start(result: Result, origins: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
-    """Instants since the first event of their own file.
+    """Instants since the first event of their own file, or of their rank's first one if there is no `window` column.
 
     Nanoseconds since 1970 exceed the integers that a browser's numbers represent exactly.
     """
     frame = result.finite()
     instants = result.analysis.instants
-    if not instants or not {"rank", "window"} <= set(frame.columns):
+    if not instants or "rank" not in frame.columns:
         return frame, []
-    joined = frame.join(origins, on=["rank", "window"], how="left", maintain_order="left")
+    keys = [key for key in ("rank", "window") if key in frame.columns]
+    # Without a window: since the start of the rank's first file.
+    first = origins.group_by(keys).agg(pl.col("origin").min())
+    joined = frame.join(first, on=keys, how="left", maintain_order="left")
     return joined.with_columns(pl.col(instants) - pl.col("origin")).drop("origin"), instants
 
 
-def table_of(result: Result, origins: pl.DataFrame, most: int | None = None) -> Mapping[str, Any]:
+def table_of(
+    result: Result, origins: pl.DataFrame, most: int | None = None, *, headline: Headline | None
+) -> Mapping[str, Any]:
     """One analysis as the page reads it: title, doc, columns, data by column, and how much was truncated.
 
     Args:
         result: the analysis's result.
         origins: from `origins_of`: instants are relative to them.
         most: rows beyond which it is truncated; None for the limit of a file.
+        headline: its answer in one sentence (`Diagnosis.headline_of`, else the result's own).
     """
     most = MAX_ROWS if most is None else most
     frame, instants = _since_start(result, origins)
@@ -165,8 +179,9 @@ def table_of(result: Result, origins: pl.DataFrame, most: int | None = None) -> 
             frame = kept.sort("_row").drop("_row")
         else:
             frame = frame.head(most)
-    headline = result.headline
+    charts = [asdict(chart) for chart in result.analysis.charts]
     return {
+        **({"charts": charts} if charts else {}),
         "title": result.analysis.title,
         "doc": result.analysis.doc.strip(),
         "headline": headline.to_json() if headline else None,

@@ -2,6 +2,8 @@
 
 The same headings, order, units and widths, so that scripts which read it keep working: percentages are of all
 operators' self time, an average is total / calls. One table per rank.
+
+In: the frame of `operators`. Out: text.
 """
 
 from __future__ import annotations

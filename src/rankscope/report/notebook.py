@@ -32,7 +32,7 @@ def run_html(run: Run) -> str:
     parts = [f"<p><b>{_text(about['name'] or about['path'], 200)}</b><br>{_head(about)}</p>"]
     if "overview" in results:
         parts.append(_step(results["overview"].frame.row(0, named=True)))
-    facts = {"Stragglers": slowest(results, about["steps"]), "Memory": memory(results.get("memory"))}
+    facts = {"Stragglers": slowest(run.diagnosis(), results, about["steps"]), "Memory": memory(results.get("memory"))}
     parts.append(_table([(f"<b>{name}</b>", escape(line.plain[12:].strip())) for name, line in facts.items()]))
     parts.append(_findings(findings, about["steps"]))
     return f"<div>{''.join(parts)}</div>"
@@ -82,7 +82,9 @@ def _findings(findings: Sequence[Finding], steps: Sequence[int]) -> str:
     for finding in findings[:_SHOWN]:
         saving = saving_of(finding, steps)
         advice = f"<br>→ {_text(finding.advice, 1000)}" if finding.advice and finding.severity != "info" else ""
-        items.append(f"<li><b>{finding.severity}</b> {_text(finding.title, 400)}{escape(saving)}{advice}</li>")
+        below = "".join(f"<li>{_text(each.title, 400)}: {_text(each.because)}</li>" for each in finding.symptoms)
+        below = f"<ul>{below}</ul>" if below else ""
+        items.append(f"<li><b>{finding.severity}</b> {_text(finding.title, 400)}{escape(saving)}{advice}{below}</li>")
     left = len(findings) - len(items)
     more = f"<p>… {left} more: <code>run.diagnose()</code></p>" if left > 0 else ""
     return f"<ul>{''.join(items)}</ul>{more}"

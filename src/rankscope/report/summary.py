@@ -17,15 +17,16 @@ from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from rankscope.diagnosis.effects import STRAGGLER
+from rankscope.diagnosis.verdict import Diagnosis
 from rankscope.pipeline import Run
-from rankscope.primitives.delay_causes import CAUSES
 from rankscope.report.formatting import cell, number_of, numbered, per_step, percent, plain, saving_of
 from rankscope.report.terminal import COLOURS
 from rankscope.results import Finding, Result
 from rankscope.rundir.plurals import counted
 
 LINES, COLUMNS = 24, 100
-ANALYSES = ("overview", "stragglers", "memory")
+ANALYSES = ("overview", "memory")
 
 # Of the mean step. Each has its own shade, for pipes, logs and readers without colour.
 PARTS = (
@@ -56,13 +57,14 @@ def summary(run: Run, width: int = 80) -> RenderableType:
     """
     width = max(20, min(width, COLUMNS))
     results = run.attempt(*ANALYSES)
-    findings = [finding for finding in run.diagnose() if finding not in run.loaded.findings]
+    diagnosis = run.diagnosis()
+    findings = [finding for finding in run.findings if finding not in run.loaded.findings]
     about = run.about()
     steps = about["steps"]
     lines = [*_head(about, width), Text()]
     if "overview" in results:
         lines += _folded(_step(results["overview"].frame.row(0, named=True)), width)
-    lines += _folded([slowest(results, steps), memory(results.get("memory"))], width)
+    lines += _folded([slowest(diagnosis, results, steps), memory(results.get("memory"))], width)
     lines += [*_lost(run, width), Text()]
     lines += _findings(findings, steps, LINES - len(lines), width)
     for line in lines:
@@ -103,7 +105,7 @@ def step_basis(overview: Mapping[str, Any]) -> str:
     """What the step time was taken over: `of the slowest rank, median over 4 steps`."""
     count = overview["steps"]
     rank = "of the slowest rank" if overview["ranks"] > 1 else ""
-    over = "the entire trace: no steps are marked"
+    over = "the recorded span: no steps are marked"
     if count:
         over = f"median over {counted(count, 'step')}" if count > 1 else "the only step"
     return ", ".join(filter(None, (rank, over)))
@@ -136,40 +138,39 @@ def _step(overview: Mapping[str, Any]) -> list[Text]:
     return lines
 
 
-def slowest(results: Mapping[str, Result], steps: Sequence[int]) -> Text:
+def slowest(diagnosis: Diagnosis, results: Mapping[str, Result], steps: Sequence[int]) -> Text:
     """The stragglers and their cause; without one, how much the ranks' local work differs.
 
     Args:
-        steps: the run's; without any, amounts are totals of the recorded window.
+        diagnosis: the run's.
+        results: of `overview`, if it could be made.
+        steps: the run's; without any, amounts are totals of the recorded span.
     """
     per = per_step(steps)
-    overview = results["overview"].frame.row(0, named=True) if "overview" in results else {}
-    if overview.get("ranks") == 1:
+    verdict = diagnosis.stragglers
+    if verdict.state == "one-rank":
         return _line("stragglers", ("one rank: nothing to compare it with", "dim"))
-    if "stragglers" in results:
-        found = results["stragglers"].frame.filter(pl.col("cause").is_not_null())
-        # In the order of the analysis's headline.
-        found = found.sort("waited_ns", "saving_ns", "rank", descending=[True, True, False], nulls_last=True)
-        if found.height:
-            row = found.row(0, named=True)
-            saving = f", costs up to {number_of(row['saving_ns'], 'ns')} {per}" if row["saving_ns"] else ""
-            others = [rank for rank in found["rank"].to_list() if rank != row["rank"]]
-            more = f"; also {numbered('rank', others, limit=40)}" if others else ""
-            return _line(
-                "stragglers",
-                (f"rank {row['rank']}", "bold red"),
-                f": {plain(CAUSES.get(row['cause'], row['cause']), limit=60)}{saving}{more}",
-            )
+    if verdict.state == "straggler":
+        first = next(finding for finding in diagnosis.findings if finding.id == STRAGGLER)
+        saving = f", costs up to {number_of(first.saving_ns, 'ns')} {per}" if first.saving_ns else ""
+        others = [rank for rank in verdict.ranks if rank not in first.ranks]
+        more = f"; also {numbered('rank', others, limit=40)}" if others else ""
+        cause = plain(first.title.partition(": ")[2], limit=60)
+        who = numbered("rank", first.ranks, limit=40)
+        return _line("stragglers", (who, "bold red"), f": {cause}{saving}{more}")
+    overview = results["overview"].frame.row(0, named=True) if "overview" in results else {}
     rank, margin, share = (overview.get(f"slowest_{name}") for name in ("rank", "margin_ns", "margin_share"))
     if not isinstance(rank, int) or not isinstance(margin, int) or not isinstance(share, float):
         return _line("stragglers", ("not compared", "dim"))
     amount = f"{cell(margin, 'ns')} {per}"
     if share > _EVEN:
-        if "stragglers" in results and results["stragglers"].frame["waited_ns"].drop_nulls().len():
-            # The analysis compared the ranks and found no significant straggler.
-            return _line("stragglers", f"none significant: rank {rank} works {amount} ({percent(share)}) longer")
-        more = f" works {amount} ({percent(share)}) longer than the others"
-        return _line("stragglers", (f"rank {rank}", "bold"), more)
+        works = f"rank {rank} works {amount} ({percent(share)}) longer"
+        if verdict.state == "too-few-steps":
+            return _line("stragglers", f"too few steps to tell: {works}")
+        if verdict.state == "none":
+            # The ranks were compared, and none of them is a significant straggler.
+            return _line("stragglers", f"none significant: {works}")
+        return _line("stragglers", (f"rank {rank}", "bold"), f"{works.removeprefix(f'rank {rank}')} than the others")
     if margin <= 0:
         return _line("stragglers", "none: no rank is slower than the others")
     return _line("stragglers", f"none: rank {rank} works longest, by {amount} ({percent(share)})")
@@ -238,6 +239,10 @@ def _findings(findings: Sequence[Finding], steps: Sequence[int], room: int, widt
             break
         if not shown and finding.advice and left > 0:
             own += _wrapped("      → ", plain(finding.advice, limit=1000), width, min(_TITLE, left))
+        left = room - 1 - len(lines) - len(own)
+        if not shown and finding.symptoms and left > 0:
+            titles = "; ".join(plain(each.title, limit=200) for each in finding.symptoms)
+            own += _wrapped("      ↳ ", f"same cause: {titles}", width, min(2, left))
         lines += own
         shown += 1
     left = len(findings) - shown

@@ -9,9 +9,11 @@ from collections.abc import Sequence
 
 from rich.cells import cell_len
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from rankscope.diagnosis.verdict import Diagnosis
 from rankscope.report.formatting import cell, number_of, numbered, plain, saving_of
 from rankscope.results import Column, Finding, Result
 from rankscope.rundir.plurals import counted
@@ -96,7 +98,7 @@ def _blocks(columns: Sequence[Column], widths: Sequence[int], width: int) -> lis
 
 
 def findings_list(findings: Sequence[Finding], steps: Sequence[int], *, with_evidence: bool = False) -> RenderableType:
-    """Findings with their advice, and on request their evidence.
+    """Findings with their symptoms and advice, and on request their evidence.
 
     Args:
         steps: the run's; without any, savings are totals of the recorded window.
@@ -105,14 +107,56 @@ def findings_list(findings: Sequence[Finding], steps: Sequence[int], *, with_evi
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for finding in findings:
-        line = Text(plain(finding.title, limit=400))
-        if finding.ranks:
-            line.append(f" ({numbered('rank', finding.ranks, limit=60)})", style="dim")
+        line = _titled(finding)
         line.append(saving_of(finding, steps), style="bold")
         table.add_row(Text(finding.severity, style=COLOURS[finding.severity]), line)
-        for each in finding.evidence if with_evidence else ():
-            value = plain(each.value, limit=200) if isinstance(each.value, str) else number_of(each.value, each.unit)
-            table.add_row("", Text(f"  {plain(each.name, limit=200)}: {value}"))
+        for row in _evidence(finding) if with_evidence else ():
+            table.add_row("", row)
         if finding.advice and (with_evidence or finding.severity != "info"):
             table.add_row("", Text(f"→ {plain(finding.advice, limit=400)}", style="dim"))
+        for symptom in finding.symptoms:
+            table.add_row("", Padding(_symptom(symptom, with_evidence=with_evidence), (0, 0, 0, 2)))
+    return table
+
+
+def _titled(finding: Finding) -> Text:
+    line = Text(plain(finding.title, limit=400))
+    if finding.ranks:
+        line.append(f" ({numbered('rank', finding.ranks, limit=60)})", style="dim")
+    return line
+
+
+def _evidence(finding: Finding) -> list[Text]:
+    return [
+        Text(
+            f"  {plain(each.name, limit=200)}: "
+            + (plain(each.value, limit=200) if isinstance(each.value, str) else number_of(each.value, each.unit))
+        )
+        for each in finding.evidence
+    ]
+
+
+def _symptom(symptom: Finding, *, with_evidence: bool) -> RenderableType:
+    """A symptom below its cause: why it is one, and what it costs."""
+    line = Text("↳ ").append_text(_titled(symptom))
+    amount = f"{number_of(symptom.saving_ns, 'ns')} of the same time, " if symptom.saving_ns else ""
+    line.append(f": {amount}{plain(symptom.because)}", style="dim")
+    if not with_evidence:
+        return line
+    rows = _evidence(symptom)
+    if symptom.advice:
+        rows.append(Text(f"  → {plain(symptom.advice, limit=400)}", style="dim"))
+    return Group(line, *(Padding(row, (0, 0, 0, 2)) for row in rows))
+
+
+def not_judged_list(diagnosis: Diagnosis) -> RenderableType:
+    """What the traces cannot tell, why, and what to record; at least one."""
+    table = Table.grid(padding=(0, 1))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for each in diagnosis.not_judged:
+        line = Text(f"{plain(each.what)}: {plain(each.why)}.")
+        if each.record:
+            line.append(f" → {plain(each.record)}", style="dim")
+        table.add_row(Text("unknown", style="dim"), line)
     return table

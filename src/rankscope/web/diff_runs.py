@@ -26,7 +26,7 @@ _NO_ORIGINS = pl.DataFrame(schema={"rank": pl.Int64, "window": pl.Int64, "origin
 
 
 class Comparisons:
-    """Comparisons that were asked for, the latest kept: a run that is read changes with its generation alone."""
+    """Diffs that were requested, the latest kept: a loaded run changes only with its generation."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -71,7 +71,7 @@ def _told(diff: Diff) -> dict[str, Any]:
     return {
         "a": dict(diff.a),
         "b": dict(diff.b),
-        "table": table_of(diff.result(), _NO_ORIGINS, MOST),
+        "table": table_of(diff.result(), _NO_ORIGINS, MOST, headline=None),
         "gained": [finding.to_json() for finding in diff.gained],
         "lost": [finding.to_json() for finding in diff.lost],
     }

@@ -14,13 +14,14 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
+from rankscope.diagnosis.verdict import Diagnosis
 from rankscope.errors import NoTracesError, RankscopeError, RunSelectionError, describe_error
 from rankscope.ingest.discover import Found
 from rankscope.ingest.run_selection import KnownRun
 from rankscope.ingest.watch import Watch
 from rankscope.pipeline import Run
 from rankscope.report.html_report import shown_analyses
-from rankscope.results import Analysis, Finding, Result, by_severity
+from rankscope.results import Analysis, Finding, Headline, Result, by_severity
 from rankscope.timeline.build import clock_of, draw_run
 from rankscope.timeline.clock import RunClock
 from rankscope.timeline.counters import Counters
@@ -55,7 +56,7 @@ class State:
         error: what made it fail.
         version: grows when something new can be fetched.
         following: whether files that appear are read too.
-        generation: grows when everything is to be fetched anew, for it is of other files.
+        generation: grows if everything must be fetched again because the files changed.
     """
 
     phase: str = "reading"
@@ -92,6 +93,8 @@ class LoadedRun:
         self.about: Mapping[str, Any] = {}
         self.run: Run | None = None
         self.findings: Sequence[Finding] = ()
+        self.diagnosis: Diagnosis | None = None
+        """Once all rules ran."""
         self.results: Mapping[str, Result] = {}
         self.failed: AbstractSet[str] = frozenset()
         self.timeline: Timeline | None = None
@@ -161,7 +164,7 @@ class LoadedRun:
         except Exception as error:
             self.error = error
             logger.exception("loading failed")
-            self._fail(f"{type(error).__name__}: {error}", None, "this is an error of rankscope's own")
+            self._fail(f"{type(error).__name__}: {error}", None, "this is a bug in rankscope")
         finally:
             self._read.set()
 
@@ -203,7 +206,7 @@ class LoadedRun:
             try:
                 fresh._load()
             except RankscopeError as error:
-                # The files may be those of a moment; the next ones are tried again.
+                # The files may be incomplete at the moment; it is tried again with the next ones.
                 logger.warning("what appeared in %s could not be read: %s", run.path, error)
                 continue
             self._become(fresh)
@@ -217,6 +220,7 @@ class LoadedRun:
         """Replace the run by a new reading of it."""
         self.run, self.about, self.counters = fresh.run, fresh.about, fresh.counters
         self.failed, self.results, self.findings, self._lost = fresh.failed, fresh.results, fresh.findings, fresh._lost
+        self.diagnosis = fresh.diagnosis
         self.timeline, self.search, self.heat = fresh.timeline, fresh.search, fresh.heat
         self.known_runs = fresh.known_runs
         self._tell(new=True, generation=self._state.generation + 1, phase="ready", what="")
@@ -237,15 +241,19 @@ class LoadedRun:
             if name not in self.results and name not in self.failed:
                 self._analyze(run, name)
         self._tell(what="diagnosing")
-        run.diagnose()
+        self.diagnosis = run.diagnosis()
         self._learn(run)
         if {"collectives", "step_time"} <= set(self.results):
             self.heat = heat_of(run, clock)
         self._tell(new=True, phase="ready", what="")
 
+    def headline_of(self, result: Result) -> Headline | None:
+        """An analysis's answer in one sentence; the diagnosis's once there is one."""
+        return result.headline if self.diagnosis is None else self.diagnosis.headline_of(result)
+
     def _analyze(self, run: Run, name: str) -> None:
         if name not in run.attempt(name):
-            # Why is among the findings.
+            # The reason is among the findings.
             self.failed = self.failed | {name}
         self._learn(run)
         self._tell(new=True)
@@ -265,7 +273,7 @@ class LoadedRun:
                 self._not_drawn(rank, error)
             self._show(timeline)
             came += 1
-            # A page that lays out a thousand ranks anew for each of them would do nothing else.
+            # A page that laid out a thousand ranks again for each new one would do nothing else.
             if came < NEWS_EVERY or came % NEWS_EVERY == 0:
                 self._tell(new=True)
 

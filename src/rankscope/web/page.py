@@ -18,7 +18,7 @@ _FORBIDDEN = re.compile(r"https?:|\*|'unsafe-eval'|ws:|wss:")
 
 
 def served_page() -> tuple[bytes, str]:
-    """The page's bytes, and the policy that goes with it.
+    """The page's bytes, and its content security policy.
 
     Raises:
         RankscopeError: the built page is missing or is not a complete build.

@@ -19,7 +19,7 @@ from starlette.responses import Response
 
 from rankscope.errors import RankscopeError
 
-# Smaller answers gain nothing.
+# Compressing smaller responses saves nothing.
 COMPRESSED_FROM = 1 << 10
 _LOCAL = threading.local()
 _ACCEPTED = re.compile(r"\s*([\w*-]+)\s*(?:;\s*q\s*=\s*([0-9.]+))?\s*")
@@ -75,10 +75,10 @@ def answer(
     """A response, compressed as the browser accepts.
 
     Args:
-        request: what is answered.
+        request: the request.
         body: the bytes.
         kind: their media type.
-        tag: the ETag; None for what changes by itself.
+        tag: the ETag; None for what changes without a request.
         more: further headers.
     """
     headers = {**HEADERS, "Vary": "Accept-Encoding", **(more or {})}
@@ -100,7 +100,7 @@ def json_answer(request: Request, value: Any, tag: str | None = None) -> Respons
 
 
 def _zstd() -> zstandard.ZstdCompressor:
-    # A compressor is of one thread, and making one takes longer than most answers.
+    # A compressor belongs to one thread, and making one takes longer than most responses.
     if not hasattr(_LOCAL, "zstd"):
         _LOCAL.zstd = zstandard.ZstdCompressor(level=1)
     made: zstandard.ZstdCompressor = _LOCAL.zstd

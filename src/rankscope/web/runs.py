@@ -44,7 +44,7 @@ class Runs:
     Args:
         source: as for `open_run`.
         run_id: which run is shown first: the start of its id; None for the latest.
-        follow: whether files of it that appear are read too; None where they can be watched.
+        follow: whether new files are read too; None: if they can be watched.
         options: further arguments of `open_run`.
     """
 
@@ -57,7 +57,7 @@ class Runs:
             return open_run(source, run_id=run_id or LATEST, progress=progress, **options)
 
         watch = Watch(source) if follow or (follow is None and Watch.can(source)) else None
-        # Which run is the latest is not known yet: until it is, the key is of what was asked for, and stays good.
+        # The latest run is not known yet: until it is, the key is derived from the request, and stays valid.
         self._asked_key = _key("asked", *map(_absolute, source), run_id or LATEST)
         self.shown = ServedRun(self._asked_key, LoadedRun(shown, watch, patient=bool(follow)))
         self._others: dict[str, tuple[KnownRun, ServedRun]] = {}
@@ -91,10 +91,10 @@ class Runs:
         return served
 
     def listed(self, asked: str | None = None) -> dict[str, Any]:
-        """What `api/runs` says.
+        """The response of `api/runs`.
 
         Args:
-            asked: the key that the page's address names.
+            asked: the key in the page's address.
         """
         self._find_others()
         study = self._study()
@@ -106,7 +106,7 @@ class Runs:
             rows = [self._row(*row, study) for row in sorted(others, key=_began)]
             return {"runs": rows, "shown": self.shown.key, **about}
         own = self._own() if self._known() else None
-        # The page finds its address's own key in the list, be it the one of before anything was read.
+        # The page finds the key of its address in the list, even if that is the one from before the files were read.
         shown = self._asked_key if asked == self._asked_key else self.shown.key
         rows = [self._row(*row, study) for row in sorted([*others, (shown, own)], key=_began)]
         return {"runs": rows, "shown": shown, **about}
@@ -177,10 +177,11 @@ def _keys(runs: Sequence[KnownRun], place: str) -> dict[str | None, str]:
     """The key of each run by its name."""
     keys: dict[str | None, str] = {}
     for known in runs:
-        # What a run without an id is called depends on which others there are: it only helps where nothing else does.
-        tells = ("id", known.id) if known.id is not None else ("place", place, known.path, known.began_ns)
-        key = _key(*tells)
-        keys[known.name] = _key(*tells, known.name) if key in keys.values() else key
+        # The name of a run without an id depends on which others there are: it is used only if nothing else identifies
+        # it.
+        identity = ("id", known.id) if known.id is not None else ("place", place, known.path, known.began_ns)
+        key = _key(*identity)
+        keys[known.name] = _key(*identity, known.name) if key in keys.values() else key
     return keys
 
 

@@ -48,9 +48,9 @@ class Gate:
     """The server's secrets, and the names under which it may be addressed.
 
     Attributes:
-        names: host names beside this machine's own that were allowed on purpose: a proxy's.
-        here: the address that is listened on, where it is no local one.
-        token: what the address to open holds now; good once.
+        names: host names other than this machine's own that are allowed explicitly: a proxy's.
+        here: the address that is listened on, if it is not a local one.
+        token: the token in the address to open; valid once.
         session: the cookie's value.
         renewed: called after a token was used, when there is the next.
     """
@@ -73,7 +73,7 @@ class Gate:
         return f"rankscope-{hashlib.sha256(self.session.encode()).hexdigest()[:8]}"
 
     def set_cookie(self) -> str:
-        """The header that sets it. Without a path it holds for where the page stands, `/proxy/PORT/` too."""
+        """The header that sets it. Without a path it applies to the page's own path, including `/proxy/PORT/`."""
         return f"{self.cookie}={self.session}; HttpOnly; SameSite=Strict"
 
     def redeem(self, given: str) -> bool:
@@ -92,7 +92,7 @@ class Gate:
         if host is None or not self._is_ours(host):
             return Refusal(
                 403,
-                "this server is not to be addressed by that name",
+                "this server does not accept that host name",
                 "use 127.0.0.1 or localhost, or start it with --allow-host NAME behind a proxy",
             )
         origin = headers.get("origin")
@@ -122,8 +122,8 @@ class Gate:
         if parts.scheme not in ("http", "https") or not parts.netloc:
             return False
         name = _name_of(parts.netloc)
-        # Through a proxy the origin is the proxy's: only a name that was allowed on purpose. Else the very same place:
-        # another port of this machine is somebody else's server.
+        # Through a proxy the origin is the proxy's: only an explicitly allowed name. Otherwise the same origin:
+        # another port of this machine is another server.
         return name is not None and (
             (name in self.names and name not in LOCAL_NAMES)
             or (parts.scheme == "http" and parts.netloc.lower() == host.lower())
@@ -131,6 +131,6 @@ class Gate:
 
 
 def _name_of(netloc: str) -> str | None:
-    """The host in `host:port`, lower case, without an IPv6 address's brackets; None if it is nothing of the kind."""
+    """The host in `host:port`, lower case, without an IPv6 address's brackets; None if it is not of this form."""
     found = re.fullmatch(rf"({_NAME.pattern})(:\d{{1,5}})?", netloc)
     return found.group(1).strip("[]").lower() if found else None

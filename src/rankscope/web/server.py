@@ -52,11 +52,11 @@ MAX_EVENTS = 500_000
 MAX_POINTS = 20_000
 MAX_QUERY = 1_000
 NAMES_BYTES = 4 << 20
-# Of a table, at once: what a browser sorts and filters without a pause.
+# Rows of a table in one response: what a browser sorts and filters without a delay.
 MAX_ROWS = 100_000
 
-STRANGER = "this browser has not come in by the address that rankscope serve printed, or that was used before"
-WAY_IN = "open the last address that its terminal shows: it ends in /?token=… and is good for one browser"
+STRANGER = "this browser did not open the address that rankscope serve printed, or that address was used before"
+WAY_IN = "open the last address in the terminal of rankscope serve: it ends in /?token=… and works in one browser"
 
 Answer = Callable[[Request, ServedRun], Response]
 
@@ -78,12 +78,12 @@ class AuthMiddleware:
             await error_answer(refusal.status, refusal.what, None, refusal.hint)(scope, receive, send)
             return
         if request.method not in ("GET", "HEAD"):
-            await error_answer(405, "this server only shows", None, "ask with GET")(scope, receive, send)
+            await error_answer(405, "this server only answers GET and HEAD", None, "use GET")(scope, receive, send)
             return
         if self._gate.knows(request.headers.getlist("cookie")):
             await self._app(scope, receive, send)
             return
-        # Only GET: what looks ahead at a link before somebody opens it must not use up its token.
+        # Only GET: a program that previews a link must not use up its token.
         token = request.query_params.get("token") if scope["path"] == "/" and request.method == "GET" else None
         if token is not None and self._gate.redeem(token):
             answered = _without_token()
@@ -105,15 +105,15 @@ def make_app(runs: Runs, gate: Gate) -> ASGIApp:
     """The application.
 
     Args:
-        runs: what may be shown.
-        gate: who may see it.
+        runs: the runs to show.
+        gate: access control.
     """
     once = secrets.token_hex(8)
     comparisons = Comparisons()
 
     def page(request: Request) -> Response:
         if "token" in request.query_params:
-            return _without_token()  # this browser is in already: the token is left to another
+            return _without_token()  # this browser has the cookie already: the token stays valid for another
         body, policy = served_page()
         tag = tag_of(once, "page", len(body), hash(body))
         return not_changed(request, tag) or answer(
@@ -158,7 +158,7 @@ def make_app(runs: Runs, gate: Gate) -> ASGIApp:
         return run.loaded.state.version
 
     def lanes(run: ServedRun) -> object:
-        # Lanes keep what they hold; only how many there are changes.
+        # Lanes never change; only their number does.
         return ("lanes", run.loaded.state.generation) if run.loaded.timeline is not None else None
 
     def drawn(run: ServedRun) -> object:
@@ -229,7 +229,7 @@ def _summary(request: Request, run: ServedRun) -> Response:
     beside = {name: result.analysis for name, result in results.items() if name not in loaded.results}
     for name, analysis in {**loaded.analyses(), **beside}.items():
         result = results.get(name)
-        headline = result.headline if result is not None else None
+        headline = loaded.headline_of(result) if result is not None else None
         analyses[name] = {
             "title": analysis.title,
             "doc": analysis.doc.strip(),
@@ -243,6 +243,7 @@ def _summary(request: Request, run: ServedRun) -> Response:
         "generated_by": f"rankscope {rankscope.__version__}",
         "generated_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "run": loaded.about,
+        "diagnosis": loaded.diagnosis.to_json() if loaded.diagnosis is not None else None,
         "findings": [
             finding.to_json() if loaded.heat is None else {**finding.to_json(), "place": place_of(finding, loaded.heat)}
             for finding in loaded.findings
@@ -256,7 +257,8 @@ def _table(request: Request, run: ServedRun) -> Response:
     result = _results(run).get(request.path_params["name"])
     if result is None or run.loaded.run is None:
         raise RefusedError(404, "there is no such table, or it is not ready yet", "api/summary lists the tables")
-    return json_answer(request, table_of(result, origins_of(run.loaded.run), MAX_ROWS), _tag(request))
+    table = table_of(result, origins_of(run.loaded.run), MAX_ROWS, headline=run.loaded.headline_of(result))
+    return json_answer(request, table, _tag(request))
 
 
 def _results(run: ServedRun) -> dict[str, Result]:

@@ -1,4 +1,7 @@
-"""Arguments, shapes and stacks of a rank's longest events, for a report."""
+"""Arguments, shapes and stacks of a rank's longest events, for a report.
+
+In: a rank's tables. Out: a block of the report.
+"""
 
 from __future__ import annotations
 

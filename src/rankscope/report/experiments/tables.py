@@ -7,7 +7,8 @@ files of another schema, are ignored.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,11 @@ from rankscope.measure.results import (
     Projection,
     Scaling,
     Setting,
+    Share,
     Size,
     TraceSummary,
 )
+from rankscope.measure.statistics import verdict_of
 from rankscope.results import Analysis, Column, Headline, Result, schema_of
 from rankscope.rundir.plurals import counted, plural, ranks_on
 
@@ -43,8 +46,8 @@ class Field:
 
     column: Column
     path: str
-    only_with: str | None = None
-    """What has to be known, too: without an interval, a difference may be noise and is no figure."""
+    of: Callable[[Any, Setting], object] | None = None
+    """How it follows from the row and the setting, where the file does not hold it."""
 
 
 _TEXT = ("name", "state", "error", "wrapper", "run")
@@ -73,18 +76,33 @@ def _time(name: str, doc: str, path: str) -> list[Field]:
     ]
 
 
-def _share(name: str, doc: str, unit: str = "ratio", only_with: str | None = None) -> list[Field]:
+def _share(name: str, doc: str, unit: str = "ratio") -> list[Field]:
     """A ratio with its interval: value, low, high."""
     pairs = zip(_INTERVAL, ("value", "low", "high"), strict=True)
     return [
-        Field(Column(f"{name}{suffix}", pl.Float64, unit, doc + more), f"{name}.{end}", only_with)
-        for (suffix, more), end in pairs
+        Field(Column(f"{name}{suffix}", pl.Float64, unit, doc + more), f"{name}.{end}") for (suffix, more), end in pairs
     ]
 
 
+def _verdict(name: str) -> list[Field]:
+    """The verdict on a difference, which follows from its interval."""
+
+    def verdict(row: Any, setting: Setting) -> str | None:
+        share, step = getattr(row, name), row.sync_cost if isinstance(row, Overhead) else row.step
+        return None if share is None else str(verdict_of(share, 0 if step is None else step.blocks, setting.confidence))
+
+    doc = "significant if the interval excludes 0, not significant, or too few steps to tell; with the number of blocks"
+    return [Field(Column("verdict", pl.String, "", doc), name, verdict)]
+
+
 def _difference(name: str, doc: str) -> list[Field]:
-    """A ratio that is nothing without its interval."""
-    return _share(name, f"{doc}; null where blocks are too few for an interval", only_with=f"{name}.low")
+    """A difference with its interval and the verdict that follows from it."""
+    beyond = f"whether the interval of the {name} excludes 0; null if there are too few steps to tell"
+    value, *ends = _share(name, f"{doc}; null without an interval, as it may be noise")
+    known = replace(
+        value, of=lambda row, _: _found(row, value.path) if _found(row, f"{name}.low") is not None else None
+    )
+    return [known, *ends, *_plain("beyond_chance", "", beyond), *_verdict(name)]
 
 
 _STATE = [*_plain("state", "", "done, failed, or pending"), *_plain("error", "", "why it failed")]
@@ -155,6 +173,7 @@ _SHAPES = {
             *_time("no_sync", "a step without it", "no_sync.step"),
             *_time("sync_cost", "the difference", "sync_cost"),
             *_share("measured_overhead", _MEASURED),
+            *_verdict("measured_overhead"),
             *_TRACED,
             *_RUN,
         ],
@@ -168,7 +187,6 @@ _SHAPES = {
             *_STATE,
             *_time("step", "a step on the slowest rank, median", "step"),
             *_difference("difference", "to the base: negative is faster"),
-            *_plain("beyond_chance", "", "whether the interval of the difference excludes 0"),
             *_TRACED,
             *_RUN,
         ],
@@ -182,7 +200,6 @@ _SHAPES = {
             *_STATE,
             *_time("step", "a step on the slowest rank, median", "step"),
             *_difference("difference", "to the base: negative is faster"),
-            *_plain("beyond_chance", "", "whether the interval of the difference excludes 0"),
             *_time("launch_latency", "from a kernel's launch to its start, with an empty queue", "launch_latency"),
         ],
     ),
@@ -195,7 +212,6 @@ _SHAPES = {
             *_STATE,
             *_time("step", "a step, median", "step"),
             *_difference("cost", "to the base, of the steps that are recorded"),
-            *_plain("beyond_chance", "", "whether the interval of the cost excludes 0"),
             *_time("stop", "how long the training loop is blocked while recording stops", "stop"),
             *_time("save", "how long writing the trace takes", "save"),
             *_plain("bytes_per_step", "bytes", "of a rank's uncompressed trace"),
@@ -267,7 +283,7 @@ def _rows(content: AnyResult, shape: _Shape) -> list[Any]:
 def _result(name: str, shape: _Shape, rows: list[Any], content: AnyResult) -> Result:
     columns = tuple(field.column for field in shape.fields)
     frame = pl.DataFrame(
-        {field.column.name: [_value(row, field) for row in rows] for field in shape.fields},
+        {field.column.name: [_value(row, field, content.setting) for row in rows] for field in shape.fields},
         schema=schema_of(columns),
     )
     projection = content.projection if name == "projection" and isinstance(content, Scaling) else None
@@ -288,10 +304,8 @@ def _found(row: Any, path: str) -> Any:
     return row
 
 
-def _value(row: Any, field: Field) -> object:
-    if field.only_with is not None and _found(row, field.only_with) is None:
-        return None
-    value = _found(row, field.path)
+def _value(row: Any, field: Field, setting: Setting) -> object:
+    value = _found(row, field.path) if field.of is None else field.of(row, setting)
     # A file may hold any whole number; a table's have 64 bits.
     return value if not isinstance(value, int | float) or abs(value) < 1 << 62 else None
 
@@ -318,8 +332,11 @@ def _headline(content: AnyResult) -> Headline | None:
     if isinstance(content, Buckets | Binding):
         return Headline.of("{text}", text=(content.recommendation.text, ""))
     if isinstance(content, Overhead):
-        text = "Gradient synchronization takes {share} of a step, measured with and without it."
-        return Headline.of(text, share=(content.measured_overhead.value, "ratio"))
+        share = content.measured_overhead
+        ends, values = _ends(share)
+        text = f"Gradient synchronization takes {{share}}{ends} of a step, measured with and without it: {{verdict}}."
+        verdict = verdict_of(share, content.sync_cost.blocks, content.setting.confidence)
+        return Headline.of(text, share=(share.value, "ratio"), **values, verdict=(str(verdict), ""))
     if isinstance(content, ProfilerCost):
         return None
     done = [size for size in content.sizes if size.efficiency is not None]
@@ -328,9 +345,18 @@ def _headline(content: AnyResult) -> Headline | None:
     most = max(fair or done, key=lambda size: size.ranks, default=None)
     if most is None or most.efficiency is None:
         return None
+    ends, values = _ends(most.efficiency)
     return Headline.of(
-        f"On {{ranks}} {plural('rank', most.ranks)} the efficiency is {{efficiency}} ({{mode}} scaling).",
+        f"On {{ranks}} {plural('rank', most.ranks)} the efficiency is {{efficiency}}{ends}, {{mode}} scaling.",
         ranks=(most.ranks, "count"),
         efficiency=(most.efficiency.value, "ratio"),
+        **values,
         mode=(content.mode, ""),
     )
+
+
+def _ends(share: Share) -> tuple[str, dict[str, tuple[float, str]]]:
+    """Both ends of an interval for a headline: the text and its values; empty without an interval."""
+    if share.low is None or share.high is None:
+        return "", {}
+    return " ({low} to {high})", {"low": (share.low, "ratio"), "high": (share.high, "ratio")}

@@ -5,7 +5,6 @@ In: a result. Out: tables, a sentence with the conclusion, and how it was measur
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
@@ -27,11 +26,12 @@ from rankscope.measure.results import (
     Time,
     TraceSummary,
 )
-from rankscope.measure.statistics import beyond_chance
-from rankscope.report.formatting import NOTHING, number_of, plain
+from rankscope.measure.statistics import difference_from, verdict_of
+from rankscope.report.formatting import NOTHING, number_of, plain, signed_number, with_interval
 from rankscope.rundir.plurals import counted
 
 _FAILURE_LINES = 12
+_DIFFERENCE = ("difference", "verdict")
 _MODES = {"weak": "Weak scaling (the same batch on each rank)", "strong": "Strong scaling (the same global batch)"}
 _OVERHEADS = (
     "1 − efficiency: the loss against T1. sync: gradient synchronization's share of the step, measured with and "
@@ -60,12 +60,10 @@ def _overhead(result: Overhead) -> list[RenderableType]:
         on, off = getattr(result.sync, name), getattr(result.no_sync, name)
         if on is None or off is None:
             continue
-        difference = _cost(result.sync_cost) if name == "step" else _apart(on, off)
-        table.add_row(name, _time(on), _time(off), difference)
-    share = result.measured_overhead
-    said = f"Gradient synchronization: {_share(share)} of the step, measured"
-    if beyond_chance(share) is False:
-        said = f"Gradient synchronization: within noise ({_share(share)} of the step, measured)"
+        difference = result.sync_cost if name == "step" else difference_from(on, off)
+        table.add_row(name, _time(on), _time(off), _time(difference, signed=True))
+    verdict = verdict_of(result.measured_overhead, result.sync_cost.blocks, result.setting.confidence)
+    said = f"Gradient synchronization: {_share(result.measured_overhead)} of the step, measured: {verdict}"
     lines = [
         _line(said, bold=True),
         *([_line(_exposed(result.traced))] if result.traced is not None else []),
@@ -151,7 +149,7 @@ def _lost(lost: Sequence[tuple[Size, EfficiencyLoss]]) -> RenderableType:
 
 
 def _buckets(result: Buckets) -> list[RenderableType]:
-    table = _table("", "step", "difference", "all-reduces", "buckets", "first", "hidden", "exposed")
+    table = _table("", "step", *_DIFFERENCE, "all-reduces", "buckets", "first", "hidden", "exposed")
     for variant in result.variants:
         sizes, traced = variant.bucket_bytes or [], variant.traced
         reduces = traced.all_reduces if traced is not None else None
@@ -159,7 +157,7 @@ def _buckets(result: Buckets) -> list[RenderableType]:
         table.add_row(
             variant.name,
             _time(variant.step) if variant.step is not None else variant.state,
-            _difference(variant.difference),
+            *_difference(variant.difference),
             NOTHING if reduces is None else f"{reduces:.4g}",
             str(len(sizes)) if sizes else NOTHING,
             number_of(sizes[0], "bytes") if sizes else NOTHING,
@@ -179,12 +177,12 @@ def _buckets(result: Buckets) -> list[RenderableType]:
 def _binding(result: Binding) -> list[RenderableType]:
     host = result.topology
     launched = any(variant.launch_latency is not None for variant in result.variants)  # not on the CPU
-    table = _table("", "step", "difference", *(["launch"] if launched else []), "CPUs of each rank")
+    table = _table("", "step", *_DIFFERENCE, *(["launch"] if launched else []), "CPUs of each rank")
     for variant in result.variants:
         table.add_row(
             variant.name,
             _time(variant.step) if variant.step is not None else variant.state,
-            _difference(variant.difference),
+            *_difference(variant.difference),
             *([_time(variant.launch_latency)] if launched else []),
             plain(" : ".join(variant.cpus) or "any"),
         )
@@ -208,13 +206,13 @@ def _binding(result: Binding) -> list[RenderableType]:
 
 
 def _profiler(result: ProfilerCost) -> list[RenderableType]:
-    table = _table("", "step", "cost", "stop", "save", "trace per step")
+    table = _table("", "step", "cost", "verdict", "stop", "save", "trace per step")
     for variant in result.variants:
         size = variant.bytes_per_step
         table.add_row(
             variant.name,
             _time(variant.step),
-            _difference(variant.cost),
+            *_difference(variant.cost),
             NOTHING if variant.stop is None else number_of(variant.stop.median_ns, "ns"),
             NOTHING if variant.save is None else number_of(variant.save.median_ns, "ns"),
             NOTHING if size is None else number_of(size, "bytes"),
@@ -230,7 +228,8 @@ def _advice(advice: Recommendation) -> RenderableType:
 def _setting(setting: Setting) -> list[RenderableType]:
     load = "" if setting.load is None else f"; load average before {setting.load:g}"
     lines = [
-        f"± is the {100 * setting.confidence:.0f} % interval: {setting.method}.",
+        f"In brackets the {100 * setting.confidence:.0f} % interval: {setting.method}. A difference is significant if "
+        "its interval excludes 0.",
         f"{counted(setting.repeats, 'job')} of each kind; in each {counted(setting.warmup_steps, 'step')} of warm-up, "
         f"then {counted(setting.blocks, 'block')} of each condition: {counted(setting.settle_steps, 'step')} to "
         f"settle, {setting.block_steps} that count{'s' * (setting.block_steps == 1)}; seed {setting.seed}; clock: "
@@ -260,71 +259,33 @@ def _failure(name: str, error: str) -> Text:
     return Text("\n".join(said))
 
 
-def half_width(low: float | None, high: float | None) -> float | None:
-    """Half of an interval."""
-    return None if low is None or high is None else (high - low) / 2
-
-
-def _time(time: Time | None) -> str:
-    if time is None:
-        return NOTHING
-    half = half_width(time.low_ns, time.high_ns)
-    return number_of(time.median_ns, "ns") + ("" if half is None else f" ± {number_of(half, 'ns')}")
-
-
-def _cost(difference: Time) -> str:
-    half = half_width(difference.low_ns, difference.high_ns)
-    if half is None or difference.low_ns is None or difference.high_ns is None:
-        return _signed(difference.median_ns)
-    noise = difference.low_ns <= 0 <= difference.high_ns
-    return f"{'within noise' if noise else _signed(difference.median_ns)} ± {number_of(half, 'ns')}"
-
-
-def _apart(on: Time, off: Time) -> str:
-    """The difference of two times, if their intervals do not overlap within noise."""
-    halves = half_width(on.low_ns, on.high_ns), half_width(off.low_ns, off.high_ns)
-    difference = on.median_ns - off.median_ns
-    if halves[0] is not None and halves[1] is not None and abs(difference) <= math.hypot(halves[0], halves[1]):
-        return "within noise"
-    return _signed(difference)
+def _time(time: Time | None, *, signed: bool = False) -> str:
+    return NOTHING if time is None else with_interval(time.median_ns, time.low_ns, time.high_ns, "ns", signed=signed)
 
 
 def _signed(ns: float) -> str:
-    return ("+" if ns > 0 else "−" if ns < 0 else "") + number_of(abs(ns), "ns")
+    return signed_number(ns, "ns")
 
 
 def _share(share: Share | None) -> str:
-    if share is None:
-        return NOTHING
-    half = half_width(share.low, share.high)
-    return _percent(share.value) + ("" if half is None else f" ± {100 * half:.1f}")
+    return NOTHING if share is None else with_interval(share.value, share.low, share.high, "ratio")
 
 
 def _ratio(share: Share | None) -> str:
     if share is None:
         return NOTHING
-    half = half_width(share.low, share.high)
-    return _minus(f"{share.value:.2f}") + ("" if half is None else f" ± {half:.2f}")
+    ends = "" if share.low is None or share.high is None else f" ({share.low:.2f} to {share.high:.2f})"
+    return f"{share.value:.2f}{ends}"
 
 
-def _difference(share: Share | None) -> str:
-    """The difference to the base if it exceeds the noise, else the size of the noise."""
+def _difference(share: Share | None) -> tuple[str, str]:
+    """The difference to the base with its interval, and the verdict on it."""
     if share is None:
-        return NOTHING
-    half = half_width(share.low, share.high)
-    if half is None:
-        return "too few blocks"
-    if beyond_chance(share):
-        if half < abs(share.value) or share.low is None or share.high is None:
-            return _minus(f"{100 * share.value:+.1f} % ± {100 * half:.1f}")
-        # Asymmetric: with a half-width the interval would seem to contain 0.
-        return _minus(f"{100 * share.value:+.1f} % ({100 * share.low:+.0f} to {100 * share.high:+.0f})")
-    return f"within noise ± {100 * half:.1f} %"
+        return NOTHING, ""
+    # Without an interval it may be all noise, and is no figure.
+    shown = NOTHING if share.low is None else with_interval(share.value, share.low, share.high, "ratio", signed=True)
+    return shown, verdict_of(share, 0, 0).significance.value
 
 
 def _percent(value: float) -> str:
-    return _minus(f"{100 * value:.1f} %")
-
-
-def _minus(number: str) -> str:
-    return number.replace("-", "\N{MINUS SIGN}")
+    return number_of(value, "ratio")

@@ -1,7 +1,7 @@
 /**
  * Folds the built script and style into the HTML page, with a content security policy that names both by their hash.
  *
- * The page must open from `file://` with nothing beside it and must not be able to load or send anything. So the policy
+ * The page must open from `file://` with nothing next to it and must not be able to load or send anything. So the policy
  * starts from `default-src 'none'` and allows exactly the one script and the one style that were built. The payload
  * stands in an `application/json` block, which is data and never runs.
  */

@@ -1,4 +1,4 @@
-/** Starts the page: the colours, the data, the frame; or says why there is nothing to show. */
+/** Starts the page: theme, data, shell; or shows why there is no data. */
 import "./theme/theme.css";
 import "./theme/page.css";
 import "./theme/charts.css";

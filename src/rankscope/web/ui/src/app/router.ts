@@ -1,4 +1,4 @@
-/** Where the reader is stands in the URL's hash (`#/steps?rank=3`), so a place can be sent on and Back works. */
+/** The current place is in the URL's hash (`#/steps?rank=3`), so that it can be shared and Back works. */
 export interface Place {
   readonly view: string;
   readonly params: ReadonlyMap<string, string>;
@@ -35,13 +35,13 @@ export class Router {
     return parseHash(location.hash);
   }
 
-  /** Every link names the run that it is of: it holds when others are there, or come. */
+  /** Every link names its run: it stays valid when runs are added. */
   href(view: string, params: Readonly<Record<string, string | number>> = {}): string {
     const run = this.place().params.get("run") ?? this.#run;
     return formatHash(view, new Map([...(run === null ? [] : [["run", run] as [string, string]]), ...Object.entries(params).map(([key, value]): [string, string] => [key, String(value)])]));
   }
 
-  /** From now on the address and every link say which view and which run they are of; null: there is none to say. */
+  /** From now on the address and every link name their view and run; null: none. */
   stay(view: string, run: string | null): void {
     const place = this.place();
     this.#run = run;
@@ -49,7 +49,7 @@ export class Router {
     this.#replace(formatHash(place.view || view, new Map([...place.params, ["run", run]])));
   }
 
-  /** A step that Back undoes, for a view that moves itself: nothing is drawn anew. */
+  /** A step that Back undoes, for a view that moves itself: nothing is redrawn. */
   push(changes: Readonly<Record<string, string>>): void {
     const hash = this.#changed(changes);
     if (hash === location.hash) return;
@@ -60,7 +60,7 @@ export class Router {
     }
   }
 
-  /** A step that Back undoes; the view is drawn anew. */
+  /** A step that Back undoes; the view is redrawn. */
   update(changes: Readonly<Record<string, string>>): void {
     location.hash = this.#changed(changes);
   }

@@ -1,4 +1,4 @@
-/** The frame around every view: the run's facts above, the views to choose from beside, one view in the middle. */
+/** The frame around every view: the run's facts at the top, the list of views at the side, one view in the middle. */
 import { answer } from "../components/answer.ts";
 import { button } from "../components/controls.ts";
 import { append, h, named, type Child } from "../components/dom.ts";
@@ -23,7 +23,7 @@ export function showPage(root: HTMLElement, opened: Payload, served: Source | nu
   let leaving: (() => void)[] = [];
   let moving: ((place: Place) => void) | null = null;
   let current = "";
-  /** What the view in sight was drawn from, so that it is drawn anew when more of it has come. */
+  /** The data that the current view was drawn from: it is redrawn when more has arrived. */
   let drawnFrom = "";
 
   const chosen = (): RunChoice | undefined => served?.runs.find(({ key }) => key === (served.api.run ?? served.shown));
@@ -35,7 +35,7 @@ export function showPage(root: HTMLElement, opened: Payload, served: Source | nu
   };
   /** What is shown where the address names no view. */
   const home = (): string => (served?.study ? "scaling" : "overview");
-  /** The run that is shown first goes into the address once its key is known, so that the link holds when others come. */
+  /** The first run goes into the address once its key is known, so that the link stays valid when runs are added. */
   const stay = (): void => {
     const run = served?.live ? chosen() : undefined;
     if (run && run.ranks !== null && run.key === served?.shown) router.stay(home(), run.key);
@@ -116,7 +116,7 @@ export function showPage(root: HTMLElement, opened: Payload, served: Source | nu
       ? view.render({ payload: payloadNow(), place, router, table, homeOf, served, onLeave: (done) => leaving.push(done), onPlace: (move) => { moving = move; } })
       : emptyState("This report has no such view.", "Choose one from the list. The link may come from a report with more analyses."));
     const body = h("article", { "aria-labelledby": "view-title", class: `view-${view?.id === "timeline" ? "timeline" : "page"}` },
-      h("div", { class: "view-head" }, title, view && view.question !== "" && h("p", { class: "question" }, view.question)), view && answerOf(view));
+      h("div", { class: "view-head" }, title, view && view.question !== "" && h("p", { class: "question" }, view.question)), view && answersOf(view));
     append(body, [content]);
     main.replaceChildren(...problems(payloadNow()), body);
     for (const [name, link] of links) {
@@ -134,20 +134,22 @@ export function showPage(root: HTMLElement, opened: Payload, served: Source | nu
     current = id;
   }
 
-  /** The view's first line: what its analyses answer, of the first that has an answer. */
-  function answerOf(view: View): HTMLElement | null {
+  /** The view's first lines: the diagnosis on the overview, and what the view's analyses answer, of the first that has an answer. */
+  function answersOf(view: View): HTMLElement[] {
+    const { analyses, diagnosis } = payloadNow();
+    const lines = view.id === "overview" && diagnosis ? [answer("diagnosis", diagnosis.headline)] : [];
     for (const name of view.answers ?? []) {
-      const headline = payloadNow().analyses.get(name)?.headline;
-      if (headline) return answer(name, headline);
+      const headline = analyses.get(name)?.headline;
+      if (headline) return [...lines, answer(name, headline)];
     }
-    return null;
+    return lines;
   }
 
   /** Changes where the view would be drawn from other data than it was. */
   function fingerprint(view: View | undefined): string {
     if (!served || !view) return "";
     const states = [...view.shows, ...(view.wants ?? [])].map((name) => served.payload.analyses.get(name)?.away?.state ?? "here");
-    return [served.state.phase === "failed", ...states, ...(view.id === "timeline" ? [served.isReady("timeline")] : [served.generation, served.payload.findings.length, served.isReady("heat")])].join();
+    return [served.state.phase === "failed", ...states, ...(view.id === "timeline" ? [served.isReady("timeline")] : [served.generation, served.payload.findings.length, served.payload.diagnosis !== null, served.isReady("heat")])].join();
   }
 
   served?.onChange(() => {

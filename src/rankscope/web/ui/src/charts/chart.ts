@@ -1,17 +1,17 @@
-/** An ECharts canvas with a life: drawn when it has a size, drawn anew when size or colours change, gone with its view. */
+/** An ECharts canvas: drawn when it has a size, redrawn when size or colours change, removed with its view. */
 import { h, styled } from "../components/dom.ts";
 import { onThemeChange } from "../theme/theme.ts";
 import type { ViewContext } from "../views/view.ts";
 import { init, type EChartsOption, type EChartsType } from "./echarts.ts";
 
 export interface ChartSpec {
-  /** What a screen reader says of the picture; its numbers are in a table on the same page. */
+  /** The chart's text for screen readers; its numbers are in a table on the same page. */
   readonly label: string;
   readonly testId: string;
   height(width: number): number;
-  /** `share` is how much of the category axis is in sight, 0 to 1. */
+  /** `share` is how much of the category axis is visible, 0 to 1. */
   option(width: number, share: number): EChartsOption;
-  /** Whether bars are wide enough for gaps and patterns; the chart is drawn anew when a zoom changes the answer. */
+  /** Whether bars are wide enough for gaps and patterns; the chart is redrawn when a zoom changes the answer. */
   roomy?(width: number, share: number): boolean;
   /** The chart has a zoom: the arrow keys move it, plus and minus change it. */
   readonly zoomed?: boolean;
@@ -45,7 +45,7 @@ export function chart(context: Pick<ViewContext, "onLeave">, spec: ChartSpec): C
     wasRoomy = spec.roomy?.(width, share);
     drawn.setOption(spec.option(width, share), { notMerge: true });
     if (kept) drawn.dispatchAction({ type: "dataZoom", ...kept });
-    drawn.getZr().flush(); // print takes its picture at once
+    drawn.getZr().flush(); // printing takes the picture at once
   };
 
   const watch = new ResizeObserver(([entry]) => {

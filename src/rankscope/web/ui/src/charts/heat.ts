@@ -1,4 +1,4 @@
-/** A field of colour, ranks by steps or ranks as they sit in mesh and hosts: the odd one stands out among a thousand. A cell leads to its place. */
+/** A field of colour, ranks by steps or ranks as they sit in mesh and hosts: an outlier among a thousand shows. A cell links to its place. */
 import { h, styled } from "../components/dom.ts";
 import { color, isDark, onThemeChange } from "../theme/theme.ts";
 import { formatDuration } from "../format/units.ts";
@@ -8,18 +8,18 @@ import { FONT } from "./font.ts";
 export interface HeatSpec {
   readonly label: string;
   readonly testId: string;
-  /** What stands beside each row. */
+  /** The label of each row. */
   readonly rows: readonly string[];
-  /** What stands above each column. */
+  /** The label of each column. */
   readonly columns: readonly string[];
   /** By row, then column; null where not known. */
   readonly values: readonly (number | null)[];
   readonly ink: string;
-  /** What a cell is, in words; null where there is none. */
+  /** The description of a cell; null if there is none. */
   what(row: number, column: number): string | null;
-  /** What stands in a cell that is large enough. */
+  /** The text in a cell that is large enough. */
   readonly inside?: (row: number, column: number) => string;
-  /** How amounts are written; durations where absent. */
+  /** How amounts are written; durations if absent. */
   readonly format?: (value: number) => string;
   onPick(row: number, column: number): void;
 }
@@ -62,7 +62,7 @@ export function heatMap(context: Pick<ViewContext, "onLeave">, spec: HeatSpec): 
     c.textBaseline = "middle";
     const cell = cellWidth();
     const inside = row >= 22 && cell >= LEAST_CELL + 8 ? spec.inside : undefined;
-    const depth = !inside ? 1 : isDark() ? 0.4 : 0.55; // words stand on it, and are to be read
+    const depth = !inside ? 1 : isDark() ? 0.4 : 0.55; // text is drawn on it
     const gap = row >= 10 && cell >= 10 ? 1 : 0;
     for (let i = 0; i < rows.length; i++) {
       for (let j = 0; j < columns.length; j++) {
@@ -145,7 +145,7 @@ export function heatMap(context: Pick<ViewContext, "onLeave">, spec: HeatSpec): 
   return h("div", {}, box, said);
 }
 
-/** What stands in a cell: all of it, else what comes before its colon. A number that is cut would be another one. */
+/** The text in a cell: all of it, else the part before the colon. A number is never cut. */
 function whole(c: CanvasRenderingContext2D, label: string, width: number): string {
   return c.measureText(label).width <= width ? label : fitted(c, label.split(":")[0] ?? "", width);
 }

@@ -1,4 +1,4 @@
-/** What was measured at several sizes, each with its confidence interval, and what a law that fits them says of larger ones. */
+/** What was measured at several sizes, each with its confidence interval, and the projection of a fitted law to larger ones. */
 import { h } from "../components/dom.ts";
 import { counted } from "../format/ranks.ts";
 import { formatTick } from "../format/units.ts";
@@ -25,7 +25,7 @@ export interface IntervalsSpec {
   readonly projected: readonly Point[];
   /** What the perfect job would have at that many ranks. */
   perfect(ranks: number): number;
-  /** Amounts that double with the ranks stand over a logarithmic axis. */
+  /** Amounts that double with the ranks have a logarithmic axis. */
   readonly doubling: boolean;
   format(value: number): string;
 }
@@ -49,7 +49,7 @@ function option(spec: IntervalsSpec): EChartsOption {
   const largest = Math.max(1, ...[...measured, ...oversubscribed].map(({ ranks }) => ranks));
   const every = [...measured, ...oversubscribed, ...projected].map(({ ranks }) => ranks);
   const [least, most] = [Math.min(...every, 1), Math.max(...every, 2)];
-  // What is too uncertain to say reaches below any logarithmic axis: it is cut at its foot.
+  // An interval that reaches below a logarithmic axis is cut at its lower end.
   const foot = spec.doubling ? 2 ** Math.floor(Math.log2(Math.min(1, ...[...measured, ...oversubscribed, ...projected].map(({ value }) => value)) / 1.5)) : 0;
   const highest = Math.max(...[...measured, ...oversubscribed, ...projected].map(({ value, high }) => high ?? value), spec.perfect(most));
   const top = spec.doubling ? 2 ** Math.ceil(Math.log2(highest)) : Math.ceil(5 * highest) / 5;

@@ -1,4 +1,4 @@
-/** Amounts over time, a line for each rank, the one that matters marked: between two points the earlier one holds. */
+/** Amounts over time, a line per rank, one of them highlighted; steps, so between two points the earlier value applies. */
 import { h } from "../components/dom.ts";
 import { formatBytes, formatDuration, formatTick } from "../format/units.ts";
 import { color } from "../theme/theme.ts";

@@ -1,4 +1,4 @@
-/** Dots over sizes, both in powers of ten: each collective against its duration, each kind against its bandwidth. What lies above its column was slow or waited. */
+/** Dots over sizes, both in powers of ten: each collective against its duration, each kind against its bandwidth. Dots above the others of their size were slow or waited. */
 import { h, named } from "../components/dom.ts";
 import type { Table } from "../data/table.ts";
 import { shownName } from "../format/text.ts";
@@ -15,7 +15,7 @@ const GLYPHS = ["●", "▲", "■", "◆", "○", "➤"] as const;
 const INKS = ["--cat-communication", "--cat-compute", "--cat-memory", "--cat-data-loading", "--cat-runtime", "--cat-other"] as const;
 
 export interface ScatterSpec {
-  /** What stands upright: a duration or a rate of the table, against its `bytes`. */
+  /** The vertical axis: a duration or a rate of the table, over its `bytes`. */
   readonly y: "duration_ns" | "bus_bandwidth";
   readonly title: string;
   readonly testId: string;

@@ -1,7 +1,7 @@
 /**
- * Stacked time: one bar a rank (or a step), one segment a category; the segments of a bar sum to its whole.
+ * Stacked time: one bar per rank (or step), one segment per category; the segments of a bar sum to its whole.
  *
- * Few ranks lie as rows; many stand as columns, all in sight at once with a zoom below, so that the odd one shows among 256.
+ * Few ranks are rows; many are columns, all visible at once with a zoom below, so that an outlier among 256 shows.
  */
 import { button } from "../components/controls.ts";
 import { h, type Child } from "../components/dom.ts";
@@ -24,17 +24,17 @@ export interface Segment {
 export interface StackedSpec {
   readonly label: string;
   readonly testId: string;
-  /** What stands above it, where more than one picture is in sight. */
+  /** Its title, if the view has several charts. */
   readonly title?: string;
-  /** How amounts are written; durations where absent. */
+  /** How amounts are written; durations if absent. */
   readonly format?: (value: number) => string;
   /** What one bar is: "Rank", "Step"; empty where the bars' names say it. */
   readonly axis: string;
   readonly bars: readonly string[];
   readonly segments: readonly Segment[];
-  /** The whole that a bar's segments sum to, as the analysis gives it. */
+  /** The total of a bar's segments, from the analysis. */
   readonly totals?: { readonly label: string; readonly values: readonly (number | null)[] };
-  /** Bars that stand for moments in order always stand upright. */
+  /** Bars in order of time are always vertical. */
   readonly upright?: boolean;
   onPick?(index: number): void;
 }
@@ -61,7 +61,7 @@ export function stackedChart(context: ViewContext, spec: StackedSpec): HTMLEleme
   return h("figure", { class: "figure" }, spec.title === undefined ? null : h("figcaption", {}, spec.title), present.length < 2 ? null : legend(present, hidden, () => drawing.redraw()), drawing.element);
 }
 
-/** The words beside the colours; each turns its segments off and on. */
+/** The legend; each entry shows or hides its segments. */
 function legend(segments: readonly Segment[], hidden: Set<Category>, changed: () => void): HTMLElement {
   return h("div", { class: "legend", role: "group", "aria-label": "Categories shown" }, segments.map((segment) => {
     const toggle = button({ class: "legend-item", "aria-pressed": "true", title: `Show or hide: ${segment.label}` }, () => {
@@ -135,7 +135,7 @@ function roomy(spec: StackedSpec, lying: boolean, width: number, share: number):
   return lying || width / (spec.bars.length * share) > 20;
 }
 
-/** More bars than are easily told apart: a slider, the fingers and the keyboard move through them. */
+/** More bars than can be distinguished: a slider, touch and the keyboard move through them. */
 function zoomable(spec: StackedSpec, lying: boolean): boolean {
   return !lying && spec.bars.length > ROWS_AT_MOST;
 }

@@ -4,6 +4,8 @@ import { exactCell, formatCell } from "../format/units.ts";
 import { h, named, type Child } from "./dom.ts";
 
 const NAME_LIMIT = 90;
+/** A finding's title is a sentence, around names. */
+const TITLE_LIMIT = 300;
 
 export function answer(name: string, headline: Headline): HTMLElement {
   return h("p", { class: "answer", "data-testid": `answer-${name}` }, sentence(headline));
@@ -15,7 +17,7 @@ export function sentence({ text, values }: Headline): Child[] {
   return text.split(/(\{\w+\})/).map((part) => {
     const value = /^\{\w+\}$/.test(part) ? known.get(part.slice(1, -1)) : undefined;
     if (!value) return part;
-    const shown = typeof value.value === "string" ? named(value.value, NAME_LIMIT) : formatCell(value.value, value.unit);
+    const shown = typeof value.value === "string" ? named(value.value, value.name === "finding" ? TITLE_LIMIT : NAME_LIMIT) : formatCell(value.value, value.unit);
     return h("strong", { "data-name": value.name, "data-value": value.value === null ? "" : String(value.value), title: exactCell(value.value, value.unit) }, shown);
   });
 }

@@ -12,11 +12,11 @@ export type Part = readonly [string, Category, string];
 
 export interface StepChart {
   readonly testId: string;
-  /** What stands above the picture; none where it stands alone. */
+  /** The chart's title; none if it is the only one. */
   readonly title?: string;
   readonly about: string;
   readonly parts: readonly Part[];
-  /** The whole that the parts sum to; absent where no column holds it. */
+  /** The total that the parts sum to; absent if no column has it. */
   readonly whole?: { readonly column: string; readonly label: string };
 }
 

@@ -1,11 +1,11 @@
-/** A docstring as text: paragraphs, indented blocks as they stand, and `code`. Nothing in it is read as markup. */
+/** A docstring as text: paragraphs, indented blocks verbatim, and `code`. Nothing in it is read as markup. */
 import { h, type Child } from "./dom.ts";
 
 export function paragraphs(doc: string): string[] {
   return dedent(doc).split(/\n\s*\n/).map((part) => part.replace(/\s+$/, "")).filter((part) => part.trim() !== "");
 }
 
-/** The first sentence or paragraph: the caption; the rest follows when asked for. */
+/** The first sentence or paragraph: the caption; the rest follows on request. */
 export function docParts(doc: string): { lead: string; rest: string[] } {
   const [lead = "", ...rest] = paragraphs(doc);
   return { lead: lead.replace(/\s+/g, " ").trim(), rest };

@@ -23,7 +23,7 @@ export function append(parent: Element, children: readonly Child[]): void {
   }
 }
 
-/** A name out of a trace: set apart from the text around it (right-to-left names), bounded, the whole in its title. */
+/** A name from a trace: isolated from the text around it (right-to-left names), shortened, complete in its title. */
 export function named(text: string, limit?: number): HTMLElement {
   const shown = shownName(text, limit);
   return h("bdi", { class: "name", title: shown === text ? null : titleName(text) }, shown);

@@ -11,7 +11,7 @@ import { h, named } from "./dom.ts";
 
 const WORDS = { error: "Error", warning: "Warning", info: "Note" } as const;
 const FIRST = 6;
-/** Evidence can be a sentence (why a rank is late): it is shown whole, and only what nobody wrote to be read is cut. */
+/** Evidence can be a sentence (why a rank is late): that is shown in full; only names are shortened. */
 const SAID = 600;
 
 export function findingsList(context: ViewContext): HTMLElement {
@@ -39,11 +39,29 @@ function item(context: ViewContext, finding: Finding, here = true): HTMLElement 
     h("div", { class: "finding-head" },
       h("span", { class: `severity ${finding.severity}` }, WORDS[finding.severity]),
       h("h3", {}, named(finding.title, 240)),
-      finding.saving_ns === null ? null : h("span", { class: "saving", "data-value": finding.saving_ns, title: `${exactCell(finding.saving_ns, "ns")}, an upper bound` },
+      finding.saving_ns === null ? cost(context, finding) : h("span", { class: "saving", "data-value": finding.saving_ns, title: `${exactCell(finding.saving_ns, "ns")}, an upper bound` },
         "saves up to ", h("strong", {}, formatDuration(finding.saving_ns)), context.payload.run.steps.length > 0 ? " per step" : " in the recorded window")),
     facts(context, finding, here),
     here ? shown(context, finding) : null,
-    finding.advice === "" ? null : h("p", { class: "advice" }, inline(shownName(finding.advice, 1200))));
+    finding.advice === "" ? null : h("p", { class: "advice" }, inline(shownName(finding.advice, 1200))),
+    finding.symptoms.length === 0 ? null : symptoms(context, finding.symptoms, here));
+}
+
+/** What is lost although nothing is saved by this one alone: another rank is as late. */
+function cost(context: ViewContext, finding: Finding): HTMLElement | null {
+  if (finding.cost_ns === null) return null;
+  return h("span", { class: "saving cost", title: exactCell(finding.cost_ns, "ns") }, "costs up to ", h("strong", {}, formatDuration(finding.cost_ns)), context.payload.run.steps.length > 0 ? " per step" : " in the recorded window");
+}
+
+/** Findings with the same cause: one line each, the evidence folded. */
+function symptoms(context: ViewContext, found: readonly Finding[], here: boolean): HTMLElement {
+  return h("div", { class: "symptoms" }, h("p", { class: "symptoms-title" }, "Same cause, savings not added:"),
+    h("ul", {}, found.map((symptom) => h("li", { "data-testid": "symptom", "data-finding": symptom.id },
+      h("details", {},
+        h("summary", {}, named(symptom.title, 240),
+          h("small", {}, " ", symptom.saving_ns === null ? "" : `${formatDuration(symptom.saving_ns)} of the same time: `, named(symptom.because, 200))),
+        facts(context, symptom, here),
+        symptom.advice === "" ? null : h("p", { class: "advice" }, inline(shownName(symptom.advice, 1200))))))));
 }
 
 /** Where a finding can be seen. */

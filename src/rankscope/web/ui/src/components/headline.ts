@@ -1,8 +1,10 @@
 /** The overview's four cards: a number and a sentence each. */
+import type { Diagnosis } from "../data/payload.ts";
 import type { Table } from "../data/table.ts";
-import { counted } from "../format/ranks.ts";
+import { counted, formatRanks } from "../format/ranks.ts";
 import { exactCell, formatDuration, formatRatio, MISSING } from "../format/units.ts";
-import { h, styled } from "./dom.ts";
+import { sentence } from "./answer.ts";
+import { h, styled, type Child } from "./dom.ts";
 
 interface Card {
   readonly id: string;
@@ -10,7 +12,7 @@ interface Card {
   readonly value: number | null;
   readonly text: string;
   readonly exact: string | null;
-  readonly sentence: string;
+  readonly sentence: Child;
   readonly doc: string;
   /** A share to draw, where the number is one or comes with one. */
   readonly share?: { value: number | null; tone: "good" | "communication" };
@@ -18,7 +20,8 @@ interface Card {
   readonly second?: Readonly<Record<string, number | null>>;
 }
 
-export function headline(overview: Table, stragglers: Table | null): HTMLElement {
+/** The diagnosis is null while the rules have not run. */
+export function headline(overview: Table, diagnosis: Diagnosis | null): HTMLElement {
   const number = (column: string): number | null => overview.number(0, column);
   const doc = (column: string): string => overview.meta(column).doc;
   const [step, mean, overlap, exposed, share] = [number("step_ns"), number("mean_step_ns"), number("overlap_ratio"), number("exposed_communication_ns"), number("exposed_share")];
@@ -26,6 +29,7 @@ export function headline(overview: Table, stragglers: Table | null): HTMLElement
   const even = margin !== null && margin <= 0;
   const [steps, ranks, communication] = [number("steps"), number("ranks"), number("communication_ns")];
   const silent = communication === 0 ? "No communication in these traces." : "Not recorded in these traces.";
+  const late = diagnosis?.stragglers.state === "straggler" ? diagnosis.stragglers.ranks : null;
   const cards: Card[] = [
     {
       id: "step-time", title: "Step time", value: step, text: step === null ? MISSING : formatDuration(step), exact: exactCell(step, "ns"), doc: doc("step_ns"),
@@ -43,24 +47,24 @@ export function headline(overview: Table, stragglers: Table | null): HTMLElement
         : share === null || mean === null ? "Communication that does not overlap with compute." : `${formatRatio(share)} of ${mean === step ? "the step" : `the mean step (${formatDuration(mean)})`}: communication that does not overlap with compute.`,
       share: { value: share, tone: "communication" }, second: { share, of: mean },
     },
-    {
+    late ? {
+      id: "slowest-rank", title: late.length === 1 ? "Straggler" : "Stragglers", value: late[0] ?? null, text: `${late.length === 1 ? "Rank" : "Ranks"} ${formatRanks(late, 24)}`, exact: null, doc: "the ranks that delay the others",
+      sentence: diagnosis ? sentence(diagnosis.stragglers.sentence) : "",
+    } : {
       id: "slowest-rank", title: "Slowest rank", value: slowest, text: slowest === null ? MISSING : even ? "None" : `Rank ${slowest}`, exact: null, doc: doc("slowest_rank"),
       sentence: slowest === null ? (ranks === 1 ? "Only one rank: there is no other to compare it with." : "No rank stands out from the others.")
         : margin === null ? "The difference is not recorded in these traces." : even ? "No rank is slower than the median of the others."
-          : `Its local work takes ${formatDuration(margin)} per step longer than the median of the other ranks${marginShare === null ? "" : ` (${formatRatio(marginShare)} of a mean step)`}.${verdict(slowest, stragglers)}`,
+          : `Its local work takes ${formatDuration(margin)} per step longer than the median of the other ranks${marginShare === null ? "" : ` (${formatRatio(marginShare)} of a mean step)`}.${verdict(diagnosis)}`,
       second: { margin },
     },
   ];
   return h("div", { class: "cards" }, cards.map(card));
 }
 
-/** Whether the difference is significant, according to the `stragglers` analysis. */
-function verdict(slowest: number, stragglers: Table | null): string {
-  if (!stragglers) return "";
-  const rows = stragglers.sorted(stragglers.rows(), { column: "waited_ns", descending: true });
-  const stragglerRanks = rows.filter((row) => stragglers.cell(row, "cause") !== null).map((row) => stragglers.number(row, "rank"));
-  if (stragglerRanks.length === 0) return rows.some((row) => stragglers.number(row, "waited_ns") !== null) ? " The difference is not significant." : "";
-  return stragglerRanks.includes(slowest) ? "" : ` However, rank ${stragglerRanks[0] ?? MISSING} delays the other ranks.`;
+/** Whether the difference is significant, where no rank is a straggler. */
+function verdict(diagnosis: Diagnosis | null): string {
+  if (diagnosis?.stragglers.state === "none") return " The difference is not significant.";
+  return diagnosis?.stragglers.state === "too-few-steps" ? " Too few steps to tell whether it is significant." : "";
 }
 
 function card(about: Card): HTMLElement {

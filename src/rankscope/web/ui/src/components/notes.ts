@@ -1,4 +1,4 @@
-/** States other than "here are the numbers": nothing there, cut short, broken. Each says why and what to do. */
+/** States without numbers: no rows, truncated, failed. Each gives the reason and what to do. */
 import type { AnalysisPayload } from "../data/payload.ts";
 import { grouped } from "../format/units.ts";
 import { inline, docNodes, docParts } from "./doc_text.ts";

@@ -9,7 +9,7 @@ export interface RankChoice {
   /** The rank that is shown; null for all, and where there is but one. */
   readonly rank: Cell;
   readonly rows: readonly number[];
-  /** Whether rows of several ranks stand side by side, so that each has to say whose it is. */
+  /** Whether rows of several ranks are shown together, so that each names its rank. */
   readonly mixed: boolean;
   readonly control: HTMLElement | null;
 }

@@ -1,4 +1,4 @@
-/** A category's colour and pattern beside its word. */
+/** A category's colour and pattern next to its word. */
 import { CATEGORIES, type Category } from "../theme/categories.ts";
 import { h } from "./dom.ts";
 

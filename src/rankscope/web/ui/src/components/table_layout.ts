@@ -3,7 +3,7 @@ import type { Table } from "../data/table.ts";
 import { columnLabel, shownName } from "../format/text.ts";
 import { formatCell } from "../format/units.ts";
 
-/** What is in sight without scrolling on a usual screen, in characters. */
+/** What is visible without scrolling on a usual screen, in characters. */
 const IN_SIGHT = 100;
 const NARROWEST = 5;
 const WIDEST = 56;
@@ -36,12 +36,12 @@ export function columnWidths(table: Table, rows: readonly number[], columns: rea
   });
 }
 
-/** A column's head; where the unit's suffix alone tells two columns apart (`window`, `window_ns`), it is said in words. */
+/** A column's head; if two columns differ only in the unit's suffix (`window`, `window_ns`), the unit is in the title. */
 export function label(table: Table, column: string): string {
   return column.endsWith("_ns") && table.has(column.replace(/_ns$/, "")) ? `${columnLabel(column)} time` : columnLabel(column);
 }
 
-/** The longest bar of a column: what the others are drawn against. */
+/** The longest bar of a column: the scale of the others. */
 export function largest(table: Table, column: string, rows: readonly number[]): number {
   let peak = 0;
   for (const row of rows) peak = Math.max(peak, table.number(row, column) ?? 0);

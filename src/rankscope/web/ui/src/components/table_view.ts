@@ -1,4 +1,4 @@
-/** A table of any size: sorted by its heads, filtered by words, drawn only where it is seen, taken along as CSV. */
+/** A table of any size: sorted by its heads, filtered by words, only visible rows are drawn; download as CSV. */
 import type { Cell } from "../data/payload.ts";
 import type { Sort, Table } from "../data/table.ts";
 import { csvFileName, toCsv } from "../format/csv.ts";
@@ -16,7 +16,7 @@ export interface TableOptions {
   /** The analysis' name: for test ids, the CSV's name and the link. */
   readonly name: string;
   readonly table: Table;
-  /** Rows to choose from (a rank's, say); all where absent. */
+  /** Rows to choose from (a rank's, say); all if absent. */
   readonly rows?: readonly number[];
   readonly sort?: Sort;
   readonly caption: string;
@@ -136,7 +136,7 @@ function tableCell(table: Table, column: string, value: Cell, unit: string): HTM
   return h("td", { ...attributes, class: typeof value === "number" ? "number" : null, title: exactCell(value, unit) }, formatCell(value, unit, column));
 }
 
-/** Titles are out of reach of keyboards and fingers, so the columns' meaning also stands below the table. */
+/** Keyboards and touch screens cannot reach titles, so the columns' meaning is also below the table. */
 function columnNotes(table: Table): HTMLElement {
   return h("details", { class: "notes" }, h("summary", {}, "Column descriptions"),
     h("dl", {}, table.columns.map((column) => {

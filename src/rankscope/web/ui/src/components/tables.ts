@@ -1,4 +1,4 @@
-/** The tables behind a view's pictures: each one click away, and fetched only then where a server holds it. */
+/** The tables of a view's charts: one click away, and fetched from a server only then. */
 import type { Sort, Table } from "../data/table.ts";
 import { shortTitle, shownName } from "../format/text.ts";
 import { counted } from "../format/ranks.ts";
@@ -14,7 +14,7 @@ export interface Fold {
   /** Shown at once. */
   readonly open?: boolean;
   readonly sort?: Sort;
-  /** Rows to choose from; all where absent. */
+  /** Rows to choose from; all if absent. */
   readonly rows?: (table: Table) => readonly number[];
 }
 
@@ -24,7 +24,7 @@ export function tables(context: ViewContext, folds: readonly Fold[]): HTMLElemen
   return h("section", { class: "folds", "aria-label": "Tables" }, known.map((each) => fold(context, each)));
 }
 
-/** Whether an analysis has rows, or may yet have: a fold with nothing in it says nothing. */
+/** Whether an analysis has rows, or may yet have: an empty section is not shown. */
 function worthAFold(context: ViewContext, name: string): boolean {
   const analysis = context.payload.analyses.get(name);
   if (!analysis) return false;
@@ -78,7 +78,7 @@ function body(context: ViewContext, about: Fold): Node[] {
   return [words, tableView(context, { name, table, caption: analysis.title, ...(about.rows ? { rows: about.rows(table) } : {}), ...(sort ? { sort } : {}) })];
 }
 
-/** What stands in for an analysis that went wrong. */
+/** Shown instead of an analysis that failed. */
 export function analysisFailed(): HTMLElement {
   return emptyState("This analysis failed on these traces.", "The findings on the Overview page give the reason.");
 }

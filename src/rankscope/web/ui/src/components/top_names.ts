@@ -1,4 +1,4 @@
-/** The greatest rows of a table with a name each, as bars. */
+/** The largest rows of a table with a name each, as bars. */
 import type { Table } from "../data/table.ts";
 import { counted } from "../format/ranks.ts";
 import { grouped } from "../format/units.ts";
@@ -25,7 +25,7 @@ export function topNames(table: Table, choice: Pick<RankChoice, "rows" | "mixed"
   const bars = rows.slice(0, TOP).map((row) => {
     const calls = table.number(row, "calls");
     return {
-      label: [choice.mixed ? `rank ${String(table.cell(row, "rank"))} · ` : null, named(String(table.cell(row, spec.name) ?? "unnamed"), 110)],
+      label: [choice.mixed ? `rank ${String(table.cell(row, "rank"))} · ` : null, named(`${spec.name === "rank" ? "rank " : ""}${String(table.cell(row, spec.name) ?? "unnamed")}`, 110)],
       value: table.number(row, spec.column) ?? 0, unit, category: spec.category(row),
       ...(calls === null ? {} : { note: counted(calls, "call") }),
     };

@@ -1,4 +1,4 @@
-/** What the server says (PROTOCOL.md): JSON and column files, from addresses relative to the page's own, and no others. */
+/** Responses of the server (PROTOCOL.md): JSON and column files, only from addresses relative to the page's own. */
 import { ColumnFile } from "./column_file.ts";
 
 export class ApiError extends Error {
@@ -19,7 +19,7 @@ export interface RunChoice {
   readonly name: string;
   readonly ranks: number | null;
   readonly started: string | null;
-  /** Where its traces lie within the directory that is served, if no other run's lie there. */
+  /** Where its traces lie within the directory that is served, if no other run's are there. */
   readonly folder: string | null;
 }
 
@@ -33,7 +33,7 @@ export interface ServerState {
   readonly version: number;
   /** Whether files of the run that appear are read too. */
   readonly following?: boolean;
-  /** Grows when everything is to be fetched anew. */
+  /** Grows when everything is to be fetched again. */
   readonly generation?: number;
 }
 
@@ -79,7 +79,7 @@ export class ServerApi implements Api {
   }
 }
 
-/** Whether a fetch was only given up because nobody wants it any more. */
+/** Whether a fetch was aborted because it is no longer needed. */
 export function isAbort(error: unknown): boolean {
   return error instanceof DOMException && error.name === "AbortError";
 }

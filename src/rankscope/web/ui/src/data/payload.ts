@@ -15,10 +15,19 @@ export interface Truncation {
   readonly total: number;
 }
 
-/** An analysis' answer in a sentence: `{name}` in its text stands for a value. */
+/** An analysis' answer in one sentence: `{name}` in its text is the place of a value. */
 export interface Headline {
   readonly text: string;
   readonly values: readonly Evidence[];
+}
+
+/** A chart of an analysis: its rows as named bars, the longest first. */
+export interface Bars {
+  /** The column with the bars' names. */
+  readonly name: string;
+  /** The column with their lengths. */
+  readonly value: string;
+  readonly title: string;
 }
 
 export interface AnalysisPayload {
@@ -28,6 +37,7 @@ export interface AnalysisPayload {
   readonly columns: Readonly<Record<string, Column>>;
   readonly data: Readonly<Record<string, readonly Cell[]>>;
   readonly truncated: Truncation | null;
+  readonly charts?: readonly Bars[];
   /** Where a server holds the rows: how many, and whether they can be had. Absent once they are here. */
   readonly away?: { readonly rows: number; readonly state: "ready" | "pending" | "failed" };
 }
@@ -44,7 +54,7 @@ export interface RunInfo {
   readonly hosts: readonly string[];
   readonly devices: readonly string[];
   readonly steps: readonly number[];
-  /** What wrote the traces: a profiler, and its versions where they say. */
+  /** The profiler that wrote the traces, with versions if recorded. */
   readonly written_by: readonly string[];
 }
 
@@ -65,17 +75,44 @@ export interface Finding {
   readonly evidence: readonly Evidence[];
   readonly saving_ns: number | null;
   readonly advice: string;
-  /** Where it is seen best, as the server says; null in a report, and while the ranks are still compared. */
+  /** What it costs per step, where that is more than can be saved. */
+  readonly cost_ns: number | null;
+  /** Of a symptom: why it is one. */
+  readonly because: string;
+  /** Findings about the same time, which this one causes; their savings are not added. */
+  readonly symptoms: readonly Finding[];
+  /** The place that shows it best, from the server; null in a report, and while ranks are still compared. */
   readonly place: { readonly rank: number | null; readonly step: number | null } | null;
+}
+
+/** What the traces cannot tell, why, and what to record. */
+export interface NotJudged {
+  readonly what: string;
+  readonly why: string;
+  readonly record: string;
+}
+
+/** The run's diagnosis, made once in Python: what the headline, the cards and the findings agree on. */
+export interface Diagnosis {
+  readonly headline: Headline;
+  readonly stragglers: {
+    readonly state: "straggler" | "none" | "too-few-steps" | "one-rank" | "not-compared";
+    readonly ranks: readonly number[];
+    readonly sentence: Headline;
+  };
+  readonly saving_ns: number | null;
+  readonly not_judged: readonly NotJudged[];
 }
 
 export interface Payload {
   readonly generatedBy: string;
-  /** When the report was written; empty where it does not say. */
+  /** When the report was written; empty if unknown. */
   readonly generatedAt: string;
   readonly run: RunInfo;
   readonly analyses: ReadonlyMap<string, AnalysisPayload>;
   readonly findings: readonly Finding[];
+  /** Null while the rules have not run, and in reports of former versions. */
+  readonly diagnosis: Diagnosis | null;
   /** What of the payload could not be used, one sentence each; shown, never swallowed. */
   readonly problems: readonly string[];
 }

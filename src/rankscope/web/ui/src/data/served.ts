@@ -1,8 +1,8 @@
-/** A run that `rankscope serve` holds: its facts at once, its tables when a view asks for them, its progress until it is ready. */
+/** A run that `rankscope serve` serves: its facts at once, its tables on request, its progress until it is ready. */
 import { ApiError, ServerApi, type Api, type RunChoice, type ServerState } from "./api.ts";
 import { SCHEMA_VERSION, type AnalysisPayload, type Finding, type Payload } from "./payload.ts";
 import type { Source } from "./source.ts";
-import { PayloadError, readAnalysis, readFinding, readHeadline, readRun } from "./validate.ts";
+import { PayloadError, readAnalysis, readDiagnosis, readFinding, readHeadline, readRun } from "./validate.ts";
 
 const POLL_MS = 400;
 const SLOW_POLL_MS = 2000;
@@ -12,6 +12,7 @@ interface Summary {
   readonly generated_by?: unknown;
   readonly run?: unknown;
   readonly findings?: unknown;
+  readonly diagnosis?: unknown;
   readonly analyses?: Readonly<Record<string, { title?: unknown; doc?: unknown; headline?: unknown; columns?: unknown; rows?: unknown; state?: unknown }>>;
 }
 
@@ -34,10 +35,10 @@ export class ServedRun implements Source {
 
   constructor(run: string | null) {
     this.api = new ServerApi(run);
-    this.payload = { generatedBy: "rankscope", generatedAt: "", run: readRun({}), analyses: this.#analyses, findings: [], problems: [] };
+    this.payload = { generatedBy: "rankscope", generatedAt: "", run: readRun({}), analyses: this.#analyses, findings: [], diagnosis: null, problems: [] };
   }
 
-  /** Calls back whenever the server has something new to say; returns how to stop. */
+  /** Calls back when the server has news; returns a function that stops it. */
   onChange(tell: () => void): () => void {
     this.#tell.add(tell);
     return () => this.#tell.delete(tell);
@@ -105,7 +106,7 @@ export class ServedRun implements Source {
     const state = await this.api.json<ServerState>("state");
     const renewed = (state.generation ?? 0) !== this.generation && state.phase === "ready";
     const news = renewed || state.version !== this.state.version || state.phase !== this.state.phase || state.done !== this.state.done || state.what !== this.state.what;
-    // The other runs of a directory are only known once the first has been read: asked after the state, so that what it says is in the list.
+    // The other runs of a directory are only known once the first has been read: requested after the state, so that its run is in the list.
     if (state.version !== this.state.version || state.phase !== this.state.phase) await this.#list();
     this.state = state;
     if (state.version !== this.#summarised && state.phase !== "failed") {
@@ -114,7 +115,7 @@ export class ServedRun implements Source {
         this.#summarised = state.version;
         if (renewed) await this.#renew();
       } catch (error) {
-        // While the first files are read there may be nothing to sum up yet.
+        // While the first files are read there may be no summary yet.
         if (!(error instanceof ApiError) || !this.working || error.status === 0 || error.status === 401 || error.status === 403) throw error;
       }
     }
@@ -122,7 +123,7 @@ export class ServedRun implements Source {
     if (news) for (const tell of this.#tell) tell();
   }
 
-  /** Fetches anew what was fetched of former files; it stays in sight until then. */
+  /** Fetches again what belonged to earlier files; it stays visible until then. */
   async #renew(): Promise<void> {
     const { analyses } = this.payload;
     await Promise.all([...analyses].filter(([, analysis]) => !analysis.away).map(([name]) => this.table(name).catch(() => undefined)));
@@ -135,7 +136,10 @@ export class ServedRun implements Source {
     for (const [name, raw] of Object.entries(summary.analyses ?? {})) {
       const state = raw.state === "ready" || raw.state === "failed" ? raw.state : "pending";
       const kept = this.#analyses.get(name);
-      if (kept && !kept.away) continue; // rows do not change once they are there
+      if (kept && !kept.away) { // rows do not change once they are there; the diagnosis may judge what they say
+        this.#analyses.set(name, { ...kept, headline: readHeadline(raw.headline) });
+        continue;
+      }
       this.#analyses.set(name, {
         title: typeof raw.title === "string" && raw.title !== "" ? raw.title : name, doc: typeof raw.doc === "string" ? raw.doc : "", headline: readHeadline(raw.headline),
         columns: (raw.columns ?? {}) as AnalysisPayload["columns"], data: {}, truncated: null, away: { rows: Number(raw.rows ?? 0), state },
@@ -144,6 +148,7 @@ export class ServedRun implements Source {
     this.payload = {
       ...this.payload, generatedBy: typeof summary.generated_by === "string" ? summary.generated_by : "rankscope", run: readRun(summary.run),
       findings: (Array.isArray(summary.findings) ? summary.findings : []).map(readFinding).filter((finding): finding is Finding => finding !== null),
+      diagnosis: readDiagnosis(summary.diagnosis),
     };
   }
 }

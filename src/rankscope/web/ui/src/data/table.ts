@@ -34,7 +34,7 @@ export class Table {
     return this.values(column)[row] ?? null;
   }
 
-  /** The number at a place, or null where there is none. */
+  /** The number at a place, or null if there is none. */
   number(row: number, column: string): number | null {
     const value = this.cell(row, column);
     return typeof value === "number" ? value : null;

@@ -1,6 +1,6 @@
-/** Turns the embedded text into a payload, or says why it is none. A bad analysis is left out and named; the rest shows. */
+/** Turns the embedded text into a payload, or reports why it cannot. An invalid analysis is left out and named; the rest is shown. */
 import {
-  SCHEMA_VERSION, type AnalysisPayload, type Cell, type Column, type Evidence, type Finding, type Headline, type Payload, type RunInfo,
+  SCHEMA_VERSION, type AnalysisPayload, type Bars, type Cell, type Column, type Diagnosis, type Evidence, type Finding, type Headline, type Payload, type RunInfo,
   type Severity, type Truncation,
 } from "./payload.ts";
 
@@ -20,7 +20,7 @@ const REMAKE = "Regenerate the report with `rankscope report DIR -o report.html`
 
 /**
  * @param text - the text of the data's block.
- * @param tables - the rows of tables that stand elsewhere in the report, by analysis and column.
+ * @param tables - the rows of tables that are elsewhere in the report, by analysis and column.
  */
 export function parsePayload(text: string, tables: Readonly<Record<string, unknown>> = {}): Payload {
   if (text.trim() === "") throw new PayloadError("This report contains no data.", REMAKE);
@@ -64,7 +64,7 @@ export function validatePayload(json: unknown): Payload {
     if (finding) findings.push(finding);
     else problems.push(`Finding ${index + 1} is not shown: it has no title.`);
   });
-  return { generatedBy: asText(json["generated_by"]) || "rankscope", generatedAt: asText(json["generated_at"]), run: readRun(json["run"]), analyses, findings, problems };
+  return { generatedBy: asText(json["generated_by"]) || "rankscope", generatedAt: asText(json["generated_at"]), run: readRun(json["run"]), analyses, findings, diagnosis: readDiagnosis(json["diagnosis"]), problems };
 }
 
 export function readRun(raw: unknown): RunInfo {
@@ -108,7 +108,14 @@ export function readAnalysis(name: string, raw: unknown): AnalysisPayload | stri
     columns: Object.fromEntries(columns),
     data: Object.fromEntries(data),
     truncated: readTruncation(raw["truncated"]),
+    charts: readCharts(raw["charts"], new Set(columns.map(([column]) => column))),
   };
+}
+
+/** Charts of columns that are there. */
+function readCharts(raw: unknown, columns: ReadonlySet<string>): Bars[] {
+  return asList(raw).filter(isObject).map((chart) => ({ name: asText(chart["name"]), value: asText(chart["value"]), title: asText(chart["title"]) }))
+    .filter((chart) => columns.has(chart.name) && columns.has(chart.value));
 }
 
 function readTruncation(raw: unknown): Truncation | null {
@@ -138,7 +145,25 @@ export function readFinding(raw: unknown): Finding | null {
     evidence: readEvidence(raw["evidence"]),
     saving_ns: asNumber(raw["saving_ns"]),
     advice: asText(raw["advice"]),
+    cost_ns: asNumber(raw["cost_ns"]),
+    because: asText(raw["because"]),
+    symptoms: asList(raw["symptoms"]).map(readFinding).filter((finding): finding is Finding => finding !== null),
     place: isObject(raw["place"]) ? { rank: asNumber(raw["place"]["rank"]), step: asNumber(raw["place"]["step"]) } : null,
+  };
+}
+
+const STATES = ["straggler", "none", "too-few-steps", "one-rank", "not-compared"] as const;
+
+export function readDiagnosis(raw: unknown): Diagnosis | null {
+  if (!isObject(raw)) return null;
+  const [headline, about] = [readHeadline(raw["headline"]), isObject(raw["stragglers"]) ? raw["stragglers"] : {}];
+  const [state, sentence] = [STATES.find((each) => each === about["state"]), readHeadline(about["sentence"])];
+  if (!headline || !state || !sentence) return null;
+  return {
+    headline,
+    stragglers: { state, ranks: asNumbers(about["ranks"]), sentence },
+    saving_ns: asNumber(raw["saving_ns"]),
+    not_judged: asList(raw["not_judged"]).filter(isObject).map((each) => ({ what: asText(each["what"]), why: asText(each["why"]), record: asText(each["record"]) })),
   };
 }
 

@@ -40,7 +40,7 @@ const PROPER: ReadonlyMap<string, string> = new Map([
   ["flops", "FLOPs"], ["std", "standard deviation"], ["tflops", "TFLOP/s"],
 ]);
 
-/** A snake_case name in words; empty where it has none. */
+/** A snake_case name in words; empty if it has none. */
 function inWords(name: string): string {
   const words = name.replaceAll("_", " ").trim().split(" ").map((word) => PROPER.get(word) ?? word).join(" ");
   return words.charAt(0).toUpperCase() + words.slice(1);

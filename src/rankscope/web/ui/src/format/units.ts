@@ -65,7 +65,7 @@ export function formatBytes(bytes: number): string {
 export function formatRatio(ratio: number): string {
   if (ratio < 0) return `${MINUS}${formatRatio(-ratio)}`;
   const percent = ratio * 100;
-  if (percent > 0 && percent < 0.005) return `<${NBSP}0.01${NBSP}%`; // 0.00 % would be nothing
+  if (percent > 0 && percent < 0.005) return `<${NBSP}0.01${NBSP}%`; // 0.00 % would read as zero
   return `${percent.toFixed(percent > 0 && percent < 1 ? 2 : 1)}${NBSP}%`;
 }
 
@@ -88,7 +88,7 @@ export function formatCell(value: Cell, unit: string, column = ""): string {
   }
 }
 
-/** The same value to the last digit, for titles; null where the text already says all. */
+/** The same value to the last digit, for titles; null if the text is exact. */
 export function exactCell(value: Cell, unit: string): string | null {
   if (typeof value !== "number") return null;
   return unit === "" || WHOLE.has(unit) ? null : `${grouped(value)} ${unit}`;

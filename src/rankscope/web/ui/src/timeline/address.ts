@@ -1,4 +1,4 @@
-/** What of the timeline stands in the URL, and back: a link leads to the same window, rows, selection and measure. */
+/** The timeline's state in the URL, and back: a link opens the same window, rows, selection and range. */
 import type { Window } from "./window.ts";
 
 export interface Address {
@@ -50,7 +50,7 @@ export function writeAddress(address: Omit<Address, "rank" | "step">, openAtFirs
   };
 }
 
-/** The window as its address says it: where a link leads is where it was made, to the last pixel. */
+/** The window as it is in the address: a link opens exactly the place where it was made. */
 export function rounded(window: Window): Window {
   return stretch(span(window)) ?? window;
 }

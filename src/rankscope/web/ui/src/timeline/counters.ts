@@ -1,4 +1,4 @@
-/** Memory and queue depth of the ranks that are open: the whole run coarsely, and the window in sight finely. */
+/** Memory and queue depth of the ranks that are open: the whole run coarsely, and the visible window finely. */
 import { isAbort, type Api } from "../data/api.ts";
 import type { Window } from "./window.ts";
 
@@ -37,7 +37,7 @@ export class Counters {
     this.#failed = failed;
   }
 
-  /** What is known of a rank in this window, the finest first; asks for more where it lies outside. */
+  /** What is known of a rank in this window, the finest first; asks for more where it is outside. */
   of(rank: number, window: Window): CounterPart | null {
     let held = this.#ranks.get(rank);
     if (!held) {

@@ -7,11 +7,11 @@
  * whole 65,536ths of a pixel: what is added is taken away again to the last bit, and no object is made per rectangle.
  */
 
-/** A pixel that is covered whole. */
+/** A fully covered pixel. */
 export const ONE = 1 << 16;
-/** Pixels beside the picture, so that what is cut by its edges needs no question. */
+/** Padding next to the picture, so that rectangles at its edges need no check. */
 export const PAD = 2;
-/** The width of what has none, yet happened. */
+/** The width of an event without duration. */
 const SLIVER = 64;
 /** Events this wide get an edge on their left, so that neighbours of one colour stay apart. */
 const EDGE = 4 * ONE;
@@ -58,7 +58,7 @@ export class Cover {
     return category * this.stride + PAD;
   }
 
-  /** What lies over the pixel before `low`, of the category whose differences begin at `place`. */
+  /** What is drawn over the pixel before `low`, of the category whose differences begin at `place`. */
   before(place: number): number {
     let sum = 0;
     for (let x = this.low - PAD; x < this.low; x++) sum += this.differences[place + x]!;
@@ -91,7 +91,7 @@ export class Cover {
     const base = category * this.stride + PAD;
     const [from, to] = [left >> 16, right >> 16];
     const [after, rest] = [Math.round(((left & (ONE - 1)) * whole) / ONE), Math.round(((right & (ONE - 1)) * whole) / ONE)];
-    // What a share of next to nothing covers is seen all the same.
+    // A tiny share is visible all the same.
     const least = from === to && rest === after ? 1 : 0;
     cover[base + from]! += whole - after + least;
     cover[base + from + 1]! += after - least;
@@ -102,14 +102,14 @@ export class Cover {
     if (to > this.high) this.high = Math.min(to, beyond - 1);
   }
 
-  /** Many bins of one width at once: bin b lies from b × step + offset (pixels) on, busy for its part of `whole`. */
+  /** Many bins of one width at once: bin b is from b × step + offset (pixels) on, busy for its part of `whole`. */
   bins(bins: Uint32Array, categories: Uint8Array, busy: Float64Array, from: number, to: number, offset: number, step: number, whole: number): void {
     if (from >= to) return;
     if (step > 1 || step < 0.25) {
       for (let i = from; i < to; i++) this.span(bins[i]! * step + offset, (bins[i]! + 1) * step + offset, busy[i]! / whole, categories[i]!, false);
       return;
     }
-    // A pixel wide at most, and a fourth of one at least: a bin lies in one pixel or in two.
+    // A pixel wide at most, and a fourth of one at least: a bin is in one pixel or in two.
     const cover = this.differences;
     const met = this.#met;
     const stride = this.stride;
@@ -124,8 +124,8 @@ export class Cover {
       if (met[category] !== 1) this.#meet(category);
       const x = (bins[i]! * wide + moved) | 0;
       let amount = (busy[i]! * part + 0.5) | 0;
-      amount += (amount - 1) >>> 31; // never nothing
-      // How much of the bin lies in the next pixel, in 16,384ths.
+      amount += (amount - 1) >>> 31; // never 0
+      // How much of the bin is in the next pixel, in 16,384ths.
       let beyond = (x & (ONE - 1)) + over;
       beyond &= ~(beyond >> 31);
       const second = Math.imul(amount, Math.imul(beyond >> 1, inverse) >> 14) >> 14;
@@ -139,7 +139,7 @@ export class Cover {
     this.high = Math.min(this.beyond - 1, Math.max(this.high, Math.floor((bins[to - 1]! + 1) * step + offset)));
   }
 
-  /** Many events at once, sorted by start; each is cut to [low, high). An instant `at` lies at (at - origin) × scale pixels. */
+  /** Many events at once, sorted by start; each is cut to [low, high). An instant `at` is at (at - origin) × scale pixels. */
   events(starts: Float64Array, ends: Float64Array, categories: Uint8Array, from: number, to: number, origin: number, scale: number, low: number, high: number): void {
     const cover = this.differences;
     const met = this.#met;

@@ -23,7 +23,7 @@ function possible(tile: BinTile, i: number, j: number, binWidth: number): number
   return every;
 }
 
-/** The category of the event that covers the entries `i` to `j` of a tile, or -1 where it cannot be told. */
+/** The category of the event that covers the entries `i` to `j` of a tile, or -1 where it cannot be determined. */
 export function categoryOf(tile: BinTile, i: number, j: number, binWidth: number, known: Known): number {
   const may = possible(tile, i, j, binWidth);
   const name = tile.batch.names[i]!;

@@ -1,4 +1,4 @@
-/** One event whole, as `api/event` gives it. */
+/** All details of an event, as `api/event` sends them. */
 export interface EventPlace {
   readonly lane: number;
   readonly row: number;

@@ -15,7 +15,7 @@ export interface Scene {
   readonly part: Window;
 }
 
-/** True where what was drawn is what belongs there, not a stand-in from a coarser level. */
+/** Whether the exact data was drawn, not that of a coarser level. */
 export function drawLane(cover: Cover, scene: Scene, lane: number): boolean {
   let complete = true;
   for (const column of scene.columns) {

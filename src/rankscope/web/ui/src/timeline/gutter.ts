@@ -1,4 +1,4 @@
-/** The rows' names beside the picture: buttons that fold and open. Only those in sight exist. */
+/** The rows' names next to the picture: buttons that fold and open. Only those visible exist. */
 import { button } from "../components/controls.ts";
 import { h, named, styled } from "../components/dom.ts";
 import { counted } from "../format/ranks.ts";

@@ -1,4 +1,4 @@
-/** What lies under a point: an exact event where there is one, else the event that covers most of the bin there. */
+/** What is under a point: an exact event where there is one, else the event that covers most of the bin there. */
 import { categoryOf, type Known } from "./covering.ts";
 import type { Scene } from "./draw.ts";
 import type { Api } from "../data/api.ts";
@@ -18,7 +18,7 @@ export interface Hit {
   readonly count: number;
 }
 
-/** What is not drawn where one points: categories with a 1 in `left`; and what is known of names, to tell a bin's category. */
+/** What is not drawn where one points: categories with a 1 in `left`; and known names, to determine a bin's category. */
 export interface Part { readonly left: Uint8Array; readonly known: Known }
 
 /** The event at an instant on a lane, or the nearest within `reach` nanoseconds; of a row in two parts only one that is drawn in the `part`. */

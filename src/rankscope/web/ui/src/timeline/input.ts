@@ -51,7 +51,7 @@ export class Input {
     this.#acts.moved();
   }
 
-  /** By whole pixels of the picture, so that it can be moved instead of drawn anew; what is less is kept for the next move. */
+  /** By whole pixels of the picture, so that it can be moved instead of redrawn; what is less is kept for the next move. */
   pan(share: number): void {
     const { window, layout, pixels } = this.#model;
     const wanted = share * pixels + this.#rest;

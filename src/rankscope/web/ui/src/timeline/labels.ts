@@ -116,7 +116,7 @@ export class Labels {
     let best: { at: readonly number[]; labels: { text: string; x: number }[] } = { at: [], labels: [] };
     for (const apart of [110, 75, 50, 30]) {
       const { step, at } = ticks(window, width, apart);
-      // Deep in, the full instant is the same for every tick: the first says it, the others how much later.
+      // Deep in, the full instant is the same for every tick: the first shows it, the others the difference.
       const deep = window.from > 0 && step < window.from / 1e4;
       const base = deep ? at[0] ?? 0 : 0;
       const labels: { text: string; x: number }[] = [];
@@ -135,7 +135,7 @@ export class Labels {
     return best;
   }
 
-  /** The rank whose steps the ruler names: the selected one's, else the one jumped to, else the first in sight. */
+  /** The rank whose steps the ruler names: the selected one's, else the one jumped to, else the first visible. */
   #stepsOf(frame: Frame): { rank: number; steps: Model["layout"]["ranks"][number]["steps"] } | null {
     const { layout, rows, selected } = this.#model;
     if (selected) {
@@ -145,7 +145,7 @@ export class Labels {
     const jumped = this.#model.jumped === null ? -1 : rows.rowOfRank[this.#model.jumped] ?? -1;
     if (jumped >= frame.first && jumped < frame.last) return layout.ranks[this.#model.jumped!] ?? null;
     let row = frame.first;
-    while (!rows.dense && row + 1 < frame.last && rows.top[row]! + rows.size[row]! < frame.scroll + 12) row++; // what is nearly gone is not the first
+    while (!rows.dense && row + 1 < frame.last && rows.top[row]! + rows.size[row]! < frame.scroll + 12) row++; // a row that is nearly scrolled out is not the first
     if (row >= rows.length) return null;
     const of = rows.of[row]!;
     const kind = rows.kind[row];
@@ -205,7 +205,7 @@ export class Labels {
       if (start >= to) return;
       if (end <= from || bins[j]! - bins[i]! + 1 < shortest) continue;
       const category = this.#split ? categoryOf(tile, i, j, binWidth, this.#model.names.known) : mostBusy(tile, (bins[i]! + bins[j]!) >> 1);
-      if (category >= 0) this.#name(c, (start - from) * scale, (end - from) * scale, names[i]!, category); // else it could stand in the wrong part
+      if (category >= 0) this.#name(c, (start - from) * scale, (end - from) * scale, names[i]!, category); // else it could appear in the wrong part
     }
   }
 
@@ -306,7 +306,7 @@ export class Labels {
       if (boxes.length <= 128) for (const { member } of boxes) outline(member.lane, member.start_ns, member.end_ns, 1);
     }
     for (const link of [detail.launch, detail.operator]) {
-      if (!link || (rows.rowOfLane[link.lane] ?? -1) < 0) continue; // in a folded rank it would only stand in the way
+      if (!link || (rows.rowOfLane[link.lane] ?? -1) < 0) continue; // in a folded rank it would hide other things
       const [from, to] = [box(link.lane, link.start_ns, link.end_ns), box(detail.lane, detail.start_ns, detail.end_ns)];
       outline(link.lane, link.start_ns, link.end_ns, 1);
       if (link !== detail.launch || !from || !to) continue;

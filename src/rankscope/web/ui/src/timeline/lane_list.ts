@@ -1,4 +1,4 @@
-/** The events of a lane in words, for those who do not see the picture: what is in sight, in order, each to be selected. */
+/** The visible events of a lane as a list for screen readers, in order; each can be selected. */
 import { button } from "../components/controls.ts";
 import { h, named } from "../components/dom.ts";
 import { ApiError } from "../data/api.ts";

@@ -16,7 +16,7 @@ export function corner(layout: Layout): HTMLElement {
   return h("div", { class: "tl-corner", title: title === "" ? null : title }, text);
 }
 
-/** In the first screen: without it the picture says nothing. */
+/** On the first screen: without it the colours have no meaning. */
 export function legend(layout: Layout): HTMLElement {
   return h("ul", { class: "legend tl-legend", "aria-label": "Colour legend" },
     layout.categories.filter(({ category }) => category !== "idle").map(({ category, title }) => h("li", { class: "legend-item" }, swatch(category), title)));
@@ -39,7 +39,7 @@ export function marksOf(findings: readonly Finding[]): Map<number, Severity> {
   return marks;
 }
 
-/** What lies under the pointer, in words beside it. */
+/** A tooltip for what is under the pointer. */
 export class Tip {
   readonly element = h("div", { class: "tl-tip", hidden: true, "aria-hidden": "true" });
   readonly #layout: Layout;

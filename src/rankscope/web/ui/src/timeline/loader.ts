@@ -1,4 +1,4 @@
-/** Asks the server for what the view lacks: the whole run coarsely first, then what is in sight, then single events. */
+/** Asks the server for what the view lacks: the whole run coarsely first, then what is visible, then single events. */
 import { isAbort, type Api } from "../data/api.ts";
 import type { Scene } from "./draw.ts";
 import type { Layout } from "./layout.ts";
@@ -50,7 +50,7 @@ export class Loader {
     this.#overview = level;
   }
 
-  /** What is in sight: rows from `first` to before `last`. */
+  /** What is visible: rows from `first` to before `last`. */
   want(scene: Scene, rows: Rows, first: number, last: number): void {
     this.#scene = scene;
     if (rows !== this.#rows || first !== this.#first || last !== this.#last) {

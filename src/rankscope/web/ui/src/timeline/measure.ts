@@ -42,7 +42,7 @@ export function measurePanel(context: ViewContext, model: Model, window: Window,
     tableView(context, { name: "measured", table, caption: "Time per category and rank in the measured range" }));
 }
 
-/** Each category's share of the stretch beside its name: categories overlap, so these do not add up to the whole. */
+/** Each category's share of the range, next to its name: categories overlap, so these do not add up to the whole. */
 function shares(layout: Layout, table: Table, length: number): HTMLElement {
   const columns = table.columns.slice(1).filter((column) => column.endsWith("_ns"));
   const rows = table.rows().slice(0, BARS);

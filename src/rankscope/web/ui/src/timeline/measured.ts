@@ -1,4 +1,4 @@
-/** The stretch that is measured: marked in the picture, told below it. */
+/** The measured range: marked in the picture, with its statistics below. */
 import { h } from "../components/dom.ts";
 import { isAbort } from "../data/api.ts";
 import { formatDuration } from "../format/units.ts";
@@ -56,7 +56,7 @@ export class Measured {
     this.#permalink.push();
   }
 
-  /** The ranks in sight: those that the filter leaves. */
+  /** The ranks visible: those that the filter leaves. */
   #ranks(): string {
     const { layout, rows } = this.#model;
     const shown = layout.ranks.filter((rank) => (rows.rowOfRank[rank.index] ?? -1) >= 0);

@@ -1,4 +1,4 @@
-/** What the parts of the timeline share: the data, the view, and who is told when the view changes. */
+/** Shared by the parts of the timeline: the data, the view, and the listeners for changes of the view. */
 import type { Api } from "../data/api.ts";
 import type { Severity } from "../data/payload.ts";
 import type { Counters } from "./counters.ts";
@@ -23,7 +23,7 @@ export class Model {
   readonly cache: TileCache;
   readonly names: Names;
   readonly counters: Counters;
-  /** The worst that is said of a rank, marked beside its row. */
+  /** The highest severity of a rank's findings, marked next to its row. */
   marks: ReadonlyMap<number, Severity> = new Map();
   readonly openAtFirst: ReadonlySet<number>;
   window: Window;
@@ -40,7 +40,7 @@ export class Model {
   selected: Place | null = null;
   detail: EventDetail | null = null;
   measured: Window | null = null;
-  /** The index of the rank that was jumped to last: the ruler names its steps while its row is in sight. */
+  /** The index of the rank that was jumped to last: the ruler names its steps while its row is visible. */
   jumped: number | null = null;
   /** The last search's name, to find it again. */
   readonly #draw = new Set<Listener>();

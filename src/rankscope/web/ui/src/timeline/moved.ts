@@ -6,7 +6,7 @@ export interface RawLayout {
   readonly lanes: { readonly track: readonly number[]; readonly depth: readonly number[]; readonly overflow: readonly (number | boolean)[] };
 }
 
-/** The address's parameters that name lanes, tracks and instants, as they are in the new layout; empty where there is no such thing any more. */
+/** The address's parameters that name lanes, tracks and instants, as they are in the new layout; empty if it no longer exists. */
 export function moved(params: ReadonlyMap<string, string>, before: RawLayout, after: RawLayout): Record<string, string> {
   const by = Number(BigInt(before.origin_ns) - BigInt(after.origin_ns));
   const found: Record<string, string> = {};
@@ -35,7 +35,7 @@ export function moved(params: ReadonlyMap<string, string>, before: RawLayout, af
   return found;
 }
 
-/** What each track is told by: its rank, kind and title, and which it is of those that are alike. */
+/** The key of each track: its rank, kind and title, and its number among equal ones. */
 function names(layout: RawLayout): string[] {
   const seen = new Map<string, number>();
   return layout.tracks.map(({ rank, kind, title }) => {

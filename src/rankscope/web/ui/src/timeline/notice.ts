@@ -5,20 +5,20 @@ import { ApiError } from "../data/api.ts";
 export class Notice {
   readonly element = h("div", { class: "tl-notice", role: "status", hidden: true });
   readonly live = h("p", { class: "unseen", role: "status", "data-testid": "live" });
-  /** It is of the place that was asked for, and not over once the server answers. */
+  /** It is about the requested place, and remains when the server answers. */
   #stays = false;
 
   announce(text: string): void {
     this.live.textContent = text;
   }
 
-  /** Something about the place that was asked for: stands until the reader goes to another. */
+  /** A message about the requested place: shown until another is opened. */
   tell(what: string, hint: string): void {
     this.#show(what, hint);
     this.#stays = true;
   }
 
-  /** Something went wrong with the server: stands until it answers again. */
+  /** A problem with the server: shown until it answers again. */
   say(error: unknown): void {
     const [what, hint] = error instanceof ApiError ? [error.message, error.hint] : ["The timeline could not read the server’s response.", error instanceof Error ? error.message : ""];
     this.#show(what, hint);

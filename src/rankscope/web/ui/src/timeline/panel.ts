@@ -115,7 +115,7 @@ function argument(value: unknown): string {
   return visible(text.slice(0, LONGEST));
 }
 
-/** One sentence for those who do not see the picture. */
+/** One sentence for screen readers. */
 export function spoken(model: Model, detail: EventDetail): string {
   return `${shownName(detail.name, 120)}, ${formatDuration(detail.end_ns - detail.start_ns)}, starts at ${formatMoment(detail.start_ns)}, ${shownName(laneTitle(model.layout, detail.lane), 120)}${detail.step === null ? "" : `, step ${detail.step}`}${detail.collective && detail.collective.members.length > 1 ? `, a collective of ${detail.collective.members.length} ranks` : ""}.`;
 }

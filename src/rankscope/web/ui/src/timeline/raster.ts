@@ -42,7 +42,7 @@ export class Raster {
   readonly #inks: readonly Ink[];
   readonly #patterned: Uint8Array;
   readonly #masks: Uint8Array;
-  /** Per pixel the category, plus 1, whose pattern lies over it; those pixels in order, and their colours under it. */
+  /** Per pixel the category, plus 1, whose pattern is drawn over it; those pixels in order, and their colours under it. */
   readonly #over: Uint8Array;
   readonly #places: Uint32Array;
   readonly #dyed: Uint32Array;
@@ -65,7 +65,7 @@ export class Raster {
     this.#patterned = Uint8Array.from(patterns, (pattern) => (pattern === "none" ? 0 : 1));
   }
 
-  /** Begins a picture, or the columns from `first` to before `beyond` of one: what lies beside them is left as it is. */
+  /** Begins a picture, or the columns from `first` to before `beyond` of one: what lies next to them is left as it is. */
   restart(first = 0, beyond = this.width): void {
     this.cover.restart(first, beyond);
   }
@@ -86,7 +86,7 @@ export class Raster {
     } else for (let y = from; y < to; y++) this.pixels.fill(colour, y * this.width + this.cover.first, y * this.width + this.cover.beyond);
   }
 
-  /** An upright line over what is drawn, as far as it lies in the columns that are. */
+  /** An upright line over what is drawn, as far as it is in the columns that are. */
   upright(x: number, thick: number, top: number, bottom: number, ink: Ink): void {
     const colour = packed(ink.r, ink.g, ink.b);
     const from = Math.max(this.cover.first, x);
@@ -130,7 +130,7 @@ export class Raster {
     for (let y = from + 6; y < to; y++) pixels.copyWithin(y * width + first, (y - 6) * width + first, (y - 6) * width + beyond);
   }
 
-  /** The colours of a row of at most three categories, in whole numbers; false where too much lies over one pixel for that. */
+  /** The colours of a row of at most three categories, in whole numbers; false where too much is drawn over one pixel for that. */
   #few(line: number, present: readonly number[], background: Ink): boolean {
     const pixels = this.pixels;
     const cover = this.cover.differences;
@@ -294,7 +294,7 @@ export class Raster {
     return any;
   }
 
-  /** The colours of the pixels that have a pattern, where it lies over them. */
+  /** The colours of the pixels that have a pattern, where it is drawn over them. */
   #dye(line: number, hatch: Ink & { readonly a: number }): void {
     const pixels = this.pixels;
     const over = this.#over;

@@ -28,14 +28,14 @@ export interface Folding {
   readonly ranks: ReadonlySet<number>;
   /** Tracks that are folded otherwise than the layout says. */
   readonly tracks: ReadonlySet<number>;
-  /** Ranks and tracks whose words hold this. */
+  /** Ranks and tracks whose names contain this. */
   readonly filter: string;
   readonly counters: boolean;
 }
 
 export const RANK_ROW = 22;
 export const LANE_ROW = 16;
-/** Few ranks, none open: their rows take the room there is. */
+/** A few ranks, none open: their rows fill the height. */
 const TALLEST = 64;
 /** A rank's row this high shows moving data below computing, so that overlap is seen as such. */
 const SPLIT_FROM = 14;
@@ -54,7 +54,7 @@ export function rowsOf(layout: Layout, folding: Folding, viewHeight: number): Ro
   const shownRanks = layout.ranks.filter((rank) => words.length === 0 || matches(rankText(rank), words) || tracksOf(layout, rank).some((track) => matches(`${rankText(rank)} ${track.title.toLowerCase()} ${track.kind}`, words)));
   const anyOpen = shownRanks.some((rank) => folding.ranks.has(rank.rank));
   const fitting = viewHeight / Math.max(1, shownRanks.length) - 1;
-  // Every rank in sight at once, as long as its row can still be seen; beyond that, and once one is opened, they scroll.
+  // Every rank visible at once, as long as its row can still be seen; beyond that, and once one is opened, they scroll.
   const rankRow = shownRanks.length * (RANK_ROW + GAP) <= viewHeight || (anyOpen && shownRanks.length <= 64) ? RANK_ROW : Math.max(LOWEST, Math.min(RANK_ROW, Math.floor(fitting)));
   const closedRow = !anyOpen && rankRow >= RANK_ROW ? Math.min(TALLEST, Math.max(RANK_ROW, Math.floor(fitting) - GAP)) : rankRow;
   const gap = rankRow >= RANK_ROW ? GAP : rankRow >= 6 ? 1 : 0;
@@ -96,13 +96,13 @@ export function rowsOf(layout: Layout, folding: Folding, viewHeight: number): Ro
   };
 }
 
-/** How much of a row lies above its lower part, in pixels; 0 where it is not split. */
+/** How much of a row is above its lower part, in pixels; 0 where it is not split. */
 export function upperPart(rows: Rows, row: number): number {
   const size = rows.size[row] ?? 0;
   return rows.kind[row] === RowKind.Rank && size >= SPLIT_FROM ? Math.round(size * SPLIT_AT) : 0;
 }
 
-/** The first row whose lower edge lies below y. */
+/** The first row whose lower edge is below y. */
 export function firstRowAt(rows: Rows, y: number): number {
   let low = 0;
   let high = rows.length;
@@ -120,7 +120,7 @@ export function rowAt(rows: Rows, y: number): number {
   return row < rows.length && (rows.top[row] ?? 0) <= y ? row : -1;
 }
 
-/** The row that stands for a lane: its own, or where that is folded away its track's, or its rank's. */
+/** The row of a lane: its own, or if that is folded, its track's or its rank's. */
 export function standIn(layout: Layout, rows: Rows, lane: number): number {
   const own = rows.rowOfLane[lane] ?? -1;
   if (own >= 0) return own;

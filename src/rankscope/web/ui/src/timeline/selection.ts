@@ -1,4 +1,4 @@
-/** The selected event: found under a point or beside the last one, brought into sight, told in the panel. */
+/** The selected event: found under a point or next to the last one, brought into sight, shown in the panel. */
 import { h } from "../components/dom.ts";
 import { ApiError } from "../data/api.ts";
 import type { EventDetail } from "./detail.ts";
@@ -18,7 +18,7 @@ const REACH_PX = 5;
 export interface SelectionActs {
   find(name: string): void;
   measure(window: Window): void;
-  /** The panel beside the picture comes or goes. */
+  /** The panel next to the picture comes or goes. */
   panel(shown: boolean): void;
 }
 
@@ -113,7 +113,7 @@ export class Selection {
     else void this.across(0);
   }
 
-  /** Selects on another lane what runs when the selected event does; with 0, in the middle of the first lane in sight. */
+  /** Selects on another lane what runs when the selected event does; with 0, in the middle of the first lane visible. */
   async across(by: number): Promise<void> {
     const { rows, selected, detail, window, layout, api } = this.#model;
     const at = detail ? (detail.start_ns + detail.end_ns) / 2 : (window.from + window.to) / 2;

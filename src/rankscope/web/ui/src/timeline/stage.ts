@@ -1,4 +1,4 @@
-/** The picture: two canvases, one frame at a time. Rectangles are pixels (raster.ts), words and lines lie above (labels.ts). */
+/** The picture: two canvases, one frame at a time. Rectangles are pixels (raster.ts), words and lines are above (labels.ts). */
 import { h, styled } from "../components/dom.ts";
 import { CATEGORIES, categoryVariable } from "../theme/categories.ts";
 import { color } from "../theme/theme.ts";
@@ -14,7 +14,7 @@ import { levelFor, type Window } from "./window.ts";
 
 const BELOW = 24;
 
-/** What a picture was made from: if only the window has moved by whole pixels, it is moved instead of being drawn anew. */
+/** What a picture was made from: if only the window has moved by whole pixels, it is moved instead of being redrawn. */
 interface Shown {
   readonly window: Window;
   readonly rows: Rows;
@@ -22,7 +22,7 @@ interface Shown {
   readonly version: number;
 }
 
-/** Moves to a whole number of pixels are told from others up to this part of one. */
+/** Tolerance for moves by a whole number of pixels, in pixels. */
 const WHOLE_PIXEL = 1e-4;
 
 export class Stage {
@@ -49,7 +49,7 @@ export class Stage {
   #complete = false;
   /** What the pixels show now, where that is all that belongs there. */
   #shown: Shown | null = null;
-  /** It was moved, not drawn, so that a share that lies between two colours may have become the other one. */
+  /** It was moved, not drawn, so that a share that is between two colours may have become the other one. */
   #carried = false;
   #visible = 0;
   readonly #rankOf: ReadonlyMap<number, RankRow>;
@@ -98,7 +98,7 @@ export class Stage {
     model.refold();
   }
 
-  /** The colours changed, or the size: what was made for the old ones is made anew. */
+  /** The colours changed, or the size: what was made for the old ones is rebuilt. */
   recolour(): void {
     const model = this.#model;
     const palette = paletteOf(model);
@@ -109,7 +109,7 @@ export class Stage {
     this.request();
   }
 
-  /** What was moved is drawn anew, exactly as its link would draw it: to the last bit of the last pixel. */
+  /** A moved picture is redrawn, exactly as its link would draw it. */
   rest(): void {
     const shown = this.#shown?.window;
     const { window } = this.#model;
@@ -198,7 +198,7 @@ export class Stage {
     if (!complete) this.#settle(false);
   }
 
-  /** By how many pixels the picture has to be moved to the left to show the window; null where it has to be drawn anew. */
+  /** By how many pixels the picture has to be moved to the left to show the window; null where it has to be redrawn. */
   #moved(scroll: number, perPixel: number, width: number): number | null {
     const { window, rows, cache } = this.#model;
     const shown = this.#shown;
@@ -209,7 +209,7 @@ export class Stage {
     return Math.abs(by - pixels) < WHOLE_PIXEL && Math.abs(pixels) < width ? pixels : null;
   }
 
-  /** Draws the rows in sight; whether all that belongs in them was at hand. */
+  /** Draws the visible rows; whether all that belongs in them was at hand. */
   #rows(raster: Raster, scene: Scene, palette: Palette, scroll: number, ratio: number, first: number, last: number): boolean {
     const { rows } = this.#model;
     const thick = Math.max(1, Math.round(ratio));
@@ -252,7 +252,7 @@ export class Stage {
     if (end) line(end.end);
   }
 
-  /** Says to tests and to assistive technology whether all that is in sight is drawn as it is. */
+  /** Tells tests and assistive technology whether everything visible is drawn from exact data. */
   #settle(settled: boolean): void {
     if (this.element.dataset["settled"] !== String(settled)) this.element.dataset["settled"] = String(settled);
   }

@@ -70,7 +70,7 @@ export class TileCache {
   readonly #held = new Set<Held>();
   #bytes = 0;
   #clock = 0;
-  /** Grows with whatever comes or goes: a picture of the same window and the same version is the same. */
+  /** Grows with each change: the same window and version give the same picture. */
   version = 0;
 
   constructor(baseBin: number, factor: number, budget = 120e6) {
@@ -87,7 +87,7 @@ export class TileCache {
     return this.#baseBin * this.#factor ** level;
   }
 
-  /** The column that holds an instant; made where there is none yet. */
+  /** The column that holds an instant; made if there is none yet. */
   column(level: number, index: number): TileColumn {
     const key = (level + 8) * 2 ** 44 + index;
     let column = this.#columns.get(key);
@@ -130,7 +130,7 @@ export class TileCache {
     this.#hold({ bytes: file.bytes + lanes.length * 120, used: ++this.#clock, column, lanes, exact: false });
   }
 
-  /** What the layout already tells: nothing happens on this lane in this stretch. */
+  /** Known from the layout: this lane has no events in this range. */
   addEmpty(column: TileColumn, lane: number): void {
     this.version++;
     column.bins.set(lane, EMPTY_BINS);

@@ -90,7 +90,7 @@ export class Timeline {
     };
   }
 
-  /** What was found: marked beside its ranks, and to be jumped to. More comes while the server is at work. */
+  /** The findings: marked next to their ranks, and to jump to. More arrive while the server works. */
   findings(all: readonly Finding[]): void {
     this.#bar.findings(all);
     this.#model.marks = marksOf(all);

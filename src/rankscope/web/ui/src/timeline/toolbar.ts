@@ -24,7 +24,7 @@ export interface Toolbar {
   readonly filter: HTMLInputElement;
   /** The findings to jump to: more come while the server is at work. */
   findings(all: readonly Finding[]): void;
-  /** What the search found, said aloud too. */
+  /** The search's result, announced to screen readers. */
   found(text: string): void;
 }
 
@@ -36,7 +36,7 @@ export function toolbar(model: Model, acts: BarActs): Toolbar {
   const none = h("span", { class: "count", role: "status", "data-testid": "filter-count" });
   const search = h("input", {
     type: "search", placeholder: "Find by name", "aria-label": "Find events by name", value: model.query, "data-testid": "search",
-    input: () => { count.textContent = ""; }, // it was said of another text
+    input: () => { count.textContent = ""; }, // it was about another text
     keydown: (event) => {
       const { key, shiftKey } = event as KeyboardEvent;
       if (key === "Enter") acts.search(search.value, shiftKey ? "previous" : "next");

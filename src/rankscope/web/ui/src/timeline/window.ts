@@ -1,4 +1,4 @@
-/** The stretch of time in sight and how it moves: all in nanoseconds since the run's origin, as doubles. */
+/** The stretch of time visible and how it moves: all in nanoseconds since the run's origin, as doubles. */
 export interface Window {
   readonly from: number;
   readonly to: number;
@@ -6,7 +6,7 @@ export interface Window {
 
 /** No closer than this: a nanosecond is then ten pixels wide or more. */
 const CLOSEST_NS = 64;
-/** How much of the view may lie beyond either end of the run. */
+/** How much of the view may extend beyond either end of the run. */
 const MARGIN = 0.04;
 
 export function whole(span: number): Window {

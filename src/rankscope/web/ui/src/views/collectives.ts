@@ -7,6 +7,7 @@ import { tables } from "../components/tables.ts";
 import type { Table } from "../data/table.ts";
 import { counted } from "../format/ranks.ts";
 import { formatBytes } from "../format/units.ts";
+import { exchanges } from "./exchanges.ts";
 import { order } from "./stragglers.ts";
 import { present, type View } from "./view.ts";
 
@@ -19,8 +20,8 @@ export const collectives: View = {
   question: "Which collectives take the most time, at which sizes, and is it transfer or waiting?",
   answers: ["collective_summary"],
   shows: ["collectives", "collective_summary"],
-  wants: ["arrivals"],
-  tables: ["arrivals"],
+  wants: ["arrivals", "all_to_all"],
+  tables: ["arrivals", "all_to_all"],
   render(context) {
     const [each, kinds] = [context.table("collectives"), context.table("collective_summary")];
     if (!each && !kinds) {
@@ -30,7 +31,8 @@ export const collectives: View = {
     return present([
       h("div", { class: "pair" }, kinds && byKind(kinds), each && scatterChart(context, each, { y: "duration_ns", title: "Duration vs. size", testId: "chart-collectives", height }),
         kinds && scatterChart(context, kinds, { y: "bus_bandwidth", title: "Bus bandwidth vs. size", testId: "chart-bandwidth", height: 320 }), order(context)),
-      tables(context, [{ name: "collective_summary", open: true, sort: { column: "total_ns", descending: true } }, { name: "collectives", open: true }, { name: "arrivals" }]),
+      exchanges(context),
+      tables(context, [{ name: "collective_summary", open: true, sort: { column: "total_ns", descending: true } }, { name: "collectives", open: true }, { name: "arrivals" }, { name: "all_to_all" }]),
     ]);
   },
 };

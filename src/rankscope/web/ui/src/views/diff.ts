@@ -25,7 +25,7 @@ interface Answer {
 
 const AGAIN_MS = 700;
 const TOP = 12;
-/** Columns whose unit stands in their row. */
+/** Columns whose unit is in their row. */
 const IN_UNIT: ReadonlySet<string> = new Set(["a", "b", "change", "a_spread", "b_spread"]);
 const ABSENT: readonly [string, string] = ["A comparison needs two runs.", "Serve a directory that holds both (`rankscope serve DIR`), or compare in the terminal: `rankscope diff A B`, and `rankscope diff A --ranks 0,1` for two ranks of one run."];
 
@@ -49,7 +49,7 @@ export const diff: View = {
 
 type Query = Readonly<Record<"with" | "ranks", string | undefined>>;
 
-/** What the address asks for; without a word the run before or after this one, else the slowest rank against its neighbour. */
+/** The comparison in the address; by default the run before or after this one, else the slowest rank and its neighbour. */
 function asked(context: ViewContext, served: Source): Query | null {
   const { params } = context.place;
   const others = otherRuns(served);
@@ -100,7 +100,7 @@ function compare(context: ViewContext, served: Source, query: Query, place: HTML
   const failed = (error: unknown): void => {
     if (!left) place.replaceChildren(emptyState(error instanceof ApiError ? error.message : "The comparison failed.", error instanceof ApiError ? error.hint : "Reload the page."));
   };
-  /** Both runs have to be read first; asking after one begins it. */
+  /** Both runs have to be read first; a request for one starts that. */
   const ask = async (): Promise<void> => {
     for (const run of [served.api.run, ...(query.with === undefined ? [] : [query.with])]) {
       for (;;) {
@@ -129,7 +129,7 @@ function shown(context: ViewContext, answer: Answer, here: "a" | "b" | null): HT
   const [gained, lost] = [findings(answer.gained), findings(answer.lost)];
   const [a, b] = [readRun(answer.a), readRun(answer.b)];
   const within = a.path === b.path && a.id === b.id && a.ranks.length === 1 && b.ranks.length === 1;
-  // The directory is the same for both: what tells them apart comes behind it.
+  // The directory is the same for both: the part that differs comes after it.
   const place = `${context.served?.place ?? ""}: `;
   const name = (run: RunInfo): string => (within ? `rank ${run.ranks[0]}` : run.name === null ? "unnamed" : run.name.startsWith(place) ? run.name.slice(place.length) : run.name);
   const sections = table.distinct("section").map(String);
@@ -151,12 +151,12 @@ function verdict(table: Table, a: string, b: string): HTMLElement {
   const value = (column: string): number | null => (row === undefined ? null : table.number(row, column));
   const [before, after, ratio] = [value("a"), value("b"), value("change_ratio")];
   const unit = row === undefined ? "" : String(table.cell(row, "unit") ?? "");
-  const certain = row === undefined ? null : table.cell(row, "significant");
+  const certain = row === undefined ? null : table.cell(row, "verdict");
   return h("p", { class: "answer", "data-testid": "answer-diff" }, "From ", named(a, 60), " to ", named(b, 60), ": ",
     before === null || after === null ? "step time is not known in both." : [row === undefined ? "" : `mean ${columnLabel(String(table.cell(row, "name") ?? "step")).toLowerCase()} `,
       h("strong", { "data-value": before }, formatCell(before, unit)), " → ", h("strong", { "data-value": after }, formatCell(after, unit)),
       ratio === null ? "" : [", ", h("strong", { "data-value": ratio }, `${ratio > 0 ? "+" : ""}${formatRatio(ratio)}`)],
-      certain === true ? ", significant." : certain === false ? ", not significant." : "; too few steps to tell whether it is significant."]);
+      certain === null ? "." : `: ${certain}.`]);
 }
 
 /** What changed most in a section, longer and shorter. */
@@ -169,7 +169,7 @@ function greatest(table: Table, rows: readonly number[]): HTMLElement | null {
     const more = change > 0;
     return {
       label: [named(table.cell(row, "section") === "steps" ? columnLabel(String(table.cell(row, "name"))) : String(table.cell(row, "name") ?? "unnamed"), 90), h("small", {}, more ? " · more" : " · less")], value: Math.abs(change), unit, category: more ? "waiting" as const : "memory" as const,
-      note: `${ratio === null ? MISSING : `${more ? "+" : ""}${formatRatio(ratio)}`}${table.cell(row, "significant") === true ? ", significant" : ""}`,
+      note: `${ratio === null ? MISSING : `${more ? "+" : ""}${formatRatio(ratio)}`}${table.cell(row, "verdict") === null ? "" : `, ${String(table.cell(row, "verdict")).split(" (")[0]}`}`,
     };
   });
   const title = "Largest changes, per rank and step";

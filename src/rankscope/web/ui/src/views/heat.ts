@@ -47,7 +47,7 @@ function sections(context: ViewContext, heat: Heat, both: boolean): HTMLElement[
   if (heat.ranks.length === 0 || heat.steps.length === 0) return [];
   const known = KINDS.filter(({ value }) => heat[value].some((amount) => amount !== null));
   const asked = context.place.params.get("heat");
-  // The one that tells something is shown first: a run in which no rank is late has its waits or its steps.
+  // The most informative one is shown first: without late ranks the waits, else the step times.
   const kind = known.find(({ value }) => value === asked) ?? known.find(({ value }) => heat[value].some((amount) => (amount ?? 0) > 0)) ?? known[0];
   const go = (rank: number, step: number | null): void => { location.hash = leadTo(context, rank, step) ?? location.hash; };
   const parts: HTMLElement[] = [];
@@ -64,7 +64,7 @@ function sections(context: ViewContext, heat: Heat, both: boolean): HTMLElement[
         table(context, heat))));
   }
   if (both && heat.step_ns.some((amount) => amount !== null)) {
-    const slowest = context.table("overview")?.number(0, "slowest_rank") ?? null;
+    const slowest = context.payload.diagnosis?.stragglers.ranks[0] ?? context.table("overview")?.number(0, "slowest_rank") ?? null;
     parts.push(h("section", { "aria-labelledby": "step-times-title" }, h("h3", { id: "step-times-title" }, "Step time by step"),
       h("div", { class: "figure" }, stepDots(context, heat.ranks, heat.steps, heat.step_ns, slowest, go))));
   }

@@ -45,7 +45,7 @@ export function sizeName(table: Table, row: number): string {
   return ranks === null ? String(name ?? "?") : counted(ranks, "rank") + (nodes > 1 ? ` on ${counted(nodes, "node")}` : "");
 }
 
-/** The jobs that were measured, where their traces lie among those that are served. */
+/** The measured jobs whose traces are served. */
 function jobs(context: ViewContext): HTMLElement | null {
   const { served } = context;
   const found = (served?.runs ?? []).filter(({ folder }) => folder !== null && MEASURED.some((name) => context.table(name)?.where("run", folder).length));
@@ -57,19 +57,23 @@ function jobs(context: ViewContext): HTMLElement | null {
 /** Three shares that are all called communication overhead, each named for what it is. */
 function overheads(context: ViewContext, scaling: Table | null, overhead: Table | null): HTMLElement {
   const sizes = scaling ? scaling.sorted(scaling.rows(), { column: "ranks", descending: true }).filter((row) => scaling.number(row, "derived_overhead") !== null) : [];
-  // More ranks than cores say nothing of communication, where there is another size.
+  // A size with more ranks than cores does not measure communication, if there is another size.
   const largest = sizes.find((row) => scaling?.cell(row, "oversubscribed") !== true && (scaling?.number(row, "ranks") ?? 0) > 1) ?? sizes[0];
   const measured = overhead ?? scaling;
+  const ends = (table: Table | null, row: number | undefined, column: string): [number, number] | null => {
+    const [low, high] = [`${column}_low`, `${column}_high`].map((name) => (row === undefined ? null : table?.number(row, name) ?? null));
+    return low == null || high == null ? null : [low, high];
+  };
   const traced = measured?.number(overhead ? 0 : largest ?? 0, "traced_overhead") ?? null;
   const kinds = [
-    { name: "measured", value: overhead?.number(0, "measured_overhead") ?? (largest === undefined ? null : scaling?.number(largest, "measured_overhead") ?? null), how: "(T with sync − T without) / T with, gradient synchronization off and on in turn", command: "rankscope measure overhead" },
-    { name: "derived", value: largest === undefined ? null : scaling?.number(largest, "derived_overhead") ?? null, how: `1 − efficiency${largest === undefined || scaling === null ? "" : `, on ${sizeName(scaling, largest)}`}`, command: "rankscope measure scaling" },
-    { name: "traced", value: traced ?? context.table("overview")?.number(0, "exposed_share") ?? null, how: `exposed communication / step windows, from ${traced === null ? "these traces" : "the traces of the measured job"}`, command: "" },
+    { name: "measured", value: overhead?.number(0, "measured_overhead") ?? (largest === undefined ? null : scaling?.number(largest, "measured_overhead") ?? null), ends: overhead ? ends(overhead, 0, "measured_overhead") : ends(scaling, largest, "measured_overhead"), verdict: overhead?.cell(0, "verdict") ?? null, how: "(T with sync − T without) / T with, gradient synchronization off and on in turn", command: "rankscope measure overhead" },
+    { name: "derived", value: largest === undefined ? null : scaling?.number(largest, "derived_overhead") ?? null, ends: ends(scaling, largest, "derived_overhead"), verdict: null, how: `1 − efficiency${largest === undefined || scaling === null ? "" : `, on ${sizeName(scaling, largest)}`}`, command: "rankscope measure scaling" },
+    { name: "traced", value: traced ?? context.table("overview")?.number(0, "exposed_share") ?? null, ends: null, verdict: null, how: `exposed communication / step windows, from ${traced === null ? "these traces" : "the traces of the measured job"}`, command: "" },
   ];
   return h("section", { "aria-labelledby": "overheads-title" }, h("h3", { id: "overheads-title" }, "Communication overhead, three ways"),
-    h("dl", { class: "run-facts" }, kinds.map(({ name, value, how, command }) => h("div", {}, h("dt", {}, name),
+    h("dl", { class: "run-facts" }, kinds.map(({ name, value, ends: interval, verdict, how, command }) => h("div", {}, h("dt", {}, name),
       h("dd", { "data-testid": `overhead-${name}`, "data-value": value === null ? "" : String(value), title: exactCell(value, "ratio") },
-        value === null ? ["not measured", command === "" ? "" : [": ", h("code", {}, command)]] : h("strong", {}, formatRatio(value)), " ", h("small", {}, how))))));
+        value === null ? ["not measured", command === "" ? "" : [": ", h("code", {}, command)]] : [h("strong", {}, formatRatio(value)), interval && ` (${formatRatio(interval[0])} to ${formatRatio(interval[1])})`, verdict !== null && `: ${String(verdict)}`], " ", h("small", {}, how))))));
 }
 
 const SHARES = {
@@ -77,7 +81,7 @@ const SHARES = {
   efficiency: { title: "Efficiency: speed-up by ranks", label: "Efficiency by the number of ranks.", perfect: () => 1, doubling: false, format: formatRatio },
 } as const;
 
-/** Sizes that were measured, and beyond them what the law says that fits them. The plain process is what they are held against. */
+/** The measured sizes, and the projection of the fitted law to larger ones. They are compared with the plain process. */
 function byRanks(context: ViewContext, table: Table, column: keyof typeof SHARES): HTMLElement {
   const points = (of: Table | null, rows: readonly number[]): Point[] => rows.flatMap((row) => {
     const [ranks, value] = [of?.number(row, "ranks") ?? null, of?.number(row, column) ?? null];
@@ -108,7 +112,7 @@ function lost(context: ViewContext, table: Table): HTMLElement | null {
   }));
 }
 
-/** Variants of one job beside each other. */
+/** Variants of one job side by side. */
 function changed(context: ViewContext, name: string): HTMLElement | null {
   const [table, headline] = [context.table(name), context.payload.analyses.get(name)?.headline];
   if (!table) return null;

@@ -36,7 +36,7 @@ export const memory: View = {
   },
 };
 
-/** Devices of one kind on all ranks: rank 3's `cuda:3` belongs beside rank 0's `cuda:0`. */
+/** Devices of one kind on all ranks: rank 3's `cuda:3` belongs next to rank 0's `cuda:0`. */
 function kindOf(device: unknown): string {
   return String(device ?? "").replace(/:\d+$/, "");
 }

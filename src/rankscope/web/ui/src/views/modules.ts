@@ -42,7 +42,7 @@ export const modules: View = {
   },
 };
 
-/** The tree as it is nested, each module's bar held against the greatest of all. */
+/** The tree as it is nested, each module's bar compared with the largest of all. */
 function tree(table: Table, rows: readonly number[], column: string, words: string, category: "compute" | "host_op"): HTMLElement {
   const peak = rows.reduce((most, row) => Math.max(most, table.number(row, column) ?? 0), 0);
   const [depths, lines] = [rows.map((row) => table.number(row, "depth") ?? 0), [] as HTMLElement[]];

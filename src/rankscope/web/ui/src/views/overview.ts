@@ -2,12 +2,13 @@ import { heatSections } from "./heat.ts";
 import { stackedDeviceTime } from "./ranks.ts";
 import { stackedChart } from "../charts/stacked.ts";
 import { barList } from "../components/bar_list.ts";
+import { inline } from "../components/doc_text.ts";
 import { h, named } from "../components/dom.ts";
 import { findingsList } from "../components/findings.ts";
 import { headline } from "../components/headline.ts";
 import { emptyState } from "../components/notes.ts";
 import { tables } from "../components/tables.ts";
-import { formatRatio } from "../format/units.ts";
+import { formatDuration, formatRatio } from "../format/units.ts";
 import { leadTo, present, type View, type ViewContext } from "./view.ts";
 
 const TOP = 8;
@@ -25,10 +26,10 @@ export const overview: View = {
     const ranks = stackedDeviceTime(context);
     const comes = context.served?.working === true;
     return present([
-      table ? headline(table, context.table("stragglers")) : context.served
+      table ? headline(table, context.payload.diagnosis) : context.served
         ? emptyState("No overview for this run.", "It needs at least one readable rank. The findings report what is wrong with the files.")
         : emptyState("This report contains no overview.", "Regenerate it with `rankscope report DIR`. The overview needs at least one readable rank."),
-      h("section", { "aria-labelledby": "findings-title" }, h("h3", { id: "findings-title" }, "Findings"), savings(context), findingsList(context)),
+      h("section", { "aria-labelledby": "findings-title" }, h("h3", { id: "findings-title" }, "Findings"), savings(context), findingsList(context), notJudged(context)),
       context.served && heatSections(context, context.served),
       h("section", { "aria-labelledby": "ranks-title" },
         h("div", { class: "section-head" }, h("h3", { id: "ranks-title" }, "Time per rank"), ranks && h("a", { href: context.router.href("ranks") }, "Table and definitions")),
@@ -39,13 +40,22 @@ export const overview: View = {
   },
 };
 
-/** The potential saving of each finding, where at least two findings have one. */
+/** The potential saving of each finding, in the order of the findings, where at least two have one. */
 function savings(context: ViewContext): HTMLElement | null {
-  const found = context.payload.findings.filter(({ saving_ns: saving }) => saving !== null && saving > 0).sort((x, y) => (y.saving_ns ?? 0) - (x.saving_ns ?? 0));
+  const found = context.payload.findings.filter(({ saving_ns: saving }) => saving !== null && saving > 0);
   if (found.length < 2) return null;
-  const title = "Potential saving per step, by finding";
+  const all = context.payload.diagnosis?.saving_ns ?? null;
+  const title = `Potential saving per step, by finding${all === null ? "" : ` (all together up to ${formatDuration(all)})`}`;
   const bars = found.slice(0, TOP).map((finding) => ({ label: named(finding.title, 120), value: finding.saving_ns ?? 0, unit: "ns", category: "memory" as const }));
   return h("figure", { class: "figure" }, h("figcaption", {}, title), barList(bars, title, "bars-savings"));
+}
+
+/** What these traces cannot tell, why, and what to record. */
+function notJudged(context: ViewContext): HTMLElement | null {
+  const open = context.payload.diagnosis?.not_judged ?? [];
+  if (open.length === 0) return null;
+  return h("details", { class: "notes", "data-testid": "not-judged" }, h("summary", {}, `What these traces cannot tell (${open.length})`),
+    h("dl", {}, open.map(({ what, why, record }) => h("div", {}, h("dt", {}, named(what, 200)), h("dd", {}, named(why, 400), record === "" ? "." : ". ", inline(record))))));
 }
 
 /** How much of its time each device ran kernels. */

@@ -53,7 +53,7 @@ function field(context: ViewContext): HTMLElement | null {
   const shown = known.find(([, column]) => column === params.get("show")) ?? known.find(([name, column]) => context.table(name)?.values(column).some((value) => typeof value === "number" && value > 0)) ?? known[0];
   if (!shown) return null;
   const layouts = [{ value: "mesh", label: "the mesh", rows: "mesh_row" }, { value: "host", label: "hosts", rows: "host_row" }].filter(({ rows }) => place.values(rows).some((value) => value !== null));
-  // A mesh of one dimension is one long row: hosts tell more.
+  // A mesh of one dimension is one long row: hosts are more informative.
   const layout = layouts.find(({ value }) => value === params.get("by")) ?? layouts.find(({ rows }) => place.distinct(rows).filter((value) => value !== null).length > 1) ?? layouts[0] ?? null;
   const [name, column, words, ink] = shown;
   const amounts = new Map(tableRows(context.table(name)).map((row) => [context.table(name)?.cell(row, "rank"), context.table(name)?.number(row, column) ?? null]));
@@ -78,7 +78,7 @@ interface Grid {
   readonly rows: readonly string[];
   readonly columns: readonly string[];
   rank(row: number, column: number): number | null;
-  /** What else there is to say of a cell. */
+  /** Further text about a cell. */
   of(row: number, column: number): string;
 }
 

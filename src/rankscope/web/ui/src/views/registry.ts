@@ -1,4 +1,4 @@
-/** The views in their order; whatever analysis none of them shows gets a table view. */
+/** The views in their order; an analysis that none of them shows gets a generic view. */
 import type { Payload } from "../data/payload.ts";
 import { analysisView } from "./analysis.ts";
 import { collectives } from "./collectives.ts";
@@ -33,7 +33,8 @@ export function viewsOf(payload: Payload, withTimeline: boolean): readonly View[
   const offered = OWN.filter((view) => withTimeline || view !== timeline);
   const shown = new Set(OWN.flatMap(analysesOf));
   const taken = new Set(OWN.map((view) => view.id));
-  const bare = [...payload.analyses].filter(([name]) => !shown.has(name) && !taken.has(name)).map(([name, analysis]) => analysisView(name, analysis));
+  // An analysis of another package may have the name of a view.
+  const bare = [...payload.analyses].filter(([name]) => !shown.has(name)).map(([name, analysis]) => analysisView(name, analysis, taken.has(name) ? `table-${name}` : name));
   return [...offered, ...bare];
 }
 
@@ -45,7 +46,7 @@ export function viewOf(payload: Payload, views: readonly View[], id: string): Vi
 
 /** The id of the view that shows an analysis. */
 export function homeOf(name: string): string {
-  return OWN.find((view) => view.shows.includes(name))?.id ?? OWN.find((view) => view.tables?.includes(name))?.id ?? name;
+  return OWN.find((view) => view.shows.includes(name))?.id ?? OWN.find((view) => view.tables?.includes(name))?.id ?? (OWN.some((view) => view.id === name) ? `table-${name}` : name);
 }
 
 function analysesOf(view: View): string[] {

@@ -6,7 +6,7 @@ import { tables } from "../components/tables.ts";
 import { counted, formatRanks } from "../format/ranks.ts";
 import { present, type View, type ViewContext } from "./view.ts";
 
-/** Findings that say what of the files is lost, doubtful or missing. */
+/** Findings about lost, doubtful or missing data in the files. */
 const LOSSES = /^(trace|rank|ranks|run|runs|window|missing|clock|clocks|capture|not|traces|profiler|unmatched|incomplete|ambiguous)-/;
 
 /** Longer lists of names flow like text. */
@@ -19,8 +19,8 @@ export const run: View = {
   question: "What was read, what is missing, and what did recording cost?",
   answers: ["recording", "clock", "placement"],
   shows: [],
-  wants: ["recording", "clock"],
-  tables: ["recording", "clock", "devices"],
+  wants: ["job_kind", "recording", "clock"],
+  tables: ["job_kind", "recording", "clock", "devices"],
   render(context) {
     const { run: about, generatedBy, analyses, findings } = context.payload;
     const list = (names: readonly string[]): Child => (names.length === 0 ? "not recorded" : h("ul", { class: names.length > IN_A_COLUMN ? "flowing" : "plain" }, [...new Set(names)].map((name) => h("li", {}, named(name)))));
@@ -42,9 +42,10 @@ export const run: View = {
       h("dl", { class: "run-facts" }, lines.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
       h("section", { "aria-labelledby": "lost-title" }, h("h3", { id: "lost-title" }, "Missing or doubtful data"),
         lost.length > 0 ? findingItems(context, lost) : h("p", { class: "quiet-box" }, "None: every file was read completely, and no expected rank is missing.")),
+      part(context, "job_kind", "Kind of job", "The traces do not tell whether this is training or inference."),
       part(context, "recording", "Recording and its overhead", "No rank manifest next to the traces, so the recording overhead is unknown. `rankscope.Profiler` and `rankscope run` write manifests."),
       part(context, "clock", "Clocks", "Only one rank, or no shared collectives: the clocks cannot be compared."),
-      tables(context, [{ name: "recording" }, { name: "clock" }, { name: "devices" }]),
+      tables(context, [{ name: "job_kind" }, { name: "recording" }, { name: "clock" }, { name: "devices" }]),
       h("section", { "aria-labelledby": "analyses-title" }, h("h3", { id: "analyses-title" }, "All analyses"),
         h("ul", { class: "plain columns" }, [...analyses].map(([name, analysis]) => h("li", {}, h("a", { href: context.router.href(context.homeOf(name)) }, named(name.replaceAll("_", " "), 40)), h("small", {}, " ", named(analysis.title, 120)))))),
     ]);

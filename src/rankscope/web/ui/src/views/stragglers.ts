@@ -13,7 +13,7 @@ import { leadTo, present, type View, type ViewContext } from "./view.ts";
 
 const TOP = 12;
 /** Findings that identify a straggler and its cause. */
-const STRAGGLER_FINDINGS = new Set(["straggler", "slow-network", "imbalance", "mesh-imbalance"]);
+const STRAGGLER_FINDINGS = new Set(["straggler", "stall", "slow-network", "imbalance", "mesh-imbalance"]);
 
 export const stragglers: View = {
   id: "stragglers",

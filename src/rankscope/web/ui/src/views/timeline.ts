@@ -26,7 +26,7 @@ export const timeline: View = {
     let left = false;
     let findings: readonly Finding[] | null = null;
 
-    /** Ranks come one by one while the server is at work: with every new one the picture is made anew, in the same place. */
+    /** Ranks arrive one by one while the server works: with each the picture is rebuilt, at the same place. */
     async function fetchLayout(): Promise<void> {
       if (asking || left || (served?.state.version === version && lanes >= 0)) return;
       asking = true;
@@ -77,7 +77,7 @@ export const timeline: View = {
   },
 };
 
-/** The picture is made anew under the reader's hands: what had the keyboard gets it again, with what was typed. */
+/** The picture is rebuilt while it is in use: the focused element gets the focus again, with its text. */
 function keptFocus(before: HTMLElement | null): (after: HTMLElement | null) => void {
   const active = document.activeElement;
   if (!(active instanceof HTMLElement) || !before?.contains(active)) return () => undefined;

@@ -16,11 +16,11 @@ export interface ViewContext {
   readonly served: Source | null;
   /** Runs when the reader leaves the view. */
   onLeave(done: () => void): void;
-  /** The view takes changes of its own place (Back, a link) itself, instead of being drawn anew. */
+  /** The view takes changes of its own place (Back, a link) itself, instead of being redrawn. */
   onPlace(move: (place: Place) => void): void;
 }
 
-/** Where a view stands in the list: what its reader is after. */
+/** The section of the list that a view is in. */
 export type Group = "run" | "ranks" | "step" | "work" | "between" | "tables";
 
 export interface View {
@@ -29,13 +29,13 @@ export interface View {
   readonly group: Group;
   /** The question that the view answers. */
   readonly question: string;
-  /** Analyses whose sentence is the answer, its first line: of the first that has one. */
+  /** Analyses whose headline answers the question: the first that has one. */
   readonly answers?: readonly string[];
   /** Analyses that it needs, and waits for. */
   readonly shows: readonly string[];
   /** Further analyses that it uses where they are there, and does not wait for. */
   readonly wants?: readonly string[];
-  /** Analyses whose tables it offers, fetched when they are opened. None of all these appears a second time as a bare table. */
+  /** Analyses whose tables it offers, fetched when they are opened. None of these gets a generic view as well. */
   readonly tables?: readonly string[];
   render(context: ViewContext): Node[];
 }
@@ -58,7 +58,7 @@ export function hasTimeline(context: Pick<ViewContext, "served">): boolean {
   return context.served !== null;
 }
 
-/** Whether a server stands behind the page that can be asked to compare; a report that answers for its own timeline is none. */
+/** Whether the page has a server that can compare runs; a report with its own timeline has none. */
 export function isLive(served: Source | null): served is Source {
   return served?.live === true;
 }

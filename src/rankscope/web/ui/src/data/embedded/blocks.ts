@@ -5,7 +5,7 @@ import { PayloadError } from "../validate.ts";
 export class Blocks {
   readonly #text: (name: string) => string | null;
 
-  /** @param text - the base64 of a block, or null where there is none of that name. */
+  /** @param text - the base64 of a block, or null if there is none of that name. */
   constructor(text: (name: string) => string | null) {
     this.#text = text;
   }

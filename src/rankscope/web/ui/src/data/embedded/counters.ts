@@ -1,4 +1,4 @@
-/** Counters in a window: least and greatest of a bin where there are more samples than points (`api/counters`). */
+/** Counters in a window: least and largest of a bin where there are more samples than points (`api/counters`). */
 import { lowerBound } from "../../timeline/tiles.ts";
 import { ColumnFile } from "../column_file.ts";
 import type { Numbers } from "./blocks.ts";

@@ -1,4 +1,4 @@
-/** Numbers whose count is not known before: kept in a typed array that doubles. */
+/** Numbers of unknown count, kept in a typed array that doubles. */
 export class Growing {
   #data = new Float64Array(64);
   #length = 0;

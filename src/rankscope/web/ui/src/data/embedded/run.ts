@@ -27,7 +27,7 @@ export interface Head {
   readonly detailed: number;
 }
 
-/** What the report keeps of an event besides its times. */
+/** The fields of an event in a report besides its times. */
 export interface Details { readonly args?: Record<string, unknown>; readonly shapes?: string; readonly stack?: string[] }
 
 export class EmbeddedRun {

@@ -1,4 +1,4 @@
-/** The pyramid's bins, summed from single events when they are asked for: the numbers of `api/tiles`. */
+/** The pyramid's bins, aggregated from single events on request: the numbers of `api/tiles`. */
 import { ColumnFile } from "../column_file.ts";
 import { Growing } from "./growing.ts";
 import { touching, type Codes, type Lane } from "./rank_events.ts";
@@ -18,7 +18,7 @@ class Table {
 }
 
 /**
- * @param lanes - each lane's number and its events; null where nothing of it is held.
+ * @param lanes - each lane's number and its events; null if it is not in the report.
  * @param level - the level, for the answer's head.
  * @param width - the bins' width in ns, a power of two.
  * @param first - the first bin.
@@ -80,7 +80,7 @@ function following(table: Table, index: number, lane: Lane, codes: Codes, width:
   close();
 }
 
-/** Events that overlap: each bin's sums beside one another, the time of each category as its union. */
+/** Events that overlap: each bin's sums side by side, the time of each category as its union. */
 function overlapping(table: Table, index: number, lane: Lane, codes: Codes, width: number, first: number, bins: number): void {
   const { start, end, code } = lane;
   const [counts, best, rows] = [new Float64Array(bins), new Float64Array(bins).fill(-1), new Float64Array(bins)];
