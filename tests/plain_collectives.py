@@ -79,7 +79,7 @@ def told_by(call: Call) -> dict[str, Any] | None:
     operators = [event for event in call.members if event.name.startswith("c10d::")]
     if not ranges and not operators:
         return None
-    told = {"source": "range"}
+    told = {"source": "range", "range": (ranges or operators)[0].name}
     if ranges:
         told["In msg nelems"] = elements(ranges[0].args.get("Input Dims"))
         told["dtype"] = next((t for t in ranges[0].args.get("Input type") or () if t and "List" not in t), None)
@@ -128,6 +128,7 @@ def collectives(trace: Plain) -> list[dict[str, Any]]:
                 "group_size": size, "in_elements": told.get("In msg nelems"),
                 "out_elements": told.get("Out msg nelems"), "dtype": dtype, "sequence": told.get("Seq"),
                 "source": source, "kernels": 1, "ranks": str(told.get("Process Group Ranks") or "") or None,
+                "label": told.get("Collective name") or told.get("range"), "recorded": told.get("Seq") is not None,
             }
         )  # fmt: skip
     _name_groups(found)
@@ -199,8 +200,13 @@ def ids(events: list[Event]) -> list[Any]:
 
 
 def _name_groups(rows: list[dict[str, Any]]) -> None:
-    """A kernel that names no group takes the only one of its stream, else the stream's name."""
+    """A kernel that names no group takes the only one of its stream, else the stream's name.
+
+    Kernels of libraries other than NCCL are of no group that NCCL's kernels name.
+    """
     told = ("group", "group_size", "ranks")
+    others = ("nvshmem", "deepep", "deep_ep", "intranode::", "internode::", "intranode_ll::", "internode_ll::",
+              "cross_device_reduce", "multimem", "symmmem", "symm_mem")  # fmt: skip
     seen: dict[tuple[Any, Any], dict[str, set[Any]]] = defaultdict(lambda: {name: set() for name in told})
     for row in rows:
         if row["group"] is not None:
@@ -209,7 +215,8 @@ def _name_groups(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         if row["group"] is None:
             found = seen[row["device"], row["stream"]]
-            if max(map(len, found.values())) == 1:
+            other = any(each in (row["name"] or "").lower() for each in others)
+            if max(map(len, found.values())) == 1 and not other:
                 row["group"] = min(found["group"])
                 row["group_size"] = min(found["group_size"], default=row["group_size"])
             else:

@@ -269,7 +269,9 @@ def stream_idle(trace: Plain) -> dict[tuple[Any, Any, str], tuple[int, int]]:
 
 def device_idle(trace: Plain, frames: list[Span]) -> dict[tuple[Any, str], int]:
     """Time of `idle` by device and cause, for devices as a whole."""
-    waiting = re.compile(r"synchroni[sz]e|waitforevents|event_?wait$|queue_?(finish|wait)|hostsync", re.IGNORECASE)
+    waiting = re.compile(
+        r"synchroni[sz]e|waitforevents|event_?wait$|queue_?(finish|wait)|hostsync|^hipmemcpywithstream$", re.IGNORECASE
+    )
     layers = [
         [event.span for event in trace.named if LOADING.search(event.name)],
         [call.span for call in trace.calls if waiting.search(call.name)],

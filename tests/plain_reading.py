@@ -7,11 +7,12 @@ wrong twice in quite different ways.
 
 from __future__ import annotations
 
+import functools
 import gzip
 import json
 import re
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -104,7 +105,46 @@ def read(source: Path | dict[str, Any]) -> Plain:
         if number:
             found.steps.append((int(number.group(1)), event.start, event.end))
     _depths(found.operators)
+    work = [(event.start, event.name) for event in found.operators if not event.depth]
+    work += [(event.launch, event.name) for event in found.device if event.launch is not None]
+    loading = [event.span for event in found.named if LOADING.search(event.name)]
+    found.steps = complete_steps(sorted(found.steps, key=lambda step: step[1]), work, loading)
     return found
+
+
+def complete_steps(
+    steps: list[tuple[int, int, int]], work: Iterable[tuple[int, str]], loading: Sequence[Span]
+) -> list[tuple[int, int, int]]:
+    """The steps without those at the ends that hold no iteration: number, start and end, in their order.
+
+    Args:
+        work: instants and names of top-level operators and launched device events.
+        loading: ranges of data loading, whose work does not count.
+    """
+    names: list[list[str]] = [[] for _ in steps]
+    for instant, name in work:
+        if not any(start <= instant < end for start, end in loading):
+            for place, (_, start, end) in enumerate(steps):
+                if start <= instant < end:
+                    names[place].append(name)
+
+    def empty(place: int, others: list[int]) -> bool:
+        times = Counter(name for other in others for name in set(names[other]))
+        common = [name for name, number in times.items() if number > len(others) / 2]
+        if len(others) == 1 or not common:
+            return bool(common) and not names[place]
+        few = len(names[place]) < statistics.median(len(names[other]) for other in others) / 4
+        return few and len(set(common) & set(names[place])) < len(common) / 2
+
+    left = list(range(len(steps)))
+    while len(left) > 1:
+        dropped = [place for place in (left[-1], left[0]) if empty(place, [each for each in left if each != place])]
+        if not dropped:
+            break
+        left.remove(dropped[0])
+    if len(left) > 1 and any(empty(place, [each for each in left if each != place]) for place in left):
+        return steps
+    return [steps[place] for place in left]
 
 
 def _depths(operators: list[Event]) -> None:
@@ -162,8 +202,13 @@ def category(event: Event) -> str:
     kind = DEVICE[event.category]
     if kind != "kernel":
         return kind
-    communicates = "Collective name" in event.args or COMMUNICATION.search(event.name)
+    communicates = "Collective name" in event.args or _named_communication(event.name)
     return "communication" if communicates else "compute"
+
+
+@functools.cache
+def _named_communication(name: str) -> bool:
+    return COMMUNICATION.search(name) is not None
 
 
 # -- the analyses ---------------------------------------------------------------------------------------------------
@@ -197,10 +242,10 @@ def device_time(trace: Plain) -> dict[str, int | float | None]:
 
 
 def windows(trace: Plain) -> list[tuple[int | None, int, int]]:
-    """Step, begin and end of every window."""
+    """Step, begin and end of every window; without steps, of the device's span, or of everything without a device."""
     steps = sorted(trace.steps, key=lambda step: step[1])
     if not steps:
-        ranges = [*trace.device, *trace.operators, *trace.calls, *trace.named, *trace.echoes]
+        ranges = trace.device or [*trace.operators, *trace.calls, *trace.named, *trace.echoes]
         return [(None, min(e.start for e in ranges), max(e.end for e in ranges))] if ranges else []
     first_launched: dict[tuple[Any, Any], int] = {}
     for event in trace.device:

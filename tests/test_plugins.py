@@ -20,7 +20,9 @@ ROOT = Path(__file__).resolve().parent.parent
 ASK_PAGE = """
 import json, sys
 from tests.web.asking import serving
-print(json.dumps(serving(sys.argv[1]).ask("/api/summary").json()))
+served = serving(sys.argv[1])
+charts = served.ask("/api/table/longest_kernels").json()["charts"]
+print(json.dumps({**served.ask("/api/summary").json(), "charts": charts}))
 """
 
 
@@ -77,6 +79,7 @@ def test_an_installed_package_appears_in_command_line_docs_page_and_report(pytho
 
     page = json.loads(run(python, "-c", ASK_PAGE, traces))
     assert page["analyses"]["longest_kernels"]["state"] == "ready"
+    assert page["charts"] == [{"name": "name", "value": "duration_ns", "title": "Longest kernels"}]
     assert "dominant_kernel" in {finding["id"] for finding in page["findings"]}
 
     run(python, "-m", "rankscope", "report", traces, "--output", str(tmp_path / "report.html"))
@@ -84,6 +87,7 @@ def test_an_installed_package_appears_in_command_line_docs_page_and_report(pytho
     table = report["analyses"]["longest_kernels"]
     assert table["title"] == "The longest kernels of each rank"
     assert table["headline"]["values"][2]["value"] == 300_000
+    assert table["charts"] == page["charts"]
     # Instants are counted from the start of the file, which its column's declaration asks for.
     assert min(table["data"]["start_ns"]) < 1_000_000
     assert "dominant_kernel" in {finding["id"] for finding in report["findings"]}

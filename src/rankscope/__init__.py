@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rankscope.pipeline import Run as Run
     from rankscope.pipeline import open_run as open
     from rankscope.results import Analysis as Analysis
+    from rankscope.results import Bars as Bars
     from rankscope.results import Column as Column
     from rankscope.results import Evidence as Evidence
     from rankscope.results import Finding as Finding
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Analysis",
+    "Bars",
     "Column",
     "Diff",
     "Evidence",

@@ -1,4 +1,7 @@
-"""Entry point of the command line: `rankscope`, and `python -m rankscope`."""
+"""Entry point of the command line: `rankscope`, and `python -m rankscope`.
+
+In: the arguments of the command line. Out: what the subcommand prints and writes, and an exit status.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Every error names the file, if there is one, what is wrong with it, and what to do. The command line prints
 these three and no traceback; from Python they are ordinary exceptions with a common base.
+
+In: a problem, its file and a hint. Out: an exception with these three as fields.
 """
 
 from __future__ import annotations

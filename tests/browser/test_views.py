@@ -89,6 +89,13 @@ class Truth:
             self._made[name] = json.loads(to_json(self._run.analyze(name)[name], self._run.about()))
         return self._made[name]
 
+    def headline(self, name: str) -> dict[str, Any]:
+        """What the diagnosis says, of the run and of its stragglers; else the analysis."""
+        diagnosis = self._run.diagnosis()
+        said = diagnosis.headline if name == "diagnosis" else diagnosis.headline_of(self._run.analyze(name)[name])
+        found: dict[str, Any] = json.loads(json.dumps(said.to_json() if said else None))
+        return found
+
     def row(self, name: str, number: int) -> dict[str, Any]:
         """A row as the page shows it: instants counted from the first event of its file."""
         row: dict[str, Any] = dict(self.of(name)["rows"][number])
@@ -143,7 +150,7 @@ def every_view(page: Page, truth: Truth | None, *, axe: bool = True) -> None:
             assert re.search("Traces written by(?:PyTorch|rankscope)", facts), facts
         if truth is not None and view != "diff":
             for name, values in page.tab.evaluate(SAID).items():
-                headline = truth.of(name.removeprefix("part-"))["headline"]
+                headline = truth.headline(name.removeprefix("part-"))
                 wanted = {each["name"]: each["value"] for each in headline["values"]}
                 assert {key for key, _ in values} == set(wanted)
                 assert all(same(text, wanted[key]) for key, text in values), (name, values, wanted)

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import polars as pl
@@ -368,3 +369,20 @@ def test_a_terminal_without_utf8_shows_what_it_can(run: Path) -> None:
     done = subprocess.run([*RANKSCOPE, "summary", str(run)], env=environment, capture_output=True)
     assert done.returncode == 0
     assert b"ranks 0?1 of 2 ? steps 10?11" in done.stdout
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_package_that_cannot_be_loaded_is_one_line(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    all_analyses.cache_clear()
+    point = EntryPoint("broken", "no_such_module_anywhere", "rankscope.analyses")
+    monkeypatch.setattr(rankscope.analyses, "entry_points", lambda group: [point])
+    monkeypatch.setattr(sys, "argv", ["rankscope", "analyses"])
+    try:
+        with pytest.raises(SystemExit):
+            main()
+    finally:
+        all_analyses.cache_clear()
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("warning: the analysis broken of no_such_module_anywhere cannot be loaded: ")

@@ -72,7 +72,40 @@ def test_what_only_one_has(tmp_path: Path) -> None:
     found = row(diff, "operators", "aten::extra")
     assert found["a"] is None
     assert (found["b"], found["change"], found["change_ratio"], found["method"]) == (7000, 7000, None, "alone")
-    assert found["significant"] is None
+    assert (found["significant"], found["verdict"]) == (None, None)
+
+
+def test_three_steps_against_two_are_too_few(tmp_path: Path) -> None:
+    """The second step of B takes 3.2 times as long as its first: nobody can tell whether B is slower."""
+
+    def once(folder: Path, durations: list[float], ranks: int = 1) -> Path:
+        events: list[kineto.Event] = []
+        for number, duration in enumerate(durations):
+            events += [
+                kineto.step(number, 2000 * number, 1000),
+                kineto.launch(2000 * number + 1, 1, correlation=number + 1),
+                kineto.kernel("k", 2000 * number + 5, duration, correlation=number + 1),
+            ]
+        return kineto.write_ranks(folder, dict.fromkeys(range(ranks), events))
+
+    few = row(rankscope.diff(once(tmp_path / "a", [100, 101, 102]), once(tmp_path / "b", [101, 321])), "kernels", "k")
+    assert few["change_ratio"] == pytest.approx(1.089, abs=0.001)
+    assert few["significant"] is None
+    # t = 110 / √(12 100 + 1/3) = 1, with one degree of freedom: p = 0.5.
+    assert few["verdict"] == "too few steps to tell (Welch's t-test, 3 and 2 steps, p = 0.5)"
+    assert (few["a_samples"], few["b_samples"]) == (3, 2)
+    # One step of many ranks is one sample: what slows the step slows them all.
+    one = row(
+        rankscope.diff(once(tmp_path / "c", [100], ranks=6), once(tmp_path / "d", [150], ranks=6)), "kernels", "k"
+    )
+    assert (one["significant"], one["verdict"]) == (None, "too few steps to tell (1 and 1 steps)")
+    many = row(
+        rankscope.diff(once(tmp_path / "e", [100, 130, 90, 110, 95]), once(tmp_path / "f", [99, 131, 92, 100, 110])),
+        "kernels",
+        "k",
+    )
+    assert (many["significant"], many["verdict"][:15]) == (False, "not significant")
+    assert "5 and 5 steps" in many["verdict"]
 
 
 def test_two_ranks_of_one_run(tmp_path: Path) -> None:
@@ -97,7 +130,7 @@ def test_a_kernel_that_skips_steps_counts_as_nothing_there(tmp_path: Path) -> No
                 ]
         return kineto.write_ranks(folder, {0: events})
 
-    diff = rankscope.diff(once(tmp_path / "a", [30, 0, 30, 0]), once(tmp_path / "b", [30, 30, 30, 30]))
+    diff = rankscope.diff(once(tmp_path / "a", [30, 0, 0, 30]), once(tmp_path / "b", [30, 30, 30, 30]))
     found = row(diff, "kernels", "k")
     assert (found["a"], found["b"], found["a_calls"]) == (15_000, 30_000, 0.5)
 
@@ -329,3 +362,38 @@ def test_workers_take_the_loading_away(shared_traces: Path) -> None:
     assert first["change"] == pytest.approx(means[1] - means[0])
     assert first["change_ratio"] < -0.9
     assert first["significant"]
+
+
+def test_findings_about_several_ranks_are_not_one_ranks(tmp_path: Path) -> None:
+    """Ranks 0 and 1 wait for data, by 300 and 400 of 1000 µs: what is said of both is the run's, in no diff of two."""
+    by_rank = {
+        rank: [
+            event
+            for n in range(4)
+            for event in (
+                kineto.step(n, 1000 * n, 1000),
+                kineto.loading(1000 * n + 1, wait),
+                kineto.launch(1000 * n + 500, 5, correlation=n + 1),
+                kineto.kernel("gemm", 1000 * n + 505, 400, correlation=n + 1),
+            )
+        ]
+        for rank, wait in enumerate((300, 400, 2))
+    }
+    run = rankscope.open(kineto.write_ranks(tmp_path, by_rank), executor="serial")
+    (finding,) = [each for each in run.diagnose() if each.id == "data_loading"]
+    assert finding.ranks == (0, 1)
+    diff = rankscope.diff(run, ranks=[0, 2])
+    assert (diff.gained, diff.lost) == ((), ())
+    assert row(diff, "steps", "data_loading")["a"] == 300_000
+
+
+def test_a_rank_whose_file_is_cut_is_compared_only_if_named(tmp_path: Path) -> None:
+    folder = job(tmp_path / "a", gemm=100)
+    path = folder / "rank1.json"
+    text = path.read_bytes()
+    path.write_bytes(text[: int(0.6 * len(text))])
+    other = job(tmp_path / "b", gemm=100)
+    diff = rankscope.diff(folder, other)
+    assert (diff.a["ranks"], diff.b["ranks"]) == ([0], [0, 1])
+    assert row(diff, "kernels", "gemm")["a"] == 100_500
+    assert rankscope.diff(folder, other, ranks=[1]).a["ranks"] == [1]

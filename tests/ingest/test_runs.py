@@ -222,7 +222,7 @@ def test_choosing_between_runs_without_ids(tmp_path: Path) -> None:
             write(tmp_path / "runs" / f"{run}-rank{rank}.json", made)
     folder = tmp_path / "runs"
     with pytest.raises(
-        RunSelectionError, match=r"2 runs in here, the oldest first: slow: .*; fast: .* processes of rank 0"
+        RunSelectionError, match=r"(?s)2 runs in here, the oldest first \(.* processes of rank 0.*\):\nslow: .*\nfast: "
     ):
         open_run(folder).load()
     run = open_run(folder, run_id="fast").load()

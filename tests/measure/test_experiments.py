@@ -154,7 +154,7 @@ def test_nothing_is_recommended_that_chance_explains(tmp_path):
 
 def test_too_few_blocks_and_a_base_that_failed(tmp_path):
     few = {"base": [outcome_of(tmp_path, {"x": 50}, 2)], "other": [outcome_of(tmp_path, {"x": 40}, 2)]}
-    assert "too few blocks" in recommend(compare_jobs(few, "x", "base", 0), "base", {}).text
+    assert "too few steps to tell" in recommend(compare_jobs(few, "x", "base", 0), "base", {}).text
     assert "the base failed" in recommend(compare_jobs({"base": []}, "x", "base", 0), "base", {}).text
 
 

@@ -109,8 +109,8 @@ def test_no_file(tmp_path):
 
 def test_the_table_says_the_numbers_and_obeys_nothing():
     text = text_of(OVERHEAD)
-    assert "50.0 ms ± 1.00 ms" in text
-    assert "20.0 % ± 1.0 of the step, measured" in text
+    assert "50.0 ms (49.0 to 51.0 ms)" in text
+    assert "20.0 % (19.0 to 21.0 %) of the step, measured: significant (99 % bootstrap interval" in text
     assert "+10.0 ms" in text
     assert "\x1b[31m" not in text
 
@@ -124,7 +124,7 @@ def test_a_study_with_a_size_that_failed():
     text = text_of(Scaling(SETTING, "strong", "plain", sizes))
     assert "2 failed: no" in text
     assert "oversubscribed" in text
-    assert "3.33 ± 0.10" in text
+    assert "3.33 (3.20 to 3.40)" in text
     assert "\x1b[31m" not in text
 
 
@@ -136,18 +136,18 @@ def profiled(cost, name="recording"):
     return text_of(ProfilerCost(replace(SETTING, repeats=1, blocks=1, block_steps=1), 1, variants))
 
 
-def test_noise_is_not_shown_as_a_cost():
+def test_a_difference_has_both_ends_and_one_of_three_verdicts():
+    def row(cost):
+        return next(line for line in profiled(cost).splitlines() if line.startswith("recording"))
+
     # The same two per cent: too few blocks to say so, within the noise, and a cost; a saving has a minus sign.
-    few = profiled(Share(0.02))
-    assert "too few blocks" in few
-    assert "2.0 %" not in few
-    noise = profiled(Share(0.02, -0.01, 0.05))
-    assert "within noise ± 3.0 %" in noise
-    assert "+2.0 %" not in noise
-    assert "+2.0 % ± 1.0" in profiled(Share(0.02, 0.01, 0.03))
-    assert "\N{MINUS SIGN}2.0 % ± 1.0" in profiled(Share(-0.02, -0.03, -0.01))
-    # Far longer on one side, it excludes 0 all the same.
-    assert "+20.0 % (+5 to +90)" in profiled(Share(0.2, 0.05, 0.9))
+    assert "–  too few steps to tell" in row(Share(0.02))
+    assert "2.0 %" not in row(Share(0.02))
+    assert "+2.0 % (−1.0 to +5.0 %)  not significant" in row(Share(0.02, -0.01, 0.05))
+    assert "+2.0 % (+1.0 to +3.0 %)  significant" in row(Share(0.02, 0.01, 0.03))
+    assert "−2.0 % (−3.0 to −1.0 %)  significant" in row(Share(-0.02, -0.03, -0.01))
+    # The point is not the middle: half of the width would say 23.8 % ± 15.4, which excludes 0.
+    assert "+23.8 % (−1.5 to +29.3 %)  not significant" in row(Share(0.238, -0.015, 0.293))
 
 
 def test_one_of_a_thing_is_one():
@@ -160,20 +160,21 @@ def test_one_of_a_thing_is_one():
     assert "1 rank on 1 core (CPUs 0), 1 socket, 1 NUMA node, no device" in text_of(bound)
 
 
-def test_an_overhead_within_its_noise_is_not_one():
+def test_an_overhead_within_its_noise_is_not_significant():
     text = text_of(replace(OVERHEAD, measured_overhead=Share(0.08, -0.4, 0.6)))
-    assert "within noise (8.0 % ± 50.0 of the step, measured)" in text
+    assert "8.0 % (−40.0 to 60.0 %) of the step, measured: not significant" in text
+    text = text_of(replace(OVERHEAD, measured_overhead=Share(0.08)))
+    assert "8.0 % of the step, measured: too few steps to tell" in text
     text = text_of(replace(OVERHEAD, sync_cost=Time(2_000_000, -3_000_000, 7_000_000)))
-    assert "within noise ± 5.00 ms" in text
-    assert "+2.00 ms" not in text
+    assert "+2.00 ms (−3.00 to +7.00 ms)" in text
 
 
-def test_phases_that_differ_by_less_than_their_noise():
+def test_the_differences_of_phases_have_both_ends():
     on = Phases(Time(50_000_000, 49_000_000, 51_000_000), optimizer=Time(5_000_000, 4_900_000, 5_100_000))
     off = Phases(Time(40_000_000, 39_000_000, 41_000_000), optimizer=Time(5_100_000, 5_000_000, 5_200_000))
     text = text_of(replace(OVERHEAD, sync=on, no_sync=off))
-    assert "+10.0 ms ± 500 µs" in text
-    assert "within noise" in text
+    # √(100² + 100²) = 141 µs to either side.
+    assert "−100 µs (−241 to +41.4 µs)" in text
 
 
 def test_a_variant_that_is_not_there_yet():

@@ -8,15 +8,18 @@ import statistics
 import numpy as np
 import pytest
 
+from rankscope.measure.results import Time
 from rankscope.measure.statistics import (
     CONFIDENCE,
     LEAST_BLOCKS,
     Series,
+    affine,
     between_jobs,
     beyond_chance,
+    difference_from,
     difference_of,
+    ratio_of,
     replicates,
-    share_of,
     simple_time,
     time_of,
     widening,
@@ -124,15 +127,55 @@ def test_times_of_nothing_and_less(recwarn):
     assert not recwarn.list
 
 
-def test_a_ratio_is_not_widened_to_what_cannot_be():
-    # 2 ± 3 of a speed-up: none is below 0. And of what is lost, there is no more than all.
-    drawn = np.linspace(0.5, 3.5, 1001)
-    assert share_of(2.0, drawn, 2.0).low < 0
-    share = share_of(2.0, drawn, 2.0, least=0.0)
-    assert (share.low, share.high) == (0.0, pytest.approx(4.97))
-    assert share_of(0.5, drawn - 1.5, 2.0, most=1.0).high == 1.0
-    few = share_of(2.0, np.empty(0), least=0.0, most=1.0)
-    assert (few.value, few.low, few.high) == (2.0, None, None)
+def test_a_ratio_is_widened_on_its_logarithm():
+    # A speed-up of 0.63 whose replicates are between half and twice as much, widened to twice as far on that scale.
+    drawn = 0.63 * np.exp2(np.linspace(-1, 1, 2001))
+    share = ratio_of(0.63, drawn, 2.0)
+    assert share.value == 0.63
+    assert (share.low, share.high) == (pytest.approx(0.63 / 4, rel=0.02), pytest.approx(0.63 * 4, rel=0.02))
+    # On its own scale it would reach below 0.
+    assert 0.63 + 2 * (0.63 / 2 - 0.63) == 0
+    # An efficiency on 4 ranks, and the overhead that is 1 less it: the ends change places.
+    efficiency = affine(share, 1 / 4, 0)
+    assert efficiency.high == pytest.approx(share.high / 4)
+    overhead = affine(efficiency, -1, 1)
+    assert (overhead.low, overhead.high) == (pytest.approx(1 - efficiency.high), pytest.approx(1 - efficiency.low))
+    assert overhead.high < 1
+    few = affine(ratio_of(2.0, np.empty(0)), -1, 1)
+    assert (few.value, few.low, few.high) == (-1.0, None, None)
+    # A time of 0 has no logarithm, and no ratio is below 0.
+    assert ratio_of(0.0, np.linspace(0, 1, 101), 2.0).low == 0.0
+    assert ratio_of(1.0, np.linspace(0, 2, 101), 2.0).low == 0.0
+
+
+def test_an_interval_holds_its_own_value():
+    share = ratio_of(1.0, np.linspace(1.1, 1.3, 101))
+    assert share.low == 1.0
+    assert share.high == pytest.approx(1.299, abs=0.001)
+
+
+def test_the_interval_of_a_speed_up_holds_the_truth_as_often_as_it_says():
+    """T1 / T4 of jobs whose blocks vary by a third: 2 in truth."""
+    inside = low = 0
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        t1, t4 = (
+            Series((at * np.exp(0.3 * rng.standard_normal((6, 1, 1))) * np.ones((6, 1, 5)),)) for at in (4e7, 2e7)
+        )
+        drawn = [replicates({"a": each}, seed, salt, count=200)["a"] for salt, each in enumerate((t1, t4))]
+        share = ratio_of(t1.median() / t4.median(), drawn[0] / drawn[1], max(widening(t1), widening(t4)))
+        inside += share.low <= 2 <= share.high
+        low += share.low <= 0
+    assert inside >= 96
+    assert low == 0
+
+
+def test_the_difference_of_two_intervals_by_hand():
+    # 50 (47 to 54) less 40 (39 to 44): 10 − √(3² + 4²) = 5 and 10 + √(4² + 1²) = 14.123.
+    one, other = Time(50_000_000, 47_000_000, 54_000_000), Time(40_000_000, 39_000_000, 44_000_000)
+    difference = difference_from(one, other)
+    assert (difference.median_ns, difference.low_ns, difference.high_ns) == (10_000_000, 5_000_000, 14_123_106)
+    assert difference_from(one, Time(40_000_000)) == Time(10_000_000)
 
 
 def test_what_both_suffer_cancels():
@@ -141,7 +184,7 @@ def test_what_both_suffer_cancels():
     on = Series((5e7 * slow * (1 + 0.001 * rng.standard_normal((20, 2, 5))),))
     off = Series((4e7 * slow * (1 + 0.001 * rng.standard_normal((20, 2, 5))),))
     drawn = replicates({"on": on, "off": off}, 0)
-    share = share_of((on.median() - off.median()) / on.median(), (drawn["on"] - drawn["off"]) / drawn["on"])
+    share = affine(ratio_of(off.median() / on.median(), drawn["off"] / drawn["on"]), -1, 1)
     assert share.value == pytest.approx(0.2, abs=0.01)
     assert share.high - share.low < 0.02
     alone = time_of(on, drawn["on"])
@@ -153,7 +196,7 @@ def test_of_few_blocks_nothing_is_said():
     found = series_of(np.random.default_rng(0), rounds=LEAST_BLOCKS - 1)
     time = time_of(found, replicates({"a": found}, 0)["a"])
     assert (time.low_ns, time.high_ns) == (None, None)
-    assert beyond_chance(share_of(0.1, np.empty(0))) is None
+    assert beyond_chance(ratio_of(0.1, np.empty(0))) is None
 
 
 def test_the_same_seed_gives_the_same_interval():

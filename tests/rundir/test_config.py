@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from rankscope.errors import ConfigError
-from rankscope.rundir.config import CaptureConfig, variable_of
+from rankscope.jobs.exec import take_options
+from rankscope.rundir.config import OPTIONS, SWITCH_FIELDS, CaptureConfig, variable_of
 
 
 def test_defaults():
@@ -59,3 +60,40 @@ def test_every_field_has_a_variable_of_its_own():
     names = [variable_of(field.name) for field in dataclasses.fields(CaptureConfig)]
     assert len(set(names)) == len(names)
     assert all(name.startswith("RANKSCOPE_") for name in names)
+
+
+def test_an_error_names_what_the_user_wrote():
+    with pytest.raises(ConfigError, match=r"^--wait='x'"):
+        CaptureConfig.resolve({}, {"RANKSCOPE_WAIT": "x"}, {"wait": "--wait"})
+
+
+@pytest.mark.parametrize(
+    "given", [{"with_stack": "yes"}, {"record_shapes": 1}, {"save_dir": 3}, {"staging_dir": b"/x"}]
+)
+def test_a_value_of_another_type_is_refused(given):
+    (name,) = given
+    with pytest.raises(ConfigError, match=f"^{name}="):
+        CaptureConfig.resolve(given, {})
+
+
+TEXTS = {
+    "save_dir": "/run",
+    "run_id": "abc",
+    "ranks": "0-1",
+    "compression": "none",
+    "name_template": "of",
+    "staging_dir": "/scratch",
+    "stop_off_loop": "never",
+}
+
+
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(CaptureConfig)])
+def test_each_option_is_the_same_as_an_argument_a_variable_and_on_the_command_line(name):
+    value = TEXTS.get(name, True if name in SWITCH_FIELDS else 9)
+    text = "1" if value is True else str(value)
+    (option,) = [each for each, field in OPTIONS.items() if field == name]
+    variables, rest = take_options([option, *([] if value is True else [text]), "t.py"])
+    assert rest == ["t.py"]
+    expected = CaptureConfig.resolve({name: value}, {})
+    assert getattr(expected, name) == value != getattr(CaptureConfig(), name)
+    assert CaptureConfig.resolve({}, {variable_of(name): text}) == CaptureConfig.resolve({}, variables) == expected

@@ -3,6 +3,8 @@
 A module here with a function of its own name is a subcommand; the function's docstring is its help. One with a
 ``typer.Typer`` of its own name is a group of subcommands. A name that Python keeps for itself, or that a module of the
 standard library has, takes a trailing underscore.
+
+In: the arguments of a command line. Out: the output of a subcommand; errors without a traceback, with status 2.
 """
 
 from __future__ import annotations
@@ -10,14 +12,16 @@ from __future__ import annotations
 import io
 import pkgutil
 import sys
+import warnings
 from importlib import import_module
-from typing import Any
+from typing import Any, TextIO
 
 import typer
 
 from rankscope import __version__
 from rankscope.errors import RankscopeError
 from rankscope.report.errors import print_error
+from rankscope.report.formatting import plain
 
 _ORDER = ("demo", "run", "summary", "findings", "report", "diff", "measure", "analyze", "analyses")
 
@@ -52,6 +56,18 @@ def make_app() -> typer.Typer:
     return app
 
 
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """A warning as a line for the user, without the place in the code: a package whose analysis cannot be loaded."""
+    typer.echo(f"warning: {plain(str(message), limit=2000)}", err=True)
+
+
 def main() -> None:
     """Run the command line. Errors that are meant for the user are shown without a traceback; status 2."""
     for stream in (sys.stdout, sys.stderr):
@@ -59,7 +75,9 @@ def main() -> None:
             # A terminal without UTF-8 shows `?` for what it has no letter for: better than not showing a result.
             stream.reconfigure(errors="replace")
     try:
-        make_app()()
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            make_app()()
     except RankscopeError as error:
         print_error(error)
         sys.exit(2)

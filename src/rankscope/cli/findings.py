@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from rankscope.cli.options import DEFAULTS, RunOptions, Source, opened
 from rankscope.cli.signature import with_options
 from rankscope.cli.writing import show, write
 from rankscope.export.formats import as_json
-from rankscope.report.terminal import findings_list
+from rankscope.report.formatting import sentence
+from rankscope.report.terminal import findings_list, not_judged_list
 from rankscope.results import RESULT_SCHEMA_VERSION
 
 FOUND = 1
@@ -47,16 +48,30 @@ def findings(
     ] = None,
     options: RunOptions = DEFAULTS,
 ) -> None:
-    """Show what is wrong with a run and what to do about it, most severe first, with the evidence."""
+    """Show what is wrong with a run and what to do about it, most severe first, with the evidence.
+
+    Findings about the same time are one: the cause, with its symptoms below it. Savings add up to a step at most.
+    """
     with opened(source, options) as opened_run:
         found = opened_run.diagnose()
+        diagnosis = opened_run.diagnosis()
         about = opened_run.about()
     if form is Format.json:
-        content = {"schema_version": RESULT_SCHEMA_VERSION, "run": about, "findings": [f.to_json() for f in found]}
+        content = {
+            "schema_version": RESULT_SCHEMA_VERSION,
+            "run": about,
+            "diagnosis": diagnosis.to_json(),
+            "findings": [finding.to_json() for finding in found],
+        }
         write(as_json(content), output)
     else:
-        nothing = Text("Nothing is wrong with this run, as far as these traces tell.")
-        show(Group(findings_list(found, about["steps"], with_evidence=True)) if found else nothing, output)
+        parts: list[RenderableType] = [Text("Nothing is wrong with this run, as far as these traces tell.")]
+        if found:
+            listed = findings_list(found, about["steps"], with_evidence=True)
+            parts = [Text(sentence(diagnosis.headline), style="bold"), Text(), listed]
+        if diagnosis.not_judged:
+            parts += [Text(), not_judged_list(diagnosis)]
+        show(Group(*parts), output)
     worst = min((_WEIGHT.index(finding.severity) for finding in found), default=len(_WEIGHT))
     if fail_on is not None and worst <= _WEIGHT.index(fail_on.value):
         Console(stderr=True).print(Text(f"fails: there are findings of severity {_WEIGHT[worst]}", style="bold red"))

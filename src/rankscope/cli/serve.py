@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import socket
 import sys
 import threading
@@ -11,7 +12,7 @@ import webbrowser
 from dataclasses import asdict
 from multiprocessing import util
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -58,8 +59,8 @@ def serve(
 ) -> None:
     """Show a run in the browser: the report's pages, and a timeline of all ranks.
 
-    The page is there at once and fills while traces are read. It is for whoever has the printed address, on this
-    machine or through ssh; an address opens one browser, and the next is printed then. Ctrl-C ends it.
+    The page opens at once and fills while traces are read. Only those who have the printed address can open it,
+    on this machine or through ssh. An address works in one browser; the next one is printed then. Ctrl-C ends it.
     """
     settings = {name: value for name, value in asdict(options).items() if name != "run"}
     if follow and not Watch.can(source):
@@ -141,7 +142,9 @@ def _say(address: str, host: str, port: int) -> None:
             Text(f"  from another machine: ssh -L {port}:127.0.0.1:{port} {machine}, and open the same address")
         )
     else:
-        console.print(Text("  whoever reaches this machine and knows the address sees the run; nothing is encrypted"))
+        console.print(
+            Text("  anyone who can reach this machine and knows the address can see the run; nothing is encrypted")
+        )
     console.print(Text("  Ctrl-C ends it"))
     sys.stdout.flush()
 
@@ -157,23 +160,34 @@ def _has_browser() -> bool:
 
 
 def _run(app: object, listener: socket.socket) -> None:
-    import uvicorn
+    """Serve until Ctrl-C, which also counts before the server has taken over the signal."""
+    servers: list[Any] = []
+    interrupted: list[int] = []
 
-    config = uvicorn.Config(
-        app,  # type: ignore[arg-type]  # an ASGI application, whose protocol is not public
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        ws="none",
-        lifespan="off",
-        timeout_graceful_shutdown=GRACE_S,
-    )
+    def stop(number: int, _frame: object) -> None:
+        interrupted.append(number)
+        for server in servers:
+            server.should_exit = True
+
+    before = signal.signal(signal.SIGINT, stop)
     try:
-        uvicorn.Server(config).run(sockets=[listener])
-    except KeyboardInterrupt:
-        pass
+        import uvicorn
+
+        config = uvicorn.Config(
+            app,  # type: ignore[arg-type]  # an ASGI application, whose protocol is not public
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            ws="none",
+            lifespan="off",
+            timeout_graceful_shutdown=GRACE_S,
+        )
+        servers.append(uvicorn.Server(config))
+        if not interrupted:
+            servers[0].run(sockets=[listener])
     finally:
+        signal.signal(signal.SIGINT, before)
         listener.close()
 
 

@@ -1,7 +1,8 @@
 """The difference between two runs, or between ranks of one: `diff_runs`, in Python ``rankscope.diff``.
 
-What a run has becomes samples, one value a rank and step (`samples`); rows of the two are paired by name, and where
-names changed by what launched them (`pairs`); what changed is held against the spread over steps (`spread`).
+In: two runs, or two ranks. Out: a `Diff`. Each run becomes samples, one value per rank and step (`samples`); rows of
+the two are paired by name, and where names changed by what launched them (`pairs`); changes are compared with the
+spread over steps (`rows`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from rankscope.compare.rows import COLUMNS, compare
 from rankscope.compare.samples import NEEDED, Samples, samples_of
 from rankscope.errors import ConfigError, RankscopeError
 from rankscope.pipeline import Run, open_run
-from rankscope.results import RESULT_SCHEMA_VERSION, Analysis, Finding, Result
+from rankscope.results import RESULT_SCHEMA_VERSION, Analysis, Finding, Result, incomplete_ranks, with_symptoms
 
 Source = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
@@ -27,7 +28,7 @@ class Diff:
     """What differs between two runs.
 
     Attributes:
-        a: the first run in a few JSON values.
+        a: a description of the first run as JSON values.
         b: the second.
         frame: `COLUMNS`, row by row.
         gained: findings that only the second has.
@@ -90,15 +91,17 @@ def diff_runs(a: Run | Source, b: Run | Source | None = None, *, ranks: Sequence
         samples, findings = _samples(first), _findings(first)
         one, two = ranks
         about = first.about()
-        found = [[finding for finding in findings if rank in finding.ranks] for rank in ranks]
+        # A finding about several ranks is the run's: its figures are of the worst of them, not of the one compared.
+        found = [[finding for finding in findings if finding.ranks == (rank,)] for rank in ranks]
         frame = compare(samples.of_ranks([one]), samples.of_ranks([two]))
         return Diff({**about, "ranks": [one]}, {**about, "ranks": [two]}, frame, *_apart(*found, with_ranks=False))
     second = b if isinstance(b, Run) else open_run(b)
     for run in (first, second):
         _check(run, ranks or ())
-    sides = [_samples(run) if ranks is None else _samples(run).of_ranks(ranks) for run in (first, second)]
+    chosen = {id(run): sorted(set(ranks)) if ranks else _judged_ranks(run) for run in (first, second)}
+    sides = [_samples(run).of_ranks(chosen[id(run)]) for run in (first, second)]
     apart = _apart(_findings(first), _findings(second), with_ranks=True)
-    abouts = [{**run.about(), "ranks": sorted(set(ranks)) if ranks else run.ranks} for run in (first, second)]
+    abouts = [{**run.about(), "ranks": chosen[id(run)]} for run in (first, second)]
     return Diff(abouts[0], abouts[1], compare(sides[0], sides[1]), *apart)
 
 
@@ -117,16 +120,21 @@ def _samples(run: Run) -> Samples:
         try:
             frames[name] = run.analyze(name)[name].frame
         except RankscopeError:
-            # What one run cannot tell is not compared; the rest is. The run's findings say why.
+            # What only one run has recorded is not compared. The run's findings give the reason.
             continue
     return samples_of(frames)
+
+
+def _judged_ranks(run: Run) -> list[int]:
+    """The ranks that are compared where none is named: those whose files are complete, if there are any."""
+    return sorted(set(run.ranks) - incomplete_ranks(run.traces)) or run.ranks
 
 
 def _findings(run: Run) -> list[Finding]:
     return run.diagnose()
 
 
-# Findings of which it matters whose they are: another straggler is another finding.
+# Findings that depend on the rank: another straggler is another finding.
 _OF_A_RANK = ("straggler", "missing-ranks", "rank-not-analyzed")
 
 
@@ -136,7 +144,8 @@ def _apart(a: list[Finding], b: list[Finding], *, with_ranks: bool) -> tuple[tup
     def key(finding: Finding) -> tuple[str, tuple[int, ...]]:
         return finding.id, finding.ranks if with_ranks and finding.id in _OF_A_RANK else ()
 
-    before, after = {key(finding) for finding in a}, {key(finding) for finding in b}
+    # A finding that became the symptom of another one is not lost.
+    before, after = ({key(finding) for finding in with_symptoms(each)} for each in (a, b))
     return tuple(f for f in b if key(f) not in before), tuple(f for f in a if key(f) not in after)
 
 

@@ -1,4 +1,7 @@
-"""Conditions on a diff, for CI: ``step_time > 5%``."""
+"""Conditions on a diff, for CI: ``step_time > 5%``.
+
+In: conditions as text, and a diff. Out: the rows that exceed a limit.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +42,9 @@ class Breach:
         name: the row's; ``findings`` for how many were gained.
         change: in `unit`.
         unit: ``ns``, ``bytes``; ``count`` of findings.
-        ratio: change over what it was; None where that was nothing.
+        ratio: change divided by the first run's value; None if that is 0.
         significant: whether the change is significant; None with too few steps to tell.
+        verdict: the same in words, with the test; None for what only one run has.
     """
 
     name: str
@@ -48,6 +52,7 @@ class Breach:
     unit: str
     ratio: float | None = None
     significant: bool | None = None
+    verdict: str | None = None
 
 
 @dataclass(frozen=True)
@@ -86,28 +91,29 @@ class Condition:
             rows = rows.filter(pl.col("section") == self.section)
         if rows.is_empty():
             raise ConfigError(f"{self.text!r}: no row is called {self.name!r}", hint=self._nearest(diff.frame))
-        # One name may be several rows, by shapes or by what launches it: each is held to the limit.
+        # One name may be several rows, by shapes or by what launches it: the limit applies to each.
         same = rows.filter(pl.col("section") == rows["section"][0])
         if self.unit and same["unit"][0] != self.unit:
             raise ConfigError(f"{self.text!r}: {self.name} is in {same['unit'][0]}", hint=_HINT)
         for row in same.iter_rows(named=True):
-            # A kernel that one run has not takes no time there; a step or a peak that it has not is unknown, and a run
+            # A kernel that one run lacks takes no time there; a step or a peak that it lacks is unknown, and a run
             # that recorded nothing must not pass for a fast one.
             lacking = " and ".join(side for side in ("a", "b") if row[side] is None).upper()
             if lacking and row["section"] in _MEASURED:
                 raise ConfigError(
                     f"{self.text!r} cannot be judged: {lacking} has no {self.name}",
-                    hint="look at what its traces hold: rankscope summary",
+                    hint="see what its traces contain: rankscope summary",
                 )
-            # From nothing to something is beyond any share.
+            # A change from 0 exceeds any relative limit.
             endless = float("inf") if row["change"] > 0 else 0.0
             ratio = endless if row["change_ratio"] is None else row["change_ratio"]
             if _SIGNS[self.sign](ratio if self.relative else row["change"], self.limit):
-                return Breach(row["name"], row["change"], row["unit"], row["change_ratio"], row["significant"])
+                about = (row["change_ratio"], row["significant"], row["verdict"])
+                return Breach(row["name"], row["change"], row["unit"], *about)
         return None
 
     def _nearest(self, frame: pl.DataFrame) -> str:
-        """Names that might have been meant."""
+        """Similar names, for a hint."""
         if self.section is None or self.section in _MEASURED:
             measured = frame.filter(pl.col("section").is_in(_MEASURED))
             return f"there are: {', '.join(measured['name'].unique(maintain_order=True))}"

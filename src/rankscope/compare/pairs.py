@@ -1,6 +1,6 @@
-"""Which row of one run is which of the other: by name and shapes, and where names changed by what launched them.
+"""Pairs the rows of two runs: by name and shapes, and where names changed by what launched them.
 
-Each level takes what the levels before it left over:
+In: the keys of both sides. Out: a pair for each. Each level takes what the levels before it left over:
 
 1. the same name, shapes and launching operator
 2. the same name: its shapes, or what launches it, changed
@@ -32,7 +32,7 @@ class Pairs:
 
     Attributes:
         keys: `KEYS`, ``side`` (0 or 1), ``pair`` (a number): every key of both sides.
-        pairs: ``pair``, ``method`` (of `METHODS`): one row a pair.
+        pairs: ``pair``, ``method`` (of `METHODS`): one row per pair.
     """
 
     keys: pl.DataFrame
@@ -57,7 +57,7 @@ def match_keys(a: pl.DataFrame, b: pl.DataFrame) -> Pairs:
     for method, by, kernels in levels:
         fit = rest
         if kernels:
-            # A collective's or a copy's kernel keeps its name; what no operator launched has nothing to go by.
+            # A collective's or a copy's kernel keeps its name; what no operator launched cannot be paired in this way.
             fit = rest.filter((pl.col("section") == KERNELS) & pl.col("operator").is_not_null())
         both = fit.group_by(by).agg(pl.col("side").n_unique().alias("sides")).filter(pl.col("sides") == 2)
         taken = fit.join(both, on=list(by), how="semi", nulls_equal=True)
@@ -78,12 +78,12 @@ def match_keys(a: pl.DataFrame, b: pl.DataFrame) -> Pairs:
 
 
 def _fused(rest: pl.DataFrame) -> pl.DataFrame:
-    """Fused kernels with the operators of the other run that went into them: one pair a connected set of them."""
+    """Fused kernels with the operators of the other run that went into them: one pair per connected set."""
     made = rest.with_columns(method=pl.lit("fused"), group=pl.lit("")).clear()
     for side in (0, 1):
         theirs = rest.filter((pl.col("side") == side) & pl.col("name").str.contains("fused_"))
         ours = rest.filter(pl.col("side") != side)
-        # What an operator did is its kernels where there are any, else its own time on the host.
+        # An operator is represented by its kernels if there are any, else by its self time on the host.
         operator = pl.when(pl.col("section") == KERNELS).then(pl.col("operator")).otherwise(pl.col("name"))
         ours = ours.filter(pl.col("section").is_in(["operators", KERNELS])).with_columns(by=operator)
         for section in theirs["section"].unique():

@@ -11,12 +11,12 @@ import polars as pl
 
 from rankscope.compare.pairs import Pairs, match_keys
 from rankscope.compare.samples import KEYS, PLACE, Samples
-from rankscope.primitives.statistics import significant, welch_test
+from rankscope.primitives.statistics import welch_test, welch_verdicts
 from rankscope.results import Column
 
 SECTIONS = ("steps", "phases", "collectives", "kernels", "operators", "memory", "snapshots", "stacks")
 WHOLES = ("step_time", "wall", "device")
-"""Of steps and phases: what the others of their section are parts of."""
+"""Of steps and phases: the totals that the other rows of their section are parts of."""
 COLUMNS = (
     Column("section", pl.String, "", "steps, phases, collectives, kernels, operators, memory, snapshots or stacks"),
     Column(
@@ -34,8 +34,8 @@ COLUMNS = (
     Column("unit", pl.String, "", "of a, b, change and spread"),
     Column("a", pl.Float64, "", "in the first run: mean per rank and step; null where it has no such row"),
     Column("b", pl.Float64, "", "in the second"),
-    Column("change", pl.Float64, "", "b − a; what one run does not have counts as nothing there"),
-    Column("change_ratio", pl.Float64, "ratio", "change over a; null where a is nothing"),
+    Column("change", pl.Float64, "", "b − a; what one run does not have counts as 0"),
+    Column("change_ratio", pl.Float64, "ratio", "change divided by a; null if a is 0"),
     Column("a_calls", pl.Float64, "count", "calls per rank and step in the first run"),
     Column("b_calls", pl.Float64, "count", "in the second"),
     Column("a_spread", pl.Float64, "", "standard deviation over ranks and steps in the first run"),
@@ -44,28 +44,37 @@ COLUMNS = (
         "chance",
         pl.Float64,
         "ratio",
-        "p-value of the change (Welch's test over steps); null with one sample",
+        "p-value of the change (Welch's t-test over steps); null with one step on either side",
     ),
     Column(
         "significant",
         pl.Boolean,
         "",
-        "whether the change is significant, corrected for the number of rows in its section",
+        "whether the change is significant, corrected for the number of rows in its section; null if there are too few "
+        "steps to tell",
     ),
+    Column(
+        "verdict",
+        pl.String,
+        "",
+        "the same in words, with the test, its samples and the p-value; null where only one run has the row",
+    ),
+    Column("a_samples", pl.Int64, "count", "samples of the test in the first run: steps; of memory snapshots, ranks"),
+    Column("b_samples", pl.Int64, "count", "in the second"),
 )
-SIGNIFICANCE = {True: "significant", False: "not significant", None: "too few steps to tell"}
-"""What `significant` says, in words."""
 _NAMES_SHOWN = 6
+_OF_RANKS = ("snapshots", "stacks")
+"""Sections whose samples are ranks."""
 
 
 def compare(a: Samples, b: Samples) -> pl.DataFrame:
     """Two runs, row by row.
 
-    The test's samples are steps, each the mean over ranks: ranks of one step are not independent, for they wait for one
-    another. With a single step they are the ranks.
+    The test's samples are steps, each the mean over ranks: ranks of one step are not independent, because they wait for
+    each other. A memory snapshot belongs to no step: there they are the ranks.
 
     Returns:
-        `COLUMNS`; by section, the wholes of steps and phases first, the rest by how much they changed.
+        `COLUMNS`; by section, the totals of steps and phases first, the rest by how much they changed.
     """
     sides = (a, b)
     keys = [side.values.select(KEYS).unique(maintain_order=True) for side in sides]
@@ -75,23 +84,31 @@ def compare(a: Samples, b: Samples) -> pl.DataFrame:
     for pair, section in _described(pairs)["pair", "section"].iter_rows():
         one, two = (measured.get((pair, section)) for measured in means)
         rows.append((pair, *_row(one, two)))
-    schema = {"pair": pl.Int64, **dict.fromkeys(_NUMBERS, pl.Float64)}
+    schema = {"pair": pl.Int64, **dict.fromkeys(_NUMBERS, pl.Float64), **dict.fromkeys(_SIZES, pl.Int64)}
     numbers = pl.DataFrame(rows, schema=schema, orient="row")
     frame = _described(pairs).join(numbers, on="pair", how="left", maintain_order="left")
-    judged = [
-        part.with_columns(significant=pl.Series(significant(part["chance"].to_list()), dtype=pl.Boolean))
-        for part in frame.partition_by("section", maintain_order=True)
-    ]
-    full = pl.concat(judged) if judged else frame.with_columns(significant=pl.lit(None, pl.Boolean))
-    return _sorted(full).select(column.name for column in COLUMNS)
+    judged = [_judged(part) for part in frame.partition_by("section", maintain_order=True)]
+    return _sorted(pl.concat(judged) if judged else _judged(frame)).select(column.name for column in COLUMNS)
 
 
 _NUMBERS = ("a", "b", "change", "change_ratio", "a_calls", "b_calls", "a_spread", "b_spread", "chance")
+_SIZES = ("a_samples", "b_samples")
 Float = npt.NDArray[np.float64]
 
 
+def _judged(section: pl.DataFrame) -> pl.DataFrame:
+    """The rows of one section with their verdicts."""
+    sizes = list(section.select(_SIZES).iter_rows())
+    of_ranks = not section.is_empty() and section["section"][0] in _OF_RANKS
+    verdicts = welch_verdicts(section["chance"].to_list(), sizes, "rank" if of_ranks else "step")
+    return section.with_columns(
+        significant=pl.Series([each.significant for each in verdicts], dtype=pl.Boolean),
+        verdict=pl.Series([str(each) if min(each.n) else None for each in verdicts], dtype=pl.String),
+    )
+
+
 def _measured(side: Samples, pairs: Pairs, number: int) -> dict[tuple[int, str], tuple[Float, Float, float]]:
-    """By pair: values by rank-step, values by step (mean over ranks), calls by rank-step."""
+    """By pair: values by rank-step, samples of the test (steps, as means over ranks), calls by rank-step."""
     of_side = pairs.keys.filter(pl.col("side") == number).drop("side")
     values = side.values.join(of_side, on=list(KEYS), nulls_equal=True)
     summed = values.group_by("pair", "section", *PLACE).agg(pl.col("value").sum(), pl.col("calls").sum())
@@ -106,14 +123,16 @@ def _measured(side: Samples, pairs: Pairs, number: int) -> dict[tuple[int, str],
         by_step = part.group_by("moment", maintain_order=True).agg(pl.col("value").mean())["value"].to_numpy()
         by_place = part["value"].to_numpy()
         calls = float(part["calls"].sum()) / part.height
-        found[int(key[0]), str(key[1])] = by_place, by_step if by_step.size > 1 else by_place, calls
+        found[int(key[0]), str(key[1])] = by_place, by_place if key[1] in _OF_RANKS else by_step, calls
     return found
 
 
-def _row(one: tuple[Float, Float, float] | None, two: tuple[Float, Float, float] | None) -> tuple[float | None, ...]:
+def _row(
+    one: tuple[Float, Float, float] | None, two: tuple[Float, Float, float] | None
+) -> tuple[float | int | None, ...]:
     a, b = (None if side is None else float(side[0].mean()) for side in (one, two))
     change = (b or 0.0) - (a or 0.0)
-    # A side without the row at all is no sample of zeros: that it is missing is the message.
+    # A side without the row is not a sample of zeros: the result is that it is missing.
     likely = welch_test(one[1], two[1]) if one is not None and two is not None else None
     return (
         a,
@@ -124,6 +143,7 @@ def _row(one: tuple[Float, Float, float] | None, two: tuple[Float, Float, float]
         None if two is None else two[2],
         *(None if side is None or side[0].size < 2 else float(side[0].std(ddof=1)) for side in (one, two)),
         likely,
+        *(0 if side is None else side[1].size for side in (one, two)),
     )
 
 

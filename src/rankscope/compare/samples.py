@@ -1,7 +1,8 @@
-"""The samples of a run that a diff compares: one value a rank and step, from the results of analyses.
+"""The samples of a run that a diff compares: one value per rank and step.
 
-Every section is a frame of the same columns: ``rank``, ``window``, ``step``, the key columns `KEYS`, ``calls`` and
-``value``; and the rank-steps that there are, so that what did not run in a step counts as nothing there.
+In: the results of analyses. Out: `Samples`. Every section is a frame of the same columns: ``rank``, ``window``,
+``step``, the key columns `KEYS`, ``calls`` and ``value``; and the rank-steps that there are, so that what did not run
+in a step counts as 0.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Samples:
     values: pl.DataFrame
 
     def of_ranks(self, ranks: Sequence[int]) -> Samples:
-        """Those of some ranks alone."""
+        """The samples of some ranks."""
         return Samples(*(frame.filter(pl.col("rank").is_in(list(ranks))) for frame in (self.places, self.values)))
 
 
@@ -44,7 +45,7 @@ Section = Callable[[pl.DataFrame], pl.DataFrame]
 def samples_of(frames: Frames) -> Samples:
     """The samples of a run.
 
-    What ran between steps is left out where there are steps: it has nothing that it could be held against. A memory
+    What ran between steps is left out where there are steps: it cannot be compared. A memory
     snapshot is of an instant and not of steps: each is a sample.
 
     Args:
@@ -117,7 +118,7 @@ def _collectives(frame: pl.DataFrame) -> pl.DataFrame:
         .agg(
             pl.len().alias("calls"),
             pl.col("duration_ns").sum().alias("duration"),
-            # What is known of some calls alone cannot be held against what is known of all.
+            # A sum over some calls cannot be compared with a sum over all.
             *(pl.when(pl.col(f"{what}_known").all()).then(pl.col(f"{what}_ns").sum()).alias(what) for what in _TIMES),
         )
     )
@@ -137,13 +138,13 @@ def _collectives(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _memory(frame: pl.DataFrame) -> pl.DataFrame:
-    """The peak of each step by kind of memory: ranks' devices have numbers of their own, and stand side by side."""
+    """The peak of each step by kind of memory: each rank numbers its own devices."""
     first = pl.col("device").str.split(":").list.first()
-    # Two vendors' devices (`cuda`, `hip`, `xpu`) are held against each other.
+    # Two vendors' devices (`cuda`, `hip`, `xpu`) are compared with each other.
     kind = pl.when(first == "cpu").then(pl.lit("host")).otherwise(pl.lit("device"))
     grouped = frame.group_by(*PLACE, kind.alias("kind")).agg(
         pl.len().alias("calls"),
-        # Where a file writes no totals, what came on top of what was there at its begin.
+        # If a file has no totals: what was added to the amount at its beginning.
         pl.coalesce("peak_allocated", "change_peak").max().alias("peak allocated"),
         pl.col("peak_reserved").max().alias("peak reserved"),
         pl.col("allocated_bytes").sum().alias("allocated in a step"),
@@ -196,7 +197,7 @@ def _snapshot(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _stacks(frame: pl.DataFrame) -> pl.DataFrame:
-    """What each stack holds, at the peak where the history tells; named by its frames, innermost first."""
+    """What each stack holds, at the peak if the history is recorded; named by its frames, innermost first."""
     held, blocks = pl.coalesce("peak_bytes", "bytes"), pl.coalesce("peak_blocks", "blocks")
     return _in_bytes(frame, "stacks", pl.col("stack").fill_null("no stack recorded"), held, blocks)
 

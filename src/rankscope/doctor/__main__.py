@@ -1,4 +1,7 @@
-"""``python -m rankscope.doctor``: ``rankscope doctor`` with the standard library alone."""
+"""``python -m rankscope.doctor``: ``rankscope doctor`` with the standard library alone.
+
+In: the arguments of `rankscope doctor`. Out: its output.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The result of one check."""
+"""The result of one check.
+
+In: the name of a subject, its state and a fix. Out: a line for people, or JSON.
+"""
 
 from __future__ import annotations
 

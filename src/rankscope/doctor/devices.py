@@ -1,4 +1,7 @@
-"""Devices, communication backends and torch's profiler, as torch sees them in a separate process."""
+"""Devices, communication backends and torch's profiler, as torch sees them in a separate process.
+
+In: the lines of `capture/probe.py`. Out: checks.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Directories that are written to: permissions and free space."""
+"""Directories that are written to: permissions and free space.
+
+In: directories. Out: checks.
+"""
 
 from __future__ import annotations
 

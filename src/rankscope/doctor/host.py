@@ -1,4 +1,7 @@
-"""The host's clock and its limits."""
+"""The host's clock and its limits.
+
+In: this host's settings. Out: checks.
+"""
 
 from __future__ import annotations
 

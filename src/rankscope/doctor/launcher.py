@@ -1,4 +1,7 @@
-"""The launcher's variables: whether a job can start with them, and share its cores well."""
+"""The launcher's variables: whether a job can start with them, and share its cores well.
+
+In: environment variables. Out: checks.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Messages of NCCL (RCCL, oneCCL) and torch in a run's logs, and their meaning."""
+"""Messages of NCCL (RCCL, oneCCL) and torch in a run's logs, and their meaning.
+
+In: log files. Out: checks, one for each kind of message.
+"""
 
 from __future__ import annotations
 

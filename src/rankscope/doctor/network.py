@@ -1,4 +1,7 @@
-"""Host names and network interfaces through which ranks on several hosts connect."""
+"""Host names and network interfaces through which ranks on several hosts connect.
+
+In: this host's names and interfaces. Out: checks.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A run directory: whether it is complete, and what its ranks' manifests report."""
+"""A run directory: whether it is complete, and what its ranks' manifests report.
+
+In: a run directory. Out: checks.
+"""
 
 from __future__ import annotations
 

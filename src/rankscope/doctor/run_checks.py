@@ -1,4 +1,7 @@
-"""All checks, in the order in which they are shown."""
+"""All checks, in the order in which they are shown.
+
+In: what to check. Out: all checks.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Versions: Python, rankscope, and the packages that it needs."""
+"""Versions: Python, rankscope, and the packages that it needs.
+
+In: the installed packages. Out: checks.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Where tasks run: each file here makes one kind of `concurrent.futures.Executor`; `run_tasks` runs tasks on one."""
+"""Where tasks run: each file here makes one kind of `concurrent.futures.Executor`.
+
+In: a function of a module and its arguments, task by task. Out: outcomes in order, errors among them (`run_tasks`).
+"""
 
 from __future__ import annotations
 
@@ -90,9 +93,9 @@ def run_tasks(
 ) -> list[T | BaseException]:
     """Run a task for each tuple of arguments; outcomes in their order, errors among them.
 
-    A worker that dies takes the whole pool with it, and nobody says which task it had. So those that may have been
-    running are tried once more, each alone, and the rest go on in a new pool: only what kills its worker when alone
-    is lost.
+    A worker that dies takes the whole pool with it, and the pool does not report which task it had. So those that may
+    have been running are tried once more, each alone, and the rest continue in a new pool: only a task that kills its
+    worker when alone is lost.
 
     Args:
         kind: which executor, as for `make_executor`.

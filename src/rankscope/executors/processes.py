@@ -1,16 +1,18 @@
-"""Tasks run in processes of their own, one a core.
+"""Runs tasks in separate processes, one per core.
+
+In: the number of workers. Out: an executor.
 
 Workers start fresh (forkserver where there is one, else spawn): a bare fork would copy locks that another thread
 holds. Python would have each fresh worker run the program's main module again, which breaks scripts without an
 ``if __name__ == "__main__"``; our tasks live in this package, so workers start without it.
 
-What the fork server has imported no worker has to import. Polars and NumPy start threads as they are imported, and a
-fork after threads may hang: so it is given the standard library's part of what workers need, and packages that start
-none.
+What the fork server has imported, no worker has to import. Polars and NumPy start threads when they are imported, and a
+fork of a process with threads may hang, so the server imports only modules that start none: the standard library's and
+a few packages that workers need.
 
-Ctrl-C reaches every process of a terminal's job. Workers leave it to the program: it ends them, so that there is one
-message and not one a core. And a worker whose program is gone, however that came, ends as well. A worker that is ended
-leaves its task as an error would make it leave, so that what the task has begun to write goes with it.
+Ctrl-C reaches every process of a terminal's job. Workers ignore it and the program ends them, so that there is one
+message and not one per core. A worker whose program has ended, for whatever reason, ends as well. A worker that is
+ended raises an exception in its task, so that the task removes what it has begun to write.
 """
 
 from __future__ import annotations
@@ -60,7 +62,7 @@ class ProcessExecutor(ProcessPoolExecutor):
     def stop(self) -> None:
         """End the workers, in the middle of their tasks, which tidy up behind them."""
         workers = list((self._processes or {}).values())
-        # After a shutdown that does not wait, one that does finds nobody to wait for.
+        # After a shutdown that does not wait, a second one that does has nothing to wait for.
         manager = getattr(self, "_executor_manager_thread", None)
         self.shutdown(wait=False, cancel_futures=True)
         for worker in workers:
@@ -90,7 +92,7 @@ def _preload() -> None:
     from multiprocessing import forkserver  # not on Windows
 
     server = getattr(forkserver, "_forkserver", None)
-    # There is no public way to ask: where there is no such list, nothing is preloaded.
+    # There is no public function for this: without such a list, nothing is preloaded.
     if getattr(server, "_preload_modules", None) == ["__main__"]:
         forkserver.set_forkserver_preload(["__main__", *_PRELOADED])
 
@@ -105,7 +107,7 @@ def _start_worker() -> None:
 
 
 def _run_task(fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
-    """Run a task in a worker, which ends where it is told to."""
+    """Run a task in a worker, which can be ended from outside."""
     global _busy
     _busy = True
     try:
@@ -120,9 +122,10 @@ def _run_task(fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
 def _end(number: int, frame: FrameType | None) -> None:
     if not _busy:
         os._exit(1)
-    # Once is enough: the pool says it again to all others when the first is gone, and that must not stop their tidying.
+    # Once is enough: the pool repeats it to all others when the first has ended, which must not interrupt their
+    # cleanup.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    # Work in another language goes on until it comes back to Python.
+    # Native code continues until it returns to Python.
     cut_off = threading.Timer(_GRACE_S, os._exit, (1,))
     cut_off.daemon = True
     cut_off.start()
@@ -140,7 +143,7 @@ def _end_with_program() -> None:
 
 
 def make(workers: int | None) -> Executor:
-    """As many workers as asked for, else as many as there are cores to use."""
+    """The requested number of workers, else one per usable core."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
     if method == "forkserver":

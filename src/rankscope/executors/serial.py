@@ -1,4 +1,7 @@
-"""Tasks run one after another, here and now: for debugging, and where there is little to do."""
+"""Runs tasks one after another in this process: for debugging, and if there is little to do.
+
+In: tasks. Out: their outcomes, at once.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,4 @@
-"""Results for other tools: JSON, CSV, Parquet."""
+"""Writes results for other tools.
+
+In: results of analyses, or a diff. Out: JSON, CSV or Parquet, as bytes.
+"""

@@ -1,4 +1,7 @@
-"""A result as JSON, CSV or Parquet."""
+"""Writes a result as JSON, CSV or Parquet.
+
+In: a result. Out: bytes.
+"""
 
 from __future__ import annotations
 

@@ -5,6 +5,8 @@ boundary, so the guess is right exactly if the chunk decodes as an array: inside
 A chunk that does not decode is repaired (invalid UTF-8, bad escapes, bare NaN) and tried again; what is still broken is
 read event by event, and what cannot be read is counted as a loss. Memory is a few chunks, whatever
 the file's size.
+
+In: the bytes of a trace. Out: chunks of complete events, the metadata around them, and losses.
 """
 
 from __future__ import annotations

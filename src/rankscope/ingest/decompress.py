@@ -3,6 +3,8 @@
 A decompressor that verifies while it reads raises instead of returning what it has, which can be all of a small file.
 So the checksums of gzip and zip are verified here, after their data was returned, and the last bytes of a zstandard
 file, which are its checksum, are passed on separately.
+
+In: compressed bytes. Out: decompressed bytes, then an error if the file is damaged.
 """
 
 from __future__ import annotations
@@ -154,7 +156,7 @@ class Gunzip(_Bounded):
             try:
                 # Without a block: what is left of the last one.
                 data: bytes = inflate.decompress(block, size)
-            except _DAMAGED as error:  # type: ignore[misc]
+            except _DAMAGED as error:  # type: ignore[misc]  # isal has no types
                 raise ValueError(f"the compressed file is damaged: {error}") from error
             self._pending = inflate.unconsumed_tail
             if data:

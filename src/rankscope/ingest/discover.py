@@ -1,4 +1,7 @@
-"""Find the traces in a path, a glob, a list or a URL."""
+"""Find the traces in a path, a glob, a list or a URL.
+
+In: a path, a glob, a list or a URL. Out: the paths of traces and of files next to them.
+"""
 
 from __future__ import annotations
 
@@ -110,8 +113,8 @@ def _add(source: str, found: Found, links: Symlinks) -> None:
     elif is_there:
         found.traces.append(str(path))
     elif any(sign in source for sign in "*?["):
-        # pathlib's glob needs a directory to start from; a shell pattern has none.
-        matches = [match for match in glob.glob(str(path), recursive=True) if not Path(match).is_dir()]  # noqa: PTH207
+        names = glob.glob(str(path), recursive=True)  # noqa: PTH207  # pathlib needs a directory to start from
+        matches = [match for match in names if not Path(match).is_dir()]
         if not matches:
             fixed = Path(*itertools.takewhile(lambda part: not any(sign in part for sign in "*?["), path.parts))
             if fixed.is_dir() and not os.access(fixed, os.R_OK | os.X_OK):

@@ -3,6 +3,8 @@
 An event is decoded with its arguments left as raw JSON. The arguments of all events of one kind are then decoded
 together, into a struct with only the fields of that kind's table. The two passes cost as much as one pass into a struct
 of every argument, and arguments that no table has a column for are kept as written.
+
+In: an event's phase and category. Out: its struct and its table.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rankscope.errors import RankscopeError, describe_error
-from rankscope.results import Evidence, Finding
+from rankscope.results import NOT_ANALYZED, Evidence, Finding
 from rankscope.rundir.plurals import counted, plural
 from rankscope.store.trace_info import TraceInfo
 
@@ -73,13 +73,58 @@ def merged_trace(path: str) -> Finding:
 def not_analyzed(rank: int, path: str, names: Sequence[str], error: BaseException) -> Finding:
     """A rank that was read, but that some analyses could not use."""
     return Finding(
-        id="rank-not-analyzed",
+        id=NOT_ANALYZED,
         severity="error",
         title=f"Rank {rank} is missing from {', '.join(names)}: {describe_error(error)}",
         ranks=(rank,),
-        evidence=(Evidence("file", path), Evidence("reason", describe_error(error))),
+        evidence=(
+            Evidence("file", path),
+            Evidence("reason", describe_error(error)),
+            Evidence("analyses", ", ".join(names)),
+        ),
         advice=(error.hint if isinstance(error, RankscopeError) else None) or "Please report this.",
     )
+
+
+# -- steps --------------------------------------------------------------------------------------------------------
+
+
+def incomplete_steps(infos: Sequence[TraceInfo]) -> list[Finding]:
+    """Steps that hold no complete iteration, and are therefore in no result."""
+    found = [(info.rank, each) for info in infos for each in info.incomplete_steps]
+    if not found:
+        return []
+    steps = sorted({each["step"] for _, each in found})
+    ranks = sorted({rank for rank, _ in found if rank is not None})
+    shown = ", ".join(map(str, steps[:3])) + (f" and {len(steps) - 3} more" if len(steps) > 3 else "")
+    evidence = [
+        evidence
+        for rank, each in found[: _MOST // 3]
+        for evidence in (
+            Evidence(f"{_on(rank)}step {each['step']}: operators and device events", each["events"], "count"),
+            Evidence(
+                f"{_on(rank)}operators and device events of the other steps (median)", each["usual_events"], "count"
+            ),
+            Evidence(f"{_on(rank)}step {each['step']}: duration on the host", each["duration_ns"], "ns"),
+        )
+    ]
+    return [
+        Finding(
+            id="incomplete-step",
+            severity="info",
+            title=f"{plural('Step', len(steps), 'Steps')} {shown} {plural('holds', len(steps), 'hold')} no complete "
+            f"iteration and {plural('is', len(steps), 'are')} left out",
+            ranks=tuple(ranks),
+            steps=tuple(steps),
+            evidence=tuple(evidence),
+            advice="Each prof.step() opens the next step: it stays nearly empty if the loop ends there, or if "
+            f"prof.step() comes first in the loop. --steps {steps[-1]} shows it.",
+        )
+    ]
+
+
+def _on(rank: int | None) -> str:
+    return "" if rank is None else f"rank {rank}, "
 
 
 # -- losses -------------------------------------------------------------------------------------------------------
@@ -105,7 +150,7 @@ def _losses(info: TraceInfo, none_complete: bool) -> list[Finding]:
         overview = (
             "; the overview includes the rank, as no rank's file is complete"
             if none_complete
-            else ", and the overview leaves the rank out"
+            else ", and the overview leaves the rank out, as do rules and comparisons"
         )
         # How much is lost behind a break is not known: what is counted is only the torn event at the end.
         extent = (

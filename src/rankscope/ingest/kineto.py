@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,16 +19,22 @@ from rankscope.ingest.links import linked_columns
 from rankscope.ingest.salvage import Losses
 from rankscope.ingest.source import Archived, open_trace
 from rankscope.ingest.table_builder import TableBuilder
+from rankscope.primitives.incomplete_steps import IncompleteStep, StepContents
 from rankscope.store.schema import TABLES
 from rankscope.store.spool import Spool
 
 
 @dataclass
 class Extent:
-    """The first and last step and instant of a trace's ranges, None if it has none; and events by host thread."""
+    """The first and last step and instant of a trace's ranges, None if it has none; and events by host thread.
+
+    Attributes:
+        incomplete: steps that hold no iteration; the first and the last step are of the others.
+    """
 
     first_step: int | None = None
     last_step: int | None = None
+    incomplete: tuple[IncompleteStep, ...] = ()
     start_ns: int | None = None
     end_ns: int | None = None
     host: Counter[tuple[int, int]] = field(default_factory=Counter)
@@ -160,6 +166,7 @@ def read_kineto(
 def _deliver(spool: Spool, sink: Sink) -> Extent:
     """Pass every table to the sink, with its links."""
     extent = Extent()
+    contents = StepContents(spool.columns("annotations", ["start_ns", "end_ns", "name", "on_device", "step"]))
     links = {name: linked_columns(spool, name) for name in ("device_events", "collectives")}
     for name in TABLES:
         made = links.pop(name, None) if name in links else linked_columns(spool, name)
@@ -167,10 +174,36 @@ def _deliver(spool: Spool, sink: Sink) -> Extent:
         for rows in spool.slices(name):
             part = rows if made is None else _with(rows, made.slice(start, rows.height))
             start += rows.height
+            if name == "annotations":
+                extent.incomplete = extent.incomplete or tuple(contents.incomplete())
+                part = _without_incomplete(part, extent.incomplete)
+            else:
+                _count_work(contents, name, part)
             extent.add(name, part)
             sink(name, part)
         spool.forget(name)
     return extent
+
+
+def _count_work(contents: StepContents, name: str, rows: pl.DataFrame) -> None:
+    """Add a table's work to that of the steps. Annotations are delivered after the tables that hold work."""
+    if name == "host_ops":
+        top = rows.select("start_ns", "name").filter(rows["depth"] == 0)
+        contents.add(top["start_ns"].to_numpy(), top["name"])
+    elif name == "device_events":
+        launched = rows.select("launch_ns", "name").filter(rows["launch_ns"].is_not_null())
+        contents.add(launched["launch_ns"].to_numpy(), launched["name"])
+
+
+def _without_incomplete(annotations: pl.DataFrame, incomplete: Sequence[IncompleteStep]) -> pl.DataFrame:
+    """Annotations with the number of an incomplete step in the column `incomplete_step` instead of `step`."""
+    if not incomplete:
+        return annotations
+    chosen = pl.col("step").is_in([each.step for each in incomplete])
+    return annotations.with_columns(
+        pl.when(~chosen).then(pl.col("step")).alias("step"),
+        pl.when(chosen).then(pl.col("step")).alias("incomplete_step"),
+    )
 
 
 def _with(rows: pl.DataFrame, made: pl.DataFrame) -> pl.DataFrame:

@@ -1,4 +1,7 @@
-"""Repair JSON that real producers write wrong: invalid UTF-8, bad escapes, raw control characters, bare NaN."""
+"""Repair JSON that real producers write wrong: invalid UTF-8, bad escapes, raw control characters, bare NaN.
+
+In: text that does not decode. Out: text that may decode.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Files that rankscope writes next to traces: JSON, but not traces. Recognized by name and by how they begin."""
+"""Files that rankscope writes next to traces: JSON, but not traces. Recognized by name and by how they begin.
+
+In: a file's name and its first bytes. Out: whether it is one of them.
+"""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def choose_run(runs: Runs, wanted: str | None, path: str, reasons: Sequence[str]
     error = RunSelectionError(
         f"{'several runs have' if matches else 'no run has'} a name, a run id or a directory {wanted!r}",
         path=path,
-        hint=f"there are: {', '.join(run.choice for run in known)}",
+        hint=f"there are: {', '.join(run.choice for run in matches or known)}",
     )
     error.known = known
     raise error
@@ -141,13 +141,13 @@ _HINT = (
 
 
 def _several(known: Sequence[KnownRun], runs: Runs, reasons: Sequence[str]) -> str:
-    older = f"{counted(len(known) - _SHOWN, 'older one')}; " if len(known) > _SHOWN else ""
+    older = [f"({counted(len(known) - _SHOWN, 'older run')})"] if len(known) > _SHOWN else []
     listed = [
         f"{run.choice}: {', '.join(filter(None, (run.started, counted(len(runs[run.name]), 'trace'))))}"
         for run in known[-_SHOWN:]
     ]
     why = f" ({'; '.join(reasons)})" if reasons else ""
-    return f"there are {len(known)} runs in here, the oldest first: {older}{'; '.join(listed)}{why}"
+    return "\n".join([f"there are {len(known)} runs in here, the oldest first{why}:", *older, *listed])
 
 
 def _folder(infos: Sequence[TraceInfo], place: str) -> str | None:
@@ -168,6 +168,8 @@ def check_steps(infos: Sequence[TraceInfo], steps: tuple[int | None, int | None]
         return
     spans = [(i.first_step, i.last_step) for i in infos if i.first_step is not None and i.last_step is not None]
     low, high = steps
+    if any(each["step"] in steps for info in infos for each in info.incomplete_steps):
+        return
     if any((low is None or last >= low) and (high is None or first <= high) for first, last in spans):
         return
     chosen = f"{'' if low is None else low}:{'' if high is None else high}" if low != high else str(low)

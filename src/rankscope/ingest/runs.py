@@ -182,7 +182,7 @@ def _contradiction(processes: Sequence[Process]) -> tuple[int, int, str] | None:
             if value:
                 last_with[fact] = at
         if info.rank is not None and (place := of_rank.setdefault(info.rank, at)) != at:
-            pids = f" ({processes[place][0].pid} and {info.pid})" if info.pid is not None else ""
+            pids = f" ({processes[place][0].pid} and {info.pid})" if _differ(info.pid, processes[place][0].pid) else ""
             return place, at, f"two processes of rank {info.rank}{pids}"
         if at and info.run_id is None and all(_far_apart(other, info) for other in processes[at - 1]):
             return at - 1, at, "no rank, and were recorded at different times"

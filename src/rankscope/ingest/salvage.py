@@ -3,6 +3,8 @@
 A chunk that does not decode is walked event by event: the parser itself says where one ends (it names the first byte
 that does not belong), so commas, nested objects and strings are never guessed. What does not parse is repaired and
 tried again; what is still broken is counted as lost, and reading continues at the next text that is an event.
+
+In: text that does not decode as an array of events. Out: its events, and the number of those that were lost.
 """
 
 from __future__ import annotations

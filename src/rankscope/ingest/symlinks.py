@@ -4,6 +4,8 @@ A link is followed if it belongs to the reader, to the administrator, or to the 
 SymLinksIfOwnerMatch): so no other user can direct a reader to the reader's own files from a shared directory. A linked
 directory is searched like any other, inside or outside of the named one, once; links in it are not followed. Nor is a
 link to a parent of a searched directory, as it would lead back.
+
+In: the links found in a directory. Out: whether each is followed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """The columns of each table, from its events and their arguments.
 
 `GROUPS` has one function per table: it takes events of one category and appends a frame with their columns.
+
+In: decoded events of one category. Out: columns.
 """
 
 from __future__ import annotations

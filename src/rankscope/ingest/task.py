@@ -1,4 +1,7 @@
-"""The task of a worker: read one trace file, or one memory snapshot, into the cache."""
+"""The task of a worker: read one trace file, or one memory snapshot, into the cache.
+
+In: a path. Out: its tables in the cache, and its `TraceInfo`.
+"""
 
 from __future__ import annotations
 

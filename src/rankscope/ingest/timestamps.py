@@ -1,4 +1,7 @@
-"""Convert microseconds as text to nanoseconds as integers, exactly."""
+"""Convert microseconds as text to nanoseconds as integers, exactly.
+
+In: chunks of events. Out: starts and durations as int64 ns.
+"""
 
 from __future__ import annotations
 

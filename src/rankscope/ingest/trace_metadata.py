@@ -1,8 +1,12 @@
-"""Metadata of one trace: its rank and run, its process and devices, and what was lost of it."""
+"""Metadata of one trace: its rank and run, its process and devices, and what was lost of it.
+
+In: a trace's top-level keys, its name and its counts. Out: `TraceInfo`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from rankscope.ingest.kineto import KinetoTrace
@@ -35,6 +39,7 @@ def trace_info(trace: KinetoTrace) -> TraceInfo:
         mesh=mesh,
         first_step=trace.extent.first_step,
         last_step=trace.extent.last_step,
+        incomplete_steps=tuple(map(asdict, trace.extent.incomplete)),
         start_ns=trace.extent.start_ns,
         end_ns=trace.extent.end_ns,
         base_time_ns=count(metadata.get("baseTimeNanoseconds")) or 0,

@@ -7,6 +7,8 @@ decoded into `event_types.Event`, which takes any JSON: so both give the same ro
 
 Kineto writes events without a category in a block at the beginning (names of threads) and at the end. The text is cut
 there at a guess, which is right exactly if all pieces decode.
+
+In: the JSON of an array of events. Out: structs, or None if an event does not fit.
 """
 
 from __future__ import annotations
@@ -109,7 +111,7 @@ _WITH, _WITHOUT = (re.compile(rb"\}\s*,\s*(?=" + begins + rb")") for begins in (
 _MAX_PIECES = 9
 _MIN_BYTES = 4096
 
-_TYPED: Decoder[Any] = Decoder(list[reduce(operator.or_, _categories())], strict=False)  # type: ignore[misc]
+_TYPED: Decoder[Any] = Decoder(list[reduce(operator.or_, _categories())], strict=False)  # type: ignore[misc]  # made at run time
 
 
 def decode_typed(text: bytes) -> list[ev.Event] | None:

@@ -3,6 +3,8 @@
 `pickle.load` calls whatever a file names, and even if it may not import anything, Python's unpickler allocates memory
 for sizes in the file before it reads a byte. This one knows numbers, text, bytes, tuples, lists, dicts and the memo. It
 has no opcode that imports, calls, builds or sets state; a file that needs one is refused.
+
+In: the bytes of a pickle. Out: plain values, or an error.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 rankscope's capture puts a trace in place by one rename, and its rank's manifest has its size: it is complete when it
 appears. Others write in place: their files are complete if they did not change between two looks.
+
+In: a directory. Out: its complete traces, and changes since the last look.
 """
 
 from __future__ import annotations

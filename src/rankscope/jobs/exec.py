@@ -2,6 +2,8 @@
 
 `rankscope exec [options] python train.py` starts a command in that environment under any launcher;
 `python -m rankscope.jobs.exec` is the same where rankscope was installed with --no-deps.
+
+In: a command line. Out: the job's environment and command.
 """
 
 from __future__ import annotations
@@ -16,15 +18,12 @@ from typing import NoReturn
 
 from rankscope.errors import LaunchError, RankscopeError
 from rankscope.rundir.capture_files import HOOK_FOLDER
-from rankscope.rundir.config import OPTIONS, CaptureConfig, variable_of
+from rankscope.rundir.config import OPTIONS, SWITCH_FIELDS, CaptureConfig, variable_of
 from rankscope.rundir.directory import directory_of
 
 HOOK_VARIABLE = "RANKSCOPE_HOOK"
 SWITCHES = frozenset(
-    spelled
-    for option, name in OPTIONS.items()
-    if isinstance(getattr(CaptureConfig, name, None), bool)
-    for spelled in (option, "--" + name)
+    spelled for option, name in OPTIONS.items() if name in SWITCH_FIELDS for spelled in (option, "--" + name)
 )
 """Options of a capture that need no value, in both spellings."""
 
@@ -61,6 +60,7 @@ def take_options(arguments: Sequence[str], flags: Collection[str] = ()) -> tuple
         ConfigError: an invalid value.
     """
     variables: dict[str, str] = {}
+    written: dict[str, str] = {}
     kept: list[str] = []
     options, rest = leading_options(arguments, {*flags, *SWITCHES})
     for words in options:
@@ -71,8 +71,9 @@ def take_options(arguments: Sequence[str], flags: Collection[str] = ()) -> tuple
             continue
         if not equals and option not in SWITCHES and len(words) == 1:
             raise LaunchError(f"{option} needs a value")
+        written[name] = option
         variables[variable_of(name)] = value if equals else words[1] if len(words) > 1 else "1"
-    CaptureConfig.resolve({}, variables)
+    CaptureConfig.resolve({}, variables, written)
     for name in ("save_dir", "staging_dir"):
         variable = variable_of(name)
         if variable in variables:

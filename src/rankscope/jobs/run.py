@@ -1,4 +1,7 @@
-"""Run a job to its end: a run directory, the processes, their output, their exit code, and nobody left behind."""
+"""Run a job to its end: a run directory, the processes, their output, their exit code, and nobody left behind.
+
+In: a script with its arguments and options. Out: its result, with the run directory.
+"""
 
 from __future__ import annotations
 

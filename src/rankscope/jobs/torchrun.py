@@ -5,6 +5,8 @@ programs (no traceback, exit code 128 + its number) and that of a failed worker 
 
 Nothing here imports torch: torchrun itself finds out how many accelerators there are, and the options that it has are
 read from its source.
+
+In: a command line. Out: torchrun's arguments, the script and its arguments.
 """
 
 from __future__ import annotations

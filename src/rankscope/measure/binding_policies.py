@@ -8,6 +8,8 @@
 ==========  ===========================================================================================================
 
 A rank gets cores with all their hardware threads; if there are more ranks than cores, cores are shared.
+
+In: a host's topology, ranks and a policy's name. Out: CPUs per rank, and launcher options.
 """
 
 from __future__ import annotations

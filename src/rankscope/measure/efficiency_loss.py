@@ -1,4 +1,7 @@
-"""Where a larger job loses time against one that would scale perfectly."""
+"""Where a larger job loses time against one that would scale perfectly.
+
+In: the measured steps of two sizes. Out: the lost time by cause, in ns.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 ``DIR/jobs/NAME/settings.json`` holds the settings that the experiment was started with; a finished job's directory
 next to it holds ``done``. The same command resumes it; with different settings it fails with an error that names them.
+
+In: jobs with their settings. Out: the measurements of the finished ones.
 """
 
 from __future__ import annotations

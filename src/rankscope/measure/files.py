@@ -1,4 +1,7 @@
-"""Reads and writes the result files of experiments in an output directory."""
+"""Reads and writes the result files of experiments in an output directory.
+
+In: results, or a directory. Out: files, or results.
+"""
 
 from __future__ import annotations
 

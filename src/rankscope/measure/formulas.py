@@ -13,6 +13,8 @@ perfect step       T1 / n                  T1
 =================  ======================  ==========
 
 measured overhead = (T_sync - T_no_sync) / T_sync, with gradient synchronization switched off in the same job.
+
+In: step times in ns, and numbers of ranks. Out: ratios, and the law's coefficients.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Runs one job of an experiment: starts it with its plan, follows its progress, and reads what its ranks measured."""
+"""Runs one job of an experiment: starts it with its plan, follows its progress, and reads what its ranks measured.
+
+In: a script, a plan and a launcher. Out: the measurements of all ranks, or the reason why there are none.
+"""
 
 from __future__ import annotations
 

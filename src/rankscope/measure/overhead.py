@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from rankscope.errors import LaunchError
-from rankscope.measure import formulas
 from rankscope.measure.experiment import Experiment, Job, Jobs, settings_of
 from rankscope.measure.files import save
 from rankscope.measure.jobs import THREADS_NOTE, Outcome, ProgressCallback, Start, Target, no_progress, series
@@ -22,9 +21,10 @@ from rankscope.measure.stability import job_to_job_notes
 from rankscope.measure.statistics import (
     Float,
     Series,
+    affine,
     difference_of,
+    ratio_of,
     replicates,
-    share_of,
     time_of,
     widening,
 )
@@ -141,12 +141,8 @@ def overhead_of(
 
 def overhead_share(on: Series, off: Series, drawn_on: Float, drawn_off: Float) -> Share:
     """(T_sync - T_no_sync) / T_sync with its interval."""
-    return share_of(
-        formulas.measured_overhead(on.median(), off.median()),
-        formulas.measured_overhead(drawn_on, drawn_off),
-        widening(on, off),
-        most=1.0,
-    )
+    left = ratio_of(off.median() / on.median(), drawn_off / drawn_on, widening(on, off))
+    return affine(left, -1, 1)
 
 
 def phases_of(outcomes: Sequence[Outcome], condition: str, drawn: Float, seed: int) -> Phases:

@@ -1,4 +1,7 @@
-"""Projects the speed-up of larger sizes from a scaling law fitted to the measured ones: not a measurement."""
+"""Projects the speed-up of larger sizes from a scaling law fitted to the measured ones: not a measurement.
+
+In: the measured sizes. Out: larger sizes, with intervals.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import numpy as np
 
 from rankscope.measure.formulas import STRONG, fit_scalability_law, speed_up
 from rankscope.measure.results import Projected, Projection, Size
-from rankscope.measure.statistics import Float, Series, share_of, widening
+from rankscope.measure.statistics import Float, Series, affine, ratio_of, widening
 
 _DOUBLINGS = 3
 """The largest projected size, in doublings of the largest measured one."""
@@ -53,14 +56,8 @@ def project(
     for n in sorted({*ranks, *(max(ranks) * 2**k for k in range(1, _DOUBLINGS + 1))}):
         value, drawn = law.speed_up(n), np.asarray([each.speed_up(n) for each in laws])
         step = t1 / value if mode == STRONG else n * t1 / value
-        points.append(
-            Projected(
-                n,
-                share_of(value, drawn, widened, least=0.0),
-                share_of(value / n, drawn / n, widened, least=0.0),
-                round(step),
-            )
-        )
+        projected = ratio_of(value, drawn, widened)
+        points.append(Projected(n, projected, affine(projected, 1 / n, 0), round(step)))
     one = len(set(ranks)) == 1
     kept = "of the global batch's work" if mode == STRONG else "of the work, which grows with the ranks"
     return Projection(

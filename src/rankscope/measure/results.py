@@ -12,6 +12,8 @@ Each has ``schema`` (:data:`SCHEMA`), ``measurement`` (the name of the file with
 (:class:`Setting`) in addition to its own fields. Times are integer nanoseconds, shares are fractions of 1, sizes bytes;
 what was not measured is null. ``low`` and ``high`` of an interval are null if there were too few blocks.
 Fields may be added within a schema number; readers ignore those that they do not know. ``files`` writes and reads them.
+
+In: fields, or JSON. Out: dataclasses, or JSON.
 """
 
 from __future__ import annotations

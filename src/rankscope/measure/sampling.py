@@ -1,4 +1,7 @@
-"""How an experiment samples: blocks of steps in random order, repeated jobs; and the description of it in results."""
+"""How an experiment samples: blocks of steps in random order, repeated jobs; and the description of it in results.
+
+In: an experiment's options. Out: plans, and texts for the result.
+"""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from rankscope.measure.projection import project
 from rankscope.measure.results import EfficiencyLoss, Scaling, Size, TraceSummary
 from rankscope.measure.sampling import Sampling, setting_of
 from rankscope.measure.stability import job_to_job_notes
-from rankscope.measure.statistics import Float, Series, replicates, share_of, widening
+from rankscope.measure.statistics import Float, Series, affine, ratio_of, replicates, widening
 from rankscope.rundir.measurement import RankMeasurement
 from rankscope.rundir.plurals import ranks_on
 
@@ -266,17 +266,13 @@ class _Measured:
             return {}
         (on, drawn), (t1, drawn1) = self.times[name], self.times[self.base]
         some = min(len(drawn1), len(drawn))
-        shares: dict[str, Any] = {}
-        for field in ("speed_up", "efficiency", "derived_overhead"):
-            formula = getattr(formulas, field)
-            value = formula(t1.median(), on.median(), start.ranks, self.study.mode)
-            spread = np.empty(0)
-            if some and name != self.base:
-                spread = formula(drawn1[:some], drawn[:some], start.ranks, self.study.mode)
-            # Times are not negative: a speed-up is at least 0, and an overhead at most 1.
-            within = {"most": 1.0} if field == "derived_overhead" else {"least": 0.0}
-            shares[field] = share_of(value, spread, max(widening(t1), widening(on)), **within)
-        return shares
+        spread = np.empty(0)
+        if some and name != self.base:
+            spread = formulas.speed_up(drawn1[:some], drawn[:some], start.ranks, self.study.mode)
+        value = formulas.speed_up(t1.median(), on.median(), start.ranks, self.study.mode)
+        speed_up = ratio_of(value, spread, max(widening(t1), widening(on)))
+        efficiency = affine(speed_up, 1 / start.ranks, 0)
+        return {"speed_up": speed_up, "efficiency": efficiency, "derived_overhead": affine(efficiency, -1, 1)}
 
     def _loss(self, name: str, start: Start) -> EfficiencyLoss | None:
         base, traces = self.base, self.traces

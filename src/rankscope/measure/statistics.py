@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankscope.measure.results import Share, Time
-from rankscope.primitives.statistics import student_quantile
+from rankscope.primitives.statistics import Verdict, student_quantile, verdict_of_interval
 
 Float = npt.NDArray[np.float64]
 CONFIDENCE = 0.99
@@ -200,26 +200,61 @@ def difference_of(a: Series, b: Series, resampled_a: Float, resampled_b: Float) 
     )
 
 
-def share_of(
-    value: float, resampled: Float, widened: float = 1.0, *, least: float = -math.inf, most: float = math.inf
-) -> Share:
-    """A ratio with the interval of its replicates.
+def ratio_of(value: float, resampled: Float, widened: float = 1.0) -> Share:
+    """A ratio of times, such as a speed-up, with the interval of its replicates.
+
+    The interval is widened on the logarithm of the ratio: half as fast is as far from 1 as twice as fast, and no ratio
+    of times is below 0, however noisy they are.
 
     Args:
         value: the ratio.
         resampled: its replicates.
         widened: of :func:`widening`.
-        least, most: what no such ratio can be beyond, however noisy its times are.
     """
-    low, high = _bounds(resampled, float(value), widened)
-    return Share(float(value), None if low is None else max(least, low), None if high is None else min(most, high))
+    if value <= 0 or (len(resampled) and float(resampled.min()) <= 0):  # a time of 0 has no logarithm
+        low, high = _bounds(resampled, value, widened)
+        return Share(float(value), None if low is None else max(0.0, low), high)
+    low, high = _bounds(np.log(resampled), math.log(value), widened)
+    return Share(float(value), None if low is None else math.exp(low), None if high is None else math.exp(high))
+
+
+def affine(share: Share, factor: float, offset: float) -> Share:
+    """``factor * share + offset`` with its interval: a speed-up over n is an efficiency, 1 minus that an overhead."""
+    ends = [None if end is None else factor * end + offset for end in (share.low, share.high)]
+    low, high = ends if factor >= 0 else ends[::-1]
+    return Share(factor * share.value + offset, low, high)
+
+
+def difference_from(a: Time, b: Time) -> Time:
+    """a - b for times that were not resampled together, of which only the intervals are known.
+
+    Each end of the difference combines, as independent, the distances of those ends of both intervals that make it
+    (G. Zou and A. Donner, Construction of confidence limits about effect measures, Statistics in Medicine 27, 2008).
+    """
+    value = a.median_ns - b.median_ns
+    low = high = None
+    if a.low_ns is not None and a.high_ns is not None and b.low_ns is not None and b.high_ns is not None:
+        low = round(value - math.hypot(a.median_ns - a.low_ns, b.high_ns - b.median_ns))
+        high = round(value + math.hypot(a.high_ns - a.median_ns, b.median_ns - b.low_ns))
+    return Time(value, low, high, samples=min(a.samples, b.samples), blocks=min(a.blocks, b.blocks))
 
 
 def beyond_chance(share: Share) -> bool | None:
     """Whether the interval excludes 0; None without an interval."""
-    if share.low is None or share.high is None:
-        return None
-    return share.low > 0 or share.high < 0
+    return verdict_of(share, 0, CONFIDENCE).significant
+
+
+def verdict_of(share: Share, blocks: int, confidence: float) -> Verdict:
+    """The verdict on a difference, which follows from its interval: significant if it excludes 0.
+
+    Args:
+        share: the difference as a ratio, with its interval.
+        blocks: the number of blocks of steps that the interval resampled.
+        confidence: of the interval.
+    """
+    return verdict_of_interval(
+        share.low, share.high, blocks, "block", test=f"{100 * confidence:g} % bootstrap interval"
+    )
 
 
 def simple_time(values: Sequence[int]) -> Time | None:
@@ -260,7 +295,8 @@ def _bounds(resampled: Float, value: float, widened: float) -> tuple[float | Non
         return None, None
     outside = (1 - CONFIDENCE) / 2
     low, high = np.quantile(resampled, [outside, 1 - outside])
-    return value + widened * (float(low) - value), value + widened * (float(high) - value)
+    # Medians of resampled blocks may all lie on one side of the median: an interval still holds its own value.
+    return value + widened * min(0.0, float(low) - value), value + widened * max(0.0, float(high) - value)
 
 
 def _alike(jobs: Sequence[Float]) -> float:

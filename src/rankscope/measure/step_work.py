@@ -1,4 +1,7 @@
-"""Checks whether steps of two conditions did the same work: LBFGS calls its closure a varying number of times."""
+"""Checks whether steps of two conditions did the same work: LBFGS calls its closure a varying number of times.
+
+In: the measured work of steps. Out: a note, if it differs.
+"""
 
 from __future__ import annotations
 

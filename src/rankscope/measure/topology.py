@@ -1,4 +1,7 @@
-"""Detects the host's sockets, cores, NUMA nodes and accelerators, from /sys and from vendors' tools if installed."""
+"""Detects the host's sockets, cores, NUMA nodes and accelerators, from /sys and from vendors' tools if installed.
+
+In: /sys, or the output of tools. Out: sockets, cores, NUMA nodes and devices.
+"""
 
 from __future__ import annotations
 

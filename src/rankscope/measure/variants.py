@@ -1,4 +1,7 @@
-"""Compares several ways to run one job with a base, and recommends the fastest."""
+"""Compares several ways to run one job with a base, and recommends the fastest.
+
+In: measurements of a base and its variants. Out: a comparison, and a recommendation if one is significant.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import numpy as np
 
 from rankscope.measure.jobs import Outcome, series
 from rankscope.measure.results import Recommendation, Share, Time
-from rankscope.measure.statistics import Float, Series, beyond_chance, replicates, share_of, time_of, widening
+from rankscope.measure.statistics import Float, Series, affine, beyond_chance, ratio_of, replicates, time_of, widening
 
 
 @dataclass(frozen=True)
@@ -53,8 +56,8 @@ def _compared(
         if name != base and base in found:
             t0, spread = found[base].median(), np.empty(0)
             if len(drawn[name]) == len(drawn[base]):
-                spread = drawn[name] / drawn[base] - 1
-            difference = share_of(each.median() / t0 - 1, spread, widened(each, found[base]), least=-1.0)
+                spread = drawn[name] / drawn[base]
+            difference = affine(ratio_of(each.median() / t0, spread, widened(each, found[base])), 1, -1)
         beyond = beyond_chance(difference) if difference is not None else None
         compared[name] = Comparison(time_of(each, drawn[name]), difference, beyond)
     return compared
@@ -79,7 +82,7 @@ def recommend(compared: Mapping[str, Comparison], base: str, how: Mapping[str, s
     if not better:
         unknown = all(each.beyond_chance is None for name, each in compared.items() if name != base)
         text = (
-            "too few blocks to tell the variants apart"
+            "too few steps to tell the variants apart"
             if unknown
             else "keep the current setting: no variant is significantly faster"
         )
@@ -87,7 +90,7 @@ def recommend(compared: Mapping[str, Comparison], base: str, how: Mapping[str, s
     best = min(better, key=lambda name: compared[name].step.median_ns)
     difference = compared[best].difference
     if difference is None or difference.high is None or difference.low is None:
-        return Recommendation(None, None, "too few blocks to tell the variants apart")
+        return Recommendation(None, None, "too few steps to tell the variants apart")
     text = (
         f"{how.get(best, best)}: {-100 * difference.value:.1f} % faster "
         f"({-100 * difference.high:.1f} to {-100 * difference.low:.1f} %)"

@@ -1,8 +1,10 @@
 """From files to results: ingest every trace, then run the analyses' graph. The only caller of executors.
 
-`open_run` finds the traces of a run (`run.py`); nothing is read until a number is wanted. Then each file is one task
+`open_run` finds the traces of a run (`run.py`); nothing is read until a result is requested. Then each file is one task
 (`load.py`), and each rank's share of the analyses another (`graph.py`, `tasks.py`); only small frames come back, and no
-process ever holds all ranks. What fails is a finding, and the rest goes on.
+process ever holds all ranks. A failure becomes a finding, and the rest continues.
+
+In: paths or URLs of traces. Out: a `Run`, with results and findings.
 """
 
 from __future__ import annotations

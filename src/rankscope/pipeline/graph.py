@@ -1,4 +1,8 @@
-"""The analyses' graph: what requires what, and the run of a level of it."""
+"""The graph of analyses: which one requires which, and how a level of it is run.
+
+In: analyses with their parameters, and a rank's tables through tasks. Out: results by analysis, and findings on
+failures.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +16,17 @@ from rankscope.errors import AnalysisError, describe_error
 from rankscope.ingest.findings import not_analyzed
 from rankscope.pipeline.load import Loaded
 from rankscope.pipeline.tasks import Asked, Tasks, analyze_rank, asked, by_rank
-from rankscope.results import Finding, Inputs, Options, Part, Result
+from rankscope.results import Finding, Inputs, Options, Part, Result, incomplete_ranks
 
 Maps = dict[Asked, tuple[list[Part], list[Finding]]]
-"""What the ranks gave, by analysis, and the ranks that gave nothing."""
+"""The parts of the ranks, by analysis, and the ranks without one."""
 
 
 def levels(names: Sequence[str]) -> list[list[str]]:
     """The analyses and what they require, in levels: each needs only what is before it.
 
     Raises:
-        AnalysisError: they require each other in a circle.
+        AnalysisError: they require each other in a cycle.
     """
     depth: dict[str, int] = {}
 
@@ -50,10 +54,10 @@ def run_level(
     """The results of analyses that require only what is known: the map on workers, the reduce here.
 
     Args:
-        maps: what ranks gave before, of analyses of which that may be wanted again; it is added to.
+        maps: parts of ranks from earlier runs that may be needed again; new ones are added.
 
     Raises:
-        AnalysisError: not one rank could be analysed.
+        AnalysisError: no rank could be analyzed.
     """
     required = {name for each, _ in wanted for name in get_analysis(each).requires}
     results = {name: known[asked(name)].frame for name in required}
@@ -62,18 +66,18 @@ def run_level(
     mapped = maps | (_map(to_map, loaded, options, results, tasks) if to_map else {})
     maps |= {each: mapped[each] for each in to_map if any(one.of_reduce for one in get_analysis(each[0]).parameters)}
     inputs = Inputs(options, tuple(loaded.infos), results, world_size=loaded.world_size, capture=loaded.rank_manifests)
-    made = {}
+    made, incomplete = {}, incomplete_ranks(loaded.infos)
     for each in wanted:
         analysis = get_analysis(each[0])
         own = replace(inputs, parameters=dict(each[1]))
         parts, lost = mapped.get(_mapped_as(each), ([], []))
         frame, findings = analysis.reduce(parts, own)
-        made[each] = Result(analysis, frame, (*lost, *findings))
+        made[each] = replace(Result(analysis, frame, (*lost, *findings)), incomplete=incomplete)
     return made
 
 
 def _mapped_as(wanted: Asked) -> Asked:
-    """What a rank's share is known by: parameters at which the map does not look have their defaults."""
+    """The key of a rank's part: parameters that `per_rank` does not use have their defaults."""
     name, chosen = wanted
     of_reduce = {each.name: each.default for each in get_analysis(name).parameters if each.of_reduce}
     return name, tuple((each, of_reduce.get(each, value)) for each, value in chosen)
@@ -82,7 +86,7 @@ def _mapped_as(wanted: Asked) -> Asked:
 def _map(
     wanted: Sequence[Asked], loaded: Loaded, options: Options, results: Mapping[str, pl.DataFrame], tasks: Tasks
 ) -> Maps:
-    """Each rank's share, by analysis, and the ranks that gave none."""
+    """The part of each rank, by analysis, and the ranks without one."""
     ranks, own = loaded.ranks, by_rank(results)
     arguments = [
         (wanted, rank, tuple(traces), options, loaded.world_size, own(rank), tasks.columns)
@@ -104,16 +108,12 @@ def _map(
         rank, error = next(iter(failures[nowhere[0]].items()))
         names = ", ".join(name for name, _ in nowhere)
         raise AnalysisError(f"rank {rank}: {names}: {describe_error(error)}", path=ranks[rank][0].info.path) from error
-    # A rank that is lost to several for one reason is one finding.
-    lost: dict[Asked, list[Finding]] = {each: [] for each in wanted}
-    for rank in ranks:
-        reasons: dict[str, list[Asked]] = {}
-        for each in wanted:
-            if rank in failures[each]:
-                reasons.setdefault(describe_error(failures[each][rank]), []).append(each)
-        for affected in reasons.values():
-            names_lost = [name for name, _ in affected]
-            finding = not_analyzed(rank, ranks[rank][0].info.path, names_lost, failures[affected[0]][rank])
-            for each in affected:
-                lost[each].append(finding)
+    lost = {
+        each: [
+            not_analyzed(rank, ranks[rank][0].info.path, [each[0]], failures[each][rank])
+            for rank in ranks
+            if rank in failures[each]
+        ]
+        for each in wanted
+    }
     return {each: (parts[each], lost[each]) for each in wanted}

@@ -1,4 +1,7 @@
-"""The files of a run, read: every trace a task, then whose it is and how they fit together."""
+"""Reads the files of a run: one task per trace, then the run and the rank of each.
+
+In: discovered files. Out: `Loaded`, with the tables of each rank and findings about the files.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from pathlib import Path
 
 from rankscope.errors import NotATraceError, NoTracesError, RankscopeError
 from rankscope.ingest.discover import Found
-from rankscope.ingest.findings import links_not_followed, losses_of, merged_trace, unreadable
+from rankscope.ingest.findings import incomplete_steps, links_not_followed, losses_of, merged_trace, unreadable
 from rankscope.ingest.manifests import capture_findings, read_manifests, window_gaps
 from rankscope.ingest.ranks import assign_ranks, without_numbered_folders
 from rankscope.ingest.run_files import is_measurement_file
@@ -26,14 +29,14 @@ from rankscope.store.trace_info import TraceInfo
 
 @dataclass(frozen=True)
 class Loaded:
-    """What reading the files of a run gave: the tables of each rank, and what was not as it should be.
+    """The files of a run after reading: the tables of each rank, and findings about the files.
 
     Attributes:
         label: the name of one of several runs; None if there is only one.
-        manifest: what rank 0 wrote of the run, if it is there.
-        rank_manifests: what each rank said of its capture.
+        manifest: what rank 0 wrote about the run, if it is there.
+        rank_manifests: the manifest of each rank's capture.
         known_runs: the runs whose traces are among the files, this one among them.
-        chosen: which of them this is, by its name there.
+        chosen: the name of this run among them.
     """
 
     ranks: Mapping[int, Sequence[CachedTrace]]
@@ -47,12 +50,12 @@ class Loaded:
 
     @cached_property
     def infos(self) -> list[TraceInfo]:
-        """Every file's own words, in the order of ranks."""
+        """The metadata of every file, in the order of ranks."""
         return [trace.info for traces in self.ranks.values() for trace in traces]
 
     @cached_property
     def world_size(self) -> int | None:
-        """Ranks in the job, as the traces say; None where none does."""
+        """The number of ranks in the job according to the traces; None if unknown."""
         return max((info.world_size for info in self.infos if info.world_size), default=None)
 
 
@@ -61,15 +64,15 @@ def load_run(found: Found, wanted: str | None, options: Options, tasks: Tasks, h
 
     Args:
         wanted: which run, where there are several: the start of its id, or ``latest``.
-        had: files of the run that is read again. Where any is left, the run that has it is meant.
+        had: files of the run that is read again: the run that has any of them is chosen.
 
     Raises:
         NoTracesError: none of them is a trace that can be read.
-        RunSelectionError: they are of several runs, and none was chosen.
+        RunSelectionError: they belong to several runs, and none was chosen.
     """
     paths, where = found.traces, place_of(found)
     known = {path: trace for path in paths if (trace := find_ingested(path)) is not None}
-    # What was read before is found at once: no worker is started to find it.
+    # Files that are in the cache are found without starting a worker.
     todo = [path for path in paths if path not in known]
     read = tasks.run("reading", _size_of(todo), ingest_trace, [(path,) for path in todo])
     by_path: dict[str, CachedTrace | BaseException] = {**known, **dict(zip(todo, read, strict=True))}
@@ -107,7 +110,7 @@ def load_run(found: Found, wanted: str | None, options: Options, tasks: Tasks, h
     findings += conflicts
     ranks = {rank: [CachedTrace(folders[info.path], info) for info in files] for rank, files in members.items()}
     infos = [info for files in members.values() for info in files]
-    findings += [*losses_of(infos), *contradicted_ranks(members), *several_lives(infos)]
+    findings += [*losses_of(infos), *incomplete_steps(infos), *contradicted_ranks(members), *several_lives(infos)]
     manifest, own, unread = read_manifests(found.run_manifests, found.rank_manifests, run_id)
     findings += [*unread, *capture_findings(own, found.traces), *window_gaps(members)]
     findings += missing_ranks(infos, manifest.ranks if manifest is not None else None)
@@ -139,7 +142,7 @@ def _nothing(failures: Sequence[tuple[str, BaseException]], where: str) -> Ranks
 
 
 def _size_of(paths: Sequence[str]) -> int:
-    """Bytes on disk; files that cannot be looked at count for nothing, URLs for much."""
+    """Bytes on disk; unreadable files count as 0, URLs as large."""
     total = 0
     for path in paths:
         if "://" in path:

@@ -41,7 +41,7 @@ def _method(run: Any, analysis: Analysis) -> Callable[..., pl.DataFrame]:
         inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=each.annotation)
         for each in analysis.parameters
     ]
-    method.__signature__ = inspect.Signature(arguments, return_annotation=pl.DataFrame)  # type: ignore[attr-defined]
+    method.__signature__ = inspect.Signature(arguments, return_annotation=pl.DataFrame)  # type: ignore[attr-defined]  # PEP 362
     return method
 
 

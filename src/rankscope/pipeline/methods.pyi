@@ -6,6 +6,8 @@ import polars as pl
 class AnalysisMethods:
     """Every analysis of rankscope as a method. Others: ``run.analyze(name)[name].frame``."""
 
+    def all_to_all(self) -> pl.DataFrame:
+        """All-to-all exchanges: how many bytes each rank sends to each other rank, dispatch and combine apart."""
     def annotations(self, *, by: Literal["name", "step"] = "name") -> pl.DataFrame:
         """Named ranges of each rank, the user's and PyTorch's: time on host and device."""
     def arrivals(self) -> pl.DataFrame:
@@ -38,6 +40,8 @@ class AnalysisMethods:
         """Idle time of each stream and device, by cause."""
     def idle_causes(self) -> pl.DataFrame:
         """What the host did while each device was idle, one row per device."""
+    def job_kind(self) -> pl.DataFrame:
+        """What kind of job it is: training or inference, and how it is parallelized."""
     def kernels(self, *, match: str | None = None, by: Literal["name", "shape", "operator"] = "name") -> pl.DataFrame:
         """Kernels of each rank: calls, durations, and launch configuration."""
     def launch_gaps(self) -> pl.DataFrame:

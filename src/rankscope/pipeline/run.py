@@ -1,4 +1,7 @@
-"""A run: what it is, what it holds, and every analysis as a method of it."""
+"""A run: its description, its results, and every analysis as a method.
+
+In: paths or URLs of traces (`open_run`). Out: a `Run`, which reads them when a result is requested.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 from rankscope.analyses import all_analyses, get_analysis
 from rankscope.diagnosis.engine import attempt, diagnose
 from rankscope.diagnosis.rules import all_rules
+from rankscope.diagnosis.verdict import Diagnosis
 from rankscope.errors import ConfigError
 from rankscope.ingest.discover import Found, find_traces
 from rankscope.ingest.event_types import DEVICE_KINDS
@@ -23,14 +27,14 @@ from rankscope.pipeline.graph import Maps, levels, run_level
 from rankscope.pipeline.load import Loaded, load_run, place_of
 from rankscope.pipeline.methods import AnalysisMethods
 from rankscope.pipeline.tasks import Asked, Progress, Tasks, asked, of_rank
-from rankscope.results import Finding, Inputs, Options, Parameters, Result, by_severity
+from rankscope.results import NOT_ANALYZED, Finding, Inputs, Options, Parameters, Result, by_severity, each_once
 from rankscope.rundir.manifest import RunManifest
 from rankscope.rundir.plurals import counted, listed
 from rankscope.store.trace_info import TraceInfo
 
 T = TypeVar("T")
 
-# Step numbers that a run's description lists. A number in a trace can be anything, and so can a span of them.
+# Step numbers that a run's description lists. A trace may contain any number, and so any span of them.
 MAX_STEPS = 10_000
 _PROFILER = "rankscope's Profiler"
 
@@ -39,7 +43,7 @@ Source = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 @runtime_checkable
 class HasRunDir(Protocol):
-    """What a job leaves behind: something with a run directory."""
+    """The result of a job: anything with a run directory."""
 
     @property
     def run_dir(self) -> str | os.PathLike[str]:
@@ -51,7 +55,7 @@ def parse_steps(text: str | None) -> tuple[int | None, int | None] | None:
     """`10:12` (both included), `10:`, `:12` or `10` as a range of steps.
 
     Raises:
-        ConfigError: it is none of these.
+        ConfigError: it is not of one of these forms.
     """
     if text is None or text.strip() in ("", ":"):
         return None
@@ -81,14 +85,14 @@ def open_run(
     """Open the traces of a run.
 
     Args:
-        source: a directory, a trace, a glob, a URL (``s3://…``), several of these, or what `rankscope.launch` gave.
+        source: a directory, a trace, a glob, a URL (``s3://…``), several of these, or the result of `rankscope.launch`.
         more: further sources of the same run: another host's directory.
-        run_id: which run, where the sources hold several: the start of its id, or ``latest``.
-        steps: look at these steps alone: ``"10:12"`` (both included), ``"10:"``, ``":12"``, ``"10"``.
+        run_id: which run, if there are several: the start of its id, its directory, or ``latest``.
+        steps: only these steps: ``"10:12"`` (both included), ``"10:"``, ``":12"``, ``"10"``.
         communication: a regular expression of further kernel names that are communication.
         executor: where tasks run: ``processes`` or ``serial``.
-        workers: how many at once; None for as many as there are cores.
-        progress: called with how far the work is.
+        workers: the number of tasks at once; None for one per core.
+        progress: called with the progress of the work.
 
     Raises:
         NoTracesError: there is no such path, or no trace in it.
@@ -112,7 +116,8 @@ def _check_pattern(pattern: str | None) -> None:
 class Run(AnalysisMethods):
     """The traces of one run. Every analysis is a method: ``run.device_time()`` returns a Polars frame.
 
-    Use `open_run` (``rankscope.open``) to make one. Reading happens when the first number is wanted, or by `load`.
+    Use `open_run` (``rankscope.open``) to make one. The files are read when the first result is requested, or by
+    `load`.
     """
 
     def __init__(
@@ -131,7 +136,7 @@ class Run(AnalysisMethods):
         self._tasks = Tasks(executor, workers, progress)
         self._results: dict[Asked, Result] = {}
         self._maps: Maps = {}
-        self._diagnosed: list[Finding] | None = None
+        self._diagnosis: Diagnosis | None = None
         self._lost: list[Finding] = []
 
     # -- what the run is ----------------------------------------------------------------------------------------
@@ -143,7 +148,7 @@ class Run(AnalysisMethods):
 
     @property
     def name(self) -> str:
-        """What to call it: the name of the directory, of the first where there are several."""
+        """A name for it: that of the directory, the first if there are several."""
         path = self.path if "://" in self.path else str(Path(self.path).resolve())
         name = re.split(r"[/\\]", path.rstrip("/"))[-1] or path
         others = len(self._found.folders) - 1
@@ -158,22 +163,22 @@ class Run(AnalysisMethods):
 
     @property
     def traces(self) -> list[TraceInfo]:
-        """What each file that was read says of itself."""
+        """The metadata of each file that was read."""
         return self.loaded.infos
 
     @property
     def run_id(self) -> str | None:
-        """The id of the run, if the traces carry one."""
+        """The id of the run, if the traces have one."""
         return self.loaded.run_id
 
     @property
     def manifest(self) -> RunManifest | None:
-        """What rank 0 wrote of the run (`run.json`), if it is there."""
+        """The manifest of the run (`run.json`, written by rank 0), if it is there."""
         return self.loaded.manifest
 
     @property
     def world_size(self) -> int | None:
-        """Ranks in the job, as the traces say; None where none does."""
+        """The number of ranks in the job according to the traces; None if unknown."""
         return self.loaded.world_size
 
     @property
@@ -183,15 +188,20 @@ class Run(AnalysisMethods):
 
     @property
     def findings(self) -> list[Finding]:
-        """Findings, the most severe first: of the files, of the analyses that ran so far, and of `diagnose`."""
-        found = [*self.loaded.findings, *self._lost, *(self._diagnosed or ())]
-        for result in self._results.values():
-            # What kept a rank out of several analyses is reported by each of them.
-            found += [finding for finding in result.findings if not finding.all_clear and finding not in found]
-        return by_severity(found)
+        """Findings, the most severe first: about the files and from `diagnose`, else from the analyses so far.
+
+        With other parameters than the defaults an analysis would give its findings a second time, in other words.
+        """
+        stated = [each for result in self.results.values() for each in result.findings if not each.all_clear]
+        if self._diagnosis is None:
+            return by_severity(each_once([*self.loaded.findings, *self._lost, *stated]))
+        # An analysis that the diagnosis does not need may fail, or lack a rank.
+        more = [each for each in self._lost if each not in self._diagnosis.stated]
+        more += [each for each in stated if each.id == NOT_ANALYZED]
+        return by_severity(each_once([*self.loaded.findings, *self._diagnosis.findings, *more]))
 
     def about(self) -> dict[str, Any]:
-        """The run in a few JSON values, as results carry it."""
+        """A description of the run as JSON values, as it is in results."""
         infos = self.loaded.infos
         spans = [(info.first_step, info.last_step) for info in infos]
         steps = {
@@ -217,7 +227,7 @@ class Run(AnalysisMethods):
 
     @property
     def written_by(self) -> list[str]:
-        """What wrote the traces, and its versions, as far as they say: PyTorch's own profiler leaves no name."""
+        """The tools that wrote the traces, with versions if recorded; PyTorch's own profiler does not name itself."""
         found = set()
         for info in self.loaded.infos:
             if info.launcher == "simulate":
@@ -234,7 +244,7 @@ class Run(AnalysisMethods):
 
     @cached_property
     def loaded(self) -> Loaded:
-        """The run's files, read: from the cache, or now."""
+        """The run's files, read from the cache or now."""
         return load_run(self._found, self._wanted_run, self._options, self._tasks, self._had)
 
     def load(self) -> Run:
@@ -242,7 +252,7 @@ class Run(AnalysisMethods):
 
         Raises:
             NoTracesError: none of them is a trace that can be read.
-            RunSelectionError: they are of several runs, and none was chosen.
+            RunSelectionError: they belong to several runs, and none was chosen.
         """
         _ = self.loaded
         return self
@@ -257,8 +267,8 @@ class Run(AnalysisMethods):
             parameters: by name of the analysis, values of its parameters; the others keep their defaults.
 
         Raises:
-            AnalysisError: there is none of such a name, or one cannot be computed.
-            ConfigError: an analysis has no such parameter, or it cannot have that value.
+            AnalysisError: there is no analysis with such a name, or one cannot be computed.
+            ConfigError: an analysis has no such parameter, or the value is not valid.
         """
         given = {get_analysis(name).name: chosen for name, chosen in (parameters or {}).items()}
         chosen = {get_analysis(name).name: asked(name, given.get(get_analysis(name).name)) for name in names}
@@ -275,23 +285,30 @@ class Run(AnalysisMethods):
         return {name: self._results[each] for name, each in chosen.items()}
 
     def attempt(self, *names: str, parameters: Mapping[str, Parameters] | None = None) -> dict[str, Result]:
-        """The results of those analyses that can be made of these traces; why others cannot is among the findings."""
+        """The results of the analyses that can be computed; findings give the reasons for the others."""
         results, lost = attempt(names, lambda *each: self.analyze(*each, parameters=parameters))
         self._lost += [finding for finding in lost if finding not in self._lost]
         return results
 
     def diagnose(self) -> list[Finding]:
-        """Run all rules; all findings, the most severe first."""
-        if self._diagnosed is None:
+        """Run all rules; all findings about the files and the run, the most severe first, each with its symptoms.
+
+        They are the same whatever was requested before.
+        """
+        return by_severity([*self.loaded.findings, *self.diagnosis().findings])
+
+    def diagnosis(self) -> Diagnosis:
+        """What is wrong with the run, made once: the merged findings, the headline, and what cannot be judged."""
+        if self._diagnosis is None:
             loaded = self.loaded
             inputs = Inputs(
                 self._options, tuple(loaded.infos), world_size=self.world_size, capture=loaded.rank_manifests
             )
             with_findings = [name for name, analysis in all_analyses().items() if analysis.has_findings]
-            self._diagnosed = diagnose(all_rules().values(), with_findings, self.analyze, inputs)
-        return self.findings
+            self._diagnosis = diagnose(all_rules().values(), with_findings, self.analyze, inputs)
+        return self._diagnosis
 
-    # -- for those who show it ----------------------------------------------------------------------------------
+    # -- for reports and the page ---------------------------------------------------------------------------------
 
     @property
     def results(self) -> dict[str, Result]:
@@ -304,22 +321,22 @@ class Run(AnalysisMethods):
         return self._options
 
     def other(self, known: KnownRun, progress: Progress | None = None) -> Run:
-        """Another run of those whose traces are among the files (`loaded.known_runs`)."""
+        """Another run among the files (`loaded.known_runs`)."""
         tasks = self._tasks
         return Run(self._found, self._options, known.name or NAMELESS, tasks.executor, tasks.workers, progress)
 
     def of_all_steps(self) -> Run:
-        """The same run with no steps chosen."""
+        """The same run without a choice of steps."""
         tasks = self._tasks
         options = replace(self._options, steps=None)
         return Run(self._found, options, self._wanted_run, tasks.executor, tasks.workers, tasks.progress)
 
     def again(self, found: Found, progress: Progress | None = None) -> Run:
-        """The same run of files as they are now: those of its id, else those that lie with the ones it had.
+        """The same run with the files as they are now: those with its id, else those next to the ones that it had.
 
         Args:
             found: the files.
-            progress: called with how far the work is.
+            progress: called with the progress of the work.
         """
         tasks = self._tasks
         wanted = self.run_id or self._wanted_run
@@ -329,7 +346,7 @@ class Run(AnalysisMethods):
         return run
 
     def kept(self) -> AbstractContextManager[None]:
-        """Within this, workers stay from one call to the next."""
+        """Keep the workers from one call to the next in this block."""
         return self._tasks.kept()
 
     def map_ranks(
@@ -339,13 +356,13 @@ class Run(AnalysisMethods):
         arguments: Mapping[int, tuple[Any, ...]],
         on_progress: Callable[[int, T | BaseException], None] = lambda rank, outcome: None,
     ) -> dict[int, T | BaseException]:
-        """Run a task for each rank where tasks run; outcomes by rank, errors among them.
+        """Run a task for each rank on the executor; outcomes by rank, errors among them.
 
         Args:
             what: what is being done, for the progress.
             task: a function of a module, called on any worker.
-            arguments: of each rank, what the task is called with.
-            on_progress: called with each outcome as it comes, and with failures once all have come.
+            arguments: the task's arguments for each rank.
+            on_progress: called with each outcome when it arrives, and with failures at the end.
         """
         ranks = list(arguments)
         outcomes = self._tasks.run(
@@ -365,7 +382,7 @@ class Run(AnalysisMethods):
         return found
 
     to_html: ClassVar[Callable[[Run], str] | None] = None
-    """How a notebook shows a run. `rankscope.open` sets it: the report is a layer above this one."""
+    """The HTML of a run in a notebook. `rankscope.open` sets it: the report is a layer above this one."""
 
     def _repr_html_(self) -> str | None:
         """The run's overview, in a notebook: reads the files if that has not been done."""

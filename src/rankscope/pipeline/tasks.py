@@ -1,4 +1,7 @@
-"""What a worker does for a rank, and how tasks are handed out."""
+"""The task of a worker for one rank, and how tasks are distributed.
+
+In: analyses, and the cached tables of a rank. Out: that rank's part of each analysis, or the error.
+"""
 
 from __future__ import annotations
 
@@ -20,21 +23,21 @@ from rankscope.store.column_cache import Columns
 T = TypeVar("T")
 
 Asked = tuple[str, tuple[tuple[str, Value], ...]]
-"""An analysis's name, and a value for each of its own parameters: what a result is known by."""
+"""An analysis's name, and a value for each of its own parameters: the key of a result."""
 
 # Below this much to read, starting workers takes longer than the reading.
 SMALL_BYTES = 2 << 20
 
 Progress = Callable[[str, int, int, int], None]
-"""Told after each task: what is being done, tasks done, tasks in all, bytes of JSON read so far."""
+"""Called after each task: the activity, tasks done, total tasks, bytes of JSON read so far."""
 
 
 def asked(name: str, given: Parameters | None = None) -> Asked:
-    """An analysis with its parameters: as given, else their defaults.
+    """An analysis with its parameters: given values, else the defaults.
 
     Raises:
-        AnalysisError: there is none of that name.
-        ConfigError: it has no such parameter, or that cannot have such a value.
+        AnalysisError: there is no analysis with that name.
+        ConfigError: it has no such parameter, or the value is not valid.
     """
     analysis = get_analysis(name)
     return analysis.name, tuple(analysis.choose(given).items())
@@ -42,13 +45,13 @@ def asked(name: str, given: Parameters | None = None) -> Asked:
 
 @dataclass
 class Tasks:
-    """Runs tasks on one kind of executor, and tells how far they are.
+    """Runs tasks on one kind of executor, and reports their progress.
 
     Attributes:
         executor: the kind: ``processes``, ``serial``, …
-        workers: how many at once; None for as many as there are cores, and none at all for a little work.
+        workers: tasks at once; None for one per core, and no worker at all if there is little work.
         progress: called after each task.
-        columns: what tasks in this process read, kept for those that come.
+        columns: columns that tasks in this process have read, kept for later ones.
     """
 
     executor: str = "processes"
@@ -59,7 +62,7 @@ class Tasks:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Within this, workers stay for what comes next."""
+        """Keep the workers for the next tasks in this block."""
         if self._pool is not None:
             yield
             return
@@ -107,7 +110,7 @@ class Tasks:
 
 
 def of_rank(task: Callable[..., T], rank: int, arguments: tuple[Any, ...]) -> tuple[int, T]:
-    """A task of a rank, with whose it was."""
+    """A task with its rank."""
     return rank, task(*arguments)
 
 
@@ -135,7 +138,7 @@ def analyze_rank(
 ) -> dict[Asked, Part | RankscopeError]:
     """The task of a worker: one rank's share of some analyses that read tables.
 
-    One of them that fails does not take the others with it: its error stands in its place.
+    If one fails, its error takes its place and the others continue.
 
     Args:
         kept: columns that were read before, where the task runs in the process that keeps them.
@@ -145,12 +148,18 @@ def analyze_rank(
     for own in reads.values():
         for table, names in own.items():
             columns.setdefault(table, set()).update(names)
+    named = options.named_steps if "step" in columns.get("annotations", ()) else ()
+    if named:
+        columns["annotations"].add("incomplete_step")
     try:
         tables = {table: kept.load(traces, table, names) for table, names in columns.items()}
     except DamagedTablesError:
-        # The cache's disk may lose what it held; the trace is still there.
+        # Cached tables may be lost; the trace is still there.
         anew = [ingest_trace(trace.info.path, again=True) for trace in traces]
         tables = {table: kept.load(anew, table, names) for table, names in columns.items()}
+    if named:
+        shown = pl.when(pl.col("incomplete_step").is_in(named)).then("incomplete_step")
+        tables["annotations"] = tables["annotations"].with_columns(pl.coalesce("step", shown).alias("step"))
     inputs = Inputs(options, tuple(trace.info for trace in traces), results, rank, world_size)
     made: dict[Asked, Part | RankscopeError] = {}
     for each, own in reads.items():

@@ -2,6 +2,8 @@
 
 What goes in is a path and its content; it is written to a temporary file in the same folder, which then gets the name.
 ``sync`` also waits until the content is on disk, so that it survives a crash of the host.
+
+In: a path and its content. Out: the complete file.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Files of ``rankscope.capture`` that other packages use by path, because importing that package loads torch.
 
 ``jobs`` puts the hook's folder on ``PYTHONPATH``, ``doctor`` runs the probe in a separate process.
+
+In: nothing. Out: paths.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The options of capture, defined once: arguments of ``Profiler``, ``RANKSCOPE_*`` variables, command line, and docs.
 
-An argument wins over its variable, and the variable over the default.
+In: arguments, and variables of the environment. Out: a checked :class:`CaptureConfig`. An argument wins
+over its variable, and the variable over the default.
 """
 
 from __future__ import annotations
@@ -31,14 +32,16 @@ class CaptureConfig:
     run_id: str | None = option(
         None, "Id that all ranks of this run share. Default: from the launcher, or made up.", metavar="ID"
     )
-    ranks: RanksLike = option("all", "Ranks to profile: all, 0,2,4, 0-3, every:8, node (one per host), or joined.")
+    ranks: RanksLike = option(
+        "all", "Ranks to profile: all, 0,2,4, 0-3, every:8, node (one per host), or several of these joined by commas."
+    )
     wait: int = option(10, "Steps to let pass before each warm-up.", least=0)
     warmup: int = option(5, "Steps during which the profiler runs and its events are discarded.", least=0)
     active: int = option(3, "Steps to record in each window.", least=1)
     repeat: int = option(1, "Windows to record; 0 for no limit.", least=0)
     skip_first: int = option(0, "Steps to let pass once, before the first wait.", least=0)
     period_steps: int | None = option(
-        None, "Record the last --active steps of each period of so many steps, instead of --wait and --repeat.", least=1
+        None, "Period in steps, of which the last are recorded (active), instead of wait and repeat.", least=1
     )
     record_shapes: bool = option(False, "Record the shapes of operators' inputs.")
     with_stack: bool = option(False, "Record Python stacks.")
@@ -75,6 +78,9 @@ class CaptureConfig:
                 f"period_steps={self.period_steps} is shorter than warmup={self.warmup} and active={self.active}",
                 hint="make the period longer, or the warm-up shorter",
             )
+        for name in SWITCH_FIELDS:
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name}={getattr(self, name)!r} must be True or False")
         for name, known in (("compression", tuple(ENDINGS)), ("stop_off_loop", ("auto", "always", "never"))):
             if getattr(self, name) not in known:
                 raise ConfigError(f"{name}={getattr(self, name)!r} is not known", hint=f"one of {', '.join(known)}")
@@ -82,12 +88,18 @@ class CaptureConfig:
         check_template(self.name_template)
 
     @classmethod
-    def resolve(cls, given: Mapping[str, object], environ: Mapping[str, str] | None = None) -> CaptureConfig:
+    def resolve(
+        cls,
+        given: Mapping[str, object],
+        environ: Mapping[str, str] | None = None,
+        written: Mapping[str, str] | None = None,
+    ) -> CaptureConfig:
         """Join arguments, environment and defaults.
 
         Args:
             given: arguments by field name, ``warmup_steps`` and ``active_steps`` too; ``None`` means not given.
             environ: where the variables are looked up, ``os.environ`` by default.
+            written: by field name, what errors call the source of a text; its variable by default.
 
         Raises:
             ConfigError: an invalid value, with the argument or variable that holds it.
@@ -99,7 +111,8 @@ class CaptureConfig:
             if given.get(field.name) is not None:
                 values[field.name] = given[field.name]
             elif environ.get(variable_of(field.name), "").strip():
-                values[field.name] = _read(field.name, environ[variable_of(field.name)].strip())
+                source = (written or {}).get(field.name, variable_of(field.name))
+                values[field.name] = _read(field.name, environ[variable_of(field.name)].strip(), source)
         if values.get("period_steps") is not None:
             if given.get("period_steps") is not None and given.get("wait") is not None:
                 raise ConfigError(
@@ -110,13 +123,18 @@ class CaptureConfig:
         if values.get("name_template") == "d9d":
             values.setdefault("compression", "tar.gz")
         for name in ("save_dir", "staging_dir"):
-            if values.get(name) is not None:
-                values[name] = os.fspath(values[name])  # type: ignore[call-overload]
+            path = values.get(name)
+            if isinstance(path, os.PathLike):
+                path = values[name] = os.fspath(path)
+            if path is not None and not isinstance(path, str):
+                raise ConfigError(f"{name}={path!r} is not a path", hint="give text or a pathlib.Path")
         return cls(**values)  # type: ignore[arg-type]  # __post_init__ checks them
 
 
 _OTHER_NAMES = {"warmup": "warmup_steps", "active": "active_steps"}
 _OPTIONS = options_of(CaptureConfig)
+SWITCH_FIELDS = frozenset(name for name in _OPTIONS if isinstance(getattr(CaptureConfig, name), bool))
+"""The options that are on or off."""
 _LEAST = {name: option.least for name, option in _OPTIONS.items() if option.least is not None}
 OPTIONS = command_line_names(CaptureConfig)
 """The options on a command line, and the field of :class:`CaptureConfig` that each sets."""
@@ -128,6 +146,11 @@ def variable_of(name: str) -> str:
     return ENVIRONMENT_PREFIX + (names[0].lstrip("-").replace("-", "_") if names else name).upper()
 
 
+def option_docs() -> str:
+    """The options as the ``Args`` of a docstring lists them, from the second line on indented by four."""
+    return "\n    ".join(f"{name}: {option.help}" for name, option in _OPTIONS.items())
+
+
 def _one_of(name: str, given: Mapping[str, object]) -> object:
     value, other = given.get(name), given.get(_OTHER_NAMES[name])
     if value is not None and other is not None and value != other:
@@ -137,16 +160,15 @@ def _one_of(name: str, given: Mapping[str, object]) -> object:
     return other if value is None else value
 
 
-def _read(name: str, text: str) -> object:
-    variable = variable_of(name)
+def _read(name: str, text: str, source: str) -> object:
     if name in _LEAST:
         if not (text.isascii() and text.isdigit()):
-            raise ConfigError(f"{variable}={text!r} must be a whole number from {_LEAST[name]}")
+            raise ConfigError(f"{source}={text!r} must be a whole number from {_LEAST[name]}")
         return int(text)
-    if isinstance(getattr(CaptureConfig, name, None), bool):
+    if name in SWITCH_FIELDS:
         if text.lower() in _TRUE:
             return True
         if text.lower() in _FALSE:
             return False
-        raise ConfigError(f"{variable}={text!r} is neither yes nor no", hint="write 1 or 0")
+        raise ConfigError(f"{source}={text!r} is neither yes nor no", hint="write 1 or 0")
     return text

@@ -2,6 +2,8 @@
 
 Nothing here loads more than small parts of the standard library: it runs at the start of every Python process of a job
 that is measured.
+
+In: lists of CPUs as text, or a plan. Out: CPU numbers, or the bound process.
 """
 
 from __future__ import annotations

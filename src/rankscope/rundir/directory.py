@@ -1,4 +1,7 @@
-"""Run directories given as a path or as a ``file:`` URL: a job writes to nothing else."""
+"""Run directories given as a path or as a ``file:`` URL: a job writes to nothing else.
+
+In: the text. Out: a path, or an error.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ _FILE = re.compile(r"file:(?://(?:localhost)?(?=/)|(?!//))(/.*)", re.IGNORECASE 
 
 
 def path_of_file_url(text: str) -> str | None:
-    """The path in a ``file:`` URL of this host, as it is written there; None if the text is none."""
+    """The path in a ``file:`` URL of this host, as it is written there; None if the text is not one."""
     found = _FILE.fullmatch(text)
     return None if found is None else found[1]
 
@@ -23,7 +26,7 @@ def directory_of(named: str | os.PathLike[str]) -> str:
     """The path of a directory that is named by its path or by a ``file:`` URL.
 
     Raises:
-        ConfigError: a URL of something that is no directory of this host (``s3://…``, ``file://another-host/…``).
+        ConfigError: a URL of something that is not a directory of this host (``s3://…``, ``file://another-host/…``).
     """
     text = os.fspath(named)
     found = _SCHEME.match(text)
@@ -34,7 +37,7 @@ def directory_of(named: str | os.PathLike[str]) -> str:
         if path.strip("/") and "\0" not in path:
             return path
     elif not text.startswith("//", found.end() - 1):
-        return text  # a folder that is called `a:`
+        return text  # a folder with the name `a:`
     raise ConfigError(
         f"{text!r} is not a directory that a job can write to",
         hint="name a directory on a file system that all hosts see, and copy the run when the job has ended: traces "

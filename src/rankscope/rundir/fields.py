@@ -1,8 +1,10 @@
 """Reading untrusted JSON into dataclasses: each field gets a value of its type, or its default. Nothing here raises.
 
 Traces and manifests are other people's files. From one of a newer version, an edited or a malicious one, what can be
-read is read: one odd field does not cost the run. :func:`read` takes parsed JSON and gives a dataclass; the functions
+read is read: one odd field does not cost the run. :func:`read` takes parsed JSON and returns a dataclass; the functions
 after it read single values.
+
+In: parsed JSON. Out: dataclasses and values.
 """
 
 from __future__ import annotations
@@ -75,7 +77,7 @@ def _mapping_of(reader: Reader, value: object) -> dict[str, Any] | None:
 
 
 def integer(value: object) -> int | None:
-    """A 64-bit whole number, also when it was written as ``3.0``; a bool is none."""
+    """A 64-bit whole number, also when it was written as ``3.0``; a bool is not one."""
     if isinstance(value, bool):
         return None
     if isinstance(value, float) and value == value and abs(value) < 2**53 and value == int(value):

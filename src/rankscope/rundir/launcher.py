@@ -2,14 +2,16 @@
 
 Launchers nest, and the innermost is the one that torch sees. Three levels are known:
 
-1. ``torchrun``, or whoever sets ``RANK`` and ``WORLD_SIZE`` (what ``torch.distributed`` itself reads);
+1. ``torchrun``, or anything else that sets ``RANK`` and ``WORLD_SIZE`` (what ``torch.distributed`` itself reads);
 2. process managers of MPI: Open MPI, MVAPICH, PALS, PMI (MPICH, Cray, Intel MPI), PMIx;
 3. resource managers that start tasks: Flux, Slurm.
 
-``srun`` that starts one ``torchrun`` a node gives every rank of a node the same ``SLURM_PROCID``: that is
-nesting, no contradiction. Two process managers that give one process different ranks are one, and so is
-``RANK`` set by hand next to a launcher that counts as many ranks in another order. torchrun hands out its
-ranks as it likes, so its own are never compared with those of the level above.
+``srun`` that starts one ``torchrun`` per node gives every rank of a node the same ``SLURM_PROCID``: that is nesting and
+not a contradiction. Two process managers that give one process different ranks contradict each other, as does ``RANK``
+set by hand next to a launcher that counts as many ranks in another order. torchrun assigns ranks in any order, so its
+own are never compared with those of the level above.
+
+In: environment variables. Out: `Process`, or an error that names the variables.
 """
 
 from __future__ import annotations
@@ -140,11 +142,11 @@ _RESOURCE_MANAGERS = (
 _JOB_IDS = (("slurm", "SLURM_JOB_ID"), ("flux", "FLUX_JOB_ID"), ("pbs", "PBS_JOBID"))
 _SLURM_STEP = ("SLURM_STEP_ID", "SLURM_STEPID")
 _FIRST_SPECIAL_SLURM_STEP = 0xFFFFFFF0
-"""Step numbers from here on are Slurm's own names for the batch script, the extern step and their kin."""
+"""Step numbers from here on are Slurm's own names for the batch script, the extern step and similar ones."""
 
 
 def identify(environ: Mapping[str, str]) -> Identity:
-    """Resolve who this process is.
+    """Resolve the rank of this process.
 
     Args:
         environ: the process's environment.

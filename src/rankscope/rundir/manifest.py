@@ -3,6 +3,8 @@
 ``run.json`` is written once, by rank 0. ``ranks/rank3.json`` is written by its rank alone, again after each
 trace. Where the name is taken by another process (a second job in the same directory, a restart), ``.2``,
 ``.3`` … is set before the extension: readers take ``run*.json`` and everything under ``ranks/``.
+
+In: facts about a run or a rank, or JSON. Out: files, or dataclasses.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from rankscope.rundir.metadata import ClockAnchor, Device, Mesh, StepSpan
 SCHEMA_VERSION = 1
 _MAX_BYTES = 64 << 20
 _CUT = "<redacted>"
-# `tokens` is not among them: `--max-tokens 100` is no secret, and it says much about a run.
+# `tokens` is not among them: `--max-tokens 100` is not a secret, and describes the run.
 _SECRET = re.compile(
     r"(?:^|[^a-z])(?:api|access|auth|private|secret|ssh|aws|wandb|hf)?(?:keys?|token|password|passwd|passphrase|pwd|"
     r"secrets?|credentials?|authorization)(?:$|[^a-z])",
@@ -34,7 +36,7 @@ _USER_IN_URL = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 @dataclass(frozen=True)
 class RunManifest:
-    """What is true of the whole run."""
+    """The facts about a run that hold for all of its ranks."""
 
     run_id: str | None = None
     schema_version: Positive = SCHEMA_VERSION
@@ -56,7 +58,7 @@ class RunManifest:
 
 @dataclass(frozen=True)
 class WrittenTrace:
-    """A trace that lies complete in the run directory."""
+    """A trace that is complete in the run directory."""
 
     file: str
     """Relative to the run directory, with ``/`` between folders."""
@@ -95,7 +97,7 @@ class LostWindow:
 
 @dataclass(frozen=True)
 class RankManifest:
-    """What one rank has to say: where it ran, what it wrote, and what it did not."""
+    """The record of one rank: where it ran, what it wrote, and what it could not write."""
 
     run_id: str | None = None
     rank: int | None = None
@@ -147,7 +149,7 @@ def read_rank_manifest(path: Path) -> RankManifest | None:
 
 
 def to_json(manifest: RunManifest | RankManifest) -> bytes:
-    """A manifest as it stands in its file."""
+    """The content of a manifest's file."""
     return (json.dumps(asdict(manifest), indent=1) + "\n").encode("utf-8", "backslashreplace")
 
 

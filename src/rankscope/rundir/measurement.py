@@ -1,7 +1,9 @@
-"""What an experiment tells a job to do, and what each rank writes of it.
+"""The plan that an experiment gives to a job, and the measurements that each rank writes.
 
 The plan is one JSON file that all ranks read; its path is in :data:`PLAN_VARIABLE`. Each rank writes its own
-``measured/rank3.json`` into the plan's directory, atomically, and nobody else's.
+``measured/rank3.json`` into the plan's directory, atomically, and no other file.
+
+In: plans and measurements, or files. Out: files, or dataclasses.
 """
 
 from __future__ import annotations
@@ -105,22 +107,22 @@ class RankMeasurement:
 
 
 def digest_of(content: bytes) -> str:
-    """What tells one state of a file from another."""
+    """The state of a file, to detect changes."""
     return hashlib.sha256(content).hexdigest()[:16]
 
 
 def plan_path(folder: Path) -> Path:
-    """Where the plan of a job lies."""
+    """The path of a job's plan."""
     return folder / "plan.json"
 
 
 def measured_path(folder: Path, rank: int) -> Path:
-    """Where a rank's measurement lies."""
+    """The path of a rank's measurement."""
     return folder / "measured" / f"rank{rank}.json"
 
 
 def progress_path(folder: Path) -> Path:
-    """Where rank 0 says which block it has come to."""
+    """The file in which rank 0 reports which block it has reached."""
     return folder / "measured" / "progress"
 
 
@@ -147,7 +149,7 @@ def read_plan(path: str | os.PathLike[str]) -> Plan:
 
 
 def write_measurement(folder: Path, measured: RankMeasurement) -> Path:
-    """Write a rank's measurement, whole or not at all."""
+    """Write a rank's measurement, atomically."""
     path = measured_path(folder, measured.rank)
     write_atomic(path, json.dumps(asdict(measured)))
     return path

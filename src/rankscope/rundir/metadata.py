@@ -3,6 +3,8 @@
 ``prof.add_metadata_json(METADATA_KEY, metadata.to_json())`` puts it there, before the profiler stops. Torch's
 writer turns every backslash of a metadata value into a slash, which makes any JSON escape a broken file:
 :func:`kineto_json` therefore writes text without a character that would need one.
+
+In: facts about a rank and a window, or JSON. Out: JSON, or dataclasses.
 """
 
 from __future__ import annotations
@@ -106,7 +108,7 @@ class TraceMetadata:
     mesh: Mesh | None = None
     process_groups: tuple[ProcessGroup, ...] = ()
     schedule: Mapping[str, int] = field(default_factory=dict)
-    """wait, warmup, active, repeat, skip_first; period_steps where that was asked for."""
+    """wait, warmup, active, repeat, skip_first; period_steps if it was set."""
     first_step: int | None = None
     """The first ``ProfilerStep#`` in the file."""
     last_step: int | None = None
@@ -161,7 +163,7 @@ def kineto_json(value: object) -> str:
     """JSON in one line in which no string needs an escape.
 
     Double quotes become single ones, backslashes slashes, control characters spaces: Kineto would turn the
-    backslash of an escape into a slash, and the whole trace would be no JSON any more.
+    backslash of an escape into a slash, and the trace would not be valid JSON.
     """
     return json.dumps(_plain(value), ensure_ascii=False, allow_nan=False)
 

@@ -1,8 +1,10 @@
 """Names of files in a run directory: those that rankscope writes, and those of other tools.
 
 A name is made from a template, ``rank{rank}[_restart{restart}][_{mesh}]_iter{first}_{last}`` by default; a
-part in square brackets is left out when a value in it is empty. Reading is forgiving in what it knows and
-silent in what it does not: process ids and time stamps are never taken for ranks.
+part in square brackets is left out when a value in it is empty. Names of other tools are
+read as far as they are known: process ids and time stamps are never taken for ranks.
+
+In: ranks, steps and coordinates, or a name. Out: a name, or a `TraceName`.
 """
 
 from __future__ import annotations
@@ -163,7 +165,7 @@ def format_trace_name(
         compression: how the file is compressed, one of :data:`ENDINGS`, where ``compressed`` does not say enough.
         mesh: this rank's coordinate by dimension name.
         restart: how often the job was restarted; in the name when above zero.
-        time, time_ns: the time of writing, as it shall stand in the name, and in nanoseconds since 1970.
+        time, time_ns: the time of writing, as it appears in the name, and in nanoseconds since 1970.
 
     Raises:
         ConfigError: the template is not usable.
@@ -245,13 +247,13 @@ _STEPS = re.compile(r"(?<![A-Za-z0-9])iter(\d{1,18})_(\d{1,18})(?![A-Za-z0-9_])"
 _RESTART = re.compile(r"_restart(\d{1,9})(?![A-Za-z0-9])")
 _WORKER = re.compile(r"worker[-_]?(\d{1,7})\.")
 _TENSORBOARD = re.compile(r"(?P<host>.+)_(?P<pid>\d+)\.\d{10,}\.pt\.trace\.json(?:\.gz)?")
-# SGLang names the parallel dimensions that there are; alone, the tensor's is the rank. Behind them stands the stage,
+# SGLang names the parallel dimensions that there are; alone, the tensor's is the rank. They are followed by the stage,
 # where each is recorded by itself: its name, or what Python shows of an enumeration (`ForwardMode.DECODE`, `2`).
 _STAGE = r"(?:-(?:ForwardMode\.)?(?:[A-Z][A-Z_]*|[a-z][a-z_]*|\d{1,3}))"
 _SGLANG = re.compile(
     r"(?<![A-Za-z0-9])TP-(\d{1,7})((?:-[A-Z]{2,4}-\d{1,7})*)" + _STAGE + r"{0,2}(?=\.trace\.json|\.pickle)"
 )
-# vLLM's server profiles itself beside its workers.
+# vLLM's server profiles itself as well as its workers.
 _FRONTEND = re.compile(r"(?P<host>.+)_\d+\.async_llm\.\d{10,}\.pt\.trace\.json(?:\.gz)?")
 _TORCHTITAN = re.compile(r"(\d{6})_step_\d+\.pickle")
 _LIGHTNING = re.compile(r".+-(\d{1,5})\.\d{10,}\.pt\.trace\.json(?:\.gz)?")
@@ -266,7 +268,7 @@ def parse_trace_name(path: str | os.PathLike[str]) -> TraceName:
     ``worker0.pt.trace.json``), Lightning's (``fit-NAME-0.time.pt.trace.json``, the local rank), SGLang's
     (``time-TP-0.trace.json.gz``, ``time-TP-0-DECODE.trace.json.gz``), ``…-3-of-8…``, torchtitan's memory snapshots
     (``000003_step_10.pickle``), and any name with ``rank3``, ``rank_3`` or ``rank-3`` in it.
-    The number in ``iteration_10`` and ``step_4`` says when a file was written, not which steps it holds, and
+    The number in ``iteration_10`` and ``step_4`` is the step at which a file was written, not the steps in it, and
     is not read.
 
     Never raises.
@@ -305,7 +307,7 @@ def _from_file(file: str) -> TraceName | None:
         return TraceName(rank=int(match[1]), pattern="torchtitan")
     if match := _SGLANG.search(file):
         others = {name.lower(): int(at) for name, at in re.findall(r"-([A-Z]+)-(\d+)", match[2])}
-        # Experts lie on the same ranks as the tensors that they are cut from.
+        # Experts are on the same ranks as the tensors that they are cut from.
         rank = int(match[1]) if others.keys() <= {"ep"} else None
         return TraceName(rank=rank, mesh={"tp": int(match[1]), **others}, pattern="sglang")
     if match := _LIGHTNING.fullmatch(file):

@@ -1,7 +1,9 @@
-"""Options defined once, as fields of dataclasses: what a command line, a variable and a Python argument know of one.
+"""Options defined once, as fields of dataclasses: for a command line, a variable and a Python argument.
 
-``nodes: int = option(1, "How many nodes.", least=1)`` gives a field its default and its documentation; whoever makes a
-command line of the dataclass reads them with :func:`options_of`.
+``nodes: int = option(1, "How many nodes.", least=1)`` gives a field its default and its documentation; code that
+makes a command line of the dataclass reads them with :func:`options_of`.
+
+In: a dataclass. Out: its options, and their names on a command line.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ _KEY = "option"
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """What is known of an option beside its type and its default."""
+    """The properties of an option besides its type and its default."""
 
     help: str
     names: tuple[str, ...] = ()

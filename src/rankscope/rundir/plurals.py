@@ -1,4 +1,7 @@
-"""Counts with their nouns (1 step, 2 steps), and lists in a sentence."""
+"""Counts with their nouns (1 step, 2 steps), and lists in a sentence.
+
+In: a count and a noun, or words. Out: text.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Lists of whole numbers as people and Linux write them, ``0-3,8``: ranks, CPUs, steps."""
+"""Lists of whole numbers such as ``0-3,8``: ranks, CPUs, steps.
+
+In: the text. Out: the numbers, or an error that names the part that is wrong; and the reverse.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ def parse_numbers(text: str, below: int, separator: str = ",") -> list[int]:
         separator: what is between the ranges.
 
     Raises:
-        ValueError: it is not such a list; the message says what is wrong with it.
+        ValueError: it is not such a list; the message names the part that is wrong.
     """
     numbers: list[int] = []
     for part in text.split(separator):

@@ -3,6 +3,8 @@ joined.
 
 ``node`` is the first rank of every host (local rank 0), ``every:8`` each rank that 8 divides, ``none`` no
 rank.
+
+In: such an expression, or integers. Out: whether this rank is one of them, and messages about ranks that do not exist.
 """
 
 from __future__ import annotations

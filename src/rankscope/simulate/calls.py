@@ -1,4 +1,7 @@
-"""Cells that are not the model's own operators: copies, synchronisation, loading, communication, pauses."""
+"""Cells that are not the model's own operators: copies, synchronisation, loading, communication, pauses.
+
+In: a builder. Out: cells.
+"""
 
 from __future__ import annotations
 

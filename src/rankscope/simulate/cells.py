@@ -3,6 +3,8 @@
 A cell has up to twelve moments on the host, given as the spans between them (the first is the gap before it), and at
 most one piece of device work. Each event lies between two of these moments. What differs between ranks and between
 uses of a cell stands in an event's arguments as a function of the rank and as an :class:`Id`.
+
+In: spans and their arguments. Out: a cell.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""How a rank records the true times: its clock, and the window in which it records."""
+"""How a rank records the true times: its clock, and the window in which it records.
+
+In: a job's options. Out: each rank's offset, drift and window.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""From cells to trace events: the events of a program's cells as a table, and lists of structs made from arrays."""
+"""From cells to trace events: the events of a program's cells as a table, and lists of structs made from arrays.
+
+In: the cells of a program, and arrays of times. Out: tables and structs of events.
+"""
 
 from __future__ import annotations
 

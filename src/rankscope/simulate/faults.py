@@ -1,4 +1,7 @@
-"""Turns faults into their effects: factors on durations, added time, added cells."""
+"""Turns faults into their effects: factors on durations, added time, added cells.
+
+In: the faults of a job. Out: factors and additions by rank and step.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Text into a file: compressed, and cut short where that was asked for; memory does not grow with it."""
+"""Text into a file: compressed, and cut short where that was asked for; memory does not grow with it.
+
+In: pieces of bytes. Out: a file, and its size.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a file says about itself: metadata, process groups, and the names of its processes and threads."""
+"""What a file says about itself: metadata, process groups, and the names of its processes and threads.
+
+In: a rank's identity. Out: the text before and after its events.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Who a simulated rank is: its host, process, threads, device and process groups, and the id of its run."""
+"""Who a simulated rank is: its host, process, threads, device and process groups, and the id of its run.
+
+In: a job and a rank. Out: its identity.
+"""
 
 from __future__ import annotations
 

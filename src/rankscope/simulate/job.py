@@ -1,4 +1,7 @@
-"""The description of a simulated job: its size and parallelism, its faults, and how it is recorded."""
+"""The description of a simulated job: its size and parallelism, its faults, and how it is recorded.
+
+In: options as values or text. Out: a checked `Job`.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +105,7 @@ class Fault:
                 f"the fault {text!r} cannot be read: {error}",
                 hint="for example slow_device:rank=3,steps=11-12,magnitude=0.05 or slow_network:dim=dp,rank=5,ms=2",
             ) from None
-        return cls(kind=kind, where=where, **given)  # type: ignore[arg-type]
+        return cls(kind=kind, where=where, **given)  # type: ignore[arg-type]  # __post_init__ checks them
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,7 @@
-"""Which events a file lacks, decided before it is written, so that they are spread evenly over all of it."""
+"""Which events a file lacks, decided before it is written, so that they are spread evenly over all of it.
+
+In: the number of events, and what to lose. Out: the indices of the lost ones.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Ranks on a mesh: coordinates, process groups, and which ranks run the same program."""
+"""Ranks on a mesh: coordinates, process groups, and which ranks run the same program.
+
+In: sizes by dimension. Out: coordinates and groups.
+"""
 
 from __future__ import annotations
 

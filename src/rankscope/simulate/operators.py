@@ -1,4 +1,7 @@
-"""The model's operators: what each is called on the host and the device, how long it runs, and its cells."""
+"""The model's operators: what each is called on the host and the device, how long it runs, and its cells.
+
+In: a name and sizes. Out: cells.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 The order is torch's: load, forward and backward of every microbatch (one forward, one backward in the pipeline's
 steady state), gradients summed while the backward pass runs, optimizer, loss. Faults that add events (more work,
 pauses, retries) are separate items, which only the affected ranks and steps run.
+
+In: a job and a stage. Out: items and arrays for the engine and the writer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Writes the run directory of a job, in one process or several."""
+"""Writes the run directory of a job, in one process or several.
+
+In: a job and a directory. Out: a run directory, and the truth.
+"""
 
 from __future__ import annotations
 

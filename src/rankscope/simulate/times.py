@@ -2,6 +2,8 @@
 
 The engine runs it for all ranks of a stage and one item at a time, to find when items begin. The writer runs it again
 for one rank and many items, to find every moment; because random draws are hashes, it finds the same times.
+
+In: durations and launches of cells. Out: instants in ns.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""One rank's file: the job's true moments as that rank's clock and window record them, as Kineto's text."""
+"""One rank's file: the job's true moments as that rank's clock and window record them, as Kineto's text.
+
+In: the engine's results. Out: the pieces of a file.
+"""
 
 from __future__ import annotations
 

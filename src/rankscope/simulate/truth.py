@@ -2,6 +2,8 @@
 
 All times are the job's true time in nanoseconds from 0; a rank recorded ``epoch_ns + t + offset_ns + t * drift_ppb //
 10**9``, and its file says that less ``base_ns``, in microseconds.
+
+In: the engine's results. Out: JSON files.
 """
 
 from __future__ import annotations

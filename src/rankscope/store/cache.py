@@ -3,6 +3,8 @@
 Tables are zstd Parquet, one file per 131,072 rows, so that a reader takes only the columns it needs. They are written
 to a temporary directory that is put in place by one rename; of two processes that write the same one, the second
 discards its own. If the root cannot be written, a directory of the user in the machine's temporary one is used.
+
+In: keys and tables. Out: tables on disk, as lazy frames.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ Tables on disk are named by their trace's key and never change, so nothing here 
 
 Only the main process keeps columns: pickled for a worker, the cache is empty with a limit of 0, as a worker sees one
 rank after another, and all workers together would keep several times the limit.
+
+In: a trace's key, a table and columns. Out: a frame.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 The key holds path, size, mtime_ns, ctime_ns, inode and a hash of the first and last 64 KiB (for URLs ETag, size
 and modification time), and the schema's version.
+
+In: a path or URL. Out: a text that names its directory.
 """
 
 from __future__ import annotations

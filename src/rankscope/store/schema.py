@@ -12,7 +12,7 @@ from functools import cached_property
 
 import polars as pl
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 5
 
 I64, I32, I16, F32, STR, BOOL = pl.Int64(), pl.Int32(), pl.Int16(), pl.Float32(), pl.String(), pl.Boolean()
 
@@ -184,7 +184,8 @@ ANNOTATIONS = Table(
         PID,
         TID,
         Column("on_device", BOOL, "", "true for the echo of a host range on a device's track"),
-        Column("step", I64, "", "N of a host `ProfilerStep#N`"),
+        Column("step", I64, "", "N of a host `ProfilerStep#N`; null if the step is incomplete"),
+        Column("incomplete_step", I64, "", "N of a host `ProfilerStep#N` that holds no iteration"),
         DEPTH,
         PARENT,
         SELF,

@@ -2,6 +2,8 @@
 
 For results of tables that take too long to compute each time. A file has a header in JSON (with a key of its inputs),
 then the arrays. It is put in place by one rename, and removed with the tables.
+
+In: arrays and facts with a key. Out: the same, memory-mapped, or None.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ Frames are appended in the file's order. Beyond a limit the rows of the largest 
 one Parquet fragment; at the end the fragments are merged: times alone give the order of all rows, and as each fragment
 is sorted, a slice of the merged table is a range of rows of each. So no table is ever completely in memory, except
 for a few integer columns for links.
+
+In: frames of rows. Out: sorted slices of each table.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Metadata of one trace file, kept with its tables: its rank and run, when it was recorded, what was lost of it."""
+"""Metadata of one trace file, kept with its tables: its rank and run, when it was recorded, what was lost of it.
+
+In: metadata. Out: the same as JSON, and comparisons of two traces.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,9 @@ class TraceInfo:
         rank: its rank; None if unknown.
         rank_source: where the rank is from: `metadata`, `distributedInfo`, `name`, `folder`, `order`, `none`.
         run_id: the id of its run; None if the trace has none.
-        first_step: the first `ProfilerStep#` in it.
+        first_step: the first `ProfilerStep#` in it, incomplete ones aside.
         last_step: the last.
+        incomplete_steps: steps that hold no iteration: their fields as in `primitives.incomplete_steps`.
         start_ns: the first instant of its events, on the trace's clock.
         end_ns: the last.
         base_time_ns: `baseTimeNanoseconds`: plus the trace's clock it is the host's wall clock.
@@ -54,6 +58,7 @@ class TraceInfo:
     mesh: Mapping[str, int] = field(default_factory=dict)
     first_step: int | None = None
     last_step: int | None = None
+    incomplete_steps: tuple[Mapping[str, int], ...] = ()
     start_ns: int | None = None
     end_ns: int | None = None
     base_time_ns: int = 0
@@ -131,9 +136,8 @@ class TraceInfo:
             TypeError: it is the object of another version.
         """
         made = dict(found)
-        made["groups"] = tuple(made.get("groups", ()))
-        made["devices"] = tuple(made.get("devices", ()))
-        made["threads"] = tuple(made.get("threads", ()))
+        for name in ("groups", "devices", "threads", "incomplete_steps"):
+            made[name] = tuple(made.get(name, ()))
         return cls(**made)
 
 

@@ -2,6 +2,8 @@
 
 The events come sorted by lane and start. A bin is named by its lane and its number, which is its start over its
 width; widths are powers of two, so a shift finds it. Exact in int64 nanoseconds.
+
+In: arrays of events. Out: arrays of bins.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ UInt8 = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Bins:
-    """What lies in each bin in which anything is, by lane and bin.
+    """The content of each bin that is not empty, by lane and bin.
 
     Attributes:
         lane: the lane.
@@ -57,7 +59,7 @@ class Pieces:
 
     Attributes:
         event: which event each piece is of.
-        bin: the bin it lies in.
+        bin: the bin that it is in.
         ns: how long it is.
     """
 
@@ -114,7 +116,7 @@ def groups_of(lane: Int64, number: Int64) -> Int64:
 
 
 def first_greatest(value: Int64, at: Int64) -> Int64:
-    """Of each group the place of its greatest value, the first of several.
+    """The index of the maximum in each group, the first of several.
 
     Args:
         value: by group.
@@ -150,7 +152,7 @@ def best_of(lane: Int64, start: Int64, pieces: Pieces, shift: int, weight: Int64
         start: of each event, ns.
         pieces: the events, cut.
         shift: log2 of the bins' width.
-        weight: how many events each stands for where it starts; None for itself alone.
+        weight: the number of events that each represents where it starts; None for one.
     """
     event, number, ns = pieces.event, pieces.bin, pieces.ns
     lanes = lane[event]

@@ -21,8 +21,8 @@ from rankscope.timeline.timeline import Timeline
 
 logger = logging.getLogger(__name__)
 
-Told = Callable[[Timeline, int, "BaseException | None"], None]
-"""Told of each rank that had to be drawn: the timeline with it, the rank, and what went wrong if it is not in it."""
+OnRank = Callable[[Timeline, int, "BaseException | None"], None]
+"""Called for each rank that had to be built: the timeline with it, the rank, and the error if it is not in it."""
 
 
 def clock_of(run: Run) -> RunClock:
@@ -34,20 +34,20 @@ def clock_of(run: Run) -> RunClock:
     try:
         clock = run_clock(ranks, run.analyze("clock")["clock"].frame)
     except Exception as error:
-        # Said where the analyses are shown, and not kept. What can be seen is still to be seen.
+        # Reported with the analyses. The rest of the timeline is still shown.
         logger.warning("the ranks' clocks could not be compared: %s", describe_error(error))
         return run_clock(ranks, pl.DataFrame())
     remember_clock(run, clock)
     return clock
 
 
-def draw_run(run: Run, clock: RunClock, on_progress: Told = lambda timeline, rank, error: None) -> Timeline:
+def draw_run(run: Run, clock: RunClock, on_progress: OnRank = lambda timeline, rank, error: None) -> Timeline:
     """The timeline of a run, without ranks that fail.
 
     Args:
         run: the run.
         clock: as `clock_of` gives it.
-        on_progress: called for each rank that was drawn anew.
+        on_progress: called for each rank that was not in the cache.
     """
     timeline = Timeline(clock, run.loaded.ranks)
     levels, communication = levels_for(clock.span_ns), run.options.communication

@@ -5,6 +5,8 @@
 with the columns of the analysis `clock`. Times of the timeline are `common` minus the run's origin, its earliest event.
 Ranks without shared collectives keep their wall clock; if that puts groups of linked ranks too far apart to be seen
 together, each group starts at the origin, and the timeline is marked as not aligned.
+
+In: the result of `clock`, and the traces' own clocks. Out: a shift and drift per rank and file.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ class RankClock:
 
     Attributes:
         bases: of each of its files, what makes its clock the wall clock less the run's origin, ns, shift included.
-        drift: ns per ns; 0 where none can be told.
+        drift: ns per ns; 0 if unknown.
         at: where on the moved clock the drift is nothing, ns.
         offset_ns: the offset of the analysis, to be shown.
         residual_ns: how good it is; None without collectives.
@@ -53,7 +55,7 @@ class RunClock:
     """The clocks of all ranks.
 
     Attributes:
-        origin_ns: the run's earliest event on the common clock, ns since 1970 where the traces say so.
+        origin_ns: the run's earliest event on the common clock, ns since 1970 if the traces record it.
         span_ns: from there to its last.
         aligned: whether all ranks are linked by collectives, or there is but one.
         residual_ns: the worst residual of a rank; None where there is none.
@@ -71,7 +73,7 @@ def run_clock(ranks: Mapping[int, Sequence[TraceInfo]], clock: pl.DataFrame) -> 
     """Put ranks on one clock.
 
     Args:
-        ranks: what the files of each rank say of themselves, in the order of time.
+        ranks: the trace files of each rank, in the order of time.
         clock: the result of the analysis `clock`; ranks that are not in it keep their wall clock.
     """
     rows = {row["rank"]: row for row in clock.iter_rows(named=True)}
@@ -126,7 +128,7 @@ def _rank_clock(row: Mapping[str, object], infos: Sequence[TraceInfo], shift: in
 
 
 def _shifts(spans: Mapping[int, tuple[int, int]], rows: Mapping[int, Mapping[str, object]]) -> dict[int, int]:
-    """What to move each rank by beside its offset: nothing, unless unlinked ranks lie far apart."""
+    """A further shift of each rank besides its offset: 0, unless unlinked ranks are far apart."""
     sets: dict[object, list[int]] = {}
     for rank in spans:
         row = rows.get(rank, {})

@@ -1,4 +1,7 @@
-"""The column file of `web/PROTOCOL.md`: columns of numbers as bytes that a browser reads in place."""
+"""The column file of `web/PROTOCOL.md`: columns of numbers as bytes that a browser reads in place.
+
+In: arrays and a header. Out: bytes; and the reverse.
+"""
 
 from __future__ import annotations
 

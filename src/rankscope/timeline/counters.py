@@ -1,4 +1,7 @@
-"""A rank's counters over time: memory, and launches queued on the device."""
+"""A rank's counters over time: memory, and launches queued on the device.
+
+In: a rank, a counter and a window. Out: the curve, downsampled to the screen, as a column file.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from rankscope.timeline.column_file import column_file
 from rankscope.timeline.rank_lanes import memory_name
 
 POINTS = 2000
-# Ranks whose curves are held: the rows of a screen.
+# Ranks whose curves are kept in memory: the rows of a screen.
 _KEPT = 16
 
 

@@ -1,4 +1,4 @@
-"""All about one event: its arguments, what launched it, its collective on other ranks, other events with its name.
+"""Details of one event: its arguments, what launched it, its collective on other ranks, other events with its name.
 
 In: a lane and a row. Out: JSON values, as `api/event` sends them.
 """
@@ -17,7 +17,7 @@ from rankscope.timeline.categories import CATEGORIES
 from rankscope.timeline.timeline import RankInRun, Timeline
 from rankscope.timeline.tracks import TABLES
 
-# Told by themselves, or of no use to a person.
+# Shown separately, or of no use to a reader.
 _OWN = {
     "start_ns", "end_ns", "name", "launch_row", "op_row", "launch_ns", "parent_row", "depth", "self_ns",
     "is_collective",
@@ -25,7 +25,7 @@ _OWN = {
 SHAPES = ("input_dims", "input_types", "input_strides", "concrete_inputs")
 # Tables whose events may have rows in `collectives`.
 RECORDED = ("device_events", "host_ops")
-# Tables of the host: Python frames of the same thread can lie around their events.
+# Tables of the host: Python frames of the same thread can enclose their events.
 FRAMED = ("host_ops", "runtime_calls", "annotations", "python_frames")
 _MAX_TEXT = 20_000
 _MAX_STEPS = 2_000

@@ -13,14 +13,14 @@ from typing import Any
 
 from rankscope.results import Finding
 
-_BY_LATENESS = frozenset(("straggler",))
+_BY_LATENESS = frozenset(("straggler", "stall"))
 
 
 def place_of(finding: Finding, heat: Mapping[str, Any]) -> dict[str, int | None] | None:
     """The rank and the step of a finding; None if it names neither.
 
     Args:
-        finding: what is said of the run.
+        finding: a finding of the run.
         heat: ranks, steps and their values, row-major by rank, as `heat.heat` gives them.
     """
     if not finding.ranks and not finding.steps:

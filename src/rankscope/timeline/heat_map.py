@@ -6,6 +6,8 @@ waiting has none.
 Wait is `wait_ns` of the analysis `collectives`, summed. Lateness is how much later than the median of the other ranks a
 rank arrived at a collective, the maximum in the step, on the run's clock; values below the clock's residual and
 point-to-point operations do not count, as in `stragglers`. Step time is `window_ns` of `step_time`.
+
+In: results of analyses. Out: columns by rank and step, in ns.
 """
 
 from __future__ import annotations

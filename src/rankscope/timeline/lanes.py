@@ -1,8 +1,10 @@
 """Assigns events to lanes by track and depth, so that nothing in a lane overlaps.
 
 An event's depth is the number of ranges of its track that are open when it starts (`primitives.nesting`). Ranges that
-overlap without nesting can collide at one depth; the later one then goes to a lane marked `overflow`, of which there
-are as few as possible. No event is dropped.
+overlap without nesting can collide at one depth; the later one is then put into a lane marked `overflow`, of which
+there are as few as possible. No event is dropped.
+
+In: starts, ends and tracks of events. Out: a lane for each.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ class Lanes:
         order: the events by lane, then start, then end.
         pointer: where each lane's events begin in that order; one more than there are lanes.
         track: which track each lane is of.
-        depth: how deep it lies in that.
+        depth: its depth there.
         overflow: whether it holds what overlapped elsewhere.
     """
 

@@ -28,14 +28,14 @@ FACTOR_SHIFT = 2
 BASE_BIN_NS = 1 << BASE_SHIFT
 FACTOR = 1 << FACTOR_SHIFT
 MAX_LEVELS = 24
-# With fewer events a lane is summed when it is asked for.
+# With fewer events a lane is aggregated on request.
 SMALL_LANE = 256
 # Summed beforehand from the level at which a lane has at most so many bins per event.
 WORTH = 0.8
-# A whole run in so many bins is the coarsest level.
+# The coarsest level divides the run into so many bins.
 COARSEST_BINS = 64
 
-# Lanes are summed in lots of about so many events.
+# Lanes are aggregated in batches of about so many events.
 EVENTS_AT_ONCE = 1 << 17
 _NONE = np.empty(0, dtype=np.int64)
 
@@ -95,12 +95,12 @@ def build(events: LaneEvents, levels: int) -> dict[str, Array]:
     Returns:
         for each level k that has anything, ``k.bin_ptr`` and ``k.busy_ptr`` (where each lane's begin), ``k.bin``,
         ``k.count``, ``k.best`` (the row within the lane), ``k.busy_bin``, ``k.busy_category``, ``k.busy_ns``; and
-        ``from_level``, of each lane the first level it is summed at.
+        ``from_level``, the first level at which each lane is aggregated.
     """
     begin = first_levels(events, levels)
     bins: dict[int, list[Bins]] = {}
     busy: dict[int, list[Busy]] = {}
-    # Lanes are summed some at a time: what is at hand stays in the processor's cache.
+    # Lanes are aggregated a few at a time, so that the data stays in the processor's cache.
     worth = np.flatnonzero(begin < levels)
     before = np.cumsum(np.diff(events.pointer)[worth]) // EVENTS_AT_ONCE
     for some in np.split(worth, np.flatnonzero(np.diff(before)) + 1):
@@ -115,10 +115,10 @@ def build(events: LaneEvents, levels: int) -> dict[str, Array]:
 
 
 def _sum_up(events: LaneEvents, lanes: Int64, begin: Int64, levels: int) -> Iterator[tuple[int, Bins, Busy]]:
-    """Some lanes at each level from their first one up; the best of a bin as its row within the lane.
+    """Aggregate some lanes at each level from their first one up; a bin's longest event as its row within the lane.
 
-    Carried up are the times, and of the events those that can cover most of a bin to come. Such an event also stands
-    for those beside it that cannot: its weight is how many start where it does.
+    Times are carried up, and the events that can cover most of a bin on a higher level. Such an event also represents
+    the events next to it that cannot: its weight is the number of events that start in the same bin.
     """
     if not lanes.size:
         return
@@ -153,7 +153,7 @@ def _sum_up(events: LaneEvents, lanes: Int64, begin: Int64, levels: int) -> Iter
 
 
 def _busy(events: LaneEvents, lane: Int64, place: Int64, shift: int) -> Busy:
-    """The times of the events of whole lanes; the summary lane is alone or not among them."""
+    """The times of all events of some lanes; the summary lane is alone or not among them."""
     if lane[0] == 0:
         start, end, category = events.merged
         return busy_of(np.zeros(start.size, dtype=np.int64), category, cut(start, end, shift))
@@ -161,13 +161,13 @@ def _busy(events: LaneEvents, lane: Int64, place: Int64, shift: int) -> Busy:
 
 
 def first_levels(events: LaneEvents, levels: int) -> Int64:
-    """Of each lane the first level at which it is summed beforehand; `levels` where it never is."""
+    """The first level of each lane at which it is aggregated in advance; `levels` if it never is."""
     sizes = np.diff(events.pointer)
     found = np.full(sizes.size, levels, dtype=np.int64)
     for each in np.flatnonzero(sizes >= SMALL_LANE):
         part = slice(events.pointer[each], events.pointer[each + 1])
         start, end = events.start[part], events.end[part]
-        # No fewer bins than the time that is covered needs: finer levels need not be tried.
+        # There are at least as many bins as the covered time needs: finer levels need not be tried.
         room = WORTH * int(sizes[each])
         level = 0
         covered = int((end - start).sum()) if each else 0
@@ -180,7 +180,7 @@ def first_levels(events: LaneEvents, levels: int) -> Int64:
 
 
 def _touched(start: Int64, end: Int64, shift: int) -> int:
-    """How many bins events touch that are sorted by start."""
+    """The number of bins that events, sorted by start, touch."""
     first = start >> shift
     last = np.maximum((end - 1) >> shift, first)
     reach = np.maximum.accumulate(last)
@@ -223,7 +223,7 @@ def _small(values: Int64) -> Array:
 
 @dataclass(frozen=True)
 class Tile:
-    """What lies in a window of bins, by lane and bin; lanes are numbers of the rank's own."""
+    """The content of a window of bins, by lane and bin, with the rank's own lane numbers."""
 
     lane: Int64
     bin: Int64
@@ -285,7 +285,7 @@ def _joined(parts: list[tuple[Array, ...]], columns: int, mixed: bool) -> tuple[
 
 
 def _window(numbers: Array, first: int, last: int, low: int, high: int) -> slice:
-    # In the array's own type: else it would be converted whole.
+    # In the array's own type: otherwise all of it would be converted.
     part = numbers[first:last]
     limit = np.iinfo(part.dtype).max
     begin = int(np.searchsorted(part, part.dtype.type(min(low, limit)))) if low > 0 else 0

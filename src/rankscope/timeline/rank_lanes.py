@@ -35,7 +35,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Lane:
-    """One lane of a rank: which track, how deep, whether it holds overlaps, how many events, from when to when."""
+    """One lane of a rank: track, depth, whether it holds overlaps, number of events, first and last instant."""
 
     track: int
     depth: int
@@ -91,7 +91,7 @@ class RankLanes:
         return LaneEvents(arrays["pointer"], arrays["start"], arrays["end"], arrays["category"], merged)
 
     def names(self) -> list[str]:
-        """The names that its events have; an event's name is given as its place here."""
+        """The names that its events have; an event's name is an index into this list."""
         ends = self.arrays["name_ends"]
         text = self.arrays["name_text"].tobytes()
         return [text[low:high].decode("utf-8", "replace") for low, high in pairwise([0, *ends.tolist()])]
@@ -159,7 +159,7 @@ def draw(
         start[mine] = clock.run_time(number, frame["start_ns"].to_numpy()[mine])
         end[mine] = clock.run_time(number, frame["end_ns"].to_numpy()[mine])
     flat = np.array([track.kind == "rank" for track in found.tracks], dtype=np.bool_)
-    # The rank's own lane is there also where it is empty: it is the first of every rank.
+    # The rank's summary lane exists even if it is empty: it is the first of every rank.
     lanes = lay_out(frame["track"].to_numpy().astype(np.int32), start, end, flat)
     order, pointer = lanes.order, lanes.pointer
     of_track, depth, overflow = np.asarray(lanes.track), np.asarray(lanes.depth), np.asarray(lanes.overflow)

@@ -22,7 +22,7 @@ _KEPT = 4
 
 @dataclass(frozen=True)
 class Hits:
-    """Events whose name holds a text: where each is, in the order of start, lane and row."""
+    """Events whose name contains a text: their places, in the order of start, lane and row."""
 
     start: Int64
     lane: Int64
@@ -31,7 +31,7 @@ class Hits:
 
 @dataclass
 class Search:
-    """Searches of one timeline; the last few are kept, for whoever looks at one hit looks at the next."""
+    """Searches of one timeline; the last few are kept, because the next hit is usually requested after one."""
 
     timeline: Timeline
     _kept: OrderedDict[tuple[str, int | None, int], Hits] = field(default_factory=OrderedDict)
@@ -79,18 +79,18 @@ class Search:
     def step(
         self, text: str, at: tuple[int, int, int], *, forward: bool = True, rank: int | None = None
     ) -> tuple[dict[str, Any] | None, int, int]:
-        """The hit after (or before) a place: its description, how many there are, and which of them it is.
+        """The hit after (or before) a place: its description, the number of hits, and its position among them.
 
         Args:
-            text: what the name holds.
-            at: start, lane and row of the place; a lane of −1 stands before all that start there.
+            text: what the name contains.
+            at: start, lane and row of the place; a lane of −1 is before all events that start there.
             forward: whether to look for a later one.
             rank: only there.
         """
         hits = self.hits(text, rank)
         low = int(np.searchsorted(hits.start, at[0]))
         high = int(np.searchsorted(hits.start, at[0], side="right"))
-        # Of what starts at the same instant, those that come before the place, and whether it is one of them.
+        # Of the events that start at the same instant: those before the place, and whether it is one of them.
         same = [(int(hits.lane[i]), int(hits.row[i])) for i in range(low, min(high, low + 100_000))]
         before = sum(one < at[1:] for one in same)
         index = low + before + (at[1:] in same) if forward else low + before - 1

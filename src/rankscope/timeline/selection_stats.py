@@ -1,4 +1,7 @@
-"""Statistics of a time range: time per rank and category, and the top names by time."""
+"""Statistics of a time range.
+
+In: a timeline, a range and ranks. Out: time per rank and category, and the top names by time, as a column file.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ def measure(timeline: Timeline, from_ns: int, to_ns: int, ranks: Sequence[int] |
     """The statistics of a range, as a column file.
 
     Per rank and category the union over the rank's lanes, cut at the window, and the count of events that touch it.
-    The rank's own lane is left out: it repeats others.
+    The rank's summary lane is left out: it repeats others.
 
     Args:
         timeline: the run.

@@ -36,7 +36,7 @@ class RankInRun:
         lanes: the rank's own lanes.
         first_lane: the run's number of its first lane.
         first_track: the run's number of its first track.
-        names: of each of its names, the run's number of that.
+        names: the run's number of each of its names.
     """
 
     lanes: RankLanes
@@ -79,7 +79,7 @@ class Timeline:
         return self._lanes
 
     def add(self, lanes: RankLanes) -> None:
-        """A rank is drawn."""
+        """Add a rank that was built."""
         names = lanes.names()
         with self._lock:
             if lanes.rank in self.ranks:
@@ -103,7 +103,7 @@ class Timeline:
         return list(self._by_lane)
 
     def place(self, lane: int) -> tuple[RankInRun, int]:
-        """Whose lane it is, and its number there.
+        """The rank of a lane, and the lane's number in that rank.
 
         Raises:
             KeyError: there is no such lane.
@@ -114,7 +114,7 @@ class Timeline:
         raise KeyError(lane)
 
     def _owners(self, lanes: Sequence[int]) -> Iterator[tuple[RankInRun, list[int], Int64]]:
-        """Lanes by rank: the rank, its own numbers of them, and for each of its lanes the place in `lanes`."""
+        """Lanes by rank: the rank, its own lane numbers, and for each the index in `lanes`."""
         drawn = self.drawn()
         firsts = np.array([in_run.first_lane for in_run in drawn], dtype=np.int64)
         wanted = np.asarray(lanes, dtype=np.int64)
@@ -127,7 +127,7 @@ class Timeline:
             index[local] = own
             yield in_run, local, index
 
-    # -- what the page asks for -----------------------------------------------------------------------------------
+    # -- requests of the page --------------------------------------------------------------------------------------
 
     def layout(self) -> dict[str, Any]:
         """Ranks, tracks and lanes as JSON values."""
@@ -248,7 +248,7 @@ class Timeline:
 
 
 def _columns(kinds: Sequence[tuple[str, str]], parts: Sequence[tuple[Array, ...]]) -> dict[str, TypedNumbers]:
-    """Columns from parts below one another."""
+    """Columns of all parts, concatenated."""
     none = np.empty(0)
     joined = [np.concatenate(column) for column in zip(*parts, strict=True)] if parts else [none] * len(kinds)
     return {name: (kind, values) for (name, kind), values in zip(kinds, joined, strict=True)}

@@ -4,6 +4,8 @@ A rank's tracks, in order: a summary track (its device's work; without a device,
 in `device_time`), one per stream, one per stream for ranges and synchronization that the profiler draws there, one per
 host thread (operators, runtime calls and named ranges, nested), one per thread for its Python frames, and those of
 everything else in the file. Nothing is left out.
+
+In: a rank's tables. Out: events with a track, and the tracks.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from rankscope.timeline.categories import (
 )
 
 TABLES = ("device_events", "host_ops", "runtime_calls", "annotations", "python_frames", "other_events")
-"""Tables that events come from; an event's table is given as its place here."""
+"""Tables that events come from; an event's table is an index into this list."""
 
 READS: dict[str, tuple[str, ...]] = {
     "device_events": (
@@ -51,7 +53,7 @@ _EVENT = ("kind", "a", "b", "table", "row", "start_ns", "end_ns", "name", "categ
 
 @dataclass(frozen=True)
 class Track:
-    """A track of a rank: what kind it is, what to call it, and whether it is folded at first."""
+    """A track of a rank: its kind, its title, and whether it is folded at first."""
 
     kind: str
     title: str
@@ -73,7 +75,7 @@ class Events:
 
 @dataclass(frozen=True)
 class _Titles:
-    """Names of threads by process and thread, and the texts that stand for ids that are none."""
+    """Names of threads by process and thread, and texts that are recorded instead of ids."""
 
     names: dict[tuple[int, int], str]
     texts: dict[int, str]
@@ -94,7 +96,7 @@ def read_events(windows: Sequence[Mapping[str, pl.DataFrame]], communication: st
     titles = _titles([tables["tracks"] for tables in windows])
     first = pl.col("start_ns").min().alias("first")
     keys = frame.group_by("kind", "a", "b").agg(first)
-    # Device tracks by number; threads in the order in which they first did something, a thread's Python behind it.
+    # Device tracks by number; threads in the order of their first event, a thread's Python frames after it.
     host = pl.col("kind") == _KINDS.index("thread")
     keys = keys.join(keys.filter(host).select("a", "b", began="first"), on=["a", "b"], how="left")
     on_device = pl.col("kind") <= _KINDS.index("annotation")
@@ -128,7 +130,7 @@ def _track(kind: str, a: int, b: int, titles: _Titles, several: bool) -> Track:
 
 
 def _titles(tables: Sequence[pl.DataFrame]) -> _Titles:
-    """What threads are called. Where one is named twice, the first name is its own: the last is the process's."""
+    """Names of threads. If a thread is named twice, the first name is its own and the last one the process's."""
     rows = pl.concat(tables)
     texts = {row[0]: row[1] for row in rows.filter(pl.col("field") == "text").select("tid", "value").iter_rows()}
     found = _Titles({}, texts)
@@ -219,7 +221,7 @@ def _on(kind: str, frame: pl.DataFrame, a: str, b: str) -> pl.DataFrame:
         "table",
         "row",
         "start_ns",
-        # What ends before it starts has lost its end: it is where it starts.
+        # An event that ends before it starts has lost its end: its duration is 0.
         pl.max_horizontal("start_ns", "end_ns").alias("end_ns"),
         pl.col("name").fill_null(""),
         pl.col("category").cast(pl.UInt8),

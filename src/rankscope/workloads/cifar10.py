@@ -2,6 +2,8 @@
 
 The python form is pickles. They are read by an unpickler that builds plain containers and raw arrays and knows no
 other name, so a file that was tampered with can run nothing.
+
+In: a folder. Out: images and labels as tensors.
 """
 
 from __future__ import annotations
@@ -105,8 +107,8 @@ class _RawArray:
 
     def __setstate__(self, state: object) -> None:
         # (version, shape, dtype, is_fortran, bytes)
-        if (isinstance(state, tuple) and len(state) == 5 and state[3] is False) or state[3] == 0:  # type: ignore[index]
-            self.content = state[4]  # type: ignore[index]
+        if isinstance(state, tuple) and len(state) == 5 and not state[3]:
+            self.content = state[4]
 
 
 class _Ignored:

@@ -1,4 +1,7 @@
-"""A small decoder-only language model under FSDP2 (fully_shard), or under FSDP1 with full sharding."""
+"""A small decoder-only language model under FSDP2 (fully_shard), or under FSDP1 with full sharding.
+
+In: options of the command line. Out: training steps on each rank.
+"""
 
 from __future__ import annotations
 
@@ -115,7 +118,7 @@ def _fsdp2(network: Decoder, place: Place) -> nn.Module:
     try:
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
     except ImportError:  # torch 2.4 and 2.5 have it under another name
-        from torch.distributed._composable.fsdp import (  # type: ignore[attr-defined]
+        from torch.distributed._composable.fsdp import (  # type: ignore[attr-defined]  # not in newer ones
             MixedPrecisionPolicy,
             fully_shard,
         )

@@ -3,6 +3,8 @@
 The file is loaded, which sets up the model, the optimizer and the process group; then the function is called, without
 arguments, until the measurement is done. Everything behind the name is the file's: ``sys.argv`` is as if it had been
 started itself.
+
+In: a file and a function's name. Out: calls of it until the plan is complete.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What the workloads share: settings, the process's place in the job, a process group, and the training loop."""
+"""What the workloads share: settings, the process's place in the job, a process group, and the training loop.
+
+In: options of the command line. Out: training steps on each rank, and a summary from rank 0.
+"""
 
 from __future__ import annotations
 
@@ -156,7 +159,7 @@ def joined(settings: Settings, *, always: bool = False) -> Iterator[Place]:
     if mine:
         backend, bound = _BACKENDS[device.type], None if device.type == "cpu" else device
         if world_size == 1:
-            store = dist.HashStore()  # type: ignore[attr-defined]
+            store = dist.HashStore()  # type: ignore[attr-defined]  # it is defined in C++
             dist.init_process_group(backend, store=store, rank=0, world_size=1, device_id=bound)
         else:
             # srun and mpiexec set ranks of their own names; torch reads these two.
@@ -186,7 +189,7 @@ def distribute(model: nn.Module, place: Place, settings: Settings) -> nn.Module:
 
 def backward(loss: torch.Tensor) -> None:
     """Compute gradients."""
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()  # type: ignore[no-untyped-call]  # torch has no types here
 
 
 def count_parameters(model: nn.Module) -> int:

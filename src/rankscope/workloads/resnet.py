@@ -1,4 +1,7 @@
-"""The ResNet-18 network (He et al., 2015, arXiv:1512.03385), for where torchvision is not installed."""
+"""The ResNet-18 network (He et al., 2015, arXiv:1512.03385), for where torchvision is not installed.
+
+In: images. Out: logits.
+"""
 
 from __future__ import annotations
 

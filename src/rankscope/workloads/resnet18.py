@@ -1,4 +1,7 @@
-"""ResNet-18 under DDP: SGD on fixed random images with MSE, or on CIFAR-10 with cross entropy."""
+"""ResNet-18 under DDP: SGD on fixed random images with MSE, or on CIFAR-10 with cross entropy.
+
+In: options of the command line. Out: training steps on each rank, and a summary from rank 0.
+"""
 
 from __future__ import annotations
 

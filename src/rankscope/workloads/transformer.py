@@ -1,4 +1,7 @@
-"""torch.nn.Transformer under DDP: 1 source and 20 target tokens, Adam with its rate scaled by the world size."""
+"""torch.nn.Transformer under DDP: 1 source and 20 target tokens, Adam with its rate scaled by the world size.
+
+In: options of the command line. Out: training steps on each rank, and a summary from rank 0.
+"""
 
 from __future__ import annotations
 

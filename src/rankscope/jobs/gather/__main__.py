@@ -1,4 +1,7 @@
-"""``python -m rankscope.jobs.gather``: ``rankscope gather`` with the standard library alone."""
+"""``python -m rankscope.jobs.gather``: ``rankscope gather`` with the standard library alone.
+
+In: the arguments of `rankscope gather`. Out: its output.
+"""
 
 from __future__ import annotations
 

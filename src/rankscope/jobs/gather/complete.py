@@ -1,4 +1,7 @@
-"""Is a run directory complete? Compares the traces that its ranks' manifests list with the files in it."""
+"""Is a run directory complete? Compares the traces that its ranks' manifests list with the files in it.
+
+In: a run directory. Out: what is missing.
+"""
 
 from __future__ import annotations
 

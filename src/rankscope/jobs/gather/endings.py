@@ -3,6 +3,8 @@
 Plain JSON: by its last bytes, where the bracket that closes last must be the one that opened first. Zstandard: by the
 lengths of its blocks, which are skipped (RFC 8878, section 3.1). Deflate has no lengths: a gzip is decompressed in
 constant memory and discarded, which takes a fraction of the time of reading it.
+
+In: a file. Out: whether it is complete.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 No file is replaced by a different one. The exceptions: a manifest by its later state, and a trace that is shorter than
 its manifest here says by the complete one.
+
+In: a source and a run directory. Out: the files that were copied, and those that could not be.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 A source lists its files with their sizes, gives the SHA-256 of some, and fetches some into a folder. An interrupted
 fetch continues the next time.
+
+In: a path or `HOST:DIR`. Out: names, sizes, digests and files.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The lines that the scheduler reads: one function each for Slurm, PBS and Flux."""
+"""The lines that the scheduler reads: one function each for Slurm, PBS and Flux.
+
+In: a completed request. Out: lines of a script.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 A name is looked up in the folders of ``RANKSCOPE_MACHINES`` (as in ``PATH``), in ``rankscope/machines`` under
 ``XDG_CONFIG_HOME`` (``~/.config``), then here. A file can extend another one: ``base = "aurora"``.
+
+In: a name or a file. Out: a checked `Machine`.
 """
 
 from __future__ import annotations

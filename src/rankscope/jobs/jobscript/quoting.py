@@ -1,4 +1,7 @@
-"""Quoting of a user's or a site's text for a script; what cannot be quoted is refused."""
+"""Quoting of a user's or a site's text for a script; what cannot be quoted is refused.
+
+In: text. Out: the same text quoted, or an error.
+"""
 
 from __future__ import annotations
 

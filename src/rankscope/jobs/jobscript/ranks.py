@@ -1,4 +1,7 @@
-"""How ranks are started: the launcher's command, and what each process does before the training script."""
+"""How ranks are started: the launcher's command, and what each process does before the training script.
+
+In: a completed request. Out: lines of a script.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The request for a job script: its options, checked and completed with the machine's values."""
+"""The request for a job script: its options, checked and completed with the machine's values.
+
+In: options and a machine. Out: a completed request, or an error.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The job script: its sections in the order in which a job runs them, each with a comment on its purpose."""
+"""The job script: its sections in the order in which a job runs them, each with a comment on its purpose.
+
+In: a completed request. Out: the text of the script.
+"""
 
 from __future__ import annotations
 

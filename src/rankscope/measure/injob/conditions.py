@@ -7,6 +7,8 @@
 ``reshard``               FSDP2: ``after_forward``, whether parameters are freed between forward and backward
 ``prefetch``              FSDP2: ``forward`` and ``backward``, how many modules ahead parameters are gathered
 ========================  ============================================================================================
+
+In: a condition's name and values, and the model. Out: the changed job, and how to undo the change.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Finds the model that an unmodified script trains among all objects: its wrappers, root modules and device."""
+"""Finds the model that an unmodified script trains among all objects: its wrappers, root modules and device.
+
+In: the objects of this process. Out: the model's parts, or an error.
+"""
 
 from __future__ import annotations
 

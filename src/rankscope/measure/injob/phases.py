@@ -4,6 +4,8 @@ Forward is the outermost call of the model, backward the outermost ``torch.autog
 calls it; DDP waits for its all-reduces before it returns), the optimizer's step is what torch wraps with
 ``Optimizer.profile_hook_step``. Marks are set when the host gets there; on a device they are events in the stream, so
 that they give the time at which the device gets there.
+
+In: calls of the model, of backward and of the optimizer. Out: marks for a clock.
 """
 
 from __future__ import annotations

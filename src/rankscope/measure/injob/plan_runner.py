@@ -5,6 +5,8 @@ same plan. Before each block they synchronize once, so that none begins it ahead
 step times of this rank.
 
 Unlike capture, the job is run in order to be measured: it ends when the plan is done, or when an error occurs.
+
+In: the plan, and the ends of steps. Out: the step times of this rank.
 """
 
 from __future__ import annotations

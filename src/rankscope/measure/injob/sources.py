@@ -2,6 +2,8 @@
 
 Times of two versions of a program must not be mixed, and the script is not all of it: ``rankscope measure`` checks
 whether any of these files has changed before it continues.
+
+In: the loaded modules. Out: digests by path.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Overrides arguments of DDP and FSDP1 for an experiment, when the script creates the wrapper."""
+"""Overrides arguments of DDP and FSDP1 for an experiment, when the script creates the wrapper.
+
+In: arguments by wrapper. Out: changed calls of the wrappers.
+"""
 
 from __future__ import annotations
 

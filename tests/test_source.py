@@ -1,0 +1,86 @@
+"""Rules of the source that no linter has: what a module says first, how many parameters, reasons for exceptions."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parent.parent / "src" / "rankscope"
+HELP = ("analyses/", "diagnosis/rules/", "cli/")
+"""Here a module's docstring is its help text; a command's arguments and output are in its function's."""
+OWN_TERMS = {
+    *(f"primitives/{name}.py" for name in ("arrival_skew", "clocks", "communicators", "event_pairing", "matching")),
+    "primitives/offset_estimation.py",
+    *(f"primitives/stragglers/{name}.py" for name in ("__init__", "causes", "detectors", "network", "observations")),
+    *(
+        f"primitives/stragglers/{name}.py"
+        for name in ("paces", "peers", "stragglers", "thresholds", "timeline", "waits")
+    ),
+    *("measure/statistics.py", "report/experiments/tables.py", "store/schema.py"),
+}
+"""Their docstrings explain a method, or are a page of the docs; the functions' docstrings have shapes and units."""
+MOST_PARAMETERS = 7
+REASONLESS = re.compile(r"#\s*(type: ignore(\[[^]]*\])?|noqa(: [A-Z0-9, ]+)?)\s*$")
+
+
+def modules() -> Iterator[tuple[str, str]]:
+    """Name and text of every module."""
+    for file in sorted(SOURCE.rglob("*.py")):
+        name = file.relative_to(SOURCE).as_posix()
+        if not name.startswith("web/ui/"):
+            yield name, file.read_text(encoding="utf-8")
+
+
+def says_in_and_out(text: str) -> bool:
+    """Whether a docstring says what goes in and what comes out."""
+    into = re.search(r"\bIn: |\bIn (?:come|go)|\b(?:goes|go|comes|come) in\b", text)
+    out = re.search(r"\bOut: |\b[Oo]ut (?:come|go)|\b(?:comes|come|goes|go) out\b", text)
+    return bool(into and out)
+
+
+def test_every_module_says_what_goes_in_and_what_comes_out() -> None:
+    silent = [
+        name
+        for name, text in modules()
+        if not name.startswith(HELP) and name not in OWN_TERMS and name != "__init__.py"
+        if not says_in_and_out(ast.get_docstring(ast.parse(text)) or "")
+    ]
+    assert not silent, "the docstring of a module ends in `In: …. Out: ….`"
+
+
+def test_no_private_function_has_many_parameters() -> None:
+    found = []
+    for name, text in modules():
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("_"):
+                arguments = node.args
+                names = [each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+                count = len([each for each in names if each not in ("self", "cls")])
+                if count > MOST_PARAMETERS and not node.name.startswith("__"):
+                    found.append(f"{name}: {node.name} has {count}")
+    assert not found
+
+
+def test_every_exception_from_a_check_has_its_reason() -> None:
+    assert not [
+        f"{name}:{number}"
+        for name, text in modules()
+        for number, line in enumerate(text.splitlines(), 1)
+        if REASONLESS.search(line)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "reasonless"),
+    [
+        ("x = f()  # type: ignore[no-untyped-call]", True),
+        ("x = f()  # noqa", True),
+        ("x = f()  # type: ignore[no-untyped-call]  # torch has no types here", False),
+    ],
+)
+def test_a_missing_reason_is_found(line: str, reasonless: bool) -> None:
+    assert bool(REASONLESS.search(line)) is reasonless
