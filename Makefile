@@ -120,6 +120,7 @@ site: $(HAS_SITE) ## the documentation as a site in site/: works from the disk, 
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@! grep -rlE '<(script|link|img|iframe)[^>]*(src|href)="?(https?:)?//' --include=*.html site || { \
 		echo "site: these pages load something from another host" >&2; exit 1; }
+	@! grep -rlE '(src|href)="/' --include=*.html site || { echo "site: these pages only work at a host's root" >&2; exit 1; }
 
 traces: $(HAS_DEV) ## fetch the public traces that some tests read: make traces MIRROR=URL (CONTRIBUTING.md)
 	$(BIN)/python -m tests.fetch_traces $(MIRROR)
