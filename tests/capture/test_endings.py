@@ -42,6 +42,9 @@ assert process.exitcode == 0
 ORDER = "atexit.register(dist.destroy_process_group); atexit.register(print, 'late', file=sys.stderr)"
 IN_A_THREAD = "thread = threading.Thread(target=train, args=(6,)); thread.start()"
 
+# What ends a process at once must leave the writer's thread time for the manifest, on a slow machine too.
+WRITTEN = "\nwhile not os.path.exists(f'run/ranks/rank{rank}.json'): time.sleep(0.01)\n"
+
 OPEN, WHOLE = "3_5", "3_6"
 ENDINGS = {
     # What the script does, its exit status, the recorded steps.
@@ -50,18 +53,18 @@ ENDINGS = {
     "process group destroyed after the window": (f"train(8); {DROP}; dist.destroy_process_group()", 0, WHOLE),
     "sys.exit": (f"train(6); {DROP}; sys.exit(7)", 7, OPEN),
     "exception": (f"train(6); {DROP}; raise ValueError('theirs')", 1, OPEN),
-    "os._exit": ("train(6); os._exit(9)", 9, None),
+    "os._exit": (f"train(6){WRITTEN}os._exit(9)", 9, None),
     "SIGTERM": ("train(6); " + KILL.format("SIGTERM"), -signal.SIGTERM, OPEN),
     "SIGHUP": ("train(6); " + KILL.format("SIGHUP"), -signal.SIGHUP, OPEN),
     "SIGUSR1": ("train(6); " + KILL.format("SIGUSR1"), -signal.SIGUSR1, OPEN),
     "SIGALRM": ("train(6); signal.alarm(1); time.sleep(60)", -signal.SIGALRM, OPEN),
     "SIGINT": ("train(6); " + KILL.format("SIGINT"), -signal.SIGINT, OPEN),
-    "SIGKILL": ("train(6); " + KILL.format("SIGKILL"), -signal.SIGKILL, None),
+    "SIGKILL": (f"train(6){WRITTEN}" + KILL.format("SIGKILL"), -signal.SIGKILL, None),
     "daemon thread left": (LEFT.format(10**6, True) + f"; train(6); {DROP}", 0, OPEN),
     "other thread left": (LEFT.format(30, False) + f"; train(6); {DROP}", 0, OPEN),
     "training in a thread": (f"{IN_A_THREAD}; thread.join(); {DROP}", 0, OPEN),
     "fork": (f"train(6)\n{FORK}\n{DROP}", 0, OPEN),
-    "exec": ("train(6); os.execv(sys.executable, [sys.executable, '-Sc', 'raise SystemExit(4)'])", 4, None),
+    "exec": (f"train(6){WRITTEN}os.execv(sys.executable, [sys.executable, '-Sc', 'raise SystemExit(4)'])", 4, None),
     "multiprocessing child that trains": (f"train(6)\n{CHILD}\n{DROP}", 0, OPEN),
     "order of atexit": (f"train(6); {ORDER}; {DROP}", 0, OPEN),
     "in the warm-up": (f"train(2); {DROP}", 0, None),

@@ -55,6 +55,18 @@ def test_traces_that_are_gone_and_captures_that_did_not_end() -> None:
     assert (warned.id, warned.title) == ("capture-warned", "Capture warned: slow disk")
 
 
+def test_an_interrupted_job_is_no_running_one() -> None:
+    """Two windows of three steps each were recorded of twelve steps that were wanted."""
+    written = (WrittenTrace("a.trace.json.gz", 3, 5), WrittenTrace("b.trace.json.gz", 9, 11))
+    common = {"run_id": "r", "state": "interrupted", "ended_by": "SIGTERM", "last_step": 13}
+    ranks = [RankManifest(**common, rank=rank, written=written, requested_steps=12) for rank in (0, 1)]
+    (found,) = capture_findings(ranks, ["a.trace.json.gz", "b.trace.json.gz"])
+    assert (found.id, found.severity, found.ranks) == ("job-interrupted", "info", (0, 1))
+    assert found.title == "The job was interrupted on 2 ranks: SIGTERM"
+    assert found.evidence[0].value == "SIGTERM at step 13, 6 of 12 requested steps recorded"
+    assert RankManifest(run_id="r", rank=0).interruption == ""
+
+
 def test_a_warning_of_a_loss_is_reported_once() -> None:
     lost = LostWindow(1, 2, "OSError: disk full")
     text = "steps 1 to 2 were lost (save): OSError: disk full; the job goes on"

@@ -95,7 +95,7 @@ def said_well(run: Run) -> set[str]:
     """Holds every headline and finding of a run against what is silly; gives the analyses that have a headline."""
     spoke, wrong = set(), []
     for name, result in run.attempt(*all_analyses()).items():
-        if (headline := result.headline) is None:
+        if (headline := run.diagnosis().headline_of(result)) is None:
             continue
         spoke.add(name)
         text = without_names(headline)
@@ -221,7 +221,7 @@ def the_terminal_agrees(run: Run) -> None:
     verdict = run.diagnosis().stragglers
     if verdict.state == "straggler":
         (line,) = [each for each in lines if each.startswith("stragglers")]
-        (cause,) = results["stragglers"].frame.filter(pl.col("rank") == verdict.ranks[0])["cause"]
+        (cause,) = run.stragglers().filter(pl.col("rank") == verdict.ranks[0])["cause"]
         assert f"rank {verdict.ranks[0]}: {CAUSES[cause]}" in line
 
 

@@ -27,7 +27,7 @@ from rankscope.rundir.plurals import plural
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
     Column("host", pl.String, "", "the rank's host"),
-    Column("state", pl.String, "", "`finished` once everything was written, else `running`"),
+    Column("state", pl.String, "", "`finished` or `interrupted` once everything was written, else `running`"),
     Column("restarts", pl.Int64, "count", "number of restarts of the job"),
     Column("steps", pl.Int64, "count", "steps that the loop ran under the profiler"),
     Column("traces", pl.Int64, "count", "traces written"),

@@ -292,7 +292,10 @@ class Profiler(TorchProfilerMethods):
         """Vote on the next window if it is time to (see `votes`). Returns the next step at which something is due."""
         to_skip, to_record = window.warmup - SKIP_LEAD_STEPS, window.warmup - RECORD_LEAD_STEPS
         if self._votes is not None and step >= to_skip:
-            why_not = self._why_not_ready()
+            # Between windows that follow each other closely the writer is busy whenever a vote is due, and mostly done
+            # when the warm-up begins: there a recording waits for it instead.
+            close = self.config.wait < SKIP_LEAD_STEPS and not self._backlogged()
+            why_not = "" if close else self._why_not_ready()
             if why_not or step >= to_record:
                 self._votes.vote(window.first, why_not)
         return next((due for due in (to_skip, to_record) if due > step), window.warmup)
@@ -315,13 +318,16 @@ class Profiler(TorchProfilerMethods):
             return skip
         if profiler_conflicts.another_profiler_runs():
             cannot = OTHER_PROFILER
-        elif self._queue is not None and self._queue.waiting >= WAITING_LIMIT:
-            cannot = f"{self._queue.waiting} recordings were waiting to be written"
+        elif self._backlogged():
+            cannot = f"{WAITING_LIMIT} recordings were waiting to be written"
         elif step > window.first:
             cannot = "the previous window ended late"
         else:
             return ""
         return self._withdraw(window, cannot)
+
+    def _backlogged(self) -> bool:
+        return self._queue is not None and self._queue.waiting >= WAITING_LIMIT
 
     def _withdraw(self, window: Window, reason: str) -> str:
         """This rank does not have a window that others may have: they drop it. Returns the reason for all."""

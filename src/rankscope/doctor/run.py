@@ -33,7 +33,8 @@ def checks(folder: Path) -> Iterator[Check]:
         yield Check("run", "directory", "fail", f"{error.path}: {error.what}", error.hint or "")
         return
     summary, *rest = found.report()
-    yield Check("run", "ranks", "ok" if found.whole and not found.running else "warn", summary, "; ".join(rest))
+    ended = not (found.running or found.interrupted)
+    yield Check("run", "ranks", "ok" if found.whole and ended else "warn", summary, "; ".join(rest))
     if found.missing:
         what = f"{ranges(found.missing)} of {found.world_size} are not here"
         yield Check("run", "missing", "fail", what, f"rankscope gather {folder} HOST:DIR of the hosts they ran on")

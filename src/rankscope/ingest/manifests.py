@@ -78,6 +78,7 @@ def capture_findings(manifests: Sequence[RankManifest], traces: Iterable[str]) -
         *_lost(manifests, lambda manifest: manifest.failed, "windows-failed", "warning", "recorded but not saved"),
         *_lost(manifests, lambda manifest: manifest.skipped, "windows-skipped", "info", "not recorded"),
         *_gone(manifests, here),
+        *_interrupted(manifests),
         *_unfinished(manifests),
         *_warned(manifests),
     ]
@@ -140,8 +141,25 @@ def _gone(manifests: Sequence[RankManifest], here: set[str]) -> list[Finding]:
     ]
 
 
+def _interrupted(manifests: Sequence[RankManifest]) -> list[Finding]:
+    ended = [manifest for manifest in manifests if manifest.state == "interrupted"]
+    if not ended:
+        return []
+    causes = sorted({manifest.ended_by or "unknown cause" for manifest in ended})
+    return [
+        Finding(
+            id="job-interrupted",
+            severity="info",
+            title=f"The job was interrupted on {counted(len(ended), 'rank')}: {', '.join(causes[:_MOST])}",
+            ranks=tuple(sorted({manifest.rank or 0 for manifest in ended})),
+            evidence=tuple(Evidence(f"rank {manifest.rank}", manifest.interruption) for manifest in ended[:_MOST]),
+            advice="Results cover the steps that were recorded before.",
+        )
+    ]
+
+
 def _unfinished(manifests: Sequence[RankManifest]) -> list[Finding]:
-    running = sorted({manifest.rank or 0 for manifest in manifests if manifest.state != "finished"})
+    running = sorted({manifest.rank or 0 for manifest in manifests if manifest.state == "running"})
     if not running:
         return []
     return [

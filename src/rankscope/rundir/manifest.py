@@ -17,6 +17,7 @@ from pathlib import Path
 
 from rankscope.rundir.fields import Positive, Signed, read
 from rankscope.rundir.metadata import ClockAnchor, Device, Mesh, StepSpan
+from rankscope.rundir.plurals import counted, plural
 
 SCHEMA_VERSION = 1
 _MAX_BYTES = 64 << 20
@@ -144,6 +145,19 @@ class RankManifest:
     clock_anchors: tuple[ClockAnchor, ...] = ()
     """At the start, and at the beginning and end of each recording: the first and the latest of them."""
     warnings: tuple[str, ...] = ()
+
+    @property
+    def interruption(self) -> str:
+        """What interrupted this rank, at which step, and how many of the requested steps were recorded by then; empty
+        if nothing did."""
+        if self.state != "interrupted":
+            return ""
+        at = f" at step {self.last_step}" if self.last_step is not None else ""
+        spans = [(each.first_step, each.last_step) for each in self.written]
+        steps = sum(last - first + 1 for first, last in spans if first is not None and last is not None)
+        of = f" of {self.requested_steps} requested" if self.requested_steps is not None else ""
+        removed = f", {counted(self.rotated, 'trace')} removed since" if self.rotated else ""
+        return f"{self.ended_by or 'unknown cause'}{at}, {steps}{of} {plural('step', steps)} recorded{removed}"
 
 
 def read_run_manifest(path: Path) -> RunManifest | None:

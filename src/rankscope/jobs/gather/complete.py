@@ -43,7 +43,9 @@ class Completeness:
     broken: tuple[tuple[str, str], ...]
     """Traces that no manifest vouches for and that do not end as they should, and in which way."""
     running: tuple[int, ...]
-    """Ranks whose capture had not ended when they last said."""
+    """Ranks whose capture had not ended when they last wrote their manifest."""
+    interrupted: tuple[tuple[int, str], ...] = ()
+    """Ranks that a signal or an exception ended, with what is known of it."""
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -80,6 +82,12 @@ class Completeness:
             lines.append(f"and {len(self.broken) - 10} more that are incomplete")
         if self.running:
             lines.append(f"capture has not ended on {ranges(self.running)}: the job is still running, or was killed")
+        by_cause: dict[str, list[int]] = {}
+        for rank, how in self.interrupted:
+            by_cause.setdefault(_printable(how), []).append(rank)
+        lines += [f"{ranges(tuple(ranks))} interrupted: {how}" for how, ranks in list(by_cause.items())[:10]]
+        if len(by_cause) > 10:
+            lines.append(f"and {counted(len(by_cause) - 10, 'other interruption')}")
         return lines
 
 
@@ -120,7 +128,8 @@ def completeness(run: Path, world_size: int | None = None) -> Completeness:
             if not _there(run, trace.file, trace.bytes)
         ),
         broken=tuple(sorted((unknown[path], wrong) for path, wrong in wrong_ends(unknown).items())),
-        running=tuple(sorted({m.rank or 0 for m in manifests if m.state != "finished"})),
+        running=tuple(sorted({m.rank or 0 for m in manifests if m.state == "running"})),
+        interrupted=tuple(sorted((m.rank or 0, m.interruption) for m in manifests if m.interruption)),
     )
 
 
