@@ -107,7 +107,8 @@ def completeness(run: Path, world_size: int | None = None) -> Completeness:
     files = {path.relative_to(run).as_posix(): path for path in _traces(run)}
     # Plain traces of torch's profiler: what they say themselves.
     heads = {} if manifests or about else {file: _distributed(path) for file, path in files.items()}
-    told_sizes = (*(m.world_size for m in (*about, *manifests)), *(size for _, size in heads.values()))
+    by_manifest = (*(m.world_size for m in about), *(m.world_size for m in manifests))
+    told_sizes = (*by_manifest, *(size for _, size in heads.values()))
     sizes = [size for size in told_sizes if size]
     world_size = world_size or (max(sizes) if sizes else None)
     told = {trace.file: trace.bytes for m in manifests for trace in m.written}
