@@ -49,7 +49,7 @@ significant.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import polars as pl
@@ -59,7 +59,7 @@ from rankscope.primitives.clocks import base_times
 from rankscope.primitives.communicators import POINT_TO_POINT, parse_group_ranks
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.mesh import Mesh, infer_mesh, mesh_slices
-from rankscope.primitives.statistics import says_too_few
+from rankscope.primitives.statistics import Significance, Verdict
 from rankscope.primitives.stragglers.causes import CAUSES, STALLS, Cause
 from rankscope.primitives.stragglers.network import SlowLink, slow_links
 from rankscope.primitives.stragglers.observations import observe
@@ -88,9 +88,11 @@ from rankscope.results import (
     Parameter,
     Tables,
     by_window,
+    counted_steps,
+    rank_state,
     schema_of,
+    without_straggler,
 )
-from rankscope.rundir.plurals import plural
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
@@ -108,12 +110,13 @@ COLUMNS = (
     Column("steps", pl.Int64, "count", "steps in which it was compared"),
     Column("late_steps", pl.Int64, "count", "steps in which it arrived last by more than the residual"),
     Column(
-        "verdict",
+        "significance",
         pl.String,
         "",
-        "whether its local time is significantly longer than its peers', by which test and from how many steps, or "
-        "whether there are too few steps to tell",
+        "whether its local time is significantly longer than its peers': `significant`, `not significant` or `too few "
+        "steps to tell`; null where it was not compared",
     ),
+    Column("verdict", pl.String, "", "the same with the test and the number of steps"),
     Column("cause", pl.String, "", "why it delays the other ranks; null where its delay is not significant"),
     Column("cause_ns", pl.Int64, "ns", "how much of its excess local time the cause explains, mean over steps"),
     Column("evidence", pl.String, "", "the numbers behind the cause"),
@@ -126,6 +129,10 @@ COLUMNS = (
 )
 
 _WORK = ("ranged", "work_ns", "pieces", "size")
+_VERDICT: Mapping[str, Callable[[Verdict], str]] = {
+    "significance": lambda verdict: verdict.significance.value,
+    "verdict": str,
+}
 # What a rank gives: its matched collectives, what its steps launched, and the paces of its steps.
 _PARTS = {
     "collectives": pl.Schema(
@@ -224,9 +231,11 @@ def across_ranks(parts: Sequence[Mapping[str, pl.DataFrame]], inputs: Inputs) ->
         ranks, attribute_waits(rows, role, inputs.results["collectives"], comparison)
     )
     stragglers = comparison.stragglers() if comparison is not None else []
-    verdicts = comparison.verdicts() if comparison is not None else {}
+    verdicts = dict.fromkeys(set(rows["rank"]) - set(cut["rank"]), Verdict(Significance.TOO_FEW))
+    verdicts |= comparison.verdicts() if comparison is not None else {}
     table = _with_causes(table, [each for each in stragglers if not each.once]).with_columns(
-        pl.Series("verdict", [str(verdicts[r]) if r in verdicts else None for r in table["rank"]], dtype=pl.String)
+        pl.Series(name, [of(verdicts[r]) if r in verdicts else None for r in table["rank"]], dtype=pl.String)
+        for name, of in _VERDICT.items()
     )
     findings = _left_out(cut)
     if comparison is not None:
@@ -406,37 +415,24 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     """The main result in one sentence."""
     if frame.height < 2:
         return None  # a single rank delays nobody
-    if not frame["waited_ns"].drop_nulls().len():
-        return Headline.of("No collective was matched across ranks, so the ranks cannot be compared.")
     if frame["step"].null_count() < frame.height:
         return None  # one result per step
+    if rank_state(frame) != "straggler":
+        return without_straggler(frame)
     late = frame.filter(pl.col("cause").is_not_null()).sort(
         "waited_ns", "saving_ns", "rank", descending=[True, True, False], nulls_last=True
     )
-    if not late.height:
-        most = frame.sort("waited_ns", "rank", descending=[True, False], nulls_last=True).row(0, named=True)
-        if not most["waited_ns"]:
-            return Headline.of("No rank delays the others.")
-        unknown = not most["verdict"] or says_too_few(most["verdict"])
-        begin = "Too few steps to tell which rank is a straggler" if unknown else "No significant straggler"
-        return Headline.of(
-            f"{begin}; the longest wait is for rank {{rank}}: {{waited}} over "
-            f"{{steps}} {plural('step', most['steps'])}.",
-            rank=(most["rank"], ""),
-            waited=(most["waited_ns"], "ns"),
-            steps=(most["steps"], "count"),
-        )
     worst = late.row(0, named=True)
     values = {"rank": (worst["rank"], ""), "cause": (CAUSES.get(worst["cause"], worst["cause"]), "")}
+    text = "Rank {rank} is the straggler"
+    if late.height > 1:
+        text = "{late} ranks are stragglers, above all rank {rank}"
+        values["late"] = (late.height, "count")
     if not worst["waited_ns"]:
-        return Headline.of("Rank {rank} is the straggler: {cause}.", **values)
-    steps = f"{{steps}} {plural('step', worst['steps'])}"
-    return Headline.of(
-        f"Rank {{rank}} is the straggler: the other ranks waited {{waited}} for it over {steps}; {{cause}}.",
-        waited=(worst["waited_ns"], "ns"),
-        steps=(worst["steps"], "count"),
-        **values,
-    )
+        return Headline.of(f"{text}: {{cause}}.", **values)
+    values |= {"waited": (worst["waited_ns"], "ns"), "steps": (worst["steps"], "count")}
+    waited = f"the other ranks waited {{waited}} for it over {counted_steps(worst['steps'])}"
+    return Headline.of(f"{text}: {waited}; {{cause}}.", **values)
 
 
 analysis = Analysis(

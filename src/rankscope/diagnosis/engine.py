@@ -30,7 +30,8 @@ from rankscope.results import (
 Analyze = Callable[..., dict[str, Result]]
 FOR_ALL = ("job_kind",)
 """Analyses whose results every rule gets: advice depends on the kind of the job."""
-BASIS = ("overview", "stragglers", "step_time")
+STRAGGLERS = "stragglers"
+BASIS = ("overview", STRAGGLERS, "step_time")
 """Analyses that the diagnosis itself reads."""
 
 
@@ -76,9 +77,12 @@ def _judged(results: Mapping[str, Result], inputs: Inputs) -> dict[str, pl.DataF
     What a file lost looks like a device that waits, or like a rank with less work: rules would find what is not there.
     """
     ranks = {info.rank for info in inputs.traces}
-    if ranks <= incomplete_ranks(inputs.traces):
-        return {name: result.frame for name, result in results.items()}
-    return {name: of_judged_ranks(result.frame, inputs.traces) for name, result in results.items()}
+    all_incomplete = ranks <= incomplete_ranks(inputs.traces)
+    # The analysis of stragglers chooses itself which ranks it compares: the verdict is about these.
+    return {
+        name: result.frame if all_incomplete or name == STRAGGLERS else of_judged_ranks(result.frame, inputs.traces)
+        for name, result in results.items()
+    }
 
 
 def attempt(names: Sequence[str], analyze: Analyze) -> tuple[dict[str, Result], list[Finding]]:
