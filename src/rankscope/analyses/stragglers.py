@@ -60,7 +60,7 @@ from rankscope.primitives.communicators import POINT_TO_POINT, parse_group_ranks
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.mesh import Mesh, infer_mesh, mesh_slices
 from rankscope.primitives.statistics import Significance, Verdict
-from rankscope.primitives.stragglers.causes import CAUSES, STALLS, Cause
+from rankscope.primitives.stragglers.causes import STALLS, Cause
 from rankscope.primitives.stragglers.network import SlowLink, slow_links
 from rankscope.primitives.stragglers.observations import observe
 from rankscope.primitives.stragglers.paces import COLUMNS as PACES
@@ -83,15 +83,11 @@ from rankscope.results import (
     Column,
     Evidence,
     Finding,
-    Headline,
     Inputs,
     Parameter,
     Tables,
     by_window,
-    counted_steps,
-    rank_state,
     schema_of,
-    without_straggler,
 )
 
 COLUMNS = (
@@ -411,30 +407,6 @@ def _slow_networks(links: Sequence[SlowLink], steps: int) -> list[Finding]:
     return findings
 
 
-def headline(frame: pl.DataFrame) -> Headline | None:
-    """The main result in one sentence."""
-    if frame.height < 2:
-        return None  # a single rank delays nobody
-    if frame["step"].null_count() < frame.height:
-        return None  # one result per step
-    if rank_state(frame) != "straggler":
-        return without_straggler(frame)
-    late = frame.filter(pl.col("cause").is_not_null()).sort(
-        "waited_ns", "saving_ns", "rank", descending=[True, True, False], nulls_last=True
-    )
-    worst = late.row(0, named=True)
-    values = {"rank": (worst["rank"], ""), "cause": (CAUSES.get(worst["cause"], worst["cause"]), "")}
-    text = "Rank {rank} is the straggler"
-    if late.height > 1:
-        text = "{late} ranks are stragglers, above all rank {rank}"
-        values["late"] = (late.height, "count")
-    if not worst["waited_ns"]:
-        return Headline.of(f"{text}: {{cause}}.", **values)
-    values |= {"waited": (worst["waited_ns"], "ns"), "steps": (worst["steps"], "count")}
-    waited = f"the other ranks waited {{waited}} for it over {counted_steps(worst['steps'])}"
-    return Headline.of(f"{text}: {waited}; {{cause}}.", **values)
-
-
 analysis = Analysis(
     name="stragglers",
     doc=__doc__,
@@ -449,7 +421,6 @@ analysis = Analysis(
     },
     requires=("collectives", "clock"),
     parameters=(Parameter("by", "what to group rows by", default="rank", choices=("rank", "step"), of_reduce=True),),
-    headline=headline,
     has_findings=True,
     shown_empty=True,
 )
