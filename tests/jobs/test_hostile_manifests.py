@@ -21,7 +21,8 @@ RUN = RunManifest(run_id="a", world_size=2, mesh=Mesh(("dp",), (2,), (0,)), rank
 RANK = RankManifest(
     run_id="a", rank=1, world_size=2, local_rank=1, host="h", pid=3, device=Device("cpu", "x", 0, 1), steps=9,
     mesh=Mesh(("dp",), (2,), (1,)), written=(WrittenTrace("rank1_iter1_2.trace.json", 1, 2, 10, 100, 7, 8),),
-    skipped=(LostWindow(3, 4, "why"),), failed=(LostWindow(5, 6, "no room"),), step_times=(StepSpan(0, "wait", (5, 6)),),
+    skipped=(LostWindow(3, 4, "why"),), failed=(LostWindow(5, 6, "no room"),),
+    step_times=(StepSpan(0, "wait", (5, 6)),),
     step_blocks=(StepBlock(2, 2, 1, 3, 4),), step_median_ns={"wait": 5},
     environment={"settings": {"NCCL_DEBUG": "INFO"}, "cpu_affinity": "3"},
     clock_anchors=(ClockAnchor(1, 2, 3), ClockAnchor(4, 5, 6)), warnings=("careful",),
