@@ -44,7 +44,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-rest test-timing test-all test-torch lint lint-python lint-ui bench ui ui-check docs site traces clean distclean
+.PHONY: help setup demo test test-rest test-timing gpu-check test-all test-torch lint lint-python lint-ui bench ui ui-check docs site traces clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -68,6 +68,11 @@ test-rest: $(HAS_DEV) ## the slow tests and those that need a browser
 # What they compare depends on the machine as well as on rankscope: a failure on a busy machine says nothing.
 test-timing: $(HAS_DEV) ## the tests that compare durations of real jobs, for an idle machine
 	$(BIN)/pytest -n 0 -m timing $(PYTEST_ARGS)
+
+# Thirty minutes on one device. Without one, what a CPU can run of it does, and the rest says why it was skipped.
+gpu-check: $(HAS_DEV) ## the tests and the benchmark for accelerators, on a machine that has one
+	$(BIN)/pytest -n 0 -m gpu -rs $(PYTEST_ARGS)
+	$(BIN)/python -m benchmarks gpu
 
 test-all: test test-rest test-timing ## all tests
 
@@ -120,6 +125,7 @@ site: $(HAS_SITE) ## the documentation as a site in site/: works from the disk, 
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@! grep -rlE '<(script|link|img|iframe)[^>]*(src|href)="?(https?:)?//' --include=*.html site || { \
 		echo "site: these pages load something from another host" >&2; exit 1; }
+	@! grep -rlE '(src|href)="/' --include=*.html site || { echo "site: these pages only work at a host's root" >&2; exit 1; }
 
 traces: $(HAS_DEV) ## fetch the public traces that some tests read: make traces MIRROR=URL (CONTRIBUTING.md)
 	$(BIN)/python -m tests.fetch_traces $(MIRROR)

@@ -16,6 +16,7 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 WORKER = re.compile(r'https?://[^"]*/iframe-worker/shim')
+ROOTED = re.compile(r'(\b(?:href|src)=")/(?!/)')
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#:]+)(#[^)\s]*)?\)")
 
 
@@ -59,5 +60,6 @@ def on_post_page(output: str, page: Any, config: Any) -> str:
 
 
 def on_post_template(output_content: str, template_name: str, config: Any) -> str:
-    """The same for the page that says that there is no such page."""
-    return WORKER.sub("search_worker.js", output_content)
+    """The same for 404.html, whose links start at the host's root: they are made relative, for a site in a folder."""
+    page = WORKER.sub("search_worker.js", output_content)
+    return ROOTED.sub(r"\1", page).replace('"base": "/"', '"base": "."') if template_name == "404.html" else page

@@ -110,7 +110,7 @@ def main(mirror: str) -> int:
         try:
             data = fetch(mirror, entry)
         except (OSError, URLError, ValueError) as error:
-            failed += entry["commit"] != "HEAD"  # not known to be there: tests that read it are skipped
+            failed += 1
             print(f"{name}: {error}")
             continue
         write(FOLDER / name, gzip.compress(data, mtime=0) if entry["packed"] else data)

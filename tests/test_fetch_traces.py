@@ -74,5 +74,5 @@ def test_the_manifest_of_the_repository_is_complete() -> None:
     assert len(listed) > 70
     for name, entry in listed.items():
         assert not Path(name).is_absolute() and ".." not in Path(name).parts
-        assert len(entry["blob"]) == 40 and (len(entry["commit"]) == 40 or entry["commit"] == "HEAD")
+        assert len(entry["blob"]) == 40 and len(entry["commit"]) == 40
         assert entry["packed"] == (name.endswith(".gz") and not entry["path"].endswith(".gz"))

@@ -45,9 +45,21 @@ def test_signature_and_help_of_one(run: Run) -> None:
     assert run.operators(by="shape").height
 
 
+def test_the_class_lists_the_analyses_too() -> None:
+    text = pydoc.plain(pydoc.render_doc(Run))
+    for name, analysis in all_analyses().items():
+        assert name in dir(Run)
+        assert analysis.title in " ".join(text.replace("|", " ").split())
+        assert [*inspect.signature(getattr(Run, name)).parameters] == [
+            "self",
+            *(each.name for each in analysis.parameters),
+        ]
+
+
 def test_an_unknown_name_is_an_attribute_error(run: Run) -> None:
-    with pytest.raises(AttributeError, match="no analysis 'operator'"):
-        _ = run.operator
+    for where in (run, Run):
+        with pytest.raises(AttributeError, match="no analysis 'operator'"):
+            _ = where.operator
 
 
 def test_the_stub_is_what_make_docs_writes() -> None:

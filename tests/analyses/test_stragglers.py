@@ -67,8 +67,7 @@ def test_two_or_three_steps_of_two_ranks_are_too_few_to_tell(
     assert found["cause"].null_count() == 2
     assert all(each.startswith("too few steps to tell (") for each in found["verdict"])
     assert [each for each in run.findings if each.id in ("straggler", "slow-network", "stall")] == []
-    headline = run.analyze("stragglers")["stragglers"].headline
-    assert headline is not None and headline.text.startswith("Too few steps to tell which rank is a straggler")
+    assert run.diagnosis().stragglers.state == "too-few-steps"
 
 
 def test_three_states(tmp_path: Path) -> None:
@@ -101,8 +100,7 @@ def test_a_pause_of_80_ms_is_a_stall_and_no_straggler(tmp_path: Path) -> None:
     assert "with nothing recorded on the host" in str(stall.evidence[-1].value)
     assert found["cause"].null_count() == 8
     assert by_step.drop_nulls("cause").select("rank", "step", "cause").rows() == [(3, 13, "slow_host")]
-    headline = run.analyze("stragglers")["stragglers"].headline
-    assert headline is not None and "is the straggler" not in headline.text
+    assert run.diagnosis().stragglers.state != "straggler"
 
 
 def test_what_was_slept_is_what_the_others_waited(shared_traces: Path, shared_cache: Path) -> None:
@@ -382,5 +380,4 @@ def test_without_collectives_nothing_is_compared(tmp_path: Path) -> None:
     write_ranks(tmp_path, {rank: [step(10, 0, 990), op("aten::mm", 10, 100 + 50 * rank)] for rank in (0, 1)})
     run = rankscope.open(tmp_path, executor="serial")
     assert run.stragglers().drop("rank").null_count().row(0) == (2,) * 11
-    headline = run.analyze("stragglers")["stragglers"].headline
-    assert headline is not None and "No collective was matched" in headline.text
+    assert run.diagnosis().stragglers.state == "not-compared"

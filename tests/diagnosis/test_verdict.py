@@ -14,6 +14,7 @@ from tests.analyses.test_edge_traces import CASES
 from tests.diagnosis.rules.steps import work
 
 import rankscope
+from rankscope.cli import main
 from rankscope.pipeline import Run
 from rankscope.report.formatting import sentence
 from rankscope.report.html_report import payload
@@ -21,6 +22,7 @@ from rankscope.report.notebook import run_html
 from rankscope.report.summary import summary
 from rankscope.report.terminal import findings_list, not_judged_list
 from rankscope.results import with_symptoms
+from rankscope.simulate import Fault, Job, simulate
 
 
 def opened(tmp_path: Path, by_rank: dict[int, list[kineto.Event]], **metadata: object) -> Run:
@@ -46,6 +48,25 @@ def check(run: Run) -> None:
     assert run_html(run)
     named = [rank for each in found if each.id == "straggler" for rank in each.ranks]
     assert diagnosis.stragglers.ranks == tuple(dict.fromkeys(named))
+
+
+def test_the_analysis_says_of_stragglers_what_the_diagnosis_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(ranks=4, steps=6, seed=2, faults=(Fault("slow_device", (2,), magnitude=0.15),))
+    simulate(tmp_path / "run", job, costs=False)
+    run = rankscope.open(tmp_path / "run", executor="serial")
+    output = tmp_path / "stragglers.json"
+    arguments = ["rankscope", "analyze", "stragglers", str(tmp_path / "run"), "-f", "json", "--output", str(output)]
+    monkeypatch.setattr("sys.argv", arguments)
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert not left.value.code
+    written = json.loads(output.read_text(encoding="utf-8"))
+    assert written["headline"] == run.diagnosis().stragglers.sentence.to_json()
+    (finding,) = [each for each in written["findings"] if each["id"] == "straggler"]
+    (merged,) = [each for each in run.diagnosis().findings if each.id == "straggler"]
+    assert finding == json.loads(json.dumps(merged.to_json()))
 
 
 @pytest.mark.slow

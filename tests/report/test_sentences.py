@@ -20,6 +20,7 @@ import rankscope
 from rankscope.analyses import all_analyses
 from rankscope.diagnosis.merging import ON_ITS_OWN
 from rankscope.pipeline import Run
+from rankscope.primitives.stragglers.causes import CAUSES
 from rankscope.report.formatting import percent, saving_of, sentence
 from rankscope.report.summary import ANALYSES, PARTS, summary
 from rankscope.report.terminal import findings_list
@@ -217,11 +218,11 @@ def the_terminal_agrees(run: Run) -> None:
         (line,) = [each for each in lines if each.startswith("memory ")]
         assert f"rank {next(each.value for each in memory.values if each.name == 'rank')}" in line
         assert isinstance(peak, int) and str(peak)[:2] in re.sub(r"\D", "", line)
-    accused = results["stragglers"].headline if "stragglers" in results else None
-    if accused is not None and accused.text.startswith("Rank {rank} is the straggler"):
+    verdict = run.diagnosis().stragglers
+    if verdict.state == "straggler":
         (line,) = [each for each in lines if each.startswith("stragglers")]
-        said = {each.name: each.value for each in accused.values}
-        assert f"rank {said['rank']}: {said['cause']}" in line
+        (cause,) = results["stragglers"].frame.filter(pl.col("rank") == verdict.ranks[0])["cause"]
+        assert f"rank {verdict.ranks[0]}: {CAUSES[cause]}" in line
 
 
 @pytest.fixture(scope="session")

@@ -59,8 +59,7 @@ from rankscope.primitives.clocks import base_times
 from rankscope.primitives.communicators import POINT_TO_POINT, parse_group_ranks
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.mesh import Mesh, infer_mesh, mesh_slices
-from rankscope.primitives.statistics import says_too_few
-from rankscope.primitives.stragglers.causes import CAUSES, STALLS, Cause
+from rankscope.primitives.stragglers.causes import STALLS, Cause
 from rankscope.primitives.stragglers.network import SlowLink, slow_links
 from rankscope.primitives.stragglers.observations import observe
 from rankscope.primitives.stragglers.paces import COLUMNS as PACES
@@ -83,14 +82,12 @@ from rankscope.results import (
     Column,
     Evidence,
     Finding,
-    Headline,
     Inputs,
     Parameter,
     Tables,
     by_window,
     schema_of,
 )
-from rankscope.rundir.plurals import plural
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
@@ -402,43 +399,6 @@ def _slow_networks(links: Sequence[SlowLink], steps: int) -> list[Finding]:
     return findings
 
 
-def headline(frame: pl.DataFrame) -> Headline | None:
-    """The main result in one sentence."""
-    if frame.height < 2:
-        return None  # a single rank delays nobody
-    if not frame["waited_ns"].drop_nulls().len():
-        return Headline.of("No collective was matched across ranks, so the ranks cannot be compared.")
-    if frame["step"].null_count() < frame.height:
-        return None  # one result per step
-    late = frame.filter(pl.col("cause").is_not_null()).sort(
-        "waited_ns", "saving_ns", "rank", descending=[True, True, False], nulls_last=True
-    )
-    if not late.height:
-        most = frame.sort("waited_ns", "rank", descending=[True, False], nulls_last=True).row(0, named=True)
-        if not most["waited_ns"]:
-            return Headline.of("No rank delays the others.")
-        unknown = not most["verdict"] or says_too_few(most["verdict"])
-        begin = "Too few steps to tell which rank is a straggler" if unknown else "No significant straggler"
-        return Headline.of(
-            f"{begin}; the longest wait is for rank {{rank}}: {{waited}} over "
-            f"{{steps}} {plural('step', most['steps'])}.",
-            rank=(most["rank"], ""),
-            waited=(most["waited_ns"], "ns"),
-            steps=(most["steps"], "count"),
-        )
-    worst = late.row(0, named=True)
-    values = {"rank": (worst["rank"], ""), "cause": (CAUSES.get(worst["cause"], worst["cause"]), "")}
-    if not worst["waited_ns"]:
-        return Headline.of("Rank {rank} is the straggler: {cause}.", **values)
-    steps = f"{{steps}} {plural('step', worst['steps'])}"
-    return Headline.of(
-        f"Rank {{rank}} is the straggler: the other ranks waited {{waited}} for it over {steps}; {{cause}}.",
-        waited=(worst["waited_ns"], "ns"),
-        steps=(worst["steps"], "count"),
-        **values,
-    )
-
-
 analysis = Analysis(
     name="stragglers",
     doc=__doc__,
@@ -453,7 +413,6 @@ analysis = Analysis(
     },
     requires=("collectives", "clock"),
     parameters=(Parameter("by", "what to group rows by", default="rank", choices=("rank", "step"), of_reduce=True),),
-    headline=headline,
     has_findings=True,
     shown_empty=True,
 )

@@ -2,26 +2,29 @@
 
 A module here with a function of its own name is a subcommand; the function's docstring is its help. One with a
 ``typer.Typer`` of its own name is a group of subcommands. A name that Python keeps for itself, or that a module of the
-standard library has, takes a trailing underscore.
+standard library has, takes a trailing underscore. A command line imports the module of its own subcommand alone; the
+help of the others is read from their source.
 
 In: the arguments of a command line. Out: the output of a subcommand; errors without a traceback, with status 2.
 """
 
 from __future__ import annotations
 
+import ast
+import inspect
 import io
 import pkgutil
 import sys
 import warnings
+from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any, TextIO
 
 import typer
 
 from rankscope import __version__
 from rankscope.errors import RankscopeError
-from rankscope.report.errors import print_error
-from rankscope.report.formatting import plain
 
 _ORDER = ("demo", "run", "summary", "findings", "report", "diff", "measure", "analyze", "analyses")
 
@@ -38,22 +41,50 @@ def _root(
     """Profile a distributed PyTorch job on every rank, and see where the time goes."""
 
 
-def make_app() -> typer.Typer:
-    """The application with every subcommand."""
+def make_app(arguments: Sequence[str] | None = None) -> typer.Typer:
+    """The application with every subcommand.
+
+    Args:
+        arguments: of the command line that it is for; only the subcommand that they name is imported. All by default.
+    """
     app = typer.Typer(
         no_args_is_help=True, add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False
     )
     app.callback()(_root)
-    names = [module.name for module in pkgutil.iter_modules(__path__)]
+    names = {module.name: module.name.rstrip("_").replace("_", "-") for module in pkgutil.iter_modules(__path__)}
     for name in sorted(names, key=lambda n: (_ORDER.index(n) if n in _ORDER else len(_ORDER), n)):
+        if arguments is not None and names[name] not in arguments[:1]:
+            help_text = _help_in_source(name)
+            if help_text is not None:
+                app.command(names[name], help=help_text)(_not_imported)
+            continue
         module = import_module(f"{__name__}.{name}")
         command: Any = getattr(module, name, None)
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name)
         elif callable(command):
             settings, kind = getattr(module, "CONTEXT_SETTINGS", None), getattr(module, "COMMAND", None)
-            app.command(name.rstrip("_").replace("_", "-"), cls=kind, context_settings=settings)(command)
+            app.command(names[name], cls=kind, context_settings=settings)(command)
     return app
+
+
+def _not_imported() -> None:
+    """A subcommand that this command line does not name."""
+
+
+def _help_in_source(name: str) -> str | None:
+    """The help of a subcommand: its function's docstring, or what its group has as `help`; None if it has neither."""
+    folder = Path(__path__[0])
+    package = folder / name / "__init__.py"
+    tree = ast.parse((package if package.exists() else folder / f"{name}.py").read_text(encoding="utf-8"))
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            return inspect.cleandoc(ast.get_docstring(node) or "")
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            given = {keyword.arg: keyword.value for keyword in node.value.keywords}
+            if any(isinstance(target, ast.Name) and target.id == name for target in node.targets) and "help" in given:
+                return str(ast.literal_eval(given["help"]))
+    return None
 
 
 def _show_warning(
@@ -65,6 +96,8 @@ def _show_warning(
     line: str | None = None,
 ) -> None:
     """A warning as a line for the user, without the place in the code: a package whose analysis cannot be loaded."""
+    from rankscope.report.formatting import plain
+
     typer.echo(f"warning: {plain(str(message), limit=2000)}", err=True)
 
 
@@ -77,8 +110,10 @@ def main() -> None:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
-            make_app()()
+            make_app(sys.argv[1:])()
     except RankscopeError as error:
+        from rankscope.report.errors import print_error
+
         print_error(error)
         sys.exit(2)
     except BrokenPipeError:

@@ -16,6 +16,7 @@ from rankscope.analyses import get_analysis
 from rankscope.cli.options import DEFAULTS, RunOptions, Source, opened, own_options
 from rankscope.cli.signature import with_options
 from rankscope.cli.writing import refuse_terminal, show, width_for, write
+from rankscope.diagnosis.verdict import JUDGED
 from rankscope.export.formats import FORMATS
 from rankscope.pipeline import Run
 from rankscope.report.formatting import plain, sentence
@@ -81,6 +82,8 @@ def write_result(
     with opened(source, options) as opened_run:
         result = opened_run.analyze(wanted, parameters={wanted: own})[wanted]
         check(opened_run, result)
+        if result.name in JUDGED:
+            result = opened_run.diagnosis().answered(result)
         about = opened_run.about()
         findings = tuple(by_severity([*opened_run.loaded.findings, *result.findings]))
     if table.form is Format.table:

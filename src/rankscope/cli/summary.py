@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,10 +12,7 @@ from rich.text import Text
 from rankscope.cli.options import DEFAULTS, RunOptions, Source, opened
 from rankscope.cli.signature import with_options
 from rankscope.cli.writing import show
-from rankscope.measure.files import load_all
 from rankscope.report import summary as verdict
-from rankscope.report.experiments.tables import jobs_of
-from rankscope.report.experiments.terminal import measured
 from rankscope.report.formatting import plain
 
 
@@ -27,10 +25,13 @@ def summary(
 
     For the output directory of `rankscope measure` it shows the result and lists the jobs.
     """
-    jobs = jobs_of(source[0]) if len(source) == 1 and options.run is None else None
-    if jobs is not None:
-        _study(Path(source[0]), jobs)
-        return
+    if len(source) == 1 and options.run is None and os.path.isdir(os.path.join(source[0], "jobs")):  # noqa: PTH112, PTH118  # no right to look raises nothing
+        from rankscope.report.experiments.tables import jobs_of  # with all that `measure` has
+
+        jobs = jobs_of(source[0])
+        if jobs is not None:
+            _study(Path(source[0]), jobs)
+            return
     with opened(source, options) as opened_run:
         console = Console(highlight=False)
         shown = verdict.summary(opened_run, console.width)
@@ -39,6 +40,9 @@ def summary(
 
 def _study(folder: Path, jobs: Mapping[str, str]) -> None:
     """What was measured, and how each of its jobs is looked at."""
+    from rankscope.measure.files import load_all
+    from rankscope.report.experiments.terminal import measured
+
     for result in load_all(folder):
         show(measured(result), None)
     if not jobs:

@@ -7,7 +7,7 @@ cannot tell, with the reason and what to record.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import polars as pl
@@ -20,6 +20,9 @@ from rankscope.rundir.plurals import counted, plural
 
 ENOUGH_STEPS = 3
 """In fewer, a difference between ranks may be chance."""
+
+JUDGED = ("stragglers",)
+"""Analyses whose question the diagnosis answers: they have no sentence of their own."""
 
 RankState = Literal["straggler", "none", "too-few-steps", "one-rank", "not-compared"]
 
@@ -91,9 +94,16 @@ class Diagnosis:
 
     def headline_of(self, result: Result) -> Headline | None:
         """An analysis's answer in one sentence, as the diagnosis has it if it judges the same question."""
-        if result.name == "stragglers" and self.stragglers.state != "one-rank":
+        if result.name in JUDGED and self.stragglers.state != "one-rank":
             return self.stragglers.sentence
         return result.headline
+
+    def answered(self, result: Result) -> Result:
+        """An analysis's result with the sentence and the severities that the diagnosis has."""
+        headline = self.headline_of(result)
+        merged = {(one.id, one.ranks): one for each in self.findings for one in (*each.symptoms, each)}
+        findings = tuple(merged.get((each.id, each.ranks), each) for each in result.findings)
+        return replace(result, analysis=replace(result.analysis, headline=lambda _: headline), findings=findings)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object without the findings, which results list with those of the files."""

@@ -16,7 +16,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, cast
-from urllib.request import url2pathname
 
 from rankscope.errors import NotATraceError, TraceError
 from rankscope.ingest.decompress import (
@@ -58,6 +57,8 @@ def local_path(source: str) -> Path:
     path = path_of_file_url(source) or source.removeprefix("file://")
     # A file whose name looks like a quoted one goes first: in a shell, names are written as they are.
     if path != source and not os.path.lexists(path):
+        from urllib.request import url2pathname  # it loads an HTTP client, and TLS
+
         path = url2pathname(path)
     return Path(path).expanduser()
 

@@ -1,7 +1,9 @@
 """Profiling a script without changing it: options of the capture become variables of the job's environment.
 
 `rankscope exec [options] python train.py` starts a command in that environment under any launcher;
-`python -m rankscope.jobs.exec` is the same where rankscope was installed with --no-deps.
+`python -m rankscope.jobs.exec` is the same where rankscope was installed with --no-deps. An image with a Python that
+capture does not support starts its job by it, too: this module and those it loads run on Python 3.8 (see
+`capture/hook/sitecustomize.py`).
 
 In: a command line. Out: the job's environment and command.
 """
@@ -65,8 +67,8 @@ def take_options(arguments: Sequence[str], flags: Collection[str] = ()) -> tuple
     options, rest = leading_options(arguments, {*flags, *SWITCHES})
     for words in options:
         option, equals, value = words[0].partition("=")
-        name = OPTIONS.get("--" + option.removeprefix("--").replace("_", "-"))
-        if name is None or not option.startswith("--"):
+        name = OPTIONS.get(option.replace("_", "-"))
+        if name is None:
             kept += words
             continue
         if not equals and option not in SWITCHES and len(words) == 1:

@@ -15,22 +15,39 @@ import polars as pl
 from rankscope.analyses import all_analyses
 from rankscope.results import Analysis
 
+Method = Callable[..., pl.DataFrame]
 
-class AnalysisMethods:
-    """Gives a class that can `analyze` every analysis as a method."""
 
-    def __getattr__(self, name: str) -> Callable[..., pl.DataFrame]:
+class _MethodsOnDemand(type):
+    """Makes the methods when the class is asked for one or for its list (help, completion): importing loads none."""
+
+    def __getattr__(cls, name: str) -> Method:
         if name.startswith("_") or name not in all_analyses():
             raise AttributeError(f"a run has no attribute and no analysis {name!r}")
-        return _method(self, all_analyses()[name])
+        method = _method(all_analyses()[name])
+        setattr(AnalysisMethods, name, method)
+        return method
+
+    def __dir__(cls) -> Iterable[str]:
+        for name in all_analyses():
+            getattr(cls, name)
+        return super().__dir__()
+
+
+class AnalysisMethods(metaclass=_MethodsOnDemand):
+    """Gives a class that can `analyze` every analysis as a method."""
+
+    def __getattr__(self, name: str) -> Method:
+        method: Method = getattr(type(self), name).__get__(self)
+        return method
 
     def __dir__(self) -> Iterable[str]:
-        return [*super().__dir__(), *all_analyses()]
+        return {*super().__dir__(), *dir(type(self))}
 
 
-def _method(run: Any, analysis: Analysis) -> Callable[..., pl.DataFrame]:
-    def method(**parameters: Any) -> pl.DataFrame:
-        frame: pl.DataFrame = run.analyze(analysis.name, parameters={analysis.name: parameters})[analysis.name].frame
+def _method(analysis: Analysis) -> Method:
+    def method(self: Any, **parameters: Any) -> pl.DataFrame:
+        frame: pl.DataFrame = self.analyze(analysis.name, parameters={analysis.name: parameters})[analysis.name].frame
         return frame
 
     method.__name__ = analysis.name
@@ -38,8 +55,13 @@ def _method(run: Any, analysis: Analysis) -> Callable[..., pl.DataFrame]:
     method.__module__ = __name__
     method.__doc__ = _doc(analysis)
     arguments = [
-        inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=each.annotation)
-        for each in analysis.parameters
+        inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD),
+        *(
+            inspect.Parameter(
+                each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=each.annotation
+            )
+            for each in analysis.parameters
+        ),
     ]
     method.__signature__ = inspect.Signature(arguments, return_annotation=pl.DataFrame)  # type: ignore[attr-defined]  # PEP 362
     return method

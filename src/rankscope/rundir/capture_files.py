@@ -7,10 +7,12 @@ In: nothing. Out: paths.
 
 from __future__ import annotations
 
-from importlib.resources import files
 from pathlib import Path
 
-_CAPTURE = Path(str(files("rankscope"))) / "capture"
+import rankscope
+
+# `importlib.resources.files` is younger than the oldest Python that `exec` starts jobs with.
+_CAPTURE = Path(rankscope.__file__).parent / "capture"
 HOOK_FOLDER = _CAPTURE / "hook"
 """Holds the ``sitecustomize.py`` that profiles an unmodified script."""
 PROBE_SCRIPT = _CAPTURE / "probe.py"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-from urllib.request import url2pathname
 
 from rankscope.errors import ConfigError
 
@@ -33,6 +32,8 @@ def directory_of(named: str | os.PathLike[str]) -> str:
     if found is None:
         return text
     if found[1].lower() == "file":
+        from urllib.request import url2pathname  # it loads an HTTP client, and TLS
+
         path = url2pathname(path_of_file_url(text) or "")
         if path.strip("/") and "\0" not in path:
             return path

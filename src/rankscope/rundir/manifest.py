@@ -111,9 +111,17 @@ class RankManifest:
     device: Device | None = None
     mesh: Mesh | None = None
     state: str = "running"
-    """``running``, or ``finished`` once the profiler has stopped and all is written."""
+    """``running``; ``finished`` once the profiler has stopped and all is written; ``interrupted`` if a signal or an
+    exception ended it, and all is written."""
+    ended_by: str | None = None
+    """What interrupted it: a signal (``SIGTERM``), an exception (``ValueError``), or ``killed`` where that is all that
+    is known."""
     steps: Step | None = None
     """Steps that the loop had taken under the profiler when this was written."""
+    last_step: Step | None = None
+    """The step that had begun at the end."""
+    requested_steps: Step | None = None
+    """Steps that the schedule wanted to record; none for no limit."""
     written: tuple[WrittenTrace, ...] = ()
     skipped: tuple[LostWindow, ...] = ()
     """Windows that were not recorded."""

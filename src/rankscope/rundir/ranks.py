@@ -10,13 +10,13 @@ In: such an expression, or integers. Out: whether this rank is one of them, and 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Iterable, Union  # noqa: UP035  # with subscripts on Python 3.8, which `exec` loads this file with
 
 from rankscope.errors import ConfigError
 from rankscope.rundir.ranges import parse_range
 
-RanksLike = str | int | Iterable[int]
+RanksLike = Union[str, int, Iterable[int]]  # noqa: UP007  # as above
 
 _HINT = 'such as "all", "0, 2, 4", "0-3", "every:8", "node" or "0,4-7"'
 MAX_RANK = 10_000_000

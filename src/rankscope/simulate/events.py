@@ -1,6 +1,6 @@
-"""From cells to trace events: the events of a program's cells as a table, and lists of structs made from arrays.
+"""From cells to trace events: the events of a program's cells as a table, and their text made from arrays.
 
-In: the cells of a program, and arrays of times. Out: tables and structs of events.
+In: the cells of a program, and arrays of times. Out: a table of events, and the text of each.
 """
 
 from __future__ import annotations
@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
 
 from rankscope.simulate.cells import SECTIONS, CellEvent, Id
 from rankscope.simulate.identity import RankIdentity
 from rankscope.simulate.jitter import I64, Bool
-from rankscope.simulate.kineto import Flow, Span
+from rankscope.simulate.kineto import SLOT, Flow, Layout, Span
 from rankscope.simulate.program import Program
 
 LOSABLE_AS = ("", "operator", "launch", "kernel", "collective", "other")
@@ -41,40 +40,31 @@ class EventTable:
         return self._first[section, cells][row] + within, row
 
 
-class Prototype(NamedTuple):
-    """A cell's event as a rank writes it, but for its times and ids."""
+class EventText(NamedTuple):
+    """A cell's event as a rank writes it: its text, but for its ids and times."""
 
-    event: Span | Flow
-    ids: tuple[tuple[str, Id], ...]
-    """The arguments that are ids; of a flow its own id."""
+    name: str
+    text: str
+    """For ``%``: a flow's id and time, or a range's start, duration and the arguments that are ids."""
+    ids: tuple[Id, ...]
+    is_flow: bool
 
 
-def prototype(event: CellEvent, rank: RankIdentity) -> Prototype:
-    """A cell's event with everything that is the same throughout a rank's file."""
+def event_text(event: CellEvent, rank: RankIdentity, layout: Layout) -> EventText:
+    """The text of a cell's event in a rank's file; it is encoded once, not in each use."""
     pid, tid = (rank.device, event.thread) if isinstance(event.thread, int) else (rank.pid, rank.thread(event.thread))
     name = event.name if isinstance(event.name, str) else event.name(rank)
-    ids = tuple((key, value) for key, value in event.args.items() if isinstance(value, Id))
+    ids = tuple(value for value in event.args.values() if isinstance(value, Id))
     if event.phase != "X":
-        return Prototype(Flow(event.phase, 0, pid, tid, "", name), ids)
-    args = {key: value(rank) if callable(value) else value for key, value in event.args.items()}
-    for key, value in args.items():
-        if isinstance(value, (list, tuple)) and not isinstance(value, Id):
-            args[key] = msgspec.Raw(msgspec.json.encode(value))  # once, not in each use
-    return Prototype(Span(event.category, name, pid, tid, "", "", args), ids)
+        return EventText(name, layout.slotted(Flow(event.phase, SLOT, pid, tid, SLOT, name)), ids, True)
+    args = {key: SLOT if isinstance(v, Id) else v(rank) if callable(v) else v for key, v in event.args.items()}
+    return EventText(name, layout.slotted(Span(event.category, name, pid, tid, SLOT, SLOT, args)), ids, False)
 
 
-def make(
-    prototypes: Iterable[Prototype], ts: Sequence[str], dur: Sequence[str], ids: Sequence[Sequence[int]]
-) -> list[Span | Flow]:
-    """Events at given times; ``ids`` has for each counter the first id that each event's cell takes."""
-    events: list[Span | Flow] = []
-    for i, (event, keys) in enumerate(prototypes):
-        if isinstance(event, Flow):
-            ((_, (counter, number)),) = keys
-            events.append(Flow(event.ph, ids[counter][i] + number, event.pid, event.tid, ts[i], event.name))
-        else:
-            args = event.args.copy()
-            for key, (counter, number) in keys:
-                args[key] = ids[counter][i] + number
-            events.append(Span(event.cat, event.name, event.pid, event.tid, ts[i], dur[i], args))
-    return events
+def fill(events: Iterable[EventText], ts: Sequence[str], dur: Sequence[str], ids: Sequence[Sequence[int]]) -> list[str]:
+    """The text of events at given times; ``ids`` has for each counter the first id that each event's cell takes."""
+    texts = []
+    for i, (_, text, taken, is_flow) in enumerate(events):
+        numbers = [ids[counter][i] + number for counter, number in taken]
+        texts.append(text % (*numbers, ts[i]) if is_flow else text % (ts[i], dur[i], *numbers))
+    return texts

@@ -14,6 +14,9 @@ import msgspec
 
 from rankscope.simulate.jitter import I64
 
+SLOT = "<slot>"
+"""A number that is filled in later, in the fields and arguments of an event (`Layout.slotted`)."""
+
 LAYOUTS = ("torch-2.13", "torch-2.9", "compact")
 
 
@@ -33,7 +36,7 @@ class Flow(msgspec.Struct, gc=False):
     """One end of an arrow: it starts (``s``) or finishes (``f``)."""
 
     ph: str
-    id: int
+    id: int | str
     pid: int
     tid: int
     ts: str
@@ -75,7 +78,7 @@ _TORCH_2_13 = _Formats(
     metadata='      "%s": %s,\n',
     span='  {\n    "ph": "X",\n    "cat": "%s",\n    "name": "%s",\n    "pid": %d,\n    "tid": %d,\n'
     '    "ts": %s,\n    "dur": %s\n    ,\n    "args": {\n      %s\n    }\n  },\n',
-    flow='  {\n    "ph": "%s",\n    "id": %d,\n    "pid": %d,\n    "tid": %d,\n    "ts": %s,\n    "cat": "%s",\n'
+    flow='  {\n    "ph": "%s",\n    "id": %s,\n    "pid": %d,\n    "tid": %d,\n    "ts": %s,\n    "cat": "%s",\n'
     '    "name": "%s"\n    %s\n  },\n',
     bind=', "bp": "e"',
     naming='  {\n    "ph": "M",\n    "name": "%s",\n    "ts": %s,\n    "pid": %d,\n    "tid": %d,\n'
@@ -96,7 +99,7 @@ _TORCH_2_9 = _Formats(
     metadata='\n      "%s": %s,',
     span='  {\n    "ph": "X", "cat": "%s", "name": "%s", "pid": %d, "tid": %d,\n    "ts": %s, "dur": %s,\n'
     '    "args": {\n      %s\n    }\n  },\n',
-    flow='  {\n    "ph": "%s", "id": %d, "pid": %d, "tid": %d, "ts": %s,\n    "cat": "%s", "name": "%s"%s\n  },\n',
+    flow='  {\n    "ph": "%s", "id": %s, "pid": %d, "tid": %d, "ts": %s,\n    "cat": "%s", "name": "%s"%s\n  },\n',
     bind=', "bp": "e"',
     naming='  {\n    "name": "%s", "ph": "M", "ts": %s, "pid": %d, "tid": %d,\n    "args": {\n      %s\n    }\n  },\n',
     foot='  {\n    "ph": "X", "cat": "Trace", "ts": %s, "dur": %s,\n    "pid": "Spans", "tid": "PyTorch Profiler",\n'
@@ -154,6 +157,11 @@ class Layout:
             else:
                 texts.append(naming % (e.name, e.ts, e.pid, e.tid, next(args)))
         return "".join(texts).encode()
+
+    def slotted(self, event: Event) -> str:
+        """The text of an event for the operator ``%``: ``%s`` at each of its :data:`SLOT`, in the order of the text."""
+        text = self.events([event]).decode().replace("%", "%%")
+        return text.replace(f'"{SLOT}"', "%s").replace(SLOT, "%s")
 
     def _args(self, args: list[dict[str, object]]) -> list[str]:
         """The text of each event's arguments, without the braces."""

@@ -27,10 +27,10 @@ from rankscope.simulate.cells import (
 )
 from rankscope.simulate.clocks import Clock, Window
 from rankscope.simulate.engine import Engine, Stage
-from rankscope.simulate.events import LOSABLE_AS, EventTable, make, prototype
+from rankscope.simulate.events import LOSABLE_AS, EventTable, event_text, fill
 from rankscope.simulate.identity import MAIN, RankIdentity
 from rankscope.simulate.jitter import I64
-from rankscope.simulate.kineto import Event, Flow, Layout, Span, many_microseconds, microseconds
+from rankscope.simulate.kineto import Layout, Span, many_microseconds, microseconds
 from rankscope.simulate.losses import LostEvent, Place, choose_lost
 from rankscope.simulate.program import Range
 from rankscope.simulate.times import Keys, Slowness, in_order
@@ -70,7 +70,7 @@ class RankTrace:
         self.window = Window.of(engine, stage, rank)
         self.lost: list[LostEvent] = []
         self.events = 0
-        self._prototypes = [prototype(event, self.rank) for event in table.events]
+        self._texts = [event_text(event, self.rank, self.layout) for event in table.events]
         self._last_kernel = 0
         self._kept: dict[tuple[int, int], I64] | None = {} if len(self.program.rows) <= KEPT_ROWS else None
 
@@ -145,7 +145,9 @@ class RankTrace:
         for section in SECTIONS:
             for step in steps:
                 for batch in self._batches(section, step):
-                    yield self._text(self._cell_events(batch, step, lost.get(batch.place, set())))
+                    texts = self._cell_events(batch, step, lost.get(batch.place, set()))
+                    self.events += len(texts)
+                    yield "".join(texts).encode()
                 if section == MAIN_HOST:
                     yield self._text(self._ranges(step))
         yield self._text([self._stop()])
@@ -154,7 +156,7 @@ class RankTrace:
         last = self._ts(max(end, self._last_kernel) + 200_000)
         yield self.layout.foot(self._ts(begin), self._dur(begin, end), last, file_name)
 
-    def _text(self, events: Sequence[Event]) -> bytes:
+    def _text(self, events: Sequence[Span]) -> bytes:
         self.events += len(events)
         return self.layout.events(events)
 
@@ -200,8 +202,8 @@ class RankTrace:
             kept = np.where(on_device, (device_start >= begin) & (launched < end), (start >= begin) & (start < end))
             yield Batch((section, step, number), rows, moments, row[kept], kind[kept])
 
-    def _cell_events(self, batch: Batch, step: int, lost: set[int]) -> list[Span | Flow]:
-        """A batch's events, without those that are lost."""
+    def _cell_events(self, batch: Batch, step: int, lost: set[int]) -> list[str]:
+        """The text of a batch's events, without those that are lost."""
         row, kind, table = batch.row, batch.kind, self.table
         if batch.place[0] == DEVICE_AND_RUNTIME:
             last = batch.moments[row, DEVICE_END][table.on_device[kind]].max(initial=0)
@@ -212,14 +214,13 @@ class RankTrace:
         ts = recorded[row, table.start[kind]]
         dur = recorded[row, table.end[kind]] - ts
         ids = self.program.ids[batch.rows][row] + self._first_ids(step)
-        prototypes = [self._prototypes[k] for k in kind.tolist()]
-        events = make(prototypes, many_microseconds(ts), many_microseconds(dur), ids.T.tolist())
+        events, starts = [self._texts[k] for k in kind.tolist()], many_microseconds(ts)
+        texts = fill(events, starts, many_microseconds(dur), ids.T.tolist())
         for index in sorted(lost):
             as_what = LOSABLE_AS[int(table.lost_as[kind[index]])]
-            event = events[index]
             number = self.engine.step_numbers[step]
-            self.lost.append(LostEvent(self.rank.rank, number, event.name, as_what, event.ts))
-        return [event for index, event in enumerate(events) if index not in lost] if lost else events
+            self.lost.append(LostEvent(self.rank.rank, number, events[index].name, as_what, starts[index]))
+        return [text for index, text in enumerate(texts) if index not in lost] if lost else texts
 
     def _first_ids(self, step: int) -> list[int]:
         """The first id of each counter in a step."""

@@ -4,6 +4,10 @@ PYTHONPATH, and Python runs it at startup.
 A process that never loads torch pays next to nothing: all that stays is an import finder that waits for
 ``torch.optim``. A sitecustomize that existed before runs as it would have.
 
+The image of a job may have an older Python or torch than capture supports: the job runs as without rankscope then, with
+one warning. This file, and what it loads before it knows, is therefore written for Python 3.8
+(tests/capture/test_old_images.py).
+
 In: the variables that `rankscope run`, `exec` and `measure` set. Out: an installed profiler or experiment, once torch
 is loaded.
 """
@@ -19,6 +23,9 @@ if TYPE_CHECKING:  # importing typing costs more than the rest of this file
 
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120  # pathlib is slow to load
 _AWAITED = "torch.optim.optimizer"
+OLDEST_PYTHON = (3, 10)
+OLDEST_TORCH = (2, 4)
+_WARNED = "RANKSCOPE_UNSUPPORTED_WARNED"
 
 
 class _Finder:
@@ -47,6 +54,9 @@ def _after_loading(loader: Any) -> None:
     def exec_module(module: Any) -> None:
         del loader.exec_module
         run(module)
+        if not _supported():
+            _warn_once()
+            return
         try:
             if os.environ.get("RANKSCOPE_EXPERIMENT"):
                 from rankscope.measure.injob import install
@@ -61,6 +71,35 @@ def _after_loading(loader: Any) -> None:
         loader.exec_module = exec_module
     except AttributeError:
         pass
+
+
+def _supported() -> bool:
+    """Whether capture works with this Python and the torch that is being loaded."""
+    words = str(getattr(sys.modules.get("torch"), "__version__", "")).split(".")
+    # A torch that does not tell is not held against the job.
+    known = len(words) > 1 and words[0].isdigit() and words[1].isdigit()
+    return sys.version_info >= OLDEST_PYTHON and not (known and (int(words[0]), int(words[1])) < OLDEST_TORCH)
+
+
+def _warn_once() -> None:
+    """Warn in the first process of the first rank alone: its children inherit that it was done."""
+    if os.environ.get(_WARNED):
+        return
+    os.environ[_WARNED] = "1"
+    try:
+        from rankscope.rundir.launcher import identify
+
+        if identify(os.environ).rank:
+            return
+    except Exception:
+        pass  # better a warning from each rank than none
+    print(
+        "rankscope: this job runs without rankscope: it has Python {}.{} and torch {}, and capture needs Python {}.{} "
+        "and torch {}.{}, or newer".format(
+            *sys.version_info[:2], getattr(sys.modules.get("torch"), "__version__", "?"), *OLDEST_PYTHON, *OLDEST_TORCH
+        ),
+        file=sys.stderr,
+    )
 
 
 def _run_previous_sitecustomize() -> None:
@@ -88,6 +127,6 @@ def _bind() -> None:
 
 if os.environ.get("RANKSCOPE_HOOK"):
     sys.meta_path.insert(0, _Finder)
-    if os.environ.get("RANKSCOPE_EXPERIMENT"):
+    if os.environ.get("RANKSCOPE_EXPERIMENT") and sys.version_info >= OLDEST_PYTHON:
         _bind()
 _run_previous_sitecustomize()

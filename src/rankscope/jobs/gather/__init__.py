@@ -6,6 +6,11 @@ In come directories, local or behind ssh; out come a merged run directory and a 
 
 from __future__ import annotations
 
+import sys
+
+if sys.version_info < (3, 10):  # noqa: UP036  # the last line of a job script in an old image
+    sys.exit("error: gathering traces needs Python 3.10 or newer")
+
 from rankscope.jobs.gather.complete import Completeness, completeness
 from rankscope.jobs.gather.merge import Gathered, gather
 from rankscope.jobs.gather.sources import parse_source

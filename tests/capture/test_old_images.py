@@ -1,0 +1,134 @@
+"""Jobs in an environment whose Python or torch is older than capture supports: they run as they would have."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rankscope.jobs.exec import profiled_environment
+from rankscope.rundir.capture_files import HOOK_FOLDER
+from rankscope.rundir.config import OPTIONS, SWITCH_FIELDS
+
+from .conftest import clean_environ
+
+SOURCE = HOOK_FOLDER.parents[2]
+HOOK = HOOK_FOLDER / "sitecustomize.py"
+WARNING = re.compile(
+    r"rankscope: this job runs without rankscope: it has Python [\d.]+ and torch (\S+), "
+    r"and capture needs Python 3\.10 and torch 2\.4, or newer\n"
+)
+OLD = "1.14.0a0+410ce96"
+TRAINS = "import torch.optim.optimizer, sys; print('trained', *sys.argv[1:])"
+VALUES = {
+    "ranks": "0-3",
+    "compression": "tar.gz",
+    "name_template": "d9d",
+    "stop_off_loop": "never",
+    "period_steps": "40",
+}
+
+
+def python_of(version):
+    """An interpreter of that version: on PATH, or installed next to this one."""
+    name = f"python{version}"
+    for found in (shutil.which(name), *sorted(Path(sys.base_prefix).parent.glob(f"*{version}*/bin/{name}"))):
+        # One on PATH can be a stand-in that starts whichever version is chosen elsewhere.
+        if found and subprocess.run([found, "-c", ""], capture_output=True).returncode == 0:
+            return str(found)
+    return pytest.skip(f"no Python {version} on this machine")
+
+
+def fake_torch(folder, version):
+    optim = folder / "torch" / "optim"
+    optim.mkdir(parents=True)
+    (folder / "torch" / "__init__.py").write_text(f"__version__ = {version!r}\nfrom torch import optim\n")
+    (optim / "__init__.py").write_text("from torch.optim import optimizer\n")
+    (optim / "optimizer.py").write_text("")
+    return folder
+
+
+def run(python, folder, *command, version=OLD, **variables):
+    torch = folder / version
+    fake_torch(torch, version)
+    environ = clean_environ() | {"PYTHONPATH": f"{torch}:{SOURCE}", "PYTHONDONTWRITEBYTECODE": "1"} | variables
+    return subprocess.run(
+        [python, *command],
+        env=profiled_environment(environ) if command[0] == "-c" else environ,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_what_is_loaded_before_the_versions_are_known_is_python_3_8():
+    code = (
+        "import sys, rankscope.rundir.launcher, rankscope.jobs.exec\n"
+        "print(*(m.__file__ for n, m in sys.modules.items() if n.partition('.')[0] == 'rankscope'), sep='\\n')"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert len(loaded) > 8
+    for path in (HOOK, *map(Path, loaded)):
+        ast.parse(path.read_text(encoding="utf-8"), str(path), feature_version=(3, 8))
+
+
+def test_the_oldest_versions_are_those_of_the_package():
+    metadata = (SOURCE.parent / "pyproject.toml").read_text(encoding="utf-8")
+    python, torch = (re.search(p, metadata)[1] for p in (r'requires-python = ">=([\d.]+)"', r'"torch>=([\d.]+)"'))
+    hook = HOOK.read_text(encoding="utf-8")
+    assert f"OLDEST_PYTHON = ({python.replace('.', ', ')})" in hook
+    assert f"OLDEST_TORCH = ({torch.replace('.', ', ')})" in hook
+
+
+@pytest.mark.parametrize(
+    ("version", "torch"), [("3.8", OLD), ("3.9", "2.4.1"), ("", OLD), ("", "1.9"), ("", "2.3.1+cu118")]
+)
+def test_the_job_runs_with_one_warning(tmp_path, version, torch):
+    python = python_of(version) if version else sys.executable
+    # A process that starts another one, as torchrun does.
+    starts = TRAINS + f"; import subprocess; subprocess.run([sys.executable, '-c', {TRAINS!r}, 'too'])"
+    done = run(python, tmp_path, "-c", starts, version=torch)
+    assert done.returncode == 0
+    assert sorted(done.stdout.splitlines()) == ["trained", "trained too"]
+    warning = WARNING.fullmatch(done.stderr)
+    assert warning is not None, done.stderr
+    assert warning[1] == torch
+    assert [path.name for path in tmp_path.iterdir()] == [torch]
+
+
+@pytest.mark.parametrize("rank", ["RANK", "SLURM_PROCID"])
+def test_only_the_first_rank_warns(tmp_path, rank):
+    size = {"RANK": "WORLD_SIZE", "SLURM_PROCID": "SLURM_NTASKS"}[rank]
+    done = run(sys.executable, tmp_path, "-c", TRAINS, **{rank: "1", size: "2"})
+    assert (done.stdout, done.stderr) == ("trained\n", "")
+
+
+def test_a_process_without_torch_does_not_warn(tmp_path):
+    done = run(python_of("3.8"), tmp_path, "-c", "print('no torch')")
+    assert (done.stdout, done.stderr) == ("no torch\n", "")
+
+
+@pytest.mark.parametrize("version", ["3.8", "3.9"])
+def test_exec_starts_the_job_on_an_old_python(tmp_path, version):
+    python = python_of(version)
+    options = [
+        word
+        for option, name in OPTIONS.items()
+        for word in ((option,) if name in SWITCH_FIELDS else (option, VALUES.get(name, "20")))
+    ]
+    done = run(python, tmp_path, "-m", "rankscope.jobs.exec", *options, python, "-c", TRAINS)
+    assert (done.returncode, done.stdout) == (0, "trained\n")
+    assert WARNING.fullmatch(done.stderr), done.stderr
+    wrong = run(python, tmp_path, "-m", "rankscope.jobs.exec", "--wait", "x", python, version="2.3")
+    assert (wrong.returncode, wrong.stderr) == (1, "error: --wait='x' must be a whole number from 0\n")
+
+
+def test_the_end_of_a_job_script_on_an_old_python(tmp_path):
+    done = run(python_of("3.8"), tmp_path, "-m", "rankscope.jobs.gather", "run")
+    assert (done.returncode, done.stderr) == (1, "error: gathering traces needs Python 3.10 or newer\n")

@@ -1,0 +1,71 @@
+"""What a command line imports before it does its work: by modules, as times depend on the machine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from tests.analyses.reference import write_reference
+
+from rankscope.cli import make_app
+
+# At its first read of a trace, or at its end, the process prints what it has imported.
+WATCHED = """
+import atexit, os, sys
+def show():
+    print(*sys.modules, file=sys.stderr)
+atexit.register(show)
+def hook(event, values):
+    if event == "open" and ".json" in str(values[0]) and "rank" in os.path.basename(str(values[0])):
+        show()
+        os._exit(3)
+sys.addaudithook(hook)
+from rankscope.cli import main
+main()
+"""
+
+
+def imported(*arguments: str) -> tuple[int, set[str]]:
+    done = subprocess.run(
+        [sys.executable, "-c", WATCHED, *arguments], capture_output=True, text=True, timeout=300, check=False
+    )
+    return done.returncode, set(done.stderr.split("\n")[-2].split(" "))
+
+
+def test_help_imports_no_subcommand():
+    code, modules = imported("--help")
+    assert (code, "typer" in modules) == (0, True)
+    ours = {name for name in modules if name.startswith("rankscope.")}
+    assert ours == {"rankscope.cli", "rankscope.errors"}
+    assert not modules & {"polars", "numpy", "msgspec", "torch"}
+
+
+def test_what_a_summary_imports_before_its_first_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("RANKSCOPE_CACHE", str(tmp_path / "cache"))
+    code, modules = imported("summary", str(write_reference(tmp_path / "run")), "--executor", "serial")
+    assert code == 3
+    assert "polars" in modules
+    assert not modules & {"torch", "matplotlib", "starlette", "uvicorn", "fsspec", "ssl", "urllib.request"}
+    packages = {name.split(".")[1] for name in modules if name.startswith("rankscope.")}
+    assert not packages & {"capture", "jobs", "measure", "simulate", "timeline", "web", "workloads"}
+
+
+def test_help_is_that_of_the_modules():
+    named = {each.name: each.help for each in make_app([]).registered_commands}
+    whole = make_app()
+    commands = {each.name: each.callback.__doc__ for each in whole.registered_commands if each.callback}
+    groups = {each.name: each.typer_instance.info.help for each in whole.registered_groups if each.typer_instance}
+    assert named.keys() == commands.keys() | groups.keys()
+    for name, text in (commands | groups).items():
+        assert " ".join(str(named[name]).split()) == " ".join(str(text).split())
+
+
+def test_the_subcommand_of_a_command_line_is_imported():
+    command = next(each for each in make_app(["exec", "--help"]).registered_commands if each.name == "exec")
+    assert command.cls is not None
+    group = make_app(["measure", "x"]).registered_groups
+    assert [each.name for each in group] == ["measure"]
+    assert isinstance(group[0].typer_instance, typer.Typer)
