@@ -27,6 +27,7 @@ import torch
 from rankscope.capture.flight_recorder import FlightCall, read_flight_recorder
 from rankscope.capture.inflight import InFlight
 from rankscope.capture.process import process_groups
+from rankscope.rundir.metadata import ProcessGroup
 
 _METHODS = (
     "_allgather_base",
@@ -84,15 +85,20 @@ class CollectiveCalls:
         # Thread, beginning and end of each call from Python.
         self._python_calls: deque[list[int]] = deque(maxlen=MAX_CALLS)
         self._left_out = 0
+        # Torch's class: it can no longer be looked up once the job has destroyed its process groups.
+        self._kind: Any = None
         self._replaced: dict[str, Any] = {}
+        self.groups: tuple[ProcessGroup, ...] = ()
+        """The job's process groups when the window began."""
         self._began = self._ended = 0
         self._flight_recorder: str | None = None
 
     def begin(self) -> None:
         """Record calls from now on."""
-        kind = _process_group()
+        self._kind = kind = _process_group()
         if kind is None:
             return
+        self.groups = process_groups()
         self._began = time.time_ns()
         for name in _METHODS:
             original = kind.__dict__.get(name)
@@ -102,11 +108,10 @@ class CollectiveCalls:
 
     def end(self) -> None:
         """Stop recording calls; harmless if that was done already."""
-        kind, replaced = _process_group(), self._replaced
-        self._replaced = {}
+        replaced, self._replaced = self._replaced, {}
         self._ended = self._ended or time.time_ns()
         for name, original in replaced.items():
-            setattr(kind, name, original)
+            setattr(self._kind, name, original)
 
     def add_native_calls(self) -> None:
         """Add what C++ called, as far as torch still has it: call it soon after the end, and off the loop."""
@@ -117,7 +122,7 @@ class CollectiveCalls:
             if record is None:
                 return
             self._flight_recorder = "whole" if record.complete else "part"
-            sizes = {group.name: len(group.ranks) for group in process_groups()}
+            sizes = {group.name: len(group.ranks) for group in (*self.groups, *process_groups())}
             python_calls = _PythonCalls(list(self._python_calls))
             for call in record.calls:
                 if call not in python_calls:

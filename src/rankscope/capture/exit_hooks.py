@@ -4,6 +4,9 @@
 is registered with ``multiprocessing`` itself. And a fork that ends as any program does runs what its parent has
 registered, without its parent's threads.
 
+A recording can be stopped only by the thread that began it: a loop in another thread than the main one ends with that
+thread.
+
 In: functions to call. Out: calls of them, once, at the process's end.
 """
 
@@ -13,6 +16,7 @@ import atexit
 import multiprocessing
 import multiprocessing.util
 import os
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -37,6 +41,30 @@ def register(action: Callable[[], None]) -> None:
             _finalizers[action] = multiprocessing.util.Finalize(None, action, exitpriority=_PRIORITY)
     _atexit_calls[action] = call
     atexit.register(call)
+
+
+class AtThreadEnd:
+    """Calls ``action`` in this thread when it ends, if it is not the main one."""
+
+    def __init__(self, action: Callable[[], None]) -> None:
+        self._local = threading.local()
+        if threading.current_thread() is not threading.main_thread():
+            self._local.end = _End(action)
+
+    def cancel(self) -> None:
+        """Do not call it; harmless in another thread."""
+        end = getattr(self._local, "end", None)
+        if end is not None:
+            end.action = None
+
+
+class _End:
+    def __init__(self, action: Callable[[], None]) -> None:
+        self.action: Callable[[], None] | None = action
+
+    def __del__(self) -> None:
+        if self.action is not None:
+            self.action()
 
 
 def unregister(action: Callable[[], None]) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from rankscope.capture import profiler_conflicts, signals
-from rankscope.capture.exit_hooks import register, unregister
+from rankscope.capture.exit_hooks import AtThreadEnd, register, unregister
 from rankscope.capture.notices import warn
 from rankscope.capture.rank_log import LostWindows, RankLog, rank_log_for
 from rankscope.capture.recording import Recording, load_torch_parts
@@ -27,7 +27,8 @@ from rankscope.capture.schedule import Window, windows
 from rankscope.capture.step_log import ClockAnchors, RunSnapshot, StepTimes
 from rankscope.capture.this_rank import ThisRank, resolve_rank
 from rankscope.capture.torch_compat import TorchProfilerMethods, UserMetadata
-from rankscope.capture.trace_queue import BUSY, EndedRecording, TraceQueue
+from rankscope.capture.trace_queue import BUSY, WAITING_LIMIT, EndedRecording, TraceQueue
+from rankscope.capture.votes import RECORD_LEAD_STEPS, SKIP_LEAD_STEPS, WindowVotes
 from rankscope.capture.writer import Writer, exit_time_left
 from rankscope.rundir.config import CaptureConfig, option_docs
 from rankscope.rundir.measurement import PLAN_VARIABLE
@@ -38,6 +39,7 @@ _NEVER = sys.maxsize
 SETTLE_S = 0.005
 """How long the loop waits at the end of a window for pending collectives, at each of ``SETTLE_STEPS`` steps."""
 SETTLE_STEPS = 20
+OTHER_PROFILER = "another torch profiler was running"
 STOP_TIMEOUT_S = 60.0
 """How long ``stop()`` waits for the last trace; what is not written by then is finished when the process exits."""
 
@@ -65,6 +67,9 @@ class Profiler(TorchProfilerMethods):
     Raises:
         ConfigError: an argument or variable that is not valid. Nothing is raised after that.
     """
+
+    _starts = 0
+    """Of all profilers in this process, on ranks that are not profiled too: the ranks know each start by its number."""
 
     def __init__(
         self,
@@ -117,7 +122,10 @@ class Profiler(TorchProfilerMethods):
         self._anchors = ClockAnchors()
         self._window_stall_ns = self._earlier_stall_ns = 0
         self._start_step = self._recorded = self._pid = 0
+        self._ended_by: str | None = None
+        self._thread_end: AtThreadEnd | None = None
         self._lost = LostWindows()
+        self._votes: WindowVotes | None = None
 
     # --- what a loop calls ----------------------------------------------------------------------------------
 
@@ -167,9 +175,11 @@ class Profiler(TorchProfilerMethods):
         log, times, self._log, self._times, self._next = self._log, self._times, None, None, _NEVER
         try:
             unregister(self._at_exit)
+            if self._thread_end is not None:
+                self._thread_end.cancel()
             # Submitted after the last trace, whose snapshot is older.
-            steps, snapshot = self.step_num - self._start_step, RunSnapshot(self.step_num, times, self._anchors, {})
-            self._writer.submit(lambda: log.update(state="finished", steps=steps, **snapshot.manifest_fields()))
+            end, snapshot = self._end_fields(), RunSnapshot(self.step_num, times, self._anchors, {})
+            self._writer.submit(lambda: log.update(**end, **snapshot.manifest_fields()))
             self._writer.submit(log.save)
             if not self._writer.drain(timeout_s):
                 log.warn_once("slow", f"{self.run_dir} is slow: a trace is still being written after {timeout_s:.0f} s")
@@ -186,6 +196,9 @@ class Profiler(TorchProfilerMethods):
         self.start(start_step)
         try:
             yield self
+        except BaseException as error:
+            self.interrupted_by(type(error))
+            raise
         finally:
             self.stop()
 
@@ -193,8 +206,14 @@ class Profiler(TorchProfilerMethods):
         self.start()
         return self
 
-    def __exit__(self, *_exception: object) -> None:
+    def __exit__(self, exception: type[BaseException] | None = None, *_rest: object) -> None:
+        self.interrupted_by(exception)
         self.stop()
+
+    def interrupted_by(self, exception: type[BaseException] | None) -> None:
+        """An exception ends the loop: the manifest gets its name. Call it before ``stop()``."""
+        if exception is not None and not issubclass(exception, SystemExit):
+            self._ended_by = "SIGINT" if issubclass(exception, KeyboardInterrupt) else exception.__name__
 
     # --- windows --------------------------------------------------------------------------------------------
 
@@ -202,6 +221,7 @@ class Profiler(TorchProfilerMethods):
         if self._log is not None:
             warn("the profiler was started twice; the second start is ignored")
             return
+        Profiler._starts += 1
         rank = resolve_rank(self.config, self._activities, self._mesh, self._dist_context, self._writer.submit)
         if rank is None:
             return
@@ -211,13 +231,17 @@ class Profiler(TorchProfilerMethods):
         if rank.run_id_doubt:
             self._log.warn_once("run_id", rank.run_id_doubt)
         self._writer.submit(self._log.save)
-        self._queue = TraceQueue(rank, self._log, self._writer, self._lost.failed)
+        if rank.process.world_size > 1:
+            self._votes = WindowVotes(f"rankscope/windows/{rank.process.restart_count}/{Profiler._starts}")
+        self._queue = TraceQueue(rank, self._log, self._writer, self._lost, self._votes)
         load_torch_parts()
         self._start_step, self._recorded = start_step, 0
         self._windows = windows(self.config, start_step)
         self._window = next(self._windows, None)
         # Without it, an exit or exception before a stop would crash inside torch.
         register(self._at_exit)
+        self._thread_end = AtThreadEnd(self._at_exit)
+        signals.arm(self._on_signal, self._on_signal_in_a_hang, window=False)
         self._times = StepTimes(start_step)
         if first_began_ns is not None:
             self._times = StepTimes(start_step - 1, first_began_ns)
@@ -243,7 +267,7 @@ class Profiler(TorchProfilerMethods):
             began = time.perf_counter_ns()
             window = self._advance()
         if window is None or step < window.warmup:
-            self._rest(_NEVER if window is None else window.warmup)
+            self._rest(_NEVER if window is None else self._vote(step, window))
             return
         if self._recording is None:
             window = self._prepare(window)
@@ -257,23 +281,65 @@ class Profiler(TorchProfilerMethods):
         self._window_stall_ns += time.perf_counter_ns() - began
 
     def _rest(self, until: int) -> None:
-        """Do nothing until a step, except to disarm the signal handler once the last trace is written."""
+        """Do nothing until a step, except to disarm the signals of windows once the last trace is written."""
         if self._queue is not None and self._queue.busy:
             until = min(until, self.step_num + 1)
         else:
-            signals.disarm()
+            signals.disarm(window=True)
         self._next = min(until, self._times.fold_at if self._times is not None else until)
+
+    def _vote(self, step: int, window: Window) -> int:
+        """Vote on the next window if it is time to (see `votes`). Returns the next step at which something is due."""
+        to_skip, to_record = window.warmup - SKIP_LEAD_STEPS, window.warmup - RECORD_LEAD_STEPS
+        if self._votes is not None and step >= to_skip:
+            why_not = self._why_not_ready()
+            if why_not or step >= to_record:
+                self._votes.vote(window.first, why_not)
+        return next((due for due in (to_skip, to_record) if due > step), window.warmup)
+
+    def _why_not_ready(self) -> str:
+        """Why this rank had better not record the next window; empty if it can."""
+        if self._rank is None or self._queue is None:
+            return ""
+        on_rank = f" on rank {self._rank.process.rank}" if self._votes is not None else ""
+        if self._queue.busy:
+            return BUSY + on_rank
+        return OTHER_PROFILER + on_rank if profiler_conflicts.another_profiler_runs() else ""
+
+    def _why_skipped(self, step: int, window: Window) -> str:
+        """Why a window whose warm-up begins now is not recorded; empty if it is."""
+        if self._votes is None:
+            return self._why_not_ready()
+        self._vote(step, window)
+        if skip := self._votes.decision(window.first):
+            return skip
+        if profiler_conflicts.another_profiler_runs():
+            cannot = OTHER_PROFILER
+        elif self._queue is not None and self._queue.waiting >= WAITING_LIMIT:
+            cannot = f"{self._queue.waiting} recordings were waiting to be written"
+        elif step > window.first:
+            cannot = "the previous window ended late"
+        else:
+            return ""
+        return self._withdraw(window, cannot)
+
+    def _withdraw(self, window: Window, reason: str) -> str:
+        """This rank does not have a window that others may have: they drop it. Returns the reason for all."""
+        if self._votes is None or self._rank is None:
+            return reason
+        reason = f"{reason} on rank {self._rank.process.rank}"
+        self._votes.withdraw(window.first, reason)
+        return reason
 
     def _prepare(self, window: Window) -> Window | None:
         queue, rank = self._queue, self._rank
         if queue is None or rank is None:
             return None
-        # At most one recording waits to be written: each is held in memory.
-        if queue.busy or profiler_conflicts.another_profiler_runs():
-            self._lost.skipped(window, BUSY if queue.busy else "another torch profiler was running")
+        if skip := self._why_skipped(self.step_num, window):
+            self._lost.skipped(window.first, window.last, skip)
             self._advance()
             return None
-        signals.arm(self._at_exit)
+        signals.arm(self._on_signal, self._on_signal_in_a_hang, window=True)
         queue.check_disks()
         recording = Recording(
             self.config,
@@ -293,7 +359,7 @@ class Profiler(TorchProfilerMethods):
         self._earlier_stall_ns += self._window_stall_ns
         self._window_stall_ns = 0
         self._window = next(self._windows, None)
-        self._rest(_NEVER if self._window is None else self._window.warmup)
+        self._rest(_NEVER if self._window is None else self._vote(self.step_num, self._window))
         return self._window
 
     def _finish(self, last: int, partial_step: int | None = None) -> None:
@@ -334,7 +400,8 @@ class Profiler(TorchProfilerMethods):
         """The job starts its own profiler while this one records: the job's has priority."""
         window, self._recording = self._window, None
         if window is not None:
-            self._lost.skipped(window, "the job started a torch profiler of its own")
+            reason = self._withdraw(window, "the job started a torch profiler of its own")
+            self._lost.skipped(window.first, window.last, reason)
         self._advance()
 
     def _stop(self) -> None:
@@ -377,7 +444,31 @@ class Profiler(TorchProfilerMethods):
                 recording.abandon()
         self._lost.failed(window.first if window else None, window.last if window else None, error, stage)
 
+    def _end_fields(self) -> dict[str, object]:
+        """What the manifest says about the end."""
+        return {
+            "state": "finished" if self._ended_by is None else "interrupted",
+            "ended_by": self._ended_by,
+            "steps": self.step_num - self._start_step,
+            "last_step": self.step_num,
+        }
+
+    def _on_signal(self, name: str) -> None:
+        self._ended_by = name
+        self._at_exit()
+
+    def _on_signal_in_a_hang(self, name: str) -> None:
+        """The main thread is inside a native call: what it records is lost."""
+        self._ended_by, log, window = name, self._log, self._window
+        if log is not None:
+            log.update(**self._end_fields())
+            if self._recording is not None and window is not None:
+                log.add_failed(window.first, window.last, f"{name} came while the main thread was inside a native call")
+            log.save()
+
     def _at_exit(self) -> None:
+        if self._ended_by is None and not hasattr(sys, "ps1"):
+            self.interrupted_by(getattr(sys, "last_type", None))
         self.stop(exit_time_left())
         self._writer.drain_at_exit()  # SIGTERM may arrive while a stop is already waiting
 

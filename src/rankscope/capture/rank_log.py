@@ -142,12 +142,12 @@ class LostWindows:
         lost = f"steps {first} to {last} were lost ({stage})"
         self._log.warn_once(f"failed {stage}", f"{lost}: {reason}; the job continues")
 
-    def skipped(self, window: Window, reason: str) -> None:
-        """A window is not recorded, for a reason that is not an error."""
+    def skipped(self, first: int, last: int, reason: str) -> None:
+        """Steps ``first`` to ``last`` are not recorded, for a reason that is not an error."""
         if self._log is not None:
             self._any = True
-            self._log.add_skipped(window.first, window.last, reason)
-            self._log.warn_once(reason, f"steps {window.first} to {window.last} were not recorded: {reason}")
+            self._log.add_skipped(first, last, reason)
+            self._log.warn_once(reason, f"steps {first} to {last} were not recorded: {reason}")
 
     def too_short(self, steps: int, window: Window | None) -> None:
         """The loop ended after ``steps`` steps, before a window was complete. Silent if a loss was reported already."""

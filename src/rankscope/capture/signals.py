@@ -1,17 +1,19 @@
-"""SIGTERM and Ctrl-C while a trace is being made.
+"""Signals that end the process, and Ctrl-C while a trace is being made.
 
-After SIGTERM, what was recorded is written and then the process ends as it would have. Ctrl-C is delayed until torch's
+After a signal that would end the process (SIGTERM, and what schedulers send before it), what was recorded is written,
+the manifest says what ended the job, and then the process ends as it would have. Ctrl-C is delayed until torch's
 profiler is in a state in which it can be left.
 
-A handler that the job has set is left alone: a job with a handler leaves its loop by it. Ours is set only from a
-warm-up until the trace is written. Python runs a handler between two of its own instructions, so in that time a
-process that hangs inside a collective does not end by SIGTERM.
+A handler that the job has set is left alone, one in C as well: a job with a handler leaves its loop by it. Python runs
+a handler between two of its own instructions, so a process that hangs inside a native call would no longer end by
+SIGTERM: a thread notices the signal at once, and ends the process if the handler has not begun after `HANG_LIMIT_S`.
 
-In: SIGTERM and SIGINT. Out: a saved trace, and the process's usual end.
+In: signals. Out: a saved trace, and the process's usual end.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import threading
@@ -19,36 +21,73 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 
-_save: Callable[[], None] | None = None
+ALWAYS = ("SIGTERM", "SIGHUP", "SIGXCPU")
+"""Handled while the job is profiled: so that the manifest says what ended it."""
+IN_WINDOWS = ("SIGALRM", "SIGUSR1", "SIGUSR2", "SIGVTALRM")
+"""Handled only while a recording would be lost: jobs and libraries use these for themselves."""
+HANG_LIMIT_S = 5.0
+
+OnEnd = Callable[[str], None]
+"""Called with the name of the signal."""
+
+_save: OnEnd | None = None
+_note: OnEnd | None = None
 _pid = 0
+_armed: dict[int, int | None] = {}
+"""The address of the handler that Python has set for each signal."""
 _depth = 0
 """How many ``DeferredSignals`` blocks are entered."""
-_term_pending = False
+_pending = 0
+"""A signal that ends the process after the current block."""
 _interrupt_pending = False
+_handling = threading.Event()
+_pipe: tuple[int, int] | None = None
 
 
-def arm(save: Callable[[], None]) -> None:
-    """From now on a SIGTERM calls ``save`` first, unless the job has its own handler."""
-    global _save, _pid
-    if (
-        threading.current_thread() is not threading.main_thread()
-        or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
-    ):
+def arm(save: OnEnd, note: OnEnd, *, window: bool) -> None:
+    """From now on a signal that would end the process calls ``save`` first; also repeatedly.
+
+    Args:
+        save: called in the main thread.
+        note: called in another thread where the main thread hangs.
+        window: whether a recording would be lost.
+    """
+    global _save, _note, _pid
+    if threading.current_thread() is not threading.main_thread():
         return
-    _save, _pid = save, os.getpid()
-    signal.signal(signal.SIGTERM, _on_term)
+    for name in (*ALWAYS, *(IN_WINDOWS if window else ())):
+        number = getattr(signal, name, None)
+        # The job may have a handler of its own that Python does not know, such as faulthandler's.
+        if number is None or number in _armed or signal.getsignal(number) is not signal.SIG_DFL or _in_c(number):
+            continue
+        with suppress(ValueError, OSError):  # a subinterpreter cannot set handlers
+            signal.signal(number, _on_end)
+            _armed[number] = _in_c(number)
+    _save, _note, _pid = save, note, os.getpid()
+    if _armed:
+        _watch()
 
 
-def disarm() -> None:
-    """Restore SIGTERM's default, unless the job has set a handler since."""
+def disarm(*, window: bool = False) -> None:
+    """Restore the defaults, unless the job has set handlers since.
+
+    Args:
+        window: only for the signals that are handled in windows.
+    """
     global _save
-    _save = None
-    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is _on_term:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if not window:
+        _save = None
+    if threading.current_thread() is not threading.main_thread():
+        return
+    kept = {getattr(signal, name, None) for name in ALWAYS} if window else set()
+    for number in [number for number in _armed if number not in kept]:
+        address = _armed.pop(number)
+        if signal.getsignal(number) is _on_end and _in_c(number) == address:
+            signal.signal(number, signal.SIG_DFL)
 
 
 class DeferredSignals:
-    """Delays SIGTERM and Ctrl-C to the end of the block, unless the job has its own handlers for them."""
+    """Delays the handled signals and Ctrl-C to the end of the block, unless the job has its own handlers for them."""
 
     def __enter__(self) -> None:
         global _depth
@@ -73,8 +112,8 @@ class DeferredSignals:
             interrupted, _interrupt_pending = _interrupt_pending, False
             if interrupted:
                 raise KeyboardInterrupt
-        if _term_pending:
-            _save_and_terminate()
+        if _pending:
+            _save_and_end()
 
 
 def _on_interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -86,26 +125,79 @@ def _on_interrupt(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _on_term(_number: int, _frame: FrameType | None) -> None:
-    global _term_pending
+def _on_end(number: int, _frame: FrameType | None) -> None:
+    global _pending
     # A handler that the job has set since may call the one it replaced, and expects to continue.
-    if signal.getsignal(signal.SIGTERM) is not _on_term:
+    if signal.getsignal(number) is not _on_end:
         return
-    _term_pending = True
+    _handling.set()
+    _pending = _pending or number
     if not _depth:
-        _save_and_terminate()
+        _save_and_end()
 
 
-def _save_and_terminate() -> None:
-    global _save, _term_pending
+def _save_and_end() -> None:
+    global _save, _pending
     # Saving runs in a DeferredSignals block itself: its end must not come here again.
-    save, _save, _term_pending = _save, None, False
+    save, _save, number, _pending = _save, None, _pending, 0
     if save is not None and os.getpid() == _pid:
         with suppress(Exception):
-            save()
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    os.kill(os.getpid(), signal.SIGTERM)
+            save(signal.Signals(number).name)
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+def _watch() -> None:
+    """Have a thread notice signals, unless the job has that done by something else (asyncio)."""
+    global _pipe
+    if _pipe is not None:
+        return
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    found = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    if found != -1:
+        signal.set_wakeup_fd(found)
+        os.close(reading)
+        os.close(writing)
+        return
+    _pipe = reading, writing
+    threading.Thread(target=_notice, args=(reading,), name="rankscope-signals", daemon=True).start()
+
+
+def _notice(reading: int) -> None:
+    while number := os.read(reading, 1):
+        if number[0] not in _armed or _handling.wait(HANG_LIMIT_S):
+            continue
+        if signal.getsignal(number[0]) is _on_end and _note is not None and os.getpid() == _pid:
+            with suppress(Exception):
+                _note(signal.Signals(number[0]).name)
+            # Python itself sets handlers in the main thread only.
+            ctypes.pythonapi.PyOS_setsig(number[0], None)
+            os.kill(os.getpid(), number[0])
+
+
+def _in_c(number: int) -> int | None:
+    """The address of the handler; ``None`` for the default."""
+    return _get_handler(number)  # type: ignore[no-any-return]  # of ctypes
+
+
+_get_handler = ctypes.pythonapi.PyOS_getsig
+_get_handler.restype = ctypes.c_void_p
+_get_handler.argtypes = [ctypes.c_int]
+ctypes.pythonapi.PyOS_setsig.argtypes = [ctypes.c_int, ctypes.c_void_p]
+
+
+def _after_fork() -> None:
+    global _pipe
+    disarm()
+    if _pipe is not None:
+        # The parent's thread reads from it.
+        signal.set_wakeup_fd(-1)
+        for end in _pipe:
+            os.close(end)
+        _pipe = None
+    _handling.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=disarm)
+    os.register_at_fork(after_in_child=_after_fork)

@@ -32,11 +32,19 @@ from rankscope.rundir.manifest import (
     redact,
     to_json,
 )
-from rankscope.rundir.metadata import Mesh, TraceMetadata
+from rankscope.rundir.metadata import Mesh, ProcessGroup, TraceMetadata
 from rankscope.rundir.names import ENDINGS, RUN_MANIFEST, format_trace_name, rank_folder
 from rankscope.rundir.ranks import parse_ranks
 
 _SWITCHES = ("record_shapes", "with_stack", "profile_memory", "with_flops", "with_modules")
+
+
+@dataclass(frozen=True)
+class JobStructure:
+    """How the job is divided, as traces have it."""
+
+    groups: tuple[ProcessGroup, ...]
+    parallelism: tuple[Mapping[str, object], ...]
 
 
 @dataclass(frozen=True)
@@ -56,6 +64,7 @@ class ThisRank:
     device_mesh: object = None
     """The job's own DeviceMesh, if it gave one."""
     wrappers: Wrappers = field(default_factory=Wrappers)
+    _seen: list[JobStructure] = field(default_factory=list)
 
     @property
     def stops_off_loop(self) -> bool:
@@ -100,10 +109,11 @@ class ThisRank:
         partial_step: int | None,
         snapshot: RunSnapshot,
         collectives: Mapping[str, object],
+        groups: tuple[ProcessGroup, ...] = (),
     ) -> TraceMetadata:
         """What the trace of these steps carries. The process groups are those of now, which may be more than at the
-        start."""
-        process = self.process
+        start, or ``groups`` if there are none any more."""
+        process, structure = self.process, self.structure()
         switches: dict[str, object] = {name: getattr(self.config, name) for name in _SWITCHES}
         return TraceMetadata(
             run_id=self.run_id,
@@ -114,7 +124,7 @@ class ThisRank:
             launcher=process.launcher,
             restart_count=process.restart_count,
             mesh=self.mesh,
-            process_groups=processes.process_groups(self.mesh_dims()),
+            process_groups=structure.groups or groups,
             schedule=self.schedule(),
             first_step=first,
             last_step=last,
@@ -125,10 +135,17 @@ class ThisRank:
             profiler={**switches, **snapshot.trace_cost(), **self.capture},
             environment=environment.describe_environment(),
             step_times=snapshot.trace_spans(),
-            parallelism=self.wrappers.describe(),
+            parallelism=structure.parallelism,
             collectives=collectives,
             memory=snapshot.memory,
         )
+
+    def structure(self) -> JobStructure:
+        """As it is now, or as it was seen last if the job has destroyed its process groups since."""
+        groups = processes.process_groups(self.mesh_dims())
+        if groups or not self._seen:
+            self._seen[:] = [JobStructure(groups, self.wrappers.describe())]
+        return self._seen[0]
 
     def mesh_dims(self) -> dict[str, str]:
         """The mesh dimension of each process group, by name: in the mesh that was given, else in any that exists."""
@@ -150,6 +167,7 @@ class ThisRank:
             mesh=self.mesh,
             capture=self.capture,
             environment=environment.describe_environment(),
+            requested_steps=self.config.repeat * self.config.active or None,
         )
 
     def run_manifest(self, ranks: str) -> RunManifest:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,11 +18,12 @@ from rankscope.capture import staging
 from rankscope.capture.environment import describe_device
 from rankscope.capture.notices import logger
 from rankscope.capture.packing import finish_trace
-from rankscope.capture.rank_log import RankLog
+from rankscope.capture.rank_log import LostWindows, RankLog
 from rankscope.capture.recording import Recording
 from rankscope.capture.step_log import RunSnapshot
 from rankscope.capture.this_rank import ThisRank
 from rankscope.capture.trace_edits import Edits
+from rankscope.capture.votes import WindowVotes
 from rankscope.capture.writer import Writer
 from rankscope.rundir.manifest import WrittenTrace
 from rankscope.rundir.metadata import METADATA_KEY
@@ -32,7 +32,8 @@ LOOP_LIMIT_S = 1.0
 """How long the training loop waits for the run directory at most, and only if no local directory has space."""
 BUSY = "the previous trace was still being written"
 
-OnFailure = Callable[[int | None, int | None, BaseException, str], None]
+WAITING_LIMIT = 3
+"""How many recordings may wait to be written: each may be held in memory."""
 
 
 @dataclass(frozen=True)
@@ -48,23 +49,26 @@ class EndedRecording:
 
 
 class TraceQueue:
-    """Takes ended recordings, one at a time.
+    """Takes ended recordings.
 
     Args:
         rank: this rank.
         log: its manifest.
         writer: runs what need not be done in the loop.
-        on_failure: called with the first and last step of a window that is lost, the error, and the stage it failed in.
+        lost: gets the windows of which there is no trace.
+        votes: those of all ranks about each window; ``None`` if this rank decides alone.
     """
 
-    def __init__(self, rank: ThisRank, log: RankLog, writer: Writer, on_failure: OnFailure) -> None:
-        self._rank, self._log, self._writer, self._on_failure = rank, log, writer, on_failure
+    def __init__(
+        self, rank: ThisRank, log: RankLog, writer: Writer, lost: LostWindows, votes: WindowVotes | None = None
+    ) -> None:
+        self._rank, self._log, self._writer, self._lost, self._votes = rank, log, writer, lost, votes
         self._checked = threading.Event()
         self._staging: str | None = None
         self._disk_error: OSError | None = None
         self._largest = 0
-        self.busy = False
-        """Whether a trace is being written. Never more than one: each holds its entire recording in memory."""
+        self.waiting = 0
+        """How many recordings are being written or wait for it."""
 
     def check_disks(self) -> None:
         """Find out in the writer's thread whether the run directory can be written, and where there is space."""
@@ -79,7 +83,7 @@ class TraceQueue:
         """
         began = time.perf_counter_ns()
         target = self._rank.trace_path(ended.first, ended.last)
-        self.busy = True
+        self.waiting += 1
         try:
             saved = staging.staging_path(self._folder_to_save_in(), target.name)
             if not self._rank.stops_off_loop:
@@ -87,12 +91,23 @@ class TraceQueue:
             ended = replace(ended, stall_ns=ended.stall_ns + time.perf_counter_ns() - began)
             self._writer.submit(lambda: self._finish(ended, saved, target))
         except BaseException:
-            self.busy = False
+            self.waiting -= 1
             raise
+
+    @property
+    def busy(self) -> bool:
+        """Whether a trace is being written."""
+        return self.waiting > 0
 
     def _finish(self, ended: EndedRecording, saved: Path, target: Path) -> None:
         began = time.perf_counter_ns()
         try:
+            if skip := self._votes.final(ended.first) if self._votes is not None else "":
+                ended.recording.abandon()
+                ended.recording.free()
+                staging.remove_saved(saved)
+                self._lost.skipped(ended.first, ended.last, skip)
+                return
             ended.recording.calls.add_native_calls()
             if self._rank.stops_off_loop:
                 self._save(ended.recording, saved)
@@ -112,10 +127,10 @@ class TraceQueue:
         except Exception as error:
             with suppress(Exception):  # a profiler that is left running would crash the process at its exit
                 ended.recording.abandon()
-            self._on_failure(ended.first, ended.last, error, "save")
+            self._lost.failed(ended.first, ended.last, error, "save")
         finally:
-            self.busy = False
-        self._log.save()
+            self._log.save()
+            self.waiting -= 1
 
     def _rotate(self) -> None:
         folder = self._rank.folder()
@@ -172,9 +187,11 @@ class TraceQueue:
         with suppress(OSError):
             local = staging.staging_folder(config.staging_dir, None, 0)
             staging.remove_stale([run_dir, str(folder), *([local] if local else [])])
-        if self._rank.process.world_size > 1 and not self._rank.wrappers.any:
-            with suppress(Exception):  # the model did not exist yet when the capture began
-                self._rank.wrappers.find()
+        if self._rank.process.world_size > 1:
+            with suppress(Exception):
+                if not self._rank.wrappers.any:  # the model did not exist yet when the capture began
+                    self._rank.wrappers.find()
+                self._rank.structure()  # the job may destroy its process groups before the recording ends
 
     def _metadata_entry(self, ended: EndedRecording) -> str | None:
         try:
@@ -184,6 +201,7 @@ class TraceQueue:
                 partial_step=ended.partial_step,
                 snapshot=ended.snapshot,
                 collectives=ended.recording.calls.describe(),
+                groups=ended.recording.calls.groups,
             )
             return f'"{METADATA_KEY}": {metadata.to_json()}'
         except Exception:  # a trace without metadata is better than none

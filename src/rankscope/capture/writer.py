@@ -34,9 +34,16 @@ def exit_time_left() -> float:
 
 
 class Writer:
-    """A queue of work and the thread that runs it."""
+    """A queue of work and the thread that runs it.
 
-    def __init__(self) -> None:
+    Args:
+        name: the thread's.
+        exit_limit_s: how long the process stays after its end for work that may be lost; by default as long as for a
+            trace.
+    """
+
+    def __init__(self, name: str = "rankscope-writer", exit_limit_s: float | None = None) -> None:
+        self._name, self._exit_limit_s = name, exit_limit_s
         self._reset()
 
     def _reset(self) -> None:
@@ -62,7 +69,7 @@ class Writer:
             self._waiting.append(work)
             if self._thread is not None:
                 return
-            thread = threading.Thread(target=self._run, name="rankscope-writer", daemon=True)
+            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread = self._last = thread
         register(self.drain_at_exit)
         try:
@@ -104,7 +111,9 @@ class Writer:
 
     def drain_at_exit(self) -> None:
         """Wait for what is still being written, within the limit of this process's exit."""
-        if not self.drain(exit_time_left()):
+        if self._exit_limit_s is not None:
+            self.drain(self._exit_limit_s)
+        elif not self.drain(exit_time_left()):
             logger.warning("a trace was still being written %.0f s after the end of the job; it is lost", EXIT_LIMIT_S)
 
     def _run(self) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from rankscope.errors import ConfigError
 from rankscope.jobs.gather.endings import wrong_ends
 from rankscope.jobs.gather.merge import rank_manifests
+from rankscope.rundir.fields import MAX_RANKS
 from rankscope.rundir.manifest import RankManifest, RunManifest, read_run_manifest
 from rankscope.rundir.names import ENDINGS, RANKS_FOLDER, parse_trace_name
 from rankscope.rundir.plurals import counted, plural
@@ -98,8 +99,10 @@ def completeness(run: Path, world_size: int | None = None) -> Completeness:
         world_size: how many ranks there are, where no manifest says.
 
     Raises:
-        ConfigError: it is no directory.
+        ConfigError: it is no directory, or there cannot be so many ranks.
     """
+    if world_size is not None and not 1 <= world_size <= MAX_RANKS:
+        raise ConfigError(f"--world-size {world_size} is not a number of ranks", hint=f"give 1 to {MAX_RANKS}")
     if not run.is_dir():
         raise ConfigError("is not a run directory", path=run, hint="name the directory that traces were written to")
     manifests = rank_manifests(run)
