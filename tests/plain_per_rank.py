@@ -116,7 +116,7 @@ def utilization(trace: Plain) -> dict[Any, dict[str, Any]]:
     begins = windows(trace)
     start, end = (begins[0][1], begins[-1][2]) if begins else (0, 0)
     if not trace.steps and begins:
-        everything = [*trace.device, *trace.operators, *trace.calls, *trace.named, *trace.echoes]
+        everything = trace.device or [*trace.operators, *trace.calls, *trace.named, *trace.echoes]
         start, end = min(e.start for e in everything), max(e.end for e in everything)
     rows: dict[Any, dict[str, Any]] = {}
     for device in {device_of(event) for event in trace.device}:

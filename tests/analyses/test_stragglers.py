@@ -379,5 +379,5 @@ def test_half_of_the_ranks_missing(tmp_path: Path, rank: int, accused: list[int]
 def test_without_collectives_nothing_is_compared(tmp_path: Path) -> None:
     write_ranks(tmp_path, {rank: [step(10, 0, 990), op("aten::mm", 10, 100 + 50 * rank)] for rank in (0, 1)})
     run = rankscope.open(tmp_path, executor="serial")
-    assert run.stragglers().drop("rank").null_count().row(0) == (2,) * 11
+    assert run.stragglers().drop("rank").null_count().row(0) == (2,) * 12
     assert run.diagnosis().stragglers.state == "not-compared"

@@ -89,7 +89,9 @@ def reasons(run: Run) -> dict[str, str]:
 
 def test_without_steps_it_says_so(tmp_path: Path) -> None:
     run = opened(tmp_path, {0: CASES["no steps"][0]})
-    assert reasons(run) == {"Time per step": "no step is marked: figures are of each entire file"}
+    assert reasons(run) == {
+        "Time per step": "no step is marked: figures are of the recorded span, from the first to the last device event"
+    }
     assert "recorded span" in sentence(run.diagnosis().headline)
 
 

@@ -307,7 +307,7 @@ def test_events_without_a_time_are_lost_and_counted(tmp_path: Path) -> None:
     found = read_kineto(str(write(tmp_path / "t.json", text)))
     assert found.tables["device_events"]["name"].to_list() == ["b"]
     assert found.losses.events == 5
-    assert found.losses.reason == "events without a time"
+    assert found.losses.reason == "events without a time, or 52 days from the others"
     assert found.counts["X", "kernel"] == 6
 
 

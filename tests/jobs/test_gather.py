@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import shutil
@@ -396,3 +397,19 @@ def test_the_command(tmp_path, monkeypatch, capfd):
 def test_ranges():
     assert ranges((3,)) == "rank 3"
     assert ranges((0, 1, 2, 5, 7, 8)) == "ranks 0-2, 5, 7-8"
+
+
+def test_plain_traces_say_how_many_they_are(tmp_path):
+    def write(name, rank, size):
+        text = json.dumps({"distributedInfo": {"backend": "gloo", "rank": rank, "world_size": size}, "traceEvents": []})
+        (tmp_path / f"{name}.pt.trace.json.gz").write_bytes(gzip.compress(text.encode()))
+
+    write("host_1", 0, 3)
+    write("host_2", 2, 3)
+    found = completeness(tmp_path)
+    assert (found.world_size, found.present, found.missing, found.whole) == (3, (0, 2), (1,), False)
+    write("host_3", 1, 3)
+    assert completeness(tmp_path).whole
+    # A number that no job has is not believed, nor walked through.
+    write("host_4", 0, 99_999_999)
+    assert completeness(tmp_path).world_size == 3

@@ -29,7 +29,7 @@ import polars as pl
 
 from rankscope.primitives.activity import Activity, activity, covered_time, data_loading_time
 from rankscope.primitives.intervals import EMPTY, Int64, IntervalSet
-from rankscope.primitives.steps import one_window, step_windows
+from rankscope.primitives.steps import recorded_span, step_windows
 from rankscope.results import Analysis, Column, Headline, Inputs, Tables, by_window, concat_ranks, greatest
 
 CATEGORIES = (
@@ -76,7 +76,7 @@ def _steps_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
     if steps.height:
         begin, end = found.start, found.end
     else:
-        begin, end = one_window([device] if device.height else window.values())
+        begin, end = recorded_span(window)
     gap: list[int | None] = [None, *(begin[1:] - end[:-1]).tolist()]
     parts = _breakdown(sets, window, begin, end)
     frame = pl.DataFrame(

@@ -49,7 +49,7 @@ significant.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import polars as pl
@@ -59,6 +59,7 @@ from rankscope.primitives.clocks import base_times
 from rankscope.primitives.communicators import POINT_TO_POINT, parse_group_ranks
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.mesh import Mesh, infer_mesh, mesh_slices
+from rankscope.primitives.statistics import Significance, Verdict
 from rankscope.primitives.stragglers.causes import STALLS, Cause
 from rankscope.primitives.stragglers.network import SlowLink, slow_links
 from rankscope.primitives.stragglers.observations import observe
@@ -105,12 +106,13 @@ COLUMNS = (
     Column("steps", pl.Int64, "count", "steps in which it was compared"),
     Column("late_steps", pl.Int64, "count", "steps in which it arrived last by more than the residual"),
     Column(
-        "verdict",
+        "significance",
         pl.String,
         "",
-        "whether its local time is significantly longer than its peers', by which test and from how many steps, or "
-        "whether there are too few steps to tell",
+        "whether its local time is significantly longer than its peers': `significant`, `not significant` or `too few "
+        "steps to tell`; null where it was not compared",
     ),
+    Column("verdict", pl.String, "", "the same with the test and the number of steps"),
     Column("cause", pl.String, "", "why it delays the other ranks; null where its delay is not significant"),
     Column("cause_ns", pl.Int64, "ns", "how much of its excess local time the cause explains, mean over steps"),
     Column("evidence", pl.String, "", "the numbers behind the cause"),
@@ -123,6 +125,10 @@ COLUMNS = (
 )
 
 _WORK = ("ranged", "work_ns", "pieces", "size")
+_VERDICT: Mapping[str, Callable[[Verdict], str]] = {
+    "significance": lambda verdict: verdict.significance.value,
+    "verdict": str,
+}
 # What a rank gives: its matched collectives, what its steps launched, and the paces of its steps.
 _PARTS = {
     "collectives": pl.Schema(
@@ -221,9 +227,11 @@ def across_ranks(parts: Sequence[Mapping[str, pl.DataFrame]], inputs: Inputs) ->
         ranks, attribute_waits(rows, role, inputs.results["collectives"], comparison)
     )
     stragglers = comparison.stragglers() if comparison is not None else []
-    verdicts = comparison.verdicts() if comparison is not None else {}
+    verdicts = dict.fromkeys(set(rows["rank"]) - set(cut["rank"]), Verdict(Significance.TOO_FEW))
+    verdicts |= comparison.verdicts() if comparison is not None else {}
     table = _with_causes(table, [each for each in stragglers if not each.once]).with_columns(
-        pl.Series("verdict", [str(verdicts[r]) if r in verdicts else None for r in table["rank"]], dtype=pl.String)
+        pl.Series(name, [of(verdicts[r]) if r in verdicts else None for r in table["rank"]], dtype=pl.String)
+        for name, of in _VERDICT.items()
     )
     findings = _left_out(cut)
     if comparison is not None:

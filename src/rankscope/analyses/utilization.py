@@ -1,7 +1,8 @@
 """Utilization of each device: GPU utilization, SM efficiency, occupancy.
 
 One row per rank and device it used, over the span of its steps: from the start of the first window to the end of the
-last (windows as in `step_time`); for a trace without steps, over the complete trace.
+last (windows as in `step_time`); for a trace without steps, over the recorded span, from the first to the last device
+event.
 
     utilization          = |kernels| / span                       |A|: the union over all streams; copies left out
     compute utilization  = |kernels other than communication| / span
@@ -25,13 +26,13 @@ import polars as pl
 from rankscope.primitives.activity import covered_time, with_category
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.kernels import COMMUNICATION
-from rankscope.primitives.steps import step_windows
+from rankscope.primitives.steps import recorded_span, step_windows
 from rankscope.results import Analysis, Column, Headline, Inputs, Tables, by_window, total_of
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
     Column("device", pl.Int64, "", "device index; null if the trace has no device"),
-    Column("span_ns", pl.Int64, "ns", "the span of the steps, or of the trace"),
+    Column("span_ns", pl.Int64, "ns", "the span of the steps; the recorded span without steps"),
     Column("kernel_ns", pl.Int64, "ns", "time with kernels running; null without a device"),
     Column("utilization", pl.Float64, "ratio", "share of the span in which kernels ran; null without a device"),
     Column("compute_utilization", pl.Float64, "ratio", "the same without communication kernels"),
@@ -89,18 +90,15 @@ _SCHEMA: dict[str, pl.DataType] = {
 
 
 def _span(window: Tables, inputs: Inputs) -> tuple[int, int]:
-    """From when to when: of the chosen steps' windows, else of everything in the file."""
+    """From when to when: of the chosen steps' windows, else the recorded span."""
     steps, found = step_windows(window["annotations"], window["device_events"])
     if steps.height:
         chosen = np.ones(steps.height, dtype=np.bool_)
         if inputs.options.steps is not None:
             chosen = steps.select(inputs.options.keeps(pl.col("step"))).to_series().to_numpy()
         return (int(found.start[chosen][0]), int(found.end[chosen][-1])) if chosen.any() else (0, 0)
-    frames = [frame for frame in window.values() if frame.height]
-    if not frames or inputs.options.steps is not None:
-        return 0, 0
-    starts = [int(frame["start_ns"].to_numpy().min()) for frame in frames]
-    return min(starts), max(int(frame["end_ns"].to_numpy().max()) for frame in frames)
+    begin, end = recorded_span(window)
+    return (int(begin[0]), int(end[0])) if begin.size and inputs.options.steps is None else (0, 0)
 
 
 def _measure(kernels: pl.DataFrame, start: int, end: int) -> dict[str, list[int | float]]:

@@ -26,11 +26,13 @@ from rankscope.results import (
     incomplete_ranks,
     of_judged_ranks,
 )
+from rankscope.results.failures import FAILURES
 
 Analyze = Callable[..., dict[str, Result]]
 FOR_ALL = ("job_kind",)
 """Analyses whose results every rule gets: advice depends on the kind of the job."""
-BASIS = ("overview", "stragglers", "step_time")
+STRAGGLERS = "stragglers"
+BASIS = ("overview", STRAGGLERS, "step_time")
 """Analyses that the diagnosis itself reads."""
 
 
@@ -54,13 +56,17 @@ def diagnose(rules: Iterable[Rule], with_findings: Iterable[str], analyze: Analy
         required = {name: frames[name] for name in (*FOR_ALL, *rule.requires) if name in frames}
         try:
             stated += rule.find(replace(inputs, results=required))
-        except Exception as error:
+        except FAILURES as error:
             # A failing rule, perhaps of another package, must not take the others' findings with it.
             stated.append(_not_diagnosed(rule.name, error))
     stated = each_once(stated)
     known = replace(inputs, results=frames)
-    step = _step_ns(known)
-    return diagnosis_of(merge(stated, chosen, known, step), by_severity(stated), known, step)
+    try:
+        step = _step_ns(known)
+        return diagnosis_of(merge(stated, chosen, known, step), by_severity(stated), known, step)
+    except FAILURES as error:
+        every = by_severity([*stated, _not_diagnosed("which findings have the same cause", error)])
+        return diagnosis_of(every, every, replace(inputs, results={}), None)
 
 
 def _step_ns(inputs: Inputs) -> int | None:
@@ -76,28 +82,31 @@ def _judged(results: Mapping[str, Result], inputs: Inputs) -> dict[str, pl.DataF
     What a file lost looks like a device that waits, or like a rank with less work: rules would find what is not there.
     """
     ranks = {info.rank for info in inputs.traces}
-    if ranks <= incomplete_ranks(inputs.traces):
-        return {name: result.frame for name, result in results.items()}
-    return {name: of_judged_ranks(result.frame, inputs.traces) for name, result in results.items()}
+    all_incomplete = ranks <= incomplete_ranks(inputs.traces)
+    # The analysis of stragglers chooses itself which ranks it compares: the verdict is about these.
+    return {
+        name: result.frame if all_incomplete or name == STRAGGLERS else of_judged_ranks(result.frame, inputs.traces)
+        for name, result in results.items()
+    }
 
 
 def attempt(names: Sequence[str], analyze: Analyze) -> tuple[dict[str, Result], list[Finding]]:
     """The results of the analyses that succeed, and a finding for each that fails."""
     try:
         return analyze(*names), []
-    except Exception:
+    except FAILURES:
         # Together they read a rank's tables once; separately, those that can be computed are.
         results: dict[str, Result] = {}
         lost: list[Finding] = []
         for name in names:
             try:
                 results |= analyze(name)
-            except Exception as error:
+            except FAILURES as error:
                 lost.append(_not_diagnosed(name, error))
         return results, lost
 
 
-def _not_diagnosed(name: str, error: Exception) -> Finding:
+def _not_diagnosed(name: str, error: BaseException) -> Finding:
     return Finding(
         "not-diagnosed",
         "info",

@@ -8,23 +8,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import polars as pl
 
 from rankscope.diagnosis.effects import STRAGGLER
 from rankscope.diagnosis.step_costs import StepWords, on_device, step_words, steps_of
-from rankscope.primitives.statistics import says_too_few
-from rankscope.results import Evidence, Finding, Headline, Inputs, Result
+from rankscope.results import (
+    ENOUGH_STEPS,
+    Evidence,
+    Finding,
+    Headline,
+    Inputs,
+    RankState,
+    Result,
+    counted_steps,
+    rank_state,
+    without_straggler,
+)
 from rankscope.rundir.plurals import counted, plural
-
-ENOUGH_STEPS = 3
-"""In fewer, a difference between ranks may be chance."""
 
 JUDGED = ("stragglers",)
 """Analyses whose question the diagnosis answers: they have no sentence of their own."""
 
-RankState = Literal["straggler", "none", "too-few-steps", "one-rank", "not-compared"]
+_LABELS: dict[RankState, str] = {
+    "straggler": "",
+    "none": "none significant",
+    "too-few-steps": "too few steps to tell",
+    "not-compared": "not compared",
+    "one-rank": "one rank: nothing to compare it with",
+}
 
 
 @dataclass(frozen=True)
@@ -32,18 +45,31 @@ class RankVerdict:
     """Whether a rank delays the others.
 
     Attributes:
-        state: a significant straggler; none; too few steps to tell; a single rank; or nothing to compare ranks by.
+        state: a significant straggler; none; too few steps to tell; nothing to compare ranks by; or a single rank.
         ranks: the stragglers, those of the most costly finding first.
         sentence: the same in words.
+        longest: which rank has the most local time, and by how much: an indication in every state but the last.
     """
 
     state: RankState
     ranks: tuple[int, ...]
     sentence: Headline
+    longest: Headline | None = None
+
+    @property
+    def label(self) -> str:
+        """The state in a few words, as a line begins; empty where stragglers are named instead."""
+        return _LABELS[self.state]
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object."""
-        return {"state": self.state, "ranks": list(self.ranks), "sentence": self.sentence.to_json()}
+        return {
+            "state": self.state,
+            "label": self.label,
+            "ranks": list(self.ranks),
+            "sentence": self.sentence.to_json(),
+            "longest": None if self.longest is None else self.longest.to_json(),
+        }
 
 
 @dataclass(frozen=True)
@@ -175,27 +201,30 @@ def _rank_verdict(findings: Sequence[Finding], inputs: Inputs) -> RankVerdict:
     frame = inputs.results.get("stragglers")
     if len({info.rank for info in inputs.traces}) < 2:
         return RankVerdict("one-rank", (), Headline.of("One rank: there is no other to compare it with."))
+    longest = _longest(inputs)
     found = [each for each in findings if each.id == STRAGGLER]
     ranks = tuple(dict.fromkeys(rank for each in found for rank in each.ranks))
     if found:
-        return RankVerdict("straggler", ranks, _straggler_sentence(found, frame))
-    if frame is None or not frame["waited_ns"].drop_nulls().len():
-        return RankVerdict(
-            "not-compared", (), Headline.of("No collective was matched across ranks: they cannot be compared.")
-        )
-    steps = int(frame["steps"].drop_nulls().to_numpy().max(initial=0))
-    most = frame.sort("waited_ns", "rank", descending=[True, False], nulls_last=True).row(0, named=True)
-    values: dict[str, tuple[int | float | str, str]] = {"steps": (steps, "count")}
-    longest = ""
-    if most["waited_ns"]:
-        values |= {"rank": (most["rank"], ""), "waited": (most["waited_ns"], "ns")}
-        longest = "; the longest wait is for rank {rank}: {waited} over {steps} " + plural("step", steps)
-    if steps < ENOUGH_STEPS or says_too_few(most.get("verdict")):
-        text = f"Too few steps to tell whether a rank delays the others ({{steps}}){longest}."
-        return RankVerdict("too-few-steps", (), Headline.of(text, **values))
-    if not longest:
-        return RankVerdict("none", (), Headline.of("No rank delays the others."))
-    return RankVerdict("none", (), Headline.of(f"No significant straggler{longest}.", **values))
+        return RankVerdict("straggler", ranks, _straggler_sentence(found, frame), longest)
+    if frame is None:
+        sentence = Headline.of("The ranks could not be compared: the analysis of stragglers failed.")
+        return RankVerdict("not-compared", (), sentence, longest)
+    return RankVerdict(rank_state(frame), (), without_straggler(frame), longest)
+
+
+def _longest(inputs: Inputs) -> Headline | None:
+    """Which rank has the most local time, as `overview` has it."""
+    frame = inputs.results.get("overview")
+    row = {} if frame is None or frame.is_empty() else frame.row(0, named=True)
+    rank, margin, share = (row.get(f"slowest_{name}") for name in ("rank", "margin_ns", "margin_share"))
+    if rank is None or margin is None or share is None:
+        return None
+    if margin <= 0:
+        return Headline.of("no rank works longer than the others")
+    values: dict[str, tuple[int | float | str, str]] = {"rank": (rank, ""), "margin": (margin, "ns")}
+    per = step_words(inputs).per
+    values["share"] = (share, "ratio")
+    return Headline.of(f"rank {{rank}} works longest, by {{margin}} {per} ({{share}})", **values)
 
 
 def _straggler_sentence(found: Sequence[Finding], frame: pl.DataFrame | None) -> Headline:
@@ -207,7 +236,7 @@ def _straggler_sentence(found: Sequence[Finding], frame: pl.DataFrame | None) ->
     if rows is not None and rows.height:
         row = rows.sort("waited_ns", descending=True, nulls_last=True).row(0, named=True)
         if row["waited_ns"] and row["steps"]:
-            text += f"; they waited {{waited}} for it over {{steps}} {plural('step', row['steps'])}"
+            text += f"; they waited {{waited}} for it over {counted_steps(row['steps'])}"
             values |= {"waited": (row["waited_ns"], "ns"), "steps": (row["steps"], "count")}
     more = [str(rank) for each in others for rank in each.ranks]
     if more:
@@ -225,7 +254,7 @@ def _not_judged(stated: Sequence[Finding], inputs: Inputs) -> list[NotJudged]:
         found.append(
             NotJudged(
                 "Time per step",
-                "no step is marked: figures are of each entire file",
+                "no step is marked: figures are of the recorded span, from the first to the last device event",
                 "Call step() of the profiler once per iteration, or use `rankscope run`.",
             )
         )

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any, TypeVar
 
+from rankscope.results.failures import FAILURES
+
 T = TypeVar("T")
 
 
@@ -20,7 +22,7 @@ class SerialExecutor(Executor):
         future: Future[T] = Future()
         try:
             future.set_result(fn(*args, **kwargs))
-        except Exception as error:
+        except FAILURES as error:
             future.set_exception(error)
         return future
 

@@ -23,29 +23,21 @@ from pathlib import PurePath
 from rankscope.ingest.discover import natural
 from rankscope.ingest.run_findings import folders_not_ranks, rank_conflict, ranks_guessed, server_traces
 from rankscope.results import Finding
-from rankscope.rundir.fields import count
+from rankscope.rundir.fields import rank as valid_rank
 from rankscope.rundir.names import TraceName, parse_trace_name
 from rankscope.store.trace_info import TraceInfo
-
-# A greater number in a trace is damage: counting up to it would take forever.
-_MAX_RANKS = 1 << 20
 
 
 def rank_of(own: int | None, distributed: Mapping[str, object], name: TraceName) -> tuple[int | None, str]:
     """The rank of one trace, and its source (`none` if none gives it)."""
     for source, rank in (
         ("metadata", own),
-        ("distributedInfo", count(distributed.get("rank"))),
+        ("distributedInfo", distributed.get("rank")),
         ("folder" if name.pattern == "folder" else "name", name.rank),
     ):
         if (valid := valid_rank(rank)) is not None:
             return valid, source
     return None, "none"
-
-
-def valid_rank(number: int | None) -> int | None:
-    """A rank, or a number of ranks; None if it cannot be one."""
-    return number if number is not None and number <= _MAX_RANKS else None
 
 
 def assign_ranks(infos: Sequence[TraceInfo]) -> tuple[dict[int, list[TraceInfo]], list[Finding]]:

@@ -23,8 +23,9 @@ from rankscope.ingest.event_types import ANNOTATION_2020, MEMORY_NAME, table_of
 from rankscope.ingest.repair import text_then_repaired
 from rankscope.ingest.salvage import UNREADABLE, Losses
 from rankscope.ingest.table_columns import GROUPS, is_absent
-from rankscope.ingest.timestamps import NO_TIME, event_times
+from rankscope.ingest.timestamps import FAR_NS, NO_TIME, event_times, middle_of
 from rankscope.ingest.typed_events import category_of, is_range
+from rankscope.primitives.columns import constant
 from rankscope.primitives.intervals import Int64
 from rankscope.store.schema import TABLES
 from rankscope.store.spool import Spool
@@ -35,6 +36,14 @@ _PHASE = attrgetter("ph")
 _MEMO_LIMIT = 200_000
 _SEPARATOR = b"\0"
 _INTEGER = re.compile(r"-?\d{1,20}")
+# Longer texts (names, stacks) are cut: every analysis would copy and compare them.
+_MAX_TEXT = 1 << 16
+# Sizes beyond 4 PB are damage: the sum of a few would not fit into 64 bits.
+_MAX_AMOUNT = 1 << 52
+_AMOUNTS = {
+    name: {column.name for column in table.columns if column.unit in ("bytes", "elements", "ranks")}
+    for name, table in TABLES.items()
+}
 
 
 class TableBuilder:
@@ -53,6 +62,7 @@ class TableBuilder:
         self._last: dict[str, int] = {}
         self._text_tracks: dict[str, int] = {}
         self._compacted = _Compacted()
+        self._middle: int | None = None
         self._open: dict[tuple[object, object], list[tuple[ev.Event, int]]] = {}
 
     def add(self, chunk: Chunk) -> None:
@@ -63,6 +73,7 @@ class TableBuilder:
         start, duration = event_times(
             chunk, [(groups[key], own) for key, own in events_of.items()] if events_of else None
         )
+        self._set_far_apart(start, groups)
         if chunk.typed and (start == NO_TIME).any():
             # Untyped, the size of the lost text is known.
             self.add(chunk.untyped())
@@ -76,7 +87,7 @@ class TableBuilder:
             if table != "tracks" and (timeless := start[at] == NO_TIME).any():
                 # Its time is not known, and time zero would extend every span.
                 size = sum(len(events[row].args) for row in at[timeless])
-                self._losses.lose(size, "events without a time", int(timeless.sum()))
+                self._losses.lose(size, "events without a time, or 52 days from the others", int(timeless.sum()))
                 at = at[~timeless]
             if phase == "X" and (absent := duration[at] < 0).any():
                 self.odd["events without a duration"] += int(absent.sum())
@@ -96,6 +107,14 @@ class TableBuilder:
                 self._pair(chosen, start[at])
                 continue
             self._add_group(table, category, chosen, start[at], start[at] + np.maximum(duration[at], 0))
+
+    def _set_far_apart(self, start: Int64, groups: dict[tuple[str | None, str | None], Int64]) -> None:
+        """Mark starts that are far from those of the file's first ranges as no times."""
+        if self._middle is None:
+            ranges = [rows for (phase, _), rows in groups.items() if phase == "X"]
+            self._middle = middle_of(start[np.concatenate(ranges)]) if ranges else None
+        if self._middle is not None:
+            start[np.abs(start - self._middle) > FAR_NS] = NO_TIME
 
     def finish(self) -> None:
         """After the last chunk: add the ranges that are still open."""
@@ -172,9 +191,13 @@ class TableBuilder:
         """Append a frame with some of a table's columns to the table; None stands for a column of nulls."""
         schema = TABLES[table].schema
         given = {name: values for name, values in columns.items() if not is_absent(values)}
+        if "name" in columns:  # no analysis has to expect an event without a name
+            given.setdefault("name", constant("", "", pl.String(), len(columns["name"])))
         if not given:  # the number of rows must be known nevertheless
             given = dict([next(iter(columns.items()))])
-        frame = pl.DataFrame([self._series(name, values, schema[name]) for name, values in given.items()])
+        amounts = _AMOUNTS[table]
+        made = [self._series(name, values, schema[name]) for name, values in given.items()]
+        frame = pl.DataFrame([self._amounts(each) if each.name in amounts else each for each in made])
         self._last[table] = self._spool.rows(table)
         self._spool.append(table, frame)
 
@@ -183,10 +206,32 @@ class TableBuilder:
             series: pl.Series = pl.Series(name, values)
             return series if series.dtype == dtype else series.cast(dtype)
         try:
-            return pl.Series(name, values, dtype=dtype)
+            series = pl.Series(name, values, dtype=dtype)
         except (OverflowError, TypeError, pl.exceptions.PolarsError):
             self.odd[f"values of {name} that do not fit"] += 1
-            return pl.Series(name, [_fitting(value, dtype) for value in values], dtype=dtype)
+            series = pl.Series(name, [_fitting(value, dtype) for value in values], dtype=dtype)
+        return self._bounded(series)
+
+    def _bounded(self, series: pl.Series) -> pl.Series:
+        """Without what no analysis can use: texts without end, numbers that are none, null for an event's name."""
+        if series.dtype == pl.String:
+            if series.name == "name" and series.null_count():
+                series = series.fill_null("")
+            if (series.str.len_bytes() > _MAX_TEXT).any():
+                self.odd["texts that were cut after 65,536 characters"] += int(
+                    (series.str.len_chars() > _MAX_TEXT).sum()
+                )
+                series = series.str.head(_MAX_TEXT)
+        elif series.dtype.is_float() and (odd := ~series.is_finite()).any():
+            self.odd[f"values of {series.name} that are not numbers"] += int(odd.sum())
+            series = series.set(odd, None)
+        return series
+
+    def _amounts(self, series: pl.Series) -> pl.Series:
+        if (odd := series.abs() > _MAX_AMOUNT).any():
+            self.odd[f"values of {series.name} that are too large"] += int(odd.sum())
+            series = series.set(odd, None)
+        return series
 
     def tracks(self, values: list[ev.Number]) -> pl.Series | list[int | None]:
         """Process or thread ids as integers; texts get negative numbers, which are listed in `tracks`."""

@@ -30,12 +30,15 @@ EXACT_FLOAT_US = float(1 << 43)
 MAX_NS = 1 << 62
 MAX_US = float(MAX_NS // 1000)
 NO_TIME = -(1 << 63)
+# Half of what a browser's numbers hold exactly: 52 days. No recording is as long; a time that far from the others, or a
+# duration of that length, is damage.
+FAR_NS = 1 << 52
 
 
 def event_times(chunk: Chunk, groups: Sequence[Group] | None = None) -> tuple[Int64, Int64]:
     """Start and duration of every event of a chunk, ns.
 
-    `NO_TIME` stands for a start that is absent or out of range, −1 for such a duration.
+    `NO_TIME` stands for a start that is absent or out of range, −1 for a duration that is absent or absurd.
 
     Args:
         groups: its events by class, with their rows: events of one class are read in half the time.
@@ -51,7 +54,7 @@ def event_times(chunk: Chunk, groups: Sequence[Group] | None = None) -> tuple[In
             stamps[rows] = _floats(written)
         durations[rows] = _floats([event.dur for event in events])
         texts.append(written)
-    absent = ~((durations >= 0) & (durations < MAX_US))
+    absent = ~((durations >= 0) & (durations < FAR_NS / 1000))
     durations[absent] = 0.0
     spent = _rounded(durations)
     spent[absent] = -1
@@ -64,6 +67,12 @@ def event_times(chunk: Chunk, groups: Sequence[Group] | None = None) -> tuple[In
         start = _rounded(stamps)
     start[timeless] = NO_TIME
     return start, spent
+
+
+def middle_of(start: Int64) -> int | None:
+    """The median of some starts, to compare others with; None if there is none."""
+    known = start[start != NO_TIME]
+    return int(np.sort(known)[known.size // 2]) if known.size else None
 
 
 def _has_fractions(values: Sequence[int | float | None]) -> bool:

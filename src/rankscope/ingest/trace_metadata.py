@@ -10,8 +10,9 @@ from dataclasses import asdict
 from typing import Any
 
 from rankscope.ingest.kineto import KinetoTrace
-from rankscope.ingest.ranks import rank_of, valid_rank
-from rankscope.rundir.fields import count, mapping, text
+from rankscope.ingest.ranks import rank_of
+from rankscope.rundir import fields
+from rankscope.rundir.fields import count, mapping, text, world_size
 from rankscope.rundir.metadata import METADATA_KEY, TraceMetadata
 from rankscope.rundir.names import parse_trace_name
 from rankscope.store.trace_info import TraceInfo
@@ -29,7 +30,7 @@ def trace_info(trace: KinetoTrace) -> TraceInfo:
         path=trace.path,
         rank=rank,
         rank_source=source,
-        world_size=valid_rank(own.world_size or count(distributed.get("world_size")) or name.world_size),
+        world_size=own.world_size or world_size(distributed.get("world_size")) or world_size(name.world_size),
         local_rank=own.local_rank,
         restart_count=own.restart_count or name.restart or 0,
         run_id=own.run_id,
@@ -71,12 +72,11 @@ def _groups(own: TraceMetadata, distributed: Mapping[str, object]) -> tuple[Mapp
     groups = []
     for one in listed if isinstance(listed, list) else []:
         group = mapping(one)
-        ranks = group.get("ranks")
         groups.append(
             {
                 "name": str(group.get("pg_name", "")),
                 "description": text(group.get("pg_desc")) or "",
-                "ranks": [rank for rank in ranks if isinstance(rank, int)] if isinstance(ranks, list) else [],
+                "ranks": list(fields.items(group.get("ranks"), fields.rank)),
             }
         )
     return tuple(groups)

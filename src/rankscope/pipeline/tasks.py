@@ -17,6 +17,7 @@ from rankscope.errors import AnalysisError, RankscopeError, describe_error
 from rankscope.executors import Pool, run_tasks
 from rankscope.ingest.task import ingest_trace
 from rankscope.results import Inputs, Options, Parameters, Part, Value
+from rankscope.results.failures import FAILURES
 from rankscope.store.cache import CachedTrace, DamagedTablesError
 from rankscope.store.column_cache import Columns
 
@@ -168,7 +169,7 @@ def analyze_rank(
             made[each] = get_analysis(each[0]).per_rank(mine, replace(inputs, parameters=dict(each[1])))
         except RankscopeError as error:
             made[each] = error
-        except Exception as error:
+        except FAILURES as error:
             # Not every error can be sent from one process to another.
             made[each] = AnalysisError(describe_error(error))
     return made

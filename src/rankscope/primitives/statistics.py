@@ -66,11 +66,6 @@ class Verdict:
         return self.significance.value + (f" ({', '.join(reasons)})" if reasons else "")
 
 
-def says_too_few(verdict: str | None) -> bool:
-    """Whether a verdict in words, as a column of a result holds it, is that there are too few samples."""
-    return verdict is not None and verdict.startswith(Significance.TOO_FEW.value)
-
-
 def verdict_of_interval(
     low: float | None, high: float | None, n: int, samples: str, *, test: str, null: float = 0.0
 ) -> Verdict:

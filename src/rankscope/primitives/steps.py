@@ -5,7 +5,7 @@ In: a rank's tables. Out: the steps' numbers and windows, and the step of each d
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -142,6 +142,19 @@ def one_window(frames: Iterable[pl.DataFrame]) -> tuple[Int64, Int64]:
     first = [frame["start_ns"].to_numpy().min() for frame in full]
     last = [frame["end_ns"].to_numpy().max() for frame in full]
     return np.array(sorted(first)[:1], dtype=np.int64), np.array(sorted(last)[-1:], dtype=np.int64)
+
+
+def recorded_span(tables: Mapping[str, pl.DataFrame]) -> tuple[Int64, Int64]:
+    """What stands for a step in a file that marks none, as starts and ends of one window, or of no window.
+
+    It is the device's time, from its first to its last event, as the host may have waited or loaded long before; the
+    complete file without a device.
+
+    Args:
+        tables: of one file, each with start_ns and end_ns; ``device_events`` is one of them.
+    """
+    device = tables["device_events"]
+    return one_window([device] if device.height else tables.values())
 
 
 def step_windows(annotations: pl.DataFrame, device: pl.DataFrame) -> tuple[pl.DataFrame, Windows]:

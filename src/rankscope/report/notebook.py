@@ -32,7 +32,7 @@ def run_html(run: Run) -> str:
     parts = [f"<p><b>{_text(about['name'] or about['path'], 200)}</b><br>{_head(about)}</p>"]
     if "overview" in results:
         parts.append(_step(results["overview"].frame.row(0, named=True)))
-    facts = {"Stragglers": slowest(run.diagnosis(), results, about["steps"]), "Memory": memory(results.get("memory"))}
+    facts = {"Stragglers": slowest(run.diagnosis(), about["steps"]), "Memory": memory(results.get("memory"))}
     parts.append(_table([(f"<b>{name}</b>", escape(line.plain[12:].strip())) for name, line in facts.items()]))
     parts.append(_findings(findings, about["steps"]))
     return f"<div>{''.join(parts)}</div>"

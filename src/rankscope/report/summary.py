@@ -20,7 +20,7 @@ from rich.text import Text
 from rankscope.diagnosis.effects import STRAGGLER
 from rankscope.diagnosis.verdict import Diagnosis
 from rankscope.pipeline import Run
-from rankscope.report.formatting import cell, number_of, numbered, per_step, percent, plain, saving_of
+from rankscope.report.formatting import cell, number_of, numbered, per_step, percent, plain, saving_of, sentence
 from rankscope.report.terminal import COLOURS
 from rankscope.results import Finding, Result
 from rankscope.rundir.plurals import counted
@@ -40,8 +40,6 @@ _UNITS = "(?:%|ns|µs|ms|s|B|kB|MB|GB|TB|GB/s)"
 _TOGETHER = "\N{NO-BREAK SPACE}"
 _LABEL = 12
 _BAR = 30
-# Ranks whose local work differs by less than this share of the mean step count as equal.
-_EVEN = 0.05
 _SHOWN = 3
 _TITLE = 3
 """Most lines of a finding's title, and of the advice on the first."""
@@ -64,7 +62,7 @@ def summary(run: Run, width: int = 80) -> RenderableType:
     lines = [*_head(about, width), Text()]
     if "overview" in results:
         lines += _folded(_step(results["overview"].frame.row(0, named=True)), width)
-    lines += _folded([slowest(diagnosis, results, steps), memory(results.get("memory"))], width)
+    lines += _folded([slowest(diagnosis, steps), memory(results.get("memory"))], width)
     lines += [*_lost(run, width), Text()]
     lines += _findings(findings, steps, LINES - len(lines), width)
     for line in lines:
@@ -138,42 +136,25 @@ def _step(overview: Mapping[str, Any]) -> list[Text]:
     return lines
 
 
-def slowest(diagnosis: Diagnosis, results: Mapping[str, Result], steps: Sequence[int]) -> Text:
-    """The stragglers and their cause; without one, how much the ranks' local work differs.
+def slowest(diagnosis: Diagnosis, steps: Sequence[int]) -> Text:
+    """The stragglers and their cause; without one, the verdict and which rank works longest.
 
     Args:
         diagnosis: the run's.
-        results: of `overview`, if it could be made.
         steps: the run's; without any, amounts are totals of the recorded span.
     """
-    per = per_step(steps)
     verdict = diagnosis.stragglers
-    if verdict.state == "one-rank":
-        return _line("stragglers", ("one rank: nothing to compare it with", "dim"))
     if verdict.state == "straggler":
         first = next(finding for finding in diagnosis.findings if finding.id == STRAGGLER)
-        saving = f", costs up to {number_of(first.saving_ns, 'ns')} {per}" if first.saving_ns else ""
+        saving = f", costs up to {number_of(first.saving_ns, 'ns')} {per_step(steps)}" if first.saving_ns else ""
         others = [rank for rank in verdict.ranks if rank not in first.ranks]
         more = f"; also {numbered('rank', others, limit=40)}" if others else ""
         cause = plain(first.title.partition(": ")[2], limit=60)
         who = numbered("rank", first.ranks, limit=40)
         return _line("stragglers", (who, "bold red"), f": {cause}{saving}{more}")
-    overview = results["overview"].frame.row(0, named=True) if "overview" in results else {}
-    rank, margin, share = (overview.get(f"slowest_{name}") for name in ("rank", "margin_ns", "margin_share"))
-    if not isinstance(rank, int) or not isinstance(margin, int) or not isinstance(share, float):
-        return _line("stragglers", ("not compared", "dim"))
-    amount = f"{cell(margin, 'ns')} {per}"
-    if share > _EVEN:
-        works = f"rank {rank} works {amount} ({percent(share)}) longer"
-        if verdict.state == "too-few-steps":
-            return _line("stragglers", f"too few steps to tell: {works}")
-        if verdict.state == "none":
-            # The ranks were compared, and none of them is a significant straggler.
-            return _line("stragglers", f"none significant: {works}")
-        return _line("stragglers", (f"rank {rank}", "bold"), f"{works.removeprefix(f'rank {rank}')} than the others")
-    if margin <= 0:
-        return _line("stragglers", "none: no rank is slower than the others")
-    return _line("stragglers", f"none: rank {rank} works longest, by {amount} ({percent(share)})")
+    if verdict.longest is None:
+        return _line("stragglers", (verdict.label, "dim"))
+    return _line("stragglers", f"{verdict.label}: {sentence(verdict.longest)}")
 
 
 def memory(result: Result | None) -> Text:

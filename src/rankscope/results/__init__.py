@@ -42,9 +42,11 @@ from rankscope.results.frames import concat_ranks, schema_of
 from rankscope.results.headline import Headline, greatest, over_ranks, total_of
 from rankscope.results.judged import incomplete_ranks, of_judged_ranks
 from rankscope.results.parameters import Options, Parameter, Parameters, Value
+from rankscope.results.rank_state import ENOUGH_STEPS, RankState, counted_steps, rank_state, without_straggler
 from rankscope.store.schema import Column
 
 __all__ = [
+    "ENOUGH_STEPS",
     "NOT_ANALYZED",
     "RESULT_SCHEMA_VERSION",
     "AcrossRanks",
@@ -62,6 +64,7 @@ __all__ = [
     "Parameters",
     "Part",
     "PerRank",
+    "RankState",
     "Result",
     "Rule",
     "Severity",
@@ -73,16 +76,19 @@ __all__ = [
     "chosen_launches",
     "chosen_starts",
     "concat_ranks",
+    "counted_steps",
     "discovered",
     "each_once",
     "greatest",
     "incomplete_ranks",
     "of_judged_ranks",
     "over_ranks",
+    "rank_state",
     "rows_by_window",
     "schema_of",
     "steps_by_window",
     "total_of",
     "with_symptoms",
+    "without_straggler",
     "worst_of",
 ]

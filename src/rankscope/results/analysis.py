@@ -13,6 +13,7 @@ from typing import Any, Literal
 import polars as pl
 
 from rankscope.errors import ConfigError
+from rankscope.results.failures import FAILURES
 from rankscope.results.finding import Finding
 from rankscope.results.frames import concat_ranks
 from rankscope.results.headline import Headline
@@ -235,7 +236,7 @@ class Result:
             return None
         try:
             found = self.analysis.headline(self._compared)
-        except Exception:
+        except FAILURES:
             # It may be another package's: its table must still be shown.
             logger.exception("the headline of %s failed", self.name)
             return None

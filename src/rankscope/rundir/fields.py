@@ -23,14 +23,20 @@ D = TypeVar("D", bound="DataclassInstance")
 Reader = Callable[[object], Any]
 """Reads a value of some type; None where it is something else."""
 
-_MAX_INT = 2**63 - 1
+# Half of what 64 bits hold: the sum and the difference of two such numbers still fit.
+_MAX_INT = 2**62
 _MAX_TEXT = 65_536
+MAX_RANKS = 1 << 20
+"""The most ranks of a job. A greater number in a file is damage: counting up to it would take forever."""
+MAX_STEP = 10**12
+"""The greatest number of a step."""
 
 
 def read(cls: type[D], raw: object) -> D | None:
     """A dataclass from a JSON object, field by field; unknown keys are ignored.
 
-    A field is an ``int`` (not negative, unless annotated as :data:`Signed`), a ``float``, a ``str``, a dataclass, a
+    A field is an ``int`` (not negative, unless annotated as :data:`Signed`; within the bounds of :data:`Rank`,
+    :data:`WorldSize` and :data:`Step`), a ``float``, a ``str``, a dataclass, a
     ``tuple[X, ...]`` or a ``Mapping[str, X]`` of these, or ``Mapping[str, object]``; or None.
 
     Returns:
@@ -77,7 +83,7 @@ def _mapping_of(reader: Reader, value: object) -> dict[str, Any] | None:
 
 
 def integer(value: object) -> int | None:
-    """A 64-bit whole number, also when it was written as ``3.0``; a bool is not one."""
+    """A whole number of at most 62 bits, also when it was written as ``3.0``; a bool is not one."""
     if isinstance(value, bool):
         return None
     if isinstance(value, float) and value == value and abs(value) < 2**53 and value == int(value):
@@ -94,6 +100,26 @@ def count(value: object) -> int | None:
 def positive(value: object) -> int | None:
     """A whole number above zero."""
     return count(value) or None
+
+
+def rank(value: object) -> int | None:
+    """A rank of a job."""
+    return _up_to(MAX_RANKS - 1, value)
+
+
+def world_size(value: object) -> int | None:
+    """A number of ranks, at least one."""
+    return _up_to(MAX_RANKS, value) or None
+
+
+def step(value: object) -> int | None:
+    """The number of a step, or a number of steps."""
+    return _up_to(MAX_STEP, value)
+
+
+def _up_to(most: int, value: object) -> int | None:
+    number = count(value)
+    return number if number is not None and number <= most else None
 
 
 def number(value: object) -> float | None:
@@ -137,6 +163,9 @@ def strings(value: object) -> dict[str, str]:
 
 Signed = Annotated[int, integer]
 Positive = Annotated[int, positive]
+Rank = Annotated[int, rank]
+WorldSize = Annotated[int, world_size]
+Step = Annotated[int, step]
 _BY_TYPE: dict[Any, Reader] = {
     int: count,
     float: number,

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from rankscope.rundir.fields import Positive, Signed, read
+from rankscope.rundir.fields import Positive, Rank, Signed, Step, WorldSize, read
 from rankscope.rundir.metadata import ClockAnchor, Device, Mesh, StepSpan
 from rankscope.rundir.plurals import counted, plural
 
@@ -43,7 +43,7 @@ class RunManifest:
     schema_version: Positive = SCHEMA_VERSION
     command: tuple[str, ...] = ()
     """The command line of rank 0, secrets cut."""
-    world_size: int | None = None
+    world_size: WorldSize | None = None
     launcher: str | None = None
     job_id: str | None = None
     host: str | None = None
@@ -63,8 +63,8 @@ class WrittenTrace:
 
     file: str
     """Relative to the run directory, with ``/`` between folders."""
-    first_step: int | None = None
-    last_step: int | None = None
+    first_step: Step | None = None
+    last_step: Step | None = None
     bytes: int | None = None
     """Size on disk."""
     json_bytes: int | None = None
@@ -80,8 +80,8 @@ class WrittenTrace:
 class StepBlock:
     """Successive steps whose times are kept together, so that a long job's are of bounded size."""
 
-    first_step: int
-    steps: int
+    first_step: Step
+    steps: Step
     min_ns: int
     max_ns: int
     total_ns: int
@@ -91,8 +91,8 @@ class StepBlock:
 class LostWindow:
     """A window of steps of which there is no trace, and why."""
 
-    first_step: int | None = None
-    last_step: int | None = None
+    first_step: Step | None = None
+    last_step: Step | None = None
     reason: str = ""
 
 
@@ -101,10 +101,10 @@ class RankManifest:
     """The record of one rank: where it ran, what it wrote, and what it could not write."""
 
     run_id: str | None = None
-    rank: int | None = None
+    rank: Rank | None = None
     schema_version: Positive = SCHEMA_VERSION
-    world_size: int | None = None
-    local_rank: int | None = None
+    world_size: WorldSize | None = None
+    local_rank: Rank | None = None
     host: str | None = None
     pid: int | None = None
     launcher: str | None = None
@@ -117,11 +117,11 @@ class RankManifest:
     ended_by: str | None = None
     """What interrupted it: a signal (``SIGTERM``), an exception (``ValueError``), or ``killed`` where that is all that
     is known."""
-    steps: int | None = None
+    steps: Step | None = None
     """Steps that the loop had taken under the profiler when this was written."""
-    last_step: int | None = None
+    last_step: Step | None = None
     """The step that had begun at the end."""
-    requested_steps: int | None = None
+    requested_steps: Step | None = None
     """Steps that the schedule wanted to record; none for no limit."""
     written: tuple[WrittenTrace, ...] = ()
     skipped: tuple[LostWindow, ...] = ()

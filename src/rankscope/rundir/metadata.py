@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
-from rankscope.rundir.fields import Positive, Signed, read
+from rankscope.rundir.fields import Positive, Rank, Signed, Step, WorldSize, read
 
 METADATA_KEY = "rankscope"
 SCHEMA_VERSION = 1
@@ -25,8 +25,8 @@ class Mesh:
     """The DeviceMesh that the job was laid out on."""
 
     dims: tuple[str, ...]
-    shape: tuple[int, ...] = ()
-    coordinate: tuple[int, ...] = ()
+    shape: tuple[Rank, ...] = ()
+    coordinate: tuple[Rank, ...] = ()
     """This rank's place in it; empty on a rank outside the mesh."""
 
     def by_name(self) -> dict[str, int]:
@@ -40,7 +40,7 @@ class ProcessGroup:
 
     name: str = ""
     description: str = ""
-    ranks: tuple[int, ...] = ()
+    ranks: tuple[Rank, ...] = ()
     """Global ranks, in the order of the group's own ranks."""
     mesh_dim: str | None = None
     """The dimension of the DeviceMesh that this group runs along."""
@@ -86,7 +86,7 @@ class Device:
 class StepSpan:
     """Successive steps that ran in one state of the profiler, and how long each took."""
 
-    first_step: int
+    first_step: Step
     state: str = "wait"
     """``wait``, ``warmup`` or ``active``."""
     ns: tuple[int, ...] = ()
@@ -99,9 +99,9 @@ class TraceMetadata:
 
     schema_version: Positive = SCHEMA_VERSION
     run_id: str | None = None
-    rank: int | None = None
-    world_size: int | None = None
-    local_rank: int | None = None
+    rank: Rank | None = None
+    world_size: WorldSize | None = None
+    local_rank: Rank | None = None
     host: str | None = None
     launcher: str | None = None
     restart_count: int = 0
@@ -109,11 +109,11 @@ class TraceMetadata:
     process_groups: tuple[ProcessGroup, ...] = ()
     schedule: Mapping[str, int] = field(default_factory=dict)
     """wait, warmup, active, repeat, skip_first; period_steps if it was set."""
-    first_step: int | None = None
+    first_step: Step | None = None
     """The first ``ProfilerStep#`` in the file."""
-    last_step: int | None = None
+    last_step: Step | None = None
     """The last complete ``ProfilerStep#`` in the file, inclusive."""
-    partial_step: int | None = None
+    partial_step: Step | None = None
     """A step that had begun when the recording ended; its range is named ``PartialStep#`` in the file."""
     clock_anchors: tuple[ClockAnchor, ...] = ()
     """At this recording's beginning and end, then those of the run before it, the oldest first."""

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import polars as pl
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 I64, I32, I16, F32, STR, BOOL = pl.Int64(), pl.Int32(), pl.Int16(), pl.Float32(), pl.String(), pl.Boolean()
 
@@ -55,7 +55,7 @@ class Table:
 
 START = Column("start_ns", I64, "ns", "when it starts, on the trace's clock")
 END = Column("end_ns", I64, "ns", "when it ends: start plus duration as written, exactly")
-NAME = Column("name", STR, "", "the event's name, as written")
+NAME = Column("name", STR, "", "the event's name, as written; empty if it has none")
 PID = Column("pid", I64, "", "process id as written (a device's number on device tracks); null if it is not a number")
 TID = Column(
     "tid",

@@ -12,6 +12,7 @@ import polars as pl
 
 from rankscope.errors import describe_error
 from rankscope.pipeline import Run
+from rankscope.results.failures import FAILURES
 from rankscope.store.sidecar import Sidecar
 from rankscope.timeline.clock import RunClock, run_clock
 from rankscope.timeline.clock_cache import recall_clock, remember_clock
@@ -33,7 +34,7 @@ def clock_of(run: Run) -> RunClock:
     ranks = {rank: [trace.info for trace in traces] for rank, traces in run.loaded.ranks.items()}
     try:
         clock = run_clock(ranks, run.analyze("clock")["clock"].frame)
-    except Exception as error:
+    except FAILURES as error:
         # Reported with the analyses. The rest of the timeline is still shown.
         logger.warning("the ranks' clocks could not be compared: %s", describe_error(error))
         return run_clock(ranks, pl.DataFrame())

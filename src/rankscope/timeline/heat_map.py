@@ -12,24 +12,33 @@ In: results of analyses. Out: columns by rank and step, in ns.
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
 import polars as pl
 
+from rankscope.errors import describe_error
 from rankscope.pipeline import Run
 from rankscope.primitives.arrival_skew import arrivals_by_event
 from rankscope.primitives.communicators import POINT_TO_POINT
+from rankscope.results.failures import FAILURES
 from rankscope.timeline.clock import RunClock
+
+logger = logging.getLogger(__name__)
 
 
 def heat_of(run: Run, clock: RunClock) -> dict[str, Any] | None:
-    """Values by rank and step of a run, from `heat`; None if the analyses that it needs fail."""
+    """Values by rank and step of a run, from `heat`; None if they, or the analyses that they need, fail."""
     frames = {name: result.frame for name, result in run.attempt("collectives", "step_time").items()}
     if len(frames) < 2:
         return None
     late = run.attempt("stragglers", parameters={"stragglers": {"by": "step"}}).get("stragglers")
-    return heat(frames["collectives"], frames["step_time"], late.frame if late else None, clock)
+    try:
+        return heat(frames["collectives"], frames["step_time"], late.frame if late else None, clock)
+    except FAILURES as error:
+        logger.warning("waiting and lateness by step could not be computed: %s", describe_error(error))
+        return None
 
 
 def heat(

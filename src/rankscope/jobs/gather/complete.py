@@ -5,22 +5,30 @@ In: a run directory. Out: what is missing.
 
 from __future__ import annotations
 
+import gzip
+import re
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
 from rankscope.errors import ConfigError
 from rankscope.jobs.gather.endings import wrong_ends
 from rankscope.jobs.gather.merge import rank_manifests
+from rankscope.rundir.fields import MAX_RANKS
 from rankscope.rundir.manifest import RankManifest, RunManifest, read_run_manifest
 from rankscope.rundir.names import ENDINGS, RANKS_FOLDER, parse_trace_name
 from rankscope.rundir.plurals import counted, plural
 from rankscope.rundir.ranges import runs_of
-from rankscope.rundir.ranks import parse_ranks
+from rankscope.rundir.ranks import MAX_RANK, parse_ranks
 
 _OTHERS = (".json", ".json.gz", ".json.zst", ".tar.gz")
 """How traces of other tools end, such as torchtitan's ``rank0_trace.json``."""
 _NO_TRACES = {RANKS_FOLDER, "measured"}
 """Folders in which files that are named after ranks are something else."""
+_HEAD = 1 << 20
+"""Bytes of a trace, decompressed, in which torch's `distributedInfo` is looked for: it comes before the events."""
+_DISTRIBUTED = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}\[\]]*')
+_NUMBER = {name: re.compile(rb'"%s"\s*:\s*([0-9]{1,8})\b' % name.encode()) for name in ("rank", "world_size")}
 
 
 @dataclass(frozen=True)
@@ -99,19 +107,26 @@ def completeness(run: Path, world_size: int | None = None) -> Completeness:
         world_size: how many ranks there are, where no manifest says.
 
     Raises:
-        ConfigError: it is no directory.
+        ConfigError: it is no directory, or there cannot be so many ranks.
     """
+    if world_size is not None and not 1 <= world_size <= MAX_RANKS:
+        raise ConfigError(f"--world-size {world_size} is not a number of ranks", hint=f"give 1 to {MAX_RANKS}")
     if not run.is_dir():
         raise ConfigError("is not a run directory", path=run, hint="name the directory that traces were written to")
     manifests = rank_manifests(run)
     about = [m for path in sorted(run.glob("run*.json")) if (m := read_run_manifest(path)) is not None]
     files = {path.relative_to(run).as_posix(): path for path in _traces(run)}
-    sizes = [size for size in (*(m.world_size for m in about), *(m.world_size for m in manifests)) if size]
+    # Plain traces of torch's profiler: what they say themselves.
+    heads = {} if manifests or about else {file: _distributed(path) for file, path in files.items()}
+    by_manifest = (*(m.world_size for m in about), *(m.world_size for m in manifests))
+    told_sizes = (*by_manifest, *(size for _, size in heads.values()))
+    sizes = [size for size in told_sizes if size]
     world_size = world_size or (max(sizes) if sizes else None)
     told = {trace.file: trace.bytes for m in manifests for trace in m.written}
     # A known length is compared instead: it says more, and costs nothing.
     unknown = {path: file for file, path in files.items() if told.get(file) is None}
-    by_name = {rank for file in files if (rank := parse_trace_name(file).rank) is not None}
+    said = {file: rank for file, (rank, _) in heads.items() if rank is not None}
+    by_name = {rank for file in files if (rank := said.get(file, parse_trace_name(file).rank)) is not None}
     present = {m.rank for m in manifests if m.rank is not None} or by_name
     return Completeness(
         runs=tuple(sorted({*(m.run_id for m in about if m.run_id), *(m.run_id for m in manifests if m.run_id)})),
@@ -147,6 +162,27 @@ def _traces(run: Path) -> list[Path]:
         if path.is_file():
             found.append(path)
     return sorted(found)
+
+
+def _distributed(path: Path) -> tuple[int | None, int | None]:
+    """Rank and world size as torch wrote them at the head of a trace; None where it did not."""
+    try:
+        if path.name.endswith(".json.gz"):
+            with gzip.open(path) as unpacked:
+                head = unpacked.read(_HEAD)
+        elif path.name.endswith(".json"):
+            with path.open("rb") as file:
+                head = file.read(_HEAD)
+        else:
+            return None, None
+    except (OSError, EOFError, zlib.error):
+        return None, None
+    block = _DISTRIBUTED.search(head)
+    found = {name: pattern.search(block[0]) if block else None for name, pattern in _NUMBER.items()}
+    rank, size = (int(match[1]) if match else None for match in found.values())
+    if size is None or not 0 < size <= MAX_RANK:
+        return rank, None
+    return (rank if rank is not None and rank < size else None), size
 
 
 def _there(run: Path, file: str, size: int | None) -> bool:

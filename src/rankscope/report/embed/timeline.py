@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
@@ -24,11 +24,15 @@ from rankscope.report.embed.longest_events import LONGEST, longest_events
 from rankscope.report.embed.stages import STAGES, Codes, StagedRank, codes_of, names_used
 from rankscope.report.formatting import numbered
 from rankscope.results import Finding
+from rankscope.results.failures import FAILURES
 from rankscope.rundir.plurals import counted
+from rankscope.store.cache import CachedTrace
 from rankscope.timeline.build import clock_of, draw_run
 from rankscope.timeline.counters import curves_of
 from rankscope.timeline.heat_map import heat_of
 from rankscope.timeline.timeline import Timeline
+
+T = TypeVar("T")
 
 FORMAT = 1
 # Curves with more samples are thinned: no screen shows them.
@@ -108,11 +112,27 @@ def embed(
         lost: ranks without a timeline, in sentences.
         names: anonymizes the blocks.
     """
-    ranks = {rank: StagedRank(in_run, timeline.traces[rank]) for rank, in_run in timeline.ranks.items()}
+    found = Embedded(left_out=list(lost))
+
+    def attempt(what: str, make: Callable[..., T], *arguments: Any) -> T | None:
+        # What fails for one rank must not cost the page the others.
+        try:
+            return make(*arguments)
+        except FAILURES as error:
+            found.left_out.append(f"{what}, which could not be encoded: {describe_error(error)}.")
+            return None
+
+    made = {
+        rank: attempt(f"The events of rank {rank}", StagedRank, in_run, timeline.traces[rank])
+        for rank, in_run in timeline.ranks.items()
+    }
+    ranks = {rank: each for rank, each in made.items() if each is not None}
     order = _priority(list(ranks), findings)
     codes = codes_of(list(ranks.values()))
-    matched = {rank: _matched(timeline, each, collectives) for rank, each in ranks.items()}
-    found = Embedded()
+    matched = {}
+    for rank, each in ranks.items():
+        rows = attempt(f"The collectives of rank {rank}", _matched, timeline, each, collectives)
+        matched[rank] = pl.DataFrame(schema={"event": pl.Int64}) if rows is None else rows
     kinds = _Kinds()
     for rows in matched.values():
         if rows.height:
@@ -121,9 +141,10 @@ def embed(
     left = room - SENTENCES - size_of(json_block(_head(timeline, ranks, dict.fromkeys(ranks, 3), codes, grid, kinds)))
     kept = dict.fromkeys(ranks, 0)
 
-    def fits(name: str, data: bytes) -> bool:
+    def fits(name: str, make: Callable[..., bytes], *arguments: Any) -> bool:
         nonlocal left
-        if size_of(data) > left:
+        data = attempt(f"The part {name}", make, *arguments)
+        if data is None or size_of(data) > left:
             return False
         left -= size_of(data)
         found.blocks[name] = data
@@ -133,7 +154,7 @@ def embed(
         for rank in order:
             low, high = ranks[rank].bounds[stage]
             if kept[rank] == stage and (
-                (low == high and left > 0) or fits(f"{STAGES[stage]}-{rank}", block(*ranks[rank].columns(stage, codes)))
+                (low == high and left > 0) or fits(f"{STAGES[stage]}-{rank}", _events_of, ranks[rank], stage, codes)
             ):
                 kept[rank] = stage + 1
 
@@ -145,14 +166,14 @@ def embed(
     lacking: dict[str, list[int]] = {"Matching collectives on other ranks": [], "Counters": []}
     for rank in order:
         rows = matched[rank].filter(pl.col("event") < bound(rank))
-        if rows.height and not fits(f"collectives-{rank}", block(kinds.columns(rows))):
+        if rows.height and not fits(f"collectives-{rank}", _collectives_of, rows, kinds):
             lacking["Matching collectives on other ranks"].append(rank)
     for rank in order:
-        if kept[rank] and not fits(f"counters-{rank}", _curves(timeline, ranks[rank])):
+        if kept[rank] and not fits(f"counters-{rank}", _curves, timeline, ranks[rank]):
             lacking["Counters"].append(rank)
     detailed = _add_details(timeline, ranks, order, bound, fits, names)
     stage_in(2)
-    found.left_out = [*lost, *_left_out(ranks, kept, lacking, detailed)]
+    found.left_out += _left_out(ranks, kept, lacking, detailed)
     compared = collectives["rank"].n_unique() if collectives is not None else 0
     more = {"compared": compared, "left_out": found.left_out, "detailed": detailed}
     head = _head(timeline, ranks, kept, codes, grid, kinds) | more
@@ -171,7 +192,7 @@ def _add_details(
     ranks: Mapping[int, StagedRank],
     order: Sequence[int],
     bound: Callable[[int], int],
-    fits: Callable[[str, bytes], bool],
+    fits: Callable[..., bool],
     names: Anonymizer | None,
 ) -> int:
     """Adds arguments and stacks of each rank's longest events; returns for how many per rank, 0 where none fit."""
@@ -179,10 +200,24 @@ def _add_details(
     fitted = 0
     for rank in order:
         if bound(rank):
-            longest = longest_events(ranks[rank], timeline.traces[rank], bound(rank), each)
-            data = json_block(names.details(longest) if names is not None else longest)
-            fitted += fits(f"details-{rank}", data)
+            more = ranks[rank], timeline.traces[rank], bound(rank), each, names
+            fitted += fits(f"details-{rank}", _details_of, *more)
     return each if fitted else 0
+
+
+def _events_of(rank: StagedRank, stage: int, codes: Codes) -> bytes:
+    return block(*rank.columns(stage, codes))
+
+
+def _collectives_of(rows: pl.DataFrame, kinds: _Kinds) -> bytes:
+    return block(kinds.columns(rows))
+
+
+def _details_of(
+    rank: StagedRank, traces: Sequence[CachedTrace], bound: int, most: int, names: Anonymizer | None
+) -> bytes:
+    longest = longest_events(rank, traces, bound, most)
+    return json_block(names.details(longest) if names is not None else longest)
 
 
 def _head(

@@ -47,7 +47,7 @@ test("findings: an unknown severity is a warning, one without a title is named",
 test("findings keep their symptoms, and a diagnosis is whole or null", () => {
   const finding = { title: "late", severity: "warning", symptoms: [{ title: "imbalance", saving_ns: 5, because: "the same compute" }, { severity: "info" }, 3], cost_ns: 7 };
   const headline = { text: "{finding}.", values: [{ name: "finding", value: "late", unit: "" }] };
-  const diagnosis = { headline, stragglers: { state: "straggler", ranks: [1], sentence: headline }, saving_ns: 5, not_judged: [{ what: "Time per step", why: "no step is marked" }] };
+  const diagnosis = { headline, stragglers: { state: "straggler", label: "", ranks: [1], sentence: headline, longest: null }, saving_ns: 5, not_judged: [{ what: "Time per step", why: "no step is marked" }] };
   const payload = validatePayload({ ...good, findings: [finding], diagnosis });
   expect(payload.findings[0]).toMatchObject({ cost_ns: 7, because: "", symptoms: [{ title: "imbalance", saving_ns: 5, because: "the same compute" }] });
   expect(payload.diagnosis).toEqual({ ...diagnosis, not_judged: [{ what: "Time per step", why: "no step is marked", record: "" }] });

@@ -1,4 +1,4 @@
-/** The time of every step on every rank, one dot each, the slowest rank's marked: steps that stick out, and ranks that do. */
+/** The time of every step on every rank, one dot each, one rank's marked: steps that stick out, and ranks that do. */
 import { h } from "../components/dom.ts";
 import { formatDuration, formatTick } from "../format/units.ts";
 import { color } from "../theme/theme.ts";
@@ -10,7 +10,7 @@ import { FONT } from "./font.ts";
 const DOTS = 6000;
 
 export function stepDots(
-  context: ViewContext, ranks: readonly number[], steps: readonly (number | null)[], values: readonly (number | null)[], slowest: number | null, onPick: (rank: number, step: number | null) => void,
+  context: ViewContext, ranks: readonly number[], steps: readonly (number | null)[], values: readonly (number | null)[], highlight: { rank: number; why: string } | null, onPick: (rank: number, step: number | null) => void,
 ): HTMLElement {
   const stride = Math.max(1, Math.ceil((ranks.length * steps.length) / DOTS));
   const dots: [number, number, number][] = [];
@@ -18,20 +18,20 @@ export function stepDots(
   ranks.forEach((rank, i) => steps.forEach((_, j) => {
     const value = values[i * steps.length + j];
     if (value === null || value === undefined) return;
-    if (rank === slowest) marked.push([j, value, rank]);
+    if (rank === highlight?.rank) marked.push([j, value, rank]);
     else if ((i * steps.length + j) % stride === 0) dots.push([j, value, rank]);
   }));
   const names = steps.map((step) => (step === null ? "entire trace" : String(step)));
   const drawing = chart(context, {
     label: "Step time of each rank by step; the numbers are in the table above.", testId: "chart-step-dots", height: () => 260,
-    option: (width) => option(names, dots, marked, slowest, width),
-    pick: { axis: "x", on: (index) => onPick(slowest ?? ranks[0] ?? 0, steps[index] ?? null) },
+    option: (width) => option(names, dots, marked, width),
+    pick: { axis: "x", on: (index) => onPick(highlight?.rank ?? ranks[0] ?? 0, steps[index] ?? null) },
   });
-  return h("div", {}, h("ul", { class: "legend" }, slowest === null ? null : h("li", { class: "legend-item" }, h("span", { class: "glyph ink-0", "aria-hidden": "true" }, "◆"), `rank ${slowest} (slowest)`),
-    h("li", { class: "legend-item" }, h("span", { class: "glyph ink-1", "aria-hidden": "true" }, "●"), slowest === null ? "each rank" : "other ranks")), drawing.element);
+  return h("div", {}, h("ul", { class: "legend" }, highlight === null ? null : h("li", { class: "legend-item" }, h("span", { class: "glyph ink-0", "aria-hidden": "true" }, "◆"), `rank ${highlight.rank} (${highlight.why})`),
+    h("li", { class: "legend-item" }, h("span", { class: "glyph ink-1", "aria-hidden": "true" }, "●"), highlight === null ? "each rank" : "other ranks")), drawing.element);
 }
 
-function option(names: readonly string[], dots: readonly [number, number, number][], marked: readonly [number, number, number][], slowest: number | null, width: number): EChartsOption {
+function option(names: readonly string[], dots: readonly [number, number, number][], marked: readonly [number, number, number][], width: number): EChartsOption {
   const [text, muted, line, surface] = [color("--text"), color("--muted"), color("--line"), color("--surface")];
   return {
     animation: false,
@@ -48,7 +48,7 @@ function option(names: readonly string[], dots: readonly [number, number, number
     yAxis: { type: "value", min: 0, splitNumber: width < 520 ? 3 : 5, axisLabel: { color: muted, formatter: (value: number) => formatTick(value, formatDuration) }, splitLine: { lineStyle: { color: line } } },
     series: [
       { type: "scatter", symbol: "circle", symbolSize: 6, itemStyle: { color: color("--cat-compute"), opacity: 0.6 }, emphasis: { disabled: true }, data: dots.map((dot) => [...dot]) },
-      { type: "scatter", symbol: "diamond", symbolSize: 11, itemStyle: { color: color("--cat-communication") }, emphasis: { disabled: true }, data: slowest === null ? [] : marked.map((dot) => [...dot]) },
+      { type: "scatter", symbol: "diamond", symbolSize: 11, itemStyle: { color: color("--cat-communication") }, emphasis: { disabled: true }, data: marked.map((dot) => [...dot]) },
     ],
   } as EChartsOption;
 }

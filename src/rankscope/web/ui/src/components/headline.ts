@@ -25,15 +25,12 @@ export function headline(overview: Table, diagnosis: Diagnosis | null): HTMLElem
   const number = (column: string): number | null => overview.number(0, column);
   const doc = (column: string): string => overview.meta(column).doc;
   const [step, mean, overlap, exposed, share] = [number("step_ns"), number("mean_step_ns"), number("overlap_ratio"), number("exposed_communication_ns"), number("exposed_share")];
-  const [slowest, margin, marginShare] = [number("slowest_rank"), number("slowest_margin_ns"), number("slowest_margin_share")];
-  const even = margin !== null && margin <= 0;
   const [steps, ranks, communication] = [number("steps"), number("ranks"), number("communication_ns")];
   const silent = communication === 0 ? "No communication in these traces." : "Not recorded in these traces.";
-  const late = diagnosis?.stragglers.state === "straggler" ? diagnosis.stragglers.ranks : null;
   const cards: Card[] = [
     {
       id: "step-time", title: "Step time", value: step, text: step === null ? MISSING : formatDuration(step), exact: exactCell(step, "ns"), doc: doc("step_ns"),
-      sentence: step === null ? "Not recorded in these traces." : steps === 0 ? "No steps are marked: duration of the entire trace, on the slowest rank."
+      sentence: step === null ? "Not recorded in these traces." : steps === 0 ? `No steps are marked: the recorded span${ranks === 1 ? "" : ", on the slowest rank"}.`
         : `${steps === 1 ? "The only step in the traces" : steps === null ? "Median over the steps" : `Median over ${counted(steps, "step")}`}${ranks === 1 ? "" : steps === 1 ? ", on its slowest rank" : ", taking the slowest rank of each"}.`,
     },
     {
@@ -47,24 +44,22 @@ export function headline(overview: Table, diagnosis: Diagnosis | null): HTMLElem
         : share === null || mean === null ? "Communication that does not overlap with compute." : `${formatRatio(share)} of ${mean === step ? "the step" : `the mean step (${formatDuration(mean)})`}: communication that does not overlap with compute.`,
       share: { value: share, tone: "communication" }, second: { share, of: mean },
     },
-    late ? {
-      id: "slowest-rank", title: late.length === 1 ? "Straggler" : "Stragglers", value: late[0] ?? null, text: `${late.length === 1 ? "Rank" : "Ranks"} ${formatRanks(late, 24)}`, exact: null, doc: "the ranks that delay the others",
-      sentence: diagnosis ? sentence(diagnosis.stragglers.sentence) : "",
-    } : {
-      id: "slowest-rank", title: "Slowest rank", value: slowest, text: slowest === null ? MISSING : even ? "None" : `Rank ${slowest}`, exact: null, doc: doc("slowest_rank"),
-      sentence: slowest === null ? (ranks === 1 ? "Only one rank: there is no other to compare it with." : "No rank stands out from the others.")
-        : margin === null ? "The difference is not recorded in these traces." : even ? "No rank is slower than the median of the others."
-          : `Its local work takes ${formatDuration(margin)} per step longer than the median of the other ranks${marginShare === null ? "" : ` (${formatRatio(marginShare)} of a mean step)`}.${verdict(diagnosis)}`,
-      second: { margin },
-    },
+    stragglerCard(diagnosis, { rank: number("slowest_rank"), margin: number("slowest_margin_ns") }),
   ];
   return h("div", { class: "cards" }, cards.map(card));
 }
 
-/** Whether the difference is significant, where no rank is a straggler. */
-function verdict(diagnosis: Diagnosis | null): string {
-  if (diagnosis?.stragglers.state === "none") return " The difference is not significant.";
-  return diagnosis?.stragglers.state === "too-few-steps" ? " Too few steps to tell whether it is significant." : "";
+/** The diagnosis's verdict on the ranks. The numbers are of the rank with the most local time. */
+function stragglerCard(diagnosis: Diagnosis | null, slowest: { rank: number | null; margin: number | null }): Card {
+  const about = { id: "stragglers", exact: null, doc: "whether a rank delays the others", second: { slowest: slowest.rank, margin: slowest.margin } };
+  if (!diagnosis) return { ...about, title: "Straggler", value: null, text: MISSING, sentence: "The ranks are being compared." };
+  const { state, ranks, label, sentence: verdict, longest } = diagnosis.stragglers;
+  const late = state === "straggler";
+  return {
+    ...about, title: ranks.length > 1 ? "Stragglers" : "Straggler", value: ranks[0] ?? null,
+    text: late ? `${ranks.length === 1 ? "Rank" : "Ranks"} ${formatRanks(ranks, 24)}` : state === "one-rank" ? MISSING : label.charAt(0).toUpperCase() + label.slice(1),
+    sentence: late || !longest ? sentence(verdict) : [sentence(verdict), " By local time, ", sentence(longest), "."],
+  };
 }
 
 function card(about: Card): HTMLElement {

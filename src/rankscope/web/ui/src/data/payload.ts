@@ -97,8 +97,12 @@ export interface Diagnosis {
   readonly headline: Headline;
   readonly stragglers: {
     readonly state: "straggler" | "none" | "too-few-steps" | "one-rank" | "not-compared";
+    /** The state in a few words. */
+    readonly label: string;
     readonly ranks: readonly number[];
     readonly sentence: Headline;
+    /** Which rank has the most local time, as a clause: an indication, whatever the state. */
+    readonly longest: Headline | null;
   };
   readonly saving_ns: number | null;
   readonly not_judged: readonly NotJudged[];

@@ -161,7 +161,7 @@ export function readDiagnosis(raw: unknown): Diagnosis | null {
   if (!headline || !state || !sentence) return null;
   return {
     headline,
-    stragglers: { state, ranks: asNumbers(about["ranks"]), sentence },
+    stragglers: { state, label: asText(about["label"]), ranks: asNumbers(about["ranks"]), sentence, longest: readHeadline(about["longest"]) },
     saving_ns: asNumber(raw["saving_ns"]),
     not_judged: asList(raw["not_judged"]).filter(isObject).map((each) => ({ what: asText(each["what"]), why: asText(each["why"]), record: asText(each["record"]) })),
   };

@@ -64,9 +64,10 @@ function sections(context: ViewContext, heat: Heat, both: boolean): HTMLElement[
         table(context, heat))));
   }
   if (both && heat.step_ns.some((amount) => amount !== null)) {
-    const slowest = context.payload.diagnosis?.stragglers.ranks[0] ?? context.table("overview")?.number(0, "slowest_rank") ?? null;
+    const straggler = context.payload.diagnosis?.stragglers.ranks[0] ?? null;
+    const marked = straggler ?? context.table("overview")?.number(0, "slowest_rank") ?? null;
     parts.push(h("section", { "aria-labelledby": "step-times-title" }, h("h3", { id: "step-times-title" }, "Step time by step"),
-      h("div", { class: "figure" }, stepDots(context, heat.ranks, heat.steps, heat.step_ns, slowest, go))));
+      h("div", { class: "figure" }, stepDots(context, heat.ranks, heat.steps, heat.step_ns, marked === null ? null : { rank: marked, why: straggler === null ? "most local time" : "straggler" }, go))));
   }
   return parts;
 }
