@@ -252,6 +252,22 @@ def test_what_was_cut_off_is_gone_on_with(tmp_path, monkeypatch, programs, way):
     assert contents(run) == {path: data for path, data in contents(first).items() if path != ".rank9.tmp"}
 
 
+@pytest.mark.parametrize("there", ["link", "file"])
+def test_nothing_is_written_through_a_link_or_below_a_file(tmp_path, there):
+    source, run, elsewhere = tmp_path / "a", tmp_path / "run", tmp_path / "elsewhere"
+    for folder in (source / "deep" / "er", run, elsewhere):
+        folder.mkdir(parents=True)
+    (source / "deep" / "er" / "rank0.json").write_text("{}")
+    if there == "link":
+        (run / "deep").symlink_to(elsewhere)
+    else:
+        (run / "deep").write_text("a file")
+    with pytest.raises(RankscopeError, match="symbolic link" if there == "link" else "is a file") as raised:
+        gather(run, [parse_source(str(source))])
+    assert str(run / "deep") in str(raised.value)
+    assert not list(elsewhere.iterdir())
+
+
 def test_a_manifest_may_have_grown(tmp_path, source_of):
     first = part(tmp_path / "a", (0, 1))
     path = first / "ranks" / "rank1.json"

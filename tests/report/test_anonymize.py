@@ -22,7 +22,11 @@ from rankscope.rundir.metadata import METADATA_KEY
 # No word of these may be found anywhere, in any case; `acme` stands for a firm whose name could be a part of any.
 SECRET = "acme"
 STACK = "/home/alice/acmeproject/acme_model.py(3): acme_forward;torch/nn/functional.py(10): linear"
-TOLD: Any = {"Call stack": STACK, "Concrete Inputs": ["/acme/data"]}
+TOLD: Any = {
+    "Call stack": STACK, "Concrete Inputs": ["/acme/data"], "Input type": ["float", "acmelib::SecretTensor"],
+    "context": "acme context", "category": "acme category", "phase": "acme phase", "dtype": "acme dtype",
+    "Collective name": "acme_allreduce", "kind": "acme kind",
+}  # fmt: skip
 
 
 def content(rank: int) -> kineto.Trace:
@@ -49,6 +53,8 @@ def content(rank: int) -> kineto.Trace:
             kineto.annotation("acme stage: forward", at + 600, 50),
             kineto.annotation("acme stage: forward", at + 700, 50, tid=77),
             kineto.annotation("forward", at + 660, 5),
+            {"ph": "X", "cat": "acme_cat", "name": "acme other", "pid": 100, "tid": 100, "ts": at + 670, "dur": 5,
+             "args": {"context": "acme context", "dims": "acme"}},
             kineto.memory(at + 15, 1024, allocated=1024 * (number + 1), reserved=8192),
         ]  # fmt: skip
     events.append(
@@ -107,7 +113,8 @@ def test_no_name_is_left(run: Run) -> None:
     page = write_report(run, anonymize=True)
     text = everything(page)
     found = [
-        text[max(0, at.start() - 60) : at.end() + 60] for at in re.finditer(rf"{SECRET}|alice\b", text, re.IGNORECASE)
+        text[max(0, at.start() - 60) : at.end() + 60]
+        for at in re.finditer(rf"{SECRET}|alice\b|Secret", text, re.IGNORECASE)
     ]
     assert found == []
     for kept in ("gemm<4>", "aten::mm", "AddmmBackward0", "ProfilerStep#10", "torch/nn/functional.py(10): linear"):

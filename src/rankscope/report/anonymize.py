@@ -48,12 +48,22 @@ _COMMON = frozenset(
         list""",
     )
 )
-# What of an event's arguments says nothing of whose it is.
-_ARGUMENTS = re.compile(
-    r"(kind|device|context|stream|grid|block|collective|dtype|in_split|out_split|group_ranks|Collective name|"
-    r"Process Group Ranks|phase|category)",
+# Arguments that are columns of the tables, and those of Kineto that are kept as text; any other may be somebody's.
+_ARGUMENTS = frozenset(column.name for table in TABLES.values() for column in table.columns) | {
+    "Collective name",
+    "Process Group Ranks",
+}
+# The words of arguments, shapes and types that PyTorch and Kineto write themselves.
+_TERM = re.compile(r"[^\W\d][\w:]*")
+_TORCH_TERM = re.compile(
+    r"input|dims|types|strides|(c10::)?b?float\w*|(c10::)?(half|complex)\w*|double|long|short|u?int\d*|bool|unsigned|signed|"
+    r"char|scalar|scalarlist|tensorlist|genericlist|genericdict|device|string|none|true|false|null|x|kernel|gpu_\w+|"
+    r"cpu_op|cuda_\w+|hip_\w+|xpu_\w+|(user|gpu_user)_annotation|python_function|overhead|trace|mtia_\w+|"
+    r"((nccl|gloo|xccl|ucc|mpi)[:_]*)?_?(all_?reduce|all_?gather|reduce_?scatter|all_?to_?allv?|broadcast|barrier|send|"
+    r"recv|gather|scatter|reduce|coalesced)\w*",
     re.IGNORECASE,
 )
+HIDDEN = "?"
 
 
 class Anonymizer:
@@ -211,20 +221,23 @@ class Anonymizer:
         return title if title.startswith("ranges on ") or _RANGE.fullmatch(title) else begin + self.text(rest)
 
     def details(self, details: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-        """Arguments, shapes and stacks of events; text arguments only where they identify nobody."""
+        """Arguments, shapes and stacks of events; of arguments and shapes only PyTorch's own words and numbers."""
         found: dict[str, dict[str, Any]] = {}
         for event, about in details.items():
-            args = {
-                self.text(key): self.value(each)
-                for key, each in about.get("args", {}).items()
-                if not isinstance(each, str) or _ARGUMENTS.fullmatch(key)
-            }
-            shapes = [
-                self.text(line) for line in about.get("shapes", "").splitlines() if not line.startswith("concrete")
-            ]
+            args = {key: _public(each) for key, each in about.get("args", {}).items() if key in _ARGUMENTS}
+            shapes = [_public(line) for line in about.get("shapes", "").splitlines() if not line.startswith("concrete")]
             own = {"args": args, "shapes": "\n".join(shapes), "stack": self.value(about.get("stack", []))}
             found[event] = {key: each for key, each in own.items() if each}
         return found
+
+
+def _public(value: Any) -> Any:
+    """A JSON value whose texts have no words but PyTorch's."""
+    if isinstance(value, str):
+        return _TERM.sub(lambda word: word.group() if _TORCH_TERM.fullmatch(word.group()) else HIDDEN, value)
+    if isinstance(value, Mapping):
+        return {_public(key): _public(each) for key, each in value.items()}
+    return [_public(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _paths_in_findings(run: Run) -> set[str]:

@@ -67,6 +67,7 @@ def _bring(run: Path, source: Source) -> Gathered:
     there = source.listing()
     for path in there:
         _check_path(path, source)
+        _check_folders(run, path, source)
     here = [path for path in there if os.path.lexists(run / path)]
     theirs = source.digests([path for path in here if _same_size(run / path, there[path])])
     same = {path for path, digest in theirs.items() if sha256(run / path) == digest}
@@ -101,6 +102,22 @@ def _check_path(path: str, source: Source) -> None:
     parts = path.split("/")
     if path.startswith("/") or not path or any(part in ("", ".", "..") for part in parts):
         raise RankscopeError(f"lists {path!r}, which is not a path within a directory", path=source.shown)
+
+
+def _check_folders(run: Path, path: str, source: Source) -> None:
+    """Nothing is written through a link to another place, nor below a file."""
+    for folder in [*Path(path).parents][:-1]:
+        here = run / folder
+        if here.is_symlink():
+            raise RankscopeError(
+                f"is a symbolic link, and {source.shown} has files in a directory of that name",
+                path=here,
+                hint="gather into another directory, or replace the link with a directory",
+            )
+        if here.exists() and not here.is_dir():
+            raise RankscopeError(
+                f"is a file, and in {source.shown} a directory", path=here, hint="gather into another directory"
+            )
 
 
 def _same_size(path: Path, size: int) -> bool:
@@ -195,7 +212,7 @@ def _later(staged: Path, target: Path) -> bool:
         return False
     process = [(m.run_id, m.rank, m.host, m.pid, m.restart_count) for m in (new, old)]
     grown = (new.steps or 0) >= (old.steps or 0) and len(new.written) + new.rotated >= len(old.written) + old.rotated
-    return process[0] == process[1] and grown and (new.state == "finished" or old.state != "finished")
+    return process[0] == process[1] and grown and (new.state != "running" or old.state == "running")
 
 
 def _tidy(run: Path, stage: Path) -> None:
