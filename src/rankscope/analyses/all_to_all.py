@@ -132,14 +132,11 @@ def _with_roles(calls: pl.DataFrame) -> pl.DataFrame:
     calls = calls.with_columns(text)
     sent, received = pl.col("sent_text"), pl.col("received_text")
     # Equal splits in a row are one exchange of several tensors.
-    differs = (sent != sent.shift(1).over(by)) | (received != received.shift(1).over(by))
+    differs = (sent != sent.shift(1)) | (received != received.shift(1))
     calls = calls.with_columns(differs.fill_null(True).cum_sum().over(by).alias("run"))
     runs = calls.group_by(*by, "run", maintain_order=True).agg(sent.first(), received.first(), pl.col("even").all())
     mirrored = (
-        (sent == received.shift(1).over(by))
-        & (received == sent.shift(1).over(by))
-        & (sent != received)
-        & ~pl.col("even")
+        (sent == received.shift(1)) & (received == sent.shift(1)) & (sent != received) & ~pl.col("even")
     ).fill_null(False)
     runs = runs.with_columns((~mirrored).cum_sum().over(by).alias("chain"))
     place = pl.int_range(pl.len()).over(*by, "chain")
