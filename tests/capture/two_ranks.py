@@ -20,6 +20,9 @@ import atexit, gc, os, signal, sys, threading, time
 import torch
 import torch.distributed as dist
 rank = int(os.environ["RANK"])
+# Whoever started the tests may ignore these: nohup, a shell's background.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 {before}
 dist.init_process_group("gloo")
 torch.manual_seed(0)
