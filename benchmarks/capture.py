@@ -17,12 +17,11 @@ also the freeing of its recording, which torch's handlers put off until the next
 
 from __future__ import annotations
 
-import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
+
+from benchmarks.timing import child_result
 
 WINDOWS = 3
 # About 50 MB of JSON: layers of a small transformer forward and backward. A loop of one operator would be compressed
@@ -125,14 +124,8 @@ print("RESULT " + json.dumps(pairs))
 
 
 def _run(code: str, *arguments: str) -> dict[str, object]:
-    environment = dict(os.environ, KINETO_LOG_LEVEL="6", OMP_NUM_THREADS="1", PYTHONWARNINGS="ignore")
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=environment, timeout=300
-    )
-    for line in done.stdout.splitlines():
-        if line.startswith("RESULT "):
-            return json.loads(line.removeprefix("RESULT "))
-    raise RuntimeError(f"the measured process failed:\n{done.stderr[-2000:]}")
+    found: dict[str, object] = child_result(code, *arguments, timeout_s=300, KINETO_LOG_LEVEL="6", OMP_NUM_THREADS="1")
+    return found
 
 
 NAMES = ("stall", "stall_cpu", "torch_cpu", "later", "worst", "next_cpu", "whole_cpu")

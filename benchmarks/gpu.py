@@ -12,11 +12,11 @@ CPU and says so: those figures show that the benchmark works and are none of a d
 from __future__ import annotations
 
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
+
+from benchmarks.timing import child_result
 
 VARIANTS = {
     "torch, gzip handler": {"record_shapes": True, "with_stack": True},
@@ -105,14 +105,8 @@ def main(rounds: int = 3) -> None:
 
 
 def _run(*arguments: str) -> dict[str, float]:
-    environment = dict(os.environ, KINETO_LOG_LEVEL="6", PYTHONWARNINGS="ignore")
-    done = subprocess.run(
-        [sys.executable, "-c", _CHILD, *arguments], capture_output=True, text=True, env=environment, timeout=600
-    )
-    for line in done.stdout.splitlines():
-        if line.startswith("RESULT "):
-            return json.loads(line.removeprefix("RESULT "))
-    raise RuntimeError(f"the measured process failed:\n{done.stderr[-2000:]}")
+    found: dict[str, float] = child_result(_CHILD, *arguments, timeout_s=600, KINETO_LOG_LEVEL="6")
+    return found
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 # The child runs `work()` of the snippet some times and prints CPU seconds of each, and its peak memory.
 _CHILD = """
@@ -33,18 +34,26 @@ class Measured:
 
 def measure(setup: str, *, python: Path | str = sys.executable, repeats: int = 3) -> Measured:
     """Run a snippet that defines ``work()`` in a fresh process on one thread."""
-    environment = dict(os.environ, POLARS_MAX_THREADS="1", OMP_NUM_THREADS="1", PYTHONWARNINGS="ignore")
+    code = _CHILD.format(setup=setup, repeats=repeats)
+    found = child_result(code, python=python, timeout_s=1800, POLARS_MAX_THREADS="1", OMP_NUM_THREADS="1")
+    return Measured(found["cpu"], found["peak"])
+
+
+def child_result(
+    code: str, *arguments: str, python: Path | str = sys.executable, timeout_s: int, **variables: str
+) -> Any:
+    """Run code in a fresh process; the JSON of the line that it prints after `RESULT `.
+
+    Raises:
+        RuntimeError: it printed none.
+    """
+    environment = dict(os.environ, PYTHONWARNINGS="ignore", **variables)
     done = subprocess.run(
-        [str(python), "-c", _CHILD.format(setup=setup, repeats=repeats)],
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=1800,
+        [str(python), "-c", code, *arguments], capture_output=True, text=True, env=environment, timeout=timeout_s
     )
     for line in done.stdout.splitlines():
         if line.startswith("RESULT "):
-            found = json.loads(line.removeprefix("RESULT "))
-            return Measured(found["cpu"], found["peak"])
+            return json.loads(line.removeprefix("RESULT "))
     raise RuntimeError(f"the measured process failed:\n{done.stderr[-2000:]}")
 
 

@@ -76,7 +76,7 @@ def _after_loading(loader: Any) -> None:
 def _supported() -> bool:
     """Whether capture works with this Python and the torch that is being loaded."""
     words = str(getattr(sys.modules.get("torch"), "__version__", "")).split(".")
-    # A torch that does not tell is not held against the job.
+    # A torch whose version is not known counts as supported.
     known = len(words) > 1 and words[0].isdigit() and words[1].isdigit()
     return sys.version_info >= OLDEST_PYTHON and not (known and (int(words[0]), int(words[1])) < OLDEST_TORCH)
 

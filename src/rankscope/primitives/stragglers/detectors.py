@@ -195,7 +195,7 @@ def always_late(suspect: Suspect, limits: Thresholds) -> tuple[Bool, float] | No
        step does not last.
     2. A single step of a host is judged by its length as well.
     3. Where there are too few others to know chance from, Student's test of its excesses decides (`_by_student`).
-    4. The local time must be longer too, as far as that can be told.
+    4. The local time must be longer too, where it is known.
     """
     values, total = suspect.excess[suspect.judged], suspect.own[suspect.judged]
     measure, step_ns = suspect.measure, suspect.step_ns
