@@ -142,7 +142,7 @@ def test_the_eight_h100_on_the_page(browser: Any, shared_traces: Path, tmp_path:
     opened = Opened(browser, reported(run, tmp_path))
     overview = run.overview().row(0, named=True)
     assert opened.headline("step-time") == str(overview["step_ns"])
-    assert opened.headline("slowest-rank") == "1"
+    assert opened.headline("stragglers") == "1"
     for view in opened.views():
         opened.show(view)
     assert opened.said == []

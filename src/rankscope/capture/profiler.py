@@ -294,7 +294,7 @@ class Profiler(TorchProfilerMethods):
         if self._votes is not None and step >= to_skip:
             # Between windows that follow each other closely the writer is busy whenever a vote is due, and mostly done
             # when the warm-up begins: there a recording waits for it instead.
-            close = self.config.wait < SKIP_LEAD_STEPS and not self._backlogged()
+            close = self.config.steps_between < SKIP_LEAD_STEPS and not self._backlogged()
             why_not = "" if close else self._why_not_ready()
             if why_not or step >= to_record:
                 self._votes.vote(window.first, why_not)

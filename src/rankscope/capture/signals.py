@@ -16,6 +16,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -150,7 +151,7 @@ def _save_and_end() -> None:
 def _watch() -> None:
     """Have a thread notice signals, unless the job has that done by something else (asyncio)."""
     global _pipe
-    if _pipe is not None:
+    if _pipe is not None or sys.platform == "win32":  # pipes that do not block, and schedulers' signals, are POSIX's
         return
     reading, writing = os.pipe()
     os.set_blocking(writing, False)

@@ -87,6 +87,11 @@ class CaptureConfig:
         parse_ranks(self.ranks)
         check_template(self.name_template)
 
+    @property
+    def steps_between(self) -> int:
+        """Steps from the end of a window to the next warm-up."""
+        return self.wait if self.period_steps is None else self.period_steps - self.warmup - self.active
+
     @classmethod
     def resolve(
         cls,
