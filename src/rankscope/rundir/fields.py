@@ -36,7 +36,7 @@ def read(cls: type[D], raw: object) -> D | None:
     """A dataclass from a JSON object, field by field; unknown keys are ignored.
 
     A field is an ``int`` (not negative, unless annotated as :data:`Signed`; within the bounds of :data:`Rank`,
-    :data:`WorldSize` and :data:`Step`), a ``float``, a ``str``, a dataclass, a
+    :data:`WorldSize` and :data:`Step`), a ``float``, a ``bool``, a ``str``, a dataclass, a
     ``tuple[X, ...]`` or a ``Mapping[str, X]`` of these, or ``Mapping[str, object]``; or None.
 
     Returns:
@@ -117,6 +117,11 @@ def step(value: object) -> int | None:
     return _up_to(MAX_STEP, value)
 
 
+def boolean(value: object) -> bool | None:
+    """True or false."""
+    return value if isinstance(value, bool) else None
+
+
 def _up_to(most: int, value: object) -> int | None:
     number = count(value)
     return number if number is not None and number <= most else None
@@ -168,6 +173,7 @@ WorldSize = Annotated[int, world_size]
 Step = Annotated[int, step]
 _BY_TYPE: dict[Any, Reader] = {
     int: count,
+    bool: boolean,
     float: number,
     str: text,
     Mapping[str, str]: strings,

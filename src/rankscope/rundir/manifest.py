@@ -74,6 +74,10 @@ class WrittenTrace:
     it."""
     off_loop_ns: int | None = None
     """How long the rest took: verify, compress, sync, rename, and what of stop and save was done there."""
+    adopted: bool = False
+    """Whether a torch profiler of the script's own recorded it."""
+    recorded_by: str | None = None
+    """That profiler: its class, and where it was created."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,22 @@ class LostWindow:
     first_step: Step | None = None
     last_step: Step | None = None
     reason: str = ""
+
+
+@dataclass(frozen=True)
+class ScriptProfiler:
+    """A torch profiler that the script itself made."""
+
+    name: str = ""
+    """Its class, and where it was created."""
+    treatment: str = ""
+    """``adopted``; ``replaced`` with ``take_over``; else why neither was done."""
+    exported: tuple[str, ...] = ()
+    """The latest files that the script made it write."""
+
+    def __str__(self) -> str:
+        files = f"; its traces: {', '.join(self.exported)}" if self.exported else "; it exported no trace"
+        return f"{self.name} ({self.treatment}{files})"
 
 
 @dataclass(frozen=True)
@@ -128,6 +148,8 @@ class RankManifest:
     """Windows that were not recorded."""
     failed: tuple[LostWindow, ...] = ()
     """Windows that were recorded and could not be written."""
+    script_profilers: tuple[ScriptProfiler, ...] = ()
+    """The script's own, the latest of them."""
     rotated: int = 0
     """Traces that were removed again to keep within ``keep_windows`` and ``keep_bytes``."""
     capture: Mapping[str, str] = field(default_factory=dict)
