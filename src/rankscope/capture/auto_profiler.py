@@ -23,6 +23,7 @@ from rankscope.capture.adoption import AdoptingProfiler
 from rankscope.capture.notices import warn
 from rankscope.capture.optimizers import PrimaryOptimizer, watch_steps
 from rankscope.errors import ConfigError
+from rankscope.rundir.capture_files import BY_RUN, HOOK_VARIABLE
 from rankscope.rundir.config import CaptureConfig
 from rankscope.rundir.manifest import ScriptProfiler
 from rankscope.rundir.names import RUN_MANIFEST
@@ -35,10 +36,7 @@ rankscope: no trace was written: this job loaded torch and made no optimizer ste
 """
 
 
-NOT_ADOPTED = """\
-rankscope: no trace was written: the script's own profiler recorded. {profiler}
-  → To record by rankscope's schedule instead, add --take-over.
-"""
+NOT_ADOPTED = "rankscope: no trace was written. The script's own profiler: {profilers}\n"
 
 
 class _StepCounter:
@@ -182,8 +180,9 @@ def _warn_if_nothing_written(pid: int) -> None:
     if os.getpid() != pid or _counter.script_has_profiler:
         return
     if not_adopted := _counter.not_adopted():
-        if os.environ.get("RANK", "0") == "0":
-            sys.stderr.write(NOT_ADOPTED.format(profiler="; ".join(map(str, not_adopted))))
+        # `rankscope run` says it itself, as its last line.
+        if os.environ.get("RANK", "0") == "0" and os.environ.get(HOOK_VARIABLE) != BY_RUN:
+            sys.stderr.write(NOT_ADOPTED.format(profilers="; ".join(map(str, not_adopted))))
         return
     if _counter.steps or _counter.disabled or _counter.profiler is not None:
         return

@@ -103,7 +103,7 @@ def watch(module: Any) -> None:
     if _taken_over:
         for name in ("start", "step", "stop"):
             _replace(kind, name, functools.partial(_inert, name))
-        for name in ("prepare_trace", "start_trace", "stop_trace", "export_memory_timeline"):
+        for name in ("prepare_trace", "start_trace", "stop_trace", "export_chrome_trace", "export_memory_timeline"):
             _replace(base, name, functools.partial(_inert, name))
     elif _adopter is not None:
         for name in ("start", "step", "stop"):
@@ -228,12 +228,10 @@ def _export(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, path, *args, **options)
         if _safely(window.export, os.fspath(path)):
             return None
-        try:
-            return original(self, path, *args, **options)
-        except RuntimeError as error:
-            if not window.lost:
-                raise
-            warn(f"the script's trace could not be written to {path}: {error}")
+        if window.lost:  # torch would refuse to save the result again, but can make the file from its events
+            _safely(original, self, path, *args, **{**options, "use_python_export": True})
+            return None
+        return original(self, path, *args, **options)
 
     return export_chrome_trace
 
@@ -294,9 +292,7 @@ class InertProfile(torch.autograd.profiler.profile):
 
     def export_chrome_trace(self, path: str, *_args: Any, **_options: Any) -> None:
         """Nothing is written."""
-        warn(
-            f"{path} is not written: the script's profiler was taken over; rankscope's traces are in its run directory"
-        )
+        warn(f"{path} is not written: the script's profiler was taken over, and rankscope records instead")
 
     def export_stacks(self, path: str, *_args: Any, **_options: Any) -> None:
         """Nothing is written."""
@@ -321,6 +317,8 @@ def _inert(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         self.profiler = self.profiler or InertProfile()
         if name == "step":
             self.step_num += 1
+        if name == "export_chrome_trace":
+            self.profiler.export_chrome_trace(*args, **options)
         if name in ("start", "prepare_trace") and not _warned:
             source = f"{_class_name(self)}, {vars(self).get(_CREATED) or _place()}"
             _warned.add(source)
