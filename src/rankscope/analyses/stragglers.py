@@ -20,8 +20,8 @@ chance); the findings say which. Hosts stall at random, so two further measures 
 that a rank spends at the same place of its program in two steps (Σ over places of the smaller of the two), and its
 host's pace in each step (the geometric mean over places). Where hosts run ahead of their devices and never wait for
 them, a rank can fall behind by chance and stay behind: it is identified only if its host itself takes longer, always or
-in some steps. With a single complete step, a host is identified only from a quarter of the step, or 2 ms, upwards:
-record at least four steps. `saving_ns` is the potential saving per step if the rank were as fast as the slowest of the
+in some steps. With a single complete step, a host is identified only from a quarter of the step, or 2 ms, upwards,
+and of two ranks nothing is judged by fewer than four steps: record at least four steps. `saving_ns` is the potential saving per step if the rank were as fast as the slowest of the
 others; more work is assumed to be balanced, so with n ranks it saves (n − 1) / n. Stragglers that fill a slice of the
 mesh or a host with the same cause are one finding. A rank that is alone in its stage is compared with its other steps
 and, by the kernels that other stages launch too, with these stages; so is a stage whose ranks are all equally slow, if
