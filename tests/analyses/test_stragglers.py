@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -374,6 +375,20 @@ def test_half_of_the_ranks_missing(tmp_path: Path, rank: int, accused: list[int]
     assert found.filter(pl.col("cause").is_not_null())["rank"].to_list() == accused
     said = {finding.id: finding.ranks for finding in run.findings}
     assert (said["missing-ranks"], said["incomplete-groups"]) == ((1, 3, 5, 7), (0, 2, 4, 6))
+
+
+def test_a_rank_that_lost_events_is_compared_with_nobody(tmp_path: Path) -> None:
+    fault = Fault("slow_device", ranks=(2,), magnitude=0.3)
+    simulate(tmp_path, Job(ranks=6, steps=5, layers=2, seed=5, faults=(fault,)), costs=False)
+    assert worst(rankscope.open(tmp_path, executor="serial").stragglers())["cause"] == "slow_device"
+    (file,) = tmp_path.glob("rank2_*")
+    head, duration, tail = gzip.decompress(file.read_bytes()).rpartition(b'"dur":')
+    file.write_bytes(gzip.compress(head + duration + b"," + tail))
+    run = rankscope.open(tmp_path, executor="serial")
+    found = run.stragglers()
+    assert found["cause"].null_count() == 6
+    assert found.filter(pl.col("rank") == 2)["significance"].to_list() == [None]
+    assert [each.ranks for each in run.findings if each.id == "not-judged"] == [(2,)]
 
 
 def test_without_collectives_nothing_is_compared(tmp_path: Path) -> None:

@@ -201,25 +201,26 @@ def always_late(suspect: Suspect, limits: Thresholds) -> tuple[Bool, float] | No
 
     1. Chance is that of the other ranks. The standard error of the mean includes it and the rank's own spread: one long
        step does not last.
-    2. A single step of a host is judged by its length as well.
+    2. Of a single whole step only a device is judged, and what its kernels or copies take longer must be half of the
+       delay: a host's hiccup in that step looks like a slow host.
     3. Where there are too few others to know chance from, Student's test of its excesses decides (`_by_student`).
     4. The local time must be longer too, where it is known.
     """
     values, total = suspect.excess[suspect.judged], suspect.own[suspect.judged]
     measure, step_ns = suspect.measure, suspect.step_ns
-    chance, _ = suspect.chance(limits)
+    single = values.size == 1
     mean, spread = centre_and_spread(values)
-    least = limits.least * step_ns
+    left, unsure = centre_and_spread(total)
+    if single and not (measure.device and mean >= limits.left * left):
+        return None
     if suspect.few:
         score = _by_student(suspect, values, limits)
     else:
-        single = values.size == 1
-        needed = limits.standard_errors_single if single and measure.device else limits.standard_errors
+        chance, _ = suspect.chance(limits)
+        needed = limits.standard_errors_single if single else limits.standard_errors
         score = mean / math.sqrt((chance**2 + spread**2) / values.size) / needed
-        if single and not measure.device:
-            least = min(limits.single * step_ns, limits.single_ns)
-    left, unsure = centre_and_spread(total)
     unsure /= math.sqrt(total.size)
+    least = limits.least * step_ns
     if measure.of_host:
         # What a host takes longer is lost only as far as its device waits for it.
         enough = left > limits.least_lost * step_ns
