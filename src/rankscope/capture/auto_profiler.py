@@ -15,13 +15,15 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rankscope.capture import profiler_conflicts
 from rankscope.capture.notices import warn
 from rankscope.capture.optimizers import PrimaryOptimizer, watch_steps
-from rankscope.capture.profiler import Profiler
 from rankscope.rundir.names import RUN_MANIFEST
+
+if TYPE_CHECKING:
+    from rankscope.capture.profiler import Profiler
 
 _loaded_at = time.time()
 
@@ -54,7 +56,17 @@ class _StepCounter:
             self.profiler.step()
 
     def _start(self) -> None:
+        data = sys.modules.get("torch.utils.data")
+        if data is not None and data.get_worker_info() is not None:
+            # It may train before the rank makes its first step, and owns the rank.
+            self.disabled = True
+            warn(f"process {os.getpid()} is not profiled: it is a worker of a data loader")
+            return
         try:
+            # Not at the top: a script that imports rankscope.Profiler first loads torch, and with it this module, from
+            # there.
+            from rankscope.capture.profiler import Profiler
+
             self.profiler = Profiler()
             # By now the process group exists, and the first step, which compiles and allocates, is over. It is taken
             # to have begun when the first optimizer was created.
@@ -105,8 +117,7 @@ def _optimizer_created() -> None:
 
 def _reset_in_child() -> None:
     global _counter
-    # A data loader's workers never step; ranks that the script forked do, unless their parent is profiled already.
-    disabled = _counter.disabled or _counter.profiler is not None
+    disabled = _counter.disabled
     _counter = _StepCounter()
     _counter.disabled = disabled
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from rankscope.capture import profiler_conflicts, signals
+from rankscope.capture import profiler_conflicts, rank_owner, signals
 from rankscope.capture.exit_hooks import AtThreadEnd, register, unregister
 from rankscope.capture.notices import warn
 from rankscope.capture.rank_log import LostWindows, RankLog, rank_log_for
@@ -186,6 +186,8 @@ class Profiler(TorchProfilerMethods):
         except Exception as error:
             warn(f"the end of the capture failed: {error!r}")
         signals.disarm()
+        if self._rank is not None and self._rank.process.launcher == "none":
+            rank_owner.release()  # a notebook may start other jobs now; what a rank starts remains its helper
 
     @contextmanager
     def open(self, start_step: int = 0) -> Iterator[Profiler]:
@@ -222,6 +224,9 @@ class Profiler(TorchProfilerMethods):
             warn("the profiler was started twice; the second start is ignored")
             return
         Profiler._starts += 1
+        if (owner := rank_owner.claim(self.config.save_dir)) is not None:
+            warn(f"process {os.getpid()} is not profiled: it was started by process {owner}, which is, as this rank")
+            return
         rank = resolve_rank(self.config, self._activities, self._mesh, self._dist_context, self._writer.submit)
         if rank is None:
             return

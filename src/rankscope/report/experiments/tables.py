@@ -287,13 +287,13 @@ def _result(name: str, shape: _Shape, rows: list[Any], content: AnyResult) -> Re
         schema=schema_of(columns),
     )
     projection = content.projection if name == "projection" and isinstance(content, Scaling) else None
-    said = _headline(content) if projection is None else None
+    headline = _headline(content) if projection is None else None
     how = _setting(content.setting) if projection is None else _law(projection)
     analysis = Analysis(
         name=PREFIX + name,
         doc=f"{shape.doc}\n\n{how}",
         columns=columns,
-        headline=lambda frame: said,
+        headline=lambda frame: headline,
     )
     return Result(analysis, frame)
 
@@ -322,10 +322,10 @@ def _setting(setting: Setting) -> str:
 
 def _law(law: Projection) -> str:
     """What was projected by, in words."""
-    said = [f"{law.formula}, sigma = {law.contention:.4g}, kappa = {law.coherence:.4g}"]
+    parts = [f"{law.formula}, sigma = {law.contention:.4g}, kappa = {law.coherence:.4g}"]
     if law.assumptions:
-        said.append("It holds if " + "; ".join(law.assumptions) + ".")
-    return "\n\n".join(said)
+        parts.append("It holds if " + "; ".join(law.assumptions) + ".")
+    return "\n\n".join(parts)
 
 
 def _headline(content: AnyResult) -> Headline | None:
