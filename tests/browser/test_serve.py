@@ -30,7 +30,7 @@ def test_the_overview_leads_to_the_place(opened: Opener, h100: Path) -> None:
     heat.focus()
     for key in ("ArrowDown", "ArrowDown", "ArrowRight"):  # the first one enters it
         page.tab.keyboard.press(key)
-    assert f"Rank {table['ranks'][1]}, step {table['steps'][1]}:" in str(page.id("heat-said").text_content())
+    assert f"Rank {table['ranks'][1]}, step {table['steps'][1]}:" in str(page.id("heat-readout").text_content())
     page.tab.keyboard.press("Enter")
     page.settled()
     step = api(page, "timeline")["ranks"][1]["steps"][1]

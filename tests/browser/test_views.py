@@ -212,7 +212,7 @@ def test_the_field_leads_to_its_rank(opened: Callable[..., Page], runs: Callable
         page.tab.keyboard.press(key)
     waited = page.tab.evaluate("async () => (await (await fetch('api/table/stragglers')).json()).data")
     assert waited["rank"][1] == 1
-    assert str(page.id("rank-field-said").text_content()).startswith("Rank 1: 34.")
+    assert str(page.id("rank-field-readout").text_content()).startswith("Rank 1: 34.")
     page.tab.keyboard.press("Enter")
     page.settled()
     assert page.id("rank-1").get_attribute("aria-expanded") == "true"

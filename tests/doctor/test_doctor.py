@@ -143,17 +143,17 @@ def test_the_process_that_asks_torch_may_hang_or_die(tmp_path, monkeypatch, code
     monkeypatch.chdir(tmp_path)
     whole = subprocess.Popen.communicate
 
-    def communicate(self, said=None, timeout=None):
+    def communicate(self, input=None, timeout=None):
         until = time.monotonic() + 300
         # Its time begins when it is there, however long a process takes to start here.
         while timeout == 1 and not (tmp_path / "asleep").exists() and time.monotonic() < until:
             time.sleep(0.02)
-        return whole(self, said, timeout)
+        return whole(self, input, timeout)
 
     monkeypatch.setattr(subprocess.Popen, "communicate", communicate)
     answer = devices.ask_torch({**os.environ}, 1 if "sleep" in code else 300)
     assert answer.stage == stage
-    assert answer.said == {"torch": "9.9"}
+    assert answer.report == {"torch": "9.9"}
     assert (error or "") in (answer.error or "")
     assert (answer.error is None) == (error is None)
     assert answer.timed_out == ("sleep" in code)
@@ -164,10 +164,10 @@ def test_this_torch_answers():
     torch = pytest.importorskip("torch")
     answer = devices.ask_torch({**os.environ, "RANKSCOPE_HOOK": "1"}, 300)
     assert answer.error is None, answer
-    assert answer.said["torch"] == str(torch.__version__)
-    assert answer.said["backends"]["gloo"] == torch.distributed.is_gloo_available()
-    assert answer.said["profiler"]["activities"] == sorted(a.name for a in torch.profiler.supported_activities())
-    assert answer.said["cuda"]["count"] == torch.cuda.device_count()
+    assert answer.report["torch"] == str(torch.__version__)
+    assert answer.report["backends"]["gloo"] == torch.distributed.is_gloo_available()
+    assert answer.report["profiler"]["activities"] == sorted(a.name for a in torch.profiler.supported_activities())
+    assert answer.report["cuda"]["count"] == torch.cuda.device_count()
 
 
 def test_nothing_here_imports_torch_or_what_capture_lacks():

@@ -99,7 +99,7 @@ A, B = ["a.rank0.json", "a.rank1.json"], ["b.rank0.json", "b.rank1.json"]
 def test_contradictions_divide_runs(second: dict[str, object], why: str) -> None:
     assert runs(two_runs(**second)) == {"a": A, "b": B}
     (finding,) = findings(two_runs(**second), "b")
-    assert (finding.id, finding.severity, finding.ranks) == ("runs-told-apart", "info", (0, 1))
+    assert (finding.id, finding.severity, finding.ranks) == ("several-runs", "info", (0, 1))
     assert finding.title == f"There are 2 runs without a run id here, of which this is b: {why}"
     assert [(each.name, each.value) for each in finding.evidence] == [("a", 2), ("b", 2)]
 
@@ -229,7 +229,7 @@ def test_choosing_between_runs_without_ids(tmp_path: Path) -> None:
     assert (run.ranks, run.run_id, run.name) == ([0, 1], None, "runs: fast")
     assert all(Path(info.path).name.startswith("fast") for info in run.traces)
     assert [info.pid for info in run.traces] == [110, 111]
-    assert "runs-told-apart" in {finding.id for finding in run.findings}
+    assert "several-runs" in {finding.id for finding in run.findings}
     assert [Path(i.path).name for i in open_run(folder, run_id="slow").load().traces] == [
         "slow-rank0.json",
         "slow-rank1.json",
@@ -296,7 +296,7 @@ def test_one_id_given_to_two_starts_of_a_job() -> None:
     assert runs(twice()) == {"r:20260921T141320": ["a0", "a1"], "r:20260921T142320": ["b0", "b1"]}
     assert group_by_run(twice()).reasons == ["those with the run id r have two processes of rank 0 (10 and 20)"]
     (finding,) = findings(twice(), "r:20260921T142320")
-    assert (finding.id, finding.ranks) == ("runs-told-apart", (0, 1))
+    assert (finding.id, finding.ranks) == ("several-runs", (0, 1))
     assert "2 runs with the run id r here" in finding.title
 
 

@@ -15,11 +15,10 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rankscope.capture import profiler_conflicts, script_profilers
 from rankscope.capture.adopted_window import AdoptedWindow
-from rankscope.capture.adoption import AdoptingProfiler
 from rankscope.capture.notices import warn
 from rankscope.capture.optimizers import PrimaryOptimizer, watch_steps
 from rankscope.errors import ConfigError
@@ -27,6 +26,9 @@ from rankscope.rundir.capture_files import BY_RUN, HOOK_VARIABLE
 from rankscope.rundir.config import CaptureConfig
 from rankscope.rundir.manifest import ScriptProfiler
 from rankscope.rundir.names import RUN_MANIFEST
+
+if TYPE_CHECKING:
+    from rankscope.capture.adoption import AdoptingProfiler
 
 _loaded_at = time.time()
 
@@ -65,9 +67,24 @@ class _StepCounter:
             self.profiler.step()
             self.profiler.step_beside(script_profilers.any_open())
 
+    def _make_profiler(self, *, aside: bool) -> AdoptingProfiler | None:
+        data = sys.modules.get("torch.utils.data")
+        if data is not None and data.get_worker_info() is not None:
+            # It may train before the rank makes its first step, and owns the rank.
+            self.disabled = True
+            warn(f"process {os.getpid()} is not profiled: it is a worker of a data loader")
+            return None
+        # Not at the top: a script that imports rankscope.Profiler first loads torch, and with it this module, from
+        # there.
+        from rankscope.capture.adoption import AdoptingProfiler
+
+        return AdoptingProfiler(aside=aside)
+
     def _start(self) -> None:
         try:
-            self.profiler = AdoptingProfiler(aside=script_profilers.any_open())
+            self.profiler = self._make_profiler(aside=script_profilers.any_open())
+            if self.profiler is None:
+                return
             # By now the process group exists, and the first step, which compiles and allocates, is over. It is taken
             # to have begun when the first optimizer was created.
             self.profiler.start(1, first_began_ns=self.first_optimizer_ns)
@@ -89,8 +106,9 @@ class _StepCounter:
         self.own_profilers.setdefault(source, [])
         if self.profiler is None and not self.disabled:
             try:
-                self.profiler = AdoptingProfiler(aside=True)
-                self.profiler.start_before_first_step()
+                self.profiler = self._make_profiler(aside=True)
+                if self.profiler is not None:
+                    self.profiler.start_before_first_step()
             except Exception as error:
                 self.disabled = True
                 warn(f"this job is not profiled: {error}")
@@ -169,8 +187,7 @@ def _optimizer_created() -> None:
 
 def _reset_in_child() -> None:
     global _counter
-    # A data loader's workers never step; ranks that the script forked do, unless their parent is profiled already.
-    disabled = _counter.disabled or _counter.profiler is not None
+    disabled = _counter.disabled
     _counter = _StepCounter()
     _counter.disabled = disabled
     script_profilers.forget()

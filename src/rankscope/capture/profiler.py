@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from rankscope.capture import profiler_conflicts, script_profilers, signals
+from rankscope.capture import profiler_conflicts, rank_owner, script_profilers, signals
 from rankscope.capture.exit_hooks import AtThreadEnd, register, unregister
 from rankscope.capture.notices import warn
 from rankscope.capture.rank_log import LostWindows, RankLog, rank_log_for
@@ -187,6 +187,8 @@ class Profiler(TorchProfilerMethods):
         except Exception as error:
             warn(f"the end of the capture failed: {error!r}")
         signals.disarm()
+        if self._rank is not None and self._rank.process.launcher == "none":
+            rank_owner.release()  # a notebook may start other jobs now; what a rank starts remains its helper
 
     @contextmanager
     def open(self, start_step: int = 0) -> Iterator[Profiler]:
@@ -225,6 +227,9 @@ class Profiler(TorchProfilerMethods):
         Profiler._starts += 1
         if self.config.take_over:
             script_profilers.take_over()
+        if (owner := rank_owner.claim(self.config.save_dir)) is not None:
+            warn(f"process {os.getpid()} is not profiled: it was started by process {owner}, which is, as this rank")
+            return
         rank = resolve_rank(self.config, self._activities, self._mesh, self._dist_context, self._writer.submit)
         if rank is None:
             return

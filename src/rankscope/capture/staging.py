@@ -34,12 +34,12 @@ FIRST_GUESS_BYTES = 64 << 20
 
 def temporary_path(target: Path) -> Path:
     """Where a file is until it is complete: hidden, in the same directory, unique to this process and moment."""
-    return target.with_name(f"{TEMPORARY_PREFIX}{target.name[:150]}{_owner()}")
+    return target.with_name(_own(target.name[:150]))
 
 
 def staging_path(folder: str, name: str) -> Path:
     """Where torch saves a trace before it is compressed."""
-    return Path(folder, f"{TEMPORARY_PREFIX}{name[:150]}{_owner()}")
+    return Path(folder, _own(name[:150]))
 
 
 def remove_saved(saved: Path) -> None:
@@ -56,14 +56,14 @@ def staging_folder(wanted: str | None, run_dir: str | None, needed: int) -> str 
     """
     tried = [wanted] if wanted else []
     with suppress(OSError):  # no usual temporary directory can be written, or this folder belongs to someone else
-        tried.append(_user_folder(tempfile.gettempdir()))
+        tried.append(user_folder(tempfile.gettempdir()))
     for folder in [*tried, *([run_dir] if run_dir else [])]:
         if free_bytes(folder) >= needed + SPARE_BYTES and os.access(folder, os.W_OK):
             return folder
     return None
 
 
-def _user_folder(shared: str) -> str:
+def user_folder(shared: str) -> str:
     """A folder that only this user can read, in a shared directory: traces name files and hosts."""
     user = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")
     folder = Path(shared, f"{_MARK}-{user}")
@@ -111,8 +111,13 @@ def remove_stale(folders: Iterable[str | os.PathLike[str]]) -> int:
     return removed
 
 
-def _owner() -> str:
-    return f".{_MARK}-{_plain_host()}-{os.getpid()}-{time.monotonic_ns()}{TEMPORARY_SUFFIX}"
+def owned_name(name: str, pid: int, number: int) -> str:
+    """A hidden file's name that holds its owner: when that process is gone, ``remove_stale`` removes the file."""
+    return f"{TEMPORARY_PREFIX}{name}.{_MARK}-{_plain_host()}-{pid}-{number}{TEMPORARY_SUFFIX}"
+
+
+def _own(name: str) -> str:
+    return owned_name(name, os.getpid(), time.monotonic_ns())
 
 
 def _plain_host() -> str:

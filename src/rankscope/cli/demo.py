@@ -75,8 +75,8 @@ def demo(
                 path=str(folder),
                 hint="does `python -c 'import torch'` work?",
             )
-        said = [line.strip() for line in lines if line.startswith("resnet18:")]
-        console.print(Text(f"{said[0] if said else 'trained'}  ({time.monotonic() - began:.0f} s with start-up)"))
+        results = [line.strip() for line in lines if line.startswith("resnet18:")]
+        console.print(Text(f"{results[0] if results else 'trained'}  ({time.monotonic() - began:.0f} s with start-up)"))
         console.print(Text(f"traces: {len(job.traces())} in {folder}"))
         status.update("reading the traces")
         run = open_run(folder)

@@ -57,7 +57,7 @@ def own_options(analysis: Analysis, words: Sequence[str]) -> tuple[list[str], di
         if not word.startswith("-"):
             sources.append(word)
             continue
-        option, told, value = word.partition("=")
+        option, has_value, value = word.partition("=")
         name = option.lstrip("-").replace("-", "_")
         if not option.startswith("--") or name not in known:
             own = ", ".join(f"--{each.replace('_', '-')}" for each in known) or "none"
@@ -65,17 +65,17 @@ def own_options(analysis: Analysis, words: Sequence[str]) -> tuple[list[str], di
                 f"{analysis.name} has no option {option!r}",
                 hint=f"its own: {own}; those of all analyses: rankscope analyze --help",
             )
-        if known[name].kind == "flag" and not told:
+        if known[name].kind == "flag" and not has_value:
             given[name] = True
             continue
-        taken = value if told else next(rest, None)
+        taken = value if has_value else next(rest, None)
         if taken is None:
             raise ConfigError(f"{option} wants a value", hint=f"{known[name].usage}: {known[name].doc}")
         given[name] = taken
-        values.append(f"{option} {taken!r}" if not told else "")
+        values.append(f"{option} {taken!r}" if not has_value else "")
     analysis.choose(given)
     if not sources:
-        # A directory that was meant as one may have been taken for an option's value.
+        # The directory may have been read as an option's value.
         took = f"; {values[-1]} was read as an option and its value" if values and values[-1] else ""
         raise ConfigError("there is no directory and no trace to read", hint=f"name one behind the analysis{took}")
     return sources, given
@@ -98,7 +98,7 @@ def opened(source: list[str], options: RunOptions) -> Iterator[Run]:
     ) as bars:
         tasks: dict[str, tuple[TaskID, float]] = {}
 
-        def told(what: str, done: int, total: int, read: int) -> None:
+        def on_progress(what: str, done: int, total: int, read: int) -> None:
             if what not in tasks:
                 tasks[what] = bars.add_task(what, total=total, speed=""), time.monotonic()
             task, since = tasks[what]
@@ -115,5 +115,5 @@ def opened(source: list[str], options: RunOptions) -> Iterator[Run]:
             communication=options.communication,
             executor=options.executor,
             workers=options.workers,
-            progress=told,
+            progress=on_progress,
         )

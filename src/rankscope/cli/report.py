@@ -41,10 +41,10 @@ def report(
     with opened(source, options) as opened_run:
         page = write_report(opened_run, limit=limit, anonymize=anonymize)
     save(page, output)
-    told = f"report: {plain(output, limit=4096)} ({number_of(len(page), 'bytes')})"
+    message = f"report: {plain(output, limit=4096)} ({number_of(len(page), 'bytes')})"
     if len(page) > limit:
-        told += f"; that is more than --max-mb {max_mb:g}: the tables alone take it, and nothing is left out of them"
-    Console(highlight=False, soft_wrap=True).print(Text(told))
+        message += f"; that is more than --max-mb {max_mb:g}: the tables alone exceed it, and they are always complete"
+    Console(highlight=False, soft_wrap=True).print(Text(message))
 
 
 def save(page: bytes, output: Path) -> None:

@@ -157,7 +157,7 @@ def _described(pairs: Pairs) -> pl.DataFrame:
         values = pl.col(column).drop_nulls().unique()
         return pl.when(values.len() == 1).then(values.first())
 
-    def said(column: str) -> pl.Expr:
+    def shown_names(column: str) -> pl.Expr:
         more = pl.col(column).list.len().cast(pl.Int64) - _NAMES_SHOWN
         shown = pl.col(column).list.head(_NAMES_SHOWN).list.join(", ")
         return pl.when(more > 0).then(pl.format("{} and {} more", shown, more)).otherwise(shown)
@@ -166,7 +166,7 @@ def _described(pairs: Pairs) -> pl.DataFrame:
         names(0).alias("first"), names(1).alias("second"), only("shapes").alias("shapes"),
         only("operator").alias("operator"),
     )  # fmt: skip
-    first, second = said("first"), said("second")
+    first, second = shown_names("first"), shown_names("second")
     has_first = pl.col("first").list.len() > 0
     same = pl.col("first").list.sort() == pl.col("second").list.sort()
     return grouped.join(pairs.pairs, on="pair").with_columns(

@@ -25,23 +25,23 @@ _GIB = 2**30
 
 @dataclass(frozen=True)
 class Answer:
-    """What torch said.
+    """What torch reported.
 
     Attributes:
-        said: everything it printed, joined.
-        stage: what it was at when it last said something; ``done`` at the end.
-        error: why it said no more; None where it came to its end.
-        timed_out: whether it was given up on.
+        report: all JSON objects that it printed, merged.
+        stage: the last stage that it reported; ``done`` at the end.
+        error: why it stopped early; None if it did not.
+        timed_out: whether it exceeded the time limit.
     """
 
-    said: Mapping[str, object] = field(default_factory=dict)
+    report: Mapping[str, object] = field(default_factory=dict)
     stage: str = "start"
     error: str | None = None
     timed_out: bool = False
 
 
 def ask_torch(environ: Mapping[str, str], timeout_s: float) -> Answer:
-    """Ask torch, in a process that is ended where it does not answer."""
+    """Ask torch, in a process that is ended if it does not answer."""
     line = [sys.executable, "-c", _RUN, str(PROBE_SCRIPT)]
     # The job's own variables would make it a rank of a job that is not there.
     env = {name: value for name, value in environ.items() if name not in ("RANKSCOPE_HOOK",)}
@@ -50,20 +50,20 @@ def ask_torch(environ: Mapping[str, str], timeout_s: float) -> Answer:
             line, env=env, capture_output=True, timeout=timeout_s, check=False, stdin=subprocess.DEVNULL
         )
     except subprocess.TimeoutExpired as late:
-        said, stage = _joined(late.stdout or b"")
-        return Answer(said, stage, f"no answer within {timeout_s:.0f} s", timed_out=True)
+        report, stage = _joined(late.stdout or b"")
+        return Answer(report, stage, f"no answer within {timeout_s:.0f} s", timed_out=True)
     except OSError as error:
         return Answer(error=f"{sys.executable} cannot be started: {error.strerror}")
-    said, stage = _joined(done.stdout)
+    report, stage = _joined(done.stdout)
     if stage == "done":
-        return Answer(said, stage)
+        return Answer(report, stage)
     lines = [text for text in done.stderr.decode("utf-8", "replace").splitlines() if text.strip()]
     ended = f"ended by signal {-done.returncode}" if done.returncode < 0 else f"ended with {done.returncode}"
-    return Answer(said, stage, lines[-1].strip() if lines else ended)
+    return Answer(report, stage, lines[-1].strip() if lines else ended)
 
 
 def _joined(out: bytes) -> tuple[dict[str, object], str]:
-    said: dict[str, object] = {}
+    report: dict[str, object] = {}
     stage = "start"
     for line in out.splitlines():
         try:
@@ -71,8 +71,8 @@ def _joined(out: bytes) -> tuple[dict[str, object], str]:
         except ValueError:
             continue  # what a library prints when it is loaded
         stage = fields.text(found.pop("stage", None)) or stage
-        said |= found
-    return said, stage
+        report |= found
+    return report, stage
 
 
 def checks(answer: Answer, environ: Mapping[str, str], root: Path = Path("/")) -> Iterator[Check]:
@@ -83,13 +83,13 @@ def checks(answer: Answer, environ: Mapping[str, str], root: Path = Path("/")) -
         environ: the environment that it was asked in.
         root: where ``/dev`` is looked for.
     """
-    said = answer.said
-    version = fields.text(said.get("torch"))
+    report = answer.report
+    version = fields.text(report.get("torch"))
     if version is None:
         yield _no_torch(answer)
         return
-    took = fields.number(said.get("import_s")) or 0.0
-    what = f"torch {version}, imported in {took:.1f} s from {fields.text(said.get('file'))}"
+    took = fields.number(report.get("import_s")) or 0.0
+    what = f"torch {version}, imported in {took:.1f} s from {fields.text(report.get('file'))}"
     if numbers(version) < _OLDEST:
         yield Check("torch", "torch", "warn", what, "capture supports torch 2.4 and newer")
     elif took > 30:
@@ -100,11 +100,11 @@ def checks(answer: Answer, environ: Mapping[str, str], root: Path = Path("/")) -
     if answer.error is not None:
         what = f"torch failed at {answer.stage}: {answer.error}"
         yield Check("torch", "answer", "fail", what, _fix_of(answer.stage))
-    kinds = list(_devices(said, environ, root))
+    kinds = list(_devices(report, environ, root))
     yield from kinds
-    count = {kind: fields.count(fields.mapping(said.get(kind)).get("count")) or 0 for kind in ("cuda", "xpu")}
-    yield from _backends(said, count)
-    yield from _profiler(said, count)
+    count = {kind: fields.count(fields.mapping(report.get(kind)).get("count")) or 0 for kind in ("cuda", "xpu")}
+    yield from _backends(report, count)
+    yield from _profiler(report, count)
 
 
 def _no_torch(answer: Answer) -> Check:
@@ -125,11 +125,11 @@ def _fix_of(stage: str) -> str:
     }.get(stage, "does `python -c 'import torch.distributed'` work?")
 
 
-def _devices(said: Mapping[str, object], environ: Mapping[str, str], root: Path) -> Iterator[Check]:
-    build = "rocm" if said.get("hip_build") else "cuda" if said.get("cuda_build") else "cpu"
+def _devices(report: Mapping[str, object], environ: Mapping[str, str], root: Path) -> Iterator[Check]:
+    build = "rocm" if report.get("hip_build") else "cuda" if report.get("cuda_build") else "cpu"
     found = False
     for kind, shown in (("cuda", "ROCm" if build == "rocm" else "CUDA"), ("xpu", "XPU")):
-        about = fields.mapping(said.get(kind))
+        about = fields.mapping(report.get(kind))
         devices = [fields.mapping(item) for item in fields.items(about.get("devices"), lambda item: item)]
         if devices:
             found = True
@@ -142,7 +142,7 @@ def _devices(said: Mapping[str, object], environ: Mapping[str, str], root: Path)
     if hidden and (nvidia or amd.exists()):
         yield Check("devices", "hidden", "warn", f"{hidden}={environ[hidden]!r} hides the devices", f"unset {hidden}")
     elif nvidia or amd.exists():
-        yield _unseen(fields.mapping(said.get("cuda")), build, "NVIDIA" if nvidia else "AMD", nvidia or [amd])
+        yield _unseen(fields.mapping(report.get("cuda")), build, "NVIDIA" if nvidia else "AMD", nvidia or [amd])
     elif build != "cpu":
         what = "no device here, although torch is built for one: is this a login node?"
         yield Check("devices", "devices", "warn", what, "run it within a job")
@@ -184,10 +184,10 @@ def _unseen(cuda: Mapping[str, object], build: str, maker: str, files: list[Path
     return Check("devices", "unseen", "fail", f"{maker} devices are here, but torch does not see them: {why}", fix)
 
 
-def _backends(said: Mapping[str, object], count: Mapping[str, int]) -> Iterator[Check]:
-    found = fields.mapping(said.get("backends"))
+def _backends(report: Mapping[str, object], count: Mapping[str, int]) -> Iterator[Check]:
+    found = fields.mapping(report.get("backends"))
     if not found:
-        if "backends" in said:
+        if "backends" in report:
             fix = "this torch was built without torch.distributed: install another build"
             yield Check("backends", "distributed", "fail", "torch.distributed is not available", fix)
         return
@@ -206,8 +206,8 @@ def _backends(said: Mapping[str, object], count: Mapping[str, int]) -> Iterator[
         yield Check("backends", "backends", "ok" if there else "fail", what)
 
 
-def _profiler(said: Mapping[str, object], count: Mapping[str, int]) -> Iterator[Check]:
-    found = fields.mapping(said.get("profiler"))
+def _profiler(report: Mapping[str, object], count: Mapping[str, int]) -> Iterator[Check]:
+    found = fields.mapping(report.get("profiler"))
     if not found:
         return
     activities = fields.items(found.get("activities"), fields.text)

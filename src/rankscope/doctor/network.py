@@ -25,9 +25,9 @@ def checks(environ: Mapping[str, str], interfaces: Collection[str] | None = None
     yield _own_name(environ)
     there = _interfaces() if interfaces is None else interfaces
     for variable in _INTERFACES:
-        said = environ.get(variable, "")
-        if said and there:
-            yield _named(variable, said, there)
+        value = environ.get(variable, "")
+        if value and there:
+            yield _named(variable, value, there)
     yield from _rendezvous(environ)
 
 
@@ -64,24 +64,24 @@ def _addresses(name: str) -> list[str]:
         return []
 
 
-def _named(variable: str, said: str, there: Collection[str]) -> Check:
-    excluding = said.startswith("^")
-    names = [name.strip().lstrip("=") for name in said.removeprefix("^").split(",") if name.strip()]
+def _named(variable: str, value: str, there: Collection[str]) -> Check:
+    excluding = value.startswith("^")
+    names = [name.strip().lstrip("=") for name in value.removeprefix("^").split(",") if name.strip()]
     # NCCL takes the beginnings of names, the others whole ones.
-    exact = variable != "NCCL_SOCKET_IFNAME" or said.removeprefix("^").startswith("=")
+    exact = variable != "NCCL_SOCKET_IFNAME" or value.removeprefix("^").startswith("=")
     fits = {
         name: [i for i in there if i == name or (not exact and i.startswith(name))] for name in names
-    }  # each name that is said, and what it means here
+    }  # the interfaces here that each name selects
     if excluding:
-        left = [i for i in there if i != "lo" and not any(i in meant for meant in fits.values())]
+        left = [i for i in there if i != "lo" and not any(i in selected for selected in fits.values())]
         if left:
-            return Check("network", variable, "ok", f"{variable}={said} leaves {', '.join(left)}")
-        return Check("network", variable, "fail", f"{variable}={said} leaves no interface", f"unset {variable}")
+            return Check("network", variable, "ok", f"{variable}={value} leaves {', '.join(left)}")
+        return Check("network", variable, "fail", f"{variable}={value} leaves no interface", f"unset {variable}")
     lacking = [name for name in names if not fits[name]]
     if lacking:
-        what = f"{variable}={said}: this host has no {', '.join(lacking)}; it has {', '.join(sorted(there))}"
+        what = f"{variable}={value}: this host has no {', '.join(lacking)}; it has {', '.join(sorted(there))}"
         return Check("network", variable, "fail", what, f"name one of these, or unset {variable}")
-    return Check("network", variable, "ok", f"{variable}={said}")
+    return Check("network", variable, "ok", f"{variable}={value}")
 
 
 def _rendezvous(environ: Mapping[str, str]) -> Iterator[Check]:

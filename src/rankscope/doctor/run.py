@@ -79,23 +79,23 @@ def _lost(manifests: Sequence[RankManifest]) -> Iterator[Check]:
 
 
 def _warned(manifests: Sequence[RankManifest]) -> Iterator[Check]:
-    said: dict[str, list[int]] = {}
+    ranks_by_text: dict[str, list[int]] = {}
     for manifest in manifests:
         for text in manifest.warnings:
-            said.setdefault(text, []).append(manifest.rank or 0)
-    for text, ranks in list(said.items())[:_MOST]:
+            ranks_by_text.setdefault(text, []).append(manifest.rank or 0)
+    for text, ranks in list(ranks_by_text.items())[:_MOST]:
         yield Check("run", "warned", "warn", f"{ranges(tuple(sorted(set(ranks))))}: {text}")
 
 
 def _settings(manifests: Sequence[RankManifest]) -> Iterator[Check]:
     """Variables of communication that differ between ranks: NCCL wants them equal."""
-    told = {m.rank or 0: fields.strings(m.environment.get("settings")) for m in manifests}
-    told = {rank: settings for rank, settings in told.items() if settings}
-    names = sorted({name for settings in told.values() for name in settings} - set(_OWN))
+    by_rank = {m.rank or 0: fields.strings(m.environment.get("settings")) for m in manifests}
+    by_rank = {rank: settings for rank, settings in by_rank.items() if settings}
+    names = sorted({name for settings in by_rank.values() for name in settings} - set(_OWN))
     shown = 0
     for name in names:
         values: dict[str | None, list[int]] = {}
-        for rank, settings in told.items():
+        for rank, settings in by_rank.items():
             values.setdefault(settings.get(name), []).append(rank)
         if len(values) > 1 and shown < _MOST:
             shown += 1

@@ -36,7 +36,7 @@ def divided_runs(infos: Sequence[TraceInfo], label: str, sizes: Mapping[str, int
     """
     run_id = infos[0].run_id
     return Finding(
-        id="runs-told-apart",
+        id="several-runs",
         severity="info",
         title=f"There are {len(sizes)} runs {_with_id(run_id)} here, of which this is {label}: {why}",
         ranks=_ranks(infos),

@@ -1,4 +1,4 @@
-"""Run a job to its end: a run directory, the processes, their output, their exit code, and nobody left behind.
+"""Run a job to its end: a run directory, the processes, their output, their exit code, and no process left behind.
 
 In: a script with its arguments and options. Out: its result, with the run directory.
 """
@@ -248,7 +248,7 @@ def _forwarded(job: subprocess.Popen[str]) -> Iterator[list[int]]:
 
 
 def _end(job: subprocess.Popen[str]) -> None:
-    """Leave nobody behind: ask torchrun to end, which ends its workers, then end the whole group."""
+    """Leave no process behind: ask torchrun to end, which ends its workers, then end the whole group."""
     if job.poll() is None:
         job.terminate()
         try:

@@ -68,7 +68,7 @@ class Matching:
         doubts: what could as well be otherwise.
         doubtful: the numbers of the communicators that the doubts are about.
         disagreeing: rows with a recorded sequence number whose kind or size is another on most ranks.
-        unplaced: by group, the ranks whose ends agree with nobody's.
+        unplaced: by group, the ranks whose ends agree with no other rank's.
     """
 
     match: Int64
@@ -232,7 +232,7 @@ def _match_unnamed(state: _State, pool: Int64) -> None:
     hosts = [state.hosts.get(rank) for rank in _ranks(state, pool)]
     astray = {rank for rank in alone if rank in state.hosts and hosts.count(state.hosts[rank]) > 1}
     if astray:
-        # Whoever matches nobody on its host's clock may be on another one.
+        # A rank that matches none on its host's clock may use another clock.
         state.reset(pool, before)
         state.astray |= astray
         alone = _one_by_one(state, pool)

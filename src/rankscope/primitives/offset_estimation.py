@@ -24,7 +24,7 @@ SEED = 64  # events that vote together
 CHUNK_SPAN = 250_000_000  # ns in which drift is too small to matter: 100 ppm make 25 µs
 WIDTHS = (100_000, 1_000_000)  # ns: how wide a bin of votes is; ends agree to 31 µs with NCCL, to ms on a busy host
 DRIFT = 150e-6  # the most by which two clocks run apart
-NEAR = 2_000_000  # ns: beyond this two ends do not speak for one another
+NEAR = 2_000_000  # ns: beyond this two ends are no evidence for each other
 BLURS = tuple(2_000 * 2**n for n in range(11))  # ns: how well ends may agree, 2 µs to 2 ms
 LIKE = 0.8  # a second hypothesis with this share of the first's evidence makes both doubtful
 CLEAR = 12.0  # nats by which the first must be ahead: with a handful of events, chance comes close
@@ -124,7 +124,7 @@ class OffsetEstimate:
     Attributes:
         shift: what to add to each of its ends, ns.
         blur: how well ends agree after that, ns.
-        evidence: how much the ends speak for it, nats.
+        evidence: strength of the evidence in the ends, nats.
         anchored: what tells it from other hypotheses: `step`, `clock` (another group's alignment, or the host's),
             `order` (as many of each kernel on both) or `votes`.
         rival: the best other hypothesis, if there is one.
@@ -165,7 +165,7 @@ def estimate_offset(
         trusted: the guess is what another group's collectives gave: where the ends agree with it, it is taken.
 
     Returns:
-        None if nothing speaks for any offset.
+        None if no offset has evidence.
     """
     if not len(reference) or not len(other):
         return None
@@ -176,7 +176,7 @@ def estimate_offset(
             return replace(found, anchored="clock")
     known = bool(np.isin(other.step[other.step >= 0], reference.step[reference.step >= 0]).any())
     if known:
-        # A step's number says which repetition is meant. It is believed unless the ends speak loudly against it.
+        # A step's number says which repetition is meant. It holds unless the ends are strong evidence against it.
         stepped = _best(reference, other, chunks, None, by_step=True)
         if stepped is not None and stepped.evidence > 1.5 * ENOUGH * len(other):
             return replace(stepped, anchored="step")

@@ -111,8 +111,8 @@ def _kernels(
         on="kernel", how="left", suffix="_all",
     )  # fmt: skip
     mine, theirs = pl.col("collective").is_not_null(), pl.col("collective_call").is_not_null()
-    # A kernel's own words are taken whole: half of one and half of the other would be neither.
-    said = linked.with_columns(
+    # All fields from one source: a mixture of two would describe neither.
+    labelled = linked.with_columns(
         *(
             pl.when(mine).then(name).when(theirs).then(f"{name}_call").otherwise(f"{name}_all").alias(name)
             for name in RECORDED
@@ -127,8 +127,8 @@ def _kernels(
         .alias("source"),
         pl.when(mine).then(1).when(theirs).then("calls").otherwise("calls_all").fill_null(1).alias("calls"),
     )
-    said = _fill_groups(_named(said).with_columns(_group_label().alias("group")))
-    return _once(said.with_columns(_kind_of_name(said).alias("label"), pl.lit(True).alias("on_device"))), used
+    labelled = _fill_groups(_named(labelled).with_columns(_group_label().alias("group")))
+    return _once(labelled.with_columns(_kind_of_name(labelled).alias("label"), pl.lit(True).alias("on_device"))), used
 
 
 def _linked(kernels: pl.DataFrame, runtime: pl.DataFrame, calls: pl.DataFrame) -> np.ndarray:

@@ -29,7 +29,7 @@ CLOSE = 32_000  # ns: ends agree to 31 µs (median) with NCCL
 SHARE = 90  # per cent of the ends agree so well
 WHOLE = 0.8  # of a communicator's collectives are found on all of its ranks, the others at the recording's edges
 CONTRAST = 4  # ends of two ranks agree so many times worse than each does with its nearest: they may be of two groups
-LEAST = 4  # collectives of which that can be said
+LEAST = 4  # collectives; fewer are not enough to decide
 MOST = 32  # ranks of which it is asked, evenly chosen
 
 

@@ -117,11 +117,6 @@ def step(value: object) -> int | None:
     return _up_to(MAX_STEP, value)
 
 
-def boolean(value: object) -> bool | None:
-    """True or false."""
-    return value if isinstance(value, bool) else None
-
-
 def _up_to(most: int, value: object) -> int | None:
     number = count(value)
     return number if number is not None and number <= most else None
@@ -136,6 +131,11 @@ def number(value: object) -> float | None:
     except OverflowError:
         return None
     return as_float if as_float == as_float and abs(as_float) != float("inf") else None
+
+
+def switch(value: object) -> bool | None:
+    """True or false."""
+    return value if isinstance(value, bool) else None
 
 
 def text(value: object) -> str | None:
@@ -173,9 +173,10 @@ WorldSize = Annotated[int, world_size]
 Step = Annotated[int, step]
 _BY_TYPE: dict[Any, Reader] = {
     int: count,
-    bool: boolean,
     float: number,
+    bool: switch,
     str: text,
     Mapping[str, str]: strings,
     Mapping[str, object]: lambda value: mapping(value) or None,
+    Mapping[str, Any]: lambda value: mapping(value) or None,
 }

@@ -293,7 +293,7 @@ def _whole(name: str, environ: Mapping[str, str]) -> int | None:
 def _name(chosen: _Seen, by_torchrun: bool, environ: Mapping[str, str]) -> str:
     if chosen.family is _TORCH:
         return "torchrun" if by_torchrun else "env"
-    # Intel MPI speaks PMI and adds local ranks of its own. So does the Hydra of MPICH 4, which says that it is one.
+    # Intel MPI uses PMI and adds local ranks of its own. So does the Hydra of MPICH 4, which identifies itself.
     if chosen.family.name == "pmi" and "MPI_LOCALRANKID" in environ:
         theirs = "HYDI_CONTROL_FD" not in environ or any(name.startswith("I_MPI_") for name in environ)
         return "intelmpi" if theirs else "pmi"

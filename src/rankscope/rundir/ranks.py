@@ -43,14 +43,14 @@ class RankChoice:
 
     def doubts(self, rank: int, local_rank: int | None, world_size: int) -> list[str]:
         """Warnings about this choice in this job, for rank 0 to give: ranks that the job does not have …"""
-        said = []
+        warnings = []
         beyond = sorted({last for _, last in self.spans if last >= world_size})
         if beyond and rank == 0:
             ranks = ", ".join(map(str, beyond))
-            said.append(f"ranks {ranks}: this job has {world_size}, 0 to {world_size - 1}")
+            warnings.append(f"ranks {ranks}: this job has {world_size}, 0 to {world_size - 1}")
         if self.first_of_node and local_rank is None and rank == 0:
-            said.append('the first rank of each host is not known: "node" profiles rank 0 alone')
-        return said
+            warnings.append('the first rank of each host is not known: "node" profiles rank 0 alone')
+        return warnings
 
 
 def parse_ranks(ranks: RanksLike) -> RankChoice:

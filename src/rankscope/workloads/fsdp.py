@@ -82,7 +82,7 @@ def train(
     """Train.
 
     Args:
-        settings: what all workloads can be told.
+        settings: the settings that all workloads have.
         fsdp1: shard with ``FullyShardedDataParallel`` instead of ``fully_shard``.
         width, layers, heads: the model's.
         tokens: of a sequence.
@@ -134,7 +134,7 @@ def _fsdp1(network: Decoder, place: Place) -> nn.Module:
     from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
     mixed = None if place.dtype is torch.float32 else MixedPrecision(param_dtype=place.dtype)
-    # A process alone has nothing to shard to; FSDP1 warns and does the same when it is not told.
+    # A process alone has nothing to shard to; FSDP1 warns and falls back to this by itself.
     strategy = ShardingStrategy.FULL_SHARD if place.distributed else ShardingStrategy.NO_SHARD
     return FullyShardedDataParallel(
         network,

@@ -43,7 +43,7 @@ def train(
     """Train.
 
     Args:
-        settings: what all workloads can be told.
+        settings: the settings that all workloads have.
         data: ``random``, or ``cifar10`` from ``data_dir``.
         data_dir: the folder that holds CIFAR-10.
         workers: processes of the DataLoader, with CIFAR-10.

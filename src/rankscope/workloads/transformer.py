@@ -35,7 +35,7 @@ def train(settings: Settings = DEFAULTS, *, d_model: int = 512, layers: int = 6)
     """Train.
 
     Args:
-        settings: what all workloads can be told.
+        settings: the settings that all workloads have.
         d_model: the width of the model.
         layers: of the encoder, and of the decoder.
     """

@@ -229,13 +229,13 @@ def _progress(name: str) -> Iterator[ProgressCallback]:
             yield on_progress
         return
 
-    def said(job: str, done: int, total: int, within: str) -> None:
+    def print_progress(job: str, done: int, total: int, within: str) -> None:
         if within == KEPT or (job and not within):
             _say(f"{name}: {job}")
         elif job and not within.startswith("round"):
             _say(f"{name}: {job} ({done + 1} of {max(total, done + 1)})")
 
-    yield said
+    yield print_progress
 
 
 def finish(result: AnyResult | list[AnyResult], folder: Path, form: Format) -> None:

@@ -116,17 +116,16 @@ def completeness(run: Path, world_size: int | None = None) -> Completeness:
     manifests = rank_manifests(run)
     about = [m for path in sorted(run.glob("run*.json")) if (m := read_run_manifest(path)) is not None]
     files = {path.relative_to(run).as_posix(): path for path in _traces(run)}
-    # Plain traces of torch's profiler: what they say themselves.
+    # Plain traces of torch's profiler have no manifest: their own metadata serves.
     heads = {} if manifests or about else {file: _distributed(path) for file, path in files.items()}
     by_manifest = (*(m.world_size for m in about), *(m.world_size for m in manifests))
-    told_sizes = (*by_manifest, *(size for _, size in heads.values()))
-    sizes = [size for size in told_sizes if size]
+    sizes = [size for size in (*by_manifest, *(size for _, size in heads.values())) if size]
     world_size = world_size or (max(sizes) if sizes else None)
-    told = {trace.file: trace.bytes for m in manifests for trace in m.written}
-    # A known length is compared instead: it says more, and costs nothing.
-    unknown = {path: file for file, path in files.items() if told.get(file) is None}
-    said = {file: rank for file, (rank, _) in heads.items() if rank is not None}
-    by_name = {rank for file in files if (rank := said.get(file, parse_trace_name(file).rank)) is not None}
+    expected_bytes = {trace.file: trace.bytes for m in manifests for trace in m.written}
+    # A known length is compared instead, which is free.
+    unknown = {path: file for file, path in files.items() if expected_bytes.get(file) is None}
+    rank_of = {file: rank for file, (rank, _) in heads.items() if rank is not None}
+    by_name = {rank for file in files if (rank := rank_of.get(file, parse_trace_name(file).rank)) is not None}
     present = {m.rank for m in manifests if m.rank is not None} or by_name
     return Completeness(
         runs=tuple(sorted({*(m.run_id for m in about if m.run_id), *(m.run_id for m in manifests if m.run_id)})),

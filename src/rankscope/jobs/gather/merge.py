@@ -137,10 +137,10 @@ def _cut(run: Path, there: Mapping[str, int], paths: Sequence[str]) -> set[str]:
     """Files here that the manifest here of the rank that wrote them proves cut, and that are whole there."""
     if not paths:
         return set()
-    told = {trace.file: trace.bytes for manifest in rank_manifests(run) for trace in manifest.written}
+    expected_bytes = {trace.file: trace.bytes for manifest in rank_manifests(run) for trace in manifest.written}
     found = set()
     for path in paths:
-        whole, here = told.get(path), run / path
+        whole, here = expected_bytes.get(path), run / path
         regular = here.is_file() and not here.is_symlink()
         if whole is not None and whole == there[path] and regular and here.stat().st_size < whole:
             found.add(path)

@@ -255,8 +255,8 @@ def _run(line: Sequence[str], shown: str, sent: bytes = b"") -> None:
         )
 
 
-def _last_line(said: bytes) -> str:
-    lines = [line.strip() for line in said.decode("utf-8", "replace").splitlines() if line.strip()]
+def _last_line(output: bytes) -> str:
+    lines = [line.strip() for line in output.decode("utf-8", "replace").splitlines() if line.strip()]
     # rsync ends with a line about itself; what went wrong stands before it.
     telling = [line for line in lines if not line.startswith("rsync error:")] or lines
     return "".join(c if c.isprintable() else "?" for c in (telling[-1] if telling else "no reason given"))

@@ -68,7 +68,7 @@ def launch_words(job: JobRequest, exported: list[str], *, per_node: bool = False
         parts += ["--exclusive"] if alone else [f"--cores-per-task={cpus}" if cpus else ""]
         parts += ["" if alone or job.device == "cpu" else "--gpus-per-task=1"]
     elif kind == "openmpi":
-        # Over ssh it takes nothing along that it is not told to: not even where the job's programs are.
+        # Over ssh it exports only the variables that are named, not even PATH.
         sent = " ".join(f"-x {name}" for name in dict.fromkeys(("PATH", *exported)))
         if "LD_LIBRARY_PATH" not in exported:
             sent += " ${LD_LIBRARY_PATH:+-x LD_LIBRARY_PATH}"

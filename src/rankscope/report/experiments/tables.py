@@ -31,6 +31,7 @@ from rankscope.measure.results import (
 )
 from rankscope.measure.statistics import verdict_of
 from rankscope.results import Analysis, Column, Headline, Result, schema_of
+from rankscope.results.failures import FAILURES
 from rankscope.rundir.plurals import counted, plural, ranks_on
 
 PREFIX = "measured_"
@@ -220,14 +221,22 @@ _SHAPES = {
 }  # fmt: skip
 
 
-def measured(folder: str) -> dict[str, Result]:
-    """The tables of a run's directory, by name (`measured_scaling`); none where it is no directory of this machine."""
+def measured(folder: str, on_failure: Callable[[str, BaseException], object]) -> dict[str, Result]:
+    """The tables of a run's directory, by name (`measured_scaling`); none where it is no directory of this machine.
+
+    Args:
+        folder: the directory.
+        on_failure: called with the name of a table that cannot be made, and why.
+    """
     found = {}
     for name, shape in _SHAPES.items():
-        content = _read(Path(folder), name)
-        rows = _rows(content, shape) if content is not None else []
-        if content is not None and rows:
-            found[PREFIX + name] = _result(name, shape, rows, content)
+        try:
+            content = _read(Path(folder), name)
+            rows = _rows(content, shape) if content is not None else []
+            if content is not None and rows:
+                found[PREFIX + name] = _result(name, shape, rows, content)
+        except FAILURES as error:
+            on_failure(PREFIX + name, error)
     return found
 
 
@@ -287,13 +296,13 @@ def _result(name: str, shape: _Shape, rows: list[Any], content: AnyResult) -> Re
         schema=schema_of(columns),
     )
     projection = content.projection if name == "projection" and isinstance(content, Scaling) else None
-    said = _headline(content) if projection is None else None
+    headline = _headline(content) if projection is None else None
     how = _setting(content.setting) if projection is None else _law(projection)
     analysis = Analysis(
         name=PREFIX + name,
         doc=f"{shape.doc}\n\n{how}",
         columns=columns,
-        headline=lambda frame: said,
+        headline=lambda frame: headline,
     )
     return Result(analysis, frame)
 
@@ -322,10 +331,10 @@ def _setting(setting: Setting) -> str:
 
 def _law(law: Projection) -> str:
     """What was projected by, in words."""
-    said = [f"{law.formula}, sigma = {law.contention:.4g}, kappa = {law.coherence:.4g}"]
+    parts = [f"{law.formula}, sigma = {law.contention:.4g}, kappa = {law.coherence:.4g}"]
     if law.assumptions:
-        said.append("It holds if " + "; ".join(law.assumptions) + ".")
-    return "\n\n".join(said)
+        parts.append("It holds if " + "; ".join(law.assumptions) + ".")
+    return "\n\n".join(parts)
 
 
 def _headline(content: AnyResult) -> Headline | None:

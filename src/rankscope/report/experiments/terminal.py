@@ -63,9 +63,9 @@ def _overhead(result: Overhead) -> list[RenderableType]:
         difference = result.sync_cost if name == "step" else difference_from(on, off)
         table.add_row(name, _time(on), _time(off), _time(difference, signed=True))
     verdict = verdict_of(result.measured_overhead, result.sync_cost.blocks, result.setting.confidence)
-    said = f"Gradient synchronization: {_share(result.measured_overhead)} of the step, measured: {verdict}"
+    headline = f"Gradient synchronization: {_share(result.measured_overhead)} of the step, measured: {verdict}"
     lines = [
-        _line(said, bold=True),
+        _line(headline, bold=True),
         *([_line(_exposed(result.traced))] if result.traced is not None else []),
     ]
     head = (
@@ -129,8 +129,8 @@ def _base(base: str | None) -> str:
 
 
 def _remark(size: Size) -> str:
-    said = [] if size.state == "done" else [size.state]
-    return ", ".join(said + (["oversubscribed"] if size.oversubscribed else []))
+    notes = [] if size.state == "done" else [size.state]
+    return ", ".join(notes + (["oversubscribed"] if size.oversubscribed else []))
 
 
 def _lost(lost: Sequence[tuple[Size, EfficiencyLoss]]) -> RenderableType:
@@ -253,10 +253,10 @@ def _line(text: str, *, bold: bool = False, style: str = "") -> Text:
 def _failure(name: str, error: str) -> Text:
     """Why one failed: the last lines of its output."""
     first, *others = error.splitlines() or [""]
-    said = [f"{name} failed: {plain(first, limit=600)}"]
-    said += ["    …"] if len(others) > _FAILURE_LINES else []
-    said += [f"    {plain(line)}" for line in others[-_FAILURE_LINES:] if line.strip()]
-    return Text("\n".join(said))
+    lines = [f"{name} failed: {plain(first, limit=600)}"]
+    lines += ["    …"] if len(others) > _FAILURE_LINES else []
+    lines += [f"    {plain(line)}" for line in others[-_FAILURE_LINES:] if line.strip()]
+    return Text("\n".join(lines))
 
 
 def _time(time: Time | None, *, signed: bool = False) -> str:

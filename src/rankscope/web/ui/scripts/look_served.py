@@ -80,7 +80,9 @@ def look(folder: Path, runs: list[Path], only: list[str], modes: list[str]) -> l
         for run in runs:
             command = [sys.executable, "-m", "rankscope", "serve", str(run), "--no-open"]
             server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "300"})
-            said = (word for line in iter(server.stdout.readline, "") for word in line.split() if "?token=" in word)
+            addresses = (
+                word for line in iter(server.stdout.readline, "") for word in line.split() if "?token=" in word
+            )
             try:
                 for mode in modes:
                     size, scheme = mode.split("_")
@@ -88,7 +90,7 @@ def look(folder: Path, runs: list[Path], only: list[str], modes: list[str]) -> l
                     context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
                     page = context.new_page()
                     watch(page, f"{run.name} {mode}", heard := [])
-                    page.goto(next(said))  # an address opens one browser; the next is printed then
+                    page.goto(next(addresses))  # an address opens one browser; the next is printed then
                     page.wait_for_selector("#app[data-phase=ready]", timeout=600_000)
                     page.wait_for_timeout(500)
                     for view in only or page.evaluate(VIEWS):

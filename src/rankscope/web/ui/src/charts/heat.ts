@@ -34,7 +34,7 @@ export function heatMap(context: Pick<ViewContext, "onLeave">, spec: HeatSpec): 
   const { rows, columns, values } = spec;
   const format = spec.format ?? formatDuration;
   const canvas = h("canvas", { "aria-hidden": "true" });
-  const said = h("p", { class: "heat-said", role: "status", "data-testid": `${spec.testId}-said` });
+  const readout = h("p", { class: "heat-readout", role: "status", "data-testid": `${spec.testId}-readout` });
   const box = h("div", {
     class: "heat", tabindex: "0", role: "application", "data-testid": spec.testId, "data-rows": rows.length, "data-columns": columns.length,
     "aria-label": `${spec.label}, ${rows.length} rows by ${columns.length} columns. Arrow keys move, Enter opens the cell.`,
@@ -107,8 +107,8 @@ export function heatMap(context: Pick<ViewContext, "onLeave">, spec: HeatSpec): 
     const what = at && spec.what(at.row, at.column);
     if (at && what) {
       const amount = value(at.row, at.column);
-      said.textContent = `${what}: ${amount === null ? "unknown" : format(amount)}`;
-    } else said.textContent = most > 0 ? `Max: ${format(most)}` : "";
+      readout.textContent = `${what}: ${amount === null ? "unknown" : format(amount)}`;
+    } else readout.textContent = most > 0 ? `Max: ${format(most)}` : "";
     draw();
   }
 
@@ -142,7 +142,7 @@ export function heatMap(context: Pick<ViewContext, "onLeave">, spec: HeatSpec): 
     stop();
   });
   move(null);
-  return h("div", {}, box, said);
+  return h("div", {}, box, readout);
 }
 
 /** The text in a cell: all of it, else the part before the colon. A number is never cut. */

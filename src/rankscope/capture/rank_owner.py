@@ -1,0 +1,86 @@
+"""Which process of a rank is profiled: the first one. Those that it starts, and theirs, inherit its rank with its
+environment, and some train as well (an evaluation, a data loader's worker): they stand aside.
+
+A profiled process leaves a file in the temporary directory, and a process that is to be profiled looks for the files
+of its ancestors. An inherited variable would not reach the processes that were started before the profiling began.
+
+In: this process's ancestors. Out: the one that owns this rank, or a file that says that this process does.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from rankscope.capture.exit_hooks import register
+from rankscope.capture.staging import owned_name, user_folder
+
+_MAX_ANCESTORS = 100
+
+
+def claim(save_dir: str | None) -> int | None:
+    """Own this rank, unless an ancestor that writes to the same directory does.
+
+    Args:
+        save_dir: the run directory as the job named it: a process that names another one is profiled on its own.
+
+    Returns:
+        The ancestor's process id; ``None`` if this process is the owner.
+    """
+    written_to = os.path.abspath(save_dir) if save_dir else ""  # noqa: PTH100  # compared only, and links stay
+    # Without a temporary directory there is nothing to compare with.
+    with suppress(OSError):
+        folder = Path(user_folder(tempfile.gettempdir()))
+        for pid, started in _ancestors():
+            with suppress(OSError):
+                if (folder / _file(pid, started)).read_text() == written_to:
+                    return pid
+        own = folder / _file(os.getpid(), _stat(os.getpid())[1])
+        own.write_text(written_to)
+        register(_remover(own))
+    return None
+
+
+def release() -> None:
+    """Processes that this one starts from now on are profiled."""
+    with suppress(OSError):
+        own = Path(user_folder(tempfile.gettempdir()), _file(os.getpid(), _stat(os.getpid())[1]))
+        own.unlink(missing_ok=True)
+
+
+def _remover(path: Path) -> Callable[[], None]:
+    def remove() -> None:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+
+    return remove
+
+
+def _file(pid: int, started: int) -> str:
+    return owned_name("owner", pid, started)
+
+
+def _ancestors() -> Iterator[tuple[int, int]]:
+    """Process id and start time of the processes above this one, the nearest first."""
+    pid = os.getppid()
+    for _ in range(_MAX_ANCESTORS):
+        if pid <= 0:
+            return
+        parent, started = _stat(pid)
+        yield pid, started
+        pid = parent
+
+
+def _stat(pid: int) -> tuple[int, int]:
+    """The parent's id, and when the process started, in ticks since the system's start; zeros where neither is known.
+    Another image of the same process (``os.exec``) keeps both."""
+    if sys.platform == "linux":
+        with suppress(OSError, ValueError, IndexError):
+            # The second field, the program's name, may have blanks and brackets in it.
+            fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+            return int(fields[1]), int(fields[19])
+    return 0, 0
