@@ -38,7 +38,7 @@ TORCH_PROFILER = "torch.profiler.profiler"
 _WINDOW, _CREATED, _ENDED = "_rankscope_window", "_rankscope_created", "_rankscope_ended"
 _TORCH = str(Path(torch.__file__).parent) + os.sep
 _OWN = str(Path(__file__).parent) + os.sep
-_PROFILER_FILES = (os.path.join(_TORCH, "profiler", ""), os.path.join(_TORCH, "autograd", "profiler.py"))  # noqa: PTH118
+_PROFILER_FILES = (f"{_TORCH}profiler{os.sep}", str(Path(_TORCH, "autograd", "profiler.py")))
 
 
 class Adopter(Protocol):
