@@ -79,6 +79,7 @@ def test_a_value_of_another_type_is_refused(given):
 TEXTS = {
     "save_dir": "/run",
     "run_id": "abc",
+    "upload_to": "s3://bucket/run",
     "ranks": "0-1",
     "compression": "none",
     "name_template": "of",

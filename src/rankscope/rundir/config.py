@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from rankscope.errors import ConfigError
+from rankscope.rundir.directory import is_store_url
 from rankscope.rundir.names import DEFAULT_TEMPLATE, ENDINGS, check_template
 from rankscope.rundir.options import command_line_names, option, options_of
 from rankscope.rundir.ranks import RanksLike, parse_ranks
@@ -25,9 +26,14 @@ class CaptureConfig:
 
     save_dir: str | None = option(
         None,
-        "The run directory, or its file: URL. Default: rankscope_run_{time} in the working directory.",
+        "The run directory, or a URL as of upload_to. Default: rankscope_run_{time} in the working directory.",
         "--run-dir",
         metavar="DIR",
+    )
+    upload_to: str | None = option(
+        None,
+        "URL that complete files are uploaded to (s3://…, gs://…, any that fsspec knows), from the run directory.",
+        metavar="URL",
     )
     run_id: str | None = option(
         None, "Id that all ranks of this run share. Default: from the launcher, or made up.", metavar="ID"
@@ -84,6 +90,8 @@ class CaptureConfig:
         for name, known in (("compression", tuple(ENDINGS)), ("stop_off_loop", ("auto", "always", "never"))):
             if getattr(self, name) not in known:
                 raise ConfigError(f"{name}={getattr(self, name)!r} is not known", hint=f"one of {', '.join(known)}")
+        if self.upload_to is not None and not is_store_url(self.upload_to):
+            raise ConfigError(f"upload_to={self.upload_to!r} is not a URL", hint="for example s3://bucket/run")
         parse_ranks(self.ranks)
         check_template(self.name_template)
 
@@ -133,6 +141,13 @@ class CaptureConfig:
                 path = values[name] = os.fspath(path)
             if path is not None and not isinstance(path, str):
                 raise ConfigError(f"{name}={path!r} is not a path", hint="give text or a pathlib.Path")
+        if is_store_url(values.get("save_dir")):
+            url = values.pop("save_dir")
+            if values.setdefault("upload_to", url) != url:
+                raise ConfigError(
+                    f"save_dir={url!r} and upload_to={values['upload_to']!r} are both URLs to upload to",
+                    hint="leave out one of them, or give a directory as save_dir",
+                )
         return cls(**values)  # type: ignore[arg-type]  # __post_init__ checks them
 
 
