@@ -44,8 +44,8 @@ def register(action: Callable[[], None]) -> None:
 
 
 def before_thread_pools_end(action: Callable[[], None]) -> None:
-    """Call ``action`` when the main thread has ended, before the pools of ``concurrent.futures`` end, which are gone when
-    ``atexit`` calls: asyncio opens no connection without one. It may be called in a forked child too.
+    """Call ``action`` when the main thread has ended and the pools of ``concurrent.futures`` have not: they have when
+    ``atexit`` calls, and asyncio opens no connection without one. It may be called in a forked child too.
 
     Only for an action of the main thread: it runs before Python waits for the others.
     """
