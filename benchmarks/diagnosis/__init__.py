@@ -37,6 +37,8 @@ def main(arguments: Sequence[str] | None = ()) -> None:
     parser.add_argument("--seeds", default="5000:5200", help="simulated: from:to")
     parser.add_argument("--clean", default="5000:5120", help="simulated: seeds run without their faults")
     parser.add_argument("--lean", action="store_true", help="simulated: steps leaner than those of any real set")
+    parser.add_argument("--largest", type=int, help="simulated: only jobs of so many ranks x steps x layers at most")
+    parser.add_argument("--steps", type=int, help="simulated: so many recorded steps; fewer than 4: clean runs only")
     parser.add_argument("--launches", type=int, default=6, help="jobs: how many torchrun launches")
     parser.add_argument(
         "--traces", default=os.environ.get(TRACES, ""), help=f"perturbed: where the real sets are ({TRACES})"
@@ -48,7 +50,7 @@ def main(arguments: Sequence[str] | None = ()) -> None:
     from benchmarks.diagnosis.jobs import run_jobs
     from benchmarks.diagnosis.perturbed import run_sets
     from benchmarks.diagnosis.replay import ablation, read
-    from benchmarks.diagnosis.simulated import job_of, run_seeds
+    from benchmarks.diagnosis.simulated import job_of, run_seeds, size_of
 
     if given.parts == ["ablation"]:
         for line in ablation([*read(given.keep / "records")]):
@@ -57,12 +59,20 @@ def main(arguments: Sequence[str] | None = ()) -> None:
     wanted = given.parts or ["simulated", "perturbed", "jobs"]
     with tempfile.TemporaryDirectory() as temporary:
         if "simulated" in wanted:
-            faulty = _seeds(given.seeds)
+            drawn = {"lean": given.lean, "steps": given.steps}
+            faulty, clean = (
+                [
+                    seed
+                    for seed in _seeds(text)
+                    if given.largest is None or size_of(job_of(seed, clean=free, **drawn)) <= given.largest
+                ]
+                for text, free in ((given.seeds, False), (given.clean, True))
+            )
             # A seed that draws no fault is a clean run already.
-            clean = [seed for seed in _seeds(given.clean) if seed not in faulty or job_of(seed).faults]
+            clean = [seed for seed in clean if seed not in faulty or job_of(seed, **drawn).faults]
             cases = [
-                *run_seeds(faulty, given.keep, given.workers, lean=given.lean),
-                *run_seeds(clean, given.keep, given.workers, clean=True, lean=given.lean),
+                *run_seeds(faulty, given.keep, given.workers, **drawn),
+                *run_seeds(clean, given.keep, given.workers, clean=True, **drawn),
             ]
             show("Simulated jobs", sorted(cases, key=lambda case: case.name))
             print("\nBy how many steps it strikes, where it costs 5% or more:\n")

@@ -36,10 +36,11 @@ KINDS = (
 )
 
 
-def job_of(seed: int, *, clean: bool = False, lean: bool = False) -> Job:
+def job_of(seed: int, *, clean: bool = False, lean: bool = False, steps: int | None = None) -> Job:
     """The job of a seed: a fifth without a fault, three fifths with one, a fifth with two; ``clean``: without any.
 
     A step has 20 to 800 pieces of work, 40 at the median (the real sets' 58 to 795); ``lean`` jobs have half as many.
+    ``steps``: as many instead of those that the seed draws, at least four unless ``clean``.
     """
     draw = random.Random(seed)
     ranks = draw.choices([size for size, _ in SIZES], [weight for _, weight in SIZES])[0]
@@ -56,7 +57,7 @@ def job_of(seed: int, *, clean: bool = False, lean: bool = False) -> Job:
     )
     job = Job(
         ranks=ranks,
-        steps=draw.choice([4, 6, 10]),
+        steps=draw.choice([4, 6, 10]) if steps is None else steps,
         mesh=mesh,
         seed=seed,
         layers=draw.choice(([1, 2, 4] if ranks <= 32 else [1, 2]) if lean else ([2, 4, 8] if ranks <= 32 else [2, 4])),
@@ -146,12 +147,20 @@ def done_to(job: Job, truth: Truth) -> tuple[Done, ...]:
     return tuple(found)
 
 
-def case_of(seed: int, keep: Path | None = None, *, clean: bool = False, lean: bool = False) -> Case:
+def size_of(job: Job) -> int:
+    """What simulating and reading a job costs grows with this: ranks · steps · layers."""
+    return job.ranks * job.steps * job.layers
+
+
+def case_of(
+    seed: int, keep: Path | None = None, *, clean: bool = False, lean: bool = False, steps: int | None = None
+) -> Case:
     """Simulate, write, open and diagnose. Files are kept in ``keep`` for the next time."""
     begun = time.process_time()
-    job = job_of(seed, clean=clean, lean=lean)
+    job = job_of(seed, clean=clean, lean=lean, steps=steps)
     truth = simulate_timing(job)
-    out = (keep or Path(tempfile.mkdtemp())) / f"{'lean-' if lean else ''}{'clean' if clean else 'seed'}{seed}"
+    name = f"{'clean ' if clean else ''}seed {seed}" + ("" if steps is None else f" with {steps} steps")
+    out = (keep or Path(tempfile.mkdtemp())) / f"{'lean ' if lean else ''}{name}".replace(" ", "-")
     os.environ["RANKSCOPE_CACHE"] = str(out / "cache")
     try:
         if not (out / "run" / "truth.json").exists():
@@ -161,7 +170,6 @@ def case_of(seed: int, keep: Path | None = None, *, clean: bool = False, lean: b
         run.stragglers()
         said = said_of(run.findings)
         if keep is not None:
-            name = f"{'clean' if clean else 'seed'} {seed}"
             keep_record(record_of_run(run, name, done_to(job, truth), steps=job.steps), keep / "records")
     finally:
         if keep is None:
@@ -169,7 +177,7 @@ def case_of(seed: int, keep: Path | None = None, *, clean: bool = False, lean: b
     sizes = "·".join(f"{dim}{size}" for dim, size in job.mesh.items())
     faults = "; ".join(f"{f.kind}/{f.style} {f.ranks} {f.magnitude:.2f} steps {f.steps} {f.dim}" for f in job.faults)
     return Case(
-        f"{'clean seed' if clean else 'seed'} {seed}",
+        name,
         done_to(job, truth),
         said,
         f"{sizes} {faults}",
@@ -179,9 +187,16 @@ def case_of(seed: int, keep: Path | None = None, *, clean: bool = False, lean: b
 
 
 def run_seeds(
-    seeds: Iterable[int], keep: Path | None = None, workers: int = 2, *, clean: bool = False, lean: bool = False
+    seeds: Iterable[int],
+    keep: Path | None = None,
+    workers: int = 2,
+    *,
+    clean: bool = False,
+    lean: bool = False,
+    steps: int | None = None,
 ) -> Iterator[Case]:
     """The cases of these seeds, as they finish."""
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-        for future in as_completed([pool.submit(case_of, seed, keep, clean=clean, lean=lean) for seed in seeds]):
+        futures = [pool.submit(case_of, seed, keep, clean=clean, lean=lean, steps=steps) for seed in seeds]
+        for future in as_completed(futures):
             yield future.result()

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests import kineto
 
 import rankscope
@@ -60,6 +61,16 @@ def test_a_silent_host_is_left_out(tmp_path: Path) -> None:
     # From the first launch's end, 6 µs, to the second's begin, 505 µs; the gap ends at 510.
     assert row(tmp_path / "silent", *kernels)["late_ns"] == 5_000
     assert row(tmp_path / "busy", *kernels, kineto.op("my::op", 6, 499))["late_ns"] == 400_000
+
+
+@pytest.mark.parametrize(("length", "late"), [(9_000, 9_000_000), (11_000, 0)])
+def test_a_long_operator_without_events_inside_is_left_out(tmp_path: Path, length: int, late: int) -> None:
+    """The first convolution of a process loads libraries: no faster launch would shorten that."""
+    end = 10 + length
+    kernels = pieces((1, 5, 10), (end, end, end + 20))
+    events = [kineto.op("aten::conv2d", 10, length), *kernels]
+    run = rankscope.open(kineto.write_ranks(tmp_path, {0: [kineto.step(1, 0, 20_000), *events]}), executor="serial")
+    assert run.launch_gaps()["late_ns"].to_list() == [late]
 
 
 def test_against_a_plain_reading(shared_traces: Path) -> None:

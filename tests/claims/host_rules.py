@@ -6,6 +6,7 @@ import re
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping
+from itertools import pairwise
 
 from tests.claims.claim import Claim
 from tests.claims.raw import WAITS, File, Raw, mean
@@ -21,7 +22,7 @@ MEMORY = re.compile(
     re.IGNORECASE,
 )
 """Calls into the driver for memory that do not return at once."""
-SHORT, SHORT_OPERATOR, SILENCE = 10_000, 20_000, 100_000
+SHORT, SHORT_OPERATOR, SILENCE, STANDSTILL = 10_000, 20_000, 100_000, 10_000_000
 WORTH = 0.01
 """Of a step: what is worth a finding."""
 
@@ -119,7 +120,9 @@ def left_out(file: File) -> list[Span]:
     silent = [gap for gap in between(file.recorded) if gap[1] - gap[0] > SILENCE]
     host_only = [] if file.on_device else file.layers["exposed_communication"]
     long = [call.span for call in file.plain.calls if call.end - call.start > SILENCE]
-    return union(file.loading, file.waiting, host_only, silent, long, memory_time(file))
+    instants = sorted({at for event in [*file.plain.operators, *file.plain.calls] for at in event.span})
+    stands = [span for span in pairwise(instants) if span[1] - span[0] > STANDSTILL]
+    return union(file.loading, file.waiting, host_only, silent, long, stands, memory_time(file))
 
 
 def memory_time(file: File) -> list[Span]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,33 @@ def test_files_without_a_rank_get_the_free_ones_in_order() -> None:
     assert (finding.id, finding.ranks) == ("rank-guessed", (0, 2))
     ranks, findings = assign_ranks([at(None, 0, 1, "alone")])
     assert (list(ranks), findings) == ([0], [])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_windows_that_overlap_any_kept_one_are_left_out(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = random.Random(seed)
+    infos = []
+    for number in range(200):
+        start = source.randrange(1000)
+        infos.append(at(0, start, start + source.choice((0, 1, 3, 10)), f"t{number}"))
+    kept: list[TraceInfo] = []
+    for info in infos:
+        if not any(info.overlaps(other) for other in kept):
+            kept.append(info)
+    compared = 0
+    overlaps = TraceInfo.overlaps
+
+    def counted(self: TraceInfo, other: TraceInfo) -> bool:
+        nonlocal compared
+        compared += 1
+        return overlaps(self, other)
+
+    monkeypatch.setattr(TraceInfo, "overlaps", counted)
+    ranks, findings = assign_ranks(infos)
+    assert {info.path for info in ranks[0]} == {info.path for info in kept}
+    assert len(findings) == len(infos) - len(kept) > 0
+    # Each is compared with its neighbours in time, not with all.
+    assert compared <= 2 * len(infos)
 
 
 def test_a_host_only_trace_has_an_extent_too(tmp_path: Path) -> None:

@@ -118,7 +118,37 @@ def test_an_unwritable_cache_is_an_error(file: Path, tmp_path: Path, monkeypatch
     with pytest.raises(TraceError, match="cannot be written to the cache") as caught:
         ingest_trace(str(file))
     assert caught.value.path == str(file)
-    assert "RANKSCOPE_CACHE" in (caught.value.hint or "")
+    assert f"the cache {blocked / 'cache'} or {blocked / 'tmp'}" in caught.value.what
+    assert "set RANKSCOPE_CACHE (or TMPDIR)" in (caught.value.hint or "")
+
+
+def test_a_full_disk_is_named_with_what_to_set(
+    file: Path, private_cache: Path, temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: object, **kwargs: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("polars.collect_all", full)
+    with pytest.raises(TraceError) as caught:
+        open_run(file.parent, executor="serial").load()
+    assert f"the cache {private_cache}: " in caught.value.what
+    assert "set RANKSCOPE_CACHE to" in (caught.value.hint or "")
+    (tmp_path / "in the way").touch()
+    monkeypatch.setenv("RANKSCOPE_CACHE", str(tmp_path / "in the way" / "cache"))
+    with pytest.raises(TraceError) as caught:
+        open_run(file.parent, executor="serial").load()
+    assert f"the cache {temporary}" in caught.value.what
+    assert "(or TMPDIR)" in (caught.value.hint or "")
+
+
+def test_a_file_that_is_no_trace_costs_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    monkeypatch.setattr(cache_module, "_make_aside", lambda version, key: made.append(key))
+    for name, content in (("empty.json", b""), ("config.json", b"{}")):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(TraceError):
+            ingest_trace(str(tmp_path / name))
+    assert made == []
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="needs user ids")

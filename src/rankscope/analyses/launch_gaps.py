@@ -10,6 +10,8 @@ the host was late: the next piece's launch began after the device had become idl
     long runtime calls     longer than 100 µs: the driver loads code or creates a context
     unrecorded intervals   longer than 100 µs, in which the host recorded neither an operator nor a runtime call:
                            asleep, descheduled, or user code that no faster launch would shorten
+    first calls            longer than 10 ms, in which neither an operator nor a runtime call began or ended: inside
+                           one operator a library is loaded, or code compiled
     communication          without a device: Gloo's ranges
 
     late        = |gaps in the step's window, less what is left out|
@@ -46,6 +48,8 @@ SHORT_OPERATOR_NS = 20_000
 """On the CPU: recording an operator takes about as long as calling it, and is part of its duration."""
 SILENCE_NS = 100_000
 """A host that is busy launching records an event more often than this."""
+STANDSTILL_NS = 10_000_000
+"""No operator's way to its launches takes as long. The first convolution of a process loads cuDNN for a second."""
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
     Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
@@ -141,7 +145,11 @@ def _left_out(window: Tables, gloo: pl.DataFrame, on_device: bool) -> IntervalSe
         return known
     silent = recorded.complement(int(recorded.starts[0]), int(recorded.ends[-1]))
     asleep = silent.ends - silent.starts > SILENCE_NS
-    return known | IntervalSet(silent.starts[asleep], silent.ends[asleep])
+    known = known | IntervalSet(silent.starts[asleep], silent.ends[asleep])
+    events = [frame[end].to_numpy() for frame in (window["host_ops"], calls) for end in ("start_ns", "end_ns")]
+    instants = np.unique(np.concatenate(events))
+    stands = np.diff(instants) > STANDSTILL_NS
+    return known | IntervalSet(instants[:-1][stands], instants[1:][stands])
 
 
 def _gaps(pieces: pl.DataFrame) -> pl.DataFrame:

@@ -60,8 +60,8 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
     if not mesh.frame.height:
         return pl.DataFrame(schema=schema_of(COLUMNS)), []
     rows = _sliced(mesh).join(_of_ranks(inputs), on="rank", how="left")
-    cut = [info.rank for info in inputs.traces if info.truncated]
-    # How much was computed is not known for a cut file.
+    cut = [info.rank for info in inputs.traces if info.is_incomplete]
+    # How much was computed is not known for a file that lacks events.
     rows = rows.with_columns(pl.when(~pl.col("rank").is_in(cut)).then(pl.col(name)).alias(name) for name in _TIMES)
     frame = (
         rows.group_by("dimension", "level", "label", "coordinate", maintain_order=True)

@@ -19,13 +19,13 @@ the other ranks show by chance: either lasting (its mean, in standard errors) or
 chance); the findings say which. Hosts stall at random, so two further measures are compared with the peers: the time
 that a rank spends at the same place of its program in two steps (Σ over places of the smaller of the two), and its
 host's pace in each step (the geometric mean over places). Where hosts run ahead of their devices and never wait for
-them, a rank can fall behind by chance and stay behind: it is identified only if its host itself takes longer, always or
-in some steps. With a single complete step, a host is identified only from a quarter of the step, or 2 ms, upwards:
-record at least four steps. `saving_ns` is the potential saving per step if the rank were as fast as the slowest of the
-others; more work is assumed to be balanced, so with n ranks it saves (n − 1) / n. Stragglers that fill a slice of the
-mesh or a host with the same cause are one finding. A rank that is alone in its stage is compared with its other steps
-and, by the kernels that other stages launch too, with these stages; so is a stage whose ranks are all equally slow, if
-there are three stages or more.
+them, a rank can fall behind by chance and stay behind: it is identified only if its host itself takes longer, always
+or in some steps. Of a single complete step no host is judged, for one hiccup looks the same, and of two ranks nothing
+is judged by fewer than four steps: record at least four. `saving_ns` is the potential saving per step if the rank
+were as fast as the slowest of the others; more work is assumed to be balanced, so with n ranks it saves (n − 1) / n.
+Stragglers that fill a slice of the mesh or a host with the same cause are one finding. A rank that is alone in its
+stage is compared with its other steps and, by the kernels that other stages launch too, with these stages; so is a
+stage whose ranks are all equally slow, if there are three stages or more.
 
 The cause is the part of its late steps that exceeds the peers':
 
@@ -244,9 +244,9 @@ def across_ranks(parts: Sequence[Mapping[str, pl.DataFrame]], inputs: Inputs) ->
 
 
 def _cut(inputs: Inputs) -> pl.DataFrame:
-    """Truncated traces: rank, window. Any event of their steps can be missing, so they look like less work."""
+    """Incomplete traces: rank, window. Any event of their steps can be missing, which looks like less or other work."""
     files = base_times(inputs.traces).select("rank", "window")
-    broken = pl.Series([info.truncated for info in inputs.traces if info.rank is not None], dtype=pl.Boolean)
+    broken = pl.Series([info.is_incomplete for info in inputs.traces if info.rank is not None], dtype=pl.Boolean)
     return files.filter(broken)
 
 
@@ -254,7 +254,7 @@ def _left_out(cut: pl.DataFrame) -> list[Finding]:
     ranks = tuple(cut["rank"].unique().sort())
     if not ranks:
         return []
-    title = "Ranks with truncated traces are left out of the comparison"
+    title = "Ranks with incomplete traces are left out of the comparison"
     return [Finding(id="not-judged", severity="info", title=title, ranks=ranks)]
 
 

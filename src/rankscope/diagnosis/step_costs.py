@@ -112,7 +112,7 @@ def unrecorded_ranks(inputs: Inputs) -> int:
     rows = inputs.results.get("collectives")
     largest = None if rows is None or rows.is_empty() else rows["group_size"].max()
     size = max(inputs.world_size or 0, largest if isinstance(largest, int) else 0, 2)
-    cut = {info.rank for info in inputs.traces if info.truncated or info.lost_events}
+    cut = {info.rank for info in inputs.traces if info.is_incomplete}
     return max(0, size - len({info.rank for info in inputs.traces} - cut))
 
 

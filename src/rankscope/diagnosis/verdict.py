@@ -293,5 +293,7 @@ def _ranks_not_judged(stated: Sequence[Finding], inputs: Inputs, ranks: int) -> 
     for each in stated:
         if each.id == "not-judged" and each.ranks:
             shown = ", ".join(map(str, each.ranks[:8])) + (", …" if len(each.ranks) > 8 else "")
-            found.append(NotJudged(f"{plural('Rank', len(each.ranks))} {shown}", "truncated trace", "Record it again."))
+            found.append(
+                NotJudged(f"{plural('Rank', len(each.ranks))} {shown}", "incomplete trace", "Record it again.")
+            )
     return found

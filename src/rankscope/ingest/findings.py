@@ -132,14 +132,9 @@ def _on(rank: int | None) -> str:
 
 def losses_of(infos: Sequence[TraceInfo]) -> list[Finding]:
     """What the files that were read have lost."""
-    cut = {info.rank for info in infos if _is_incomplete(info)}
+    cut = {info.rank for info in infos if info.is_incomplete}
     none_complete = all(info.rank in cut for info in infos)
     return [finding for info in infos for finding in _losses(info, none_complete)]
-
-
-def _is_incomplete(info: TraceInfo) -> bool:
-    """Whether events are missing: the overview leaves such ranks out, as long as there are others."""
-    return info.truncated or info.lost_events > 0
 
 
 def _losses(info: TraceInfo, none_complete: bool) -> list[Finding]:
@@ -163,7 +158,7 @@ def _losses(info: TraceInfo, none_complete: bool) -> list[Finding]:
                 id="trace-truncated" if info.truncated else "trace-damaged",
                 severity="error",
                 title=f"{info.path} {'ends too early' if info.truncated else 'is damaged in places'}: "
-                f"only {counted(read, 'event')} could be read{overview if _is_incomplete(info) else ''}",
+                f"only {counted(read, 'event')} could be read{overview if info.is_incomplete else ''}",
                 ranks=ranks,
                 evidence=(
                     Evidence("events read", read, "count"),

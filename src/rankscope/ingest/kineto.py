@@ -103,13 +103,13 @@ Sink = Callable[[str, pl.DataFrame], None]
 
 
 def read_kineto(
-    path: str, *, chunk_bytes: int = CHUNK_BYTES, aside: Path | None = None, sink: Sink | None = None
+    path: str, *, chunk_bytes: int = CHUNK_BYTES, aside: Callable[[], Path] | None = None, sink: Sink | None = None
 ) -> KinetoTrace:
     """Read one trace.
 
     Args:
         chunk_bytes: how much is decoded at once.
-        aside: a directory for rows in the meantime, so that memory does not grow with the file.
+        aside: makes a directory for rows in the meantime, so that memory does not grow with the file.
         sink: takes the rows; if None, they are in `KinetoTrace.tables`.
 
     Of a file that is cut or damaged, what can be read is returned; `KinetoTrace.losses` counts the rest.

@@ -15,6 +15,7 @@ Two traces of a rank that overlap in time contradict each other: the first by na
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -48,27 +49,36 @@ def assign_ranks(infos: Sequence[TraceInfo]) -> tuple[dict[int, list[TraceInfo]]
     findings: list[Finding] = []
     servers = [info for info in infos if info.rank is None and parse_trace_name(info.path).pattern == "frontend"]
     if servers and len(servers) < len(infos):
-        infos = [info for info in infos if info not in servers]
+        left_out = {info.path for info in servers}
+        infos = [info for info in infos if info.path not in left_out]
         findings.append(server_traces(servers))
-    ranks: dict[int, list[TraceInfo]] = {}
-    unknown: list[list[TraceInfo]] = []
+    windows: dict[int, _Windows] = {}
+    unknown: list[_Windows] = []
+    of_process: dict[tuple[int, str | None], list[_Windows]] = {}
     for info in sorted(infos, key=_order):
         if info.rank is None:
-            process = next((each for each in unknown if _is_next_window(each, info)), None)
+            # Traces of one process, by pid and host, that were recorded at other times are its windows.
+            known: list[_Windows] = []
+            if info.pid is not None and info.start_ns is not None:
+                known = of_process.setdefault((info.pid, info.host), known)
+            process = next((each for each in known if each.rival(info) is None), None)
             if process is None:
-                unknown.append([info])
-            else:
-                process.append(info)
+                process = _Windows()
+                known.append(process)
+                unknown.append(process)
+            process.add(info)
             continue
-        rival = next((other for other in ranks.get(info.rank, ()) if other.overlaps(info)), None)
+        of_rank = windows.setdefault(info.rank, _Windows())
+        rival = of_rank.rival(info)
         if rival is not None:
             findings.append(rank_conflict(rival, info))
         else:
-            ranks.setdefault(info.rank, []).append(info)
+            of_rank.add(info)
+    ranks = {rank: of_rank.infos for rank, of_rank in windows.items()}
     free = (rank for rank in range(len(infos) + max(ranks, default=-1) + 1) if rank not in ranks)
-    guessed = dict(zip(free, unknown, strict=False))
-    for rank, process in guessed.items():
-        ranks[rank] = [replace(info, rank=rank, rank_source="order") for info in process]
+    guessed = dict(zip(free, (process.infos for process in unknown), strict=False))
+    for rank, files in guessed.items():
+        ranks[rank] = [replace(info, rank=rank, rank_source="order") for info in files]
     if guessed and len(infos) > 1:
         findings.append(ranks_guessed(guessed))
     for own in ranks.values():
@@ -84,12 +94,32 @@ def _order(info: TraceInfo) -> tuple[int, int, tuple[object, ...]]:
     return info.mesh.get("pp", 0), info.mesh.get("dp", 0), natural(info.path)
 
 
-def _is_next_window(process: Sequence[TraceInfo], info: TraceInfo) -> bool:
-    """Whether a trace is a further one of a process, by pid and host, recorded at another time."""
-    return info.pid is not None and all(
-        (other.pid, other.host) == (info.pid, info.host) and other.gap_to(info) is not None and not other.overlaps(info)
-        for other in process
-    )
+class _Windows:
+    """Traces of one process, of which no two overlap in time.
+
+    Attributes:
+        infos: the traces, in the order in which they were added.
+    """
+
+    def __init__(self) -> None:
+        self.infos: list[TraceInfo] = []
+        self._in_time: list[TraceInfo] = []
+
+    def rival(self, info: TraceInfo) -> TraceInfo | None:
+        """A trace that overlaps it in time."""
+        # What does not overlap its neighbours in time overlaps no other.
+        at = bisect_left(self._in_time, _span(info), key=_span)
+        return next((other for other in self._in_time[max(at - 1, 0) : at + 1] if other.overlaps(info)), None)
+
+    def add(self, info: TraceInfo) -> None:
+        """Add a trace that overlaps none; one without ranges covers no time."""
+        self.infos.append(info)
+        if info.start_ns is not None and info.end_ns is not None:
+            insort(self._in_time, info, key=_span)
+
+
+def _span(info: TraceInfo) -> tuple[int, int]:
+    return info.host_start_ns, info.host_end_ns
 
 
 def without_numbered_folders(infos: Sequence[TraceInfo]) -> tuple[list[TraceInfo], list[Finding]]:

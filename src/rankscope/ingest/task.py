@@ -9,6 +9,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from rankscope.errors import NotATraceError, TraceError
@@ -37,8 +38,9 @@ def _collector_off() -> Iterator[None]:
             gc.enable()
 
 
+@cache
 def _keep_freed_memory() -> None:
-    """Make the C library keep freed blocks as large as a chunk of text.
+    """Make the C library keep freed blocks as large as a chunk of text; once per process.
 
     By default glibc maps each block of over 128 kB again, with a fault for every page: 10 % of the time. It no longer
     does so up to the size of the largest block that was freed (mallopt(3), M_MMAP_THRESHOLD), even if that was never
@@ -67,22 +69,22 @@ def ingest_trace(path: str, *, again: bool = False) -> CachedTrace:
         TraceError: the file cannot be read at all, or its tables cannot be written.
         NotATraceError: it holds something else.
     """
-    cache, key = Cache(), trace_key(path)
+    cached, key = Cache(), trace_key(path)
     if again:
-        cache.drop(key)
-    found = cache.find(key)
+        cached.drop(key)
+    found = cached.find(key)
     if found is not None:
         return found
     if path.lower().endswith(SNAPSHOT_SUFFIXES):
         from rankscope.ingest.snapshot import read_snapshot  # few workers need it
 
         tables, info = read_snapshot(path)
-        with cache.writer(key, path) as writer:
+        with cached.writer(key, path) as writer:
             for name, rows in tables.items():
                 writer.write(name, rows)
             return writer.commit(_with_absolute_path(info))
     _keep_freed_memory()
-    with cache.writer(key, path) as writer, _collector_off():
+    with cached.writer(key, path) as writer, _collector_off():
         trace = read_kineto(path, aside=writer.aside, sink=writer.write)
         if not trace.counts and not trace.metadata.keys() & {"schemaVersion", "deviceProperties", "traceName"}:
             raise NotATraceError(

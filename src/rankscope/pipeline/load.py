@@ -23,7 +23,7 @@ from rankscope.ingest.task import find_ingested, ingest_trace
 from rankscope.pipeline.tasks import SMALL_BYTES, Tasks
 from rankscope.results import Finding, Options
 from rankscope.rundir.manifest import RankManifest, RunManifest
-from rankscope.store.cache import CachedTrace
+from rankscope.store.cache import CachedTrace, CacheWriteError
 from rankscope.store.trace_info import TraceInfo
 
 
@@ -132,6 +132,9 @@ def _files_of(finding: Finding) -> list[str]:
 def _nothing(failures: Sequence[tuple[str, BaseException]], where: str) -> RankscopeError:
     if len(failures) == 1 and isinstance(failures[0][1], RankscopeError):
         return failures[0][1]
+    for _, error in failures:
+        if isinstance(error, CacheWriteError):
+            return error
     first = failures[0][1]
     reason = first.what if isinstance(first, RankscopeError) else str(first)
     return NoTracesError(

@@ -52,7 +52,7 @@ def without_profilers_wait(waits: pl.DataFrame, operators: pl.DataFrame, device:
         return waits
     last = whole.sort("start_ns").row(-1, named=True)
     at = last["start_ns"]
-    around = (pl.col("pid") == last["pid"]) & (pl.col("tid") == last["tid"]) & (pl.col("end_ns") > at)
+    around = pl.col("pid").eq_missing(last["pid"]) & pl.col("tid").eq_missing(last["tid"]) & (pl.col("end_ns") > at)
     # What was launched before the wait may seem to start after it, by what host's and device's clocks differ.
     launched = (pl.col("launch_ns") > at) | (pl.col("launch_ns").is_null() & (pl.col("start_ns") > last["end_ns"]))
     if operators.select(((pl.col("start_ns") > at) | around).any()).item() or device.select(launched.any()).item():

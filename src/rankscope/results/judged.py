@@ -13,8 +13,8 @@ from rankscope.store.trace_info import TraceInfo
 
 
 def incomplete_ranks(traces: Iterable[TraceInfo]) -> frozenset[int]:
-    """The ranks with a file that ends too early or lost events: what it lacks would look like time not spent."""
-    return frozenset(info.rank for info in traces if info.rank is not None and (info.truncated or info.lost_events > 0))
+    """The ranks with an incomplete file."""
+    return frozenset(info.rank for info in traces if info.rank is not None and info.is_incomplete)
 
 
 def of_judged_ranks(frame: pl.DataFrame, traces: Iterable[TraceInfo]) -> pl.DataFrame:

@@ -16,7 +16,7 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +38,10 @@ _STALE_S = 24 * 3600.0
 
 class DamagedTablesError(TraceError):
     """Tables in the cache that cannot be read: the trace must be read again."""
+
+
+class CacheWriteError(TraceError):
+    """Tables that cannot be written to the cache, which is no fault of the trace."""
 
 
 def cache_root() -> Path:
@@ -96,14 +100,21 @@ class TableWriter:
     """Writes a trace's tables into the cache. Use as ``with cache.writer(key, path) as writer``.
 
     Attributes:
-        aside: the temporary directory; removed when the writer's block ends.
+        make_aside: makes the temporary directory, at the first row that is written; returns it and the final one.
+        made: both, once they are needed; the temporary one is removed when the writer's block ends.
     """
 
-    aside: Path
-    folder: Path
+    make_aside: Callable[[], tuple[Path, Path]]
+    made: tuple[Path, Path] | None = None
     sizes: dict[str, int] = field(default_factory=dict)
     _waiting: dict[str, pl.DataFrame] = field(default_factory=dict)
     _bytes: int = 0
+
+    def aside(self) -> Path:
+        """The temporary directory. Not made for a file that turns out not to be a trace: that costs milliseconds."""
+        if self.made is None:
+            self.made = self.make_aside()
+        return self.made[0]
 
     def write(self, name: str, rows: pl.DataFrame) -> None:
         """Append rows to a table; a table without rows has no file."""
@@ -118,14 +129,13 @@ class TableWriter:
     def _write_waiting(self) -> None:
         """Write the waiting tables together: the start-up is a third of the time for a small table."""
         # No reader filters rows by value in the files, so statistics are not needed.
+        aside = self.aside()
         sinks = [
-            rows.lazy().sink_parquet(
-                self.aside / file, compression="zstd", compression_level=1, statistics=False, lazy=True
-            )
+            rows.lazy().sink_parquet(aside / file, compression="zstd", compression_level=1, statistics=False, lazy=True)
             for file, rows in self._waiting.items()
         ]
         pl.collect_all(sinks)
-        self.sizes |= {file: (self.aside / file).stat().st_size for file in self._waiting}
+        self.sizes |= {file: (aside / file).stat().st_size for file in self._waiting}
         self._waiting.clear()
         self._bytes = 0
 
@@ -133,20 +143,21 @@ class TableWriter:
         """Put the directory in place; call it last."""
         if self._waiting:
             self._write_waiting()
-        for left in self.aside.glob(f".*{FRAGMENT_SUFFIX}"):
+        aside, folder = self.made = self.made or self.make_aside()
+        for left in aside.glob(f".*{FRAGMENT_SUFFIX}"):
             left.unlink()
-        (self.aside / _INFO).write_text(json.dumps({"tables": self.sizes, "trace": info.to_json()}))
+        (aside / _INFO).write_text(json.dumps({"tables": self.sizes, "trace": info.to_json()}))
         with suppress(OSError):
-            self.aside.rename(self.folder)
-            return CachedTrace(self.folder, info)
-        if (found := _read(self.folder)) is not None:
+            aside.rename(folder)
+            return CachedTrace(folder, info)
+        if (found := _read(folder)) is not None:
             return found  # another process was faster
         # What is there is damaged: move it out of the way.
-        broken = self.aside.with_name(f"{self.aside.name.removesuffix(_TEMPORARY)}-broken{_TEMPORARY}")
-        self.folder.rename(broken)
-        self.aside.rename(self.folder)
+        broken = aside.with_name(f"{aside.name.removesuffix(_TEMPORARY)}-broken{_TEMPORARY}")
+        folder.rename(broken)
+        aside.rename(folder)
         shutil.rmtree(broken, ignore_errors=True)
-        return CachedTrace(self.folder, info)
+        return CachedTrace(folder, info)
 
 
 class Cache:
@@ -175,25 +186,29 @@ class Cache:
             path: the trace, for errors.
 
         Raises:
-            TraceError: they cannot be written.
+            CacheWriteError: they cannot be written.
         """
-        aside: Path | None = None
+        writer = TableWriter(lambda: self._aside(key))
         try:
-            aside, folder = self._aside(key)
-            yield TableWriter(aside, folder)
+            yield writer
         except (OSError, pl.exceptions.ComputeError) as error:
-            raise TraceError(
-                f"its tables cannot be written to the cache: {error}",
+            # In which of the directories it was; if none could be used, in both.
+            roots = [version.parent for version in self._versions()]
+            if writer.made is not None:
+                roots = [root for root in roots if root in writer.made[1].parents]
+            variables = "RANKSCOPE_CACHE" if roots == [self.root] else "RANKSCOPE_CACHE (or TMPDIR)"
+            raise CacheWriteError(
+                f"its tables cannot be written to the cache {' or '.join(map(str, roots))}: {error}",
                 path=path,
-                hint=f"free space in {self.root}, or set RANKSCOPE_CACHE to another directory",
+                hint=f"free space there, or set {variables} to a directory that can be written and has space",
             ) from error
         finally:
-            if aside is not None:
+            if writer.made is not None:
                 try:
-                    shutil.rmtree(aside, ignore_errors=True)
+                    shutil.rmtree(writer.made[0], ignore_errors=True)
                 finally:
                     # A signal may interrupt the first attempt.
-                    shutil.rmtree(aside, ignore_errors=True)
+                    shutil.rmtree(writer.made[0], ignore_errors=True)
 
     def _aside(self, key: str) -> tuple[Path, Path]:
         preferred, fallback = self._versions()

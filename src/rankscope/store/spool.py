@@ -10,7 +10,7 @@ In: frames of rows. Out: sorted slices of each table.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -32,10 +32,10 @@ class Spool:
     """The rows of every table of one trace.
 
     Args:
-        folder: where fragments are written; None to keep everything in memory.
+        folder: makes the directory where fragments are written; None to keep everything in memory.
     """
 
-    def __init__(self, folder: Path | None = None, pending_bytes: int = PENDING_BYTES) -> None:
+    def __init__(self, folder: Callable[[], Path] | None = None, pending_bytes: int = PENDING_BYTES) -> None:
         self._folder = folder
         self._limit = pending_bytes
         self._frames: dict[str, list[pl.DataFrame]] = {name: [] for name in TABLES}
@@ -74,7 +74,7 @@ class Spool:
         if self._folder is None:
             self._fragments[name].append(frame)
             return
-        file = self._folder / f".{name}.{len(self._fragments[name])}{FRAGMENT_SUFFIX}"
+        file = self._folder() / f".{name}.{len(self._fragments[name])}{FRAGMENT_SUFFIX}"
         frame.write_parquet(file, compression="zstd", compression_level=1, row_group_size=_ROW_GROUP)
         self._fragments[name].append(pl.scan_parquet(file))
 

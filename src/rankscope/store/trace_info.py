@@ -84,6 +84,11 @@ class TraceInfo:
         return any(kind.startswith("snapshot ") for kind in self.counts)
 
     @property
+    def is_incomplete(self) -> bool:
+        """Whether it ends too early or lost events: what it lacks would look like time not spent."""
+        return self.truncated or self.lost_events > 0
+
+    @property
     def device(self) -> str | None:
         """The name of the first device."""
         return next((device["name"] for device in self.devices if device.get("name")), None)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.diagnosis.rules.steps import diagnosed, work
-from tests.kineto import dumps, step, trace, write
+from tests.kineto import dumps, op, step, trace, write
 
 import rankscope
 
@@ -28,6 +28,12 @@ def test_does_not_fire_where_they_take_turns(tmp_path: Path) -> None:
         tmp_path, lambda rank, at: work(at + 10, 500 + 200 * (round(at / 1000) % 4 == rank)), ranks=4, steps=8
     )
     assert "imbalance" not in found
+
+
+@pytest.mark.parametrize(("more", "fires"), [(15, False), (200, True)])
+def test_on_the_cpu_a_few_percent_are_no_evidence(tmp_path: Path, more: int, fires: bool) -> None:
+    found = diagnosed(tmp_path, lambda rank, at: [op("aten::mm", at + 10, 500 + more * rank)], ranks=2)
+    assert ("imbalance" in found) is fires
 
 
 @pytest.mark.parametrize("cut", [2, 3])

@@ -35,7 +35,10 @@ from rankscope.primitives.stragglers.thresholds import Thresholds
 HOST_PARTS = ("runtime", "operators", "nothing")
 LOCAL = "local"
 ALLOCATION = "allocation"  # its calls wait for the device: they cost more than they take, and mostly elsewhere
-TOO_FEW = 4  # steps: of fewer, only what is far beyond any hiccup is more than chance, where there are few ranks
+TOO_FEW = (
+    4  # steps: in fewer, of a few ranks, chance is not known (one step of a clean rank differed by 18.6 %, measured)
+)
+# … and of a few more ranks only what is far beyond any hiccup is more than chance
 TRIALS = 2  # ranks left out for trial at most
 MOST = 64  # ranks found at most
 FEW = 8  # values of other ranks: of fewer, chance is not known
@@ -158,6 +161,11 @@ class Suspect:
         return bool(np.isfinite(self.others).sum() < (FEW if self.judged.sum() > 1 else FEW // 2))
 
     @property
+    def too_few(self) -> bool:
+        """Whether nothing tells its excess from chance: of two ranks each is the other's only peer."""
+        return self.others.shape[0] < 2 and bool(np.isfinite(self.excess).sum() < TOO_FEW)
+
+    @property
     def judged(self) -> Bool:
         """(steps,) Those by which it is judged whether it is always late."""
         seen: Bool = np.isfinite(self.excess)
@@ -193,25 +201,26 @@ def always_late(suspect: Suspect, limits: Thresholds) -> tuple[Bool, float] | No
 
     1. Chance is that of the other ranks. The standard error of the mean includes it and the rank's own spread: one long
        step does not last.
-    2. A single step of a host is judged by its length as well.
+    2. Of a single whole step only a device is judged, and what its kernels or copies take longer must be half of the
+       delay: a host's hiccup in that step looks like a slow host.
     3. Where there are too few others to know chance from, Student's test of its excesses decides (`_by_student`).
     4. The local time must be longer too, where it is known.
     """
     values, total = suspect.excess[suspect.judged], suspect.own[suspect.judged]
     measure, step_ns = suspect.measure, suspect.step_ns
-    chance, _ = suspect.chance(limits)
+    single = values.size == 1
     mean, spread = centre_and_spread(values)
-    least = limits.least * step_ns
+    left, unsure = centre_and_spread(total)
+    if single and not (measure.device and mean >= limits.left * left):
+        return None
     if suspect.few:
         score = _by_student(suspect, values, limits)
     else:
-        single = values.size == 1
-        needed = limits.standard_errors_single if single and measure.device else limits.standard_errors
+        chance, _ = suspect.chance(limits)
+        needed = limits.standard_errors_single if single else limits.standard_errors
         score = mean / math.sqrt((chance**2 + spread**2) / values.size) / needed
-        if single and not measure.device:
-            least = min(limits.single * step_ns, limits.single_ns)
-    left, unsure = centre_and_spread(total)
     unsure /= math.sqrt(total.size)
+    least = limits.least * step_ns
     if measure.of_host:
         # What a host takes longer is lost only as far as its device waits for it.
         enough = left > limits.least_lost * step_ns
@@ -226,7 +235,7 @@ def _by_student(suspect: Suspect, values: Float, limits: Thresholds) -> float:
     The variance is that of the rank's own steps, pooled with what is known of the others.
     """
     floor = suspect.floor_few(limits) * suspect.step_ns
-    if values.mean() <= floor or (values.size < TOO_FEW and values.min() <= limits.far * floor):
+    if suspect.too_few or values.mean() <= floor or (values.size < TOO_FEW and values.min() <= limits.far * floor):
         return 0.0
     alpha = limits.significance if suspect.measure.name == LOCAL else limits.significance_part
     error, freedom = suspect.error(values)
@@ -279,7 +288,7 @@ def stalled_once(suspect: Suspect, limits: Thresholds) -> tuple[Bool, float] | N
        other step of any rank.
     """
     own, others = suspect.own[np.isfinite(suspect.own)], suspect.others[np.isfinite(suspect.others)]
-    if suspect.measure.name != LOCAL or own.size < 3:
+    if suspect.measure.name != LOCAL or suspect.too_few or own.size < 3:
         return None
     step = int(np.nanargmax(suspect.own))
     rest = np.concatenate([np.sort(own)[:-1], others])

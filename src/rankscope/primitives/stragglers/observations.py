@@ -140,7 +140,7 @@ def observe(
 
     known = np.isfinite(matrix(frame, "elapsed_ns"))
     whole = matrix(frame.with_columns((~pl.col("first")).cast(pl.Int64)), "first") == 1
-    if whole.any(axis=0).sum() < 2:
+    if not whole.any():
         whole = known
     of_rank = frame.unique("rank", maintain_order=True)["role"].to_numpy()
     number = np.unique(of_rank, return_inverse=True)[1].astype(np.int64)

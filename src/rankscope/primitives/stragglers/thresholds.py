@@ -21,8 +21,6 @@ class Thresholds:
     far: float = 6.0  # times `floor_few`, in every step, where two or three steps of a few ranks are all there is
     least: float = 0.01  # less is not worth a word
     left: float = 0.5  # of what a part has more, so much must be left in the local time: else another made up for it
-    single: float = 0.25  # so much of a step must a host have lost, where a single step is all that there is
-    single_ns: int = 2_000_000  # … or so much, whatever the step: hiccups of hosts are shorter (measured)
     enough: float = 0.05  # if a delay must be larger than that to be found, there are too few steps to tell
     # Late in some steps.
     chance: float = 6.0  # times chance, in each of these steps; set on 0–99
