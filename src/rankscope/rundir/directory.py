@@ -24,7 +24,7 @@ def path_of_file_url(text: str) -> str | None:
 def is_store_url(named: object) -> bool:
     """Whether this is a URL (``s3://bucket/run``) that files are uploaded to, and not a path of this host."""
     found = _SCHEME.match(named) if isinstance(named, str) else None
-    return found is not None and found[1].lower() != "file" and named[found.end() :].startswith("/")  # type: ignore[index]
+    return found is not None and found[1].lower() != "file" and found.string.startswith("/", found.end())
 
 
 def directory_of(named: str | os.PathLike[str]) -> str:

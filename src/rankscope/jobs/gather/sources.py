@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path, PurePosixPath
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 from rankscope.errors import ConfigError, RankscopeError
 from rankscope.rundir.directory import is_store_url
@@ -75,9 +75,13 @@ def parse_source(text: str, shell: str = "ssh") -> Source:
 def sha256(path: Path) -> str:
     """SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
-        digest = hashlib.sha256()
-        for block in iter(lambda: file.read(1 << 20), b""):
-            digest.update(block)
+        return _digest(file)
+
+
+def _digest(file: IO[bytes]) -> str:
+    digest = hashlib.sha256()
+    for block in iter(lambda: file.read(1 << 20), b""):
+        digest.update(block)
     return digest.hexdigest()
 
 
@@ -172,10 +176,7 @@ class StoreFolder:
         found = {}
         for path in paths:
             with self._errors("cannot be read"), system.open(f"{root}/{path}", "rb") as file:
-                digest = hashlib.sha256()
-                for block in iter(lambda file=file: file.read(1 << 20), b""):  # type: ignore[misc]
-                    digest.update(block)
-            found[path] = digest.hexdigest()
+                found[path] = _digest(file)
         return found
 
     def fetch(self, paths: Sequence[str], into: Path) -> None:
