@@ -22,6 +22,7 @@ import sys
 import tempfile
 
 from benchmarks.timing import child_result
+from rankscope.rundir.config import PRESETS
 
 WINDOWS = 3
 # About 50 MB of JSON: layers of a small transformer forward and backward. A loop of one operator would be compressed
@@ -123,6 +124,37 @@ print("RESULT " + json.dumps(pairs))
 """
 
 
+_PRESET = """
+import json, statistics, sys, time, torch, rankscope
+from rankscope.rundir.manifest import read_rank_manifest
+preset, folder = sys.argv[1:]
+torch.set_num_threads(1)
+layers = [torch.nn.TransformerEncoderLayer(d, 2, 2 * d, batch_first=True) for d in range(4, 20, 2)]
+inputs = [torch.ones(2, d // 2, d) for d in range(4, 20, 2)]
+profiler = rankscope.Profiler(folder, preset=preset if preset != "none" else None, wait=20, repeat=2)
+config, times = profiler.config, []
+with profiler:
+    for _ in range(2 * (20 + config.warmup + config.active) + 5):
+        began = time.thread_time()
+        for i in range(95):
+            layers[i % 8](inputs[i % 8]).sum().backward()
+        profiler.step()
+        times.append(time.thread_time() - began)
+# The second window: the first of a process loads what torch's profiler needs.
+warmup = 20 + config.warmup + config.active + 20
+first, last = warmup + config.warmup, warmup + config.warmup + config.active - 1
+plain = statistics.median(times[5:19])
+window = times[warmup - 1 : last + 1]
+written = read_rank_manifest(__import__("pathlib").Path(profiler.run_dir, "ranks", "rank0.json")).written[-1]
+print("RESULT " + json.dumps({
+    "plain": plain, "recorded": statistics.median(times[first:last] or times[first:]) / plain,
+    "window": (sum(window) - len(window) * plain) / plain,
+    "mb": written.bytes / 1e6,
+    "json_mb": written.json_bytes / 1e6,
+}))
+"""
+
+
 def _run(code: str, *arguments: str) -> dict[str, object]:
     found: dict[str, object] = child_result(code, *arguments, timeout_s=300, KINETO_LOG_LEVEL="6", OMP_NUM_THREADS="1")
     return found
@@ -183,10 +215,27 @@ def waiting() -> None:
         )
 
 
+def presets(rounds: int = 5) -> None:
+    """The cost of a window by preset, in CPU time of the training's thread: recorded steps and what a window adds, both
+    in unrecorded steps; and the trace's size."""
+    print(f"{'preset (medians)':20}{'recorded step':>15}{'window adds':>13}{'MB':>8}{'JSON MB':>9}")
+    for preset in ("none", *PRESETS):
+        runs = []
+        for _ in range(rounds):
+            with tempfile.TemporaryDirectory() as folder:
+                runs.append(_run(_PRESET, preset, folder))
+        middle = {name: statistics.median(run[name] for run in runs) for name in runs[0]}  # type: ignore[type-var]
+        print(
+            f"{preset:20}{middle['recorded']:14.2f}x{middle['window']:12.1f}x{middle['mb']:8.2f}{middle['json_mb']:9.1f}"
+            f"  (a step is {middle['plain'] * 1e3:.0f} ms)"
+        )
+
+
 def main(rounds: int = 5) -> None:
     stalls(rounds)
     stalls(rounds, 100, stacks=False)
     waiting()
+    presets(rounds)
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ class Profiler(TorchProfilerMethods):
         {options}
         warmup_steps, active_steps: other names of ``warmup`` and ``active``.
         mesh: the job's DeviceMesh: its dimensions and this rank's coordinate go into names and traces.
-        dist_context: an object that has the mesh, by ``mesh_for("regular")`` or as ``mesh``.
+        dist_context: the mesh, or an object that has it, by ``mesh_for("regular")`` or as ``mesh``.
         activities: torch's activities; by default what is available.
 
     Raises:
@@ -86,6 +86,7 @@ class Profiler(TorchProfilerMethods):
         repeat: int | None = None,
         skip_first: int | None = None,
         mesh: object = None,
+        preset: str | None = None,
         record_shapes: bool | None = None,
         with_stack: bool | None = None,
         profile_memory: bool | None = None,
