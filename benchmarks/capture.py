@@ -142,12 +142,12 @@ with profiler:
         times.append(time.thread_time() - began)
 # The second window: the first of a process loads what torch's profiler needs.
 warmup = 20 + config.warmup + config.active + 20
-first, last = warmup + config.warmup, warmup + config.warmup + config.active - 1
+last = warmup + config.warmup + config.active - 1
 plain = statistics.median(times[5:19])
 window = times[warmup - 1 : last + 1]
 written = read_rank_manifest(__import__("pathlib").Path(profiler.run_dir, "ranks", "rank0.json")).written[-1]
 print("RESULT " + json.dumps({
-    "plain": plain, "recorded": statistics.median(times[first:last] or times[first:]) / plain,
+    "plain": plain, "recorded": statistics.median(times[warmup:last]) / plain,
     "window": (sum(window) - len(window) * plain) / plain,
     "mb": written.bytes / 1e6,
     "json_mb": written.json_bytes / 1e6,

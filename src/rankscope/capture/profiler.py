@@ -23,7 +23,6 @@ from rankscope.capture.exit_hooks import AtThreadEnd, before_thread_pools_end, r
 from rankscope.capture.notices import warn
 from rankscope.capture.rank_log import LostWindows, RankLog, rank_log_for
 from rankscope.capture.recording import Recording, load_torch_parts
-from rankscope.capture.schedule import Window, windows
 from rankscope.capture.step_log import ClockAnchors, RunSnapshot, StepTimes
 from rankscope.capture.this_rank import ThisRank, resolve_rank
 from rankscope.capture.torch_compat import TorchProfilerMethods, UserMetadata
@@ -34,6 +33,7 @@ from rankscope.rundir.config import CaptureConfig, option_docs
 from rankscope.rundir.measurement import PLAN_VARIABLE
 from rankscope.rundir.metadata import METADATA_KEY
 from rankscope.rundir.ranks import RanksLike
+from rankscope.rundir.schedule import Window, windows
 
 _NEVER = sys.maxsize
 SETTLE_S = 0.005
