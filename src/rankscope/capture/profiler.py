@@ -23,7 +23,6 @@ from rankscope.capture.exit_hooks import AtThreadEnd, before_thread_pools_end, r
 from rankscope.capture.notices import warn
 from rankscope.capture.rank_log import LostWindows, RankLog, rank_log_for
 from rankscope.capture.recording import Recording, load_torch_parts
-from rankscope.capture.schedule import Window, windows
 from rankscope.capture.step_log import ClockAnchors, RunSnapshot, StepTimes
 from rankscope.capture.this_rank import ThisRank, resolve_rank
 from rankscope.capture.torch_compat import TorchProfilerMethods, UserMetadata
@@ -34,6 +33,7 @@ from rankscope.rundir.config import CaptureConfig, option_docs
 from rankscope.rundir.measurement import PLAN_VARIABLE
 from rankscope.rundir.metadata import METADATA_KEY
 from rankscope.rundir.ranks import RanksLike
+from rankscope.rundir.schedule import Window, windows
 
 _NEVER = sys.maxsize
 SETTLE_S = 0.005
@@ -61,7 +61,7 @@ class Profiler(TorchProfilerMethods):
         {options}
         warmup_steps, active_steps: other names of ``warmup`` and ``active``.
         mesh: the job's DeviceMesh: its dimensions and this rank's coordinate go into names and traces.
-        dist_context: an object that has the mesh, by ``mesh_for("regular")`` or as ``mesh``.
+        dist_context: the mesh, or an object that has it, by ``mesh_for("regular")`` or as ``mesh``.
         activities: torch's activities; by default what is available.
 
     Raises:
@@ -86,6 +86,7 @@ class Profiler(TorchProfilerMethods):
         repeat: int | None = None,
         skip_first: int | None = None,
         mesh: object = None,
+        preset: str | None = None,
         record_shapes: bool | None = None,
         with_stack: bool | None = None,
         profile_memory: bool | None = None,

@@ -14,10 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from rankscope.capture.notices import warn
-from rankscope.capture.schedule import Window
 from rankscope.rundir.atomic import write_atomic, write_new
 from rankscope.rundir.manifest import LostWindow, RankManifest, WrittenTrace, to_json
 from rankscope.rundir.names import rank_manifest_name
+from rankscope.rundir.schedule import Window
 
 _logs: dict[tuple[str, int, int], RankLog] = {}
 _MAX_ENTRIES = 1000
