@@ -362,27 +362,25 @@ def step_count(raw: Raw, rank: int, steps: tuple[int, ...]) -> int:
     return max(len(raw.windows(rank, steps or None)), 1)
 
 
+def collections(file: File) -> list[Event]:
+    """Ranges that rankscope records around garbage collections; without any, torch's frames."""
+    ranges = [e for e in [*file.plain.named, *file.plain.operators] if e.name.startswith("gc: generation ")]
+    return ranges or [event for event in file.frames if event.name == "Python GC"]
+
+
 @checks("gc_pauses")
 def gc_pauses(claim: Claim, raw: Raw) -> None:
     """Ranges that say that garbage is collected, in the steps."""
     steps = claim.finding.steps
     own: dict[int, list[Event]] = {
-        rank: [
-            event
-            for file in files
-            for event in [*file.plain.named, *file.plain.operators]
-            if event.name.startswith("gc: generation ") and in_steps(file, event, steps)
-        ]
+        rank: [event for file in files for event in collections(file) if in_steps(file, event, steps)]
         for rank, files in raw.files.items()
     }
     spent = {r: length(union(e.span for e in found)) / step_count(raw, r, steps) for r, found in own.items()}
     idle = {
         rank: spent[rank]
         if not raw.on_device
-        else sum(
-            length(less(union(e.span for e in own[rank] if e in [*f.plain.named, *f.plain.operators]), f.busy))
-            for f in files
-        )
+        else sum(length(less(union(e.span for e in own[rank] if e in collections(f)), f.busy)) for f in files)
         / step_count(raw, rank, steps)
         for rank, files in raw.files.items()
     }
