@@ -388,8 +388,9 @@ def gc_pauses(claim: Claim, raw: Raw) -> None:
     worst = worst_of(claim, idle)
     claim.is_near("time in collections", spent[worst])
     claim.is_near("of it with an idle device", idle[worst])
-    claim.is_near("collections", len(own[worst]))
-    claim.is_near("the longest", max(event.end - event.start for event in own[worst]))
+    every = [event for file in raw.files[worst] for event in collections(file)]
+    claim.is_near("collections, entire file", len(every))
+    claim.is_near("the longest", max(event.end - event.start for event in every))
     saves(claim, idle[worst], step)
     claim.is_ranks(worth_it(idle, step))
     claim.share(step)
@@ -406,7 +407,7 @@ def graph_breaks(claim: Claim, raw: Raw) -> None:
     steps = claim.finding.steps
     regions, spent, compiling, idle = set(), {}, {}, {}
     for rank, files in raw.files.items():
-        total = compiled = idle_looking = idle_compiling = 0
+        total = idle_looking = idle_compiling = 0
         for file in files:
             ranges = [e for e in [*file.plain.operators, *file.plain.named] if in_steps(file, e, steps)]
             regions |= {(int(m[1]), int(m[2])) for e in ranges if (m := REGION.match(e.name))}
@@ -416,12 +417,14 @@ def graph_breaks(claim: Claim, raw: Raw) -> None:
                     without = lasted - within(file.busy, *event.span) if raw.on_device else lasted
                     total += lasted
                     if COMPILING.match(event.name):
-                        compiled += lasted
                         idle_compiling += without
                     else:
                         idle_looking += without
         count = step_count(raw, rank, steps)
-        spent[rank], compiling[rank] = total / count, compiled
+        spent[rank] = total / count
+        compiling[rank] = sum(
+            e.end - e.start for f in files for e in [*f.plain.operators, *f.plain.named] if COMPILING.match(e.name)
+        )
         idle[rank] = idle_looking / count, idle_compiling / count
     step = step_of(claim, raw)
     frames, again = len({frame for frame, _ in regions}), sum(version > 0 for _, version in regions)

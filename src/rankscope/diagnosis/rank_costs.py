@@ -78,7 +78,7 @@ def _collections(finding: Finding, inputs: Inputs) -> Measured:
     frame = _frame(inputs, "annotations")
     if frame is None:
         return {}
-    return per_step(garbage_collections(frame), "host_total_ns", inputs)
+    return per_step(garbage_collections(frame), "host_in_steps_ns", inputs)
 
 
 def _compute_above_mean(finding: Finding, inputs: Inputs) -> Measured:

@@ -33,6 +33,14 @@ def test_fires_for_collections_that_torch_records(tmp_path: Path, names: list[st
     assert [each.value for each in finding.evidence] == [100_000, 100_000, 4, 100_000, 1_000_000]
 
 
+def test_counts_only_those_in_steps(tmp_path: Path) -> None:
+    def make(_: int, at: float) -> list[kineto.Event]:
+        after_the_last_step = [kineto.annotation("gc: generation 2", 10_000, 5_000)] if at == 0 else []
+        return [*work(at + 10, 500), kineto.annotation("gc: generation 2", at + 520, 100), *after_the_last_step]
+
+    assert diagnosed(tmp_path, make)["gc_pauses"].saving_ns == 100_000
+
+
 def test_does_not_fire_where_they_are_short(tmp_path: Path) -> None:
     found = diagnosed(tmp_path, lambda _, at: [*work(at + 10, 500), kineto.annotation("gc: generation 1", at + 520, 5)])
     assert "gc_pauses" not in found

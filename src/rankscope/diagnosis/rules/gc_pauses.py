@@ -33,7 +33,7 @@ def find(inputs: Inputs) -> list[Finding]:
         return []
     own = garbage_collections(frame)
     # A collection costs nothing while the device works on what was launched before it.
-    cost = own.with_columns(pl.coalesce("device_idle_ns", "host_total_ns").alias("cost"))
+    cost = own.with_columns(pl.coalesce("idle_in_steps_ns", "host_in_steps_ns").alias("cost"))
     savings = within_available(per_step(cost, "cost", inputs), ("window_ns",), inputs)
     worst = next(iter(savings), None)
     severity = severity_of(savings[worst], step) if worst is not None else None
@@ -50,9 +50,9 @@ def find(inputs: Inputs) -> list[Finding]:
             ranks=ranks,
             steps=steps_of(inputs),
             evidence=(
-                Evidence(f"time in collections, {unit.per}", per_step(own, "host_total_ns", inputs)[worst], "ns"),
+                Evidence(f"time in collections, {unit.per}", per_step(own, "host_in_steps_ns", inputs)[worst], "ns"),
                 Evidence(f"of it with an idle device, {unit.per}", savings[worst], "ns"),
-                Evidence("collections", int(mine["calls"].sum()), "count"),
+                Evidence("collections, entire file", int(mine["calls"].sum()), "count"),
                 Evidence("the longest", int(mine["max_ns"].to_numpy().max()), "ns"),
                 Evidence(unit.length, step, "ns"),
             ),
