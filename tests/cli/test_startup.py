@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -51,6 +52,33 @@ def test_what_a_summary_imports_before_its_first_read(tmp_path: Path, monkeypatc
     assert not modules & {"torch", "matplotlib", "starlette", "uvicorn", "fsspec", "ssl", "urllib.request"}
     packages = {name.split(".")[1] for name in modules if name.startswith("rankscope.")}
     assert not packages & {"capture", "jobs", "measure", "simulate", "timeline", "web", "workloads"}
+
+
+# Ctrl-C at the import of a module.
+INTERRUPTED = """
+import os, signal, sys
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == os.environ["INTERRUPT_AT"]:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder)
+from rankscope.__main__ import start
+start()
+"""
+
+
+@pytest.mark.parametrize("module", ["typer", "rankscope.cli", "rankscope.cli.summary", "polars", "rankscope.pipeline"])
+def test_ctrl_c_during_imports_shows_no_traceback(tmp_path: Path, module: str):
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, "summary", str(tmp_path)],
+        env={**os.environ, "INTERRUPT_AT": module},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 def test_help_is_that_of_the_modules():

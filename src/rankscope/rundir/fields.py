@@ -178,4 +178,5 @@ _BY_TYPE: dict[Any, Reader] = {
     str: text,
     Mapping[str, str]: strings,
     Mapping[str, object]: lambda value: mapping(value) or None,
+    Mapping[str, Any]: lambda value: mapping(value) or None,
 }
