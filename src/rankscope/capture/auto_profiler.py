@@ -26,6 +26,7 @@ from rankscope.rundir.capture_files import BY_RUN, HOOK_VARIABLE
 from rankscope.rundir.config import CaptureConfig
 from rankscope.rundir.manifest import ScriptProfiler
 from rankscope.rundir.names import RUN_MANIFEST
+from rankscope.rundir.schedule import AUTO_START_STEP
 
 if TYPE_CHECKING:
     from rankscope.capture.adoption import AdoptingProfiler
@@ -87,7 +88,7 @@ class _StepCounter:
                 return
             # By now the process group exists, and the first step, which compiles and allocates, is over. It is taken
             # to have begun when the first optimizer was created.
-            self.profiler.start(1, first_began_ns=self.first_optimizer_ns)
+            self.profiler.start(AUTO_START_STEP, first_began_ns=self.first_optimizer_ns)
         except Exception as error:
             self.disabled = True
             warn(f"this job is not profiled: {error}")

@@ -11,11 +11,11 @@ from rankscope.cli.capture_options import CAPTURE, OTHER_OPTIONS, PANELS, Captur
 from rankscope.cli.capture_options import CONTEXT_SETTINGS as CONTEXT_SETTINGS
 from rankscope.cli.signature import with_options
 from rankscope.jobs.exec import profiled_environment, take_options
-from rankscope.jobs.run import run_job
+from rankscope.jobs.run import JobResult, run_job
 from rankscope.jobs.torchrun import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, installed_options
 from rankscope.rundir.capture_files import BY_RUN, HOOK_VARIABLE
 from rankscope.rundir.config import CaptureConfig
-from rankscope.rundir.manifest import read_rank_manifest
+from rankscope.rundir.manifest import read_rank_manifest, without_user
 from rankscope.rundir.names import RANKS_FOLDER
 
 
@@ -72,6 +72,8 @@ def run(context: typer.Context, capture: CaptureConfig = CAPTURE) -> None:
     )
     if result.traces():
         typer.echo(f"Traces: {result.run_dir}\n  rankscope summary {result.run_dir}", err=True)
+        if result.upload_to:
+            typer.echo(_uploads(result, result.upload_to), err=True)
     elif profilers := script_profilers(result.run_dir):
         typer.echo(SCRIPT_PROFILERS.format(run_dir=result.run_dir, profilers="\n".join(profilers)), err=True, nl=False)
     elif result.exit_code == 0:
@@ -85,3 +87,12 @@ def script_profilers(run_dir: Path) -> list[str]:
     """The torch profilers of the script's own, as the ranks have noted them, with the files that they wrote."""
     manifests = (read_rank_manifest(path) for path in sorted(run_dir.glob(f"{RANKS_FOLDER}/**/*.json")))
     return sorted({f"  {each}" for found in manifests if found is not None for each in found.script_profilers})
+
+
+def _uploads(result: JobResult, url: str) -> str:
+    """Whether this host's traces are behind the URL too."""
+    url, kept = without_user(url), result.not_uploaded()
+    if not kept:
+        return f"Uploaded to {url}"
+    names = ", ".join(kept[:3]) + (f" and {len(kept) - 3} more" if len(kept) > 3 else "")
+    return f"Not uploaded to {url}, only in {result.run_dir}: {names}\n  rankscope gather RUN {url} {result.run_dir}"
