@@ -374,7 +374,8 @@ def _findings(found: Sequence[Straggler], table: pl.DataFrame) -> list[Finding]:
 def _title(each: Straggler) -> str:
     if each.once:
         return f"{_called(each)} stalled once, in step {each.steps[0]}: {STALLS[each.cause.cause]}"
-    return f"{_called(each)} delays the other ranks{'' if each.lasting else ' in some steps'}: {each.cause.text}"
+    verb = "delay" if " and " in each.label else "delays"
+    return f"{_called(each)} {verb} the other ranks{'' if each.lasting else ' in some steps'}: {each.cause.text}"
 
 
 def _called(each: Straggler) -> str:
