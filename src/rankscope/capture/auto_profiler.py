@@ -21,6 +21,7 @@ from rankscope.capture import profiler_conflicts
 from rankscope.capture.notices import warn
 from rankscope.capture.optimizers import PrimaryOptimizer, watch_steps
 from rankscope.rundir.names import RUN_MANIFEST
+from rankscope.rundir.schedule import AUTO_START_STEP
 
 if TYPE_CHECKING:
     from rankscope.capture.profiler import Profiler
@@ -70,7 +71,7 @@ class _StepCounter:
             self.profiler = Profiler()
             # By now the process group exists, and the first step, which compiles and allocates, is over. It is taken
             # to have begun when the first optimizer was created.
-            self.profiler.start(1, first_began_ns=self.first_optimizer_ns)
+            self.profiler.start(AUTO_START_STEP, first_began_ns=self.first_optimizer_ns)
         except Exception as error:
             self.disabled = True
             warn(f"this job is not profiled: {error}")

@@ -21,6 +21,7 @@ from rankscope.capture.notices import warn
 from rankscope.capture.parallelism import Wrappers, mesh_groups
 from rankscope.capture.step_log import RunSnapshot
 from rankscope.capture.stop_mode import THREAD, choose_stop_mode
+from rankscope.capture.uploads import Uploads
 from rankscope.errors import ConfigError
 from rankscope.rundir.atomic import write_new
 from rankscope.rundir.config import CaptureConfig
@@ -31,6 +32,7 @@ from rankscope.rundir.manifest import (
     read_run_manifest,
     redact,
     to_json,
+    without_user,
 )
 from rankscope.rundir.metadata import Mesh, ProcessGroup, TraceMetadata
 from rankscope.rundir.names import ENDINGS, RUN_MANIFEST, format_trace_name, rank_folder
@@ -63,6 +65,8 @@ class ThisRank:
     """How windows are recorded: ``stop``, ``stop_reason``, ``compressor``."""
     device_mesh: object = None
     """The job's own DeviceMesh, if it gave one."""
+    uploads: Uploads | None = None
+    """Where complete files are uploaded to."""
     wrappers: Wrappers = field(default_factory=Wrappers)
     _seen: list[JobStructure] = field(default_factory=list)
 
@@ -166,6 +170,7 @@ class ThisRank:
             device=environment.describe_device(),
             mesh=self.mesh,
             capture=self.capture,
+            upload_to=without_user(self.config.upload_to) if self.config.upload_to else None,
             environment=environment.describe_environment(),
             requested_steps=self.config.repeat * self.config.active or None,
         )
@@ -232,23 +237,26 @@ def resolve_rank(
         capture = {"stop": mode, "stop_reason": reason, "compressor": compressor}
     device_mesh = _device_mesh(mesh, dist_context)
     plain_mesh = processes.describe_mesh(device_mesh)
-    rank = ThisRank(config, process, kinds, plain_mesh, run_id, run_dir, run_id_doubt, capture, device_mesh)
+    uploads = Uploads(config.upload_to, run_dir) if config.upload_to else None
+    rank = ThisRank(config, process, kinds, plain_mesh, run_id, run_dir, run_id_doubt, capture, device_mesh, uploads)
     if selected and process.world_size > 1:
         rank.wrappers.find()
     if process.rank == 0:
         manifest = rank.run_manifest(choice.expression)
-        submit(lambda: write_run_manifest(run_dir, manifest))
+        submit(lambda: write_run_manifest(run_dir, manifest, uploads))
     return rank if selected else None
 
 
-def write_run_manifest(run_dir: str, manifest: RunManifest) -> None:
+def write_run_manifest(run_dir: str, manifest: RunManifest, uploads: Uploads | None = None) -> None:
     """Write ``run.json`` unless this run has one; warn if it cannot be written."""
     path = Path(run_dir, RUN_MANIFEST)
     known = read_run_manifest(path)
     if known is not None and known.run_id == manifest.run_id:
         return  # a restart, or a second profiler: the first has written it
     try:
-        write_new(path, to_json(manifest))
+        written = write_new(path, to_json(manifest))
+        if uploads is not None:
+            uploads.put(written)
     except OSError as error:
         warn(f"the manifest {path} could not be written: {error}")
 

@@ -69,6 +69,8 @@ class TraceQueue:
         self._largest = 0
         self.waiting = 0
         """How many recordings are being written or wait for it."""
+        # At the start, so that a store that does not work is noticed before there is a trace.
+        self._writer.submit(self._upload_manifest)
 
     def check_disks(self) -> None:
         """Find out in the writer's thread whether the run directory can be written, and where there is space."""
@@ -120,10 +122,21 @@ class TraceQueue:
             off_loop_ns = time.perf_counter_ns() - began
             file = done.path.relative_to(self._rank.run_dir).as_posix()
             self._log.add_written(
-                WrittenTrace(file, ended.first, ended.last, done.bytes, done.json_bytes, ended.stall_ns, off_loop_ns)
+                WrittenTrace(
+                    file,
+                    ended.first,
+                    ended.last,
+                    done.bytes,
+                    done.json_bytes,
+                    ended.stall_ns,
+                    off_loop_ns,
+                    None if self._rank.uploads is None else False,
+                )
             )
             self._log.update(device=describe_device(), **ended.snapshot.manifest_fields())
             self._rotate()
+            if self._rank.uploads is not None:
+                self._rank.uploads.put(done.path, lambda failure: self._upload_done(file, failure))
         except Exception as error:
             with suppress(Exception):  # a profiler that is left running would crash the process at its exit
                 ended.recording.abandon()
@@ -131,6 +144,36 @@ class TraceQueue:
         finally:
             self._log.save()
             self.waiting -= 1
+
+    def finish_uploads(self, timeout_s: float | None) -> None:
+        """The last traces and manifest are written: wait until they are uploaded, or are given up."""
+        uploads = self._rank.uploads
+        if uploads is None:
+            return
+        self._upload_manifest()
+        if not uploads.finish(timeout_s):
+            kept = f"it is slow; what is not there yet remains in {self._rank.run_dir}"
+            self._log.warn_once("upload", f"not everything was uploaded to {self._log.manifest.upload_to}: {kept}")
+            self._log.save()
+
+    def _upload_manifest(self) -> None:
+        if self._rank.uploads is not None and self._log.path is not None:
+            self._rank.uploads.put(self._log.path, self._warn_of_upload)
+
+    def _warn_of_upload(self, error: Exception | None) -> None:
+        if error is not None:
+            reason = f"{type(error).__name__}: {error}"
+            kept = f"everything remains in {self._rank.run_dir}"
+            self._log.warn_once("upload", f"{self._log.manifest.upload_to} cannot be written: {reason}; {kept}")
+
+    def _upload_done(self, file: str, error: Exception | None) -> None:
+        """In the upload's thread: a trace was uploaded, or could not be."""
+        self._warn_of_upload(error)
+        if error is None:
+            self._log.add_uploaded(file)
+            self._rotate()
+        self._log.save()
+        self._upload_manifest()
 
     def _rotate(self) -> None:
         folder = self._rank.folder()

@@ -10,9 +10,10 @@ from rankscope.cli.capture_options import CAPTURE, OTHER_OPTIONS, PANELS, Captur
 from rankscope.cli.capture_options import CONTEXT_SETTINGS as CONTEXT_SETTINGS
 from rankscope.cli.signature import with_options
 from rankscope.jobs.exec import profiled_environment, take_options
-from rankscope.jobs.run import run_job
+from rankscope.jobs.run import JobResult, run_job
 from rankscope.jobs.torchrun import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, installed_options
 from rankscope.rundir.config import CaptureConfig
+from rankscope.rundir.manifest import without_user
 
 
 class COMMAND(CaptureCommand):
@@ -63,8 +64,19 @@ def run(context: typer.Context, capture: CaptureConfig = CAPTURE) -> None:
     )
     if result.traces():
         typer.echo(f"Traces: {result.run_dir}\n  rankscope summary {result.run_dir}", err=True)
+        if result.upload_to:
+            typer.echo(_uploads(result, result.upload_to), err=True)
     elif result.exit_code == 0:
         typer.echo(NO_TRACES.format(run_dir=result.run_dir), err=True, nl=False)
         if chosen := variables.get(_RANKS, os.environ.get(_RANKS)):
             typer.echo(f"The job must also have some of the chosen ranks: {chosen}.", err=True)
     raise typer.Exit(result.exit_code)
+
+
+def _uploads(result: JobResult, url: str) -> str:
+    """Whether this host's traces are behind the URL too."""
+    url, kept = without_user(url), result.not_uploaded()
+    if not kept:
+        return f"Uploaded to {url}"
+    names = ", ".join(kept[:3]) + (f" and {len(kept) - 3} more" if len(kept) > 3 else "")
+    return f"Not uploaded to {url}, only in {result.run_dir}: {names}\n  rankscope gather RUN {url} {result.run_dir}"

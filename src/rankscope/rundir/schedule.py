@@ -1,0 +1,53 @@
+"""Which steps are recorded: from the options to windows of a warm-up and a recording, as plain step numbers.
+
+Step numbers are those of the training, so that the ``ProfilerStep#`` of a resumed run continue where it left off.
+
+In: the options, and the first step. Out: windows, one after another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+
+from rankscope.rundir.config import CaptureConfig
+
+AUTO_START_STEP = 1
+"""The first step of a script without a ``Profiler``: its step 0 is over when its optimizer has made it."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """One recording, in step numbers."""
+
+    warmup: int
+    """The first step of the warm-up; equal to ``first`` if there is none."""
+    first: int
+    """The first recorded step."""
+    last: int
+    """The last recorded step, inclusive."""
+
+
+def windows(config: CaptureConfig, start_step: int) -> Iterator[Window]:
+    """The windows of a loop that begins at ``start_step``, in order; endless if ``repeat`` is 0.
+
+    With ``wait``, cycles are counted from ``start_step``. With ``period_steps``, periods begin at fixed step numbers. A
+    loop that begins inside a period, after its warm-up should have begun, skips that period: a recording without its
+    warm-up would show the profiler's own start.
+    """
+    numbers = range(config.repeat) if config.repeat else count()
+    earliest = start_step + config.skip_first
+    if config.period_steps is None:
+        cycle = config.wait + config.warmup + config.active
+        for n in numbers:
+            warmup = earliest + n * cycle + config.wait
+            yield Window(warmup, warmup + config.warmup, warmup + config.warmup + config.active - 1)
+        return
+    period = config.period_steps
+    lead = config.warmup + config.active
+    # The first period whose warm-up begins at `earliest` or later.
+    index = max(-(-(earliest - (period - lead)) // period), 0)
+    for n in numbers:
+        end = (index + n + 1) * period
+        yield Window(end - lead, end - config.active, end - 1)
