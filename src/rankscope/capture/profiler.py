@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from rankscope.capture import profiler_conflicts, rank_owner, signals
+from rankscope.capture import profiler_conflicts, rank_owner, script_profilers, signals
 from rankscope.capture.exit_hooks import AtThreadEnd, before_thread_pools_end, register, unregister
 from rankscope.capture.notices import warn
 from rankscope.capture.rank_log import LostWindows, RankLog, rank_log_for
@@ -100,6 +100,7 @@ class Profiler(TorchProfilerMethods):
         stop_off_loop: str | None = None,
         run_id: str | None = None,
         upload_to: str | None = None,
+        take_over: bool | None = None,
         activities: Sequence[torch.profiler.ProfilerActivity] | None = None,
     ) -> None:
         given = {name: value for name, value in locals().items() if name != "self"}
@@ -228,6 +229,8 @@ class Profiler(TorchProfilerMethods):
             warn("the profiler was started twice; the second start is ignored")
             return
         Profiler._starts += 1
+        if self.config.take_over:
+            script_profilers.take_over()
         if (owner := rank_owner.claim(self.config.save_dir or self.config.upload_to)) is not None:
             warn(f"process {os.getpid()} is not profiled: it was started by process {owner}, which is, as this rank")
             return
@@ -245,8 +248,7 @@ class Profiler(TorchProfilerMethods):
         self._queue = TraceQueue(rank, self._log, self._writer, self._lost, self._votes)
         load_torch_parts()
         self._start_step, self._recorded = start_step, 0
-        self._windows = windows(self.config, start_step)
-        self._window = next(self._windows, None)
+        self._plan_windows(start_step)
         # Without it, an exit or exception before a stop would crash inside torch.
         register(self._at_exit)
         if rank.uploads is not None:
@@ -259,6 +261,10 @@ class Profiler(TorchProfilerMethods):
             self._times.mark(time.perf_counter_ns())
         self._anchors.add()
         self._begin_step()
+
+    def _plan_windows(self, step: int) -> None:
+        self._windows = windows(self.config, step)
+        self._window = next(self._windows, None)
 
     def _begin_step(self) -> None:
         """Do what the schedule has for this step: nothing, a warm-up, a recording, or the end of one."""
@@ -434,7 +440,10 @@ class Profiler(TorchProfilerMethods):
                 self._recording = None
                 recording.abandon()
         if self._recorded == 0:
-            self._lost.too_short(self.step_num - self._start_step, window)
+            self._report_nothing_recorded(window)
+
+    def _report_nothing_recorded(self, window: Window | None) -> None:
+        self._lost.too_short(self.step_num - self._start_step, window)
 
     # --- errors ---------------------------------------------------------------------------------------------
 

@@ -15,13 +15,15 @@ from pathlib import Path
 
 from rankscope.capture.notices import warn
 from rankscope.rundir.atomic import write_atomic, write_new
-from rankscope.rundir.manifest import LostWindow, RankManifest, WrittenTrace, to_json
+from rankscope.rundir.manifest import LostWindow, RankManifest, ScriptProfiler, WrittenTrace, to_json
 from rankscope.rundir.names import rank_manifest_name
 from rankscope.rundir.schedule import Window
 
 _logs: dict[tuple[str, int, int], RankLog] = {}
 _MAX_ENTRIES = 1000
 """Of each kind; the manifest of a job that runs for a year must not grow without bound."""
+
+_KEPT_PROFILERS = 20
 
 
 class RankLog:
@@ -77,6 +79,12 @@ class RankLog:
         with self._lock:
             lost = LostWindow(first, last, reason)
             self._manifest = replace(self._manifest, failed=(*self._manifest.failed, lost)[-_MAX_ENTRIES:])
+
+    def note_script_profiler(self, profiler: ScriptProfiler) -> None:
+        """Add a profiler of the script's own, or what is new about it."""
+        with self._lock:
+            others = [each for each in self._manifest.script_profilers if each.name != profiler.name]
+            self._manifest = replace(self._manifest, script_profilers=(*others, profiler)[-_KEPT_PROFILERS:])
 
     def add_uploaded(self, file: str) -> None:
         """A copy of a written trace has been uploaded."""

@@ -124,6 +124,7 @@ def other_threads_run_during_stop(activities: Sequence[torch.profiler.ProfilerAc
             ran.append(True)
 
     profile: Any = torch.profiler.profile(activities=list(activities))
+    profiler_conflicts.mark_own(profile)
     profiler_conflicts.prepare(profile.prepare_trace)
     profile.start_trace()
     stopped = False

@@ -17,10 +17,11 @@ import torch
 
 from rankscope.capture import environment, packing, profiler_conflicts
 from rankscope.capture import process as processes
+from rankscope.capture.adopted_window import AdoptedWindow
 from rankscope.capture.notices import warn
 from rankscope.capture.parallelism import Wrappers, mesh_groups
 from rankscope.capture.step_log import RunSnapshot
-from rankscope.capture.stop_mode import THREAD, choose_stop_mode
+from rankscope.capture.stop_mode import LOOP, THREAD, choose_stop_mode
 from rankscope.capture.uploads import Uploads
 from rankscope.errors import ConfigError
 from rankscope.rundir.atomic import write_new
@@ -114,11 +115,16 @@ class ThisRank:
         snapshot: RunSnapshot,
         collectives: Mapping[str, object],
         groups: tuple[ProcessGroup, ...] = (),
+        adopted: AdoptedWindow | None = None,
     ) -> TraceMetadata:
         """What the trace of these steps carries. The process groups are those of now, which may be more than at the
-        start, or ``groups`` if there are none any more."""
+        start, or ``groups`` if there are none any more. A window that was ``adopted`` has the settings of its own
+        profiler, and no schedule."""
         process, structure = self.process, self.structure()
-        switches: dict[str, object] = {name: getattr(self.config, name) for name in _SWITCHES}
+        settings: dict[str, object] = {**{name: getattr(self.config, name) for name in _SWITCHES}, **self.capture}
+        if adopted is not None:
+            settings |= {**adopted.settings, "stop": LOOP, "stop_reason": "the script stopped it"}
+            settings["recorded_by"] = adopted.source
         return TraceMetadata(
             run_id=self.run_id,
             rank=process.rank,
@@ -129,14 +135,14 @@ class ThisRank:
             restart_count=process.restart_count,
             mesh=self.mesh,
             process_groups=structure.groups or groups,
-            schedule=self.schedule(),
+            schedule=self.schedule() if adopted is None else {},
             first_step=first,
             last_step=last,
             partial_step=partial_step,
             clock_anchors=snapshot.trace_anchors,
             device=environment.describe_device(),
             versions=environment.versions(),
-            profiler={**switches, **snapshot.trace_cost(), **self.capture},
+            profiler={**settings, **snapshot.trace_cost()},
             environment=environment.describe_environment(),
             step_times=snapshot.trace_spans(),
             parallelism=structure.parallelism,

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rankscope.capture import staging
+from rankscope.capture.adopted_window import AdoptedWindow
 from rankscope.capture.environment import describe_device
 from rankscope.capture.notices import logger
 from rankscope.capture.packing import finish_trace
@@ -40,7 +41,7 @@ WAITING_LIMIT = 3
 class EndedRecording:
     """A recording that has ended, and its place in the training. All but ``stall_ns`` are step numbers."""
 
-    recording: Recording
+    recording: Recording | AdoptedWindow
     first: int
     last: int
     partial_step: int | None
@@ -88,7 +89,7 @@ class TraceQueue:
         self.waiting += 1
         try:
             saved = staging.staging_path(self._folder_to_save_in(), target.name)
-            if not self._rank.stops_off_loop:
+            if not ended.recording.off_loop:
                 self._save(ended.recording, saved)
             ended = replace(ended, stall_ns=ended.stall_ns + time.perf_counter_ns() - began)
             self._writer.submit(lambda: self._finish(ended, saved, target))
@@ -103,20 +104,26 @@ class TraceQueue:
 
     def _finish(self, ended: EndedRecording, saved: Path, target: Path) -> None:
         began = time.perf_counter_ns()
+        adopted = ended.recording if isinstance(ended.recording, AdoptedWindow) else None
         try:
-            if skip := self._votes.final(ended.first) if self._votes is not None else "":
+            # The ranks of a script record the windows of its own profilers without a vote.
+            if skip := self._votes.final(ended.first) if self._votes is not None and adopted is None else "":
                 ended.recording.abandon()
                 ended.recording.free()
                 staging.remove_saved(saved)
                 self._lost.skipped(ended.first, ended.last, skip)
                 return
             ended.recording.calls.add_native_calls()
-            if self._rank.stops_off_loop:
+            if ended.recording.off_loop:
                 self._save(ended.recording, saved)
             # Saving and freeing hold the interpreter: they must not run at a priority below the loop's.
             ended.recording.free()
             self._writer.lower_priority()
-            edits = Edits(ended.partial_step, self._metadata_entry(ended), frames=self._rank.config.with_stack)
+            head = self._metadata_entry(ended)
+            if adopted is not None:
+                edits = Edits(head=head, steps=adopted.step_ranges())
+            else:
+                edits = Edits(ended.partial_step, head, frames=self._rank.config.with_stack)
             done = finish_trace(saved, target, edits=edits, temporary_folder=self._rank.folder())
             self._largest = max(self._largest, done.json_bytes)
             off_loop_ns = time.perf_counter_ns() - began
@@ -131,6 +138,8 @@ class TraceQueue:
                     ended.stall_ns,
                     off_loop_ns,
                     None if self._rank.uploads is None else False,
+                    adopted=adopted is not None,
+                    recorded_by=adopted.source if adopted is not None else None,
                 )
             )
             self._log.update(device=describe_device(), **ended.snapshot.manifest_fields())
@@ -184,7 +193,7 @@ class TraceQueue:
                 if path.parent != folder:
                     path.parent.rmdir()  # a folder in the trace's name; refused while another rank's trace is in it
 
-    def _save(self, recording: Recording, saved: Path) -> None:
+    def _save(self, recording: Recording | AdoptedWindow, saved: Path) -> None:
         try:
             recording.stop()
             recording.save(saved)
@@ -245,6 +254,7 @@ class TraceQueue:
                 snapshot=ended.snapshot,
                 collectives=ended.recording.calls.describe(),
                 groups=ended.recording.calls.groups,
+                adopted=ended.recording if isinstance(ended.recording, AdoptedWindow) else None,
             )
             return f'"{METADATA_KEY}": {metadata.to_json()}'
         except Exception:  # a trace without metadata is better than none

@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from rankscope.errors import LaunchError, RankscopeError
-from rankscope.rundir.capture_files import HOOK_FOLDER
+from rankscope.rundir.capture_files import HOOK_FOLDER, HOOK_VARIABLE
 from rankscope.rundir.config import OPTIONS, SWITCH_FIELDS, CaptureConfig, variable_of
 from rankscope.rundir.directory import directory_of, is_store_url
 
-HOOK_VARIABLE = "RANKSCOPE_HOOK"
 SWITCHES = frozenset(
     spelled for option, name in OPTIONS.items() if name in SWITCH_FIELDS for spelled in (option, "--" + name)
 )

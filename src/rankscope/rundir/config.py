@@ -92,6 +92,12 @@ class CaptureConfig:
         "threads run meanwhile), or auto (there, if only the CPU is recorded).",
     )
 
+    take_over: bool = option(
+        False,
+        "Make the script's own torch profilers inert and record this schedule instead. By default the windows that "
+        "they record are adopted (run and exec).",
+    )
+
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
             value = getattr(self, name)
