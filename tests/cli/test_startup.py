@@ -6,12 +6,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Annotated, Optional, get_origin
 
 import pytest
 import typer
 from tests.analyses.reference import write_reference
 
 from rankscope.cli import make_app
+from rankscope.cli.signature import _annotated
 
 # At its first read of a trace, or at its end, the process prints what it has imported.
 WATCHED = """
@@ -89,6 +91,14 @@ def test_help_is_that_of_the_modules():
     assert named.keys() == commands.keys() | groups.keys()
     for name, text in (commands | groups).items():
         assert " ".join(str(named[name]).split()) == " ".join(str(text).split())
+
+
+def test_an_optional_argument_keeps_its_annotation():
+    # As Python 3.10 reads the hint of a parameter whose default is None.
+    plain = Annotated[str | None, typer.Argument(metavar="[B]")]
+    for hint in (plain, Optional[plain]):  # noqa: UP045
+        assert get_origin(_annotated(hint)) is Annotated
+    assert _annotated(str | None) == str | None
 
 
 def test_the_subcommand_of_a_command_line_is_imported():
