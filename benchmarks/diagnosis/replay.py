@@ -169,7 +169,8 @@ def variants() -> Iterator[tuple[str, list[tuple[Any, str, Any]]]]:
     for field in dataclasses.fields(Thresholds):
         if isinstance(field.default, float | int):
             for times in MOVED:
-                limits = Thresholds(**{field.name: type(field.default)(field.default * times)})
+                moved: dict[str, Any] = {field.name: type(field.default)(field.default * times)}
+                limits = Thresholds(**moved)
                 yield f"{field.name} · {times:.2g}", [(stragglers, "Thresholds", lambda limits=limits: limits)]
     for name in OF_CAUSES:
         for times in MOVED:
