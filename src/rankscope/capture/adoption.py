@@ -19,10 +19,10 @@ from typing import Any
 from rankscope.capture import script_profilers, signals
 from rankscope.capture.adopted_window import AdoptedWindow
 from rankscope.capture.profiler import Profiler
-from rankscope.capture.schedule import Window
 from rankscope.capture.step_log import RunSnapshot
 from rankscope.capture.trace_queue import EndedRecording
 from rankscope.rundir.manifest import ScriptProfiler
+from rankscope.rundir.schedule import Window
 
 ADOPTED = "adopted"
 CUPTI_MONITOR = "not adopted: torch's CUPTI monitor adds the device's events to its own file alone"
