@@ -27,10 +27,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from torch.autograd.profiler_util import EventList
 
 from rankscope.capture import profiler_conflicts
 from rankscope.capture.adopted_window import AdoptedWindow
+from rankscope.capture.inert_profile import InertProfile
 from rankscope.capture.notices import warn
 
 TORCH_PROFILER = "torch.profiler.profiler"
@@ -249,61 +249,6 @@ def _note_export(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 # --- taken over ---------------------------------------------------------------------------------------------
-
-
-class InertProfile(torch.autograd.profiler.profile):
-    """Records nothing, and gives empty results."""
-
-    def __init__(self) -> None:
-        super().__init__(enabled=False)
-        self.kineto_results = None
-        self.trace_id = ""
-
-    def __enter__(self) -> InertProfile:
-        return self
-
-    def __exit__(self, *_args: Any) -> None: ...
-
-    @property
-    def function_events(self) -> Any:
-        """No events."""
-        make: Any = EventList
-        events = make([])
-        events._build_tree()  # without it, torch makes no averages
-        return events
-
-    def key_averages(self, *_args: Any, **_options: Any) -> Any:
-        """No averages; the analysis of rankscope's trace has them."""
-        warn("key_averages() is empty: the script's profiler was taken over; see `rankscope analyze operators`")
-        return self.function_events.key_averages()
-
-    def table(self, *_args: Any, **_options: Any) -> str:
-        """No rows."""
-        return ""
-
-    def total_average(self) -> Any:
-        """Of no events."""
-        return self.function_events.total_average()
-
-    @property
-    def self_cpu_time_total(self) -> int:
-        """Of no events."""
-        return 0
-
-    def export_chrome_trace(self, path: str, *_args: Any, **_options: Any) -> None:
-        """Nothing is written."""
-        warn(f"{path} is not written: the script's profiler was taken over, and rankscope records instead")
-
-    def export_stacks(self, path: str, *_args: Any, **_options: Any) -> None:
-        """Nothing is written."""
-
-    def toggle_collection_dynamic(self, *_args: Any, **_options: Any) -> None:
-        """Nothing: it would switch off what rankscope records."""
-
-    def __repr__(self) -> str:
-        return "<torch profiler, taken over by rankscope>"
-
-    __str__ = __repr__
 
 
 def _inert(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
