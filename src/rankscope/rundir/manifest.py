@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from rankscope.rundir.fields import Positive, Rank, Signed, Step, WorldSize, read
@@ -194,6 +194,24 @@ def read_run_manifest(path: Path) -> RunManifest | None:
 def read_rank_manifest(path: Path) -> RankManifest | None:
     """Read ``ranks/rank3.json``; ``None`` if it is missing or no JSON object. Never raises."""
     return read(RankManifest, _load(path))
+
+
+def attempts(manifests: Sequence[RankManifest]) -> list[tuple[str, list[RankManifest]]]:
+    """The manifests of a run by attempt of an elastic job, each with the attempt's name, which is empty if
+    there is only one.
+
+    An attempt that a later one of the same rank has replaced no longer runs: it was killed if it did not note its end.
+    """
+    latest: dict[int | None, int] = {}
+    for each in manifests:
+        latest[each.rank] = max(latest.get(each.rank, 0), each.restart_count)
+    number = max(latest.values(), default=0) + 1
+    found: dict[int, list[RankManifest]] = {}
+    for each in manifests:
+        killed = each.state == "running" and each.restart_count < latest[each.rank]
+        ended = replace(each, state="interrupted", ended_by="killed") if killed else each
+        found.setdefault(each.restart_count, []).append(ended)
+    return [(f"attempt {count + 1} of {number}" if number > 1 else "", found[count]) for count in sorted(found)]
 
 
 def to_json(manifest: RunManifest | RankManifest) -> bytes:

@@ -260,14 +260,16 @@ def _summary(request: Request, run: ServedRun) -> Response:
 
 
 def _table(request: Request, run: ServedRun) -> Response:
-    result = _results(run, lambda name, error: None).get(request.path_params["name"])
+    result = _results(run).get(request.path_params["name"])
     if result is None or run.loaded.run is None:
         raise RefusedError(404, "there is no such table, or it is not ready yet", "api/summary lists the tables")
     table = table_of(result, origins_of(run.loaded.run), MAX_ROWS, headline=run.loaded.headline_of(result))
     return json_answer(request, table, _tag(request))
 
 
-def _results(run: ServedRun, on_failure: Callable[[str, BaseException], object]) -> dict[str, Result]:
+def _results(
+    run: ServedRun, on_failure: Callable[[str, BaseException], object] = lambda name, error: None
+) -> dict[str, Result]:
     """Results of analyses, and of experiments next to the traces."""
     loaded = run.loaded
     return {**loaded.results, **(measured(loaded.run.path, on_failure) if loaded.run is not None else {})}

@@ -221,7 +221,9 @@ _SHAPES = {
 }  # fmt: skip
 
 
-def measured(folder: str, on_failure: Callable[[str, BaseException], object]) -> dict[str, Result]:
+def measured(
+    folder: str, on_failure: Callable[[str, BaseException], object] = lambda name, error: None
+) -> dict[str, Result]:
     """The tables of a run's directory, by name (`measured_scaling`); none where it is no directory of this machine.
 
     Args:
