@@ -22,6 +22,7 @@ import sys
 import tempfile
 
 from benchmarks.timing import child_result
+from rankscope.rundir.config import PRESETS
 
 WINDOWS = 3
 # About 50 MB of JSON: layers of a small transformer forward and backward. A loop of one operator would be compressed
@@ -123,6 +124,39 @@ print("RESULT " + json.dumps(pairs))
 """
 
 
+_PRESET = """
+import json, sys, time, torch, rankscope
+from rankscope.rundir.manifest import read_rank_manifest
+preset, folder = sys.argv[1:]
+torch.set_num_threads(1)
+layers = [torch.nn.TransformerEncoderLayer(d, 2, 2 * d, batch_first=True) for d in range(4, 20, 2)]
+inputs = [torch.ones(2, d // 2, d) for d in range(4, 20, 2)]
+profiler = rankscope.Profiler(folder, preset=preset if preset != "none" else None, wait=20, repeat=2)
+config, works, calls = profiler.config, [], []
+with profiler:
+    for step in range(2 * (20 + config.warmup + config.active) + 5):
+        if step == 20 + config.warmup + config.active + 5:
+            profiler._writer.drain(120)  # on a busy machine the second window would be skipped
+        began = time.thread_time()
+        for i in range(95):
+            layers[i % 8](inputs[i % 8]).sum().backward()
+        worked = time.thread_time()
+        profiler.step()
+        works.append(worked - began)
+        calls.append(time.thread_time() - worked)
+# The second window: the first of a process loads what torch's profiler needs. The fastest steps: others shared the
+# core. In the warm-up, operators are not recorded.
+warmup = 20 + config.warmup + config.active + 20
+end = warmup + config.warmup + config.active
+plain, recorded = min(works[1:20]), min(works[warmup + config.warmup : end])
+written = read_rank_manifest(__import__("pathlib").Path(profiler.run_dir, "ranks", "rank0.json")).written[1]
+print("RESULT " + json.dumps({
+    "plain": plain, "recorded": recorded / plain, "calls": sum(calls[warmup - 1 : end]) / plain,
+    "mb": written.bytes / 1e6, "json_mb": written.json_bytes / 1e6,
+}))
+"""
+
+
 def _run(code: str, *arguments: str) -> dict[str, object]:
     found: dict[str, object] = child_result(code, *arguments, timeout_s=300, KINETO_LOG_LEVEL="6", OMP_NUM_THREADS="1")
     return found
@@ -183,10 +217,27 @@ def waiting() -> None:
         )
 
 
+def presets(rounds: int = 5) -> None:
+    """The cost of a window by preset, in CPU time of the training's thread: a recorded step, and the calls of
+    ``step()`` that start, stop and save a window, both in unrecorded steps; and the trace's size."""
+    print(f"{'preset (medians)':20}{'recorded step':>15}{'start and stop':>16}{'MB':>8}{'JSON MB':>9}")
+    for preset in ("none", *PRESETS):
+        runs = []
+        for _ in range(rounds):
+            with tempfile.TemporaryDirectory() as folder:
+                runs.append(_run(_PRESET, preset, folder))
+        middle = {name: statistics.median(run[name] for run in runs) for name in runs[0]}  # type: ignore[type-var]
+        print(
+            f"{preset:20}{middle['recorded']:14.2f}x{middle['calls']:15.1f}x{middle['mb']:8.2f}{middle['json_mb']:9.1f}"
+            f"  (a step is {middle['plain'] * 1e3:.0f} ms)"
+        )
+
+
 def main(rounds: int = 5) -> None:
     stalls(rounds)
     stalls(rounds, 100, stacks=False)
     waiting()
+    presets(rounds)
 
 
 if __name__ == "__main__":

@@ -190,8 +190,8 @@ def main() -> None:
     for window in plan["windows"]:
         times = run_window(window, out, trained, plan["ddp"])
         # A fault's cost is that of a step which it strikes.
-        struck = [times[step] for step in SLOW_STEPS] if window["kind"] == "slow_collective" else times
-        took[window["name"]] = statistics.median(struck)
+        struck = {"slow_collective": SLOW_STEPS, "stall": (STALLED_STEP,)}.get(window["kind"], range(len(times)))
+        took[window["name"]] = statistics.median(times[step] for step in struck)
     if dist.get_rank() == 0:
         (out / "took.json").write_text(json.dumps(took))
     dist.destroy_process_group()

@@ -24,10 +24,14 @@ CAUSES = {
     "loader": ("data_loading",),
     "sleep": ("slow_host",),
     "hog": ("slow_host",),
+    "spin": ("slow_host",),
+    "lock": ("slow_host",),
+    "stall": ("slow_host",),
     "gc": ("slow_host",),
     "batch": ("more_work",),
     "slow_collective": ("slow_network",),
 }
+STALL_MS = 80
 LAUNCHES = ((2, True), (2, False), (3, False), (2, True), (2, False), (3, True))
 JOB = Path(__file__).with_name("gloo_job.py")
 
@@ -45,7 +49,7 @@ def own_network() -> tuple[str, ...]:
 def plan_of(seed: int, ranks: int, ddp: bool) -> dict[str, Any]:
     """The windows of one launch, in random order with clean ones in between."""
     draw = random.Random(seed)
-    kinds = ["loader", "sleep", "gc", "batch", "loader", "gc"]
+    kinds = ["loader", "sleep", "gc", "batch", "spin", "lock", "stall"]
     if ranks == 2:
         kinds += ["hog"]
         if not ddp and own_network():
@@ -57,7 +61,8 @@ def plan_of(seed: int, ranks: int, ddp: bool) -> dict[str, Any]:
         if number % 2 == 0:
             windows.append({"name": f"w{len(windows)}_clean", "kind": "", "rank": -1})
         rank = draw.randrange(ranks)
-        windows.append({"name": f"w{len(windows)}_{kind}", "kind": kind, "rank": rank, "ms": draw.choice([10, 20, 40])})
+        lost_ms = STALL_MS if kind == "stall" else draw.choice([10, 20, 40])
+        windows.append({"name": f"w{len(windows)}_{kind}", "kind": kind, "rank": rank, "ms": lost_ms})
     return {"ddp": ddp, "ranks": ranks, "windows": windows}
 
 
@@ -90,7 +95,8 @@ def cases_of(number: int, out: Path) -> Iterator[Case]:
         if window["kind"]:
             struck = range(plan["ranks"]) if window["kind"] == "slow_collective" else [window["rank"]]
             cost = max(took[window["name"]] / clean - 1, 0.0)
-            done = (Done(frozenset(struck), CAUSES[window["kind"]], cost, window["kind"]),)
+            stall = window["kind"] == "stall"
+            done = (Done(frozenset(struck), CAUSES[window["kind"]], cost, window["kind"], stall=stall),)
         note = f"{plan['ranks']} ranks, {'DDP' if plan['ddp'] else 'one all_reduce a layer'}, {1e3 * clean:.0f} ms"
         yield Case(f"launch {number} {window['name']}", done, said, note, time.process_time() - begun)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -22,7 +21,10 @@ import polars as pl
 import rankscope
 from benchmarks.diagnosis.scoring import Case, Done, Said, said_of, verdicts
 from rankscope.analyses import get_analysis
-from rankscope.primitives.stragglers import detectors, stragglers
+from rankscope.analyses import stragglers as analysis
+from rankscope.primitives.mesh import mesh_slices
+from rankscope.primitives.stragglers import causes, detectors, stragglers
+from rankscope.primitives.stragglers.observations import Observations
 from rankscope.primitives.stragglers.thresholds import Thresholds
 from rankscope.results import Inputs, Options, Part
 
@@ -83,30 +85,67 @@ def read(folder: Path) -> Iterator[Record]:
         yield pickle.loads(path.read_bytes())
 
 
-def scored(record: Record, known: tuple[Said, ...] = ()) -> Case:
-    """What the engine says of a record; findings that ``known`` has already are left out."""
-    begun = time.process_time()
-    said = said_of(get_analysis("stragglers").reduce(record.parts, record.inputs)[1])
-    ranks = [each.ranks for each in known]
-    new = tuple(each for each in said if each.ranks not in ranks)
-    return Case(record.name, record.done, new, record.note, time.process_time() - begun, record.steps)
+@dataclass(frozen=True)
+class Prepared:
+    """What remains to be judged of a record: the times of all ranks and steps.
+
+    Attributes:
+        record: the record.
+        seen: its observations; None where ranks cannot be compared.
+        slices: of its mesh.
+        networks: its findings about networks, which no variant changes.
+    """
+
+    record: Record
+    seen: Observations | None
+    slices: tuple[tuple[str, frozenset[int]], ...]
+    networks: tuple[Said, ...]
+
+    @classmethod
+    def of(cls, record: Record) -> Prepared:
+        """Prepare one."""
+        seen: list[Observations] = []
+
+        def comparison(observations: Observations) -> stragglers.Comparison:
+            seen.append(observations)
+            return stragglers.Comparison(observations)
+
+        with patch.object(analysis, "Comparison", comparison):
+            findings = get_analysis("stragglers").reduce(record.parts, record.inputs)[1]
+        networks = said_of([each for each in findings if each.id == "slow-network"])
+        return cls(record, seen[0] if seen else None, tuple(mesh_slices(analysis.mesh_of(record.inputs))), networks)
+
+    def said(self) -> tuple[Said, ...]:
+        """The findings."""
+        if self.seen is None:
+            return self.networks
+        compared = stragglers.Comparison(self.seen)
+        found = [
+            Said(frozenset(each.ranks), each.cause.cause, 0 if each.once else each.saving_ns, each.once)
+            for each in compared.by_slice(compared.stragglers(), self.slices)
+        ]
+        return tuple(sorted([*found, *self.networks], key=lambda each: -each.saving_ns))
 
 
-def scores(records: Iterable[Record]) -> list[Case]:
+def scores(records: Iterable[Prepared]) -> list[Case]:
     """The cases of all records; of perturbed ones those of ranks that are not late as recorded."""
-    every = list(records)
-    base = {each.name: scored(each).said for each in every if not each.done and each.recorded == each.name}
+    every = [(each.record, each.said()) for each in records]
+    base = {record.name: said for record, said in every if not record.done and record.recorded == record.name}
     found = []
-    for record in every:
-        said = base.get(record.recorded, ())
-        late = {rank for each in said for rank in each.ranks if each.cause != "slow_network"}
+    for record, said in every:
+        known = base.get(record.recorded, ())
+        late = {rank for each in known for rank in each.ranks if each.cause != "slow_network"}
         if record.recorded != record.name and not any(done.ranks & late for done in record.done):
-            found.append(scored(record, said))
+            ranks = [each.ranks for each in known]
+            new = tuple(each for each in said if each.ranks not in ranks)
+            found.append(Case(record.name, record.done, new, record.note, steps=record.steps))
     return found
 
 
-MOVED = (2 / 3, 1.5)
+MOVED = (0.5, 2.0)
 """Each threshold times these."""
+OF_CAUSES = ("EXPLAINS", "PECULIAR", "ALONE")
+"""Thresholds of `causes`."""
 
 
 def variants() -> Iterator[tuple[str, list[tuple[Any, str, Any]]]]:
@@ -130,28 +169,35 @@ def variants() -> Iterator[tuple[str, list[tuple[Any, str, Any]]]]:
     for field in dataclasses.fields(Thresholds):
         if isinstance(field.default, float | int):
             for times in MOVED:
-                limits = Thresholds(**{field.name: type(field.default)(field.default * times)})
+                moved: dict[str, Any] = {field.name: type(field.default)(field.default * times)}
+                limits = Thresholds(**moved)
                 yield f"{field.name} · {times:.2g}", [(stragglers, "Thresholds", lambda limits=limits: limits)]
+    for name in OF_CAUSES:
+        for times in MOVED:
+            yield f"{name} · {times:.2g}", [(causes, name, getattr(causes, name) * times)]
 
 
 def ablation(records: Sequence[Record], least: float = 0.05) -> Iterator[str]:
     """Lines of Markdown: by variant and set the right ranks and causes, and the clean runs with a straggler."""
-    yield "| | simulated: rank, cause | clean | perturbed, 3 ranks and more | two ranks |"
+    yield "| | simulated: rank, cause | clean: straggler, stall | perturbed, 3 ranks and more | two ranks |"
     yield "|---|---|---|---|---|"
     before: tuple[str, ...] = ()
+    prepared = [Prepared.of(record) for record in records]
     for label, changes in variants():
         with ExitStack() as stack:
             for owner, name, value in changes:
                 stack.enter_context(patch.object(owner, name, value))
-            cases = scores(records)
+            cases = scores(prepared)
         simulated = [case for case in cases if case.name.startswith(("seed", "clean"))]
         others = [case for case in cases if case not in simulated]
         two = [case for case in others if "2ranks" in case.name]
         clean = [case for case in simulated if not case.done]
-        accused = sum(any(not said.stall for said in case.said) for case in clean)
+        accused, stalled = (
+            sum(any(said.stall is stall for said in case.said) for case in clean) for stall in (False, True)
+        )
         told = (
             _right(simulated, least),
-            f"{accused} of {len(clean)}",
+            f"{accused}, {stalled} of {len(clean)}",
             _right([case for case in others if case not in two], least),
             _right(two, least),
         )

@@ -22,6 +22,7 @@ class Done:
         cost: what it costs, as a share of an undisturbed step.
         kind: what to list it under.
         when: in how many of the recorded steps: `2 of 6 steps`.
+        stall: whether it comes once, and must be named so.
     """
 
     ranks: frozenset[int]
@@ -29,6 +30,7 @@ class Done:
     cost: float
     kind: str
     when: str = ""
+    stall: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def verdicts(case: Case) -> list[Verdict]:
     first = case.said[: len(case.done)]
     found = []
     for done in case.done:
-        hits = [said for said in first if said.ranks <= done.ranks]
+        hits = [said for said in first if said.ranks <= done.ranks and said.stall >= done.stall]
         found.append(Verdict(case, done, bool(hits), any(hit.cause in done.causes for hit in hits)))
     return found
 

@@ -225,6 +225,49 @@ def _little_compute(steps_per_reduce: int) -> Program:
     return step
 
 
+def _stages(*times: float) -> Program:
+    """A pipeline of two stages and four microbatches: all of them forward, then all backward."""
+
+    def step(job: Job) -> None:
+        for _ in range(4):
+            job.launch(times[0], by=(0,))
+            job.send(0, 1, 20)
+            job.launch(times[1], by=(1,))
+        for _ in range(4):
+            job.launch(times[1], by=(1,), op=BACKWARD)
+            job.send(1, 0, 20)
+            job.launch(times[0], by=(0,), op=BACKWARD)
+        job.synchronize()
+
+    return step
+
+
+def _replicas(*times: float) -> Program:
+    """Replicas of different work."""
+
+    def step(job: Job) -> None:
+        for part in range(4):
+            job.launch([time / 4 for time in times], f"gemm_{part}")
+        job.reduce(100, MIB, description="mesh_dp")
+        job.wait()
+        job.synchronize()
+
+    return step
+
+
+def _allocating(time: float) -> Program:
+    """The cache is returned to the driver in the middle of a step: the device is idle until memory is allocated."""
+
+    def step(job: Job) -> None:
+        for part in range(4):
+            job.launch(1000)
+            if part == 1 and time:
+                job.allocate(time)
+        job.synchronize()
+
+    return step
+
+
 def _product(name: str, time: float, **on: Any) -> Program:
     def step(job: Job) -> None:
         job.launch(time, name, args=SHAPES, **on)
@@ -259,6 +302,9 @@ CASES = (
     Case("gc_pauses", "the same, ranks in turns", _collecting_in_turns(1000), _collecting_in_turns(0), 2),
     Case("graph_breaks", "one graph", _compiled(4, ahead=False), _compiled(1, ahead=False)),
     Case("imbalance", "shared", _sharing(4000, 4000, 4000, 6000), _sharing(4500, 4500, 4500, 4500), 4),
+    Case("mesh-imbalance", "shared", _replicas(4000, 4000, 6000, 6000), _replicas(*[5000] * 4), 4),
+    Case("pipeline-bubble", "stages of equal work", _stages(1000, 2000), _stages(1500, 1500), 2),
+    Case("memory_retries", "no calls of the driver", _allocating(1200), _allocating(0)),
     Case("straggler", "a host as fast as the others", _host_of_one_rank(2000), _host_of_one_rank(0), 4),
     Case("slow_network", "at the rate of 32 MiB", _two_sizes(3000), _two_sizes(640), 2),
     Case("small_problem", "one transfer in 6 steps", _little_compute(1), _little_compute(6), 2),

@@ -7,7 +7,7 @@ programs can be compared to the nanosecond.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 from tests import kineto
 
 COMPUTE, COMMUNICATION, COPIES = 7, 20, 30
+SENDS, RECEIVES = 21, 22
 CALL = 5.0
 """µs that the host needs to launch something."""
 Time = float | Sequence[float]
@@ -25,7 +26,9 @@ Time = float | Sequence[float]
 @dataclass
 class _Rank:
     host: float = 0.0
-    free: dict[int, float] = field(default_factory=lambda: {COMPUTE: 0.0, COMMUNICATION: 0.0, COPIES: 0.0})
+    free: dict[int, float] = field(
+        default_factory=lambda: dict.fromkeys((COMPUTE, COMMUNICATION, COPIES, SENDS, RECEIVES), 0.0)
+    )
     events: list[kineto.Event] = field(default_factory=list)
 
 
@@ -83,15 +86,28 @@ class Job:
                 rank.host += taken
 
     def launch(
-        self, time: Time, name: str = "gemm", *, op: str = "aten::mm", host: Time = 0.0, args: Any = None, **on: Any
+        self,
+        time: Time,
+        name: str = "gemm",
+        *,
+        op: str = "aten::mm",
+        host: Time = 0.0,
+        args: Any = None,
+        by: Collection[int] | None = None,
+        **on: Any,
     ) -> None:
         """A kernel on the compute stream, called by an operator that takes `host` µs before the launch.
 
         What autograd evaluates is called on its own thread.
+
+        Args:
+            by: the ranks that call it; all of them without.
         """
         thread = kineto.BACKWARD_THREAD if op.startswith("autograd") else kineto.MAIN_THREAD
         identity = self._next()
         for number, rank in enumerate(self._ranks):
+            if by is not None and number not in by:
+                continue
             before = self._of(host, number)
             rank.events.append(kineto.op(op, rank.host, before + CALL, external=identity, tid=thread, **(args or {})))
             rank.host += before
@@ -184,6 +200,30 @@ class Job:
                     **metadata,
                 )
             )
+
+    def send(self, source: int, target: int, time: float) -> None:
+        """Pass on what the source has computed: both kernels end `time` µs after both have begun.
+
+        The target computes on when it has it; the source does not wait.
+        """
+        begun = {}
+        for number, kind in ((source, "send"), (target, "recv")):
+            rank, stream = self._ranks[number], SENDS if kind == "send" else RECEIVES
+            rank.events.append(kineto.launch(rank.host, CALL - 1, correlation=self._next()))
+            rank.host += CALL
+            computed = rank.free[COMPUTE] if kind == "send" else 0.0
+            begun[number] = kind, stream, self._calls, max(rank.host, computed, rank.free[stream])
+        ended = max(begin for *_, begin in begun.values()) + time
+        for number, (kind, stream, identity, begin) in begun.items():
+            peer = {"Dst Rank": target} if kind == "send" else {"Src Rank": source}
+            self._ranks[number].events.append(
+                kineto.collective(
+                    begin, ended - begin, kind=kind, group="1", description="mesh_pp", ranks=range(len(self._ranks)),
+                    stream=stream, correlation=identity, **peer,
+                )
+            )  # fmt: skip
+            self._ranks[number].free[stream] = ended
+        self._ranks[target].free[COMPUTE] = max(self._ranks[target].free[COMPUTE], ended)
 
     def wait(self, stream: int = COMMUNICATION) -> None:
         """What is computed from here on waits for a stream."""

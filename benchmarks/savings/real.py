@@ -15,7 +15,6 @@ CASES = (
     ("gc_pauses", "gc.freeze()", "gc", "gc-mended"),
     ("small_kernels", "fewer operators", "tiny", "tiny-mended"),
     ("bucket_size", "the default bucket size", "bucket", "bucket-mended"),
-    ("precision", "bfloat16", "precision", "precision-mended"),
 )
 """Finding, what was changed, the case of tests/diagnosis/rules/real_job.py, and the same with the advice followed."""
 

@@ -202,6 +202,93 @@ def test_tracelens_figures(shared_traces: Path) -> None:
     assert times["[[[2873320]],[],[],[],[],[],[],[],[],[]]"] == 20_338_798
 
 
+def annotated() -> list[kineto.Event]:
+    """A step with a range in it; two operators inside, of which the first allocates and launches."""
+    return [
+        kineto.step(4, 0, 100),
+        kineto.event("forward", 10, 60, cat="user_annotation"),
+        kineto.op("aten::linear", 20, 30, external=1),
+        kineto.launch(25, 5, correlation=1, external=1),
+        kineto.kernel("gemm", 200, 40, correlation=1, external=1),
+        kineto.op("aten::relu", 80, 10, external=2),
+        kineto.event("train.py(3): main", 0, 100, cat="python_function", **{"Python id": 1}),
+        kineto.memory(22, 4096, allocated=4096, reserved=8192, address=1 << 20, device=-1, device_type=0),
+        kineto.memory(85, 512, allocated=4608, reserved=8192, address=1 << 21, device=-1, device_type=0),
+    ]  # fmt: skip
+
+
+def test_annotations_runtime_calls_and_frames_are_nested_with_operators(tmp_path: Path) -> None:
+    run = written(tmp_path, annotated())
+    plain, torch = by_name(run), by_name(run, include="torch")
+    assert set(plain) == {"aten::linear", "aten::relu"}
+    assert {name: row["kind"] for name, row in torch.items()} == {
+        "ProfilerStep*": "annotation",
+        "forward": "annotation",
+        "aten::linear": "operator",
+        "aten::relu": "operator",
+        "cudaLaunchKernel": "runtime",
+    }
+    # Of each what is not inside another: 100 − 60 − 10, 60 − 30, 30 − 5, 10 and 5 µs.
+    assert {name: row["host_self_ns"] // US for name, row in torch.items()} == {
+        "ProfilerStep*": 30, "forward": 30, "aten::linear": 25, "aten::relu": 10, "cudaLaunchKernel": 5,
+    }  # fmt: skip
+    assert torch["aten::relu"]["host_self_share"] == pytest.approx(0.10)
+    assert plain["aten::relu"]["host_self_share"] == pytest.approx(0.25)
+    # The device's time belongs to the operator, and in total to the ranges around it.
+    assert (torch["aten::linear"]["device_self_ns"], torch["forward"]["device_total_ns"]) == (40 * US, 40 * US)
+    assert torch["forward"]["device_self_ns"] == 0
+    every = by_name(run, include="all")
+    assert every["train.py(3): main"]["kind"] == "python"
+    assert set(by_name(run, include="annotations")) == set(torch) - {"cudaLaunchKernel"}
+
+
+def test_sorted_by_a_column(tmp_path: Path) -> None:
+    run = written(tmp_path, annotated())
+
+    def order(by: str) -> list[str]:
+        return run.operators(sort_by=by, include="annotations")["name"].to_list()
+
+    assert order("cpu")[:2] == ["ProfilerStep*", "forward"]
+    assert order("self_device")[0] == "aten::linear"
+    assert order("device")[-1] == "aten::relu"
+    assert run.operators(sort_by="memory").select("name", "memory_self_bytes").rows() == [
+        ("aten::linear", 4096),
+        ("aten::relu", 512),
+    ]
+    assert run.operators(sort_by="self_cpu", match="relu")["host_self_share"].to_list() == [0.25]
+    without = written(tmp_path / "without", layers())
+    assert without.operators(sort_by="count")["memory_self_bytes"].null_count() == 2 + 1
+
+
+@pytest.mark.slow
+def test_shares_against_torchs_own_totals(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from torch.profiler import ProfilerActivity, profile, record_function, schedule
+
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+    path = tmp_path / "trace.json"
+    with profile(
+        activities=[ProfilerActivity.CPU],
+        profile_memory=True,
+        acc_events=True,
+        schedule=schedule(wait=0, warmup=1, active=2),
+        on_trace_ready=lambda done: done.export_chrome_trace(str(path)),
+    ) as profiler:
+        for _ in range(3):
+            with record_function("forward"):
+                loss = model(torch.ones(5, 8)).sum()
+            loss.backward()
+            profiler.step()
+    averages = profiler.key_averages()
+    total = sum(event.self_cpu_time_total for event in averages)
+    found = by_name(rankscope.open(path, executor="serial"), include="torch")
+    for event in averages:
+        share = found[event.key]["host_self_share"]
+        assert share == pytest.approx(event.self_cpu_time_total / total, abs=2e-3), event.key
+        assert found[event.key]["memory_self_bytes"] == event.self_cpu_memory_usage, event.key
+    assert "ProfilerStep*" in found
+
+
 @pytest.mark.slow
 def test_against_torchs_own_key_averages(tmp_path: Path) -> None:
     """One recording, read by torch itself and from its trace."""

@@ -272,6 +272,19 @@ def test_a_whole_replica_is_one_finding(tmp_path: Path) -> None:
     assert finding.title == "dp=2 delays the other ranks: its device is slow"
 
 
+def test_two_equally_slow_hosts_are_one_finding(tmp_path: Path) -> None:
+    fault = Fault("slow_device", ranks=(2, 3, 8, 9), magnitude=0.2)
+    job = Job(ranks=12, mesh={"dp": 12}, gpus_per_host=2, steps=4, layers=2, seed=7, faults=(fault,))
+    simulate(tmp_path, job, costs=False)
+    run = rankscope.open(tmp_path, executor="serial")
+    found = run.stragglers()
+    (finding,) = [each for each in run.findings if each.id == "straggler"]
+    assert finding.ranks == (2, 3, 8, 9)
+    assert finding.title == "host=node0001 and host=node0004 delay the other ranks: its device is slow"
+    # One host as fast as the others would gain nothing: the step would wait for the other one.
+    assert (finding.saving_ns or 0) > 3 * found["saving_ns"].drop_nulls().max()
+
+
 def test_a_rank_that_is_not_the_only_slow_one_saves_nothing_by_itself() -> None:
     """No number where there is nothing to gain, and causes in words."""
     table = pl.DataFrame({"rank": [3], "lateness_ns": [5], "waited_ns": [7]})

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from rankscope.jobs.gather import gather, parse_source
 from rankscope.rundir.manifest import read_rank_manifest
 
 from .conftest import clean_environ, read_trace, steps_in, traces
@@ -183,6 +184,21 @@ def test_a_disk_that_is_full_halfway(tmp_path):
         assert not hidden(disk)
         assert "No space" in errors or "too little" in errors
         assert read_rank_manifest(disk / "ranks" / "rank0.json").failed
+
+
+def test_a_directory_that_becomes_a_file(tmp_path):
+    before = (
+        "import shutil\ndef at(step):\n"
+        "    if step == 3: prof._writer.drain(60); shutil.rmtree('run'); open('run', 'w').close()\n"
+    )
+    (tmp_path / "tmp").mkdir()
+    code, output, errors = run(job(before), tmp_path, TMPDIR=str(tmp_path / "tmp"))
+    assert (code, output) == (0, "done\n"), errors
+    (kept,) = (tmp_path / "tmp").rglob("*.trace.json.gz")
+    # The error names the place, and gather reads it.
+    assert f"kept as {kept}" in errors
+    gather(tmp_path / "new", [parse_source(str(kept.parent))])
+    assert check_files(tmp_path / "new") == ["rank0_iter2_3.trace.json.gz"]
 
 
 def test_a_full_temporary_directory(tmp_path):

@@ -27,6 +27,8 @@ OLD = "1.14.0a0+410ce96"
 TRAINS = "import torch.optim.optimizer, sys; print('trained', *sys.argv[1:])"
 VALUES = {
     "ranks": "0-3",
+    "upload_to": "s3://bucket/run",
+    "preset": "memory",
     "compression": "tar.gz",
     "name_template": "d9d",
     "stop_off_loop": "never",

@@ -406,8 +406,8 @@ def test_a_file_url_is_its_path_and_another_url_is_warned_about(tmp_path, monkey
     with pytest.warns(CaptureWarning, match="not a directory .* write to: traces are staged"), staged as prof:
         train(prof, 8)
     assert len(traces(tmp_path / "my run")) == 1
-    away = Profiler("s3://bucket/run", **SHORT)
-    refused = "'s3://bucket/run' is not a directory that a job can write to"
+    away = Profiler("file://elsewhere/run", **SHORT)
+    refused = "'file://elsewhere/run' is not a directory that a job can write to"
     with pytest.warns(CaptureWarning, match=refused), away as prof:
         train(prof, 8)
     (made,) = tmp_path.glob("rankscope_run_*")

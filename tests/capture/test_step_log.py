@@ -6,10 +6,10 @@ import time
 
 from rankscope import Profiler
 from rankscope.capture import environment, step_log
-from rankscope.capture.schedule import Window
 from rankscope.capture.step_log import StepTimes
 from rankscope.rundir.manifest import read_rank_manifest
 from rankscope.rundir.metadata import METADATA_KEY, TraceMetadata
+from rankscope.rundir.schedule import Window
 
 from .conftest import read_trace, traces, train
 

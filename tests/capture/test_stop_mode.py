@@ -65,6 +65,7 @@ def test_where_torch_blocks_other_threads_it_always_stops_in_the_loop(released, 
 
 def test_an_accelerator_is_not_woken_to_find_out(released, monkeypatch):
     tried = []
+    monkeypatch.setattr(torch, "__version__", "2.14.1+cu130")
     monkeypatch.setattr(stop_mode, "_releases", None)
     monkeypatch.setattr(
         stop_mode, "other_threads_run_during_stop", lambda activities, operators: not tried.append(activities)
@@ -76,6 +77,16 @@ def test_an_accelerator_is_not_woken_to_find_out(released, monkeypatch):
     )
     assert tried
     assert all(kinds == CPU for kinds in tried)
+
+
+def test_no_trial_where_no_release_of_torch_could_pass_it(monkeypatch):
+    def fails(*_arguments):
+        raise AssertionError("a trial recording")
+
+    monkeypatch.setattr(torch, "__version__", "2.13.0+cpu")
+    monkeypatch.setattr(stop_mode, "_releases", None)
+    monkeypatch.setattr(stop_mode, "other_threads_run_during_stop", fails)
+    assert stop_mode.other_threads_run() is False
 
 
 def counts_in_python():

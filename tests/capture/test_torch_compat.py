@@ -36,7 +36,8 @@ class Context:
     def mesh_for(self, domain):
         assert domain == "regular"
         return self.mesh
-with rankscope.Profiler("traces", 5, 1, 2, Context(), name_template="d9d").open(start_step=3) as profiler:
+context = Context() if dist.get_rank() == 0 else Context.mesh
+with rankscope.Profiler("traces", 5, 1, 2, context, preset="d9d").open(start_step=3) as profiler:
     for step in range(3, 20):
         assert profiler.step_num == step
         dist.all_reduce(torch.ones(4))
@@ -64,6 +65,7 @@ def test_d9ds_profiler_and_its_files_in_a_job(tmp_path):
         # d9d's number counts the steps that are over.
         over = int(re.match(r"step_(\d+)", name)[1])
         assert steps_in(trace) == [over - 2, over - 1]
+        assert trace["record_shapes"] == trace["with_stack"] == 1
         assert trace[METADATA_KEY]["mesh"]["coordinate"] == [0, int(name.split("rank-")[1][0])]
 
 

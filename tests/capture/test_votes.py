@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+import signal
+import sys
+import threading
 
+import pytest
+import torch.distributed as dist
+
+from rankscope.capture import votes
 from rankscope.rundir.manifest import read_rank_manifest
 
 from .conftest import traces
@@ -59,3 +65,141 @@ def test_all_ranks_record_the_same_windows_with_a_slow_writer_on_one(tmp_path, w
     assert traces(tmp_path / "run") == sorted(
         f"rank{rank}_iter{n}_{n + 1}.trace.json.gz" for rank in (0, 1) for n in first
     )
+
+
+# --- votes on a real store ----------------------------------------------------------------------------------
+
+BUSY = "the previous trace was still being written on rank 1"
+
+
+def ranks_on(store, monkeypatch, number=2):
+    """The votes of several ranks, as if each had a connection of its own to this store."""
+    monkeypatch.setattr(votes, "_own_connection", lambda: store)
+    return [votes.WindowVotes("test") for _ in range(number)]
+
+
+def answered(rank, first):
+    """The decision, once this rank has its answer."""
+    assert rank._thread.drain(60)
+    return rank.decision(first)
+
+
+@pytest.mark.parametrize("skips_first", [True, False])
+def test_the_first_vote_decides_for_all_ranks(monkeypatch, skips_first):
+    fast, slow = ranks_on(dist.HashStore(), monkeypatch)
+    order = [(slow, BUSY), (fast, "")] if skips_first else [(fast, ""), (slow, BUSY)]
+    for rank, reason in order:
+        rank.vote(5, reason)
+        assert rank._thread.drain(60)
+    wanted = BUSY if skips_first else ""
+    assert [answered(rank, 5) for rank in (fast, slow)] == [wanted] * 2
+    assert [rank.final(5) for rank in (fast, slow)] == [wanted] * 2
+
+
+def test_a_rank_that_withdraws_a_window_takes_it_from_all(monkeypatch):
+    first, second = ranks_on(dist.HashStore(), monkeypatch)
+    for rank in (first, second):
+        rank.vote(5)
+        assert answered(rank, 5) == ""
+    second.withdraw(5, "the job started a torch profiler of its own on rank 1")
+    assert second._thread.drain(60)
+    assert first.final(5) == second.final(5) == "the job started a torch profiler of its own on rank 1"
+
+
+def test_a_rank_that_died_after_its_vote_is_not_waited_for(monkeypatch):
+    dead, *others = ranks_on(dist.HashStore(), monkeypatch, number=3)
+    dead.vote(5, BUSY)
+    assert dead._thread.drain(60)
+    del dead
+    for rank in others:
+        rank.vote(5)
+        assert answered(rank, 5) == BUSY
+        # It votes on no later window: the others record it.
+        rank.vote(9)
+        assert answered(rank, 9) == rank.final(9) == ""
+
+
+class LateStore:
+    """A store whose answers wait until they are let through."""
+
+    def __init__(self, store):
+        self.store, self.open = store, threading.Event()
+
+    def compare_set(self, *given):
+        assert self.open.wait(60)
+        return self.store.compare_set(*given)
+
+
+def test_an_answer_that_comes_after_the_warm_up_drops_the_recording(monkeypatch):
+    store = dist.HashStore()
+    (busy,) = ranks_on(store, monkeypatch, number=1)
+    busy.vote(5, BUSY)
+    assert answered(busy, 5) == BUSY
+    late = LateStore(store)
+    (rank,) = ranks_on(late, monkeypatch, number=1)
+    rank.vote(5)
+    assert rank.decision(5) is None  # it records
+    late.open.set()
+    assert rank._thread.drain(60)
+    assert rank.final(5) == BUSY
+
+
+def test_a_store_that_never_answers_is_not_asked_again(monkeypatch):
+    monkeypatch.setattr(votes, "ANSWER_LIMIT_S", 0.05)
+    late = LateStore(dist.HashStore())
+    (rank,) = ranks_on(late, monkeypatch, number=1)
+    rank._store = late  # the connection was made before
+    rank.vote(5)
+    assert rank.final(5) == ""
+    late.open.set()
+    assert rank._thread.drain(60)
+    rank.vote(9, BUSY)
+    assert rank.decision(9) == rank.final(9) == ""
+
+
+def test_all_ranks_record_when_the_store_dies(monkeypatch):
+    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    port = server.port
+    monkeypatch.setattr(votes, "_own_connection", lambda: dist.TCPStore("127.0.0.1", port, is_master=False))
+    ranks = [votes.WindowVotes("test") for _ in range(2)]
+    for rank in ranks:
+        rank.vote(5, BUSY)
+        assert answered(rank, 5) == BUSY
+    del server
+    ranks[0].vote(9, BUSY)
+    ranks[1].vote(9)
+    assert [answered(rank, 9) for rank in ranks] == ["", ""]
+    assert [rank.final(9) for rank in ranks] == ["", ""]
+
+
+ALONE = """
+import os, signal, sys, time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+def train(steps):
+    for _ in range(steps):
+        time.sleep(0.01)
+        optimizer.zero_grad(); model(torch.ones(2, 4)).sum().backward(); optimizer.step()
+def written(of, n):
+    names = [name for name in os.listdir("run") if name.startswith(f"rank{of}_")] if os.path.isdir("run") else []
+    return len(names) >= n
+while not written(rank, 1): train(1)
+dist.barrier()
+if rank == 0: os.kill(os.getpid(), signal.SIGKILL)  # the store goes with it
+while not written(rank, 3): train(1)
+os._exit(0)  # gloo would wait for the dead rank
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="signals of Linux")
+def test_a_rank_goes_on_recording_without_the_one_that_held_the_store(tmp_path):
+    options = {"RANKSCOPE_WAIT": "6", "RANKSCOPE_WARMUP": "1", "RANKSCOPE_ACTIVE": "2", "RANKSCOPE_REPEAT": "0"}
+    ended = run(ALONE, tmp_path, **options)
+    assert [each.code for each in ended] == [-signal.SIGKILL, 0], ended
+    (dead, _), (alive, _) = windows_of(tmp_path)
+    assert dead
+    assert len(alive) >= 2
+    assert set(dead) & set(alive)

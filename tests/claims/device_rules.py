@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.claims.claim import Claim
-from tests.claims.host_rules import in_steps, saves, saves_at_most, step_count, step_of, worst_of, worth_it
+from tests.claims.host_rules import in_steps, raw_steps, saves, saves_at_most, step_count, step_of, worst_of, worth_it
 from tests.claims.raw import File, Raw
 from tests.claims.registry import checks
 from tests.claims.spans import Span, length, less, union, within
@@ -60,6 +60,13 @@ def pageable_copies(claim: Claim, raw: Raw) -> None:
 PAGEABLE = re.compile(r"pageable|\b(M2D|D2M)\b", re.IGNORECASE)
 
 
+def launched_in_steps(file: File, event: Event, steps: tuple[int, ...]) -> bool:
+    """Whether a kernel was launched in one of the steps, where there are steps."""
+    if not file.plain.steps:
+        return True
+    return event.launch is not None and file.step_at(event.launch) in (steps or raw_steps(file))
+
+
 @checks("low_occupancy")
 def low_occupancy(claim: Claim, raw: Raw) -> None:
     """These kernels have less than one block per multiprocessor, and nothing else runs on the rest."""
@@ -72,6 +79,7 @@ def low_occupancy(claim: Claim, raw: Raw) -> None:
             shared = overlapped(file)
             for event in file.computing:
                 alone = event.end - event.start - within(shared[device_of(event)], *event.span)
+                alone *= launched_in_steps(file, event, steps)
                 blocks = float(event.args.get("blocks per SM") or 0)
                 # Without a grid the field is 0 in some files: no kernel has none.
                 of_name[event.name].append((event, alone * max(1 - blocks, 0) if blocks else 0.0))
@@ -207,7 +215,7 @@ def tensor_cores(claim: Claim, raw: Raw) -> None:
     """These products really launched no kernel whose name says tensor cores, and their time bounds the saving."""
     number = claim.finding.title.split(" ")[0]
     steps = claim.finding.steps
-    off, device, tensor, calls = {}, {}, {}, {}
+    off, device, tensor, calls, saved = {}, {}, {}, {}, {}
     for rank in raw.ranks:
         kernels = [(f, k, o) for f, k, o in product_kernels(raw, rank) if number_of(o) == number]
         calls[rank] = sum(number_of(o) == number for file in raw.files[rank] for o in products(file))
@@ -219,8 +227,13 @@ def tensor_cores(claim: Claim, raw: Raw) -> None:
             for _, k, o in kernels
             if id(o) not in on and PLAIN.search(k.name) and not NONE.search(k.name)
         )
+        saved[rank] = sum(
+            k.end - k.start
+            for f, k, o in kernels
+            if id(o) not in on and PLAIN.search(k.name) and not NONE.search(k.name) and launched_in_steps(f, k, steps)
+        )
     step = step_of(claim, raw)
-    worst = max(off, key=lambda rank: off[rank])
+    worst = max(saved, key=lambda rank: saved[rank])
     claim.is_near("operators that they could do", calls[worst])
     claim.is_near("time in their kernels", device[worst])
     claim.is_near("of it on tensor cores", tensor[worst])
@@ -231,7 +244,7 @@ def tensor_cores(claim: Claim, raw: Raw) -> None:
     )
     plain, fast = peak(raw, "float32"), peak(raw, "tf32" if number == "float32" else number)
     claim.require(plain and fast, "the device's peaks are not known")
-    saves_at_most(claim, off[worst] * (1 - (plain or 0) / (fast or 1)) / step_count(raw, worst, steps), step)
+    saves_at_most(claim, saved[worst] * (1 - (plain or 0) / (fast or 1)) / step_count(raw, worst, steps), step)
 
 
 @checks("precision")
@@ -248,7 +261,7 @@ def precision(claim: Claim, raw: Raw) -> None:
         worst = worst_of(claim, host)
         claim.is_near("time in them", host[worst])
         claim.require(host[worst] >= 0.5 * step, "it is not most of a step")
-        saves(claim, min(host[worst], step), step)
+        claim.require(claim.finding.saving_ns is None, "nobody knows what the CPU's instructions save")
         claim.is_ranks([rank for rank, value in host.items() if value >= 0.5 * step])
         return
     device = {}

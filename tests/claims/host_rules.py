@@ -362,27 +362,25 @@ def step_count(raw: Raw, rank: int, steps: tuple[int, ...]) -> int:
     return max(len(raw.windows(rank, steps or None)), 1)
 
 
+def collections(file: File) -> list[Event]:
+    """Ranges that rankscope records around garbage collections; without any, torch's frames."""
+    ranges = [e for e in [*file.plain.named, *file.plain.operators] if e.name.startswith("gc: generation ")]
+    return ranges or [event for event in file.frames if event.name == "Python GC"]
+
+
 @checks("gc_pauses")
 def gc_pauses(claim: Claim, raw: Raw) -> None:
     """Ranges that say that garbage is collected, in the steps."""
     steps = claim.finding.steps
     own: dict[int, list[Event]] = {
-        rank: [
-            event
-            for file in files
-            for event in [*file.plain.named, *file.plain.operators]
-            if event.name.startswith("gc: generation ") and in_steps(file, event, steps)
-        ]
+        rank: [event for file in files for event in collections(file) if in_steps(file, event, steps)]
         for rank, files in raw.files.items()
     }
     spent = {r: length(union(e.span for e in found)) / step_count(raw, r, steps) for r, found in own.items()}
     idle = {
         rank: spent[rank]
         if not raw.on_device
-        else sum(
-            length(less(union(e.span for e in own[rank] if e in [*f.plain.named, *f.plain.operators]), f.busy))
-            for f in files
-        )
+        else sum(length(less(union(e.span for e in own[rank] if e in collections(f)), f.busy)) for f in files)
         / step_count(raw, rank, steps)
         for rank, files in raw.files.items()
     }
@@ -390,8 +388,9 @@ def gc_pauses(claim: Claim, raw: Raw) -> None:
     worst = worst_of(claim, idle)
     claim.is_near("time in collections", spent[worst])
     claim.is_near("of it with an idle device", idle[worst])
-    claim.is_near("collections", len(own[worst]))
-    claim.is_near("the longest", max(event.end - event.start for event in own[worst]))
+    every = [event for file in raw.files[worst] for event in collections(file)]
+    claim.is_near("collections, entire file", len(every))
+    claim.is_near("the longest", max(event.end - event.start for event in every))
     saves(claim, idle[worst], step)
     claim.is_ranks(worth_it(idle, step))
     claim.share(step)
@@ -408,7 +407,7 @@ def graph_breaks(claim: Claim, raw: Raw) -> None:
     steps = claim.finding.steps
     regions, spent, compiling, idle = set(), {}, {}, {}
     for rank, files in raw.files.items():
-        total = compiled = idle_looking = idle_compiling = 0
+        total = idle_looking = idle_compiling = 0
         for file in files:
             ranges = [e for e in [*file.plain.operators, *file.plain.named] if in_steps(file, e, steps)]
             regions |= {(int(m[1]), int(m[2])) for e in ranges if (m := REGION.match(e.name))}
@@ -418,12 +417,14 @@ def graph_breaks(claim: Claim, raw: Raw) -> None:
                     without = lasted - within(file.busy, *event.span) if raw.on_device else lasted
                     total += lasted
                     if COMPILING.match(event.name):
-                        compiled += lasted
                         idle_compiling += without
                     else:
                         idle_looking += without
         count = step_count(raw, rank, steps)
-        spent[rank], compiling[rank] = total / count, compiled
+        spent[rank] = total / count
+        compiling[rank] = sum(
+            e.end - e.start for f in files for e in [*f.plain.operators, *f.plain.named] if COMPILING.match(e.name)
+        )
         idle[rank] = idle_looking / count, idle_compiling / count
     step = step_of(claim, raw)
     frames, again = len({frame for frame, _ in regions}), sum(version > 0 for _, version in regions)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Annotated, Optional, get_origin
 
 import pytest
 import typer
 from tests.analyses.reference import write_reference
 
 from rankscope.cli import make_app
+from rankscope.cli.signature import _annotated
 
 # At its first read of a trace, or at its end, the process prints what it has imported.
 WATCHED = """
@@ -53,6 +56,33 @@ def test_what_a_summary_imports_before_its_first_read(tmp_path: Path, monkeypatc
     assert not packages & {"capture", "jobs", "measure", "simulate", "timeline", "web", "workloads"}
 
 
+# Ctrl-C at the import of a module.
+INTERRUPTED = """
+import os, signal, sys
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == os.environ["INTERRUPT_AT"]:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder)
+from rankscope.__main__ import start
+start()
+"""
+
+
+@pytest.mark.parametrize("module", ["typer", "rankscope.cli", "rankscope.cli.summary", "polars", "rankscope.pipeline"])
+def test_ctrl_c_during_imports_shows_no_traceback(tmp_path: Path, module: str):
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, "summary", str(tmp_path)],
+        env={**os.environ, "INTERRUPT_AT": module},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_help_is_that_of_the_modules():
     named = {each.name: each.help for each in make_app([]).registered_commands}
     whole = make_app()
@@ -61,6 +91,14 @@ def test_help_is_that_of_the_modules():
     assert named.keys() == commands.keys() | groups.keys()
     for name, text in (commands | groups).items():
         assert " ".join(str(named[name]).split()) == " ".join(str(text).split())
+
+
+def test_an_optional_argument_keeps_its_annotation():
+    # As Python 3.10 reads the hint of a parameter whose default is None.
+    plain = Annotated[str | None, typer.Argument(metavar="[B]")]
+    for hint in (plain, Optional[plain]):  # noqa: UP045
+        assert get_origin(_annotated(hint)) is Annotated
+    assert _annotated(str | None) == str | None
 
 
 def test_the_subcommand_of_a_command_line_is_imported():

@@ -36,8 +36,10 @@ def test_one_wrapper_is_not_told_of_the_other() -> None:
     assert "FSDP" not in ddp
     assert "prefetch FSDP" in fsdp or "Prefetch FSDP" in fsdp
     assert not re.search(r"DDP|bucket|no_sync", fsdp.replace("FSDP", ""))
-    # Where nothing is known, both are named.
-    assert {"bucket_cap_mb", "FSDP's"} <= set(re.findall(r"bucket_cap_mb|FSDP's", for_communication(JobKind())))
+    # Where nothing is known, neither is named.
+    for advice in (for_communication, for_small_problem):
+        assert not re.search(r"DDP|FSDP|HSDP|bucket|no_sync", advice(JobKind()))
+    assert "start each transfer" in for_communication(JobKind()).lower()
 
 
 def test_embeddings_only_where_there_are_some() -> None:

@@ -6,17 +6,23 @@ import json
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NoReturn
 
+import polars as pl
 import pytest
 from tests import kineto
 from tests.fuzz.mutate import handmade, mutated, write_files
 from tests.fuzz.whole_way import problems_of
+from tests.web.asking import serving
 
 from rankscope.ingest.kineto import read_kineto
-from rankscope.pipeline import open_run
+from rankscope.pipeline import Run, open_run
+from rankscope.report import html_report
 from rankscope.report.embed import timeline as embedded
 from rankscope.report.embed.encoding import inflated
 from rankscope.report.html_report import read_report, write_report
+from rankscope.results import Finding, Result
+from rankscope.web.loading import LoadedRun
 
 Damage = Callable[[kineto.Event], object]
 
@@ -90,6 +96,65 @@ def test_a_rank_that_cannot_be_encoded_costs_the_report_that_rank(
     assert "device-0" in blocks
     assert "device-1" not in blocks
     assert any("no planes" in sentence for sentence in json.loads(inflated(blocks["timeline"]))["left_out"])
+
+
+def failing_run(tmp_path: Path) -> Run:
+    kineto.write(tmp_path / "run" / "rank0.json", kineto.trace(handmade(0)))
+    return open_run(tmp_path / "run", executor="serial")
+
+
+def panic(*_arguments: object, **_options: object) -> NoReturn:
+    raise pl.exceptions.PanicException("capacity overflow")
+
+
+def test_a_table_that_cannot_be_shown_costs_the_report_that_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table_of = html_report.table_of
+
+    def failing(result: Result, *others: Any, **options: Any) -> object:
+        return panic() if result.analysis.name == "kernels" else table_of(result, *others, **options)
+
+    monkeypatch.setattr(html_report, "table_of", failing)
+    value, blocks = read_report(write_report(failing_run(tmp_path)))
+    assert "kernels" not in value["analyses"]
+    assert "operators" in value["analyses"]
+    assert "timeline" in blocks
+    assert "The table kernels cannot be shown" in [finding["title"] for finding in value["findings"]]
+
+
+@pytest.mark.parametrize("anonymize", [False, True])
+def test_a_timeline_that_cannot_be_embedded_costs_the_report_the_timeline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, anonymize: bool
+) -> None:
+    monkeypatch.setattr(embedded, "draw_run", panic)
+    value, blocks = read_report(write_report(failing_run(tmp_path), anonymize=anonymize))
+    assert "kernels" in value["analyses"]
+    assert "timeline" not in blocks
+    assert "not-shown" in [finding["id"] for finding in value["findings"]]
+
+
+def test_a_finding_without_a_place_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(html_report, "place_of", panic)
+    finding = Finding("straggler", "info", "rank 3 is late", ranks=(3,))
+    assert html_report.located(finding, {"ranks": []}) == finding.to_json()
+
+
+def test_the_page_shows_the_tables_beside_one_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing_run(tmp_path)
+    server = serving(tmp_path / "run")
+    headline_of = LoadedRun.headline_of
+
+    def failing(self: LoadedRun, result: Result) -> object:
+        return panic() if result.analysis.name == "kernels" else headline_of(self, result)
+
+    monkeypatch.setattr(LoadedRun, "headline_of", failing)
+    answer = server.ask("/api/summary").json()
+    assert answer["analyses"]["kernels"]["state"] == "failed"
+    assert answer["analyses"]["operators"]["state"] == "ready"
+    assert "The table kernels cannot be shown" in [finding["title"] for finding in answer["findings"]]
+    # A panic is no exception of Python's: the request is answered all the same.
+    assert server.ask("/api/table/kernels").status == 500
 
 
 @pytest.mark.slow

@@ -67,6 +67,21 @@ def test_an_interrupted_job_is_no_running_one() -> None:
     assert RankManifest(run_id="r", rank=0).interruption == ""
 
 
+def test_each_attempt_of_an_elastic_job_has_its_end() -> None:
+    """The first attempt of rank 0 noted a signal, that of rank 1 nothing: a later attempt shows that it was killed."""
+    first = [
+        RankManifest(run_id="r", rank=0, state="interrupted", ended_by="SIGTERM", last_step=6),
+        RankManifest(run_id="r", rank=1),
+    ]
+    second = [RankManifest(run_id="r", rank=rank, restart_count=1, state="finished") for rank in (0, 1)]
+    (found,) = capture_findings([*first, *second], [])
+    assert (found.id, found.title) == ("job-interrupted", "Attempt 1 of 2 was interrupted on 2 ranks: SIGTERM, killed")
+    assert [each.value for each in found.evidence] == [
+        "SIGTERM at step 6, 0 steps recorded",
+        "killed, 0 steps recorded",
+    ]
+
+
 def test_a_warning_of_a_loss_is_reported_once() -> None:
     lost = LostWindow(1, 2, "OSError: disk full")
     text = "steps 1 to 2 were lost (save): OSError: disk full; the job goes on"

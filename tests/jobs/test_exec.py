@@ -53,7 +53,7 @@ def test_the_run_directory_is_that_of_the_caller(tmp_path, monkeypatch):
     url = (tmp_path / "my run").as_uri()
     assert take_options(["--run-dir", url])[0] == {"RANKSCOPE_RUN_DIR": str(tmp_path / "my run")}
     with pytest.raises(ConfigError, match="not a directory that a job can write to"):
-        take_options(["--run-dir", "s3://bucket/run"])
+        take_options(["--staging-dir", "s3://bucket/run"])
 
 
 @pytest.mark.parametrize(("arguments", "error"), [(["--wait", "many", "t.py"], ConfigError), (["--wait"], LaunchError)])

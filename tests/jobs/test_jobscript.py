@@ -95,6 +95,14 @@ def test_aurora_as_its_guide_has_it():
     assert 'MASTER_ADDR="${MASTER_ADDR%%.*}".hsn.cm.aurora.alcf.anl.gov' in text
     assert "export ZE_FLAT_DEVICE_HIERARCHY=FLAT\n" in text
     assert "export CCL_PROCESS_LAUNCHER=pmix\n" in text
+    assert "export CCL_WORKER_AFFINITY=42,43,44,45,46,47,94,95,96,97,98,99\n" in text
+    assert "export ZE_AFFINITY_MASK=0,1,2,3,4,5,6,7,8,9,10,11\n" in text
+    two = job_script(JobRequest("pbs", ("t.py",), machine=find_machine("aurora"), ranks_per_node=2))
+    assert "export CCL_WORKER_AFFINITY=42,43\n" in two
+    assert "export ZE_AFFINITY_MASK=0,1\n" in two
+    # Whoever binds otherwise may have these cores.
+    own = job_script(JobRequest("pbs", ("t.py",), machine=find_machine("aurora"), cpu_bind="list:42:43"))
+    assert "CCL_WORKER_AFFINITY" not in own
     # torchrun's processes are no ranks of MPI: what makes oneCCL ask MPI would hang there.
     by_torchrun = job_script(JobRequest("pbs", ("t.py",), machine=find_machine("aurora"), launcher="torchrun"))
     assert "CCL_KVS_MODE" not in by_torchrun
@@ -514,7 +522,7 @@ def test_a_site_adds_machines(tmp_path):
         ("base = 3", "must be the name"),
         ("[[environment]]\nname = 'A B'\nvalue = ''", "name of a variable"),
         ("[[environment]]\nname = 'A'", "is not valid"),
-        ("[[environment]]\nname = 'A'\nvalue = '{home}'", "only {user} and {job}"),
+        ("[[environment]]\nname = 'A'\nvalue = '{home}'", "only {user}, {job} and {local_ranks}"),
         ("environment = 3", "is not valid"),
         ("unverified = 'node.ranks'", "is not valid"),
         ("unverified = ['node.ranks']", "is not set in this file"),
@@ -612,3 +620,47 @@ def test_the_command_lists_machines(rankscope):
 def test_what_the_script_could_not_do_is_refused(given, said):
     with pytest.raises(ConfigError, match=said):
         JobRequest("slurm", ("train.py",), **given).resolved()
+
+
+@pytest.mark.parametrize(
+    ("capture", "environment", "recorded"),
+    [
+        ((), (), "every rank: steps 16 to 18"),
+        (("--wait", "1", "--warmup=1", "--active", "2"), (), "every rank: steps 3 to 4"),
+        (("--repeat=2", "--ranks", "0-3"), (), "ranks 0-3: steps 16 to 18, 34 to 36"),
+        (("--repeat", "0"), (), "every rank: steps 16 to 18, 34 to 36, 52 to 54, …"),
+        (("--period-steps=100",), (), "every rank: steps 97 to 99, 197 to 199, 297 to 299, …"),
+        (("--preset", "minimal"), ("RANKSCOPE_WAIT=4",), "every rank: steps 6 to 6"),
+    ],
+)
+def test_a_script_names_the_steps_that_it_records(capture, environment, recorded):
+    text = script(ranks_per_node=4, capture=capture, environment=environment)
+    assert f"# Recorded on {recorded} (a rankscope.Profiler in the script counts them itself).\n" in text
+
+
+def test_oneccls_workers_and_ranks_on_one_core_are_refused(tmp_path):
+    (tmp_path / "ours.toml").write_text('[node]\ncores = ["0-3", "4-7"]\nccl_cores = ["8", "7"]\n')
+    with pytest.raises(ConfigError, match="share 7"):
+        find_machine(str(tmp_path / "ours.toml"))
+
+
+@needs_bash
+def test_a_sourced_script_reaches_the_ranks_and_the_name_knows_the_nodes(tmp_path):
+    bin_folder = stand_ins(tmp_path, ("srun", "rankscope", "python"))
+    (tmp_path / "my env.sh").write_text('export MINE="$UNSET"yes\n')
+    job = JobRequest(
+        "slurm", ("train.py",), nodes=2, ranks_per_node=2, source_files=("my env.sh",),
+        run_name="n{nodes}x{ranks_per_node}",
+    )  # fmt: skip
+    (tmp_path / "job.sh").write_text(job_script(job))
+    environ = {"PATH": f"{bin_folder}:/usr/bin:/bin", "HOME": str(tmp_path), "SLURM_JOB_ID": "7"}
+    environ |= {"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "node[01-02]"}
+    done = subprocess.run(["bash", "job.sh"], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    ((_, ranks),) = called(tmp_path, "srun")
+    assert ranks["MINE"] == "yes"
+    assert (tmp_path / "runs" / "n2x2").is_dir()
+    (tmp_path / "my env.sh").unlink()
+    again = subprocess.run(["bash", "job.sh"], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300)
+    assert again.returncode != 0
+    assert "my env.sh" in again.stderr

@@ -93,7 +93,11 @@ def reported(folder: Path, name: str, printed: str, *, launcher: str, ranks: int
     assert (run / "report.html").read_bytes().startswith(b"<!doctype html")
     opened = rankscope.open(run, executor="serial")
     assert sorted(opened.device_time()["rank"].to_list()) == list(range(ranks))
-    assert (run / "job.sh").exists()
+    # The script's comment has the steps that are recorded.
+    first, last = re.search(r"# Recorded on every rank: steps (\d+) to (\d+) ", (run / "job.sh").read_text()).groups()
+    assert {path.name for path in run.rglob("*.gz")} == {
+        f"rank{rank}_iter{first}_{last}.trace.json.gz" for rank in range(ranks)
+    }
     return run
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from rankscope.errors import ConfigError, RankscopeError
@@ -29,6 +31,25 @@ def test_it_is_drawn(tmp_path, ending, begins):
         assert b"http" not in path.read_bytes().replace(b"http://www.w3.org", b"").replace(
             b"http://purl.org", b""
         ).replace(b"http://creativecommons.org", b"").replace(b"https://matplotlib.org", b"")
+
+
+def test_perfect_speed_up_is_a_straight_line(tmp_path, monkeypatch):
+    drawn = []
+
+    class Kept(scaling_plot._figure()):
+        def __init__(self, **options):
+            super().__init__(**options)
+            drawn.append(self)
+
+    monkeypatch.setattr(scaling_plot, "_figure", lambda: Kept)
+    scaling_plot.draw(Scaling(SETTING, "strong", "1", SIZES, LAW), tmp_path / "curve.png")
+    speed_up, efficiency = drawn[0].axes
+    (perfect,) = [line for line in speed_up.lines if line.get_label() == "perfect"]
+    shown = speed_up.transData.transform([(ranks, ranks) for ranks in (1, 2, 4, 8)])
+    slopes = [(y2 - y1) / (x2 - x1) for (x1, y1), (x2, y2) in pairwise(shown)]
+    assert max(slopes) == pytest.approx(min(slopes))
+    assert perfect.get_xydata().tolist() == [[1, 1], [8, 8]]
+    assert efficiency.get_ylim()[0] == 0
 
 
 def test_what_cannot_be_drawn(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from dataclasses import replace
 
@@ -364,7 +365,27 @@ def test_plans_and_measurements_go_there_and_back(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content", ["", "[]", "{}", '{"schema": 1, "blocks": 3}', '{"schema": 1, "blocks": [1]}', '{"schema": 7}']
+    ("field", "value"),
+    [
+        ("world_size", 10**12),
+        ("rank", -1),
+        ("steps", "many"),
+        ("buckets", [8, None]),
+        ("blocks", [{"condition": "sync", "round": 0, "step_ns": [1, -2]}]),
+        ("notes", [{}]),
+        ("strange", 1),
+    ],
+)
+def test_a_measurement_with_an_odd_value_is_refused_and_not_changed(tmp_path, field, value):
+    path = write_measurement(tmp_path, rank_of(1, (Block("sync", 0, (1, 2)),)))
+    path.write_text(json.dumps({**json.loads(path.read_text()), field: value}))
+    with pytest.raises(RankscopeError, match="not a measurement of a rank"):
+        read_measurements(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "[]", "{}", '{"schema": 1, "blocks": 3}', '{"schema": 1, "blocks": [1]}', '{"schema": 7}', "[" * 10**5],
 )
 def test_a_measurement_that_is_none(tmp_path, content):
     (tmp_path / "measured").mkdir()

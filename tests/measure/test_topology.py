@@ -185,8 +185,18 @@ def test_no_memory_of_one_node_for_a_rank_on_two(tmp_path):
 def test_oneapis_variables_where_they_apply(tmp_path):
     found = flags(["0-3", "4-7"], host_of(tmp_path, devices=INTEL))
     assert found["ZE_FLAT_DEVICE_HIERARCHY"] == "FLAT"
-    assert found["ZE_AFFINITY_MASK"] == "$LOCAL_RANK"
-    assert found["CCL_WORKER_AFFINITY"] == "3,7"
+    # A rank that saw its own device alone could not call set_device(LOCAL_RANK).
+    assert found["ZE_AFFINITY_MASK"] == "0,1"
+    # No core is left.
+    assert "CCL_WORKER_AFFINITY" not in found
+
+
+@pytest.mark.parametrize(
+    ("lists", "workers"),
+    [(["0-1", "4-5"], "3,7"), (["0", "1"], "3,2"), (["0-3", "4"], "7,6"), (["0-3", "4-6"], None)],
+)
+def test_oneccls_workers_have_cores_that_no_rank_has(tmp_path, lists, workers):
+    assert flags(lists, host_of(tmp_path, devices=INTEL)).get("CCL_WORKER_AFFINITY") == workers
 
 
 @pytest.mark.parametrize("text", ["", "a", "1-", "-1", "1--2", "1,,2", "²", "0-99999999"])

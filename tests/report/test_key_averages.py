@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import sys
 from pathlib import Path
 
@@ -64,6 +65,36 @@ def test_a_table_for_each_rank(tmp_path: Path, capfd: Capture, monkeypatch: Patc
     assert "aten::linear" not in out
     # 320 µs of all operators, those that were not asked for among them.
     assert out.count("Self CPU time total: 320.000us") == 2
+
+
+@pytest.mark.parametrize(
+    ("by", "heading"),
+    [("self_cpu", "Self CPU"), ("cpu", "CPU total"), ("device", "CUDA total"), ("count", "# of Calls")],
+)
+def test_the_column_that_it_is_sorted_by_comes_first(
+    tmp_path: Path, capfd: Capture, monkeypatch: Patch, by: str, heading: str
+) -> None:
+    run = write_reference(tmp_path / "run")
+    out, _ = called(capfd, monkeypatch, "analyze", "operators", run, "--sort-by", by)
+    assert [part.strip() for part in out.splitlines()[2].split("  ") if part.strip()][:2] == ["Name", heading]
+
+
+def test_slices_of_two_runs(tmp_path: Path, capfd: Capture, monkeypatch: Patch) -> None:
+    for name, duration in (("a", 100), ("b", 150)):
+        events = [kineto.step(1, 0, 900), kineto.op("aten::mm", 0, duration), kineto.op("aten::mm", 500, duration)]
+        events.append(kineto.op(f"only::{name}", 800, 10))
+        kineto.write(tmp_path / name / "rank0.json", kineto.trace(events, rank=0, world_size=1))
+    both = (tmp_path / "a", "--compare", tmp_path / "b", "-f", "csv")
+    out, _ = called(capfd, monkeypatch, "slices", "aten::mm|only", "--regex", *both)
+    rows = {row["name"]: row for row in csv.DictReader(out.splitlines())}
+    mm = rows["aten::mm"]
+    assert (mm["calls_a"], mm["calls_b"], mm["total_a_ns"], mm["total_b_ns"]) == ("2", "2", "200000", "300000")
+    assert (mm["median_a_ns"], mm["median_b_ns"], mm["median_change"]) == ("100000.0", "150000.0", "0.5")
+    assert (rows["only::a"]["calls_b"], rows["only::b"]["calls_a"]) == ("", "")
+    shown, _ = called(capfd, monkeypatch, "slices", "aten::mm", tmp_path / "a", "--compare", tmp_path / "b")
+    assert "50.0 %" in shown
+    _, err = called(capfd, monkeypatch, "slices", "aten::mm", *both, "--by", "event", status=2)
+    assert "--by name, rank or step" in err
 
 
 def test_own_options_before_and_after_the_folder(tmp_path: Path, capfd: Capture, monkeypatch: Patch) -> None:

@@ -31,6 +31,7 @@ from rankscope.measure.results import (
     TraceSummary,
     Variant,
 )
+from rankscope.report.experiments import tables
 from rankscope.report.experiments.tables import jobs_of, measured
 
 PLAIN = Size("plain", 1, 1, "done", step=Time(100, 99, 101), efficiency=Share(1.0))
@@ -67,6 +68,23 @@ def test_the_answer_is_of_the_most_ranks_that_had_a_core_each(tmp_path: Path) ->
     headline = measured(str(tmp_path))["measured_scaling"].headline
     assert headline is not None
     assert [each.value for each in headline.values] == [2, 0.9, "strong"]
+
+
+def test_a_table_that_fails_leaves_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(SCALING, tmp_path)
+    save(OVERHEAD, tmp_path)
+    made = tables._result
+
+    def failing(name: str, *others: Any) -> object:
+        if name == "scaling":
+            raise ValueError("no such size")
+        return made(name, *others)
+
+    monkeypatch.setattr(tables, "_result", failing)
+    failed: dict[str, str] = {}
+    found = measured(str(tmp_path), lambda name, error: failed.update({name: str(error)}))
+    assert "measured_overhead" in found
+    assert failed == {"measured_scaling": "no such size"}
 
 
 def test_overhead_is_one_row(tmp_path: Path) -> None:

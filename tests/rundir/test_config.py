@@ -9,7 +9,7 @@ import pytest
 
 from rankscope.errors import ConfigError
 from rankscope.jobs.exec import take_options
-from rankscope.rundir.config import OPTIONS, SWITCH_FIELDS, CaptureConfig, variable_of
+from rankscope.rundir.config import OPTIONS, PRESETS, SWITCH_FIELDS, CaptureConfig, variable_of
 
 
 def test_defaults():
@@ -56,6 +56,22 @@ def test_d9ds_names():
     assert (config.period_steps, config.warmup, config.active, config.repeat) == (20, 2, 4, 0)
 
 
+def test_a_preset_stands_for_options_and_gives_way_to_them():
+    detailed = CaptureConfig.resolve({"preset": "detailed"}, {})
+    assert (detailed.record_shapes, detailed.with_stack, detailed.with_flops) == (True, True, True)
+    environ = {"RANKSCOPE_PRESET": "memory", "RANKSCOPE_WITH_STACK": "0", "RANKSCOPE_ACTIVE": "7"}
+    memory = CaptureConfig.resolve({}, environ)
+    assert (memory.profile_memory, memory.with_stack, memory.active) == (True, False, 7)
+    assert CaptureConfig.resolve({"preset": "minimal", "active_steps": 2}, {}).active == 2
+    d9d = CaptureConfig.resolve({"preset": "d9d", "period_steps": 50}, {})
+    assert (d9d.name_template, d9d.compression, d9d.with_stack, d9d.repeat) == ("d9d", "tar.gz", True, 0)
+    assert CaptureConfig.resolve({"preset": "d9d", "name_template": "of"}, {}).compression == "gz"
+    for preset, options in PRESETS.items():
+        assert CaptureConfig.resolve({"preset": preset}, {}) == CaptureConfig.resolve({"preset": preset, **options}, {})
+    with pytest.raises(ConfigError, match="preset='all' is not known"):
+        CaptureConfig.resolve({"preset": "all"}, {})
+
+
 def test_every_field_has_a_variable_of_its_own():
     names = [variable_of(field.name) for field in dataclasses.fields(CaptureConfig)]
     assert len(set(names)) == len(names)
@@ -79,6 +95,8 @@ def test_a_value_of_another_type_is_refused(given):
 TEXTS = {
     "save_dir": "/run",
     "run_id": "abc",
+    "upload_to": "s3://bucket/run",
+    "preset": "memory",
     "ranks": "0-1",
     "compression": "none",
     "name_template": "of",

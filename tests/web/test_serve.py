@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
@@ -26,7 +27,7 @@ from tests.kineto import small_step, trace, write
 
 import rankscope.cli as cli_module
 
-STARTED = re.compile(rb"rankscope serves at (http://([\d.]+):(\d+)/\?token=\S+)")
+STARTED = re.compile(rb"rankscope serves at (http://([\w.]+):(\d+)/\?token=\S+)")
 WAIT_S = 300
 
 
@@ -44,7 +45,8 @@ def serving(*arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], str, int
         if found is None or b"Ctrl-C" not in said:
             server.kill()
             raise AssertionError(said + server.communicate()[1])
-        assert f"ssh -L {int(found[3])}:127.0.0.1:{int(found[3])}".encode() in said
+        if found[2] == b"127.0.0.1":
+            assert f"ssh -L {int(found[3])}:127.0.0.1:{int(found[3])}".encode() in said
         yield server, found[1].decode(), int(found[3])
     finally:
         if server.poll() is None:
@@ -104,6 +106,53 @@ def test_the_printed_address_shows_the_run_and_ctrl_c_ends_it(run: Path) -> None
         _, err = server.communicate(timeout=WAIT_S)
     assert server.returncode == 0
     assert b"Traceback" not in err
+
+
+def ask_as(name: str, port: int, path: str, **headers: str) -> tuple[int, bytes]:
+    """What a browser that opened the page under a name of this machine is answered."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_S)
+    try:
+        connection.request("GET", path, headers={"Host": f"{name}:{port}", **headers})
+        answer = connection.getresponse()
+        return answer.status, (answer.headers["set-cookie"] or "").encode() + answer.read()
+    finally:
+        connection.close()
+
+
+def test_others_open_it_by_the_public_name_and_the_token(run: Path) -> None:
+    arguments = [str(run), "--executor", "serial", "--host", "0.0.0.0", "--public-host", "node7.example"]
+    with serving(*arguments) as (_, address, port):
+        assert address.startswith(f"http://node7.example:{port}/?token=")
+        path = address.partition(str(port))[2]
+        assert ask_as("node7.example", port, "/")[0] == 401
+        # Under another name, that of an attacker's DNS for example, the token is of no use.
+        assert ask_as("evil.example", port, path)[0] == 403
+        assert ask_as("node7.example", port, path, Origin="http://evil.example")[0] == 403
+        assert ask_as("node7.example", port, path, Origin=f"http://node7.example:{port + 1}")[0] == 403
+        status, answer = ask_as("node7.example", port, path)
+        assert status in (200, 302, 303, 307)
+        cookie = answer.partition(b";")[0].decode()
+        status, page = ask_as("node7.example", port, "/", Cookie=cookie, Origin=f"http://node7.example:{port}")
+        assert (status, b'{"served": 1}' in page) == (200, True)
+        assert ask_as("node7.example", port, "/api/state")[0] == 401
+
+
+def test_a_client_that_asks_for_websockets_leaves_no_line(run: Path) -> None:
+    with serving(str(run), "--executor", "serial") as (server, _, port):
+        upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+        assert ask_as("127.0.0.1", port, "/", **upgrade, **{"Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA=="})[0] == 401
+        server.send_signal(signal.SIGINT)
+        assert server.communicate(timeout=WAIT_S)[1] == b""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [(["--public-host", "node7"], "others cannot reach 127.0.0.1"), (["--public-host", "http://x"], "not a host name")],
+)
+def test_a_public_name_that_is_of_no_use(
+    run: Path, arguments: list[str], problem: str, capfd: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert problem in ended_with(capfd, monkeypatch, "serve", str(run), "--no-open", *arguments)[1]
 
 
 class Proxy(BaseHTTPRequestHandler):

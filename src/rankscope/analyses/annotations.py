@@ -42,6 +42,7 @@ from rankscope.results import (
     by_window,
     chosen_starts,
     concat_ranks,
+    in_steps,
 )
 
 COLUMNS = (
@@ -63,12 +64,14 @@ COLUMNS = (
     Column(
         "device_idle_ns", pl.Int64, "ns", "time in it in which the device was idle; null if the trace has no device"
     ),
+    Column("host_in_steps_ns", pl.Int64, "ns", "host time in it, of ranges that start in complete steps"),
+    Column("idle_in_steps_ns", pl.Int64, "ns", "device idle time in those; null if the trace has no device"),
     Column("steps", pl.Int64, "count", "number of steps that contain it"),
 )
 # Needed by the reduce: in how many steps compiled graphs ran, and how many of these lack the range.
 _COMPILED, _LOST = "_compiled_steps", "_lost_steps"
 _KEYS = ("step", "name")
-_ON_DEVICE = ("device_total_ns", "device_events", "device_idle_ns")
+_ON_DEVICE = ("device_total_ns", "device_events", "device_idle_ns", "idle_in_steps_ns")
 _AUTOGRAD = r"^autograd::engine|^torch::autograd"
 
 
@@ -160,6 +163,7 @@ def _ranges_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
     counted = pairs.group_by("group").agg(pl.col("event").n_unique().cast(pl.Int64).alias("device_events"))
     return (
         keyed.with_columns(pl.Series("outer", outer, dtype=pl.Boolean))
+        .with_columns((pl.col("outer") & in_steps(keyed["start_ns"], annotations)).alias("counted"))
         .filter(pl.Series(kept, dtype=pl.Boolean))
         .group_by("group", maintain_order=True)
         .agg(
@@ -169,6 +173,8 @@ def _ranges_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
             pl.col("duration_ns").filter("outer").sum().alias("host_total_ns"),
             pl.col("self_ns").sum().alias("host_self_ns"),
             (pl.col("duration_ns") - pl.col("busy_ns")).filter("outer").sum().alias("device_idle_ns"),
+            pl.col("duration_ns").filter("counted").sum().alias("host_in_steps_ns"),
+            (pl.col("duration_ns") - pl.col("busy_ns")).filter("counted").sum().alias("idle_in_steps_ns"),
             pl.col("duration_ns").sum(),
             pl.col("duration_ns").max().alias("max_ns"),
             pl.col("in_step").drop_nulls().n_unique().cast(pl.Int64).alias("steps"),

@@ -37,7 +37,7 @@ from rankscope.primitives.activity import covered_time
 from rankscope.primitives.call_stack import enclosing, range_at
 from rankscope.primitives.intervals import union_length_by
 from rankscope.primitives.steps import host_steps
-from rankscope.results import Analysis, Column, Inputs, Tables, by_window
+from rankscope.results import Analysis, Column, Inputs, Tables, by_window, in_steps
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
@@ -64,9 +64,14 @@ COLUMNS = (
         "ns",
         "time in its calls in which the device was idle; null without a device or host events",
     ),
+    Column(
+        "host_in_steps_ns", pl.Int64, "ns", "host time in its calls that start in complete steps; null like host_ns"
+    ),
+    Column("idle_in_steps_ns", pl.Int64, "ns", "device idle time in those; null like device_idle_ns"),
     Column("source", pl.String, "", "path of the kernel's source"),
 )
 _KEY = ["kind", "name"]
+_OF_HOST = ("host_ns", "device_idle_ns", "host_in_steps_ns", "idle_in_steps_ns")
 _REGION, _GRAPH = r"^Torch-Compiled Region: (\d+)/(\d+)", r"^## Call CompiledFxGraph (\w+)"
 _FUNCTION = r"^CompiledFunction(Backward)?$"
 _OVERHEAD = r"^(TorchDynamo Cache Lookup|AOTDispatcher Runtime Wrapper Prologue|Pregraph bytecode)"
@@ -83,7 +88,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
         for n, window in enumerate(by_window(tables, inputs))
     ]
     frame = pl.concat(parts)
-    sums = ("calls", "host_ns", "device_ns", "kernels", "device_idle_ns")
+    sums = ("calls", "host_ns", "device_ns", "kernels", "device_idle_ns", "host_in_steps_ns", "idle_in_steps_ns")
     spent = pl.col("spent").explode()
     others = pl.col("spent").list.slice(1).explode()
     merged = frame.group_by(_KEY, maintain_order=True).agg(
@@ -155,12 +160,16 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
     busy = covered_time(device).within(calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy())
     idle = (spent - pl.Series("busy_ns", busy)) if device.height else pl.lit(None, pl.Int64)
     host = (
-        calls.with_columns(idle.alias("idle_ns"))
+        calls.with_columns(idle.alias("idle_ns"), in_steps(calls["start_ns"], window["annotations"]).alias("counted"))
         .group_by(_KEY, maintain_order=True)
         .agg(
             pl.len().cast(pl.Int64).alias("calls"),
             pl.when(pl.lit(bool(device.height))).then(pl.col("idle_ns").sum()).alias("device_idle_ns"),
             spent.sum().alias("host_ns"),
+            spent.filter("counted").sum().alias("host_in_steps_ns"),
+            pl.when(pl.lit(bool(device.height)))
+            .then(pl.col("idle_ns").filter("counted").sum())
+            .alias("idle_in_steps_ns"),
             spent.alias("spent"),
             pl.col("source").first(),
         )
@@ -180,8 +189,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
         union_length_by(kernels, _KEY, "device_ns")
         .join(kernels.group_by(_KEY).agg(pl.len().cast(pl.Int64).alias("calls")), on=_KEY, how="left")
         .with_columns(
-            pl.lit(None, pl.Int64).alias("host_ns"),
-            pl.lit(None, pl.Int64).alias("device_idle_ns"),
+            *(pl.lit(None, pl.Int64).alias(name) for name in _OF_HOST),
             pl.lit(None, pl.List(pl.Int64)).alias("spent"),
             pl.lit(None, pl.String).alias("source"),
             pl.col("calls").alias("kernels"),

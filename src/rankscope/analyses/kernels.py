@@ -7,7 +7,8 @@ that record them; null where the vendor records none (AMD, some engines). `std_n
 null for a single call. `launched_by` is the operator with most of the row's time: by External id, else the innermost
 that was open on the launching thread; null where there was none, or the launch is not in the trace.
 
-    unfilled  = Σ time in which it runs alone on its device · (1 − blocks per SM), over launches with less than one
+    unfilled  = Σ time in which it runs alone on its device · (1 − blocks per SM), over launches with less than one,
+                in complete steps where any are marked
     share     = total / Σ total of all kernels, copies and fills of the rank
     occupancy = Σ occupancy · duration / Σ duration, over launches that record it; blocks_per_sm likewise
 
@@ -34,6 +35,7 @@ from rankscope.results import (
     by_window,
     chosen_launches,
     greatest,
+    in_steps,
     over_ranks,
     total_of,
 )
@@ -56,7 +58,7 @@ COLUMNS = (
         "unfilled_ns",
         pl.Int64,
         "ns",
-        "time on SMs without a block, while the kernel ran alone on its device; null where blocks are not recorded",
+        "time on SMs without a block while it ran alone, in complete steps; null where blocks are not recorded",
     ),
     Column("occupancy", pl.Float64, "%", "estimated achieved occupancy, weighted by duration"),
     Column("launched_by", pl.String, "", "the operator with most of its time; with `--by operator` the operator"),
@@ -113,7 +115,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
 
 def _launched(window: Tables, inputs: Inputs) -> pl.DataFrame:
     """The device events of the selected steps with category, duration, and the operator that launched them."""
-    device = chosen_launches(_with_unfilled(window["device_events"]), window["annotations"], inputs)
+    device = chosen_launches(_with_unfilled(window), window["annotations"], inputs)
     operators = window["host_ops"]
     owner = pl.Series(launching_operators(device, window["runtime_calls"], operators))
     return with_category(device, inputs.options.communication).with_columns(
@@ -122,8 +124,9 @@ def _launched(window: Tables, inputs: Inputs) -> pl.DataFrame:
     )
 
 
-def _with_unfilled(device: pl.DataFrame) -> pl.DataFrame:
+def _with_unfilled(window: Tables) -> pl.DataFrame:
     """Device events with the time on SMs without a block, less what another event overlaps: it may use them."""
+    device = window["device_events"]
     start, end = (device[name].to_numpy() for name in ("start_ns", "end_ns"))
     number = device["device"].fill_null(-1).to_numpy()
     alone = np.zeros(device.height)
@@ -132,7 +135,8 @@ def _with_unfilled(device: pl.DataFrame) -> pl.DataFrame:
         alone[rows] = covered_once(start[rows], end[rows]).within(start[rows], end[rows])
     blocks = pl.col("blocks_per_sm").cast(pl.Float64)
     # Without a grid the field is 0 in some files: no kernel has none.
-    empty = pl.when(blocks > 0).then((1 - blocks).clip(lower_bound=0))
+    counted = in_steps(device["launch_ns"], window["annotations"])
+    empty = pl.when(blocks > 0).then((1 - blocks).clip(lower_bound=0) * counted)
     return device.with_columns((pl.Series(alone) * empty).alias("unfilled"))
 
 

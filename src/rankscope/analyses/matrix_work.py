@@ -10,11 +10,11 @@ innermost of nested ones), by the type of their first floating-point input.
                    no other: neither a tensor core kernel nor an unknown one
     saving       = time · (1 − slower peak / faster peak)
 
-`saving_ns` and `narrow_saving_ns` are upper bounds over the complete trace: the work off tensor cores sped up by the
-ratio of the device's peaks (32-bit numbers as TF32, if supported), and all of it computed in bfloat16 (float16 if the
-device has no bfloat16). Kernels rarely reach their peak; many are memory bound. They are null if the device's peaks are
-not known, or without a device. Types need `record_shapes`. Without a device `host_ns` shows how much work there is, and
-no bound is given.
+`saving_ns` and `narrow_saving_ns` are upper bounds over the complete steps (the trace, where none is marked): the
+work off tensor cores sped up by the ratio of the device's peaks (32-bit numbers as TF32, if supported), and all of it
+computed in bfloat16 (float16 if the device has no bfloat16). Kernels rarely reach their peak; many are memory bound.
+They are null if the device's peaks are not known, or without a device. Types need `record_shapes`. Without a device
+`host_ns` shows how much work there is, and no bound is given.
 
 How to read it: float32 with most of its work off tensor cores means that TF32 is not enabled
 (`torch.set_float32_matmul_precision("high")`); much float32 in general means that autocast to bfloat16 could save up to
@@ -40,6 +40,7 @@ from rankscope.results import (
     by_window,
     chosen_launches,
     chosen_starts,
+    in_steps,
 )
 
 COLUMNS = (
@@ -60,7 +61,9 @@ COLUMNS = (
         "potential saving from 16-bit types; null if no peak is known, or if they are used already",
     ),
 )
-_SUMS = ("calls", "host_ns", "kernels", "device_ns", "tensor_ns", "unknown_ns", "off_ns")
+_SUMS = (
+    "calls", "host_ns", "kernels", "device_ns", "tensor_ns", "unknown_ns", "off_ns", "steps_tensor_ns", "steps_off_ns",
+)  # fmt: skip
 _WIDE = ("float64", "float32")
 
 
@@ -73,7 +76,7 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
     plain, narrow = (
         pl.Series([factors[number][place] for number in frame["number"]], dtype=pl.Float64) for place in (0, 1)
     )
-    rest, fast = pl.col("off_ns"), pl.col("tensor_ns")
+    rest, fast = pl.col("steps_off_ns"), pl.col("steps_tensor_ns")
     frame = frame.with_columns(
         (rest * plain).round().cast(pl.Int64).alias("saving_ns"),
         # What runs on tensor cores gains by the narrower type alone, the rest by both.
@@ -133,6 +136,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
         .with_columns(
             device["name"].replace_strict(use, return_dtype=pl.Boolean, default=None).alias("tensor"),
             ordinary.alias("ordinary"),
+            in_steps(device["launch_ns"], window["annotations"]).alias("in_steps"),
             named["number"].gather(row).alias("number"),
             pl.Series("call", level),
         )
@@ -145,6 +149,8 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
             pl.col("duration").filter(pl.col("tensor").fill_null(False)).sum().alias("tensor_ns"),
             pl.col("duration").filter(pl.col("tensor").is_null()).sum().alias("unknown_ns"),
             pl.col("duration").filter("off").sum().alias("off_ns"),
+            pl.col("duration").filter(pl.col("tensor") & pl.col("in_steps")).sum().alias("steps_tensor_ns"),
+            pl.col("duration").filter(pl.col("off") & pl.col("in_steps")).sum().alias("steps_off_ns"),
         )
     )
     return counted.join(launched, on="number", how="full", coalesce=True, nulls_equal=True).select(

@@ -2,6 +2,9 @@
 
 One row per rank and operator name; `--by shape` also groups by the shapes of its inputs, `--by stack` by the Python
 lines that called it. `--match 'fsdp|all_?gather'` keeps the names that match a regular expression, ignoring case.
+`--sort-by self_cpu` (or `cpu`, `self_device`, `device`, `count`, `memory`) sorts by that column, the largest first.
+`--include annotations` adds ranges of `record_function` and steps, `frames` Python frames, `torch` annotations and
+runtime calls, as torch's `key_averages()` has them: shares are then of the same total; `all` adds all of these.
 
     host self     = Σ duration − operators directly inside it        self times of a thread sum to its operators' union
     host total    = Σ duration, not counting calls inside another call of the same row
@@ -29,11 +32,13 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from rankscope.primitives.allocations import MEMORY_COLUMNS, memory_samples
 from rankscope.primitives.call_stack import (
     add_to_parents,
     innermost,
     is_outermost,
     launching_operators,
+    nested_with,
     with_ancestors,
 )
 from rankscope.primitives.device_peaks import peak_flops
@@ -59,7 +64,8 @@ from rankscope.rundir.plurals import plural
 
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
-    Column("name", pl.String, "", "the operator, as recorded"),
+    Column("kind", pl.String, "", "operator; with `--include` also annotation, runtime or python"),
+    Column("name", pl.String, "", "the operator, as recorded; steps are one: `ProfilerStep*`"),
     Column("input_shapes", pl.String, "", "shapes of its inputs, as compact JSON; null unless `--by shape`"),
     Column(
         "stack",
@@ -85,6 +91,12 @@ COLUMNS = (
         "count",
         "kernels, copies and fills that it launched itself; null if the trace has no device",
     ),
+    Column(
+        "memory_self_bytes",
+        pl.Int64,
+        "bytes",
+        "allocated less released by itself, on the device (on the host without one); null without memory events",
+    ),
     Column("tensor_core_eligible", pl.Boolean, "", "whether tensor cores can run it"),
     Column(
         "tensor_core_share",
@@ -106,7 +118,24 @@ COLUMNS = (
 )
 # How many callers distinguish stacks.
 _CALLERS = 6
-_KEYS = ("name", "input_shapes", "stack")
+_KEYS = ("kind", "name", "input_shapes", "stack")
+_NAMED = ("name", "kind", "input_shapes", "stack")
+_SORTED = {
+    "self_cpu": "host_self_ns",
+    "cpu": "host_total_ns",
+    "self_device": "device_self_ns",
+    "device": "device_total_ns",
+    "count": "calls",
+    "memory": "memory_self_bytes",
+}
+_INCLUDED = {
+    "operators": (),
+    "annotations": ("annotations",),
+    "frames": ("python_frames",),
+    "torch": ("annotations", "runtime_calls"),
+    "all": ("annotations", "runtime_calls", "python_frames"),
+}
+_KINDS = {"annotations": "annotation", "runtime_calls": "runtime", "python_frames": "python"}
 
 
 def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
@@ -133,8 +162,11 @@ def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
         frame = frame.with_columns(pl.lit(None, frame.schema[name]).alias(name) for name in names)
     if inputs.parameters.get("match") is not None:
         frame = frame.filter(pl.col("name").str.contains(f"(?i){inputs.parameters['match']}"))
-    order = ("device_self_ns", "host_self_ns", "name", "input_shapes", "stack")
-    return frame.sort(order, descending=[True, True, False, False, False], nulls_last=True).select(
+    if all(window["memory_events"].is_empty() for window in by_window(tables, inputs)):
+        frame = frame.with_columns(pl.lit(None, pl.Int64).alias("memory_self_bytes"))
+    first = _SORTED[str(inputs.parameters.get("sort_by", "self_device"))]
+    order = list(dict.fromkeys([first, "device_self_ns", "host_self_ns"]))
+    return frame.sort(*order, *_NAMED, descending=[True] * len(order) + [False] * len(_NAMED), nulls_last=True).select(
         column.name for column in COLUMNS
     )
 
@@ -146,7 +178,7 @@ def _share(name: str) -> pl.Expr:
 
 def _operators_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
     """Figures of one window by key: sums that can be added over windows."""
-    operators, device = window["host_ops"], window["device_events"]
+    operators, device = _included(window, inputs)
     by = inputs.parameters.get("by", "name")
     no_text = pl.lit(None, pl.String)
     keyed = operators.with_columns(
@@ -204,8 +236,38 @@ def _operators_of(window: Tables, inputs: Inputs) -> pl.DataFrame:
         .with_columns(
             pl.col("device_self_ns", "device_total_ns", "tensor_ns", "unknown_ns", "device_events").fill_null(0)
         )
+        .join(_memory(window, operators, group, kept), on="group", how="left")
+        .with_columns(pl.col("memory_self_bytes").fill_null(0))
         .drop("group")
     )
+
+
+def _included(window: Tables, inputs: Inputs) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The operators, nested with other host events if these are requested; and the device events that point to them."""
+    operators = window["host_ops"].with_columns(pl.lit("operator").alias("kind"))
+    device, others = window["device_events"], []
+    tables = _INCLUDED[str(inputs.parameters.get("include", "operators"))]
+    if not tables:
+        return operators, device
+    for table in tables:
+        rows = window[table].select("start_ns", "end_ns", "name", "pid", "tid", pl.lit(_KINDS[table]).alias("kind"))
+        if table == "annotations":
+            rows = rows.filter(~window[table]["on_device"]).with_columns(
+                pl.col("name").str.replace(r"^ProfilerStep#\d+$", "ProfilerStep*")
+            )
+        others.append(rows)
+    every, moved = nested_with(operators, others)
+    return every, device.with_columns(moved.gather(device["op_row"].cast(pl.Int64)).alias("op_row"))
+
+
+def _memory(window: Tables, operators: pl.DataFrame, group: np.ndarray, kept: np.ndarray) -> pl.DataFrame:
+    """The bytes that the calls of each group allocated less those that they released themselves."""
+    events = memory_samples(window["memory_events"], operators, window["annotations"])
+    on_device = events.filter(pl.col("memory") != "cpu")
+    events = (on_device if on_device.height else events).filter(pl.col("operator_row") >= 0)
+    row = events["operator_row"].to_numpy()
+    own = pl.DataFrame({"group": group[row], "memory_self_bytes": events["bytes"]}).filter(pl.Series(kept[row]))
+    return own.group_by("group").agg(pl.col("memory_self_bytes").sum())
 
 
 def _union(pairs: pl.DataFrame, name: str) -> pl.DataFrame:
@@ -284,13 +346,12 @@ def _stacks(operators: pl.DataFrame, frames: pl.DataFrame) -> pl.Series:
 
 
 def reads_more(parameters: Parameters) -> dict[str, tuple[str, ...]]:
-    """Python frames, the largest table of a trace, only if stacks are requested."""
+    """Python frames, the largest table of a trace, and other host events only if they are requested."""
+    ranges = ("start_ns", "end_ns", "name", "pid", "tid")
+    more: dict[str, tuple[str, ...]] = dict.fromkeys(_INCLUDED[str(parameters.get("include", "operators"))], ranges)
     if parameters.get("by") != "stack":
-        return {}
-    return {
-        "host_ops": ("call_stack",),
-        "python_frames": ("start_ns", "end_ns", "name", "pid", "tid", "parent_row"),
-    }
+        return more
+    return {**more, "host_ops": ("call_stack",), "python_frames": (*ranges, "parent_row")}
 
 
 def headline(frame: pl.DataFrame) -> Headline | None:
@@ -325,10 +386,13 @@ analysis = Analysis(
         "device_events": ("start_ns", "end_ns", "name", "kind", "device", "op_row", "launch_row", "launch_ns"),
         "runtime_calls": ("pid", "tid"),
         "annotations": ("start_ns", "end_ns", "on_device", "step"),
+        "memory_events": MEMORY_COLUMNS,
     },
     parameters=(
         Parameter("match", "only operators whose name matches, ignoring case", kind="regex"),
         Parameter("by", "what to group rows by", default="name", choices=("name", "shape", "stack")),
+        Parameter("sort_by", "the column to sort by, the largest first", default="self_device", choices=tuple(_SORTED)),
+        Parameter("include", "further host events as rows", default="operators", choices=tuple(_INCLUDED)),
     ),
     reads_more=reads_more,
 )  # fmt: skip

@@ -18,6 +18,9 @@ the equivalent (p − 1) / m of the time without bubble); interleaved stages hav
 to one neighbour in a step. The stage is the rank's coordinate on the mesh (`mesh`); null if no mesh is known, in which
 case one row covers all such ranks.
 
+The saving of the finding is what a step would be shorter with stages of equal work: its window less the mean compute of
+the stages / (1 − ideal ratio), at most what the largest bubble exceeds the ideal by. Without an ideal there is none.
+
 How to read it: a first stage near the ideal has the inherent cost of its schedule: more microbatches or interleaved
 stages reduce it. If it is far above, a stage is slower than the others (`step_time`, `stragglers`), or the transfers
 themselves are slow.
@@ -136,7 +139,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
             pl.when(p > 1).then((p - 1) / (m + p - 1)).alias("ideal_ratio"),
         )
     )
-    return frame.select(column.name for column in COLUMNS), _findings(frame, placed, count)
+    return frame.select(column.name for column in COLUMNS), _findings(frame, placed, count, _compute(stages, inputs))
 
 
 def _depth(pipeline: str | None, groups: Sequence[tuple[str, tuple[int, ...]]], stages: pl.DataFrame) -> int | None:
@@ -152,7 +155,14 @@ def _depth(pipeline: str | None, groups: Sequence[tuple[str, tuple[int, ...]]], 
     return max([seen, *named])
 
 
-def _findings(frame: pl.DataFrame, rows: pl.DataFrame, stages: int | None) -> list[Finding]:
+def _compute(stages: pl.DataFrame, inputs: Inputs) -> float:
+    """Compute per step, mean over the stages, ns."""
+    steps = inputs.results["step_time"].filter(pl.col("step").is_not_null())
+    by_stage = steps.join(stages, on="rank").group_by("stage").agg(pl.col("compute_ns").mean())
+    return float(by_stage["compute_ns"].to_numpy().mean()) if by_stage.height else 0.0
+
+
+def _findings(frame: pl.DataFrame, rows: pl.DataFrame, stages: int | None, compute: float) -> list[Finding]:
     by_stage = frame.group_by("stage", maintain_order=True).agg(
         pl.col("bubble_ns").mean(), pl.col("window_ns").mean(), pl.col("ideal_ratio").mean()
     )
@@ -166,6 +176,10 @@ def _findings(frame: pl.DataFrame, rows: pl.DataFrame, stages: int | None) -> li
     stage = worst["stage"]
     waits = "The ranks of the pipeline wait" if stage is None else f"Stage {stage} of the pipeline waits"
     ranks = rows.filter(pl.col("stage").eq_missing(worst["stage"]))["rank"].unique().sort()
+    saving = None
+    if ideal is not None:
+        beyond = worst["bubble_ns"] - ideal * worst["window_ns"]
+        saving = max(0, round(min(beyond, worst["window_ns"] - compute / (1 - ideal))))
     more = "" if ideal is None else f", {100 * ideal:.1f} % in a balanced pipeline"
     evidence = [
         Evidence("mean bubble per step", round(worst["bubble_ns"]), "ns"),
@@ -176,6 +190,7 @@ def _findings(frame: pl.DataFrame, rows: pl.DataFrame, stages: int | None) -> li
             Evidence("stages", stages, "count"),
             Evidence("microbatches", int(frame["microbatches"].drop_nulls().to_numpy().max(initial=0)), "count"),
             Evidence("bubble of a balanced pipeline", round(ideal, 4), "ratio"),
+            Evidence("compute per step, mean over the stages", round(compute), "ns"),
         ]
     return [
         Finding(
@@ -184,7 +199,7 @@ def _findings(frame: pl.DataFrame, rows: pl.DataFrame, stages: int | None) -> li
             title=f"{waits} for its neighbours {100 * ratio:.1f} % of the step{more}",
             ranks=tuple(ranks),
             evidence=tuple(evidence),
-            saving_ns=round(worst["bubble_ns"] - (ideal or 0.0) * worst["window_ns"]),
+            saving_ns=saving,
             advice="Balance the stages' work, or use more microbatches; check for a late stage (`stragglers`).",
         )
     ]

@@ -217,7 +217,7 @@ def across_ranks(parts: Sequence[Mapping[str, pl.DataFrame]], inputs: Inputs) ->
     if rows.is_empty():
         return _no_comparison(ranks), []
     cut = _cut(inputs)
-    mesh = _mesh(inputs)
+    mesh = mesh_of(inputs)
     stretches, work, paces = (
         each.join(cut, on=["rank", "window"], how="anti", maintain_order="left") for each in (stretches, work, paces)
     )
@@ -280,7 +280,8 @@ def _roles(mesh: Mesh, inputs: Inputs) -> dict[int, int]:
     return programs_by_rank(inputs.results["collectives"], dict(stage.select("rank", "coordinate").iter_rows()))
 
 
-def _mesh(inputs: Inputs) -> Mesh:
+def mesh_of(inputs: Inputs) -> Mesh:
+    """The mesh of a run, from its metadata or its groups."""
     groups = inputs.results["collectives"].select("group", "group_ranks").drop_nulls().unique().sort("group")
     named = [(name, found) for name, text in groups.iter_rows() if (found := parse_group_ranks(text)) is not None]
     return infer_mesh(inputs.traces, named)
@@ -374,7 +375,8 @@ def _findings(found: Sequence[Straggler], table: pl.DataFrame) -> list[Finding]:
 def _title(each: Straggler) -> str:
     if each.once:
         return f"{_called(each)} stalled once, in step {each.steps[0]}: {STALLS[each.cause.cause]}"
-    return f"{_called(each)} delays the other ranks{'' if each.lasting else ' in some steps'}: {each.cause.text}"
+    verb = "delay" if " and " in each.label else "delays"
+    return f"{_called(each)} {verb} the other ranks{'' if each.lasting else ' in some steps'}: {each.cause.text}"
 
 
 def _called(each: Straggler) -> str:

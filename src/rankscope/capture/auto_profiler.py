@@ -1,8 +1,8 @@
 """Profiles a job whose script does not use rankscope: each step of the training's optimizer is a step.
 
 ``install`` is called by the hook (``hook/sitecustomize.py``) and starts a ``Profiler`` that takes its options from the
-environment. If the script has a profiler of its own, that one is used instead. ``optimizers`` decides which steps
-count.
+environment. If the script has a ``rankscope.Profiler``, that one is used instead; torch profilers of the script's own
+are adopted, or taken over (`script_profilers`). ``optimizers`` decides which steps count.
 
 In: the options in the environment, and the steps of the optimizers. Out: a started `Profiler`.
 """
@@ -17,13 +17,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rankscope.capture import profiler_conflicts
+from rankscope.capture import profiler_conflicts, script_profilers
+from rankscope.capture.adopted_window import AdoptedWindow
 from rankscope.capture.notices import warn
 from rankscope.capture.optimizers import PrimaryOptimizer, watch_steps
+from rankscope.errors import ConfigError
+from rankscope.rundir.capture_files import BY_RUN, HOOK_VARIABLE
+from rankscope.rundir.config import CaptureConfig
+from rankscope.rundir.manifest import ScriptProfiler
 from rankscope.rundir.names import RUN_MANIFEST
+from rankscope.rundir.schedule import AUTO_START_STEP
 
 if TYPE_CHECKING:
-    from rankscope.capture.profiler import Profiler
+    from rankscope.capture.adoption import AdoptingProfiler
 
 _loaded_at = time.time()
 
@@ -33,15 +39,20 @@ rankscope: no trace was written: this job loaded torch and made no optimizer ste
 """
 
 
+NOT_ADOPTED = "rankscope: no trace was written. The script's own profiler: {profilers}\n"
+
+
 class _StepCounter:
     """Counts this process's optimizer steps and drives its profiler."""
 
     def __init__(self) -> None:
-        self.profiler: Profiler | None = None
+        self.profiler: AdoptingProfiler | None = None
         self.first_optimizer_ns = time.perf_counter_ns()
         self.primary = PrimaryOptimizer()
         self.steps = 0
         self.disabled = False
+        self.script_has_profiler = False
+        self.own_profilers: dict[str, list[str]] = {}
 
     def after_step(self, optimizer: object) -> None:
         """The outermost step of an optimizer is over."""
@@ -50,40 +61,91 @@ class _StepCounter:
             return
         if not self.primary.counts(optimizer):
             return
+        script_profilers.training_stepped()
         if self.profiler is None:
             self._start()
         else:
             self.profiler.step()
+            self.profiler.step_beside(script_profilers.any_open())
 
-    def _start(self) -> None:
+    def _make_profiler(self, *, aside: bool) -> AdoptingProfiler | None:
         data = sys.modules.get("torch.utils.data")
         if data is not None and data.get_worker_info() is not None:
             # It may train before the rank makes its first step, and owns the rank.
             self.disabled = True
             warn(f"process {os.getpid()} is not profiled: it is a worker of a data loader")
-            return
-        try:
-            # Not at the top: a script that imports rankscope.Profiler first loads torch, and with it this module, from
-            # there.
-            from rankscope.capture.profiler import Profiler
+            return None
+        # Not at the top: a script that imports rankscope.Profiler first loads torch, and with it this module, from
+        # there.
+        from rankscope.capture.adoption import AdoptingProfiler
 
-            self.profiler = Profiler()
+        return AdoptingProfiler(aside=aside)
+
+    def _start(self) -> None:
+        try:
+            self.profiler = self._make_profiler(aside=script_profilers.any_open())
+            if self.profiler is None:
+                return
             # By now the process group exists, and the first step, which compiles and allocates, is over. It is taken
             # to have begun when the first optimizer was created.
-            self.profiler.start(1, first_began_ns=self.first_optimizer_ns)
+            self.profiler.start(AUTO_START_STEP, first_began_ns=self.first_optimizer_ns)
         except Exception as error:
             self.disabled = True
             warn(f"this job is not profiled: {error}")
 
     def disable(self) -> None:
         """The script has a ``Profiler`` of its own: stop counting."""
-        self.disabled = True
+        self.disabled = self.script_has_profiler = True
         profiler, self.profiler = self.profiler, None
         if profiler is not None:
             profiler.stop()
 
+    # --- profilers of the script's own (`script_profilers.Adopter`) -----------------------------------------
+
+    def window(self, profile: Any, owner: Any, source: str) -> AdoptedWindow | None:
+        """A profiler of the script begins its warm-up."""
+        self.own_profilers.setdefault(source, [])
+        if self.profiler is None and not self.disabled:
+            try:
+                self.profiler = self._make_profiler(aside=True)
+                if self.profiler is not None:
+                    self.profiler.start_before_first_step()
+            except Exception as error:
+                self.disabled = True
+                warn(f"this job is not profiled: {error}")
+        return self.profiler.adopted_window(profile, owner, source) if self.profiler is not None else None
+
+    def begin(self, window: AdoptedWindow) -> None:
+        """It begins to record."""
+        if self.profiler is not None:
+            self.profiler.begin_adopted(window)
+
+    def end(self, window: AdoptedWindow, in_step_call: bool) -> None:
+        """It has stopped."""
+        if self.profiler is not None:
+            self.profiler.end_adopted(window, in_step_call)
+
+    def exported(self, source: str, path: str) -> None:
+        """The script exports a trace."""
+        self.own_profilers.setdefault(source, []).append(path)
+        if self.profiler is not None:
+            self.profiler.note_export(source, path)
+
+    def not_adopted(self) -> list[ScriptProfiler]:
+        """The script's own profilers, if nothing was written."""
+        if self.profiler is not None:
+            return list(self.profiler.script_profilers)
+        return [ScriptProfiler(name, "not adopted", tuple(paths[-5:])) for name, paths in self.own_profilers.items()]
+
 
 _counter = _StepCounter()
+
+
+class _CurrentCounter:
+    """The counter of this process: a forked one has its own, so it is looked up at each call."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(_counter, name)
 
 
 def install(module: Any) -> None:
@@ -94,12 +156,21 @@ def install(module: Any) -> None:
     """
     watch_steps(module, _after_step, wrapped=_optimizer_created)
     profiler_conflicts.before_script_profiler(_disable)
-    atexit.register(_warn_if_never_stepped, os.getpid())
+    if _takes_over():
+        script_profilers.take_over()
+    else:
+        adopter: Any = _CurrentCounter()
+        script_profilers.adopt(adopter)
+    atexit.register(_warn_if_nothing_written, os.getpid())
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_reset_in_child)
 
 
-# A forked process has its own counter, so it is looked up at each call.
+def _takes_over() -> bool:
+    try:
+        return CaptureConfig.resolve({}).take_over
+    except ConfigError:
+        return False  # reported when the profiler starts
 
 
 def _after_step(optimizer: object) -> None:
@@ -120,10 +191,18 @@ def _reset_in_child() -> None:
     disabled = _counter.disabled
     _counter = _StepCounter()
     _counter.disabled = disabled
+    script_profilers.forget()
 
 
-def _warn_if_never_stepped(pid: int) -> None:
-    if _counter.steps or _counter.disabled or os.getpid() != pid:
+def _warn_if_nothing_written(pid: int) -> None:
+    if os.getpid() != pid or _counter.script_has_profiler:
+        return
+    if not_adopted := _counter.not_adopted():
+        # `rankscope run` says it itself, as its last line.
+        if os.environ.get("RANK", "0") == "0" and os.environ.get(HOOK_VARIABLE) != BY_RUN:
+            sys.stderr.write(NOT_ADOPTED.format(profilers="; ".join(map(str, not_adopted))))
+        return
+    if _counter.steps or _counter.disabled or _counter.profiler is not None:
         return
     # torchrun itself loads torch and trains nothing; so do processes that multiprocessing has spawned.
     launcher = "torch.distributed.elastic.agent.server.api" in sys.modules

@@ -43,6 +43,20 @@ def register(action: Callable[[], None]) -> None:
     atexit.register(call)
 
 
+def before_thread_pools_end(action: Callable[[], None]) -> None:
+    """Call ``action`` when the main thread has ended and the pools of ``concurrent.futures`` have not: they have when
+    ``atexit`` calls, and asyncio opens no connection without one. It may be called in a forked child too.
+
+    Only for an action of the main thread: it runs before Python waits for the others.
+    """
+    import concurrent.futures.thread  # noqa: F401  # ours has to be registered after its own
+
+    at_exit = getattr(threading, "_register_atexit", None)  # it is not documented; without it `register` alone works
+    if at_exit is not None and threading.current_thread() is threading.main_thread():
+        with suppress(RuntimeError):  # the main thread has ended already
+            at_exit(action)
+
+
 class AtThreadEnd:
     """Calls ``action`` in this thread when it ends, if it is not the main one."""
 

@@ -19,13 +19,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
-from rankscope.capture.staging import free_bytes, remove_saved, temporary_path
+from rankscope.capture.staging import SPARE_BYTES, free_bytes, remove_saved, temporary_path
 from rankscope.capture.trace_edits import Change, Edits, apply_changes
 from rankscope.rundir.atomic import claim
 
 _GZIP_LEVEL = 1
 """On traces, level 1 is ten times as fast as level 9 and the file 1.6 times as large."""
 _ZSTD_LEVEL = 1
+_KEPT_LIMIT = 8
+"""How many traces of runs whose directory cannot be written are kept on a local disk."""
 _GZIP_BITS = 31
 
 
@@ -69,14 +71,42 @@ def finish_trace(
         temporary_folder: where the file is until it is complete, on the disk of ``target``; by default its folder.
 
     Raises:
-        OSError: the trace is not complete, or the directory cannot be written. No file is left behind.
+        OSError: the trace is not complete, or the directory cannot be written. Then the trace is kept in a directory
+            next to ``saved``, which the error names, if there is space.
     """
     edits = Edits() if edits is None else edits
     folder = target.parent if temporary_folder is None else temporary_folder
+    try:
+        json_bytes = verify_json(saved)
+        try:
+            return _finish(saved, target, folder, edits, json_bytes)
+        except OSError as error:
+            kept = _keep(saved, target, folder, edits, json_bytes)
+            if kept is None:
+                raise
+            advice = f"rankscope gather adds what is in {kept.parent} to a run"
+            raise OSError(f"{error}; the trace is kept as {kept}: {advice}") from error
+    finally:
+        remove_saved(saved)
+
+
+def _keep(saved: Path, target: Path, folder: Path, edits: Edits, json_bytes: int) -> Path | None:
+    """Finish a trace where it was saved, because the run directory is gone or full; its path, or None if it is lost."""
+    kept = saved.parent / f"kept-{folder.name}"
+    try:
+        kept.mkdir(exist_ok=True)
+        # The job needs the space more than we do.
+        if len(list(kept.iterdir())) >= _KEPT_LIMIT or free_bytes(kept) < json_bytes + SPARE_BYTES:
+            return None
+        return _finish(saved, kept / target.name, kept, edits, json_bytes).path
+    except OSError:
+        return None
+
+
+def _finish(saved: Path, target: Path, folder: Path, edits: Edits, json_bytes: int) -> FinishedTrace:
     folder.mkdir(parents=True, exist_ok=True)
     temporary = temporary_path(folder / target.name)
     try:
-        json_bytes = verify_json(saved)
         _check_space(folder, target.name, json_bytes)
         with saved.open("rb") as source, temporary.open("wb") as sink:
             changes = edits.changes(source)
@@ -91,7 +121,6 @@ def finish_trace(
         size = temporary.stat().st_size
         return FinishedTrace(_claimed(temporary, target), size, json_bytes)
     finally:
-        remove_saved(saved)
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
 

@@ -175,7 +175,12 @@ def process_groups(mesh_dims: Mapping[str, str] | None = None) -> tuple[ProcessG
 
 
 def mesh_from_context(dist_context: object) -> object:
-    """The mesh of a d9d-like context, from ``mesh_for("regular")`` or ``.mesh``; ``None`` if it is not distributed."""
+    """The mesh of a d9d-like context, from ``mesh_for("regular")`` or ``.mesh``; ``None`` if it is not distributed.
+
+    A DeviceMesh is its own: its ``mesh`` is a tensor of ranks.
+    """
+    if callable(getattr(dist_context, "get_coordinate", None)):
+        return dist_context
     if getattr(getattr(dist_context, "mesh_params", None), "is_distributed", True) is False:
         return None
     mesh_for = getattr(dist_context, "mesh_for", None)

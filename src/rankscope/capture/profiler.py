@@ -18,12 +18,11 @@ from typing import Any
 
 import torch
 
-from rankscope.capture import profiler_conflicts, rank_owner, signals
-from rankscope.capture.exit_hooks import AtThreadEnd, register, unregister
+from rankscope.capture import profiler_conflicts, rank_owner, script_profilers, signals
+from rankscope.capture.exit_hooks import AtThreadEnd, before_thread_pools_end, register, unregister
 from rankscope.capture.notices import warn
 from rankscope.capture.rank_log import LostWindows, RankLog, rank_log_for
 from rankscope.capture.recording import Recording, load_torch_parts
-from rankscope.capture.schedule import Window, windows
 from rankscope.capture.step_log import ClockAnchors, RunSnapshot, StepTimes
 from rankscope.capture.this_rank import ThisRank, resolve_rank
 from rankscope.capture.torch_compat import TorchProfilerMethods, UserMetadata
@@ -34,6 +33,7 @@ from rankscope.rundir.config import CaptureConfig, option_docs
 from rankscope.rundir.measurement import PLAN_VARIABLE
 from rankscope.rundir.metadata import METADATA_KEY
 from rankscope.rundir.ranks import RanksLike
+from rankscope.rundir.schedule import Window, windows
 
 _NEVER = sys.maxsize
 SETTLE_S = 0.005
@@ -61,7 +61,7 @@ class Profiler(TorchProfilerMethods):
         {options}
         warmup_steps, active_steps: other names of ``warmup`` and ``active``.
         mesh: the job's DeviceMesh: its dimensions and this rank's coordinate go into names and traces.
-        dist_context: an object that has the mesh, by ``mesh_for("regular")`` or as ``mesh``.
+        dist_context: the mesh, or an object that has it, by ``mesh_for("regular")`` or as ``mesh``.
         activities: torch's activities; by default what is available.
 
     Raises:
@@ -86,6 +86,7 @@ class Profiler(TorchProfilerMethods):
         repeat: int | None = None,
         skip_first: int | None = None,
         mesh: object = None,
+        preset: str | None = None,
         record_shapes: bool | None = None,
         with_stack: bool | None = None,
         profile_memory: bool | None = None,
@@ -98,6 +99,8 @@ class Profiler(TorchProfilerMethods):
         keep_bytes: int | None = None,
         stop_off_loop: str | None = None,
         run_id: str | None = None,
+        upload_to: str | None = None,
+        take_over: bool | None = None,
         activities: Sequence[torch.profiler.ProfilerActivity] | None = None,
     ) -> None:
         given = {name: value for name, value in locals().items() if name != "self"}
@@ -183,6 +186,8 @@ class Profiler(TorchProfilerMethods):
             self._writer.submit(log.save)
             if not self._writer.drain(timeout_s):
                 log.warn_once("slow", f"{self.run_dir} is slow: a trace is still being written after {timeout_s:.0f} s")
+            elif self._queue is not None:
+                self._queue.finish_uploads(timeout_s)
         except Exception as error:
             warn(f"the end of the capture failed: {error!r}")
         signals.disarm()
@@ -224,7 +229,9 @@ class Profiler(TorchProfilerMethods):
             warn("the profiler was started twice; the second start is ignored")
             return
         Profiler._starts += 1
-        if (owner := rank_owner.claim(self.config.save_dir)) is not None:
+        if self.config.take_over:
+            script_profilers.take_over()
+        if (owner := rank_owner.claim(self.config.save_dir or self.config.upload_to)) is not None:
             warn(f"process {os.getpid()} is not profiled: it was started by process {owner}, which is, as this rank")
             return
         rank = resolve_rank(self.config, self._activities, self._mesh, self._dist_context, self._writer.submit)
@@ -241,10 +248,11 @@ class Profiler(TorchProfilerMethods):
         self._queue = TraceQueue(rank, self._log, self._writer, self._lost, self._votes)
         load_torch_parts()
         self._start_step, self._recorded = start_step, 0
-        self._windows = windows(self.config, start_step)
-        self._window = next(self._windows, None)
+        self._plan_windows(start_step)
         # Without it, an exit or exception before a stop would crash inside torch.
         register(self._at_exit)
+        if rank.uploads is not None:
+            before_thread_pools_end(self._at_exit)
         self._thread_end = AtThreadEnd(self._at_exit)
         signals.arm(self._on_signal, self._on_signal_in_a_hang, window=False)
         self._times = StepTimes(start_step)
@@ -253,6 +261,10 @@ class Profiler(TorchProfilerMethods):
             self._times.mark(time.perf_counter_ns())
         self._anchors.add()
         self._begin_step()
+
+    def _plan_windows(self, step: int) -> None:
+        self._windows = windows(self.config, step)
+        self._window = next(self._windows, None)
 
     def _begin_step(self) -> None:
         """Do what the schedule has for this step: nothing, a warm-up, a recording, or the end of one."""
@@ -428,7 +440,10 @@ class Profiler(TorchProfilerMethods):
                 self._recording = None
                 recording.abandon()
         if self._recorded == 0:
-            self._lost.too_short(self.step_num - self._start_step, window)
+            self._report_nothing_recorded(window)
+
+    def _report_nothing_recorded(self, window: Window | None) -> None:
+        self._lost.too_short(self.step_num - self._start_step, window)
 
     # --- errors ---------------------------------------------------------------------------------------------
 

@@ -55,6 +55,21 @@ def prepare(action: Callable[[], None]) -> None:
         _preparing.remove(action)
 
 
+def is_preparing() -> bool:
+    """Whether the profiler that is being prepared is rankscope's."""
+    return bool(_preparing)
+
+
+def mark_own(profile: Any) -> None:
+    """``profile`` is rankscope's: what is done with the script's profilers is not for it."""
+    profile._rankscope_own = True
+
+
+def is_own(profile: Any) -> bool:
+    """Whether a ``torch.profiler.profile`` is rankscope's."""
+    return bool(getattr(profile, "_rankscope_own", False))
+
+
 def another_profiler_runs() -> bool:
     """Whether a profiler warms up or records in this thread or process: the job's, or another one of rankscope's."""
     if _active:

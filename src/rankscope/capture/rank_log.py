@@ -14,14 +14,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from rankscope.capture.notices import warn
-from rankscope.capture.schedule import Window
 from rankscope.rundir.atomic import write_atomic, write_new
-from rankscope.rundir.manifest import LostWindow, RankManifest, WrittenTrace, to_json
+from rankscope.rundir.manifest import LostWindow, RankManifest, ScriptProfiler, WrittenTrace, to_json
 from rankscope.rundir.names import rank_manifest_name
+from rankscope.rundir.schedule import Window
 
 _logs: dict[tuple[str, int, int], RankLog] = {}
 _MAX_ENTRIES = 1000
 """Of each kind; the manifest of a job that runs for a year must not grow without bound."""
+
+_KEPT_PROFILERS = 20
 
 
 class RankLog:
@@ -49,6 +51,11 @@ class RankLog:
         """The manifest as it would be saved now."""
         return self._manifest
 
+    @property
+    def path(self) -> Path | None:
+        """Where the manifest is; ``None`` before it is saved."""
+        return self._path
+
     def update(self, **changes: object) -> None:
         """Set plain fields of the manifest."""
         with self._lock:
@@ -73,14 +80,33 @@ class RankLog:
             lost = LostWindow(first, last, reason)
             self._manifest = replace(self._manifest, failed=(*self._manifest.failed, lost)[-_MAX_ENTRIES:])
 
+    def note_script_profiler(self, profiler: ScriptProfiler) -> None:
+        """Add a profiler of the script's own, or what is new about it."""
+        with self._lock:
+            others = [each for each in self._manifest.script_profilers if each.name != profiler.name]
+            self._manifest = replace(self._manifest, script_profilers=(*others, profiler)[-_KEPT_PROFILERS:])
+
+    def add_uploaded(self, file: str) -> None:
+        """A copy of a written trace has been uploaded."""
+        with self._lock:
+            written = (replace(each, uploaded=True) if each.file == file else each for each in self._manifest.written)
+            self._manifest = replace(self._manifest, written=tuple(written))
+
     def rotate(self, keep_windows: int, keep_bytes: int) -> list[str]:
-        """Drop the oldest traces beyond what is kept, and return their files for the caller to delete. 0 keeps all."""
+        """Drop the oldest traces beyond what is kept, and return their files for the caller to delete. 0 keeps all.
+
+        A trace that has not been uploaded, and should be, is kept.
+        """
         with self._lock:
             kept = list(self._manifest.written)
             dropped: list[str] = []
-            while len(kept) > 1 and (
-                (keep_windows and len(kept) > keep_windows)
-                or (keep_bytes and sum(trace.bytes or 0 for trace in kept) > keep_bytes)
+            while (
+                len(kept) > 1
+                and kept[0].uploaded is not False
+                and (
+                    (keep_windows and len(kept) > keep_windows)
+                    or (keep_bytes and sum(trace.bytes or 0 for trace in kept) > keep_bytes)
+                )
             ):
                 dropped.append(kept.pop(0).file)
             rotated = self._manifest.rotated + len(dropped)

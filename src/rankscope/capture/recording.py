@@ -73,7 +73,7 @@ class Recording:
         if experimental is not None:
             options["experimental_config"] = experimental
         self._activities = list(activities)
-        self._off_loop = off_loop
+        self.off_loop = off_loop
         self._on_preempted = on_preempted
         self._profile: Any = torch.profiler.profile(
             activities=self._activities,
@@ -84,6 +84,7 @@ class Recording:
             with_modules=config.with_modules,
             **options,
         )
+        profiler_conflicts.mark_own(self._profile)
         self._range: Any = None
         self._gc_ranges = GcRanges()
         self._in_flight = InFlight()
@@ -140,7 +141,7 @@ class Recording:
         self.ended = True
         for key, text in metadata.items():
             self._profile.add_metadata_json(key, text)
-        if self._off_loop:
+        if self.off_loop:
             self._profile.toggle_collection_dynamic(False, self._activities)
 
     def toggle(self, enable: bool, activities: Any) -> None:

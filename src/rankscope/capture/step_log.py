@@ -15,9 +15,9 @@ from itertools import groupby, pairwise
 from statistics import median
 
 from rankscope.capture.environment import clock_anchor, memory
-from rankscope.capture.schedule import Window
 from rankscope.rundir.manifest import StepBlock
 from rankscope.rundir.metadata import ClockAnchor, StepSpan
+from rankscope.rundir.schedule import Window
 
 KEPT_FIRST = 1000
 """The first steps are always kept: they show compilation, allocation and caching."""

@@ -1,11 +1,12 @@
-"""Whether a recording is stopped and saved in the training loop or off it: decided by a trial, not by torch's version.
+"""Whether a recording is stopped and saved in the training loop or off it: decided by a trial.
 
 Off the loop pays only where torch lets other threads run while it stops (2.14 and newer). Elsewhere a thread would
 block the loop all the same, and for longer; and a torch without that is not safe to stop while other threads run
 operators: an operator that another thread is in while a recording of all threads is stopped writes into freed memory
 (fixed
 in pytorch by #187141, #187483 and #188172; #187594, which releases the interpreter, came after the second and was made
-for it). So the trial decides alone, and overrides even ``always``.
+for it). So the trial decides, and overrides even ``always``. Torch before 2.14 needs none: no release of it has the
+change, and each trial recording would print Kineto's lines (``USDT: … profiler_start``) among the job's own.
 
 In: torch, and the option ``stop_off_loop``. Out: where to stop, and why.
 """
@@ -13,6 +14,7 @@ In: torch, and the option ``stop_off_loop``. Out: where to stop, and why.
 from __future__ import annotations
 
 import gc
+import re
 import sys
 import threading
 import time
@@ -31,6 +33,8 @@ _TRIAL_OPERATORS = (0, 300, 1000, 3000)
 _SWITCH_INTERVAL_S = 0.5
 """How long a thread waits for the interpreter during the trial before the holder must release it: much longer than such
 a stop takes, and short enough that a busy thread of the job does not delay the loop."""
+_FIRST_RELEASE = (2, 14)
+"""The first torch that may let other threads run: #187594 is in it."""
 _releases: bool | None = None
 
 
@@ -55,8 +59,13 @@ def choose_stop_mode(config: CaptureConfig, activities: Sequence[torch.profiler.
 
 
 def other_threads_run() -> bool:
-    """Whether this torch lets other threads run while it stops; tried out at the first call."""
+    """Whether this torch lets other threads run while it stops; tried out at the first call, if it may."""
     global _releases
+    if (
+        _releases is None
+        and tuple(int(part) for part in re.findall(r"\d+", str(torch.__version__))[:2]) < _FIRST_RELEASE
+    ):
+        _releases = False
     if _releases is None:
         # With an accelerator the stop is the same, and none has to be woken for the trial.
         kinds = [torch.profiler.ProfilerActivity.CPU]
@@ -115,6 +124,7 @@ def other_threads_run_during_stop(activities: Sequence[torch.profiler.ProfilerAc
             ran.append(True)
 
     profile: Any = torch.profiler.profile(activities=list(activities))
+    profiler_conflicts.mark_own(profile)
     profiler_conflicts.prepare(profile.prepare_trace)
     profile.start_trace()
     stopped = False

@@ -17,10 +17,12 @@ import torch
 
 from rankscope.capture import environment, packing, profiler_conflicts
 from rankscope.capture import process as processes
+from rankscope.capture.adopted_window import AdoptedWindow
 from rankscope.capture.notices import warn
 from rankscope.capture.parallelism import Wrappers, mesh_groups
 from rankscope.capture.step_log import RunSnapshot
-from rankscope.capture.stop_mode import THREAD, choose_stop_mode
+from rankscope.capture.stop_mode import LOOP, THREAD, choose_stop_mode
+from rankscope.capture.uploads import Uploads
 from rankscope.errors import ConfigError
 from rankscope.rundir.atomic import write_new
 from rankscope.rundir.config import CaptureConfig
@@ -31,6 +33,7 @@ from rankscope.rundir.manifest import (
     read_run_manifest,
     redact,
     to_json,
+    without_user,
 )
 from rankscope.rundir.metadata import Mesh, ProcessGroup, TraceMetadata
 from rankscope.rundir.names import ENDINGS, RUN_MANIFEST, format_trace_name, rank_folder
@@ -63,6 +66,8 @@ class ThisRank:
     """How windows are recorded: ``stop``, ``stop_reason``, ``compressor``."""
     device_mesh: object = None
     """The job's own DeviceMesh, if it gave one."""
+    uploads: Uploads | None = None
+    """Where complete files are uploaded to."""
     wrappers: Wrappers = field(default_factory=Wrappers)
     _seen: list[JobStructure] = field(default_factory=list)
 
@@ -110,11 +115,16 @@ class ThisRank:
         snapshot: RunSnapshot,
         collectives: Mapping[str, object],
         groups: tuple[ProcessGroup, ...] = (),
+        adopted: AdoptedWindow | None = None,
     ) -> TraceMetadata:
         """What the trace of these steps carries. The process groups are those of now, which may be more than at the
-        start, or ``groups`` if there are none any more."""
+        start, or ``groups`` if there are none any more. A window that was ``adopted`` has the settings of its own
+        profiler, and no schedule."""
         process, structure = self.process, self.structure()
-        switches: dict[str, object] = {name: getattr(self.config, name) for name in _SWITCHES}
+        settings: dict[str, object] = {**{name: getattr(self.config, name) for name in _SWITCHES}, **self.capture}
+        if adopted is not None:
+            settings |= {**adopted.settings, "stop": LOOP, "stop_reason": "the script stopped it"}
+            settings["recorded_by"] = adopted.source
         return TraceMetadata(
             run_id=self.run_id,
             rank=process.rank,
@@ -125,14 +135,14 @@ class ThisRank:
             restart_count=process.restart_count,
             mesh=self.mesh,
             process_groups=structure.groups or groups,
-            schedule=self.schedule(),
+            schedule=self.schedule() if adopted is None else {},
             first_step=first,
             last_step=last,
             partial_step=partial_step,
             clock_anchors=snapshot.trace_anchors,
             device=environment.describe_device(),
             versions=environment.versions(),
-            profiler={**switches, **snapshot.trace_cost(), **self.capture},
+            profiler={**settings, **snapshot.trace_cost()},
             environment=environment.describe_environment(),
             step_times=snapshot.trace_spans(),
             parallelism=structure.parallelism,
@@ -166,6 +176,7 @@ class ThisRank:
             device=environment.describe_device(),
             mesh=self.mesh,
             capture=self.capture,
+            upload_to=without_user(self.config.upload_to) if self.config.upload_to else None,
             environment=environment.describe_environment(),
             requested_steps=self.config.repeat * self.config.active or None,
         )
@@ -232,23 +243,26 @@ def resolve_rank(
         capture = {"stop": mode, "stop_reason": reason, "compressor": compressor}
     device_mesh = _device_mesh(mesh, dist_context)
     plain_mesh = processes.describe_mesh(device_mesh)
-    rank = ThisRank(config, process, kinds, plain_mesh, run_id, run_dir, run_id_doubt, capture, device_mesh)
+    uploads = Uploads(config.upload_to, run_dir) if config.upload_to else None
+    rank = ThisRank(config, process, kinds, plain_mesh, run_id, run_dir, run_id_doubt, capture, device_mesh, uploads)
     if selected and process.world_size > 1:
         rank.wrappers.find()
     if process.rank == 0:
         manifest = rank.run_manifest(choice.expression)
-        submit(lambda: write_run_manifest(run_dir, manifest))
+        submit(lambda: write_run_manifest(run_dir, manifest, uploads))
     return rank if selected else None
 
 
-def write_run_manifest(run_dir: str, manifest: RunManifest) -> None:
+def write_run_manifest(run_dir: str, manifest: RunManifest, uploads: Uploads | None = None) -> None:
     """Write ``run.json`` unless this run has one; warn if it cannot be written."""
     path = Path(run_dir, RUN_MANIFEST)
     known = read_run_manifest(path)
     if known is not None and known.run_id == manifest.run_id:
         return  # a restart, or a second profiler: the first has written it
     try:
-        write_new(path, to_json(manifest))
+        written = write_new(path, to_json(manifest))
+        if uploads is not None:
+            uploads.put(written)
     except OSError as error:
         warn(f"the manifest {path} could not be written: {error}")
 

@@ -20,9 +20,9 @@ import torch
 from rankscope.capture.notices import warn
 from rankscope.capture.rank_log import RankLog
 from rankscope.capture.recording import Recording
-from rankscope.capture.schedule import Window
 from rankscope.capture.writer import Writer
 from rankscope.rundir.metadata import kineto_json
+from rankscope.rundir.schedule import Window
 
 _EXPORT_LIMIT_S = 60.0
 

@@ -1,5 +1,6 @@
 """Edits of a saved trace while it is copied into the final file, for what torch cannot be made to write itself.
 
+- The ranges of steps are inserted where a profiler of the script's own has marked none.
 - Rankscope's metadata is inserted as the first key. Added before the stop, as torch requires, making it would take time
   in the loop and be in the trace as thousands of Python frames.
 - The range of a step that had not ended is renamed, so that no reader of the file counts it as a step.
@@ -33,6 +34,8 @@ _FRAME = re.compile(
     rb"\{[^{}]*\}\s*\},\n"
 )
 _FRAME_TIMES = re.compile(_FRAME_CATEGORY + rb',\s*"name": "[^\n]*",\s*' + _TIMES)
+_EVENTS = b'"traceEvents": ['
+_BASE_TIME = re.compile(rb'"baseTimeNanoseconds": (\d+)')
 _STEP = b'"' + STEP_NAME.encode()
 _STEP_TIMES = re.compile(rb'"[^"]*",\s*' + _TIMES)
 _STEP_BYTES = 1000
@@ -46,6 +49,16 @@ class Change(NamedTuple):
     begin: int
     end: int
     text: bytes = b""
+
+
+class StepRange(NamedTuple):
+    """The range of a step that the trace lacks. Times are nanoseconds of the wall clock."""
+
+    step: int
+    begin_ns: int
+    end_ns: int
+    pid: int
+    tid: int
 
 
 class _Frames(NamedTuple):
@@ -67,6 +80,8 @@ class Edits:
     """``"key": value`` in JSON, inserted first."""
     frames: bool = False
     """Whether to remove Python frames outside the steps."""
+    steps: tuple[StepRange, ...] = ()
+    """Ranges to add."""
 
     def changes(self, source: IO[bytes]) -> list[Change]:
         """The changes to a saved trace, in file order.
@@ -80,6 +95,8 @@ class Edits:
             brace = source.read(CHUNK).find(b"{") + 1
             if brace:
                 found.append(Change(brace, brace, b"\n    " + self.head.encode("utf-8", "replace") + b","))
+        if self.steps and (added := _added_steps(source, self.steps)) is not None:
+            found.append(added)
         if self.frames or self.partial_step is not None:
             steps = _Steps(self.partial_step)
             chunks = list(steps.search(source, frames=self.frames))
@@ -89,6 +106,31 @@ class Edits:
                 for region in _regions_to_parse(chunks, window):
                     found += _frames_outside(source, region, window)
         return sorted(found)
+
+
+def _added_steps(source: IO[bytes], steps: Iterable[StepRange]) -> Change | None:
+    """The ranges of steps as the first events; ``None`` if the file has no list of events."""
+    source.seek(0)
+    head = b""
+    while (at := head.find(_EVENTS)) < 0:
+        piece = source.read(CHUNK)
+        if not piece:
+            return None
+        head += piece
+    base = _BASE_TIME.search(head, 0, at)
+    base_ns = int(base[1]) if base else 0
+    text = "".join(
+        f'\n  {{\n    "ph": "X", "cat": "user_annotation", "name": "{STEP_NAME}{each.step}", "pid": {each.pid}, '
+        f'"tid": {each.tid},\n    "ts": {_micros(each.begin_ns - base_ns)}, '
+        f'"dur": {_micros(each.end_ns - each.begin_ns)},\n    "args": {{}}\n  }},'
+        for each in steps
+    )
+    place = at + len(_EVENTS)
+    return Change(place, place, text.encode())
+
+
+def _micros(ns: int) -> str:
+    return f"{ns // 1000}.{ns % 1000:03d}"
 
 
 def apply_changes(source: IO[bytes], changes: Iterable[Change]) -> Iterator[bytes]:

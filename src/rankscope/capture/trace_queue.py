@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rankscope.capture import staging
+from rankscope.capture.adopted_window import AdoptedWindow
 from rankscope.capture.environment import describe_device
 from rankscope.capture.notices import logger
 from rankscope.capture.packing import finish_trace
@@ -40,7 +41,7 @@ WAITING_LIMIT = 3
 class EndedRecording:
     """A recording that has ended, and its place in the training. All but ``stall_ns`` are step numbers."""
 
-    recording: Recording
+    recording: Recording | AdoptedWindow
     first: int
     last: int
     partial_step: int | None
@@ -69,6 +70,8 @@ class TraceQueue:
         self._largest = 0
         self.waiting = 0
         """How many recordings are being written or wait for it."""
+        # At the start, so that a store that does not work is noticed before there is a trace.
+        self._writer.submit(self._upload_manifest)
 
     def check_disks(self) -> None:
         """Find out in the writer's thread whether the run directory can be written, and where there is space."""
@@ -86,7 +89,7 @@ class TraceQueue:
         self.waiting += 1
         try:
             saved = staging.staging_path(self._folder_to_save_in(), target.name)
-            if not self._rank.stops_off_loop:
+            if not ended.recording.off_loop:
                 self._save(ended.recording, saved)
             ended = replace(ended, stall_ns=ended.stall_ns + time.perf_counter_ns() - began)
             self._writer.submit(lambda: self._finish(ended, saved, target))
@@ -101,29 +104,48 @@ class TraceQueue:
 
     def _finish(self, ended: EndedRecording, saved: Path, target: Path) -> None:
         began = time.perf_counter_ns()
+        adopted = ended.recording if isinstance(ended.recording, AdoptedWindow) else None
         try:
-            if skip := self._votes.final(ended.first) if self._votes is not None else "":
+            # The ranks of a script record the windows of its own profilers without a vote.
+            if skip := self._votes.final(ended.first) if self._votes is not None and adopted is None else "":
                 ended.recording.abandon()
                 ended.recording.free()
                 staging.remove_saved(saved)
                 self._lost.skipped(ended.first, ended.last, skip)
                 return
             ended.recording.calls.add_native_calls()
-            if self._rank.stops_off_loop:
+            if ended.recording.off_loop:
                 self._save(ended.recording, saved)
             # Saving and freeing hold the interpreter: they must not run at a priority below the loop's.
             ended.recording.free()
             self._writer.lower_priority()
-            edits = Edits(ended.partial_step, self._metadata_entry(ended), frames=self._rank.config.with_stack)
+            head = self._metadata_entry(ended)
+            if adopted is not None:
+                edits = Edits(head=head, steps=adopted.step_ranges())
+            else:
+                edits = Edits(ended.partial_step, head, frames=self._rank.config.with_stack)
             done = finish_trace(saved, target, edits=edits, temporary_folder=self._rank.folder())
             self._largest = max(self._largest, done.json_bytes)
             off_loop_ns = time.perf_counter_ns() - began
             file = done.path.relative_to(self._rank.run_dir).as_posix()
             self._log.add_written(
-                WrittenTrace(file, ended.first, ended.last, done.bytes, done.json_bytes, ended.stall_ns, off_loop_ns)
+                WrittenTrace(
+                    file,
+                    ended.first,
+                    ended.last,
+                    done.bytes,
+                    done.json_bytes,
+                    ended.stall_ns,
+                    off_loop_ns,
+                    None if self._rank.uploads is None else False,
+                    adopted=adopted is not None,
+                    recorded_by=adopted.source if adopted is not None else None,
+                )
             )
             self._log.update(device=describe_device(), **ended.snapshot.manifest_fields())
             self._rotate()
+            if self._rank.uploads is not None:
+                self._rank.uploads.put(done.path, lambda failure: self._upload_done(file, failure))
         except Exception as error:
             with suppress(Exception):  # a profiler that is left running would crash the process at its exit
                 ended.recording.abandon()
@@ -131,6 +153,36 @@ class TraceQueue:
         finally:
             self._log.save()
             self.waiting -= 1
+
+    def finish_uploads(self, timeout_s: float | None) -> None:
+        """The last traces and manifest are written: wait until they are uploaded, or are given up."""
+        uploads = self._rank.uploads
+        if uploads is None:
+            return
+        self._upload_manifest()
+        if not uploads.finish(timeout_s):
+            kept = f"it is slow; what is not there yet remains in {self._rank.run_dir}"
+            self._log.warn_once("upload", f"not everything was uploaded to {self._log.manifest.upload_to}: {kept}")
+            self._log.save()
+
+    def _upload_manifest(self) -> None:
+        if self._rank.uploads is not None and self._log.path is not None:
+            self._rank.uploads.put(self._log.path, self._warn_of_upload)
+
+    def _warn_of_upload(self, error: Exception | None) -> None:
+        if error is not None:
+            reason = f"{type(error).__name__}: {error}"
+            kept = f"everything remains in {self._rank.run_dir}"
+            self._log.warn_once("upload", f"{self._log.manifest.upload_to} cannot be written: {reason}; {kept}")
+
+    def _upload_done(self, file: str, error: Exception | None) -> None:
+        """In the upload's thread: a trace was uploaded, or could not be."""
+        self._warn_of_upload(error)
+        if error is None:
+            self._log.add_uploaded(file)
+            self._rotate()
+        self._log.save()
+        self._upload_manifest()
 
     def _rotate(self) -> None:
         folder = self._rank.folder()
@@ -141,7 +193,7 @@ class TraceQueue:
                 if path.parent != folder:
                     path.parent.rmdir()  # a folder in the trace's name; refused while another rank's trace is in it
 
-    def _save(self, recording: Recording, saved: Path) -> None:
+    def _save(self, recording: Recording | AdoptedWindow, saved: Path) -> None:
         try:
             recording.stop()
             recording.save(saved)
@@ -202,6 +254,7 @@ class TraceQueue:
                 snapshot=ended.snapshot,
                 collectives=ended.recording.calls.describe(),
                 groups=ended.recording.calls.groups,
+                adopted=ended.recording if isinstance(ended.recording, AdoptedWindow) else None,
             )
             return f'"{METADATA_KEY}": {metadata.to_json()}'
         except Exception:  # a trace without metadata is better than none

@@ -71,11 +71,13 @@ def write_result(
     table: TableOptions,
     options: RunOptions,
     check: Callable[[Run, Result], None] = lambda run, result: None,
+    change: Callable[[Result], Result] = lambda result: result,
 ) -> None:
     """Run an analysis with its own parameters, and write its result as it was asked for.
 
     Args:
         check: looks at the result before it is written; an error that it raises is reported instead.
+        change: what is written instead of the result.
     """
     wanted = get_analysis(name).name
     refuse_terminal(table.form.value, table.output)
@@ -84,6 +86,7 @@ def write_result(
         check(opened_run, result)
         if result.name in JUDGED:
             result = opened_run.diagnosis().answered(result)
+        result = change(result)
         about = opened_run.about()
         findings = tuple(by_severity([*opened_run.loaded.findings, *result.findings]))
     if table.form is Format.table:
@@ -94,6 +97,10 @@ def write_result(
     # JSON carries them itself; rows alone would look as good as whole ones.
     if worth and table.form is not Format.json:
         Console(stderr=True, highlight=False).print(findings_list(worth, about["steps"]))
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _device_word(devices: list[str]) -> str:
@@ -110,7 +117,7 @@ def _write_table(result: Result, own: Parameters, options: TableOptions, device:
         return
     if result.name == "operators":
         # People know this table from torch, and pipe it on: its lines are as long as they are.
-        write(key_averages(result, limit or None, device).encode("utf-8", "replace"), output)
+        write(key_averages(result, limit or None, device, _text(own.get("sort_by"))).encode("utf-8", "replace"), output)
         return
     table = result_table(result, limit or None, width_for(output) or Console().width)
     headline = result.headline

@@ -19,7 +19,8 @@ def exec_(context: typer.Context, capture: CaptureConfig = CAPTURE) -> None:
 
     srun|mpiexec|torchrun … rankscope exec [OPTIONS] python train.py [ARGS]
 
-    A step ends when the script's optimizer has made one. A rankscope.Profiler in the script takes precedence. The exit
-    code is the command's. Each option is also a variable: --wait is RANKSCOPE_WAIT.
+    A step ends when the script's optimizer has made one. A rankscope.Profiler in the script takes precedence; what its
+    own torch.profiler records is adopted, with its schedule, unless --take-over is given. The exit code is the
+    command's. Each option is also a variable: --wait is RANKSCOPE_WAIT.
     """
     exec_command([*context.meta[OTHER_OPTIONS], "--", *context.args])

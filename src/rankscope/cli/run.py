@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import typer
 
@@ -10,9 +11,12 @@ from rankscope.cli.capture_options import CAPTURE, OTHER_OPTIONS, PANELS, Captur
 from rankscope.cli.capture_options import CONTEXT_SETTINGS as CONTEXT_SETTINGS
 from rankscope.cli.signature import with_options
 from rankscope.jobs.exec import profiled_environment, take_options
-from rankscope.jobs.run import run_job
+from rankscope.jobs.run import JobResult, run_job
 from rankscope.jobs.torchrun import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, installed_options
+from rankscope.rundir.capture_files import BY_RUN, HOOK_VARIABLE
 from rankscope.rundir.config import CaptureConfig
+from rankscope.rundir.manifest import read_rank_manifest, without_user
+from rankscope.rundir.names import RANKS_FOLDER
 
 
 class COMMAND(CaptureCommand):
@@ -39,6 +43,11 @@ In a script without a torch.optim.Optimizer, put a Profiler around the loop:
             prof.step()
 """
 
+SCRIPT_PROFILERS = """\
+No trace was written to {run_dir}. --take-over records instead of the script's own profiler:
+{profilers}
+"""
+
 
 @with_options(panels=PANELS)
 def run(context: typer.Context, capture: CaptureConfig = CAPTURE) -> None:
@@ -47,7 +56,7 @@ def run(context: typer.Context, capture: CaptureConfig = CAPTURE) -> None:
     rankscope run [OPTIONS] [TORCHRUN OPTIONS] SCRIPT.py [ARGS]
 
     The script needs no change: a step ends when its optimizer has made one. A rankscope.Profiler in the script takes
-    precedence.
+    precedence; what its own torch.profiler records is adopted, with its schedule, unless --take-over is given.
 
     All options of torchrun are passed through, for example --nproc-per-node 4, or --nnodes and --rdzv-endpoint on
     several hosts. Without any, one rank is started per accelerator (one, if there is none), with a rendezvous on a free
@@ -59,12 +68,31 @@ def run(context: typer.Context, capture: CaptureConfig = CAPTURE) -> None:
         context.args,
         run_dir=variables.get(RUN_DIR_VARIABLE),
         run_id=variables.get(RUN_ID_VARIABLE),
-        env=profiled_environment({**os.environ, **variables}),
+        env={**profiled_environment({**os.environ, **variables}), HOOK_VARIABLE: BY_RUN},
     )
     if result.traces():
         typer.echo(f"Traces: {result.run_dir}\n  rankscope summary {result.run_dir}", err=True)
+        if result.upload_to:
+            typer.echo(_uploads(result, result.upload_to), err=True)
+    elif profilers := script_profilers(result.run_dir):
+        typer.echo(SCRIPT_PROFILERS.format(run_dir=result.run_dir, profilers="\n".join(profilers)), err=True, nl=False)
     elif result.exit_code == 0:
         typer.echo(NO_TRACES.format(run_dir=result.run_dir), err=True, nl=False)
         if chosen := variables.get(_RANKS, os.environ.get(_RANKS)):
             typer.echo(f"The job must also have some of the chosen ranks: {chosen}.", err=True)
     raise typer.Exit(result.exit_code)
+
+
+def script_profilers(run_dir: Path) -> list[str]:
+    """The torch profilers of the script's own, as the ranks have noted them, with the files that they wrote."""
+    manifests = (read_rank_manifest(path) for path in sorted(run_dir.glob(f"{RANKS_FOLDER}/**/*.json")))
+    return sorted({f"  {each}" for found in manifests if found is not None for each in found.script_profilers})
+
+
+def _uploads(result: JobResult, url: str) -> str:
+    """Whether this host's traces are behind the URL too."""
+    url, kept = without_user(url), result.not_uploaded()
+    if not kept:
+        return f"Uploaded to {url}"
+    names = ", ".join(kept[:3]) + (f" and {len(kept) - 3} more" if len(kept) > 3 else "")
+    return f"Not uploaded to {url}, only in {result.run_dir}: {names}\n  rankscope gather RUN {url} {result.run_dir}"

@@ -28,7 +28,7 @@ from rankscope.report.experiments.tables import jobs_of
 from rankscope.report.formatting import plain
 from rankscope.web.loading import LoadedRun
 from rankscope.web.runs import Runs
-from rankscope.web.security import LOCAL_NAMES, Gate
+from rankscope.web.security import LOCAL_NAMES, Gate, is_host_name
 from rankscope.web.server import make_app, token_address
 
 # After Ctrl-C, how long answers that are on their way may take.
@@ -36,6 +36,7 @@ GRACE_S = 2
 # How long the address waits for the files to be read: what is small, or was read before, is there by then, and what is
 # wrong with it is an error like any other. Whatever takes longer fills the page.
 READ_S = 1.5
+_ANY = ("0.0.0.0", "::")
 
 
 @with_options()
@@ -43,6 +44,12 @@ def serve(
     source: Source,
     port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="0 for any that is free.")] = 0,
     host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
+    public_host: Annotated[
+        str | None,
+        typer.Option(
+            "--public-host", metavar="NAME", help="The name by which others open the page, with --host 0.0.0.0."
+        ),
+    ] = None,
     allow_host: Annotated[
         list[str] | None,
         typer.Option("--allow-host", metavar="NAME", help="Host name of a proxy through which the page is opened."),
@@ -62,6 +69,7 @@ def serve(
     The page opens at once and fills while traces are read. Only those who have the printed address can open it,
     on this machine or through ssh. An address works in one browser; the next one is printed then. Ctrl-C ends it.
     """
+    _check_public_host(public_host, host)
     settings = {name: value for name, value in asdict(options).items() if name != "run"}
     if follow and not Watch.can(source):
         raise ConfigError("a URL cannot be followed", hint="leave --follow out, or name a directory of this machine")
@@ -80,8 +88,8 @@ def serve(
     runs = Runs(list(source), options.run, follow=follow, **settings)
     listener = _listen(host, port)
     bound = listener.getsockname()[1]
-    gate = Gate.of(allow_host or [], [] if host in ("0.0.0.0", "::") else [host])
-    base = f"http://{_shown(host)}:{bound}"
+    gate = Gate.of(allow_host or [], [public_host.strip("[]")] if public_host else [] if host in _ANY else [host])
+    base = f"http://{public_host or _shown(host)}:{bound}"
     address = token_address(base, gate)
     loaded = runs.shown.loaded
     try:
@@ -90,7 +98,7 @@ def serve(
         if isinstance(loaded.error, RankscopeError):
             listener.close()
             raise loaded.error
-        _say(address, host, bound)
+        _say(address, host, bound, public_host)
         gate.renewed = lambda: _say_next(token_address(base, gate))
         if not known:
             threading.Thread(target=_say_failure, args=(loaded,), daemon=True).start()
@@ -127,13 +135,24 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
+def _check_public_host(name: str | None, host: str) -> None:
+    if name is None:
+        return
+    if not is_host_name(name):
+        raise ConfigError(f"--public-host {name!r} is not a host name", hint="without http:// and port: node07.site")
+    if host in LOCAL_NAMES:
+        raise ConfigError(
+            f"--public-host {name}: others cannot reach {host}", hint="add --host 0.0.0.0, or --host ADDRESS"
+        )
+
+
 def _shown(host: str) -> str:
-    if host in ("0.0.0.0", "::"):
+    if host in _ANY:
         return "127.0.0.1"
     return f"[{host}]" if ":" in host else host
 
 
-def _say(address: str, host: str, port: int) -> None:
+def _say(address: str, host: str, port: int, public_host: str | None) -> None:
     console = Console(highlight=False, soft_wrap=True)
     console.print(Text(f"rankscope serves at {address}"))
     if host in LOCAL_NAMES:
@@ -141,6 +160,8 @@ def _say(address: str, host: str, port: int) -> None:
         console.print(
             Text(f"  from another machine: ssh -L {port}:127.0.0.1:{port} {machine}, and open the same address")
         )
+    elif host in _ANY and public_host is None:
+        console.print(Text("  other machines are refused: name this one as they open it, with --public-host NAME"))
     else:
         console.print(
             Text("  anyone who can reach this machine and knows the address can see the run; nothing is encrypted")
@@ -175,7 +196,8 @@ def _run(app: object, listener: socket.socket) -> None:
 
         config = uvicorn.Config(
             app,  # type: ignore[arg-type]  # an ASGI application, whose protocol is not public
-            log_level="warning",
+            # Its warnings are about clients that ask for WebSockets or send no HTTP: not what this user can change.
+            log_level="error",
             access_log=False,
             server_header=False,
             proxy_headers=False,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, is_dataclass, replace
 from functools import wraps
 from types import MappingProxyType, NoneType
-from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -33,7 +33,7 @@ def with_options(*, without: Collection[str] = (), panels: Mapping[str, str] = _
     """
 
     def decorate(command: C) -> C:
-        hints = get_type_hints(command, include_extras=True)
+        hints = {name: _annotated(hint) for name, hint in get_type_hints(command, include_extras=True).items()}
         parameters: dict[str, inspect.Parameter] = {}
         groups: dict[str, tuple[Any, list[str]]] = {}
         for name, parameter in inspect.signature(command).parameters.items():
@@ -57,6 +57,12 @@ def with_options(*, without: Collection[str] = (), panels: Mapping[str, str] = _
         return called  # type: ignore[return-value]  # typer sees the same command
 
     return decorate
+
+
+def _annotated(hint: Any) -> Any:
+    """The hint of a parameter: Python 3.10 puts Optional around all of it if the default is None."""
+    parts = [part for part in get_args(hint) if part is not NoneType]
+    return parts[0] if get_origin(hint) is Union and get_origin(parts[0]) is Annotated else hint
 
 
 def _parameters(defaults: Any, panel: str | None) -> list[inspect.Parameter]:

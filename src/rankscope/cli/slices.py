@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from rankscope.cli.analyze import TABLE, TableOptions, write_result
-from rankscope.cli.options import DEFAULTS, RunOptions, Source
+from rankscope.cli.options import DEFAULTS, RunOptions, Source, opened
 from rankscope.cli.signature import with_options
+from rankscope.compare.slices import compare_slices
 from rankscope.errors import ConfigError
 from rankscope.pipeline import Run
 from rankscope.report.formatting import plain
@@ -22,18 +24,35 @@ def slices(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The event's name; a regular expression with --regex.")],
     source: Source,
     regex: Annotated[bool, typer.Option("--regex", help="NAME is a regular expression; case is ignored.")] = False,
-    by: Annotated[str, typer.Option(help="One row per step, rank, name (over all ranks), or event.")] = "step",
+    by: Annotated[
+        str | None,
+        typer.Option(
+            help="One row per step, rank, name (over all ranks), or event. Default: step; with --compare, name."
+        ),
+    ] = None,
+    compare: Annotated[
+        str | None,
+        typer.Option("--compare", metavar="DIR", help="A second run, shown next to this one."),
+    ] = None,
     table: TableOptions = TABLE,
     options: RunOptions = DEFAULTS,
 ) -> None:
     """Statistics of all events with one name, over ranks and steps: count, duration, spread."""
-    own = {"match" if regex else "name": name, "by": by}
+    own = {"match" if regex else "name": name, "by": by or ("step" if compare is None else "name")}
+    if compare is not None and by == "event":
+        raise ConfigError("single events of two runs cannot be paired", hint="write --by name, rank or step")
 
     def check(opened_run: Run, result: Result) -> None:
         if result.frame.is_empty():
             _nowhere(opened_run, name, regex=regex)
 
-    write_result("slices", source, own, table, options, check)
+    def with_other(result: Result) -> Result:
+        if compare is None:
+            return result
+        with opened([compare], replace(options, run=None)) as other:
+            return compare_slices(result, other.analyze("slices", parameters={"slices": own})["slices"])
+
+    write_result("slices", source, own, table, options, check, with_other)
 
 
 def _nowhere(run: Run, name: str, *, regex: bool) -> None:

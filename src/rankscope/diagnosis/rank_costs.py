@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from rankscope.diagnosis.step_costs import per_step, usual, usual_per_step
+from rankscope.primitives.annotation_origin import garbage_collections
 from rankscope.results import Finding, Inputs
 
 Measured = Mapping[int, float]
@@ -77,7 +78,7 @@ def _collections(finding: Finding, inputs: Inputs) -> Measured:
     frame = _frame(inputs, "annotations")
     if frame is None:
         return {}
-    return per_step(frame.filter(pl.col("name").str.starts_with("gc: generation ")), "host_total_ns", inputs)
+    return per_step(garbage_collections(frame), "host_in_steps_ns", inputs)
 
 
 def _compute_above_mean(finding: Finding, inputs: Inputs) -> Measured:

@@ -197,6 +197,8 @@ _TABLE_OF_CATEGORY = {
 
 # In 2020–21 named ranges share the category of operators.
 ANNOTATION_2020 = re.compile(r"ProfilerStep#|enumerate\(Data(Loader|Pipe)\)#|Optimizer\.|DistributedDataParallel\.")
+# How torch's Python tracer names a garbage collection (`record_python_gc_info`): a range, no function.
+PYTHON_GC = "Python GC"
 PROFILER_STEP = re.compile(r"ProfilerStep#(\d{1,18})$")
 MEMORY_NAME = "[memory]"
 
@@ -204,7 +206,7 @@ MEMORY_NAME = "[memory]"
 def table_of(phase: str | None, category: str | None) -> str:
     """The table for events of a phase and category.
 
-    Two results are not tables: for ``operator_2020`` and ``instant`` the name decides.
+    Two results are not tables: for ``operator_2020`` and ``instant`` the name decides; and also in ``python_frames``.
     """
     if phase == "X":
         return _TABLE_OF_CATEGORY.get((category or "").lower(), "other_events")

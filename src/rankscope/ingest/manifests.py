@@ -16,6 +16,7 @@ from rankscope.rundir.manifest import (
     RankManifest,
     RunManifest,
     WrittenTrace,
+    attempts,
     read_rank_manifest,
     read_run_manifest,
 )
@@ -142,24 +143,31 @@ def _gone(manifests: Sequence[RankManifest], here: set[str]) -> list[Finding]:
 
 
 def _interrupted(manifests: Sequence[RankManifest]) -> list[Finding]:
-    ended = [manifest for manifest in manifests if manifest.state == "interrupted"]
-    if not ended:
-        return []
-    causes = sorted({manifest.ended_by or "unknown cause" for manifest in ended})
     return [
-        Finding(
-            id="job-interrupted",
-            severity="info",
-            title=f"The job was interrupted on {counted(len(ended), 'rank')}: {', '.join(causes[:_MOST])}",
-            ranks=tuple(sorted({manifest.rank or 0 for manifest in ended})),
-            evidence=tuple(Evidence(f"rank {manifest.rank}", manifest.interruption) for manifest in ended[:_MOST]),
-            advice="Results cover the steps that were recorded before.",
-        )
+        found
+        for attempt, its in attempts(manifests)
+        if (found := _interrupted_attempt(attempt, [each for each in its if each.state == "interrupted"])) is not None
     ]
 
 
+def _interrupted_attempt(attempt: str, ended: Sequence[RankManifest]) -> Finding | None:
+    if not ended:
+        return None
+    causes = sorted({manifest.ended_by or "unknown cause" for manifest in ended})
+    job = attempt.capitalize() if attempt else "The job"
+    return Finding(
+        id="job-interrupted",
+        severity="info",
+        title=f"{job} was interrupted on {counted(len(ended), 'rank')}: {', '.join(causes[:_MOST])}",
+        ranks=tuple(sorted({manifest.rank or 0 for manifest in ended})),
+        evidence=tuple(Evidence(f"rank {manifest.rank}", manifest.interruption) for manifest in ended[:_MOST]),
+        advice="Results cover the steps that were recorded before.",
+    )
+
+
 def _unfinished(manifests: Sequence[RankManifest]) -> list[Finding]:
-    running = sorted({manifest.rank or 0 for manifest in manifests if manifest.state == "running"})
+    ended = (manifest for _, its in attempts(manifests) for manifest in its)
+    running = sorted({manifest.rank or 0 for manifest in ended if manifest.state == "running"})
     if not running:
         return []
     return [

@@ -22,6 +22,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import takewhile
 from pathlib import PurePath
 
@@ -162,10 +163,16 @@ def _continues(one: TraceInfo, later: TraceInfo) -> bool:
         return one.restart_count != later.restart_count or not twice
     if restarted or (overlap and one.rank is None):
         return False
-    if (overlap or again) and PurePath(one.path).parent != PurePath(later.path).parent:
+    if (overlap or again) and _folder_of(one.path) != _folder_of(later.path):
         return False
     facts = ((info.pid, info.host, info.world_size, info.backend, info.device) for info in (one, later))
     return not any(_differ(*pair) for pair in zip(*facts, strict=True))
+
+
+@lru_cache(maxsize=1 << 16)
+def _folder_of(path: str) -> PurePath:
+    # Each trace is compared with others of its rank: parsing paths was most of the time.
+    return PurePath(path).parent
 
 
 def _contradiction(processes: Sequence[Process]) -> tuple[int, int, str] | None:

@@ -19,7 +19,7 @@ from msgspec.json import Decoder
 
 from rankscope.ingest import event_types as ev
 from rankscope.ingest.chunks import Chunk
-from rankscope.ingest.event_types import ANNOTATION_2020, MEMORY_NAME, table_of
+from rankscope.ingest.event_types import ANNOTATION_2020, MEMORY_NAME, PYTHON_GC, table_of
 from rankscope.ingest.repair import text_then_repaired
 from rankscope.ingest.salvage import UNREADABLE, Losses
 from rankscope.ingest.table_columns import GROUPS, is_absent
@@ -134,6 +134,9 @@ class TableBuilder:
             names = [event.name for event in events]
             ranges = {name for name in set(names) if ANNOTATION_2020.match(name or "")}
             self._split([name in ranges for name in names], ("annotations", "host_ops"), category, events, start, end)
+        elif table == "python_frames":
+            collections = [event.name == PYTHON_GC for event in events]
+            self._split(collections, ("collections", "python_frames"), category, events, start, end)
         elif table == "instant":
             memory = [event.name == MEMORY_NAME for event in events]
             self._split(memory, ("memory_events", "other_events"), category, events, start, end)

@@ -220,6 +220,12 @@ def _frames(b: Builder, category: str | None, events: list[ev.Event], start: Int
     )
 
 
+def _collections(b: Builder, category: str | None, events: list[ev.Event], start: Int64, end: Int64) -> None:
+    """Garbage collections, which torch records as frames."""
+    on_device = _same(False, pl.Boolean(), events)
+    b.append("annotations", _span(b, events, start, end) | {"on_device": on_device})
+
+
 def _annotations(b: Builder, category: str | None, events: list[ev.Event], start: Int64, end: Int64) -> None:
     args = b.args(_ANNOTATION, ev.AnnotationArgs, events)
     on_device = (category or "").lower().startswith("gpu_")
@@ -318,6 +324,7 @@ GROUPS: dict[str, Group] = {
     "runtime_calls": _runtime,
     "python_frames": _frames,
     "annotations": _annotations,
+    "collections": _collections,
     "memory_events": _memory,
     "counters": _counters,
     "flows": _flows,

@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from rankscope.errors import LaunchError, RankscopeError
-from rankscope.rundir.capture_files import HOOK_FOLDER
+from rankscope.rundir.capture_files import HOOK_FOLDER, HOOK_VARIABLE
 from rankscope.rundir.config import OPTIONS, SWITCH_FIELDS, CaptureConfig, variable_of
-from rankscope.rundir.directory import directory_of
+from rankscope.rundir.directory import directory_of, is_store_url
 
-HOOK_VARIABLE = "RANKSCOPE_HOOK"
 SWITCHES = frozenset(
     spelled for option, name in OPTIONS.items() if name in SWITCH_FIELDS for spelled in (option, "--" + name)
 )
@@ -78,7 +77,7 @@ def take_options(arguments: Sequence[str], flags: Collection[str] = ()) -> tuple
     CaptureConfig.resolve({}, variables, written)
     for name in ("save_dir", "staging_dir"):
         variable = variable_of(name)
-        if variable in variables:
+        if variable in variables and not (name == "save_dir" and is_store_url(variables[variable])):
             # Before any change of directory in the job.
             variables[variable] = str(Path(directory_of(variables[variable])).expanduser().absolute())
     return variables, [*kept, *rest]

@@ -21,9 +21,11 @@ from types import FrameType
 
 from rankscope.errors import LaunchError
 from rankscope.jobs.torchrun import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, command, refuse_to_nest
-from rankscope.rundir.directory import directory_of
+from rankscope.rundir.config import variable_of
+from rankscope.rundir.directory import directory_of, is_store_url
 from rankscope.rundir.names import ENDINGS
 
+UPLOAD_VARIABLE = variable_of("upload_to")
 _TAIL_LINES = 40
 _GRACE_S = 45.0
 """How long a job may take to end after it was asked to; torchrun itself gives its workers 30 s, then kills them."""
@@ -42,11 +44,20 @@ class JobResult:
     """The last lines that the job printed; empty where the output went straight to the terminal."""
     signal: int | None = None
     """The first signal that reached this process meanwhile and went on to the job: somebody wants it all to end."""
+    upload_to: str | None = None
+    """The URL that the ranks upload to."""
 
     def traces(self) -> list[Path]:
         """The traces that lie in the run directory."""
         found = {path for ending in ENDINGS.values() for path in self.run_dir.rglob(f"*{ending}")}
         return sorted(path for path in found if not path.name.startswith("."))
+
+    def not_uploaded(self) -> list[str]:
+        """The traces, by their path in the run directory, that this host's ranks could not upload."""
+        from rankscope.jobs.gather.merge import rank_manifests
+
+        written = (each for manifest in rank_manifests(self.run_dir) for each in manifest.written)
+        return [each.file for each in written if each.uploaded is False]
 
 
 def launch(
@@ -152,7 +163,11 @@ def run_command(
     Raises:
         LaunchError: it could not be started, or took too long.
     """
-    folder = make_run_dir(run_dir or environ.get(RUN_DIR_VARIABLE) or None)
+    wanted = run_dir or environ.get(RUN_DIR_VARIABLE) or None
+    if is_store_url(wanted):
+        # The ranks write here, and upload from here.
+        environ, wanted = {UPLOAD_VARIABLE: str(wanted), **environ}, None
+    folder = make_run_dir(wanted)
     name = run_id or environ.get(RUN_ID_VARIABLE) or f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
     environ = {**environ, RUN_DIR_VARIABLE: str(folder), RUN_ID_VARIABLE: name}
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
@@ -190,7 +205,14 @@ def run_command(
                 reader.join(_GRACE_S)
                 if job.stdout is not None and not reader.is_alive():
                     job.stdout.close()
-    return JobResult(code if code >= 0 else 128 - code, folder, name, "".join(tail), came[0] if came else None)
+    return JobResult(
+        code if code >= 0 else 128 - code,
+        folder,
+        name,
+        "".join(tail),
+        came[0] if came else None,
+        environ.get(UPLOAD_VARIABLE),
+    )
 
 
 def make_run_dir(wanted: str | os.PathLike[str] | None) -> Path:

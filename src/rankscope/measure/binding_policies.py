@@ -84,9 +84,26 @@ def flags(cpus: Sequence[str], host: Host) -> dict[str, str]:
         found["numactl"] = f"numactl --physcpubind={per_rank} --membind={memory} python train.py"
     if host.vendor == "Intel":
         found["ZE_FLAT_DEVICE_HIERARCHY"] = "FLAT"
-        found["ZE_AFFINITY_MASK"] = "$LOCAL_RANK"
-        # oneCCL's worker polls: it gets the last core of its rank, away from the training thread.
-        found["CCL_WORKER_AFFINITY"] = ",".join(str(each[-1]) for each in numbers)
+        # All ranks see the devices of all: a rank that saw its own alone could not choose it by its local rank.
+        found["ZE_AFFINITY_MASK"] = ",".join(map(str, range(len(cpus))))
+        if workers := _worker_cpus(numbers, host):
+            found["CCL_WORKER_AFFINITY"] = ",".join(map(str, workers))
+    return found
+
+
+def _worker_cpus(numbers: Sequence[Sequence[int]], host: Host) -> list[int]:
+    """A CPU for each rank's oneCCL worker, which polls: of a core that no rank has, the last ones of the rank's NUMA
+    node first. Empty if there are too few."""
+    taken = {cpu for each in numbers for cpu in each}
+    free = [core for core in reversed(host.cores) if not taken & set(core.cpus)]
+    found = []
+    for each in numbers:
+        near = {core.node for core in host.cores if set(core.cpus) & set(each)}
+        core = next((core for core in free if core.node in near), None) or next(iter(free), None)
+        if core is None:
+            return []
+        free.remove(core)
+        found.append(core.cpus[0])
     return found
 
 

@@ -70,7 +70,14 @@ class AnalysisMethods:
         """Differences along each dimension of the mesh: data, tensor, pipeline parallel, hosts."""
     def modules(self) -> pl.DataFrame:
         """Time of each nn.Module on host and device: the module tree and its calls."""
-    def operators(self, *, match: str | None = None, by: Literal["name", "shape", "stack"] = "name") -> pl.DataFrame:
+    def operators(
+        self,
+        *,
+        match: str | None = None,
+        by: Literal["name", "shape", "stack"] = "name",
+        sort_by: Literal["self_cpu", "cpu", "self_device", "device", "count", "memory"] = "self_device",
+        include: Literal["operators", "annotations", "frames", "torch", "all"] = "operators",
+    ) -> pl.DataFrame:
         """Operators of each rank: time on host and device, tensor cores, FLOPs."""
     def overview(self) -> pl.DataFrame:
         """The run in one row: step time, overlap, exposed communication, and the rank with the most local time."""

@@ -8,13 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+import polars as pl
+
 # Ranges that PyTorch and its libraries create. Everything else is a `record_function` in user code.
 _OWN = re.compile(
     r"ProfilerStep[#*]|Optimizer\.|enumerate\(Data(Loader|Pipe)\)|DistributedDataParallel\.|FSDP::|FullyShardedDataParallel\."
     r"|(nccl|gloo|mpi|ucc|xccl|hccl|rccl):|c10d::|torch\.distributed|Reducer::|autograd::|torch::"
     r"|## Call CompiledFxGraph |Torch-Compiled Region|CompiledFunction|CompiledFxGraph|TorchDynamo|Pregraph bytecode"
     r"|AOTDispatcher|Inductor|dynamo_timed|_compile\.|compile_fx|pipeline_parallel|(PP|DP|TP|CP)::"
-    r"|gc: generation \d"  # created by rankscope around Python's garbage collections
+    r"|gc: generation \d|Python GC$"  # created by rankscope and by torch around Python's garbage collections
     r"|PyTorch Profiler|Iteration Start|Record Window End",
 )
 # Ranges in which a compiled graph runs, or is looked up.
@@ -23,11 +25,23 @@ _COMPILED = re.compile(
 )
 
 USER, TORCH = "user", "torch"
+# Python's garbage collections: as rankscope's capture names them, and torch (`record_python_gc_info`).
+_GC_RANGES, _GC_FRAME = "gc: generation ", "Python GC"
 
 
 def annotation_origins(names: Iterable[str]) -> dict[str, str]:
     """The origin of each range name: `user` or `torch`."""
     return {name: TORCH if _OWN.match(name) else USER for name in names}
+
+
+def garbage_collections(ranges: pl.DataFrame) -> pl.DataFrame:
+    """The rows of Python's garbage collections: rankscope's ranges, and torch's on ranks without them.
+
+    Args:
+        ranges: rank, name.
+    """
+    is_range = pl.col("name").str.starts_with(_GC_RANGES)
+    return ranges.filter(is_range | ((pl.col("name") == _GC_FRAME) & ~is_range.any().over("rank")))
 
 
 def compiled_ranges(names: Iterable[str]) -> set[str]:

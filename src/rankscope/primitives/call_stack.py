@@ -6,6 +6,8 @@ Row numbers of the ranges go out, −1 for none.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 import polars as pl
@@ -132,6 +134,28 @@ def launching_operators(device: pl.DataFrame, calls: pl.DataFrame, operators: pl
     owner = np.array(owner)
     owner[rows] = innermost(operators, pl.DataFrame([*threads, at]))
     return owner
+
+
+def nested_with(operators: pl.DataFrame, others: Sequence[pl.DataFrame]) -> tuple[pl.DataFrame, pl.Series]:
+    """Operators and other ranges of the host in one table, by start; and of each operator its row in it.
+
+    Args:
+        operators: start_ns, end_ns, pid, tid, and any others, which the other ranges have as null.
+        others: start_ns, end_ns, pid, tid, and any of the operators' columns.
+
+    Returns:
+        The table, with parent_row, depth and self_ns (ns) for all ranges in it; rows of the table.
+    """
+    every = pl.concat([operators.with_row_index("operator"), *others], how="diagonal_relaxed")
+    every = every.sort("start_ns", "end_ns", descending=[False, True], maintain_order=True)
+    thread = every.select(pl.struct("pid", "tid").rank("dense").cast(pl.Int32)).to_series()
+    nesting = nest(thread.to_numpy(), every["start_ns"].to_numpy(), every["end_ns"].to_numpy())
+    parent = pl.Series("parent_row", nesting.parent)
+    every = every.with_columns(
+        parent.set(parent < 0, None), pl.Series("depth", nesting.depth), pl.Series("self_ns", nesting.self_ns)
+    ).with_row_index("row")
+    rows = every.filter(pl.col("operator").is_not_null()).sort("operator")["row"].cast(pl.Int64)
+    return every.drop("row", "operator"), rows
 
 
 def with_ancestors(parent: Int32 | Int64, rows: Int64) -> tuple[Int64, Int64]:

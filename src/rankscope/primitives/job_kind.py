@@ -79,9 +79,9 @@ class JobKind:
         """Whether it is known to be inference."""
         return self.mode == INFERENCE
 
-    def may_use(self, wrapper: str) -> bool:
-        """Whether advice on a wrapper makes sense: it is seen, or no other one is and nothing rules it out."""
-        return self.trains and self.wrapper in (None, wrapper)
+    def trains_with(self, wrapper: str) -> bool:
+        """Whether advice on a wrapper makes sense: it is seen, and the job is not known to be inference."""
+        return self.trains and self.wrapper == wrapper
 
     @property
     def exchanges_experts(self) -> bool:

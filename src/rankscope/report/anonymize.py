@@ -173,12 +173,13 @@ class Anonymizer:
             }
             for name, table in payload["analyses"].items()
         }
-        found = {"run": about, "analyses": analyses, "findings": [self._finding(each) for each in payload["findings"]]}
+        found = {"run": about, "analyses": analyses, "findings": [self.finding(each) for each in payload["findings"]]}
         return {**payload, **found, "diagnosis": self._diagnosis(payload["diagnosis"])}
 
-    def _finding(self, finding: Mapping[str, Any]) -> dict[str, Any]:
+    def finding(self, finding: Mapping[str, Any]) -> dict[str, Any]:
+        """One of the payload's findings."""
         texts = {key: self.value(finding[key]) for key in ("title", "advice", "evidence")}
-        return {**finding, **texts, "symptoms": [self._finding(each) for each in finding["symptoms"]]}
+        return {**finding, **texts, "symptoms": [self.finding(each) for each in finding["symptoms"]]}
 
     def _diagnosis(self, diagnosis: Mapping[str, Any]) -> dict[str, Any]:
         stragglers = diagnosis["stragglers"]

@@ -17,14 +17,15 @@ import polars as pl
 
 import rankscope
 from rankscope.analyses import all_analyses
-from rankscope.errors import RankscopeError
+from rankscope.errors import RankscopeError, describe_error
 from rankscope.pipeline import Run
 from rankscope.report.anonymize import Anonymizer
 from rankscope.report.embed.encoding import inflated, json_block
 from rankscope.report.embed.timeline import embed_run, grid_of, size_of
 from rankscope.report.experiments.tables import measured
 from rankscope.report.page import MARKER, page_template
-from rankscope.results import Analysis, Headline, Result
+from rankscope.results import Analysis, Evidence, Finding, Headline, Result, by_severity
+from rankscope.results.failures import FAILURES
 from rankscope.timeline.finding_location import place_of
 
 PAYLOAD_SCHEMA_VERSION = 1
@@ -58,17 +59,28 @@ def write_report(
     if names is not None:
         value = names.payload(value)
     head, _, tail = page_template().partition(MARKER)
-    blocks: dict[str, bytes] = {}
-    text = _text_of(value)
-    if len(text) > PACKED_FROM:
-        # Deflated columns are a tenth of the size, and the page unpacks them faster than it parses JSON.
-        blocks["tables"] = json_block({name: table["data"] for name, table in value["analyses"].items()})
-        packed = {name: {**table, "data": None} for name, table in value["analyses"].items()}
-        text = _text_of({**value, "analyses": packed})
+    text, blocks = _packed(value)
     room = limit - len((head + text + tail).encode("utf-8", "replace")) - sum(map(size_of, blocks.values()))
-    blocks |= embed_run(run, grid, room, names).blocks
+    try:
+        blocks |= embed_run(run, grid, room, names).blocks
+    except FAILURES as error:
+        # The tables do not need it.
+        lost = not_shown("The timeline", error).to_json()
+        value = {**value, "findings": [*value["findings"], lost if names is None else names.finding(lost)]}
+        text, blocks = _packed(value)
     elements = "".join(f"</script>\n{BLOCK.format(name)}{b64encode(data).decode()}" for name, data in blocks.items())
     return (head + text + elements + tail).encode("utf-8", "replace")
+
+
+def _packed(value: Mapping[str, Any]) -> tuple[str, dict[str, bytes]]:
+    """The payload as text, and the block of its tables if they are large."""
+    text = _text_of(value)
+    if len(text) <= PACKED_FROM:
+        return text, {}
+    # Deflated columns are a tenth of the size, and the page unpacks them faster than it parses JSON.
+    tables = json_block({name: table["data"] for name, table in value["analyses"].items()})
+    packed = {name: {**table, "data": None} for name, table in value["analyses"].items()}
+    return _text_of({**value, "analyses": packed}), {"tables": tables}
 
 
 def read_report(page: bytes) -> tuple[dict[str, Any], dict[str, bytes]]:
@@ -101,26 +113,49 @@ def payload(run: Run, analyses: Sequence[str] | None = None, grid: Mapping[str, 
         analyses: results to include; None for all that the report shows.
         grid: waiting and lateness by rank and step, which place findings in the timeline; None for no places.
     """
+    lost: list[Finding] = []
     results = run.attempt(*(analyses or (name for name, each in shown_analyses().items() if each.in_report)))
     if not analyses:
         results = {name: each for name, each in results.items() if each.analysis.shown_empty or each.frame.height}
-        results |= measured(run.path)
+        results |= measured(run.path, lambda name, error: lost.append(not_shown(f"The table {name}", error)))
     origins = origins_of(run)
     diagnosis = run.diagnosis()
+    tables = {}
+    for name, result in results.items():
+        try:
+            tables[name] = table_of(result, origins, headline=diagnosis.headline_of(result))
+        except FAILURES as error:
+            lost.append(not_shown(f"The table {name}", error))
     return {
         "schema_version": PAYLOAD_SCHEMA_VERSION,
         "generated_by": f"rankscope {rankscope.__version__}",
         "generated_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "run": {**run.about(), "written_by": run.written_by},
-        "analyses": {
-            name: table_of(result, origins, headline=diagnosis.headline_of(result)) for name, result in results.items()
-        },
+        "analyses": tables,
         "diagnosis": diagnosis.to_json(),
-        "findings": [
-            {**finding.to_json(), **({} if grid is None else {"place": place_of(finding, grid)})}
-            for finding in run.findings
-        ],
+        "findings": [located(finding, grid) for finding in by_severity([*run.findings, *lost])],
     }
+
+
+def not_shown(what: str, error: BaseException) -> Finding:
+    """A part of the report, or of the page, that was computed but cannot be shown."""
+    return Finding(
+        "not-shown",
+        "info",
+        f"{what} cannot be shown",
+        evidence=(Evidence("reason", describe_error(error)),),
+        advice="Please report this.",
+    )
+
+
+def located(finding: Finding, grid: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A finding as a JSON object, with its place in the timeline where there is a grid of waiting and lateness."""
+    if grid is None:
+        return finding.to_json()
+    try:
+        return {**finding.to_json(), "place": place_of(finding, grid)}
+    except FAILURES:
+        return finding.to_json()  # what it says does not depend on its place
 
 
 def shown_analyses() -> dict[str, Analysis]:

@@ -21,22 +21,23 @@ _WIDTH, _NAME, _SHAPES, _STACK = 12, 55, 80, 75
 _SCALES = ((1e15, "PFLOPs"), (1e12, "TFLOPs"), (1e9, "GFLOPs"), (1e6, "MFLOPs"), (1e3, "KFLOPs"))
 
 
-def key_averages(result: Result, limit: int | None = None, device: str = "CUDA") -> str:
+def key_averages(result: Result, limit: int | None = None, device: str = "CUDA", sort_by: str | None = None) -> str:
     """The table, as text that ends in a line end.
 
     Args:
         result: of `operators`.
         limit: rows of each rank; None for all.
         device: the device's name in the headings.
+        sort_by: by what the rows are sorted (`operators --sort-by`): that column comes first, after the name.
     """
     parts = result.frame.partition_by("rank", maintain_order=True)
-    texts = [_table(part, limit, device) for part in parts]
+    texts = [_table(part, limit, device, sort_by) for part in parts]
     if len(parts) < 2:
         return texts[0] if texts else ""
     return "\n".join(f"rank {part['rank'][0]}\n{text}" for part, text in zip(parts, texts, strict=True))
 
 
-def _table(frame: pl.DataFrame, limit: int | None, device: str) -> str:
+def _table(frame: pl.DataFrame, limit: int | None, device: str, sort_by: str | None) -> str:
     on_device = (frame["device_self_ns"].fill_null(0) > 0).any()
     host, work = _total(frame, "host_self"), _total(frame, "device_self")
     shown = frame if limit is None else frame.head(limit)
@@ -57,6 +58,16 @@ def _table(frame: pl.DataFrame, limit: int | None, device: str) -> str:
             (f"{device} time avg", ">", _means(shown, "device_total_ns")),
         ]
     columns.append(("# of Calls", ">", [str(calls) for calls in shown["calls"]]))
+    if frame["memory_self_bytes"].null_count() < frame.height:
+        columns.append(("Self Mem", ">", [_bytes(value) for value in shown["memory_self_bytes"]]))
+    sorted_by = {
+        "self_cpu": "Self CPU",
+        "cpu": "CPU total",
+        "self_device": f"Self {device}",
+        "device": f"{device} total",
+    }
+    sorted_by |= {"count": "# of Calls", "memory": "Self Mem"}
+    columns[1:] = sorted(columns[1:], key=lambda column: column[0] != sorted_by.get(str(sort_by)))
     widths = [max(min(max(map(len, names), default=0) + 4, _NAME), 4), *(_WIDTH for _ in columns[1:])]
     for name, heading, side, longest in (
         ("input_shapes", "Input Shapes", ">", _SHAPES),
@@ -107,6 +118,14 @@ def _time(value: Any) -> str:
     if microseconds >= 1e6:
         return f"{microseconds / 1e6:.3f}s"
     return f"{microseconds / 1e3:.3f}ms" if microseconds >= 1e3 else f"{microseconds:.3f}us"
+
+
+def _bytes(value: int) -> str:
+    # Torch's units: powers of 1024.
+    for unit, size in (("Gb", 1 << 30), ("Mb", 1 << 20), ("Kb", 1 << 10)):
+        if abs(value) >= size:
+            return f"{value / size:.2f} {unit}"
+    return f"{value} b"
 
 
 def _percent(value: Any, total: float) -> str:

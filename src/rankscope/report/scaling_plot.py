@@ -41,9 +41,7 @@ def draw(result: Scaling, path: Path) -> None:
     left, right = figure.subplots(1, 2)
     ranks = [size.ranks for size in sizes]
     last = max([*ranks, *([point.ranks for point in result.projection.points] if result.projection else [])])
-    # On a logarithmic axis a straight line needs many points.
-    perfect = [last ** (k / 50) for k in range(51)]
-    left.plot(perfect, perfect, color="0.7", linestyle="--", label="perfect")
+    left.plot([1, last], [1, last], color="0.7", linestyle="--", label="perfect")
     right.axhline(1.0, color="0.7", linestyle="--")
     for axes, field in ((left, "speed_up"), (right, "efficiency")):
         for group, marker, label in ((False, "o", "measured"), (True, "x", "oversubscribed")):
@@ -62,7 +60,10 @@ def draw(result: Scaling, path: Path) -> None:
         axes.set_xlabel("ranks")
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter("{x:g}")
-        axes.set_ylim(bottom=0)
+    # Both doubled: what is perfect is a straight line.
+    left.set_yscale("log", base=2, nonpositive="clip")
+    left.yaxis.set_major_formatter("{x:g}")
+    right.set_ylim(bottom=0)
     left.set_ylabel("speed-up")
     right.set_ylabel("efficiency")
     left.legend()

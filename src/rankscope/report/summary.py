@@ -123,7 +123,9 @@ def _step(overview: Mapping[str, Any]) -> list[Text]:
     if not mean:
         return lines
     basis = mean_basis(overview)
-    lines.append(Text(f"  {basis}, {cell(mean, 'ns')}:" if basis else "  of which:", style="dim"))
+    # Findings have it without the waiting: a reader must not take one for the other.
+    waiting = "; communication includes waiting for other ranks" if overview["ranks"] > 1 else ""
+    lines.append(Text(f"  {basis}, {cell(mean, 'ns')}{waiting}:" if basis else "  of which:", style="dim"))
     for column, label, colour, shade in PARTS:
         share = overview[column] / mean
         line = Text(f"  {label:<22}")

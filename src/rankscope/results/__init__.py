@@ -24,6 +24,7 @@ from rankscope.results.by_window import (
     by_window,
     chosen_launches,
     chosen_starts,
+    in_steps,
     rows_by_window,
     steps_by_window,
 )
@@ -80,6 +81,7 @@ __all__ = [
     "discovered",
     "each_once",
     "greatest",
+    "in_steps",
     "incomplete_ranks",
     "of_judged_ranks",
     "over_ranks",

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import polars as pl
 
-from rankscope.primitives.columns import constant
-from rankscope.primitives.steps import events_launched_in, host_steps, starts_in
+from rankscope.primitives.columns import constant, values_and_validity
+from rankscope.primitives.steps import events_launched_in, host_steps, owning_steps, starts_in
 from rankscope.results.analysis import Inputs, Tables
 from rankscope.results.frames import concat_ranks
 from rankscope.store.schema import Column
@@ -51,6 +51,22 @@ def chosen_launches(device: pl.DataFrame, annotations: pl.DataFrame, inputs: Inp
     if inputs.options.steps is None:
         return device
     return events_launched_in(device, host_steps(annotations), inputs.options.keeps(pl.col("step")))
+
+
+def in_steps(instants: pl.Series, annotations: pl.DataFrame) -> pl.Series:
+    """Whether each instant is in the host range of a complete step; all are where no step is marked.
+
+    Costs per step are totals of these, divided by the number of steps.
+
+    Args:
+        instants: ns; null, as of launchless events, is in no step.
+        annotations: start_ns, end_ns, on_device, step.
+    """
+    steps = host_steps(annotations)
+    if steps.is_empty():
+        return constant("", True, pl.Boolean, instants.len())
+    owner = owning_steps(steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), *values_and_validity(instants))
+    return pl.Series(owner >= 0, dtype=pl.Boolean)
 
 
 def steps_by_window(

@@ -15,5 +15,7 @@ import rankscope
 _CAPTURE = Path(rankscope.__file__).parent / "capture"
 HOOK_FOLDER = _CAPTURE / "hook"
 """Holds the ``sitecustomize.py`` that profiles an unmodified script."""
+HOOK_VARIABLE, BY_RUN = "RANKSCOPE_HOOK", "run"
+"""Set where the hook is to profile the process; to ``BY_RUN`` by `rankscope run`, which reports the end of the job."""
 PROBE_SCRIPT = _CAPTURE / "probe.py"
 """Prints what torch finds on this machine, as lines of JSON."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from rankscope.errors import ConfigError
+from rankscope.rundir.directory import is_store_url
 from rankscope.rundir.names import DEFAULT_TEMPLATE, ENDINGS, check_template
 from rankscope.rundir.options import command_line_names, option, options_of
 from rankscope.rundir.ranks import RanksLike, parse_ranks
@@ -19,15 +20,33 @@ ENVIRONMENT_PREFIX = "RANKSCOPE_"
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
+PRESETS: Mapping[str, Mapping[str, object]] = {
+    "minimal": {"warmup": 1, "active": 1},
+    "detailed": {"record_shapes": True, "with_stack": True, "with_flops": True},
+    "memory": {"record_shapes": True, "with_stack": True, "profile_memory": True},
+    "d9d": {"record_shapes": True, "with_stack": True, "name_template": "d9d"},
+}
+"""Sets of options by name; docs/capture.md has the cost of each."""
+
+
+def _described(options: Mapping[str, object]) -> str:
+    return ", ".join(name if value is True else f"{name}={value}" for name, value in options.items())
+
+
 @dataclass(frozen=True)
 class CaptureConfig:
     """How this job is profiled. All counts are steps of the training loop."""
 
     save_dir: str | None = option(
         None,
-        "The run directory, or its file: URL. Default: rankscope_run_{time} in the working directory.",
+        "The run directory, or a URL as of upload_to. Default: rankscope_run_{time} in the working directory.",
         "--run-dir",
         metavar="DIR",
+    )
+    upload_to: str | None = option(
+        None,
+        "URL that complete files are uploaded to (s3://…, gs://…, any that fsspec knows), from the run directory.",
+        metavar="URL",
     )
     run_id: str | None = option(
         None, "Id that all ranks of this run share. Default: from the launcher, or made up.", metavar="ID"
@@ -42,6 +61,13 @@ class CaptureConfig:
     skip_first: int = option(0, "Steps to let pass once, before the first wait.", least=0)
     period_steps: int | None = option(
         None, "Period in steps, of which the last are recorded (active), instead of wait and repeat.", least=1
+    )
+    preset: str | None = option(
+        None,
+        "Several options in one word, each of which can still be given: "
+        + "; ".join(f"{name} ({_described(options)})" for name, options in PRESETS.items())
+        + ".",
+        metavar="NAME",
     )
     record_shapes: bool = option(False, "Record the shapes of operators' inputs.")
     with_stack: bool = option(False, "Record Python stacks.")
@@ -66,6 +92,12 @@ class CaptureConfig:
         "threads run meanwhile), or auto (there, if only the CPU is recorded).",
     )
 
+    take_over: bool = option(
+        False,
+        "Make the script's own torch profilers inert and record this schedule instead. By default the windows that "
+        "they record are adopted (run and exec).",
+    )
+
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
             value = getattr(self, name)
@@ -84,6 +116,10 @@ class CaptureConfig:
         for name, known in (("compression", tuple(ENDINGS)), ("stop_off_loop", ("auto", "always", "never"))):
             if getattr(self, name) not in known:
                 raise ConfigError(f"{name}={getattr(self, name)!r} is not known", hint=f"one of {', '.join(known)}")
+        if self.preset is not None and self.preset not in PRESETS:
+            raise ConfigError(f"preset={self.preset!r} is not known", hint=f"one of {', '.join(PRESETS)}")
+        if self.upload_to is not None and not is_store_url(self.upload_to):
+            raise ConfigError(f"upload_to={self.upload_to!r} is not a URL", hint="for example s3://bucket/run")
         parse_ranks(self.ranks)
         check_template(self.name_template)
 
@@ -99,7 +135,7 @@ class CaptureConfig:
         environ: Mapping[str, str] | None = None,
         written: Mapping[str, str] | None = None,
     ) -> CaptureConfig:
-        """Join arguments, environment and defaults.
+        """Join arguments, environment, the preset and defaults.
 
         Args:
             given: arguments by field name, ``warmup_steps`` and ``active_steps`` too; ``None`` means not given.
@@ -118,6 +154,9 @@ class CaptureConfig:
             elif environ.get(variable_of(field.name), "").strip():
                 source = (written or {}).get(field.name, variable_of(field.name))
                 values[field.name] = _read(field.name, environ[variable_of(field.name)].strip(), source)
+        preset = values.get("preset")
+        for name, value in PRESETS.get(preset, {}).items() if isinstance(preset, str) else ():
+            values.setdefault(name, value)
         if values.get("period_steps") is not None:
             if given.get("period_steps") is not None and given.get("wait") is not None:
                 raise ConfigError(
@@ -133,6 +172,13 @@ class CaptureConfig:
                 path = values[name] = os.fspath(path)
             if path is not None and not isinstance(path, str):
                 raise ConfigError(f"{name}={path!r} is not a path", hint="give text or a pathlib.Path")
+        if is_store_url(values.get("save_dir")):
+            url = values.pop("save_dir")
+            if values.setdefault("upload_to", url) != url:
+                raise ConfigError(
+                    f"save_dir={url!r} and upload_to={values['upload_to']!r} are both URLs to upload to",
+                    hint="leave out one of them, or give a directory as save_dir",
+                )
         return cls(**values)  # type: ignore[arg-type]  # __post_init__ checks them
 
 

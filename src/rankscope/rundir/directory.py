@@ -1,6 +1,6 @@
-"""Run directories given as a path or as a ``file:`` URL: a job writes to nothing else.
+"""Run directories given as a path or as a ``file:`` URL: a job writes to nothing else; to others it uploads copies.
 
-In: the text. Out: a path, or an error.
+In: the text. Out: a path, or an error; whether it is a URL to upload to.
 """
 
 from __future__ import annotations
@@ -19,6 +19,12 @@ def path_of_file_url(text: str) -> str | None:
     """The path in a ``file:`` URL of this host, as it is written there; None if the text is not one."""
     found = _FILE.fullmatch(text)
     return None if found is None else found[1]
+
+
+def is_store_url(named: object) -> bool:
+    """Whether this is a URL (``s3://bucket/run``) that files are uploaded to, and not a path of this host."""
+    found = _SCHEME.match(named) if isinstance(named, str) else None
+    return found is not None and found[1].lower() != "file" and found.string.startswith("/", found.end())
 
 
 def directory_of(named: str | os.PathLike[str]) -> str:

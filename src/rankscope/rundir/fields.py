@@ -36,7 +36,7 @@ def read(cls: type[D], raw: object) -> D | None:
     """A dataclass from a JSON object, field by field; unknown keys are ignored.
 
     A field is an ``int`` (not negative, unless annotated as :data:`Signed`; within the bounds of :data:`Rank`,
-    :data:`WorldSize` and :data:`Step`), a ``float``, a ``str``, a dataclass, a
+    :data:`WorldSize` and :data:`Step`), a ``float``, a ``bool``, a ``str``, a dataclass, a
     ``tuple[X, ...]`` or a ``Mapping[str, X]`` of these, or ``Mapping[str, object]``; or None.
 
     Returns:
@@ -133,6 +133,11 @@ def number(value: object) -> float | None:
     return as_float if as_float == as_float and abs(as_float) != float("inf") else None
 
 
+def switch(value: object) -> bool | None:
+    """True or false."""
+    return value if isinstance(value, bool) else None
+
+
 def text(value: object) -> str | None:
     """A string, cut where it is absurdly long."""
     return value[:_MAX_TEXT] if isinstance(value, str) else None
@@ -169,7 +174,9 @@ Step = Annotated[int, step]
 _BY_TYPE: dict[Any, Reader] = {
     int: count,
     float: number,
+    bool: switch,
     str: text,
     Mapping[str, str]: strings,
     Mapping[str, object]: lambda value: mapping(value) or None,
+    Mapping[str, Any]: lambda value: mapping(value) or None,
 }

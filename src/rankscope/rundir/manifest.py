@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from rankscope.rundir.fields import Positive, Rank, Signed, Step, WorldSize, read
@@ -74,6 +74,12 @@ class WrittenTrace:
     it."""
     off_loop_ns: int | None = None
     """How long the rest took: verify, compress, sync, rename, and what of stop and save was done there."""
+    uploaded: bool | None = None
+    """Whether a copy of it is at ``upload_to``; none if there is no such place."""
+    adopted: bool = False
+    """Whether a torch profiler of the script's own recorded it."""
+    recorded_by: str | None = None
+    """That profiler: its class, and where it was created."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +100,22 @@ class LostWindow:
     first_step: Step | None = None
     last_step: Step | None = None
     reason: str = ""
+
+
+@dataclass(frozen=True)
+class ScriptProfiler:
+    """A torch profiler that the script itself made."""
+
+    name: str = ""
+    """Its class, and where it was created."""
+    treatment: str = ""
+    """``adopted``; ``replaced`` with ``take_over``; else why neither was done."""
+    exported: tuple[str, ...] = ()
+    """The latest files that the script made it write."""
+
+    def __str__(self) -> str:
+        files = f"; its traces: {', '.join(self.exported)}" if self.exported else "; it exported no trace"
+        return f"{self.name} ({self.treatment}{files})"
 
 
 @dataclass(frozen=True)
@@ -128,6 +150,10 @@ class RankManifest:
     """Windows that were not recorded."""
     failed: tuple[LostWindow, ...] = ()
     """Windows that were recorded and could not be written."""
+    script_profilers: tuple[ScriptProfiler, ...] = ()
+    """The script's own, the latest of them."""
+    upload_to: str | None = None
+    """The URL that complete files are uploaded to, without the user and password in it."""
     rotated: int = 0
     """Traces that were removed again to keep within ``keep_windows`` and ``keep_bytes``."""
     capture: Mapping[str, str] = field(default_factory=dict)
@@ -170,9 +196,32 @@ def read_rank_manifest(path: Path) -> RankManifest | None:
     return read(RankManifest, _load(path))
 
 
+def attempts(manifests: Sequence[RankManifest]) -> list[tuple[str, list[RankManifest]]]:
+    """The manifests of a run by attempt of an elastic job, each with the attempt's name, which is empty if
+    there is only one.
+
+    An attempt that a later one of the same rank has replaced no longer runs: it was killed if it did not note its end.
+    """
+    latest: dict[int | None, int] = {}
+    for each in manifests:
+        latest[each.rank] = max(latest.get(each.rank, 0), each.restart_count)
+    number = max(latest.values(), default=0) + 1
+    found: dict[int, list[RankManifest]] = {}
+    for each in manifests:
+        killed = each.state == "running" and each.restart_count < latest[each.rank]
+        ended = replace(each, state="interrupted", ended_by="killed") if killed else each
+        found.setdefault(each.restart_count, []).append(ended)
+    return [(f"attempt {count + 1} of {number}" if number > 1 else "", found[count]) for count in sorted(found)]
+
+
 def to_json(manifest: RunManifest | RankManifest) -> bytes:
     """The content of a manifest's file."""
     return (json.dumps(asdict(manifest), indent=1) + "\n").encode("utf-8", "backslashreplace")
+
+
+def without_user(url: str) -> str:
+    """A URL without the user and password in it."""
+    return _USER_IN_URL.sub(_CUT, url)
 
 
 def redact(argv: Sequence[str]) -> list[str]:
@@ -195,7 +244,7 @@ def redact(argv: Sequence[str]) -> list[str]:
             kept.append(argument)
             cut_next = True
         else:
-            kept.append(_WELL_KNOWN.sub(_CUT, _USER_IN_URL.sub(_CUT, argument)))
+            kept.append(_WELL_KNOWN.sub(_CUT, without_user(argument)))
     return kept
 
 

@@ -14,11 +14,18 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rankscope.errors import RankscopeError
+from rankscope.rundir import fields
 from rankscope.rundir.atomic import write_atomic
+from rankscope.rundir.fields import Rank, Signed, WorldSize
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+D = TypeVar("D", bound="DataclassInstance")
+_MAX_BYTES = 256 << 20
 PLAN_VARIABLE = "RANKSCOPE_EXPERIMENT"
 SCHEMA = 1
 COMPLETE, EARLY, FAILED = "complete", "early", "failed"
@@ -31,7 +38,7 @@ class Plan:
 
     out: str
     """Where results and traces go, absolute."""
-    rounds: tuple[tuple[str, ...], ...]
+    rounds: tuple[tuple[str, ...], ...] = ()
     """Names of conditions in the order in which they are run: one block of steps each. Each round has all of them."""
     conditions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """By name, ``{"kind": …}`` and what that kind needs; see ``rankscope.measure.injob.conditions``."""
@@ -62,7 +69,7 @@ class Block:
 
     condition: str
     round: int
-    step_ns: tuple[int, ...]
+    step_ns: tuple[int, ...] = ()
     forward_ns: tuple[int, ...] = ()
     """Empty where no forward was seen; the same for the others."""
     backward_ns: tuple[int, ...] = ()
@@ -81,9 +88,9 @@ class Block:
 class RankMeasurement:
     """What one rank measured."""
 
-    rank: int
-    world_size: int
-    local_rank: int
+    rank: Rank
+    world_size: WorldSize
+    local_rank: Rank
     host: str
     ended: str
     steps: int
@@ -99,7 +106,7 @@ class RankMeasurement:
     cpus: str = ""
     """CPUs that this process may use."""
     blocks: tuple[Block, ...] = ()
-    latency_ns: tuple[int, ...] = ()
+    latency_ns: tuple[Signed, ...] = ()
     notes: tuple[str, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
     """:func:`digest_of` the training's own source files, by their absolute paths; of rank 0 alone."""
@@ -139,13 +146,7 @@ def read_plan(path: str | os.PathLike[str]) -> Plan:
     Raises:
         RankscopeError: it cannot be read, or is none.
     """
-    raw = _read(Path(path))
-    try:
-        raw["rounds"] = tuple(tuple(each) for each in raw["rounds"])
-        raw["cpus"] = tuple(raw.get("cpus", ()))
-        return Plan(**raw)
-    except (KeyError, TypeError) as error:
-        raise RankscopeError(f"no plan of an experiment: {error}", path=path) from None
+    return _read(Plan, Path(path), "plan of an experiment")
 
 
 def write_measurement(folder: Path, measured: RankMeasurement) -> Path:
@@ -166,28 +167,24 @@ def read_measurements(folder: Path) -> list[RankMeasurement]:
 
 
 def _measurement(path: Path) -> RankMeasurement:
-    raw = _read(path)
+    found = _read(RankMeasurement, path, "measurement of a rank")
+    if found.schema != SCHEMA:
+        raise RankscopeError(f"a measurement of schema {found.schema}, not {SCHEMA}", path=path)
+    return found
+
+
+def _read(cls: type[D], path: Path, what: str) -> D:
+    """What a file holds, all of it: a number that was left out would make the result another one."""
     try:
-        if raw["schema"] != SCHEMA:
-            raise RankscopeError(f"a measurement of schema {raw['schema']}, not {SCHEMA}", path=path)
-        raw["blocks"] = tuple(_block(each) for each in raw["blocks"])
-        for name in ("buckets", "latency_ns", "notes"):
-            raw[name] = tuple(raw[name])
-        return RankMeasurement(**raw)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise RankscopeError(f"no measurement of a rank: {error}", path=path) from None
-
-
-def _block(raw: dict[str, Any]) -> Block:
-    given: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()}
-    return Block(**given)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise RankscopeError(f"not a {what}: it has more than {_MAX_BYTES >> 20} MB", path=path)
         raw = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RankscopeError(f"cannot be read: {error}", path=path) from None
-    if not isinstance(raw, dict):
-        raise RankscopeError("holds no JSON object", path=path)
-    return raw
+    found = fields.read(cls, raw)
+    if found is None:
+        raise RankscopeError(f"not a {what}: it is not an object with all that one has", path=path)
+    understood = json.loads(json.dumps(asdict(found)))
+    if odd := sorted(key for key, value in raw.items() if key not in understood or understood[key] != value):
+        raise RankscopeError(f"not a {what}: {', '.join(odd)} cannot be understood", path=path)
+    return found

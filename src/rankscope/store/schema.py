@@ -12,7 +12,7 @@ from functools import cached_property
 
 import polars as pl
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 
 I64, I32, I16, F32, STR, BOOL = pl.Int64(), pl.Int32(), pl.Int16(), pl.Float32(), pl.String(), pl.Boolean()
 
@@ -176,7 +176,7 @@ PYTHON_FRAMES = Table(
 
 ANNOTATIONS = Table(
     "annotations",
-    "One row per named range: `ProfilerStep#N`, `record_function`, `gloo:*`, `nccl:*`, FSDP's and DDP's own.",
+    "One row per named range: `ProfilerStep#N`, `record_function`, `gloo:*`, `nccl:*`, `Python GC`, FSDP's and DDP's.",
     (
         START,
         END,

@@ -47,7 +47,7 @@ def error_answer(status: int, what: str, path: str | None = None, hint: str | No
     return Response(body, status, headers, media_type="application/json")
 
 
-def answer_of(error: Exception) -> Response:
+def answer_of(error: BaseException) -> Response:
     """The response to a request that failed."""
     if isinstance(error, RefusedError):
         return error_answer(error.status, error.what, None, error.hint)

@@ -49,7 +49,7 @@ class Gate:
 
     Attributes:
         names: host names other than this machine's own that are allowed explicitly: a proxy's.
-        here: the address that is listened on, if it is not a local one.
+        here: the address that is listened on, if it is not a local one, or the name that stands for it.
         token: the token in the address to open; valid once.
         session: the cookie's value.
         renewed: called after a token was used, when there is the next.
@@ -93,7 +93,7 @@ class Gate:
             return Refusal(
                 403,
                 "this server does not accept that host name",
-                "use 127.0.0.1 or localhost, or start it with --allow-host NAME behind a proxy",
+                "use 127.0.0.1 or localhost, or start it with --public-host NAME, or --allow-host NAME behind a proxy",
             )
         origin = headers.get("origin")
         if origin is not None and not self._is_own_origin(origin, hosts[0]):
@@ -128,6 +128,11 @@ class Gate:
             (name in self.names and name not in LOCAL_NAMES)
             or (parts.scheme == "http" and parts.netloc.lower() == host.lower())
         )
+
+
+def is_host_name(text: str) -> bool:
+    """Whether it is the name or the address of a host, without a port."""
+    return _NAME.fullmatch(text) is not None
 
 
 def _name_of(netloc: str) -> str | None:

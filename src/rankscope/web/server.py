@@ -20,10 +20,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 import rankscope
 from rankscope.report.experiments.tables import measured
-from rankscope.report.html_report import PAYLOAD_SCHEMA_VERSION, origins_of, table_of
-from rankscope.results import Result
+from rankscope.report.html_report import PAYLOAD_SCHEMA_VERSION, located, not_shown, origins_of, table_of
+from rankscope.results import Finding, Result, by_severity
+from rankscope.results.failures import FAILURES
 from rankscope.timeline.event_details import details
-from rankscope.timeline.finding_location import place_of
 from rankscope.timeline.pyramid import MAX_LEVELS
 from rankscope.timeline.selection_stats import measure
 from rankscope.timeline.timeline import Timeline
@@ -147,7 +147,7 @@ def make_app(runs: Runs, gate: Gate) -> ASGIApp:
         async def endpoint(request: Request) -> Response:
             try:
                 return await run_in_threadpool(ask, request)
-            except Exception as error:
+            except FAILURES as error:
                 if not isinstance(error, RefusedError):
                     logger.exception("%s could not be answered", path)
                 return answer_of(error)
@@ -224,19 +224,28 @@ def _state(request: Request, run: ServedRun) -> Response:
 
 def _summary(request: Request, run: ServedRun) -> Response:
     loaded = run.loaded
-    analyses = {}
-    results = _results(run)
+    analyses: dict[str, Any] = {}
+    lost: list[Finding] = []
+    results = _results(run, lambda name, error: lost.append(not_shown(f"The table {name}", error)))
     beside = {name: result.analysis for name, result in results.items() if name not in loaded.results}
     for name, analysis in {**loaded.analyses(), **beside}.items():
         result = results.get(name)
-        headline = loaded.headline_of(result) if result is not None else None
+        try:
+            headline = loaded.headline_of(result) if result is not None else None
+        except FAILURES as error:
+            lost.append(not_shown(f"The table {name}", error))
+            result = headline = None
         analyses[name] = {
             "title": analysis.title,
             "doc": analysis.doc.strip(),
             "headline": headline.to_json() if headline else None,
             "columns": {column.name: {"unit": column.unit, "doc": column.doc} for column in analysis.columns},
             "rows": result.frame.height if result is not None else 0,
-            "state": "ready" if result is not None else ("failed" if name in loaded.failed else "pending"),
+            "state": "ready"
+            if result is not None
+            else "failed"
+            if name in loaded.failed | results.keys()
+            else "pending",
         }
     value = {
         "schema_version": PAYLOAD_SCHEMA_VERSION,
@@ -244,10 +253,7 @@ def _summary(request: Request, run: ServedRun) -> Response:
         "generated_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "run": loaded.about,
         "diagnosis": loaded.diagnosis.to_json() if loaded.diagnosis is not None else None,
-        "findings": [
-            finding.to_json() if loaded.heat is None else {**finding.to_json(), "place": place_of(finding, loaded.heat)}
-            for finding in loaded.findings
-        ],
+        "findings": [located(finding, loaded.heat) for finding in by_severity([*loaded.findings, *lost])],
         "analyses": analyses,
     }
     return json_answer(request, value, _tag(request))
@@ -261,10 +267,12 @@ def _table(request: Request, run: ServedRun) -> Response:
     return json_answer(request, table, _tag(request))
 
 
-def _results(run: ServedRun) -> dict[str, Result]:
+def _results(
+    run: ServedRun, on_failure: Callable[[str, BaseException], object] = lambda name, error: None
+) -> dict[str, Result]:
     """Results of analyses, and of experiments next to the traces."""
     loaded = run.loaded
-    return {**loaded.results, **(measured(loaded.run.path) if loaded.run is not None else {})}
+    return {**loaded.results, **(measured(loaded.run.path, on_failure) if loaded.run is not None else {})}
 
 
 def _layout(request: Request, run: ServedRun) -> Response:

@@ -38,8 +38,6 @@ BUSY = 1.1
 """What a thread may need of its own time where a gain of work is to be believed."""
 MOST = 1.5
 """What a saving, which is an upper bound, may be of the gain."""
-MOST_ON_CPU = 2 * MOST
-"""Likewise of 16 bits, whose bound is all the time of such work: avx512_bf16 is twice as fast, and gains half of it."""
 MADE_OF_WORK = ("tiny", "precision")
 TRIES = 4
 
@@ -95,10 +93,10 @@ def plain_steps(run: Path) -> list[float]:
     return [statistics.median(each) for each in before]
 
 
-def believable(runs: Path, case: str, mended: str, saving: int | None, times: float = MOST) -> bool:
+def believable(runs: Path, case: str, mended: str, saving: int | None) -> bool:
     """Whether a saving, an upper bound, is not below the gain and not far above."""
     least, most = gained(runs, case, mended)
-    return saving is not None and (1 - NOISE) * least <= saving <= times * most
+    return saving is not None and (1 - NOISE) * least <= saving <= MOST * most
 
 
 def need_cores(runs: Path, case: str) -> None:
@@ -163,18 +161,11 @@ def test_memory_growth_is_what_is_kept(runs: Path, tmp_path: Path) -> None:
     right_in_one(check, runs, "growth", tmp_path)
 
 
-def test_precision_is_worth_what_it_says_where_the_cpu_has_the_instructions(runs: Path, tmp_path: Path) -> None:
-    """Elsewhere 16 bits gain nothing here, and there is nothing to hold the bound against."""
-    flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-
+def test_precision_names_no_saving_on_the_cpu(runs: Path, tmp_path: Path) -> None:
     def check(job: Path) -> None:
         found = {each.id: each for each in findings(job / "precision")}
-        assert "precision" in found
+        assert found["precision"].saving_ns is None
         assert "precision" not in {each.id for each in findings(job / "precision-mended")}
-        if "avx512_bf16" not in flags and "amx_bf16" not in flags:
-            pytest.skip("this CPU has no bfloat16 instructions")
-        need_cores(job, "precision")
-        assert believable(job, "precision", "precision-mended", found["precision"].saving_ns, MOST_ON_CPU)
 
     right_in_one(check, runs, "precision", tmp_path)
 

@@ -256,7 +256,8 @@ def test_a_single_step_tells_nothing_of_a_host() -> None:
         return [each.row for each in find_late_ranks(observed(own, **{name: part}), LIMITS)]
 
     assert found(0.4, "nothing") == []
-    assert found(0.15, "compute") == [5]
+    assert found(0.4, "compute") == []
+    assert found(0.15, "copies") == [5]
 
 
 def test_calls_for_memory_that_nobody_else_makes_count_for_more_than_they_take() -> None:

@@ -22,31 +22,35 @@ if TYPE_CHECKING:  # importing typing costs more than the rest of this file
     from typing import Any
 
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120  # pathlib is slow to load
-_AWAITED = "torch.optim.optimizer"
+_OPTIMIZER, _PROFILER = "torch.optim.optimizer", "torch.profiler.profiler"
+_awaited = [_OPTIMIZER, _PROFILER]
 OLDEST_PYTHON = (3, 10)
 OLDEST_TORCH = (2, 4)
 _WARNED = "RANKSCOPE_UNSUPPORTED_WARNED"
 
 
 class _Finder:
-    """Finds ``torch.optim.optimizer`` with the other finders, and installs rankscope once it is loaded."""
+    """Finds ``torch.optim.optimizer`` and ``torch.profiler.profiler`` with the other finders, and installs rankscope
+    once the first is loaded."""
 
     @classmethod
     def find_spec(cls, name: str, path: Any = None, target: Any = None) -> Any:
-        """Find ``torch.optim.optimizer``; nothing else."""
-        if name != _AWAITED:
+        """Find those; nothing else."""
+        if name not in _awaited:
             return None
-        sys.meta_path.remove(cls)
+        _awaited.remove(name)
+        if not _awaited:
+            sys.meta_path.remove(cls)
         for finder in sys.meta_path:
-            find = getattr(finder, "find_spec", None)
+            find = getattr(finder, "find_spec", None) if finder is not cls else None
             spec = find(name, path, target) if find is not None else None
             if spec is not None:
-                _after_loading(spec.loader)
+                _after_loading(spec.loader, _install if name == _OPTIMIZER else _watch_profilers)
                 return spec
         return None
 
 
-def _after_loading(loader: Any) -> None:
+def _after_loading(loader: Any, action: Any) -> None:
     run = getattr(loader, "exec_module", None)
     if run is None:
         return
@@ -54,16 +58,8 @@ def _after_loading(loader: Any) -> None:
     def exec_module(module: Any) -> None:
         del loader.exec_module
         run(module)
-        if not _supported():
-            _warn_once()
-            return
         try:
-            if os.environ.get("RANKSCOPE_EXPERIMENT"):
-                from rankscope.measure.injob import install
-            else:
-                from rankscope.capture.auto_profiler import install
-
-            install(module)
+            action(module)
         except Exception as error:
             print(f"rankscope: this job is not profiled: {type(error).__name__}: {error}", file=sys.stderr)
 
@@ -71,6 +67,26 @@ def _after_loading(loader: Any) -> None:
         loader.exec_module = exec_module
     except AttributeError:
         pass
+
+
+def _install(module: Any) -> None:
+    if not _supported():
+        _warn_once()
+    elif os.environ.get("RANKSCOPE_EXPERIMENT"):
+        from rankscope.measure.injob import install as install_experiment
+
+        install_experiment(module)
+    else:
+        from rankscope.capture.auto_profiler import install
+
+        install(module)
+
+
+def _watch_profilers(module: Any) -> None:
+    # If torch loads it before the optimizers, `install` finds it loaded.
+    script_profilers = sys.modules.get("rankscope.capture.script_profilers")
+    if script_profilers is not None:
+        script_profilers.watch(module)
 
 
 def _supported() -> bool:

@@ -143,9 +143,9 @@ def _heaviest(rows: pl.DataFrame | None) -> str | None:
 def _advice(job: JobKind) -> str:
     """Ways to overlap communication, or to send less, in this kind of job."""
     ways = []
-    if job.may_use(DDP):
+    if job.trains_with(DDP):
         ways.append("start DDP's all-reduces earlier: smaller buckets (bucket_cap_mb), static_graph")
-    if job.may_use(FSDP):
+    if job.trains_with(FSDP):
         ways.append("prefetch FSDP's next module (set_modules_to_forward_prefetch, set_modules_to_backward_prefetch)")
     if TENSOR in job.parallel:
         ways.append(
@@ -159,8 +159,11 @@ def _advice(job: JobKind) -> str:
         ways.append("exchange the next batch's embeddings during this one's dense layers (a pipelined training loop)")
     if job.infers:
         return any_of([*ways, "more requests per batch; where a batch is large enough, two halves that take turns"])
-    if job.may_use(DDP):
+    if job.trains_with(DDP):
         ways.append("send less: a bf16 compression hook, gradient accumulation under no_sync")
+    if not ways:
+        # Nothing shows what communicates: what helps any job.
+        ways.append("start each transfer as soon as its data is ready, and wait for it only where the result is used")
     return any_of([*ways, "larger batches per rank"])
 
 

@@ -1,9 +1,9 @@
 """Python collects garbage during steps.
 
 Fires if the device is idle long enough during the ranges that capture records around collections (`gc: generation 2`,
-and 1); on the CPU, if they take that long. The saving is that time, on the rank that has most. Collections at different
-times on different ranks cost more than each of them, because all ranks wait for the one that collects: the saving is
-then a lower bound. Traces that rankscope did not capture have no such ranges.
+and 1), or that torch records (`Python GC`, with `record_python_gc_info`); on the CPU, if they take that long. The
+saving is that time, on the rank that has most. Collections at different times on different ranks cost more than each
+of them, because all ranks wait for the one that collects: the saving is then a lower bound.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from rankscope.diagnosis.step_costs import (
     steps_of,
     within_available,
 )
+from rankscope.primitives.annotation_origin import garbage_collections
 from rankscope.results import Evidence, Finding, Inputs, Rule
-
-RANGE = "gc: generation "
 
 
 def find(inputs: Inputs) -> list[Finding]:
@@ -32,9 +31,9 @@ def find(inputs: Inputs) -> list[Finding]:
     unit = step_words(inputs)
     if frame is None or step is None:
         return []
-    own = frame.filter(pl.col("name").str.starts_with(RANGE))
+    own = garbage_collections(frame)
     # A collection costs nothing while the device works on what was launched before it.
-    cost = own.with_columns(pl.coalesce("device_idle_ns", "host_total_ns").alias("cost"))
+    cost = own.with_columns(pl.coalesce("idle_in_steps_ns", "host_in_steps_ns").alias("cost"))
     savings = within_available(per_step(cost, "cost", inputs), ("window_ns",), inputs)
     worst = next(iter(savings), None)
     severity = severity_of(savings[worst], step) if worst is not None else None
@@ -51,9 +50,9 @@ def find(inputs: Inputs) -> list[Finding]:
             ranks=ranks,
             steps=steps_of(inputs),
             evidence=(
-                Evidence(f"time in collections, {unit.per}", per_step(own, "host_total_ns", inputs)[worst], "ns"),
+                Evidence(f"time in collections, {unit.per}", per_step(own, "host_in_steps_ns", inputs)[worst], "ns"),
                 Evidence(f"of it with an idle device, {unit.per}", savings[worst], "ns"),
-                Evidence("collections", int(mine["calls"].sum()), "count"),
+                Evidence("collections, entire file", int(mine["calls"].sum()), "count"),
                 Evidence("the longest", int(mine["max_ns"].to_numpy().max()), "ns"),
                 Evidence(unit.length, step, "ns"),
             ),

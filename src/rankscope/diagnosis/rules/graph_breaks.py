@@ -44,7 +44,7 @@ def find(inputs: Inputs) -> list[Finding]:
         (pl.col("kind") == "overhead") | ((pl.col("kind") == "compiling") & pl.col("name").str.contains(_WHOLE))
     )
     # Where the host is ahead of its device, its lookups cost nothing.
-    spent = pl.coalesce("device_idle_ns", "host_ns")
+    spent = pl.coalesce("idle_in_steps_ns", "host_in_steps_ns")
     kept = pl.when(pl.col("kind") == "overhead").then(1 / (frames + again)).otherwise(0.0)
     around = around.with_columns((spent * (1 - kept)).alias("saved_ns"))
     savings = within_available(per_step(around, "saved_ns", inputs), ("window_ns",), inputs)
@@ -56,7 +56,9 @@ def find(inputs: Inputs) -> list[Finding]:
     evidence = [
         Evidence("compiled frames", frames, "count"),
         Evidence("compiled again", again, "count"),
-        Evidence(f"guards, lookups and compiling, {unit.per}", per_step(around, "host_ns", inputs)[worst], "ns"),
+        Evidence(
+            f"guards, lookups and compiling, {unit.per}", per_step(around, "host_in_steps_ns", inputs)[worst], "ns"
+        ),
         Evidence(f"of it with an idle device, without one graph's share, {unit.per}", savings[worst], "ns"),
         Evidence("compile time, entire file", int(compiling), "ns"),
     ]

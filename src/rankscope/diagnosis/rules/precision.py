@@ -5,7 +5,7 @@ It is never more than an info: reduced precision is a choice. The saving is thei
 bfloat16 (float16 if the device has no bfloat16), by the ratio of the device's peaks; without tensor cores before,
 with them after. Kernels whose names do not show where they compute add nothing to it. Memory-bound kernels gain half
 at most. On the CPU the gain depends on its instructions (AMX, AVX-512), which traces do not record: the rule then fires
-if such work is most of a step, and the saving is all of its time.
+if such work is most of a step, and names no saving.
 """
 
 from __future__ import annotations
@@ -82,7 +82,6 @@ def _of_cpu(wide: pl.DataFrame, step: int, inputs: Inputs) -> list[Finding]:
                 Evidence(f"time in them, {unit.per}, at worst", spent[worst], "ns"),
                 Evidence(unit.length, step, "ns"),
             ),
-            saving_ns=min(spent[worst], step),
             advice="On a CPU with bfloat16 instructions (avx512_bf16, amx_bf16) try torch.autocast('cpu').",
         )
     ]

@@ -74,9 +74,9 @@ def _advice(job: JobKind) -> str:
     if job.infers:
         return any_of(["increase the work per rank: more requests per batch", "serve on fewer ranks, as more replicas"])
     ways = ["increase the work per rank: a larger batch"]
-    if job.may_use(DDP):
+    if job.trains_with(DDP):
         ways.append("accumulate gradients under no_sync")
-    if job.may_use(FSDP):
+    if job.trains_with(FSDP):
         ways.append("shard within a host and replicate between hosts (HSDP)")
     return any_of([*ways, "use fewer ranks"])
 

@@ -15,7 +15,7 @@ from rankscope.errors import ConfigError
 from rankscope.jobs.gather.endings import wrong_ends
 from rankscope.jobs.gather.merge import rank_manifests
 from rankscope.rundir.fields import MAX_RANKS
-from rankscope.rundir.manifest import RankManifest, RunManifest, read_run_manifest
+from rankscope.rundir.manifest import RankManifest, RunManifest, attempts, read_run_manifest
 from rankscope.rundir.names import ENDINGS, RANKS_FOLDER, parse_trace_name
 from rankscope.rundir.plurals import counted, plural
 from rankscope.rundir.ranges import runs_of
@@ -127,6 +127,7 @@ def completeness(run: Path, world_size: int | None = None) -> Completeness:
     rank_of = {file: rank for file, (rank, _) in heads.items() if rank is not None}
     by_name = {rank for file in files if (rank := rank_of.get(file, parse_trace_name(file).rank)) is not None}
     present = {m.rank for m in manifests if m.rank is not None} or by_name
+    ended = attempts(manifests)
     return Completeness(
         runs=tuple(sorted({*(m.run_id for m in about if m.run_id), *(m.run_id for m in manifests if m.run_id)})),
         world_size=world_size,
@@ -142,8 +143,15 @@ def completeness(run: Path, world_size: int | None = None) -> Completeness:
             if not _there(run, trace.file, trace.bytes)
         ),
         broken=tuple(sorted((unknown[path], wrong) for path, wrong in wrong_ends(unknown).items())),
-        running=tuple(sorted({m.rank or 0 for m in manifests if m.state == "running"})),
-        interrupted=tuple(sorted((m.rank or 0, m.interruption) for m in manifests if m.interruption)),
+        running=tuple(sorted({m.rank or 0 for _, its in ended for m in its if m.state == "running"})),
+        interrupted=tuple(
+            sorted(
+                (m.rank or 0, f"{m.interruption} ({attempt})" if attempt else m.interruption)
+                for attempt, its in ended
+                for m in its
+                if m.interruption
+            )
+        ),
     )
 
 

@@ -1,9 +1,9 @@
-"""Where the parts of a run are: a local folder, or one behind ssh.
+"""Where the parts of a run are: a local folder, one behind ssh, or one behind a URL (with fsspec).
 
 A source lists its files with their sizes, gives the SHA-256 of some, and fetches some into a folder. An interrupted
 fetch continues the next time.
 
-In: a path or `HOST:DIR`. Out: names, sizes, digests and files.
+In: a path, `HOST:DIR` or a URL. Out: names, sizes, digests and files.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path, PurePosixPath
-from typing import Protocol
+from typing import IO, Any, Protocol
 
 from rankscope.errors import ConfigError, RankscopeError
+from rankscope.rundir.directory import is_store_url
 
 _REMOTE = re.compile(
     r"((?:[A-Za-z0-9_][A-Za-z0-9_.-]*@)?(?:[A-Za-z0-9_][A-Za-z0-9_.-]*|\[[0-9A-Fa-f:.]+\])):(.*)", re.DOTALL
@@ -48,7 +51,7 @@ class Source(Protocol):
 
 
 def parse_source(text: str, shell: str = "ssh") -> Source:
-    """``HOST:DIR``, ``USER@HOST:DIR``, or a folder of this machine.
+    """``HOST:DIR``, ``USER@HOST:DIR``, a URL (``s3://bucket/run``), or a folder of this machine.
 
     Args:
         text: what the user wrote.
@@ -60,6 +63,8 @@ def parse_source(text: str, shell: str = "ssh") -> Source:
     match = _REMOTE.fullmatch(text)
     if text.startswith("-") or "\0" in text:
         raise ConfigError(f"{text!r} is not a source to gather from", hint="HOST:DIR, or a directory")
+    if is_store_url(text):
+        return StoreFolder(text)
     if match is None or Path(text).exists():
         return LocalFolder(text)
     if not match[2]:
@@ -70,9 +75,13 @@ def parse_source(text: str, shell: str = "ssh") -> Source:
 def sha256(path: Path) -> str:
     """SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
-        digest = hashlib.sha256()
-        for block in iter(lambda: file.read(1 << 20), b""):
-            digest.update(block)
+        return _digest(file)
+
+
+def _digest(file: IO[bytes]) -> str:
+    digest = hashlib.sha256()
+    for block in iter(lambda: file.read(1 << 20), b""):
+        digest.update(block)
     return digest.hexdigest()
 
 
@@ -139,6 +148,67 @@ class LocalFolder:
                 shutil.copy2(self.folder / path, target)
             except OSError as error:
                 raise RankscopeError(f"cannot be copied: {error.strerror}", path=error.filename or path) from error
+
+
+@dataclass(frozen=True)
+class StoreFolder:
+    """A folder behind a URL that fsspec knows."""
+
+    shown: str
+
+    def listing(self) -> dict[str, int]:
+        """Bytes of each file.
+
+        Raises:
+            RankscopeError: it cannot be listed, or has no files.
+        """
+        system, root = self._open()
+        with self._errors("cannot be listed"):
+            details = system.find(root, detail=True)
+        found = {path[len(root) :].lstrip("/"): int(detail["size"]) for path, detail in details.items()}
+        if not found:
+            raise RankscopeError("has no files", path=self.shown, hint="check the URL")
+        return {path: size for path, size in found.items() if not hidden(path)}
+
+    def digests(self, paths: Sequence[str]) -> dict[str, str]:
+        """SHA-256 of some files, which are read for it."""
+        system, root = self._open()
+        found = {}
+        for path in paths:
+            with self._errors("cannot be read"), system.open(f"{root}/{path}", "rb") as file:
+                found[path] = _digest(file)
+        return found
+
+    def fetch(self, paths: Sequence[str], into: Path) -> None:
+        """Copy some files.
+
+        Raises:
+            RankscopeError: a file cannot be copied.
+        """
+        system, root = self._open()
+        for path in paths:
+            (into / path).parent.mkdir(parents=True, exist_ok=True)
+            with self._errors("cannot be copied"):
+                system.get_file(f"{root}/{path}", str(into / path))
+
+    def _open(self) -> tuple[Any, str]:
+        with self._errors("cannot be opened"):
+            system, root = import_module("fsspec.core").url_to_fs(self.shown)
+            return system, root.rstrip("/")
+        raise AssertionError
+
+    @contextmanager
+    def _errors(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except ImportError as error:
+            raise RankscopeError(
+                f"this kind of URL needs another package: {error}", path=self.shown, hint="e.g. fsspec and s3fs"
+            ) from error
+        except Exception as error:  # of whatever package reads this kind of URL
+            raise RankscopeError(
+                f"{what}: {error}", path=self.shown, hint="check the URL and the access to it"
+            ) from error
 
 
 @dataclass(frozen=True)

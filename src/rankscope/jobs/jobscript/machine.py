@@ -19,6 +19,7 @@ from typing import Any
 from rankscope.errors import ConfigError
 from rankscope.jobs.jobscript.quoting import VARIABLE as NAME
 from rankscope.rundir.cpus import parse_cpus
+from rankscope.rundir.ranges import as_ranges
 
 SCHEDULERS = ("slurm", "pbs", "flux")
 LAUNCHERS = ("torchrun", "srun", "mpiexec", "flux")
@@ -33,7 +34,7 @@ class Setting:
 
     name: str
     value: str
-    """``{user}`` and ``{job}`` stand for whose job it is, and which."""
+    """``{user}`` and ``{job}`` stand for whose job it is, and which; ``{local_ranks}`` for ``0,1,2``."""
     why: str = ""
     launchers: tuple[str, ...] = LAUNCHERS
     """The launchers under which it is set."""
@@ -59,6 +60,8 @@ class Machine:
     node_cpus_per_rank: int | None = None
     node_cores: tuple[str, ...] = ()
     """Which cores each rank of a node is bound to, in the order of local ranks."""
+    node_ccl_cores: tuple[str, ...] = ()
+    """The core of each local rank's oneCCL worker: none of those that ranks are bound to."""
     launch_launcher: str | None = None
     launch_mpi: str = "openmpi"
     launch_mpiexec: str = "mpiexec"
@@ -101,6 +104,11 @@ class Machine:
     def bound(self, ranks_per_node: int) -> tuple[str, ...]:
         """The cores of each local rank; empty where the machine's list has fewer."""
         return self.node_cores[:ranks_per_node] if ranks_per_node <= len(self.node_cores) else ()
+
+    def worker_cores(self, ranks_per_node: int) -> tuple[str, ...]:
+        """The core of each local rank's oneCCL worker; empty where the ranks are not bound, or the list has fewer."""
+        enough = ranks_per_node <= len(self.node_ccl_cores) and self.bound(ranks_per_node)
+        return self.node_ccl_cores[:ranks_per_node] if enough else ()
 
 
 def known_machines(environ: Mapping[str, str] | None = None) -> dict[str, Path]:
@@ -188,8 +196,14 @@ def _machine(raw: Mapping[str, Any], base: Machine, path: Path) -> Machine:
             tables = ", ".join(f"[{table}]" for table in _TABLES)
             known = f"title, sources, unverified, checked, scheduler, base, [[source]], [[environment]], {tables}"
             raise ConfigError(f"{key!r} is not a key of a machine's file", path=path, hint=f"known: {known}")
-    for cores in values["node_cores"]:
-        parse_cpus(cores, path)
+    ranks = {cpu for cores in values["node_cores"] for cpu in parse_cpus(cores, path)}
+    workers = {cpu for cores in values["node_ccl_cores"] for cpu in parse_cpus(cores, path)}
+    if ranks & workers:
+        raise ConfigError(
+            f"[node] ccl_cores and cores share {as_ranges(ranks & workers)}",
+            path=path,
+            hint="oneCCL's workers poll: give them cores that no rank has",
+        )
     values["sources"] = (*values["sources"], *verified(raw, path))
     return Machine(**values)
 
@@ -274,9 +288,10 @@ def _settings(raw: Any, base: tuple[Setting, ...], path: Path) -> tuple[Setting,
             )
         if set(entry) - {"name", "value", "why", "launchers"}:
             raise ConfigError(f"[[environment]] {name} has a key that is not known", path=path)
-        if re.search(r"\{(?!user\}|job\})", value):
+        if re.search(r"\{(?!user\}|job\}|local_ranks\})", value):
             raise ConfigError(
-                f"[[environment]] {name} = {value!r}: only {{user}} and {{job}} are placeholders", path=path
+                f"[[environment]] {name} = {value!r}: only {{user}}, {{job}} and {{local_ranks}} are placeholders",
+                path=path,
             )
         if not NAME.fullmatch(name):
             raise ConfigError(f"[[environment]] {name!r} cannot be the name of a variable", path=path)

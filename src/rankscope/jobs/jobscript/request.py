@@ -19,7 +19,7 @@ from rankscope.rundir.options import option
 from rankscope.rundir.ranks import parse_ranks
 
 RUN_NAME = "E{epochs}_N{nodes}_R{ranks}_{time}"
-RUN_NAME_VARIABLES = {"epochs": "EPOCHS", "nodes": "NODES", "ranks": "RANKS", "time": "TIME", "job": "JOB"}
+RUN_NAME_VARIABLES = {name: name.upper() for name in ("epochs", "nodes", "ranks", "ranks_per_node", "time", "job")}
 _DEFAULT_LAUNCHER = {"slurm": "srun", "pbs": "mpiexec", "flux": "flux"}
 _MOST = 1_000_000
 CONTAINERS = ("apptainer", "singularity")
@@ -52,6 +52,9 @@ class JobRequest:
     modules_use: tuple[str, ...] = option((), "A path for `module use`. Repeatable.", "--module-path")
     conda: str | None = option(None, "Conda environment to activate.")
     venv: str | None = option(None, "Virtual environment to activate.")
+    source_files: tuple[str, ...] = option(
+        (), "A script that sets up the software, to source after the modules. Repeatable.", "--source", metavar="FILE"
+    )
     environment: tuple[str, ...] = option((), "NAME=VALUE to export. Repeatable.", "--env")
     container: str | None = option(None, "Image to run in, with Apptainer or Singularity.")
     container_command: str | None = option(None, "apptainer or singularity.")
@@ -70,7 +73,7 @@ class JobRequest:
     )
     master_suffix: str | None = option(None, "Suffix that makes the first host's name its name on the fast network.")
     epochs: int | None = option(None, "For the run's name. Default: the script's --epochs, or 1.", least=0)
-    run_name: str = option(RUN_NAME, "The run directory's name; {job} can be used too.")
+    run_name: str = option(RUN_NAME, "The run directory's name; {job} and {ranks_per_node} can be used too.")
     runs_dir: str = option("runs", "Where run directories are made; every node must see it.")
     traces: str = option("shared", "shared: into the run directory. local: to each host's disk, gathered at the end.")
     local_dir: str = option("/tmp", "The local disk for --traces local.")

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from itertools import islice
 
 from rankscope.jobs.exec import take_options
 from rankscope.jobs.jobscript.directives import directives
 from rankscope.jobs.jobscript.quoting import comment, expanded, quoted, words
 from rankscope.jobs.jobscript.ranks import binds_itself, launch_words, node_script, rank_script
 from rankscope.jobs.jobscript.request import RUN_NAME_VARIABLES, JobRequest
-from rankscope.rundir.config import variable_of
+from rankscope.rundir.config import CaptureConfig
+from rankscope.rundir.schedule import AUTO_START_STEP, windows
 
 _DEVICE_OPTIONS = {"cuda": "--nv", "rocm": "--rocm"}
+_SHOWN_WINDOWS = 3
 _SUBMIT = {"slurm": "sbatch", "pbs": "qsub", "flux": "flux batch"}
 
 
@@ -77,10 +80,17 @@ def _software(job: JobRequest) -> list[str]:
         lines += ['eval "$(conda shell.bash hook)"', f"conda activate {quoted(job.conda)}"]
     if job.venv:
         lines += ["# shellcheck source=/dev/null", f"source {quoted(job.venv.rstrip('/') + '/bin/activate')}"]
+    for path in job.source_files:
+        lines += ["# shellcheck source=/dev/null", f"source {quoted(_with_folder(path))}"]
     if not lines:
-        return ["# Software: that of the submitting shell (--module, --conda, --venv, --container)."]
+        return ["# Software: that of the submitting shell (--module, --conda, --venv, --source, --container)."]
     # These scripts read variables that may not be set.
     return ["# Software.", "set +u", *lines, "set -u"]
+
+
+def _with_folder(path: str) -> str:
+    """Without a folder, bash would look in PATH first."""
+    return path if "/" in path else f"./{path}"
 
 
 def _names(job: JobRequest) -> list[str]:
@@ -142,10 +152,18 @@ def _variables(job: JobRequest, exported: list[str]) -> list[str]:
         job_of = {"user": "USER", "job": "JOB"}
         for setting in settings:
             lines += [f"# {setting.name}: {comment(setting.why)}."] if setting.why else []
-            lines += [f"export {setting.name}={expanded(setting.value, job_of)}"]
+            value = setting.value.replace("{local_ranks}", ",".join(map(str, range(job.ranks_per_node or 1))))
+            lines += [f"export {setting.name}={expanded(value, job_of)}"]
         exported += [setting.name for setting in settings]
     if any("{user}" in setting.value for setting in settings):
         lines.insert(0, 'USER="${USER:-$(id -un)}"')
+    workers = job.machine.worker_cores(job.ranks_per_node or 1)
+    if workers and job.cpu_bind is None:
+        lines += [
+            "# oneCCL's workers, one of each rank, poll: on cores of their own, not on those of the ranks.",
+            f"export CCL_WORKER_AFFINITY={','.join(workers)}",
+        ]
+        exported += ["CCL_WORKER_AFFINITY"]
     if job.cpus_per_rank and not any(s.partition("=")[0] == "OMP_NUM_THREADS" for s in job.environment):
         lines += ["# Threads per rank: no more than its cores.", f"export OMP_NUM_THREADS={job.cpus_per_rank}"]
         exported += ["OMP_NUM_THREADS"]
@@ -193,17 +211,26 @@ def _container(job: JobRequest) -> list[str]:
     ]
 
 
+def _recorded(job: JobRequest) -> str:
+    """Which steps the job records, as traces number them."""
+    given = dict(text.split("=", 1) for text in job.environment)
+    config = CaptureConfig.resolve({}, {**given, **take_options(job.capture)[0]})
+    first = list(islice(windows(config, AUTO_START_STEP), _SHOWN_WINDOWS + 1))
+    spans = ", ".join(f"{window.first} to {window.last}" for window in first[:_SHOWN_WINDOWS])
+    steps = spans + (", …" if len(first) > _SHOWN_WINDOWS else "")
+    ranks = "every rank" if config.ranks == "all" else f"ranks {comment(str(config.ranks))}"
+    return f"Recorded on {ranks}: steps {steps} (a rankscope.Profiler in the script counts them itself)."
+
+
 def _command(job: JobRequest) -> list[str]:
     where = "$LOCAL_DIR" if job.traces == "local" else "$RUN_DIR"
     program = "python -m rankscope.jobs.exec" if job.rankscope_dir else "rankscope exec"
     options = words(job.capture)
-    settings, _ = take_options(job.capture)
     lines = [
         "# Capture: the script needs no change; a step is a step of its optimizer. Options: rankscope exec --help.",
+        f"# {_recorded(job)}",
         f'CAPTURE=({program} --run-dir "{where}" --run-id "$RUN_ID"{" " + options if options else ""})',
     ]
-    if not settings.keys() & {variable_of("wait"), variable_of("period_steps"), variable_of("repeat")}:
-        lines.insert(1, "# By default steps 15 to 17 are recorded on every rank: --wait, --active and --ranks choose.")
     python = ["python"] if job.command[0].endswith(".py") or job.command[0].startswith("-") else []
     return [*lines, f"TRAIN=({words((*python, *job.command))})"]
 

@@ -201,8 +201,8 @@ def always_late(suspect: Suspect, limits: Thresholds) -> tuple[Bool, float] | No
 
     1. Chance is that of the other ranks. The standard error of the mean includes it and the rank's own spread: one long
        step does not last.
-    2. Of a single whole step only a device is judged, and what its kernels or copies take longer must be half of the
-       delay: a host's hiccup in that step looks like a slow host.
+    2. Of a single whole step only a device's work and copies are judged, and must be half of the delay: a hiccup in
+       that step looks like a slow host, and if the step's bounds are shifted, other kernels are in it.
     3. Where there are too few others to know chance from, Student's test of its excesses decides (`_by_student`).
     4. The local time must be longer too, where it is known.
     """
@@ -211,7 +211,7 @@ def always_late(suspect: Suspect, limits: Thresholds) -> tuple[Bool, float] | No
     single = values.size == 1
     mean, spread = centre_and_spread(values)
     left, unsure = centre_and_spread(total)
-    if single and not (measure.device and mean >= limits.left * left):
+    if single and not (measure.device and measure.once and mean >= limits.left * left):
         return None
     if suspect.few:
         score = _by_student(suspect, values, limits)

@@ -279,7 +279,7 @@ class Comparison:
     def by_slice(
         self, stragglers: Sequence[Straggler], slices: Sequence[tuple[str, frozenset[int]]]
     ) -> list[Straggler]:
-        """Merge equally late stragglers that fill a slice of the mesh (a replica, a tensor-parallel group, a host).
+        """Merge equally late stragglers that fill slices of the mesh (a replica, a tensor-parallel group, two hosts).
 
         Args:
             stragglers: of one rank each.
@@ -296,9 +296,37 @@ class Comparison:
             by_how_much = [left[rank].excess_ns for rank in here]
             if len(causes) > 1 or min(by_how_much) < ALIKE * max(by_how_much):
                 continue
-            first = max((left[rank] for rank in here), key=lambda each: each.excess_ns)
-            rows = np.searchsorted(self.seen.ranks, sorted(here)).tolist()
-            saving = self.saving(rows, first.cause.cause)
-            found.append(replace(first, ranks=tuple(sorted(here)), label=label, saving_ns=saving))
+            found.append(self._together([left[rank] for rank in here], label, here))
             left = {rank: each for rank, each in left.items() if rank not in here}
-        return sorted([*found, *left.values()], key=lambda each: -each.excess_ns)
+        return sorted([*self._alike(found), *left.values()], key=lambda each: -each.excess_ns)
+
+    def _together(self, stragglers: Sequence[Straggler], label: str, ranks: frozenset[int]) -> Straggler:
+        """Several as one, with the cause of the latest."""
+        first = max(stragglers, key=lambda each: each.excess_ns)
+        rows = np.searchsorted(self.seen.ranks, sorted(ranks)).tolist()
+        return replace(first, ranks=tuple(sorted(ranks)), label=label, saving_ns=self.saving(rows, first.cause.cause))
+
+    def _alike(self, slices: Sequence[Straggler]) -> list[Straggler]:
+        """Slices of one dimension that are always and equally late, such as two hosts, as one: their cause is one."""
+        found: list[Straggler] = []
+        for each in slices:
+            dimension, _, coordinate = each.label.partition("=")
+            other = next(
+                (
+                    one
+                    for one in found
+                    if coordinate
+                    and one.label.partition("=")[0] == dimension
+                    and one.lasting
+                    and each.lasting
+                    and one.cause.cause == each.cause.cause
+                    and min(one.excess_ns, each.excess_ns) >= ALIKE * max(one.excess_ns, each.excess_ns)
+                ),
+                None,
+            )
+            if other is None:
+                found.append(each)
+            else:
+                label, ranks = f"{other.label} and {each.label}", frozenset((*other.ranks, *each.ranks))
+                found[found.index(other)] = self._together([other, each], label, ranks)
+        return found

@@ -31,6 +31,7 @@ from rankscope.measure.results import (
 )
 from rankscope.measure.statistics import verdict_of
 from rankscope.results import Analysis, Column, Headline, Result, schema_of
+from rankscope.results.failures import FAILURES
 from rankscope.rundir.plurals import counted, plural, ranks_on
 
 PREFIX = "measured_"
@@ -220,14 +221,24 @@ _SHAPES = {
 }  # fmt: skip
 
 
-def measured(folder: str) -> dict[str, Result]:
-    """The tables of a run's directory, by name (`measured_scaling`); none where it is no directory of this machine."""
+def measured(
+    folder: str, on_failure: Callable[[str, BaseException], object] = lambda name, error: None
+) -> dict[str, Result]:
+    """The tables of a run's directory, by name (`measured_scaling`); none where it is no directory of this machine.
+
+    Args:
+        folder: the directory.
+        on_failure: called with the name of a table that cannot be made, and why.
+    """
     found = {}
     for name, shape in _SHAPES.items():
-        content = _read(Path(folder), name)
-        rows = _rows(content, shape) if content is not None else []
-        if content is not None and rows:
-            found[PREFIX + name] = _result(name, shape, rows, content)
+        try:
+            content = _read(Path(folder), name)
+            rows = _rows(content, shape) if content is not None else []
+            if content is not None and rows:
+                found[PREFIX + name] = _result(name, shape, rows, content)
+        except FAILURES as error:
+            on_failure(PREFIX + name, error)
     return found
 
 

@@ -41,7 +41,7 @@ export function headline(overview: Table, diagnosis: Diagnosis | null): HTMLElem
     {
       id: "exposed-communication", title: "Exposed communication", value: exposed, text: exposed === null ? MISSING : formatDuration(exposed), exact: exactCell(exposed, "ns"), doc: doc("exposed_communication_ns"),
       sentence: exposed === null ? silent : exposed === 0 && communication === 0 ? silent
-        : share === null || mean === null ? "Communication that does not overlap with compute." : `${formatRatio(share)} of ${mean === step ? "the step" : `the mean step (${formatDuration(mean)})`}: communication that does not overlap with compute.`,
+        : share === null || mean === null ? "Communication that does not overlap with compute, including waiting for other ranks." : `${formatRatio(share)} of ${mean === step ? "the step" : `the mean step (${formatDuration(mean)})`}: communication that does not overlap with compute, including waiting for other ranks.`,
       share: { value: share, tone: "communication" }, second: { share, of: mean },
     },
     stragglerCard(diagnosis, { rank: number("slowest_rank"), margin: number("slowest_margin_ns") }),

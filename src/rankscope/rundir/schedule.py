@@ -13,6 +13,9 @@ from itertools import count
 
 from rankscope.rundir.config import CaptureConfig
 
+AUTO_START_STEP = 1
+"""The first step of a script without a ``Profiler``: its step 0 is over when its optimizer has made it."""
+
 
 @dataclass(frozen=True)
 class Window:

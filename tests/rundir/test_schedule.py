@@ -9,8 +9,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rankscope.capture.schedule import Window, windows
 from rankscope.rundir.config import CaptureConfig
+from rankscope.rundir.schedule import Window, windows
 
 calm = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 small = st.integers(0, 4)

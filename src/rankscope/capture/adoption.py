@@ -1,0 +1,159 @@
+"""The windows of the script's own torch profilers become windows of the run: named, compressed and described as
+rankscope's own, and listed in the manifest.
+
+While one of the script's profilers is started at the end of a step of the training, rankscope's own schedule stands
+aside, for good: there is one schedule, the script's. A profiler that was started and stopped before the end of the
+first step, to count the FLOPs of a model for example, leaves it in place.
+
+In: profilers of the script (`script_profilers`), and steps of the training. Out: recordings for the trace queue.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import replace
+from typing import Any
+
+from rankscope.capture import script_profilers, signals
+from rankscope.capture.adopted_window import AdoptedWindow
+from rankscope.capture.profiler import Profiler
+from rankscope.capture.step_log import RunSnapshot
+from rankscope.capture.trace_queue import EndedRecording
+from rankscope.rundir.manifest import ScriptProfiler
+from rankscope.rundir.schedule import Window
+
+ADOPTED = "adopted"
+CUPTI_MONITOR = "not adopted: torch's CUPTI monitor adds the device's events to its own file alone"
+_KEPT_EXPORTS = 5
+
+
+class AdoptingProfiler(Profiler):
+    """A profiler that also takes the windows of the script's own profilers.
+
+    Args:
+        aside: whether one of these is started already.
+    """
+
+    def __init__(self, *, aside: bool) -> None:
+        super().__init__()
+        self._aside = aside
+        if aside:
+            # Otherwise it would be tried out by a recording of its own.
+            self.config = replace(self.config, stop_off_loop="never")
+
+    @property
+    def script_profilers(self) -> tuple[ScriptProfiler, ...]:
+        """The script's own profilers so far, if this rank has written nothing."""
+        log = self._last_log
+        return log.manifest.script_profilers if log is not None and not log.windows else ()
+
+    def start_before_first_step(self) -> None:
+        """Start for a profiler of the script's that begins before the first step has ended."""
+        self.step_num, self._next, self._pid = 0, sys.maxsize, os.getpid()
+        self._guarded("start", lambda: self._start(0, None))
+
+    def step_beside(self, script_profiler_is_open: bool) -> None:
+        """After each step: stand aside for a profiler of the script's, or take the turn if there was none after all."""
+        if self._log is None or self._aside == script_profiler_is_open:
+            return
+        if not self._aside:
+            self._aside = True
+            self._windows = iter(())
+            if self._recording is None:  # else it ends by itself, or before the script's begins
+                self._window = None
+                self._rest(sys.maxsize)
+        elif self.step_num == 1:
+            self._aside = False
+            self._plan_windows(self.step_num)
+            self._guarded("step", self._begin_step)
+
+    # --- windows of the script's profilers ------------------------------------------------------------------
+
+    def adopted_window(self, profile: Any, owner: Any, source: str) -> AdoptedWindow | None:
+        """The window whose warm-up a profiler of the script's begins; ``None`` if it is not written.
+
+        Args:
+            profile: the ``torch.autograd.profiler.profile`` that records.
+            owner: the ``torch.profiler.profile`` that drives it, if there is one.
+            source: its class, and where it was created.
+        """
+        log, queue = self._log, self._queue
+        if log is None or queue is None or self._pid != os.getpid():
+            return None
+        cannot = CUPTI_MONITOR if getattr(owner, "_use_cupti_monitor", False) else ""
+        log.note_script_profiler(ScriptProfiler(source, cannot or ADOPTED, self._exports_of(source)))
+        if cannot:
+            log.warn_once(cannot, f"{source}: {cannot}")
+            self._writer.submit(log.save)
+            return None
+        signals.arm(self._on_signal, self._on_signal_in_a_hang, window=True)
+        queue.check_disks()
+        return AdoptedWindow(profile, owner, source, self.step_num)
+
+    def begin_adopted(self, window: AdoptedWindow) -> None:
+        """The script's profiler begins to record."""
+        self._anchors.begin_window()
+        window.begin(self.step_num)
+
+    def end_adopted(self, window: AdoptedWindow, in_step_call: bool) -> None:
+        """The script's profiler has stopped: save what it recorded, before the script's handler does."""
+        log, queue = self._log, self._queue
+        if log is None or queue is None or self._pid != os.getpid():
+            return
+        began = time.perf_counter_ns()
+        first, last = window.steps(in_step_call=in_step_call)
+        with signals.DeferredSignals():
+            try:
+                self._anchors.add()
+                finished = max(self.step_num - 1, window.began_at)
+                # The script may count other things than steps of the training.
+                same_numbers = first == window.began_at and last in (finished, self.step_num)
+                if self._times is not None:
+                    self._times.add_window(Window(window.warmup, window.began_at, finished))
+                times = self._times if same_numbers else None
+                snapshot = RunSnapshot(self.step_num, times, self._anchors, self._cost())
+                stall_ns = time.perf_counter_ns() - began
+                queue.put(EndedRecording(window, first, last, None, stall_ns, snapshot))
+            except Exception as error:
+                self._lost.failed(first, last, error, "save")
+                self._writer.submit(log.save)
+        self._earlier_stall_ns += time.perf_counter_ns() - began
+        self._recorded += 1
+        if self._window is None:
+            self._rest(sys.maxsize)
+
+    def note_export(self, source: str, path: str) -> None:
+        """The script exports a trace to ``path``."""
+        if self._log is not None:
+            files = (*self._exports_of(source), os.path.abspath(path))[-_KEPT_EXPORTS:]  # noqa: PTH100  # links stay
+            known = [each for each in self._log.manifest.script_profilers if each.name == source]
+            treatment = known[0].treatment if known else "its trace was not adopted"
+            self._log.note_script_profiler(ScriptProfiler(source, treatment, files))
+            self._writer.submit(self._log.save)
+
+    def _exports_of(self, source: str) -> tuple[str, ...]:
+        known = self._log.manifest.script_profilers if self._log is not None else ()
+        return next((each.exported for each in known if each.name == source), ())
+
+    # --- what differs from a profiler with a schedule of its own --------------------------------------------
+
+    def _plan_windows(self, step: int) -> None:
+        if not self._aside:
+            super()._plan_windows(step)
+        if self._log is not None:
+            steps = self.config.repeat * self.config.active
+            self._log.update(requested_steps=None if self._aside else steps or None)
+
+    def _report_nothing_recorded(self, window: Window | None) -> None:
+        if not self._aside:
+            super()._report_nothing_recorded(window)
+        elif self._last_log is not None:
+            reason = "the script's own profiler recorded no window"
+            self._last_log.add_skipped(None, None, reason)
+            self._last_log.warn_once("short", f"no trace was written: {reason}; --take-over records instead of it")
+
+    def _at_exit(self) -> None:
+        script_profilers.stop_recording()
+        super()._at_exit()

@@ -1,0 +1,62 @@
+"""A job that torchrun restarts: each attempt has its own manifests and traces, and its own end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from rankscope.ingest.manifests import capture_findings
+from rankscope.jobs.gather.complete import completeness
+from rankscope.rundir.manifest import read_rank_manifest
+
+from .conftest import clean_environ, traces
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="signals of Linux")]
+
+# Without a process group: gloo's second attempt at connecting may fail on a busy machine.
+JOB = """
+import os, time, torch
+rank, first = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(8):
+    optimizer.zero_grad(); model(torch.ones(2, 8)).square().sum().backward(); optimizer.step()
+    if first and step == 5:
+        if rank == "0":
+            open("waiting", "w").close()
+            time.sleep(600)  # torchrun ends this rank
+        while not os.path.exists("waiting"): time.sleep(0.01)
+        raise ValueError("theirs")
+"""
+
+
+def test_each_attempt_has_its_end(tmp_path):
+    (tmp_path / "job.py").write_text(JOB)
+    options = ["--run-dir", "run", "--wait", "1", "--warmup", "1", "--active", "4"]
+    done = subprocess.run(
+        [sys.executable, "-m", "rankscope", "run", *options, "--nproc-per-node", "2", "--max-restarts", "1", "job.py"],
+        cwd=tmp_path,
+        env=clean_environ(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    names = ["rank0_iter3_5", "rank0_restart1_iter3_6", "rank1_iter3_5", "rank1_restart1_iter3_6"]
+    assert traces(tmp_path / "run") == [f"{name}.trace.json.gz" for name in names]
+    manifests = [read_rank_manifest(path) for path in sorted((tmp_path / "run" / "ranks").iterdir())]
+    ends = [(each.rank, each.restart_count, each.state, each.ended_by, each.last_step) for each in manifests]
+    assert ends == [
+        (0, 0, "interrupted", "SIGTERM", 6),
+        (0, 1, "finished", None, 8),
+        (1, 0, "interrupted", "ValueError", 6),
+        (1, 1, "finished", None, 8),
+    ]
+    (found,) = capture_findings(manifests, traces(tmp_path / "run"))
+    assert found.title == "Attempt 1 of 2 was interrupted on 2 ranks: SIGTERM, ValueError"
+    wanted = [(0, "SIGTERM"), (1, "ValueError")]
+    assert completeness(tmp_path / "run").interrupted == tuple(
+        (rank, f"{cause} at step 6, 3 of 4 requested steps recorded (attempt 1 of 2)") for rank, cause in wanted
+    )
