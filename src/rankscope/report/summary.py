@@ -124,7 +124,7 @@ def _step(overview: Mapping[str, Any]) -> list[Text]:
         return lines
     basis = mean_basis(overview)
     # Findings have it without the waiting: a reader must not take one for the other.
-    waiting = "; communication includes waiting for other ranks" if overview["ranks"] > 1 else ""
+    waiting = "; communication includes waiting" if overview["ranks"] > 1 else ""
     lines.append(Text(f"  {basis}, {cell(mean, 'ns')}{waiting}:" if basis else "  of which:", style="dim"))
     for column, label, colour, shade in PARTS:
         share = overview[column] / mean
