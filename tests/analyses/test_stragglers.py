@@ -280,7 +280,7 @@ def test_two_equally_slow_hosts_are_one_finding(tmp_path: Path) -> None:
     found = run.stragglers()
     (finding,) = [each for each in run.findings if each.id == "straggler"]
     assert finding.ranks == (2, 3, 8, 9)
-    assert finding.title == "host=node0001 and host=node0004 delay the other ranks: its device is slow"
+    assert finding.title == "host=node0001 and host=node0004 delay the other ranks: their devices are slow"
     # One host as fast as the others would gain nothing: the step would wait for the other one.
     assert (finding.saving_ns or 0) > 3 * found["saving_ns"].drop_nulls().max()
 

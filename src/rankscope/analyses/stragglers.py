@@ -60,7 +60,7 @@ from rankscope.primitives.communicators import POINT_TO_POINT, parse_group_ranks
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.mesh import Mesh, infer_mesh, mesh_slices
 from rankscope.primitives.statistics import Significance, Verdict
-from rankscope.primitives.stragglers.causes import STALLS, Cause
+from rankscope.primitives.stragglers.causes import CAUSES_OF_SEVERAL, STALLS, Cause
 from rankscope.primitives.stragglers.network import SlowLink, slow_links
 from rankscope.primitives.stragglers.observations import observe
 from rankscope.primitives.stragglers.paces import COLUMNS as PACES
@@ -375,8 +375,10 @@ def _findings(found: Sequence[Straggler], table: pl.DataFrame) -> list[Finding]:
 def _title(each: Straggler) -> str:
     if each.once:
         return f"{_called(each)} stalled once, in step {each.steps[0]}: {STALLS[each.cause.cause]}"
-    verb = "delay" if " and " in each.label else "delays"
-    return f"{_called(each)} {verb} the other ranks{'' if each.lasting else ' in some steps'}: {each.cause.text}"
+    when = "" if each.lasting else " in some steps"
+    if " and " in each.label:
+        return f"{_called(each)} delay the other ranks{when}: {CAUSES_OF_SEVERAL[each.cause.cause]}"
+    return f"{_called(each)} delays the other ranks{when}: {each.cause.text}"
 
 
 def _called(each: Straggler) -> str:

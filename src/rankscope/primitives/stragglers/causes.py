@@ -45,6 +45,16 @@ CAUSES = {
     "slow_network": "its network is slow",
     "unclear": "no recorded cause explains it",
 }
+CAUSES_OF_SEVERAL = {
+    **CAUSES,
+    "slow_device": "their devices are slow",
+    "more_work": "they have more work",
+    "data_loading": "they wait for data",
+    "slow_host": "their hosts are slow",
+    "memory": "they wait for memory or copies",
+    "slow_network": "their network is slow",
+}
+"""The same of several hosts or slices of the mesh."""
 STALLS = {
     **CAUSES,
     "slow_device": "its device was slow",
