@@ -231,6 +231,12 @@ CASES = {
         0,
         ["iter2_3"],
     ),
+    "a profiler inside another": (  # the inner one ends the recording of both, in torch itself
+        "train(2)\nwith profile() as p:\n    train(1)\n    with torch.autograd.profiler.profile() as q: train(1)\n"
+        "assert q.kineto_results.events()\nsys.exit(4)",
+        4,
+        ["iter3_3"],
+    ),
     "exports as torch does": (
         "with profile(with_stack=True, record_shapes=True, profile_memory=True) as p: train(1)\n"
         "p.export_chrome_trace('theirs.json')\n"

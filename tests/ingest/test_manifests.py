@@ -61,7 +61,7 @@ def test_an_interrupted_job_is_no_running_one() -> None:
     common = {"run_id": "r", "state": "interrupted", "ended_by": "SIGTERM", "last_step": 13}
     ranks = [RankManifest(**common, rank=rank, written=written, requested_steps=12) for rank in (0, 1)]
     (found,) = capture_findings(ranks, ["a.trace.json.gz", "b.trace.json.gz"])
-    assert (found.id, found.severity, found.ranks) == ("job-interrupted", "info", (0, 1))
+    assert (found.id, found.severity, found.ranks) == ("job-interrupted", "warning", (0, 1))
     assert found.title == "The job was interrupted on 2 ranks: SIGTERM"
     assert found.evidence[0].value == "SIGTERM at step 13, 6 of 12 requested steps recorded"
     assert RankManifest(run_id="r", rank=0).interruption == ""
@@ -119,7 +119,9 @@ def test_from_a_run_directory(tmp_path: Path) -> None:
     other = RankManifest(run_id="other", rank=0, failed=(lost,))
     write(tmp_path / "ranks" / "rank0.2.json", to_json(other))
     write(tmp_path / "ranks" / "rank0.3.json", to_json(other)[:40])
+    write(tmp_path / "ranks" / "rank0.4.json", to_json(says(-1)))
     run = open_run(tmp_path).load()
+    assert run.findings[0].title.startswith("2 rank manifests cannot be read")
     assert [(each.id, each.ranks, each.steps) for each in run.findings] == [
         ("manifest-unreadable", (), ()),
         ("windows-skipped", (1,), (7, 8)),

@@ -121,10 +121,15 @@ class AdoptedWindow:
 
         Raises:
             OSError: it is not complete, as on a full disk.
+            RuntimeError: there is nothing to save.
         """
         profile = self._profile()
         if profile is None:
             raise OSError("the script's profiler is gone")
+        if not profile.kineto_results.trace_start_ns():
+            # Torch has one session: the stop of a nested profiler ends that of the outer one, whose result is then
+            # empty. Torch crashes when it saves such a result.
+            raise RuntimeError("another torch profiler was started inside it, and has ended its recording")
         self.lost = True  # torch saves a result once: a second attempt of the script's would fail
         profile.kineto_results.save(str(path))
         verify_json(path)

@@ -46,9 +46,9 @@ def read_manifests(
     ranks, bad = [], []
     for file in rank_files:
         manifest = read_rank_manifest(Path(file))
-        if manifest is None:
+        if manifest is None or manifest.run_id is None or manifest.rank is None:
             bad.append(file)
-        elif manifest.run_id == run_id and manifest.rank is not None:
+        elif manifest.run_id == run_id:
             ranks.append(manifest)
     ranks.sort(key=lambda manifest: (manifest.rank or 0, manifest.restart_count))
     if not bad:
@@ -56,7 +56,7 @@ def read_manifests(
     files = counted(len(bad), "rank manifest", "rank manifests")
     title = f"{files} cannot be read: windows that capture skipped or lost there are not known"
     evidence = tuple(Evidence("file", file) for file in bad[:_MOST])
-    return run, ranks, [Finding("manifest-unreadable", "info", title, evidence=evidence, advice="Copy them again.")]
+    return run, ranks, [Finding("manifest-unreadable", "warning", title, evidence=evidence, advice="Copy them again.")]
 
 
 def why_no_traces(rank_files: Sequence[str]) -> str:
@@ -157,7 +157,7 @@ def _interrupted_attempt(attempt: str, ended: Sequence[RankManifest]) -> Finding
     job = attempt.capitalize() if attempt else "The job"
     return Finding(
         id="job-interrupted",
-        severity="info",
+        severity="warning",
         title=f"{job} was interrupted on {counted(len(ended), 'rank')}: {', '.join(causes[:_MOST])}",
         ranks=tuple(sorted({manifest.rank or 0 for manifest in ended})),
         evidence=tuple(Evidence(f"rank {manifest.rank}", manifest.interruption) for manifest in ended[:_MOST]),

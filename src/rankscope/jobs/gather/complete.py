@@ -126,7 +126,7 @@ def completeness(run: Path, world_size: int | None = None) -> Completeness:
     unknown = {path: file for file, path in files.items() if expected_bytes.get(file) is None}
     rank_of = {file: rank for file, (rank, _) in heads.items() if rank is not None}
     by_name = {rank for file in files if (rank := rank_of.get(file, parse_trace_name(file).rank)) is not None}
-    present = {m.rank for m in manifests if m.rank is not None} or by_name
+    present = {m.rank for m in manifests if m.rank is not None} | by_name
     ended = attempts(manifests)
     return Completeness(
         runs=tuple(sorted({*(m.run_id for m in about if m.run_id), *(m.run_id for m in manifests if m.run_id)})),
