@@ -173,7 +173,7 @@ def test_all_ranks_record_when_the_store_dies(monkeypatch):
 
 
 ALONE = """
-import os, signal, sys, time, torch, torch.distributed as dist
+import json, os, signal, sys, time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 model = torch.nn.Linear(4, 4)
@@ -183,8 +183,8 @@ def train(steps):
         time.sleep(0.01)
         optimizer.zero_grad(); model(torch.ones(2, 4)).sum().backward(); optimizer.step()
 def written(of, n):
-    names = [name for name in os.listdir("run") if name.startswith(f"rank{of}_")] if os.path.isdir("run") else []
-    return len(names) >= n
+    path = f"run/ranks/rank{of}.json"
+    return os.path.exists(path) and len(json.load(open(path))["written"]) >= n
 while not written(rank, 1): train(1)
 dist.barrier()
 if rank == 0: os.kill(os.getpid(), signal.SIGKILL)  # the store goes with it
