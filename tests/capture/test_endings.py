@@ -20,7 +20,18 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reas
 OPTIONS = {"RANKSCOPE_WAIT": "1", "RANKSCOPE_WARMUP": "1", "RANKSCOPE_ACTIVE": "4"}
 DROP = "del model; gc.collect()"
 KILL = "os.kill(os.getpid(), signal.{}); time.sleep(60)"
-LEFT = "threading.Thread(target=lambda: [(time.sleep(0.01), torch.ones(4) + 1) for _ in range({})], daemon={}).start()"
+LEFT = "threading.Thread(target=lambda: [(time.sleep(0.01), torch.ones(4) + 1) for _ in range(30)]).start()"
+# An operator of a daemon thread that is running when the interpreter ends aborts any script.
+DAEMON = """
+lock, ended = threading.Lock(), []
+def work():
+    while True:
+        time.sleep(0.01)
+        with lock: ended or torch.ones(4) + 1
+threading.Thread(target=work, daemon=True).start()
+train(6)
+with lock: ended.append(True)
+"""
 FORK = """
 child = os.fork()
 if not child:
@@ -60,8 +71,8 @@ ENDINGS = {
     "SIGALRM": ("train(6); signal.alarm(1); time.sleep(60)", -signal.SIGALRM, OPEN),
     "SIGINT": ("train(6); " + KILL.format("SIGINT"), -signal.SIGINT, OPEN),
     "SIGKILL": (f"train(6){WRITTEN}" + KILL.format("SIGKILL"), -signal.SIGKILL, None),
-    "daemon thread left": (LEFT.format(10**6, True) + f"; train(6); {DROP}", 0, OPEN),
-    "other thread left": (LEFT.format(30, False) + f"; train(6); {DROP}", 0, OPEN),
+    "daemon thread left": (f"{DAEMON}{DROP}", 0, OPEN),
+    "other thread left": (f"{LEFT}; train(6); {DROP}", 0, OPEN),
     "training in a thread": (f"{IN_A_THREAD}; thread.join(); {DROP}", 0, OPEN),
     "fork": (f"train(6)\n{FORK}\n{DROP}", 0, OPEN),
     "exec": (f"train(6){WRITTEN}os.execv(sys.executable, [sys.executable, '-Sc', 'raise SystemExit(4)'])", 4, None),
