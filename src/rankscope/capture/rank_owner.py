@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -39,25 +39,19 @@ def claim(save_dir: str | None) -> int | None:
             with suppress(OSError):
                 if (folder / _file(pid, started)).read_text() == written_to:
                     return pid
-        own = folder / _file(os.getpid(), _stat(os.getpid())[1])
-        own.write_text(written_to)
-        register(_remover(own))
+        _own_file().write_text(written_to)
+        register(release)
     return None
 
 
 def release() -> None:
     """Processes that this one starts from now on are profiled."""
     with suppress(OSError):
-        own = Path(user_folder(tempfile.gettempdir()), _file(os.getpid(), _stat(os.getpid())[1]))
-        own.unlink(missing_ok=True)
+        _own_file().unlink(missing_ok=True)
 
 
-def _remover(path: Path) -> Callable[[], None]:
-    def remove() -> None:
-        with suppress(OSError):
-            path.unlink(missing_ok=True)
-
-    return remove
+def _own_file() -> Path:
+    return Path(user_folder(tempfile.gettempdir()), _file(os.getpid(), _stat(os.getpid())[1]))
 
 
 def _file(pid: int, started: int) -> str:

@@ -15,8 +15,7 @@ from rankscope.jobs.run import JobResult, run_job
 from rankscope.jobs.torchrun import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, installed_options
 from rankscope.rundir.capture_files import BY_RUN, HOOK_VARIABLE
 from rankscope.rundir.config import CaptureConfig
-from rankscope.rundir.manifest import read_rank_manifest, without_user
-from rankscope.rundir.names import RANKS_FOLDER
+from rankscope.rundir.manifest import without_user
 
 
 class COMMAND(CaptureCommand):
@@ -85,8 +84,9 @@ def run(context: typer.Context, capture: CaptureConfig = CAPTURE) -> None:
 
 def script_profilers(run_dir: Path) -> list[str]:
     """The torch profilers of the script's own, as the ranks have noted them, with the files that they wrote."""
-    manifests = (read_rank_manifest(path) for path in sorted(run_dir.glob(f"{RANKS_FOLDER}/**/*.json")))
-    return sorted({f"  {each}" for found in manifests if found is not None for each in found.script_profilers})
+    from rankscope.jobs.gather.merge import rank_manifests  # only where no trace was written
+
+    return sorted({f"  {each}" for manifest in rank_manifests(run_dir) for each in manifest.script_profilers})
 
 
 def _uploads(result: JobResult, url: str) -> str:
