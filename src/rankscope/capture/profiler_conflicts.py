@@ -68,8 +68,10 @@ def import_before_recording() -> None:
     the import ends. What is there later is the event's name: any bytes, at which ``events()`` of the script's profiler
     raises ``UnicodeDecodeError`` if they are not UTF-8.
     """
-    with suppress(Exception):  # torch 2.12 and older import nothing there
-        torch.autograd.profiler._maybe_cupti_monitor()
+    loads: Any = getattr(torch.autograd.profiler, "_maybe_cupti_monitor", None)  # torch 2.12 and older have none
+    if loads is not None:
+        with suppress(Exception):
+            loads()
 
 
 def mark_own(profile: Any) -> None:
