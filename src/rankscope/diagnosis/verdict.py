@@ -200,7 +200,7 @@ def _rank_verdict(findings: Sequence[Finding], inputs: Inputs) -> RankVerdict:
     """Whether a rank delays the others, with its evidence."""
     frame = inputs.results.get("stragglers")
     if len({info.rank for info in inputs.traces}) < 2:
-        return RankVerdict("one-rank", (), Headline.of("One rank: there is no other to compare it with."))
+        return RankVerdict("one-rank", (), Headline.of("One rank: there is nothing to compare it with."))
     longest = _longest(inputs)
     found = [each for each in findings if each.id == STRAGGLER]
     ranks = tuple(dict.fromkeys(rank for each in found for rank in each.ranks))
