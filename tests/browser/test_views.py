@@ -114,7 +114,7 @@ def shares_of_steps(page: Page) -> None:
     if exposed and share and of:
         assert float(share) == pytest.approx(float(exposed) / float(of), abs=2 / float(of))
     read = str(card.evaluate("(value) => value.closest('.card').textContent")).replace("\u00a0", " ")
-    shown = re.search(rf"communication{TIME}\D*?([\d.]+) % of the (?:mean step \({TIME}\)|step):", read)
+    shown = re.search(rf"communication{TIME}\D*?([\d.]+) % of the (?:mean step \({TIME}\)|step),", read)
     if shown is not None:
         text = page.id("headline-step-time").text_content().replace("\u00a0", " ")
         whole = re.search(TIME, text) if shown[4] is None else None
