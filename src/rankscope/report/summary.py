@@ -131,6 +131,7 @@ def _step(overview: Mapping[str, Any]) -> list[Text]:
         line = Text(f"  {label:<22}")
         line.append(f"{percent(share):>8}  {cell(overview[column], 'ns'):>8}  ", style="bold")
         line.append(shade * round(_BAR * share), style=colour)
+        line.rstrip()
         lines.append(line)
     if overview["overlap_ratio"] is not None:
         hidden = percent(overview["overlap_ratio"]) if overview["overlap_ratio"] else "none"
