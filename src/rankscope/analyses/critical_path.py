@@ -64,6 +64,15 @@ _DOCS = {
     "host_op": "the host was in an operator",
     "other": "the host recorded nothing",
 }
+_WORDS = {
+    "copies": "memory copies",
+    "kernel_gap": "gaps between kernels",
+    "launch": "launch latency",
+    "runtime": "runtime calls",
+    "data_loading": "data loading",
+    "host_op": "host operators",
+    "other": "time in which the host recorded nothing",
+}
 TIMES = tuple(Column(f"{name}_ns", pl.Int64, "ns", _DOCS[name]) for name in CATEGORIES)
 COLUMNS = (
     Column("path", pl.String, "", "`rank`: the rank's own path; `all ranks`: its share of the path across ranks"),
@@ -265,7 +274,7 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     most = max(totals, key=lambda name: totals[name])
     values: dict[str, tuple[int | float | str, str]] = {
         "part": (totals[most] / whole, "ratio"),
-        "what": (most.replace("_", " "), ""),
+        "what": (_WORDS.get(most, most), ""),
     }
     if not several.height:
         return Headline.of("Largest part of the critical path: {part} {what}.", **values)
