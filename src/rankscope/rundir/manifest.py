@@ -109,7 +109,7 @@ class ScriptProfiler:
     name: str = ""
     """Its class, and where it was created."""
     treatment: str = ""
-    """``adopted``; ``replaced`` with ``take_over``; else why neither was done."""
+    """``adopted``, or why it was not."""
     exported: tuple[str, ...] = ()
     """The latest files that the script made it write."""
 
