@@ -126,6 +126,32 @@ def test_the_table_and_its_limit(run: Path, tmp_path: Path, capfdbinary: Capture
     assert lines[-1] == "columns without values: grid, block, registers, shared_memory"
 
 
+def test_rows_sorted_by_a_column(run: Path, capfdbinary: Capture, monkeypatch: Patch) -> None:
+    def rows(*options: str) -> list[dict[str, str]]:
+        text = called(capfdbinary, monkeypatch, "analyze", "kernels", run, "-f", "csv", *options).decode()
+        return list(csv.DictReader(io.StringIO(text)))
+
+    def column(name: str, *options: str) -> list[str]:
+        return [row[name] for row in rows(*options)]
+
+    totals = sorted(map(int, column("total_ns")))
+    assert list(map(int, column("total_ns", "--sort", "total"))) == totals[::-1]
+    assert list(map(int, column("total_ns", "--sort", "total_time", "--reverse"))) == totals
+    names = column("name", "--sort", "name")
+    assert names == sorted(names)
+    refused = failed(capfdbinary, monkeypatch, "analyze", "kernels", run, "--sort", "size")
+    assert "kernels has no column 'size'" in refused
+    assert "total_ns" in refused
+    assert "--sort COLUMN" in failed(capfdbinary, monkeypatch, "analyze", "kernels", run, "--reverse")
+
+
+def test_piped_text_is_not_padded(run: Path, tmp_path: Path, capfdbinary: Capture, monkeypatch: Patch) -> None:
+    for command in (("findings", run), ("analyze", "kernels", run), ("summary", run)):
+        lines = called(capfdbinary, monkeypatch, *command).decode().splitlines()
+        assert len(lines) > 2
+        assert [line for line in lines if line != line.rstrip()] == []
+
+
 def test_a_table_of_nothing_says_so(run: Path, capfdbinary: Capture, monkeypatch: Patch) -> None:
     for name in ("operators", "kernels"):
         text = called(capfdbinary, monkeypatch, "analyze", name, run, "--match", "no_such_name").decode()

@@ -191,6 +191,7 @@ def _warm_up(profile: Any, *_args: Any, **_options: Any) -> None:
     created = vars(owner).get(_CREATED) if owner is not None else None
     created = _place() if created is None else created
     if created:
+        profiler_conflicts.import_before_recording()
         window = _adopter.window(profile, owner, f"{_class_name(profile if owner is None else owner)}, {created}")
         vars(profile)[_WINDOW] = window
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from inspect import Parameter, Signature
 from pathlib import Path
@@ -20,6 +20,7 @@ from rankscope.cli.options import DEFAULTS, RunOptions, Source, opened, own_opti
 from rankscope.cli.signature import with_options
 from rankscope.cli.writing import refuse_terminal, show, width_for, write
 from rankscope.diagnosis.verdict import JUDGED
+from rankscope.errors import ConfigError
 from rankscope.export.formats import FORMATS
 from rankscope.pipeline import Run
 from rankscope.report.formatting import plain, sentence
@@ -95,6 +96,11 @@ class TableOptions:
     form: Annotated[Format, typer.Option("--format", "-f", help="How to write it.")] = Format.table
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None
     limit: Annotated[int, typer.Option("--limit", help="Rows of a table to show; 0 for all.", min=0)] = 50
+    sort: Annotated[
+        str | None,
+        typer.Option("--sort", metavar="COLUMN", help="Sort the rows by this column: numbers from the largest down."),
+    ] = None
+    reverse: Annotated[bool, typer.Option("--reverse", help="With --sort: the other way round.")] = False
 
 
 TABLE = TableOptions()
@@ -137,7 +143,7 @@ def write_result(
         check(opened_run, result)
         if result.name in JUDGED:
             result = opened_run.diagnosis().answered(result)
-        result = change(result)
+        result = _sorted(change(result), table)
         about = opened_run.about()
         findings = tuple(by_severity([*opened_run.loaded.findings, *result.findings]))
     if table.form is Format.table:
@@ -148,6 +154,25 @@ def write_result(
     # JSON carries them itself; rows alone would look as good as whole ones.
     if worth and table.form is not Format.json:
         Console(stderr=True, highlight=False).print(findings_list(worth, about["steps"]))
+
+
+def _sorted(result: Result, options: TableOptions) -> Result:
+    """The rows by the column that was asked for: numbers from the largest down, text from A on, null last.
+
+    Raises:
+        ConfigError: there is no such column.
+    """
+    if options.sort is None:
+        if options.reverse:
+            raise ConfigError("--reverse goes with --sort", hint="name the column: --sort COLUMN")
+        return result
+    names = result.frame.columns
+    shown_as = (options.sort, f"{options.sort}_ns", f"{options.sort.removesuffix('_time')}_ns")  # headings have no unit
+    column = next((name for name in shown_as if name in names), None)
+    if column is None:
+        raise ConfigError(f"{result.name} has no column {options.sort!r}", hint=f"its columns: {', '.join(names)}")
+    descending = result.frame.schema[column].is_numeric() != options.reverse
+    return replace(result, frame=result.frame.sort(column, descending=descending, nulls_last=True, maintain_order=True))
 
 
 def _text(value: object) -> str | None:
