@@ -68,7 +68,7 @@ def find(inputs: Inputs) -> list[Finding]:
             evidence=(
                 Evidence(f"its compute, {unit.per}", round(most), "ns"),
                 Evidence("mean over ranks", round(mean), "ns"),
-                Evidence("steps in which it has most", own.height, "count"),
+                Evidence("steps in which it computes longest", own.height, "count"),
                 Evidence("steps", steps.height, "count"),
             ),
             saving_ns=saving,
