@@ -18,7 +18,7 @@ const PARTS: readonly Part[] = [
 ];
 
 export const criticalPath: View = {
-  id: "critical-path",
+  id: "critical_path",
   title: "Critical path",
   group: "step",
   question: "Which chain of work and waiting determines the step time?",
