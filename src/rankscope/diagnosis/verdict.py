@@ -248,6 +248,9 @@ def _straggler_sentence(found: Sequence[Finding], frame: pl.DataFrame | None) ->
 
 def _not_judged(stated: Sequence[Finding], inputs: Inputs) -> list[NotJudged]:
     """What these traces cannot tell."""
+    if all(info.is_snapshot for info in inputs.traces):
+        why = "memory snapshots hold no durations"
+        return [NotJudged("Steps, ranks, communication", why, "Put the traces of the same job next to them.")]
     found: list[NotJudged] = []
     steps, ranks = len(steps_of(inputs)), len({info.rank for info in inputs.traces})
     if not steps:
