@@ -19,6 +19,7 @@ from tests.analyses.reference import rank_events, write_reference
 import rankscope
 from rankscope.analyses import all_analyses
 from rankscope.cli import main
+from rankscope.results import Analysis, Parameter
 
 RANKSCOPE = [sys.executable, "-c", "from rankscope.cli import main; main()"]
 
@@ -412,3 +413,36 @@ def test_a_package_that_cannot_be_loaded_is_one_line(
         all_analyses.cache_clear()
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith("warning: the analysis broken of no_such_module_anywhere cannot be loaded: ")
+
+
+PLUGIN = Analysis(
+    "of_a_plugin",
+    "How often it rains.",
+    columns=(),
+    parameters=(
+        Parameter("at_most", "days to look at", kind="number", default=7),
+        Parameter("hot", "only hot days", "flag"),
+    ),
+)
+
+
+def test_the_help_of_an_analysis_lists_its_options(capfdbinary: Capture, monkeypatch: Patch, tmp_path: Path) -> None:
+    """Without a run: `-o` and its value come first, and no directory is named."""
+    known = {**all_analyses(), PLUGIN.name: PLUGIN}
+    monkeypatch.setattr(rankscope.analyses, "all_analyses", lambda: known)
+    monkeypatch.setattr("rankscope.cli.analyze.all_analyses", lambda: known)
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 400)
+    general = called(capfdbinary, monkeypatch, "analyze", "--help").decode()
+    for name, analysis in known.items():
+        given = ("analyze", "-o", tmp_path / "out", name.replace("_", "-"), "--help")
+        shown = called(capfdbinary, monkeypatch, *given).decode()
+        assert analysis.title in shown
+        for parameter in analysis.parameters:
+            assert parameter.usage.split()[0] in shown
+            assert parameter.doc.strip()[1:40] in shown
+            assert not parameter.choices or "|".join(parameter.choices) in shown
+        assert ("Options of " in shown) is bool(analysis.parameters)
+    assert "Options of " not in general
+    assert not (tmp_path / "out").exists()
+    assert "[default: 7]" in shown
+    assert "--no-hot" not in shown

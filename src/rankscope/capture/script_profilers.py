@@ -117,6 +117,12 @@ def any_open() -> bool:
     return bool(_open) or bool(_recording)
 
 
+def name_of_open() -> str:
+    """One of these: its class, and where it was created."""
+    started = [f"{_class_name(each)}, {vars(each).get(_CREATED) or 'unknown line'}" for each in list(_open)]
+    return (started or [window.source for window, _ in _recording] or ["torch.profiler.profile"])[0]
+
+
 def training_stepped() -> None:
     """A step of the training has ended."""
     for window, _ in _recording:

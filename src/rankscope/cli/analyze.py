@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
+from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
+from typer.core import TyperCommand
+from typer.main import get_command
 
-from rankscope.analyses import get_analysis
+from rankscope.analyses import all_analyses, get_analysis
 from rankscope.cli.options import DEFAULTS, RunOptions, Source, opened, own_options
 from rankscope.cli.signature import with_options
 from rankscope.cli.writing import refuse_terminal, show, width_for, write
@@ -23,10 +26,58 @@ from rankscope.pipeline import Run
 from rankscope.report.formatting import plain, sentence
 from rankscope.report.key_averages import key_averages
 from rankscope.report.terminal import findings_list, result_table
-from rankscope.results import Parameters, Result, by_severity
+from rankscope.results import Analysis, Parameters, Result, by_severity
 
 # The options of one analysis (`--match`, `--by`) are not known before its name is.
 CONTEXT_SETTINGS = {"ignore_unknown_options": True}
+_OWN = "rankscope.analysis"
+
+
+class COMMAND(TyperCommand):
+    """Its help with an analysis's name lists the options of that analysis, too."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Look for the name, where help is asked for."""
+        named = (
+            [name for word in args if (name := word.replace("-", "_")) in all_analyses()] if "--help" in args else []
+        )
+        if named:
+            analysis = get_analysis(named[0])
+            ctx.meta[_OWN] = _documented_options(analysis)
+            about = f"`rankscope analyses {analysis.name}` explains the result and its columns."
+            self.help = f"{analysis.title}\n\n{about}"
+        return super().parse_args(ctx, args)
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The command's, then those of the analysis that the help is about."""
+        return [*super().get_params(ctx), *ctx.meta.get(_OWN, ())]
+
+
+def _documented_options(analysis: Analysis) -> list[Any]:
+    """The options of an analysis as typer has them, for help alone: `own_options` reads them."""
+    found = []
+    for each in analysis.parameters:
+        option, _, takes = each.usage.partition(" ")
+        shown = typer.Option(
+            option,
+            help=f"{each.doc[:1].upper()}{each.doc[1:]}.",
+            metavar=takes or None,
+            rich_help_panel=f"Options of {analysis.name}",
+        )
+        is_flag = each.kind == "flag"
+        kind: Any = bool if is_flag else str | None
+        kind = Annotated[kind, shown]
+        default = each.default if is_flag or each.default is None else str(each.default)
+        found.append(Parameter(f"own_{each.name}", Parameter.KEYWORD_ONLY, default=default, annotation=kind))
+
+    def command(**_given: object) -> None:
+        """Has these options."""
+
+    command.__signature__ = Signature(found)  # type: ignore[attr-defined]  # as PEP 362
+    command.__annotations__ = {each.name: each.annotation for each in found}
+    app = typer.Typer(add_completion=False)
+    app.command()(command)
+    return [each for each in get_command(app).params if str(each.name).startswith("own_")]
 
 
 class Format(str, Enum):
@@ -64,7 +115,7 @@ def analyze(
 ) -> None:
     """Run one analysis and write its result.
 
-    Some analyses have options of their own, such as `--by` and `--match`: `rankscope analyses NAME` shows them.
+    Some analyses have options of their own, such as `--by` and `--match`: `rankscope analyze NAME --help` lists them.
     """
     source, own = own_options(get_analysis(name), source)
     write_result(name, source, own, table, options)
@@ -100,7 +151,7 @@ def write_result(
     else:
         write(FORMATS[table.form.value](Result(result.analysis, result.frame, findings), about), table.output)
     worth = [finding for finding in findings if finding.severity != "info"]
-    # JSON carries them itself; rows alone would look as good as whole ones.
+    # JSON carries them itself; rows alone would look complete.
     if worth and table.form is not Format.json:
         Console(stderr=True, highlight=False).print(findings_list(worth, about["steps"]))
 
