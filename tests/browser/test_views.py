@@ -162,7 +162,7 @@ def every_view(page: Page, truth: Truth | None, *, axe: bool = True) -> None:
                     assert all(same(text, wanted[column]) for column, text in shown.items()), (name, shown, wanted)
                 tables.add(name)
     if truth is not None:
-        assert {"overview", "device_time", "distributed", "operators"} <= told
+        assert {"diagnosis", "device_time", "distributed", "operators"} <= told
         assert {"step_time", "distributed", "communication_operations", "placement", "operators", "clock"} <= tables
     page.tab.set_viewport_size({"width": 390, "height": 844})
     page.tab.emulate_media(color_scheme="dark")
