@@ -416,25 +416,22 @@ def caused_by_host(late: Late, seen: Observations, out: Bool, limits: Thresholds
     idle = _mean(excess_over_peers(total, seen.role, out)[late.row][late.steps])
     if not idle >= limits.left * _mean(late.excess[late.steps]):
         return True
-    host = excess_over_peers(seen.host_steady, seen.role, out)[:, late.steps]
-    slower = _lower_median(host[late.row])
+    slower, chance = _beside_others(seen.host_steady, seen, out, late.row, late.steps)
     if not math.isfinite(slower):
         return bool(seen.host_waits[late.row])
-    chance = root_mean_square(np.array([_lower_median(each) for each in host[~out]]))
-    if any(slower > max(share * idle, times * chance) for share, times in limits.of_idle):
+    if slower > max(limits.of_idle * idle, limits.host_chance * chance):
         return True
-    pace = excess_over_peers(seen.host_pace, seen.role, out)
-    chance = root_mean_square(np.array([_lower_median(each) for each in pace[~out]]))
-    return late.lasting and _lower_median(pace[late.row]) > limits.slow_and_behind * chance
+    slower, chance = _beside_others(seen.host_pace, seen, out, late.row, np.isfinite(late.excess))
+    return late.lasting and slower > limits.slow_and_behind * chance
+
+
+def _beside_others(value: Float, seen: Observations, out: Bool, row: int, steps: Bool) -> tuple[float, float]:
+    """By how much a rank exceeds its peers in the mean of some steps, ns, and by how much the others do by chance."""
+    excess = excess_over_peers(value, seen.role, out)[:, steps]
+    return _mean(excess[row]), root_mean_square(np.array([_mean(each) for each in excess[~out]]))
 
 
 def _mean(values: Float) -> float:
     """Of what is not nan; nan of nothing."""
     known = values[np.isfinite(values)]
     return float(known.mean()) if known.size else math.nan
-
-
-def _lower_median(values: Float) -> float:
-    """Of what is not nan; nan of nothing."""
-    known = np.sort(values[np.isfinite(values)])
-    return float(known[(known.size - 1) // 2]) if known.size else math.nan
