@@ -64,7 +64,7 @@ from rankscope.primitives.stragglers.causes import CAUSES_OF_SEVERAL, STALLS, Ca
 from rankscope.primitives.stragglers.network import SlowLink, slow_links
 from rankscope.primitives.stragglers.observations import observe
 from rankscope.primitives.stragglers.paces import COLUMNS as PACES
-from rankscope.primitives.stragglers.paces import StepBounds, device_places, host_paces, step_paces
+from rankscope.primitives.stragglers.paces import LOADING, StepBounds, device_places, host_paces, step_paces
 from rankscope.primitives.stragglers.stragglers import Comparison, Straggler
 from rankscope.primitives.stragglers.timeline import (
     ENDED,
@@ -138,7 +138,7 @@ _PARTS = {
         | {"on_host": pl.Boolean}
     ),
     "launched": pl.Schema(dict.fromkeys(("rank", "window", "step", "work", *_WORK), pl.Int64)),
-    "paces": pl.Schema(dict.fromkeys(("rank", "window", *PACES), pl.Int64) | {"of_host": pl.Boolean}),
+    "paces": pl.Schema(dict.fromkeys(("rank", "window", *PACES, LOADING), pl.Int64) | {"of_host": pl.Boolean}),
 }
 
 
@@ -188,7 +188,9 @@ def _of_window(window: Tables, own: pl.DataFrame, inputs: Inputs, number: int) -
     frames = {
         "collectives": collectives,
         "launched": step_work(window, extra),
-        "paces": pl.concat([of_rank.with_columns(of_host=pl.lit(False)), of_host.with_columns(of_host=pl.lit(True))]),
+        "paces": pl.concat(
+            [of_rank.with_columns(of_host=pl.lit(False)), of_host.with_columns(of_host=pl.lit(True))], how="diagonal"
+        ),
     }
     return {
         name: frame.with_columns(rank=pl.lit(inputs.rank, pl.Int64), window=pl.lit(number, pl.Int64))

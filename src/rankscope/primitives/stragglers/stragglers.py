@@ -252,7 +252,8 @@ class Comparison:
             peers = seen.ranks[(seen.role == seen.role[late.row]) & ~self._out].tolist()
             launched, peers = self._other_steps(rank, steps) if seen.alone[late.row] else (seen.launched, peers)
             beside = compare_work(launched, rank, peers, steps)
-            cause = find_cause(int(late.weight), more, others, beside, on_host=seen.on_host)
+            host = self._in_late_steps(seen.host_loading, late), self._in_late_steps(seen.host_steady, late)
+            cause = find_cause(int(late.weight), more, others, beside, host, on_host=seen.on_host)
         return Straggler(
             (rank,),
             f"rank {rank}",
@@ -264,6 +265,10 @@ class Comparison:
             late.kind,
             Verdict(Significance.SIGNIFICANT, TESTS[late.kind], (int(np.isfinite(late.excess).sum()),)),
         )
+
+    def _in_late_steps(self, value: Float, late: Late) -> int:
+        """What a rank has more of than its peers in its late steps, ns; 0 where not known."""
+        return int(np.nansum(excess_over_peers(value, self.seen.role, self._out)[late.row][late.steps]))
 
     def _other_steps(self, rank: int, late: Sequence[int]) -> tuple[pl.DataFrame, list[int]]:
         """What a rank launched, with its other steps in place of the peers that it has not."""
