@@ -64,6 +64,15 @@ STALLS = {
     "memory": "it waited for memory or copies",
 }
 """The same of a single step."""
+ADVICE = {
+    "slow_device": "Check this device's clocks, temperature and neighbours, or replace it.",
+    "more_work": "Balance the work across ranks: batch sizes, sequence lengths, experts, uneven shards.",
+    "data_loading": "Give its data loader more workers, prefetch further, or check the storage it reads from.",
+    "slow_host": "Check what else runs on its host, CPU binding, garbage collection and synchronization.",
+    "memory": "Check for allocation retries and copies: free memory, a fixed batch shape, expandable segments.",
+    "slow_network": "Check the links between the ranks of its group.",
+    "unclear": "Record more on this rank: stacks (with_stack=True) and shapes (record_shapes=True).",
+}
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,8 @@ import polars as pl
 
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.statistics import Significance, Verdict
-from rankscope.primitives.stragglers.causes import Cause, compare_work, find_cause
+from rankscope.primitives.stragglers.causes import CAUSES_OF_SEVERAL, STALLS, Cause, compare_work, find_cause
 from rankscope.primitives.stragglers.detectors import (
-    LOCAL,
     TESTS,
     Late,
     always_late,
@@ -27,6 +26,7 @@ from rankscope.primitives.stragglers.detectors import (
     find_late_ranks,
     stalled_once,
 )
+from rankscope.primitives.stragglers.measures import LOCAL
 from rankscope.primitives.stragglers.observations import Observations
 from rankscope.primitives.stragglers.peers import Bool, Float, excess_over_peers, usual
 from rankscope.primitives.stragglers.thresholds import Thresholds
@@ -74,6 +74,17 @@ class Straggler:
     def once(self) -> bool:
         """Whether it is a stall in one step."""
         return self.kind == stalled_once.__name__
+
+    @property
+    def title(self) -> str:
+        """Whom they delay, when, and why, as a sentence."""
+        called = self.label.capitalize() if len(self.ranks) == 1 else self.label
+        if self.once:
+            return f"{called} stalled once, in step {self.steps[0]}: {STALLS[self.cause.cause]}"
+        when = "" if self.lasting else " in some steps"
+        if " and " in self.label:
+            return f"{called} delay the other ranks{when}: {CAUSES_OF_SEVERAL[self.cause.cause]}"
+        return f"{called} delays the other ranks{when}: {self.cause.text}"
 
 
 class Comparison:
