@@ -50,7 +50,7 @@ def find(inputs: Inputs) -> list[Finding]:
         .filter(
             pl.when("on_device")
             .then(pl.col("late_short_ns") > _SHARE * pl.col("late_ns"))
-            # Both without the profiler: where recording is dear, operators that are all of a step remain all of it.
+            # Both without the profiler's cost: operators that fill a step still fill it where recording is expensive.
             .otherwise((pl.col("short") >= _FEW) & (pl.col("saving") > _MANY * (step - extra)))
         )
         .sort("saving", "rank", descending=[True, False])
@@ -76,7 +76,7 @@ def find(inputs: Inputs) -> list[Finding]:
         Finding(
             rule.name,
             severity,
-            f"{100 * worst['short'] / worst['pieces']:.0f} % of the {what} last under {limit}, {meanwhile}",
+            f"{100 * worst['short'] / worst['pieces']:.0f} % of the {what} are shorter than {limit}, {meanwhile}",
             ranks=relevant_ranks(dict(found.select("rank", "saving").iter_rows()), step),
             steps=steps_of(inputs),
             evidence=tuple(evidence),
