@@ -1,6 +1,6 @@
 """What the ranks are compared by: their local time as a whole, its parts, its steady part, and the paces.
 
-Each `Measure` is a matrix of ranks and steps, made from `Observations`, with what the detectors must know of it.
+In: `Observations`. Out: a list of `Measure`, each a matrix of ranks and steps, with what the detectors must know of it.
 """
 
 from __future__ import annotations
