@@ -268,6 +268,7 @@ def test_hostile_names_are_text(opened: Opener, hostile: Path) -> None:
         page.tab.wait_for_selector("[data-testid=working]", state="detached")
         page.check()
     page.timeline()
+    page.id("view-menu").locator("summary").click()
     page.id("open-all").click()
     assert "onerror" in str(page.id("run-hosts").text_content())
     for text in ("onerror", "</script>", "gnp.exe", "nnnnnnnnnn", "nn.Module: <img", "evil.py"):

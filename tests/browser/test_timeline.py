@@ -204,6 +204,7 @@ def test_counters_and_filter_and_search_back_and_forth(opened: Opener, late: Pat
     page.timeline()
     rows = page.tab.locator(".tl-name.counter")
     assert rows.count() >= 2
+    page.id("view-menu").locator("summary").click()
     toggle = page.id("counters")
     assert toggle.get_attribute("aria-pressed") == "true"
     toggle.click()
