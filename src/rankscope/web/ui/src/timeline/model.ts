@@ -8,7 +8,7 @@ import { firstWindow, type Layout } from "./layout.ts";
 import type { Names } from "./names.ts";
 import { orderOf, type Heat, type Order } from "./order.ts";
 import type { Folding, Rows } from "./rows.ts";
-import { isFolded, rowsOf } from "./rows.ts";
+import { isFolded, minorTracks, rowsOf } from "./rows.ts";
 import type { TileCache } from "./tiles.ts";
 import type { Window } from "./window.ts";
 
@@ -119,7 +119,8 @@ export class Model {
     if (this.filter !== "") this.filter = "";
     this.hidden.ranks.delete(track.rank);
     this.hidden.tracks.delete(track.index);
-    if (track.kind !== "rank") this.minor.add(track.rank);
+    const rank = this.layout.ranks.find((each) => each.rank === track.rank);
+    if (rank && minorTracks(this.layout.tracks.slice(rank.firstTrack, rank.firstTrack + rank.tracks)).has(track.index)) this.minor.add(track.rank);
     if (track.kind !== "rank") this.open.add(track.rank);
     if (isFolded(this.layout, this.folding(), track.index) && lane !== track.firstLane) {
       if (!this.tracks.delete(track.index)) this.tracks.add(track.index);
