@@ -169,7 +169,7 @@ def rules_page(rules: Iterable[Rule]) -> str:
     for rule in rules:
         title, _, body = inspect.cleandoc(rule.doc).partition("\n")
         listed = ", ".join(f"[`{name}`](analyses/{name}.md)" for name in rule.requires)
-        read = listed or "what capture wrote of itself, the ranks' manifests"
+        read = listed or "the ranks' manifests, which capture writes"
         parts += [f"## `{rule.name}`: {title.rstrip('.')}", fenced(body.strip()), f"It reads {read}.{_merged(rule)}"]
     return "\n\n".join(parts) + "\n"
 

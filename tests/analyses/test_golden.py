@@ -62,4 +62,5 @@ def test_golden(tmp_path: Path, name: str) -> None:
 
 
 def test_no_golden_without_an_analysis() -> None:
-    assert {file.stem for file in GOLDEN.glob("*.json")} == set(OURS)
+    # That each analysis has one is `test_golden`'s: in random order, this may run before the file is first written.
+    assert {file.stem for file in GOLDEN.glob("*.json")} <= set(OURS)

@@ -47,16 +47,18 @@ def test_each_attempt_has_its_end(tmp_path):
     names = ["rank0_iter3_5", "rank0_restart1_iter3_6", "rank1_iter3_5", "rank1_restart1_iter3_6"]
     assert traces(tmp_path / "run") == [f"{name}.trace.json.gz" for name in names]
     manifests = [read_rank_manifest(path) for path in sorted((tmp_path / "run" / "ranks").iterdir())]
-    ends = [(each.rank, each.restart_count, each.state, each.ended_by, each.last_step) for each in manifests]
+    ends = [
+        (each.rank, each.restart_count, each.state, each.ended_by, each.steps, each.last_step) for each in manifests
+    ]
     assert ends == [
-        (0, 0, "interrupted", "SIGTERM", 6),
-        (0, 1, "finished", None, 8),
-        (1, 0, "interrupted", "ValueError", 6),
-        (1, 1, "finished", None, 8),
+        (0, 0, "interrupted", "SIGTERM", 6, 5),
+        (0, 1, "finished", None, 8, 7),
+        (1, 0, "interrupted", "ValueError", 6, 5),
+        (1, 1, "finished", None, 8, 7),
     ]
     (found,) = capture_findings(manifests, traces(tmp_path / "run"))
     assert found.title == "Attempt 1 of 2 was interrupted on 2 ranks: SIGTERM, ValueError"
     wanted = [(0, "SIGTERM"), (1, "ValueError")]
     assert completeness(tmp_path / "run").interrupted == tuple(
-        (rank, f"{cause} at step 6, 3 of 4 requested steps recorded (attempt 1 of 2)") for rank, cause in wanted
+        (rank, f"{cause} after step 5, 3 of 4 requested steps recorded (attempt 1 of 2)") for rank, cause in wanted
     )

@@ -14,6 +14,7 @@ import pytest
 from rankscope.jobs.exec import profiled_environment
 from rankscope.rundir.capture_files import HOOK_FOLDER
 from rankscope.rundir.config import OPTIONS, SWITCH_FIELDS
+from rankscope.rundir.versions import OLDEST_PYTHON, OLDEST_TORCH, release
 
 from .conftest import clean_environ
 
@@ -71,7 +72,7 @@ def run(python, folder, *command, version=OLD, **variables):
 
 def test_what_is_loaded_before_the_versions_are_known_is_python_3_8():
     code = (
-        "import sys, rankscope.rundir.launcher, rankscope.jobs.exec\n"
+        "import sys, rankscope.rundir.launcher, rankscope.rundir.versions, rankscope.jobs.exec\n"
         "print(*(m.__file__ for n, m in sys.modules.items() if n.partition('.')[0] == 'rankscope'), sep='\\n')"
     )
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
@@ -83,9 +84,7 @@ def test_what_is_loaded_before_the_versions_are_known_is_python_3_8():
 def test_the_oldest_versions_are_those_of_the_package():
     metadata = (SOURCE.parent / "pyproject.toml").read_text(encoding="utf-8")
     python, torch = (re.search(p, metadata)[1] for p in (r'requires-python = ">=([\d.]+)"', r'"torch>=([\d.]+)"'))
-    hook = HOOK.read_text(encoding="utf-8")
-    assert f"OLDEST_PYTHON = ({python.replace('.', ', ')})" in hook
-    assert f"OLDEST_TORCH = ({torch.replace('.', ', ')})" in hook
+    assert (release(python), release(torch)) == (OLDEST_PYTHON, OLDEST_TORCH)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from rankscope.jobs.exec import profiled_environment
-from rankscope.rundir.manifest import read_rank_manifest
+from rankscope.rundir.manifest import read_rank_manifest, read_run_manifest
 from rankscope.rundir.metadata import METADATA_KEY, TraceMetadata
 
 from .conftest import clean_environ, read_trace, steps_in, traces
@@ -198,6 +198,63 @@ def test_profilers_of_libraries_are_adopted(tmp_path):
     check_run(tmp_path / "adopted", ["iter2_4", "iter1_2"])
 
 
+ON_ONE_RANK = (
+    TRAIN
+    + """
+if rank == 0:
+    # The other rank may have voted to record rankscope's windows before.
+    with profile(schedule=schedule(wait=1, warmup=1, active=2, repeat=1)) as p: train(int(sys.argv[1]), p.step)
+else: train(int(sys.argv[1]))
+"""
+    + DROP
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [6, 25], ids=["shorter than the schedule", "longer"])
+def test_a_profiler_on_one_rank_leaves_no_windows_of_the_others_alone(tmp_path, steps):
+    (tmp_path / "job.py").write_text(ON_ONE_RANK)
+    command = [sys.executable, "-m", "rankscope", "run", "--run-dir", "run", "--nproc-per-node", "2", "job.py"]
+    environ = {**clean_environ(), "RANKSCOPE_REPEAT": "3", "RANKSCOPE_WAIT": "3", "RANKSCOPE_WARMUP": "1"}
+    done = subprocess.run(
+        [*command, str(steps)], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=TIMEOUT_S
+    )
+    assert done.returncode == 0, done.stderr
+    assert traces(tmp_path / "run") == ["rank0_iter2_3.trace.json.gz"]
+    one, other = (read_rank_manifest(tmp_path / "run" / "ranks" / f"rank{rank}.json") for rank in range(2))
+    assert (one.state, one.skipped, other.state, other.written) == ("finished", (), "finished", ())
+    name = re.search(r"torch\.profiler\.profile, job\.py:\d+", one.written[0].recorded_by)[0]
+    assert {each.reason for each in other.skipped} == {f"the script's own profiler records on rank 0 instead: {name}"}
+    assert name in other.warnings[0]
+    assert done.stderr.splitlines()[-1] == (
+        f"The script's own profiler ({name}) recorded rank 0 alone; there is no trace of rank 1. "
+        "--take-over records all ranks instead."
+    )
+    # Nothing names a schedule that was not used.
+    assert read_run_manifest(tmp_path / "run" / "run.json").schedule == {}
+    assert one.requested_steps is None
+    assert [one.steps, other.steps] == [steps] * 2
+
+
+SLOW_WRITER = """
+from rankscope.capture import trace_queue
+import time
+original = trace_queue.finish_trace
+def slow(*given, **named):
+    time.sleep(0.3)
+    return original(*given, **named)
+if os.environ["RANK"] == "1": trace_queue.finish_trace = slow
+"""
+
+
+@pytest.mark.slow
+def test_a_busy_writer_costs_no_adopted_window(tmp_path):
+    """There is no vote on them: each waits on the disk until it is written."""
+    code = TRAIN + SLOW_WRITER + "with profile(schedule=schedule(wait=0, warmup=1, active=1)) as p: train(16, p.step)\n"
+    launch(code + DROP, tmp_path / "job")
+    check_run(tmp_path / "job", [f"iter{n}_{n}" for n in range(1, 16, 2)])
+
+
 # --- one rank -----------------------------------------------------------------------------------------------
 
 ONE = """
@@ -240,6 +297,8 @@ CASES = {
     "exports as torch does": (
         "with profile(with_stack=True, record_shapes=True, profile_memory=True) as p: train(1)\n"
         "p.export_chrome_trace('theirs.json')\n"
+        # The bodies of modules that are imported while it records are events with names that torch has freed.
+        "assert not [e.name for e in p.events() if '_cupti_monitor.py(0)' in e.name]\n"
         "try: p.export_chrome_trace('again.json')\n"
         "except RuntimeError as error: assert 'already saved' in str(error)\n"
         "else: raise AssertionError\n"

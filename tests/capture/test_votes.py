@@ -10,8 +10,8 @@ import pytest
 import torch.distributed as dist
 
 from rankscope.capture import votes
-from rankscope.capture.trace_queue import BUSY as WRITER_BUSY
-from rankscope.capture.trace_queue import WAITING_LIMIT
+from rankscope.capture.votes import BUSY as WRITER_BUSY
+from rankscope.capture.votes import WAITING_LIMIT
 from rankscope.rundir.manifest import read_rank_manifest
 
 from .conftest import traces
@@ -119,6 +119,34 @@ def test_a_rank_that_died_after_its_vote_is_not_waited_for(monkeypatch):
         # It votes on no later window: the others record it.
         rank.vote(9)
         assert answered(rank, 9) == rank.final(9) == ""
+
+
+@pytest.mark.parametrize("voted_first", [True, False])
+def test_a_rank_that_stands_aside_takes_the_others_along(monkeypatch, voted_first):
+    why = "the script's own profiler records on rank 0 instead: profile, train.py:9"
+    aside, other = ranks_on(dist.HashStore(), monkeypatch)
+    other.connect()
+    assert other.why_aside() == ""
+    if voted_first:
+        other.vote(5)
+        assert answered(other, 5) == ""
+    aside.stand_aside(why, 5)
+    assert aside._thread.drain(60)
+    other.vote(5)
+    other.vote(9)
+    assert other._thread.drain(60)
+    assert [other.final(5), other.final(9)] == [why] * 2
+    assert other.why_aside() == why
+
+
+def test_windows_before_a_rank_stood_aside_stay(monkeypatch):
+    aside, other = ranks_on(dist.HashStore(), monkeypatch)
+    for rank in (aside, other):
+        rank.vote(5)
+        assert answered(rank, 5) == ""
+    aside.stand_aside("the script's own profiler records", 9)
+    assert aside._thread.drain(60)
+    assert other.final(5) == ""  # its writer was slow
 
 
 class LateStore:

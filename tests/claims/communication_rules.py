@@ -272,7 +272,7 @@ def bucket_size(claim: Claim, raw: Raw) -> None:
     claim.is_near("buckets", row["buckets"], within=0.51)
     claim.is_near("gradients", row["bytes"])
     claim.is_near("last bucket", row["last"])
-    claim.is_near("it goes on after the backward's compute", row["tail"])
+    claim.is_near("time after the backward's compute", row["tail"])
     claim.is_near("backward", row["backward"])
     claim.is_near("exposed, all buckets", row["exposed"])
     saves_at_most(claim, saving(row) * 1.02 + 2, step)

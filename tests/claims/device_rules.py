@@ -297,7 +297,7 @@ def imbalance(claim: Claim, raw: Raw) -> None:
     step = raw.step_ns(steps)
     claim.is_near("its compute", most)
     claim.is_near("mean over ranks", usual)
-    claim.is_near("steps in which it has most", len(leads))
+    claim.is_near("steps in which it computes longest", len(leads))
     claim.is_near("steps", len(whole))
     claim.require(len(whole) >= 3 and len(leads) >= 0.75 * len(whole), "it does not have most in most steps")
     said = re.search(r"computes (\d+) % longer", claim.finding.title)

@@ -226,8 +226,8 @@ def launch_bound(claim: Claim, raw: Raw) -> None:
     claim.is_near("kernels", found[worst]["pieces"], within=0.51)
     own = launches_by_step(raw, worst, steps)
     left_out_steps(claim, {number: row["late_ns"] for (_, number), row in own.items()}, step)
-    if claim.has("most of the device's idle time"):
-        name = str(claim.take("most of the device's idle time").value)
+    if claim.has("operator with the most device idle time"):
+        name = str(claim.take("operator with the most device idle time").value)
         by_operator = idle_in_operators(raw, worst)
         most = max(by_operator.values())
         said = max(value for each, value in by_operator.items() if each[:120] == name)
@@ -470,5 +470,5 @@ def profiler_cost(claim: Claim, raw: Raw) -> None:
 def too_few_steps(claim: Claim, raw: Raw) -> None:
     """There are this few steps in all files."""
     claim.is_near("steps", len(raw.steps))
-    claim.require(claim.number("enough to judge by") > len(raw.steps), "there are enough")
+    claim.require(claim.number("steps needed") > len(raw.steps), "there are enough")
     claim.require(set(claim.finding.steps) == raw.steps, f"steps {claim.finding.steps}, recomputed {raw.steps}")

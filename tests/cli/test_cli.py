@@ -19,6 +19,7 @@ from tests.analyses.reference import rank_events, write_reference
 import rankscope
 from rankscope.analyses import all_analyses
 from rankscope.cli import main
+from rankscope.results import Analysis, Parameter
 
 RANKSCOPE = [sys.executable, "-c", "from rankscope.cli import main; main()"]
 
@@ -123,6 +124,32 @@ def test_the_table_and_its_limit(run: Path, tmp_path: Path, capfdbinary: Capture
     lines = (tmp_path / "table.txt").read_text(encoding="utf-8").splitlines()
     assert (lines[:2], len(lines)) == ([" ".join(answer.split()), ""], 16)
     assert lines[-1] == "columns without values: grid, block, registers, shared_memory"
+
+
+def test_rows_sorted_by_a_column(run: Path, capfdbinary: Capture, monkeypatch: Patch) -> None:
+    def rows(*options: str) -> list[dict[str, str]]:
+        text = called(capfdbinary, monkeypatch, "analyze", "kernels", run, "-f", "csv", *options).decode()
+        return list(csv.DictReader(io.StringIO(text)))
+
+    def column(name: str, *options: str) -> list[str]:
+        return [row[name] for row in rows(*options)]
+
+    totals = sorted(map(int, column("total_ns")))
+    assert list(map(int, column("total_ns", "--sort", "total"))) == totals[::-1]
+    assert list(map(int, column("total_ns", "--sort", "total_time", "--reverse"))) == totals
+    names = column("name", "--sort", "name")
+    assert names == sorted(names)
+    refused = failed(capfdbinary, monkeypatch, "analyze", "kernels", run, "--sort", "size")
+    assert "kernels has no column 'size'" in refused
+    assert "total_ns" in refused
+    assert "--sort COLUMN" in failed(capfdbinary, monkeypatch, "analyze", "kernels", run, "--reverse")
+
+
+def test_piped_text_is_not_padded(run: Path, tmp_path: Path, capfdbinary: Capture, monkeypatch: Patch) -> None:
+    for command in (("findings", run), ("analyze", "kernels", run), ("summary", run)):
+        lines = called(capfdbinary, monkeypatch, *command).decode().splitlines()
+        assert len(lines) > 2
+        assert [line for line in lines if line != line.rstrip()] == []
 
 
 def test_a_table_of_nothing_says_so(run: Path, capfdbinary: Capture, monkeypatch: Patch) -> None:
@@ -386,3 +413,36 @@ def test_a_package_that_cannot_be_loaded_is_one_line(
         all_analyses.cache_clear()
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith("warning: the analysis broken of no_such_module_anywhere cannot be loaded: ")
+
+
+PLUGIN = Analysis(
+    "of_a_plugin",
+    "How often it rains.",
+    columns=(),
+    parameters=(
+        Parameter("at_most", "days to look at", kind="number", default=7),
+        Parameter("hot", "only hot days", "flag"),
+    ),
+)
+
+
+def test_the_help_of_an_analysis_lists_its_options(capfdbinary: Capture, monkeypatch: Patch, tmp_path: Path) -> None:
+    """Without a run: `-o` and its value come first, and no directory is named."""
+    known = {**all_analyses(), PLUGIN.name: PLUGIN}
+    monkeypatch.setattr(rankscope.analyses, "all_analyses", lambda: known)
+    monkeypatch.setattr("rankscope.cli.analyze.all_analyses", lambda: known)
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 400)
+    general = called(capfdbinary, monkeypatch, "analyze", "--help").decode()
+    for name, analysis in known.items():
+        given = ("analyze", "-o", tmp_path / "out", name.replace("_", "-"), "--help")
+        shown = called(capfdbinary, monkeypatch, *given).decode()
+        assert analysis.title in shown
+        for parameter in analysis.parameters:
+            assert parameter.usage.split()[0] in shown
+            assert parameter.doc.strip()[1:40] in shown
+            assert not parameter.choices or "|".join(parameter.choices) in shown
+        assert ("Options of " in shown) is bool(analysis.parameters)
+    assert "Options of " not in general
+    assert not (tmp_path / "out").exists()
+    assert "[default: 7]" in shown
+    assert "--no-hot" not in shown

@@ -63,7 +63,7 @@ def test_an_interrupted_job_is_no_running_one() -> None:
     (found,) = capture_findings(ranks, ["a.trace.json.gz", "b.trace.json.gz"])
     assert (found.id, found.severity, found.ranks) == ("job-interrupted", "warning", (0, 1))
     assert found.title == "The job was interrupted on 2 ranks: SIGTERM"
-    assert found.evidence[0].value == "SIGTERM at step 13, 6 of 12 requested steps recorded"
+    assert found.evidence[0].value == "SIGTERM after step 13, 6 of 12 requested steps recorded"
     assert RankManifest(run_id="r", rank=0).interruption == ""
 
 
@@ -77,7 +77,7 @@ def test_each_attempt_of_an_elastic_job_has_its_end() -> None:
     (found,) = capture_findings([*first, *second], [])
     assert (found.id, found.title) == ("job-interrupted", "Attempt 1 of 2 was interrupted on 2 ranks: SIGTERM, killed")
     assert [each.value for each in found.evidence] == [
-        "SIGTERM at step 6, 0 steps recorded",
+        "SIGTERM after step 6, 0 steps recorded",
         "killed, 0 steps recorded",
     ]
 

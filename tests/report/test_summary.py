@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from tests import kineto
 from tests.analyses.reference import rank_events, write_reference
+from tests.analyses.test_memory_snapshot import a_snapshot
 from tests.report.test_html_report import HOSTILE, hostile_run
 
 import rankscope
@@ -91,6 +93,20 @@ def test_figures_are_those_of_the_analyses(tmp_path: Path) -> None:
     assert f"{100 * overview['overlap_ratio']:.1f} %" in line(lines, "overlap")
     peak = run.memory().sort("peak_allocated", descending=True, nulls_last=True).row(0, named=True)
     assert f"on rank {peak['rank']} (" in line(lines, "memory")
+
+
+def test_snapshots_without_traces_are_shown_as_such(tmp_path: Path) -> None:
+    (tmp_path / "mem").mkdir()
+    for rank in range(2):
+        (tmp_path / "mem" / f"rank{rank}.memory.pickle").write_bytes(pickle.dumps(a_snapshot()))
+    run = rankscope.open(tmp_path / "mem", executor="serial")
+    text = " ".join(shown(run, 100))
+    assert "Rank 0’s allocator reserves 1.50 kB" in text
+    assert "rankscope analyze memory_stacks" in text
+    assert "CPU" not in text
+    assert "not recorded" not in text
+    assert run.diagnose() == []
+    assert [each.why for each in run.diagnosis().not_judged] == ["memory snapshots hold no durations"]
 
 
 def test_the_slowest_rank_is_named(tmp_path: Path) -> None:

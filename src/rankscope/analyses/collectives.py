@@ -45,8 +45,9 @@ from rankscope.primitives.bandwidth import with_waits_and_bandwidth
 from rankscope.primitives.communicators import COLUMNS as MATCHED_BY
 from rankscope.primitives.host_collectives import RECORDED
 from rankscope.primitives.matching import METHODS, Matching, match_collectives
-from rankscope.primitives.rank_collectives import fill_gathered_sizes, rank_collectives
-from rankscope.primitives.unnamed_communicators import infer_groups
+from rankscope.primitives.rank_collectives import rank_collectives
+from rankscope.primitives.unmatched_collectives import ENDS_DISAGREE, with_unmatched_reasons
+from rankscope.primitives.unnamed_communicators import label_unnamed
 from rankscope.results import Analysis, Column, Evidence, Finding, Inputs, Tables, by_window, concat_ranks, schema_of
 
 COLUMNS = (
@@ -151,46 +152,9 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
         pl.Series("communicator", found.group),
     )
     recorded = len({info.rank for info in inputs.traces})
-    matched, inferred = _with_groups(matched, recorded, inputs.world_size, found.doubtful)
+    matched, inferred = label_unnamed(matched, recorded, inputs.world_size, found.doubtful)
     timed = with_waits_and_bandwidth(matched, max(recorded, inputs.world_size or 0))
     return timed.select(column.name for column in COLUMNS), _findings(timed, found, inferred)
-
-
-def _with_groups(
-    rows: pl.DataFrame, recorded: int, world_size: int | None, doubtful: frozenset[int]
-) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Labels and ranks of communicators that the trace does not name; and what `infer_groups` found."""
-    unnamed = pl.col("unnamed")
-    rows = rows.with_columns(pl.col("group").is_null().alias("unnamed"))
-    nameless = rows.filter(unnamed)
-    inferred = infer_groups(_ends(nameless), recorded, world_size, doubtful)
-    if not nameless.height:
-        return rows, inferred
-    first = (
-        nameless.filter(pl.col("communicator") >= 0)
-        .drop_nulls("match")
-        .group_by("communicator")
-        .agg(pl.col("match").min())
-        .sort("match")
-    )
-    numbers = first.select("communicator", pl.format("unnamed {}", pl.int_range(1, pl.len() + 1)).alias("label"))
-    found = inferred.select("communicator", pl.col("group_size", "group_ranks").name.prefix("inferred_"))
-    labelled = rows.join(numbers, on="communicator", how="left", maintain_order="left").join(
-        found, on="communicator", how="left", maintain_order="left"
-    )
-    ranks = pl.col("inferred_group_ranks").cast(pl.Categorical)
-    labelled = labelled.with_columns(
-        pl.when(unnamed).then(pl.coalesce("group_size", "inferred_group_size")).otherwise("group_size")
-        .alias("group_size"),
-        pl.when(unnamed).then(pl.coalesce("group_ranks", ranks)).otherwise("group_ranks").alias("group_ranks"),
-        pl.coalesce("group", "label", pl.format("stream {}", pl.col("stream")), pl.lit("unknown")).alias("group"),
-    )  # fmt: skip
-    return fill_gathered_sizes(labelled).drop(*found.columns[1:], "label"), inferred
-
-
-def _ends(rows: pl.DataFrame) -> pl.DataFrame:
-    names = ("communicator", "match", "rank", "group_size", "collective")
-    return rows.select(*names, (pl.col("end_ns") + pl.col("base_ns")).alias("end_ns"))
 
 
 def _matched(rows: pl.DataFrame, hosts: Mapping[int, str]) -> Matching:
@@ -267,20 +231,10 @@ def _doubtful(found: Matching) -> list[Finding]:
     return findings
 
 
-# Why a collective has no match.
-_CALLED = "no kernel recorded"
-_CHANNEL = "the other end of the channel is not recorded"
-_ALONE = "no other rank of the group was recorded"
-_ONLY_HERE = "recorded on no other rank"
-_DISAGREE = "recorded on other ranks too, but the ends do not agree"
-_MISSING = "missing on other ranks, between matched ones"
-_EDGE = "at the edges of the recording"
-
-
 def _unmatched(rows: pl.DataFrame) -> list[Finding]:
     """How many were matched, and why the others were not."""
     matched = pl.col("match").is_not_null()
-    alone = _with_reasons(rows).filter(~matched)
+    alone = with_unmatched_reasons(rows).filter(~matched)
     count = rows.height - alone.height
     by_method = rows.filter(matched)["match_method"].value_counts().sort("count", "match_method", descending=True)
     evidence = [
@@ -295,7 +249,7 @@ def _unmatched(rows: pl.DataFrame) -> list[Finding]:
         ]
     reasons = alone["reason"].value_counts().sort("count", "reason", descending=True)
     evidence += [Evidence(why, number, "count") for why, number in reasons.iter_rows()]
-    disagreeing = alone.filter(pl.col("reason") == _DISAGREE)
+    disagreeing = alone.filter(pl.col("reason") == ENDS_DISAGREE)
     kinds = disagreeing["collective"].value_counts().sort("count", "collective", descending=[True, False])
     for kind in kinds["collective"].head(3):
         by_rank = rows.group_by("rank").agg((pl.col("collective") == kind).sum().alias("count"))
@@ -314,31 +268,6 @@ def _unmatched(rows: pl.DataFrame) -> list[Finding]:
             else "",
         )
     ]
-
-
-def _with_reasons(rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows with why each could not be matched, as far as the other ranks' counts show it."""
-    matched, communicator = pl.col("match").is_not_null(), pl.col("communicator") >= 0
-    start, of_rank = pl.col("start_ns"), ["rank", "window", "communicator"]
-    inside = (start > start.filter(matched).min().over(of_rank)) & (start < start.filter(matched).max().over(of_rank))
-    placed = matched.any().over("rank", "communicator")
-    rows = rows.with_columns(inside.fill_null(False).alias("inside"), placed.alias("placed"))
-    # Without a name for the group, a partner may be any that is left of the kind.
-    pool = pl.when("unnamed").then(-1).otherwise("communicator")
-    ranks, kind = pl.col("rank").n_unique(), pl.col("collective")
-    left = pl.col("rank").filter(~matched & (pl.col("inside") | ~pl.col("placed"))).n_unique().over(pool, kind) > 1
-    nowhere = ~matched.any().over("rank", pool)
-    reason = (
-        pl.when(pl.col("source") == "launch").then(pl.lit(_CALLED))
-        .when(~communicator).then(pl.lit(_CHANNEL))
-        .when(~pl.col("unnamed") & (ranks.over("communicator") < 2)).then(pl.lit(_ALONE))
-        .when(ranks.over(pool, kind) < 2).then(pl.lit(_ONLY_HERE))
-        .when(pl.col("placed") & ~pl.col("inside")).then(pl.lit(_EDGE))
-        .when(left | nowhere).then(pl.lit(_DISAGREE))
-        .when(pl.col("placed")).then(pl.lit(_MISSING))
-        .otherwise(pl.lit(_ONLY_HERE))
-    )  # fmt: skip
-    return rows.with_columns(reason.alias("reason"))
 
 
 def _unknown_groups(rows: pl.DataFrame, inferred: pl.DataFrame) -> list[Finding]:
@@ -428,6 +357,8 @@ def _of_window(window: Tables, inputs: Inputs, number: int) -> pl.DataFrame:
     ).select(column.name for column in _MAPPED)
 
 
+_HOST_EVENT = ("start_ns", "end_ns", "name", "pid", "tid")
+
 analysis = Analysis(
     name="collectives",
     doc=__doc__,
@@ -451,29 +382,8 @@ analysis = Analysis(
         ),
         "runtime_calls": ("name", "pid", "tid"),
         "collectives": ("source", "row", *RECORDED),
-        "host_ops": (
-            "start_ns",
-            "end_ns",
-            "name",
-            "pid",
-            "tid",
-            "external_id",
-            "input_dims",
-            "input_types",
-            "concrete_inputs",
-        ),
-        "annotations": (
-            "start_ns",
-            "end_ns",
-            "name",
-            "pid",
-            "tid",
-            "on_device",
-            "step",
-            "external_id",
-            "input_dims",
-            "input_types",
-        ),
+        "host_ops": (*_HOST_EVENT, "external_id", "input_dims", "input_types", "concrete_inputs"),
+        "annotations": (*_HOST_EVENT, "on_device", "step", "external_id", "input_dims", "input_types"),
     },
     has_findings=True,
     shown_empty=True,

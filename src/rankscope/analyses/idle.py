@@ -30,7 +30,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import polars as pl
 
-from rankscope.primitives.activity import covered_time, data_loading_time
+from rankscope.primitives.activity import HOST_ACTIVITY, covered_time, data_loading_time
 from rankscope.primitives.columns import constant, values_and_validity
 from rankscope.primitives.intervals import Int64, IntervalSet
 from rankscope.primitives.steps import step_windows
@@ -66,14 +66,6 @@ COLUMNS = (
 )
 # HTA's default: shorter gaps are the normal distance between kernels.
 KERNEL_WAIT_NS = 30_000
-DOING = {
-    "data_loading": "the host loads data",
-    "synchronisation": "the host waits for the device",
-    "runtime": "the host is in another runtime call",
-    "operator": "the host is in an operator",
-    "python": "the host is in Python",
-    "nothing": "nothing is recorded on the host",
-}
 _KEYS = ("device", "stream", "cause", "detail")
 _SCHEMA = schema_of([column for column in COLUMNS if column.name not in ("rank", "share", "mean_ns")])
 _NO_ROWS = np.empty(0, dtype=np.int64)
@@ -314,7 +306,7 @@ def headline(frame: pl.DataFrame) -> Headline | None:
         f"Idle time of the {of}: {{total}}, of which {{share}} while {{doing}}.",
         total=(total, "ns"),
         share=(most["idle_ns"] / total, "ratio"),
-        doing=(DOING.get(most["cause"], most["cause"]), ""),
+        doing=(HOST_ACTIVITY.get(most["cause"], most["cause"]), ""),
     )
 
 

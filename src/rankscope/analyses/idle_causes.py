@@ -15,9 +15,9 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from rankscope.primitives.activity import HOST_ACTIVITY
 from rankscope.results import Analysis, Column, Finding, Headline, Inputs, greatest
 
-CAUSES = ("data_loading", "synchronisation", "runtime", "operator", "python", "nothing")
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
     Column("device", pl.Int64, "", "device index"),
@@ -31,16 +31,6 @@ COLUMNS = (
 )
 
 
-_DOING = {
-    "data_loading": "the host loads data",
-    "synchronisation": "the host waits for the device",
-    "runtime": "the host is in another runtime call",
-    "operator": "the host is in an operator",
-    "python": "the host is in Python",
-    "nothing": "nothing is recorded on the host",
-}
-
-
 def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
     """Turn the causes of each device into columns."""
     frame = (
@@ -48,7 +38,7 @@ def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.Data
         .filter(pl.col("stream").is_null())
         .group_by("rank", "device")
         .agg(
-            *(pl.col("idle_ns").filter(pl.col("cause") == cause).sum().alias(f"{cause}_ns") for cause in CAUSES),
+            *(pl.col("idle_ns").filter(pl.col("cause") == cause).sum().alias(f"{cause}_ns") for cause in HOST_ACTIVITY),
             pl.col("idle_ns").sum(),
         )
         .sort("rank", "device")
@@ -61,14 +51,14 @@ def headline(frame: pl.DataFrame) -> Headline | None:
     worst = greatest(frame, "idle_ns")
     if worst is None:
         return None
-    cause = max(CAUSES, key=lambda cause: int(worst[f"{cause}_ns"]))
+    cause = max(HOST_ACTIVITY, key=lambda cause: int(worst[f"{cause}_ns"]))
     most = "is idle most" if frame.height > 1 else "is idle"
     return Headline.of(
         f"The device of rank {{rank}} {most}: {{idle}}, of which {{share}} while {{doing}}.",
         rank=(worst["rank"], ""),
         idle=(worst["idle_ns"], "ns"),
         share=(worst[f"{cause}_ns"] / worst["idle_ns"], "ratio"),
-        doing=(_DOING[cause], ""),
+        doing=(HOST_ACTIVITY[cause], ""),
     )
 
 

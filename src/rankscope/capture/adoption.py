@@ -22,7 +22,7 @@ from rankscope.capture.profiler import Profiler
 from rankscope.capture.step_log import RunSnapshot
 from rankscope.capture.trace_queue import EndedRecording
 from rankscope.rundir.manifest import ScriptProfiler
-from rankscope.rundir.schedule import Window
+from rankscope.rundir.schedule import AUTO_START_STEP, Window, windows
 
 ADOPTED = "adopted"
 CUPTI_MONITOR = "not adopted: torch's CUPTI monitor adds the device's events to its own file alone"
@@ -56,18 +56,31 @@ class AdoptingProfiler(Profiler):
 
     def step_beside(self, script_profiler_is_open: bool) -> None:
         """After each step: stand aside for a profiler of the script's, or take the turn if there was none after all."""
-        if self._log is None or self._aside == script_profiler_is_open:
+        if self._log is None:
+            return
+        if script_profiler_is_open:
+            self._take_other_ranks_along()
+        if self._aside == script_profiler_is_open:
             return
         if not self._aside:
             self._aside = True
             self._windows = iter(())
             if self._recording is None:  # else it ends by itself, or before the script's begins
                 self._window = None
-                self._rest(sys.maxsize)
+                self._rest_until(None)
         elif self.step_num == 1:
             self._aside = False
             self._plan_windows(self.step_num)
             self._guarded("step", self._begin_step)
+
+    def _take_other_ranks_along(self) -> None:
+        """No rank is to record the windows of rankscope's schedule that this one lacks."""
+        if self._decisions is None or self._decisions.aside:
+            return
+        # A window that is being recorded ends by itself, or before the script's profiler begins.
+        planned = self._window or next(windows(self.config, AUTO_START_STEP), None)
+        upcoming = planned if self._recording is None else None
+        self._decisions.stand_aside(upcoming, script_profilers.name_of_open())
 
     # --- windows of the script's profilers ------------------------------------------------------------------
 
@@ -122,7 +135,7 @@ class AdoptingProfiler(Profiler):
         self._earlier_stall_ns += time.perf_counter_ns() - began
         self._recorded += 1
         if self._window is None:
-            self._rest(sys.maxsize)
+            self._rest_until(None)
 
     def note_export(self, source: str, path: str) -> None:
         """The script exports a trace to ``path``."""

@@ -89,6 +89,7 @@ class _StepCounter:
             # By now the process group exists, and the first step, which compiles and allocates, is over. It is taken
             # to have begun when the first optimizer was created.
             self.profiler.start(AUTO_START_STEP, first_began_ns=self.first_optimizer_ns)
+            self.profiler.step_beside(script_profilers.any_open())
         except Exception as error:
             self.disabled = True
             warn(f"this job is not profiled: {error}")

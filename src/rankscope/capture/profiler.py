@@ -26,8 +26,8 @@ from rankscope.capture.recording import Recording, load_torch_parts
 from rankscope.capture.step_log import ClockAnchors, RunSnapshot, StepTimes
 from rankscope.capture.this_rank import ThisRank, resolve_rank
 from rankscope.capture.torch_compat import TorchProfilerMethods, UserMetadata
-from rankscope.capture.trace_queue import BUSY, WAITING_LIMIT, EndedRecording, TraceQueue
-from rankscope.capture.votes import RECORD_LEAD_STEPS, SKIP_LEAD_STEPS, WindowVotes
+from rankscope.capture.trace_queue import EndedRecording, TraceQueue
+from rankscope.capture.votes import WindowDecisions, WindowVotes
 from rankscope.capture.writer import Writer, exit_time_left
 from rankscope.rundir.config import CaptureConfig, option_docs
 from rankscope.rundir.measurement import PLAN_VARIABLE
@@ -39,7 +39,6 @@ _NEVER = sys.maxsize
 SETTLE_S = 0.005
 """How long the loop waits at the end of a window for pending collectives, at each of ``SETTLE_STEPS`` steps."""
 SETTLE_STEPS = 20
-OTHER_PROFILER = "another torch profiler was running"
 STOP_TIMEOUT_S = 60.0
 """How long ``stop()`` waits for the last trace; what is not written by then is finished when the process exits."""
 
@@ -124,11 +123,11 @@ class Profiler(TorchProfilerMethods):
         self._user_metadata = UserMetadata()
         self._anchors = ClockAnchors()
         self._window_stall_ns = self._earlier_stall_ns = 0
-        self._start_step = self._recorded = self._pid = 0
+        self._first_step = self._recorded = self._pid = 0
         self._ended_by: str | None = None
         self._thread_end: AtThreadEnd | None = None
         self._lost = LostWindows()
-        self._votes: WindowVotes | None = None
+        self._decisions: WindowDecisions | None = None
 
     # --- what a loop calls ----------------------------------------------------------------------------------
 
@@ -183,6 +182,7 @@ class Profiler(TorchProfilerMethods):
             # Submitted after the last trace, whose snapshot is older.
             end, snapshot = self._end_fields(), RunSnapshot(self.step_num, times, self._anchors, {})
             self._writer.submit(lambda: log.update(**end, **snapshot.manifest_fields()))
+            self._writer.submit(self._note_unused_schedule)
             self._writer.submit(log.save)
             if not self._writer.drain(timeout_s):
                 log.warn_once("slow", f"{self.run_dir} is slow: a trace is still being written after {timeout_s:.0f} s")
@@ -243,11 +243,15 @@ class Profiler(TorchProfilerMethods):
         if rank.run_id_doubt:
             self._log.warn_once("run_id", rank.run_id_doubt)
         self._writer.submit(self._log.save)
+        votes = None
         if rank.process.world_size > 1:
-            self._votes = WindowVotes(f"rankscope/windows/{rank.process.restart_count}/{Profiler._starts}")
-        self._queue = TraceQueue(rank, self._log, self._writer, self._lost, self._votes)
+            votes = WindowVotes(f"rankscope/windows/{rank.process.restart_count}/{Profiler._starts}")
+            votes.connect()
+        queue = self._queue = TraceQueue(rank, self._log, self._writer, self._lost, votes)
+        between = self.config.steps_between
+        self._decisions = WindowDecisions(votes, rank.process.rank, lambda: queue.waiting, between)
         load_torch_parts()
-        self._start_step, self._recorded = start_step, 0
+        self._recorded = 0
         self._plan_windows(start_step)
         # Without it, an exit or exception before a stop would crash inside torch.
         register(self._at_exit)
@@ -255,9 +259,9 @@ class Profiler(TorchProfilerMethods):
             before_thread_pools_end(self._at_exit)
         self._thread_end = AtThreadEnd(self._at_exit)
         signals.arm(self._on_signal, self._on_signal_in_a_hang, window=False)
-        self._times = StepTimes(start_step)
+        self._first_step = start_step if first_began_ns is None else start_step - 1
+        self._times = StepTimes(self._first_step, first_began_ns)
         if first_began_ns is not None:
-            self._times = StepTimes(start_step - 1, first_began_ns)
             self._times.mark(time.perf_counter_ns())
         self._anchors.add()
         self._begin_step()
@@ -284,7 +288,7 @@ class Profiler(TorchProfilerMethods):
             began = time.perf_counter_ns()
             window = self._advance()
         if window is None or step < window.warmup:
-            self._rest(_NEVER if window is None else self._vote(step, window))
+            self._rest_until(window)
             return
         if self._recording is None:
             window = self._prepare(window)
@@ -297,68 +301,23 @@ class Profiler(TorchProfilerMethods):
         self._next = step + 1 if step >= window.first else window.first
         self._window_stall_ns += time.perf_counter_ns() - began
 
-    def _rest(self, until: int) -> None:
-        """Do nothing until a step, except to disarm the signals of windows once the last trace is written."""
+    def _rest_until(self, window: Window | None) -> None:
+        """Do nothing until a window or the vote on it, except to disarm the signals of windows once the last trace is
+        written."""
+        until = _NEVER
+        if window is not None and self._decisions is not None:
+            until = self._decisions.vote(self.step_num, window)
         if self._queue is not None and self._queue.busy:
             until = min(until, self.step_num + 1)
         else:
             signals.disarm(window=True)
         self._next = min(until, self._times.fold_at if self._times is not None else until)
 
-    def _vote(self, step: int, window: Window) -> int:
-        """Vote on the next window if it is time to (see `votes`). Returns the next step at which something is due."""
-        to_skip, to_record = window.warmup - SKIP_LEAD_STEPS, window.warmup - RECORD_LEAD_STEPS
-        if self._votes is not None and step >= to_skip:
-            # Between windows that follow each other closely the writer is busy whenever a vote is due, and mostly done
-            # when the warm-up begins: there a recording waits for it instead.
-            close = self.config.steps_between < SKIP_LEAD_STEPS and not self._backlogged()
-            why_not = "" if close else self._why_not_ready()
-            if why_not or step >= to_record:
-                self._votes.vote(window.first, why_not)
-        return next((due for due in (to_skip, to_record) if due > step), window.warmup)
-
-    def _why_not_ready(self) -> str:
-        """Why this rank had better not record the next window; empty if it can."""
-        if self._rank is None or self._queue is None:
-            return ""
-        on_rank = f" on rank {self._rank.process.rank}" if self._votes is not None else ""
-        if self._queue.busy:
-            return BUSY + on_rank
-        return OTHER_PROFILER + on_rank if profiler_conflicts.another_profiler_runs() else ""
-
-    def _why_skipped(self, step: int, window: Window) -> str:
-        """Why a window whose warm-up begins now is not recorded; empty if it is."""
-        if self._votes is None:
-            return self._why_not_ready()
-        self._vote(step, window)
-        if skip := self._votes.decision(window.first):
-            return skip
-        if profiler_conflicts.another_profiler_runs():
-            cannot = OTHER_PROFILER
-        elif self._backlogged():
-            cannot = f"{WAITING_LIMIT} recordings were waiting to be written"
-        elif step > window.first:
-            cannot = "the previous window ended late"
-        else:
-            return ""
-        return self._withdraw(window, cannot)
-
-    def _backlogged(self) -> bool:
-        return self._queue is not None and self._queue.waiting >= WAITING_LIMIT
-
-    def _withdraw(self, window: Window, reason: str) -> str:
-        """This rank does not have a window that others may have: they drop it. Returns the reason for all."""
-        if self._votes is None or self._rank is None:
-            return reason
-        reason = f"{reason} on rank {self._rank.process.rank}"
-        self._votes.withdraw(window.first, reason)
-        return reason
-
     def _prepare(self, window: Window) -> Window | None:
-        queue, rank = self._queue, self._rank
-        if queue is None or rank is None:
+        queue, rank, decisions = self._queue, self._rank, self._decisions
+        if queue is None or rank is None or decisions is None:
             return None
-        if skip := self._why_skipped(self.step_num, window):
+        if skip := decisions.why_skipped(self.step_num, window):
             self._lost.skipped(window.first, window.last, skip)
             self._advance()
             return None
@@ -382,7 +341,7 @@ class Profiler(TorchProfilerMethods):
         self._earlier_stall_ns += self._window_stall_ns
         self._window_stall_ns = 0
         self._window = next(self._windows, None)
-        self._rest(_NEVER if self._window is None else self._vote(self.step_num, self._window))
+        self._rest_until(self._window)
         return self._window
 
     def _finish(self, last: int, partial_step: int | None = None) -> None:
@@ -422,8 +381,8 @@ class Profiler(TorchProfilerMethods):
     def _preempted(self) -> None:
         """The job starts its own profiler while this one records: the job's has priority."""
         window, self._recording = self._window, None
-        if window is not None:
-            reason = self._withdraw(window, "the job started a torch profiler of its own")
+        if window is not None and self._decisions is not None:
+            reason = self._decisions.withdraw(window, "the job started a torch profiler of its own")
             self._lost.skipped(window.first, window.last, reason)
         self._advance()
 
@@ -443,7 +402,17 @@ class Profiler(TorchProfilerMethods):
             self._report_nothing_recorded(window)
 
     def _report_nothing_recorded(self, window: Window | None) -> None:
-        self._lost.too_short(self.step_num - self._start_step, window)
+        aside = self._decisions.why_aside() if self._decisions is not None else ""
+        self._lost.too_short(self.step_num - self._first_step, window, aside)
+
+    def _note_unused_schedule(self) -> None:
+        """In the writer's thread: no manifest has the schedule if profilers of the script's own recorded instead."""
+        rank, log, decisions = self._rank, self._last_log, self._decisions
+        if rank is None or log is None or decisions is None or not all(each.adopted for each in log.manifest.written):
+            return
+        if decisions.aside or (rank.process.rank == 0 and decisions.why_aside()):
+            log.update(requested_steps=None)
+            rank.drop_schedule()
 
     # --- errors ---------------------------------------------------------------------------------------------
 
@@ -475,8 +444,8 @@ class Profiler(TorchProfilerMethods):
         return {
             "state": "finished" if self._ended_by is None else "interrupted",
             "ended_by": self._ended_by,
-            "steps": self.step_num - self._start_step,
-            "last_step": self.step_num,
+            "steps": self.step_num - self._first_step,
+            "last_step": self.step_num - 1 if self.step_num > self._first_step else None,
         }
 
     def _on_signal(self, name: str) -> None:

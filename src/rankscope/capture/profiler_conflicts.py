@@ -48,6 +48,7 @@ def release(recording: OwnRecording) -> None:
 
 def prepare(action: Callable[[], None]) -> None:
     """Prepare a profiler of rankscope's by calling ``action``."""
+    import_before_recording()
     _preparing.append(action)
     try:
         action()
@@ -58,6 +59,19 @@ def prepare(action: Callable[[], None]) -> None:
 def is_preparing() -> bool:
     """Whether the profiler that is being prepared is rankscope's."""
     return bool(_preparing)
+
+
+def import_before_recording() -> None:
+    """Import what the first ``record_function`` of a process would import within the recording.
+
+    With stacks, torch records the body of a module as a call and keeps only a pointer to its name, which is freed when
+    the import ends. What is there later is the event's name: any bytes, at which ``events()`` of the script's profiler
+    raises ``UnicodeDecodeError`` if they are not UTF-8.
+    """
+    loads: Any = getattr(torch.autograd.profiler, "_maybe_cupti_monitor", None)  # torch 2.12 and older have none
+    if loads is not None:
+        with suppress(Exception):
+            loads()
 
 
 def mark_own(profile: Any) -> None:

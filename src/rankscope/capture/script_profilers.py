@@ -117,6 +117,12 @@ def any_open() -> bool:
     return bool(_open) or bool(_recording)
 
 
+def name_of_open() -> str:
+    """One of these: its class, and where it was created."""
+    started = [f"{_class_name(each)}, {vars(each).get(_CREATED) or 'unknown line'}" for each in list(_open)]
+    return (started or [window.source for window, _ in _recording] or ["torch.profiler.profile"])[0]
+
+
 def training_stepped() -> None:
     """A step of the training has ended."""
     for window, _ in _recording:
@@ -185,6 +191,7 @@ def _warm_up(profile: Any, *_args: Any, **_options: Any) -> None:
     created = vars(owner).get(_CREATED) if owner is not None else None
     created = _place() if created is None else created
     if created:
+        profiler_conflicts.import_before_recording()
         window = _adopter.window(profile, owner, f"{_class_name(profile if owner is None else owner)}, {created}")
         vars(profile)[_WINDOW] = window
 

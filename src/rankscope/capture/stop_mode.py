@@ -3,10 +3,9 @@
 Off the loop pays only where torch lets other threads run while it stops (2.14 and newer). Elsewhere a thread would
 block the loop all the same, and for longer; and a torch without that is not safe to stop while other threads run
 operators: an operator that another thread is in while a recording of all threads is stopped writes into freed memory
-(fixed
-in pytorch by #187141, #187483 and #188172; #187594, which releases the interpreter, came after the second and was made
-for it). So the trial decides, and overrides even ``always``. Torch before 2.14 needs none: no release of it has the
-change, and each trial recording would print Kineto's lines (``USDT: … profiler_start``) among the job's own.
+(fixed in pytorch by #187141, #187483 and #188172; #187594, which releases the interpreter, came after the second and
+was made for it). So the trial decides, and overrides even ``always``. Torch before 2.14 needs none: no release of it
+has the change, and each trial recording would print Kineto's lines (``USDT: … profiler_start``) among the job's own.
 
 In: torch, and the option ``stop_off_loop``. Out: where to stop, and why.
 """
@@ -14,7 +13,6 @@ In: torch, and the option ``stop_off_loop``. Out: where to stop, and why.
 from __future__ import annotations
 
 import gc
-import re
 import sys
 import threading
 import time
@@ -26,6 +24,7 @@ import torch
 
 from rankscope.capture import profiler_conflicts
 from rankscope.rundir.config import CaptureConfig
+from rankscope.rundir.versions import release
 
 LOOP, THREAD = "loop", "thread"
 _TRIAL_OPERATORS = (0, 300, 1000, 3000)
@@ -61,10 +60,7 @@ def choose_stop_mode(config: CaptureConfig, activities: Sequence[torch.profiler.
 def other_threads_run() -> bool:
     """Whether this torch lets other threads run while it stops; tried out at the first call, if it may."""
     global _releases
-    if (
-        _releases is None
-        and tuple(int(part) for part in re.findall(r"\d+", str(torch.__version__))[:2]) < _FIRST_RELEASE
-    ):
+    if _releases is None and release(torch.__version__)[:2] < _FIRST_RELEASE:
         _releases = False
     if _releases is None:
         # With an accelerator the stop is the same, and none has to be woken for the trial.

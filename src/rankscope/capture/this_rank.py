@@ -24,7 +24,7 @@ from rankscope.capture.step_log import RunSnapshot
 from rankscope.capture.stop_mode import LOOP, THREAD, choose_stop_mode
 from rankscope.capture.uploads import Uploads
 from rankscope.errors import ConfigError
-from rankscope.rundir.atomic import write_new
+from rankscope.rundir.atomic import write_atomic, write_new
 from rankscope.rundir.config import CaptureConfig
 from rankscope.rundir.directory import directory_of
 from rankscope.rundir.manifest import (
@@ -180,6 +180,15 @@ class ThisRank:
             environment=environment.describe_environment(),
             requested_steps=self.config.repeat * self.config.active or None,
         )
+
+    def drop_schedule(self) -> None:
+        """The script's own profilers have recorded instead of the schedule: ``run.json`` no longer names it."""
+        for path in sorted(Path(self.run_dir).glob("run*.json")):
+            known = read_run_manifest(path)
+            if known is not None and known.run_id == self.run_id and known.schedule:
+                write_atomic(path, to_json(replace(known, schedule={})))
+                if self.uploads is not None and self.process.rank == 0:  # who has uploaded it
+                    self.uploads.put(path)
 
     def run_manifest(self, ranks: str) -> RunManifest:
         """``run.json``.

@@ -31,10 +31,6 @@ from rankscope.rundir.metadata import METADATA_KEY
 
 LOOP_LIMIT_S = 1.0
 """How long the training loop waits for the run directory at most, and only if no local directory has space."""
-BUSY = "the previous trace was still being written"
-
-WAITING_LIMIT = 3
-"""How many recordings may wait to be written: each may be held in memory."""
 
 
 @dataclass(frozen=True)

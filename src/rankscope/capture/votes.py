@@ -9,29 +9,117 @@ A rank that has no answer when the warm-up begins records, and asks again before
 that was to be skipped is dropped then. Without a store, or with one that fails, each rank records every window: the
 same rule for all.
 
+A rank on which the script's own profiler is adopted records that one's windows and no others. It leaves a note in the
+store, and the other ranks then vote to skip every window: those that it lacks.
+
 In: votes. Out: decisions.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import torch.distributed as dist
 
+from rankscope.capture import profiler_conflicts
 from rankscope.capture.writer import Writer
+from rankscope.rundir.schedule import Window
 
+BUSY = "the previous trace was still being written"
+OTHER_PROFILER = "another torch profiler was running"
+WAITING_LIMIT = 3
+"""How many recordings may wait to be written: each may be held in memory."""
 SKIP_LEAD_STEPS, RECORD_LEAD_STEPS = 4, 2
 """How long before the warm-up the votes to skip and to record are made: the ranks of a job that communicates are at the
 same step, give or take one."""
 LOOP_LIMIT_S = 0.05
 """How long the training loop waits for an answer, only where it has voted to skip and the warm-up begins already."""
+ASIDE_LIMIT_S = 1.0
+"""How long the training loop waits for the store once, when this rank begins to stand aside."""
 ANSWER_LIMIT_S = 5.0
 """How long a finished recording waits for an answer. After that, the store counts as failed."""
 _EXIT_LIMIT_S = 2.0
 _RECORD = "record"
 _KEPT = 64
+
+
+class WindowDecisions:
+    """Whether this rank records the next window: decided alone, or by all ranks together.
+
+    Args:
+        votes: this rank's votes; ``None`` if there are no other ranks.
+        rank: this rank.
+        waiting: how many of its recordings wait to be written.
+        steps_between: how many steps there are from the end of a window to the next warm-up.
+    """
+
+    def __init__(self, votes: WindowVotes | None, rank: int, waiting: Callable[[], int], steps_between: int) -> None:
+        self._votes, self._rank, self._waiting, self._steps_between = votes, rank, waiting, steps_between
+        self.aside = ""
+        """Why this rank itself stands aside."""
+
+    def vote(self, step: int, window: Window) -> int:
+        """Vote on the next window if it is time to. Returns the next step at which something is due."""
+        to_skip, to_record = window.warmup - SKIP_LEAD_STEPS, window.warmup - RECORD_LEAD_STEPS
+        if self._votes is not None and step >= to_skip:
+            # Between windows that follow each other closely the writer is busy whenever a vote is due, and mostly done
+            # when the warm-up begins: there a recording waits for it instead.
+            close = self._steps_between < SKIP_LEAD_STEPS and self._waiting() < WAITING_LIMIT
+            why_not = "" if close else self._why_not_ready()
+            if why_not or step >= to_record:
+                self._votes.vote(window.first, why_not)
+        return next((due for due in (to_skip, to_record) if due > step), window.warmup)
+
+    def why_skipped(self, step: int, window: Window) -> str:
+        """Why a window whose warm-up begins now is not recorded; empty if it is."""
+        if self._votes is None:
+            return self._why_not_ready()
+        self.vote(step, window)
+        if skip := self._votes.decision(window.first):
+            return skip
+        if profiler_conflicts.another_profiler_runs():
+            cannot = OTHER_PROFILER
+        elif self._waiting() >= WAITING_LIMIT:
+            cannot = f"{WAITING_LIMIT} recordings were waiting to be written"
+        elif step > window.first:
+            cannot = "the previous window ended late"
+        else:
+            return ""
+        return self.withdraw(window, cannot)
+
+    def withdraw(self, window: Window, reason: str) -> str:
+        """This rank does not have a window that others may have: they drop it. Returns the reason for all."""
+        if self._votes is None:
+            return reason
+        # One reason for a window: the answer to a vote to skip it may be late.
+        reason = self._votes.voted.get(window.first) or f"{reason} on rank {self._rank}"
+        self._votes.withdraw(window.first, reason)
+        return reason
+
+    def stand_aside(self, window: Window | None, profiler: str) -> None:
+        """This rank records no further window.
+
+        Args:
+            window: the next one, which is dropped on all ranks.
+            profiler: the profiler of the script's own that records instead.
+        """
+        self.aside = f"the script's own profiler records on rank {self._rank} instead: {profiler}"
+        if self._votes is not None:
+            self._votes.stand_aside(self.aside, None if window is None else window.first)
+
+    def why_aside(self) -> str:
+        """Why the schedule is no longer recorded on any rank; empty if it is, as far as this rank can find out."""
+        return self.aside or (self._votes.why_aside() if self._votes is not None else "")
+
+    def _why_not_ready(self) -> str:
+        """Why this rank had better not record the next window; empty if it can."""
+        on_rank = f" on rank {self._rank}" if self._votes is not None else ""
+        if self._waiting():
+            return BUSY + on_rank
+        return OTHER_PROFILER + on_rank if profiler_conflicts.another_profiler_runs() else ""
 
 
 class WindowVotes:
@@ -47,8 +135,14 @@ class WindowVotes:
         self._failed = False
         self._thread = Writer("rankscope-votes", exit_limit_s=_EXIT_LIMIT_S)
         self._answers: dict[int, str] = {}
-        self._voted: dict[int, str] = {}
+        self.voted: dict[int, str] = {}
+        """By first step: why this rank voted to skip a window; empty if it voted to record it."""
+        self._aside = ""
         self._changed = threading.Condition()
+
+    def connect(self) -> None:
+        """Connect to the store; returns at once. The job may destroy its process groups before the first vote."""
+        self._thread.submit(self._note)
 
     def vote(self, first: int, skip: str = "") -> None:
         """Vote on the window that begins at step ``first``, once; returns at once.
@@ -56,9 +150,9 @@ class WindowVotes:
         Args:
             skip: why it should be skipped; empty to record it.
         """
-        if first not in self._voted:
-            self._voted[first] = skip
-            self._voted = dict(list(self._voted.items())[-_KEPT:])
+        if first not in self.voted:
+            self.voted[first] = skip
+            self.voted = dict(list(self.voted.items())[-_KEPT:])
             self._submit(first, "", skip or _RECORD)
 
     def withdraw(self, first: int, reason: str) -> None:
@@ -66,11 +160,26 @@ class WindowVotes:
         yet."""
         self._submit(first, _RECORD, reason)
 
+    def stand_aside(self, why: str, first: int | None) -> None:
+        """This rank records no further window, and not the one that begins at step ``first``."""
+        self._thread.submit(lambda: self._note(why))
+        if first is not None:
+            self.vote(first, why)
+            self.withdraw(first, why)  # the other ranks may have voted to record it
+        # Until then, the others might begin and write a short window.
+        self._thread.drain(ASIDE_LIMIT_S)
+
+    def why_aside(self) -> str:
+        """Why a rank stands aside; empty if none does. Not for the training loop: waits for the store."""
+        self._thread.submit(self._note)
+        self._thread.drain(_EXIT_LIMIT_S)
+        return self._aside
+
     def decision(self, first: int) -> str | None:
         """Why the window is skipped; empty if it is recorded, ``None`` if that is not known yet."""
         if self._failed:
             return ""
-        if self._answers.get(first) is None and self._voted.get(first):
+        if self._answers.get(first) is None and self.voted.get(first):
             return self._wait(first, LOOP_LIMIT_S)
         return self._answers.get(first)
 
@@ -86,21 +195,32 @@ class WindowVotes:
 
     def _submit(self, first: int, expected: str, wanted: str) -> None:
         if not self._failed:
-            self._thread.submit(lambda: self._ask(first, expected, wanted))
+            self._thread.submit(lambda: self._ask_about(first, expected, wanted))
 
-    def _ask(self, first: int, expected: str, wanted: str) -> None:
-        answer = _RECORD
-        try:
-            self._store = self._store or _own_connection()
-            if self._store is not None:
-                answer = bytes(self._store.compare_set(f"{self._scope}/{first}", expected, wanted)).decode()
-        except Exception:
-            self._failed = True
+    def _ask_about(self, first: int, expected: str, wanted: str) -> None:
+        if wanted == _RECORD:
+            self._note()
+            wanted = self._aside or _RECORD
+        answer = self._ask(f"{self._scope}/{first}", expected, wanted)
         with self._changed:
-            self._answers[first] = "" if answer == _RECORD else answer
+            self._answers[first] = "" if answer in ("", _RECORD) else answer
             while len(self._answers) > _KEPT:
                 del self._answers[next(iter(self._answers))]
             self._changed.notify_all()
+
+    def _note(self, why: str = "") -> None:
+        """Read why a rank stands aside; ``why`` is the reason of this one, if it is the first."""
+        self._aside = self._aside or self._ask(f"{self._scope}/aside", "", why)
+
+    def _ask(self, key: str, expected: str, wanted: str) -> str:
+        """The value of a key once it is ``wanted`` if it was ``expected``; empty without a store that works."""
+        try:
+            self._store = self._store or _own_connection()
+            if self._store is not None and not self._failed:
+                return bytes(self._store.compare_set(key, expected, wanted)).decode()
+        except Exception:
+            self._failed = True
+        return ""
 
     def _wait(self, first: int, limit_s: float) -> str | None:
         with self._changed:

@@ -29,7 +29,7 @@ def analyses(
         console.print(table)
         return
     analysis = get_analysis(name)
-    console.print(Text(inspect.cleandoc(analysis.doc)))
+    console.print(Text(_unfolded(inspect.cleandoc(analysis.doc))))
     if analysis.parameters:
         console.print()
         console.print(_options(analysis))
@@ -40,6 +40,12 @@ def analyses(
         table.add_row(Text(column.name), Text(column.unit), Text(column.doc))
     console.print()
     console.print(table)
+
+
+def _unfolded(text: str) -> str:
+    """Paragraphs as one line each, for the terminal to fold; indented lines, such as formulas, stay as they are."""
+    parts = text.split("\n\n")
+    return "\n\n".join(part if part.startswith(" ") or "\n " in part else part.replace("\n", " ") for part in parts)
 
 
 def _options(analysis: Analysis) -> Table:

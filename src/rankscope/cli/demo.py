@@ -29,13 +29,13 @@ _CPU = (
     "--image-size",
     "64",
     "--steps",
-    "14",
+    "17",
     "--wait",
     "6",
     "--warmup",
     "3",
     "--active",
-    "4",
+    "6",
     "--record-shapes",
 )
 _GPU = ("--steps", "100", "--record-shapes")

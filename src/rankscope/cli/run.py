@@ -73,6 +73,8 @@ def run(context: typer.Context, capture: CaptureConfig = CAPTURE) -> None:
         typer.echo(f"Traces: {result.run_dir}\n  rankscope summary {result.run_dir}", err=True)
         if result.upload_to:
             typer.echo(_uploads(result, result.upload_to), err=True)
+        if by_script := recorded_by_script(result.run_dir):
+            typer.echo(by_script, err=True)
     elif profilers := script_profilers(result.run_dir):
         typer.echo(SCRIPT_PROFILERS.format(run_dir=result.run_dir, profilers="\n".join(profilers)), err=True, nl=False)
     elif result.exit_code == 0:
@@ -87,6 +89,23 @@ def script_profilers(run_dir: Path) -> list[str]:
     from rankscope.jobs.gather.merge import rank_manifests  # only where no trace was written
 
     return sorted({f"  {each}" for manifest in rank_manifests(run_dir) for each in manifest.script_profilers})
+
+
+def recorded_by_script(run_dir: Path) -> str:
+    """Which ranks only the script's own profilers have recorded, where other ranks have no trace; empty if all have."""
+    from rankscope.jobs.gather.complete import ranges
+    from rankscope.jobs.gather.merge import rank_manifests
+
+    known = [each for each in rank_manifests(run_dir) if each.rank is not None]
+    adopted = {each.rank or 0 for each in known if any(trace.adopted for trace in each.written)}
+    without = {each.rank or 0 for each in known if not each.written} - adopted
+    if not adopted or not without:
+        return ""
+    names = sorted({trace.recorded_by or "" for each in known for trace in each.written if trace.adopted})
+    return (
+        f"The script's own profiler ({'; '.join(names[:3])}) recorded {ranges(tuple(sorted(adopted)))} alone; "
+        f"there is no trace of {ranges(tuple(sorted(without)))}. --take-over records all ranks instead."
+    )
 
 
 def _uploads(result: JobResult, url: str) -> str:

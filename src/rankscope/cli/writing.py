@@ -28,11 +28,13 @@ def show(shown: RenderableType, output: Path | None) -> None:
     Raises:
         RankscopeError: the file cannot be written.
     """
+    if output is None and sys.stdout.isatty():
+        Console(highlight=False).print(shown)
+        return
     text = io.StringIO()
-    console = Console(file=None if output is None else text, highlight=False, width=width_for(output))
-    console.print(shown)
-    if output is not None:
-        write(text.getvalue().encode(), output)
+    Console(file=text, highlight=False, width=width_for(output)).print(shown)
+    lines = (line.rstrip() for line in text.getvalue().splitlines())  # columns are padded to their width
+    write("".join(f"{line}\n" for line in lines).encode(), output)
 
 
 def refuse_terminal(form: str, output: Path | None) -> None:

@@ -5,16 +5,17 @@ with its symptoms.
 
 1. The mean step of each rank has five parts (`step_time`): compute, exposed communication, exposed copies, waiting for
    data, and the rest. Every finding with a saving takes it from some of them, on some ranks (`rank_costs`).
-2. A straggler costs what its saving is, or the time that another rank waits for it per step without computing,
-   whichever is more; its severity follows from that. Other findings cost their saving.
-3. A finding is a symptom of a cause that is declared for it (`effects`) if the cause accounts for at least half of it,
-   and what is left is less than a warning. The cause accounts, on each rank, for
-   - the same time: what the finding costs there beyond its median on the other ranks, if the cause takes at least
-     half as much there, else only what the cause takes, or
-   - no room for both: what finding and cause take together beyond what the rank has of that part.
-   A finding that causes account for in part saves, and weighs, what they leave.
-4. The causes share the time, the most costly first: each saves at most what those before it leave of its parts, and
-   all of them together at most a step. What a finding would save on its own is then part of its evidence.
+2. The cost of a finding is its saving. The cost of a straggler is its saving, or the time per step that another rank
+   waits for it without computing, whichever is larger. Severity follows from cost.
+3. Which findings can be causes of which others is declared (`effects`). A finding is a symptom of such a cause if the
+   cause explains at least half of its cost and the rest would be less than a warning. What a cause explains is
+   determined on each rank, in one of two ways:
+   - both are about the same time: the finding's cost there beyond its median on the other ranks, if the cause's cost
+     there is at least half of that; otherwise, as much as the cause's cost;
+   - there is no room for both: the amount by which the two together exceed what the rank has of that part.
+   A finding that is explained in part keeps the rest as its saving and its cost.
+4. Causes share the time, the most costly first: the saving of each is at most what the ones before it leave of its
+   parts, and all savings together are at most a step. What a finding would save alone is then part of its evidence.
 """
 
 from __future__ import annotations

@@ -200,6 +200,27 @@ def per_step(by_rank: pl.DataFrame, column: str, inputs: Inputs) -> dict[int, in
     return dict(sorted(found.items(), key=lambda each: (-each[1], each[0])))
 
 
+@dataclass(frozen=True)
+class Worst:
+    """The rank with the largest saving: its number, the saving (ns) and the severity of that."""
+
+    rank: int
+    saving_ns: int
+    severity: Severity
+
+
+def worst_rank(savings: Mapping[int, int], step: int) -> Worst | None:
+    """The rank with the largest saving; None if no saving is large enough for a finding.
+
+    Args:
+        savings: ns per step, by rank; of equal ones, the first counts.
+        step: the step's length, ns.
+    """
+    rank = max(savings, key=lambda each: savings[each], default=None)
+    severity = None if rank is None else severity_of(savings[rank], step)
+    return None if rank is None or severity is None else Worst(rank, savings[rank], severity)
+
+
 def relevant_ranks(by_rank: Mapping[int, int], step: int | None) -> tuple[int, ...]:
     """The ranks whose saving is large enough for a finding."""
     return tuple(sorted(rank for rank, value in by_rank.items() if severity_of(value, step) is not None))

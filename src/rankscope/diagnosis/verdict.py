@@ -200,7 +200,7 @@ def _rank_verdict(findings: Sequence[Finding], inputs: Inputs) -> RankVerdict:
     """Whether a rank delays the others, with its evidence."""
     frame = inputs.results.get("stragglers")
     if len({info.rank for info in inputs.traces}) < 2:
-        return RankVerdict("one-rank", (), Headline.of("One rank: there is no other to compare it with."))
+        return RankVerdict("one-rank", (), Headline.of("One rank: there is nothing to compare it with."))
     longest = _longest(inputs)
     found = [each for each in findings if each.id == STRAGGLER]
     ranks = tuple(dict.fromkeys(rank for each in found for rank in each.ranks))
@@ -248,6 +248,9 @@ def _straggler_sentence(found: Sequence[Finding], frame: pl.DataFrame | None) ->
 
 def _not_judged(stated: Sequence[Finding], inputs: Inputs) -> list[NotJudged]:
     """What these traces cannot tell."""
+    if all(info.is_snapshot for info in inputs.traces):
+        why = "memory snapshots hold no durations"
+        return [NotJudged("Steps, ranks, communication", why, "Put the traces of the same job next to them.")]
     found: list[NotJudged] = []
     steps, ranks = len(steps_of(inputs)), len({info.rank for info in inputs.traces})
     if not steps:

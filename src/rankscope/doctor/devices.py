@@ -14,12 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rankscope.doctor.check import Check
-from rankscope.doctor.software import numbers
 from rankscope.rundir import fields
 from rankscope.rundir.capture_files import PROBE_SCRIPT
+from rankscope.rundir.versions import OLDEST_TORCH, is_supported_torch
 
 _RUN = "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')"
-_OLDEST = (2, 4)
 _GIB = 2**30
 
 
@@ -90,8 +89,8 @@ def checks(answer: Answer, environ: Mapping[str, str], root: Path = Path("/")) -
         return
     took = fields.number(report.get("import_s")) or 0.0
     what = f"torch {version}, imported in {took:.1f} s from {fields.text(report.get('file'))}"
-    if numbers(version) < _OLDEST:
-        yield Check("torch", "torch", "warn", what, "capture supports torch 2.4 and newer")
+    if not is_supported_torch(version):
+        yield Check("torch", "torch", "warn", what, "capture supports torch {}.{} and newer".format(*OLDEST_TORCH))
     elif took > 30:
         fix = "an environment on a slow file system: put it into a container image, or on a local disk"
         yield Check("torch", "torch", "warn", what, fix)

@@ -12,6 +12,7 @@ from importlib import metadata
 
 from rankscope import __version__
 from rankscope.doctor.check import Check
+from rankscope.rundir.versions import release
 
 _REQUIREMENT = re.compile(r"([A-Za-z0-9_.-]+)(?:\[[^\]]*\])?\s*(?:>=\s*([0-9.]+))?")
 
@@ -35,7 +36,7 @@ def checks() -> Iterator[Check]:
             absent.append(name)
             continue
         there.append(f"{name} {found}")
-        if least and numbers(found) < numbers(least):
+        if least and release(found) < release(least):
             old.append(f"{name} {found} is older than {least}")
     if old:
         yield Check("software", "packages", "fail", "; ".join(old), "pip install --upgrade rankscope")
@@ -46,9 +47,3 @@ def checks() -> Iterator[Check]:
         yield Check("software", "packages", "ok", "capture alone is installed here (pip install --no-deps)")
     elif not old:
         yield Check("software", "packages", "ok", ", ".join(there))
-
-
-def numbers(version: str) -> tuple[int, ...]:
-    """A version's leading numbers, to compare: ``2.13.0+cpu`` gives (2, 13, 0)."""
-    match = re.match(r"\d+(?:\.\d+)*", version)
-    return tuple(int(part) for part in match[0].split(".")) if match else ()

@@ -10,7 +10,9 @@ import glob
 import itertools
 import os
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,6 +28,9 @@ SNAPSHOT_SUFFIXES = (".memory.pickle", "memory_snapshot.pickle")
 _SNAPSHOT = re.compile(r"\d{6}_step_\d+\.pickle|.+-TP-\d+-memory(-\w+)?\.pickle", re.IGNORECASE)
 # SGLang puts the traces of all ranks into one more file.
 _MERGED = re.compile(r"merged-(.+)\.trace\.json(\.gz)?")
+
+# Dumps of the Flight Recorder, one per rank: TORCH_NCCL_DEBUG_INFO_TEMP_FILE and the number of the rank.
+_FLIGHT_RECORDER = re.compile(r"(.*(?:_dump|nccl_trace_rank|fr_trace|comm_lib_trace_rank)_)\d+")
 
 _CHECK_URL = "check the URL and the access to it"
 
@@ -85,6 +90,16 @@ def find_traces(source: str | os.PathLike[str] | Iterable[str | os.PathLike[str]
     return found
 
 
+def _of_flight_recorder(folder: Path) -> str | None:
+    """What reads the files of a directory if they are dumps of the Flight Recorder; None if there are none."""
+    with suppress(OSError):
+        for path in folder.iterdir():
+            if dump := _FLIGHT_RECORDER.fullmatch(path.name):
+                command = f"torchfrtrace {shlex.quote(str(folder))} --prefix {shlex.quote(dump[1])}"
+                return f"{path.name} looks like a dump of the Flight Recorder; torch reads these: {command}"
+    return None
+
+
 def _add(source: str, found: Found, links: Symlinks) -> None:
     if is_url(source):
         _add_url(source, found)
@@ -104,7 +119,8 @@ def _add(source: str, found: Found, links: Symlinks) -> None:
             raise NoTracesError(
                 f"no trace in this directory{why_no_traces(found.rank_manifests)}",
                 path=str(path),
-                hint=f"rankscope looks for files that end in {', '.join(TRACE_SUFFIXES)}; "
+                hint=_of_flight_recorder(path)
+                or f"rankscope looks for files that end in {', '.join(TRACE_SUFFIXES)}; "
                 "did the job reach its active steps, and did it finish?",
             )
         found.traces += traces

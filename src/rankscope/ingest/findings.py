@@ -165,8 +165,8 @@ def _losses(info: TraceInfo, none_complete: bool) -> list[Finding]:
                     *extent,
                     Evidence("reason", info.reason or "unknown"),
                 ),
-                advice="Copy the file again. If it was written so, the disk was full or the job was killed while "
-                "saving: rankscope.Profiler puts a file in place only when it is complete.",
+                advice="Copy the file again. If the original is damaged too, the disk was full or the job was killed "
+                "while saving: rankscope.Profiler puts a file in place only when it is complete.",
             )
         )
     elif info.checksum:

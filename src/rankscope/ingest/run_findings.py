@@ -163,7 +163,7 @@ def ranks_guessed(processes: Mapping[int, Sequence[TraceInfo]]) -> Finding:
     return Finding(
         id="rank-guessed",
         severity="warning",
-        title="Some traces do not say their rank: they are numbered in the order of their names",
+        title="Some traces do not contain their rank: they are numbered in the order of their names",
         ranks=tuple(processes),
         evidence=tuple(files[:_MOST]),
         advice="Record with rankscope.Profiler, or put the rank into the file's name: rank3.json.gz.",

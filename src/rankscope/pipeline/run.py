@@ -393,4 +393,4 @@ class Run(AnalysisMethods):
 
 
 def _ran_on_device(info: TraceInfo) -> bool:
-    return any(kind.partition(" ")[2].lower() in DEVICE_KINDS for kind in info.counts)
+    return info.is_snapshot or any(kind.partition(" ")[2].lower() in DEVICE_KINDS for kind in info.counts)

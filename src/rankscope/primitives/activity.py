@@ -22,6 +22,15 @@ DATA_LOADING = re.compile(
     r"|data_?(fetch|wait|iter|prefetch|pipeline)|input_?pipeline",
     re.IGNORECASE,
 )
+HOST_ACTIVITY = {
+    "data_loading": "the host loads data",
+    "synchronisation": "the host waits for the device",
+    "runtime": "the host is in another runtime call",
+    "operator": "the host is in an operator",
+    "python": "the host is in Python",
+    "nothing": "nothing is recorded on the host",
+}
+"""What the host does while the device is idle, in order of precedence, with the phrase for a sentence."""
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ import numpy as np
 import polars as pl
 
 from rankscope.primitives.activity import gloo_ranges, with_category
+from rankscope.primitives.collective_sizes import with_sizes
 from rankscope.primitives.collectives import collective_kind
 from rankscope.primitives.host_collectives import (
     GROUP,
@@ -29,7 +30,7 @@ from rankscope.primitives.host_collectives import (
     open_calls,
 )
 from rankscope.primitives.kernels import COMMUNICATION
-from rankscope.primitives.shapes import element_bytes, first_type, total_elements
+from rankscope.primitives.shapes import first_type, total_elements
 from rankscope.primitives.steps import host_steps
 
 # vLLM's, SGLang's and AITER's own all_reduce: type and number of ranks are the template's first two arguments.
@@ -83,7 +84,7 @@ def rank_collectives(
     found = pl.concat([part.select(_CONTENT) for part in parts], how="vertical_relaxed")
     found = _with_step(found, window["annotations"])
     return (
-        _sized(found, rank)
+        with_sizes(found, rank)
         .with_columns(
             pl.lit(0 if alone else left["backend"].sum(), pl.Int64).alias("unlaunched"),
         )
@@ -353,65 +354,6 @@ def _gloo(window: Mapping[str, pl.DataFrame], groups: Sequence[Mapping[str, Any]
         pl.lit(0, pl.Int64).alias("kernels"),
         pl.lit(False).alias("on_device"),
     )  # fmt: skip
-
-
-def _sized(found: pl.DataFrame, rank: int) -> pl.DataFrame:
-    """Kind, full size in bytes and peers, from labels, elements and ranks."""
-    kinds = {name: collective_kind(name) for name in found["label"].unique().drop_nulls()}
-    widths = {dtype: element_bytes(dtype) for dtype in found["dtype"].unique().drop_nulls()}
-    kind = pl.col("label").replace_strict(kinds, default=None, return_dtype=pl.String)
-    width = pl.col("dtype").replace_strict(widths, default=None, return_dtype=pl.Int64)
-    gathers, size = pl.col("collective") == "all_gather", pl.col("group_size")
-    scatters = (pl.col("collective") == "reduce_scatter") & (size > 0)
-    elements = pl.when(gathers).then("out_elements").otherwise("in_elements")
-    whole = (
-        pl.when(gathers)
-        .then(pl.col("in_elements") * size)
-        .when(scatters)
-        .then(pl.col("in_elements") // size)
-        .when(~pl.col("collective").is_in(["reduce_scatter", "unknown"]))
-        .then("in_elements")
-    )
-    known = (pl.col("source_rank") >= 0) & (pl.col("destination_rank") >= 0)
-    return (
-        found.with_columns(kind.fill_null("unknown").alias("collective"))
-        .with_columns(
-            # torch writes the other end of a send or receive (`Dst Rank`, `Src Rank`), not the writer's own.
-            pl.when((pl.col("collective") == end) & (pl.col(name).fill_null(-1) < 0))
-            .then(pl.lit(rank, pl.Int64))
-            .otherwise(name)
-            .alias(name)
-            for name, end in (("source_rank", "send"), ("destination_rank", "recv"))
-        )
-        .with_columns(pl.coalesce("out_elements", whole).alias("out_elements"))
-        .with_columns(
-            (elements * width).alias("bytes"),
-            pl.when(pl.col("collective").is_in(["send", "recv"]) & known)
-            .then(pl.format("{} → {}", "source_rank", "destination_rank"))
-            .alias("peers"),
-        )
-    )
-
-
-def fill_gathered_sizes(rows: pl.DataFrame) -> pl.DataFrame:
-    """Sizes of all_gather and reduce_scatter that follow from a group size found later.
-
-    Args:
-        rows: collective, group_size, dtype, in_elements, out_elements, bytes.
-    """
-    size = pl.col("group_size")
-    out = (
-        pl.when(pl.col("collective") == "all_gather").then(pl.col("in_elements") * size)
-        .when((pl.col("collective") == "reduce_scatter") & (size > 0)).then(pl.col("in_elements") // size)
-    )  # fmt: skip
-    if not rows.select((pl.col("out_elements").is_null() & out.is_not_null()).any()).item():
-        return rows
-    widths = {dtype: element_bytes(dtype) for dtype in rows["dtype"].unique().drop_nulls()}
-    width = pl.col("dtype").replace_strict(widths, default=None, return_dtype=pl.Int64)
-    gathered = pl.when(pl.col("collective") == "all_gather").then(pl.col("out_elements") * width)
-    return rows.with_columns(pl.coalesce("out_elements", out).alias("out_elements")).with_columns(
-        pl.coalesce("bytes", gathered).alias("bytes")
-    )
 
 
 def _with_step(found: pl.DataFrame, annotations: pl.DataFrame) -> pl.DataFrame:

@@ -17,6 +17,7 @@ from collections.abc import Collection
 import numpy as np
 import polars as pl
 
+from rankscope.primitives.collective_sizes import fill_gathered_sizes
 from rankscope.primitives.communicators import ONE_SIDED, POINT_TO_POINT, UNEVEN
 from rankscope.primitives.intervals import Int64
 from rankscope.primitives.offset_estimation import Bool, OffsetEstimate, Timeline, alignment_evidence, nearest_ends
@@ -114,6 +115,54 @@ def runs_together(mine: Timeline, theirs: Timeline, partner: Int64, shift: Int64
     fits: Bool = (partner >= 0) & (meet >= -np.where(theirs.uneven, AT_WORST, CLOSE))
     fits &= theirs.uneven | (np.abs(mine.end[at] - end) <= AT_WORST)
     return bool(fits[asked].mean() >= TOGETHER)
+
+
+def label_unnamed(
+    rows: pl.DataFrame, recorded: int, world_size: int | None, doubtful: Collection[int]
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Labels and ranks of communicators that the trace does not name.
+
+    Args:
+        rows: the collectives of all ranks with their matches; group is null where the trace names none.
+        recorded: the number of ranks with a trace.
+        world_size: ranks of the job, None if not known.
+        doubtful: communicators whose matches are in doubt.
+
+    Returns:
+        the rows with `unnamed`, and with group, group_size and group_ranks as far as they can be inferred; and what
+        `infer_groups` found.
+    """
+    unnamed = pl.col("unnamed")
+    rows = rows.with_columns(pl.col("group").is_null().alias("unnamed"))
+    nameless = rows.filter(unnamed)
+    inferred = infer_groups(_ends(nameless), recorded, world_size, doubtful)
+    if not nameless.height:
+        return rows, inferred
+    first = (
+        nameless.filter(pl.col("communicator") >= 0)
+        .drop_nulls("match")
+        .group_by("communicator")
+        .agg(pl.col("match").min())
+        .sort("match")
+    )
+    numbers = first.select("communicator", pl.format("unnamed {}", pl.int_range(1, pl.len() + 1)).alias("label"))
+    found = inferred.select("communicator", pl.col("group_size", "group_ranks").name.prefix("inferred_"))
+    labelled = rows.join(numbers, on="communicator", how="left", maintain_order="left").join(
+        found, on="communicator", how="left", maintain_order="left"
+    )
+    ranks = pl.col("inferred_group_ranks").cast(pl.Categorical)
+    labelled = labelled.with_columns(
+        pl.when(unnamed).then(pl.coalesce("group_size", "inferred_group_size")).otherwise("group_size")
+        .alias("group_size"),
+        pl.when(unnamed).then(pl.coalesce("group_ranks", ranks)).otherwise("group_ranks").alias("group_ranks"),
+        pl.coalesce("group", "label", pl.format("stream {}", pl.col("stream")), pl.lit("unknown")).alias("group"),
+    )  # fmt: skip
+    return fill_gathered_sizes(labelled).drop(*found.columns[1:], "label"), inferred
+
+
+def _ends(rows: pl.DataFrame) -> pl.DataFrame:
+    names = ("communicator", "match", "rank", "group_size", "collective")
+    return rows.select(*names, (pl.col("end_ns") + pl.col("base_ns")).alias("end_ns"))
 
 
 def infer_groups(

@@ -27,6 +27,7 @@ from rankscope.rundir.plurals import counted
 
 LINES, COLUMNS = 24, 100
 ANALYSES = ("overview", "memory")
+SNAPSHOT_ANALYSES = ("memory_snapshot",)
 
 # Of the mean step. Each has its own shade, for pipes, logs and readers without colour.
 PARTS = (
@@ -54,7 +55,8 @@ def summary(run: Run, width: int = 80) -> RenderableType:
         width: of the terminal, in columns.
     """
     width = max(20, min(width, COLUMNS))
-    results = run.attempt(*ANALYSES)
+    only_snapshots = all(info.is_snapshot for info in run.traces)
+    results = run.attempt(*(SNAPSHOT_ANALYSES if only_snapshots else ANALYSES))
     diagnosis = run.diagnosis()
     findings = [finding for finding in run.findings if finding not in run.loaded.findings]
     about = run.about()
@@ -62,7 +64,10 @@ def summary(run: Run, width: int = 80) -> RenderableType:
     lines = [*_head(about, width), Text()]
     if "overview" in results:
         lines += _folded(_step(results["overview"].frame.row(0, named=True)), width)
-    lines += _folded([slowest(diagnosis, steps), memory(results.get("memory"))], width)
+    if only_snapshots:
+        lines += _folded(_snapshots(results.get("memory_snapshot")), width)
+    else:
+        lines += _folded([slowest(diagnosis, steps), memory(results.get("memory"))], width)
     lines += [*_lost(run, width), Text()]
     lines += _findings(findings, steps, LINES - len(lines), width)
     for line in lines:
@@ -131,6 +136,7 @@ def _step(overview: Mapping[str, Any]) -> list[Text]:
         line = Text(f"  {label:<22}")
         line.append(f"{percent(share):>8}  {cell(overview[column], 'ns'):>8}  ", style="bold")
         line.append(shade * round(_BAR * share), style=colour)
+        line.rstrip()
         lines.append(line)
     if overview["overlap_ratio"] is not None:
         hidden = percent(overview["overlap_ratio"]) if overview["overlap_ratio"] else "none"
@@ -184,6 +190,14 @@ def memory(result: Result | None) -> Text:
         worst = growing.sort("growth", descending=True).row(0, named=True)
         where += f"; rank {worst['rank']} grows by {cell(worst['growth'], 'bytes')} per step"
     return _line("memory", (cell(row["peak_allocated"], "bytes"), "bold"), where)
+
+
+def _snapshots(result: Result | None) -> list[Text]:
+    """What memory snapshots without traces show, and the commands for more."""
+    answer = None if result is None else result.headline
+    lines = [_line("memory", sentence(answer) if answer is not None else "the snapshots hold no segment")]
+    commands = ("memory_snapshot", "memory_stacks", "memory_blocks")
+    return [*lines, *(_line("" if place else "more", f"rankscope analyze {c} …") for place, c in enumerate(commands))]
 
 
 def _lost(run: Run, width: int) -> list[Text]:

@@ -89,7 +89,7 @@ class CaptureConfig:
     stop_off_loop: str = option(
         "auto",
         "Stop and save recordings in another thread than the training loop: never, always (where torch lets other "
-        "threads run meanwhile), or auto (there, if only the CPU is recorded).",
+        "threads run during that), or auto (there, if only the CPU is recorded).",
     )
 
     take_over: bool = option(

@@ -109,7 +109,7 @@ class ScriptProfiler:
     name: str = ""
     """Its class, and where it was created."""
     treatment: str = ""
-    """``adopted``; ``replaced`` with ``take_over``; else why neither was done."""
+    """``adopted``, or why it was not."""
     exported: tuple[str, ...] = ()
     """The latest files that the script made it write."""
 
@@ -140,9 +140,9 @@ class RankManifest:
     """What interrupted it: a signal (``SIGTERM``), an exception (``ValueError``), or ``killed`` where that is all that
     is known."""
     steps: Step | None = None
-    """Steps that the loop had taken under the profiler when this was written."""
+    """How many steps the loop had completed at the end, the first one of an unmodified script too; none before that."""
     last_step: Step | None = None
-    """The step that had begun at the end."""
+    """The last of them; none if there was none. The step after it had begun."""
     requested_steps: Step | None = None
     """Steps that the schedule wanted to record; none for no limit."""
     written: tuple[WrittenTrace, ...] = ()
@@ -174,11 +174,13 @@ class RankManifest:
 
     @property
     def interruption(self) -> str:
-        """What interrupted this rank, at which step, and how many of the requested steps were recorded by then; empty
-        if nothing did."""
+        """What interrupted this rank, after which complete step, and how many of the requested steps were recorded by
+        then; empty if nothing did."""
         if self.state != "interrupted":
             return ""
-        at = f" at step {self.last_step}" if self.last_step is not None else ""
+        at = f" after step {self.last_step}" if self.last_step is not None else ""
+        if self.steps == 0:
+            at = " in the first step"
         spans = [(each.first_step, each.last_step) for each in self.written]
         steps = sum(last - first + 1 for first, last in spans if first is not None and last is not None)
         of = f" of {self.requested_steps} requested" if self.requested_steps is not None else ""

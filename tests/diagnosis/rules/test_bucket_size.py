@@ -50,7 +50,7 @@ def test_waiting_for_a_later_rank_is_not_the_buckets_matter(tmp_path: Path) -> N
     finding = diagnosed(tmp_path, late, ranks=2)["bucket_size"]
     # Both go on for 300 µs after the backward; rank 0 waits for the first 200 of them.
     assert finding.saving_ns == 75_000
-    tail = next(each.value for each in finding.evidence if each.name.startswith("it goes on"))
+    tail = next(each.value for each in finding.evidence if each.name.startswith("time after the backward"))
     assert tail == 100_000
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.diagnosis.rules.steps import diagnosed, work
-from tests.kineto import dumps, op, step, trace, write
+from tests.kineto import Event, annotation, dumps, op, step, trace, write
 
 import rankscope
 
@@ -62,3 +62,22 @@ def test_nothing_is_compared_where_every_file_is_cut(tmp_path: Path) -> None:
     run = rankscope.open(tmp_path, executor="serial")
     assert "imbalance" not in {finding.id for finding in run.diagnose()}
     assert run.overview()["slowest_rank"][0] is None
+
+
+@pytest.mark.parametrize(
+    ("own", "fires"), [((600, 640, 690, 890, 610, 880), False), ((690, 700, 690, 710, 700, 690), True)]
+)
+def test_on_the_cpu_lateness_that_may_be_chance_is_no_evidence(
+    tmp_path: Path, own: tuple[int, ...], fires: bool
+) -> None:
+    """Rank 1 computes longest, but once; the steps vary much, or hardly."""
+    peer = (580, 310, 400, 560, 340, 940) if not fires else (500, 490, 500, 510, 500, 490)
+
+    def make(rank: int, at: float) -> list[Event]:
+        number = round(at / 1000)
+        work, later = (peer, own)[rank][number], max(peer[number], own[number])
+        return [op("aten::mm", at + 10, work), annotation("gloo:all_reduce", at + 15 + work, later + 40 - work, tid=9)]
+
+    found = diagnosed(tmp_path, make, ranks=2, steps=6)
+    assert ("imbalance" in found) is fires
+    assert ("straggler" in found) is fires

@@ -17,10 +17,10 @@ def test_fires_where_much_of_a_full_device_is_not_in_use(tmp_path: Path) -> None
     assert "37 %" in finding.title
 
 
-def snapshot(largest: int, failed: int = 0) -> Inputs:
+def snapshot(largest: int, failed: int = 0, *, unit: int = 1_000_000) -> Inputs:
     row = {
-        "rank": 0, "reserved": 1000, "free": 400, "largest_free": largest, "fragmentation": 1 - largest / 400,
-        "out_of_memory": failed,
+        "rank": 0, "reserved": 1000 * unit, "free": 400 * unit, "largest_free": largest * unit,
+        "fragmentation": 1 - largest / 400, "out_of_memory": failed,
     }  # fmt: skip
     return Inputs(Options(), (), {"memory_snapshot": pl.DataFrame([row])})
 
@@ -28,11 +28,15 @@ def snapshot(largest: int, failed: int = 0) -> Inputs:
 def test_fires_for_a_snapshot() -> None:
     assert find(snapshot(50))[0].severity == "info"
     assert find(snapshot(50, failed=1))[0].severity == "warning"
-    assert find(snapshot(50))[0].evidence[1].value == 50
+    assert find(snapshot(50))[0].evidence[1].value == 50_000_000
 
 
 def test_does_not_fire_where_what_is_free_is_one_block() -> None:
     assert not find(snapshot(390))
+
+
+def test_does_not_fire_for_a_few_segments() -> None:
+    assert not find(snapshot(50, unit=100_000))
 
 
 def test_does_not_fire_where_the_device_has_room(tmp_path: Path) -> None:

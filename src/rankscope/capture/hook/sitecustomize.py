@@ -24,8 +24,6 @@ if TYPE_CHECKING:  # importing typing costs more than the rest of this file
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120  # pathlib is slow to load
 _OPTIMIZER, _PROFILER = "torch.optim.optimizer", "torch.profiler.profiler"
 _awaited = [_OPTIMIZER, _PROFILER]
-OLDEST_PYTHON = (3, 10)
-OLDEST_TORCH = (2, 4)
 _WARNED = "RANKSCOPE_UNSUPPORTED_WARNED"
 
 
@@ -70,8 +68,16 @@ def _after_loading(loader: Any, action: Any) -> None:
 
 
 def _install(module: Any) -> None:
-    if not _supported():
-        _warn_once()
+    versions = _versions()
+    torch_version = getattr(sys.modules.get("torch"), "__version__", "?")
+    oldest_python, oldest_torch = versions["OLDEST_PYTHON"], versions["OLDEST_TORCH"]
+    if sys.version_info < oldest_python or not versions["is_supported_torch"](torch_version):
+        _warn_once(
+            "rankscope: this job runs without rankscope: it has Python {}.{} and torch {}, and capture needs Python "
+            "{}.{} and torch {}.{}, or newer".format(
+                *sys.version_info[:2], torch_version, *oldest_python, *oldest_torch
+            )
+        )
     elif os.environ.get("RANKSCOPE_EXPERIMENT"):
         from rankscope.measure.injob import install as install_experiment
 
@@ -89,15 +95,14 @@ def _watch_profilers(module: Any) -> None:
         script_profilers.watch(module)
 
 
-def _supported() -> bool:
-    """Whether capture works with this Python and the torch that is being loaded."""
-    words = str(getattr(sys.modules.get("torch"), "__version__", "")).split(".")
-    # A torch whose version is not known counts as supported.
-    known = len(words) > 1 and words[0].isdigit() and words[1].isdigit()
-    return sys.version_info >= OLDEST_PYTHON and not (known and (int(words[0]), int(words[1])) < OLDEST_TORCH)
+def _versions() -> Any:
+    """The names in ``rundir/versions.py``; by path, because this Python may find another rankscope, or none."""
+    import runpy
+
+    return runpy.run_path(os.path.join(_HERE, "..", "..", "rundir", "versions.py"))  # noqa: PTH118  # slow to load
 
 
-def _warn_once() -> None:
+def _warn_once(text: str) -> None:
     """Warn in the first process of the first rank alone: its children inherit that it was done."""
     if os.environ.get(_WARNED):
         return
@@ -109,13 +114,7 @@ def _warn_once() -> None:
             return
     except Exception:
         pass  # better a warning from each rank than none
-    print(
-        "rankscope: this job runs without rankscope: it has Python {}.{} and torch {}, and capture needs Python {}.{} "
-        "and torch {}.{}, or newer".format(
-            *sys.version_info[:2], getattr(sys.modules.get("torch"), "__version__", "?"), *OLDEST_PYTHON, *OLDEST_TORCH
-        ),
-        file=sys.stderr,
-    )
+    print(text, file=sys.stderr)
 
 
 def _run_previous_sitecustomize() -> None:
@@ -143,6 +142,6 @@ def _bind() -> None:
 
 if os.environ.get("RANKSCOPE_HOOK"):
     sys.meta_path.insert(0, _Finder)
-    if os.environ.get("RANKSCOPE_EXPERIMENT") and sys.version_info >= OLDEST_PYTHON:
+    if os.environ.get("RANKSCOPE_EXPERIMENT") and sys.version_info >= _versions()["OLDEST_PYTHON"]:
         _bind()
 _run_previous_sitecustomize()

@@ -8,8 +8,8 @@ Too small: more buckets per step than 25 MiB would need, mostly under 1 MB, with
 less the share that the needed number of buckets would keep.
 
 Waiting for later ranks is excluded from both (`collectives`), as bucket sizes do not change it. Where it is not known,
-a bucket counts as on the rank that is exposed least; if ranks are missing, it does not count.
-Both are medians over steps on the rank that has most. On the CPU, compute and communication share the cores, so the
+the bucket of the least exposed rank counts; if ranks are missing, none does.
+Both are medians over steps on the rank with the most. On the CPU, compute and communication share the cores, so the
 bound is seldom reached. Sizes need `record_shapes` if the library writes none (Gloo).
 """
 
@@ -79,7 +79,7 @@ def find(inputs: Inputs) -> list[Finding]:
     if severity is None:
         return []
     title = (
-        f"DDP's last bucket of {worst['last'] / 1e6:.0f} MB starts too late to be hidden"
+        f"DDP's last bucket of {worst['last'] / 1e6:.0f} MB starts too late to overlap with the backward"
         if kind == "large"
         else f"DDP sends {worst['buckets']:.0f} buckets {unit.per} where a few would do"
     )
@@ -94,9 +94,7 @@ def find(inputs: Inputs) -> list[Finding]:
                 Evidence(f"buckets {unit.per}", round(worst["buckets"]), "count"),
                 Evidence(f"gradients {unit.per}", round(worst["bytes"]), "bytes"),
                 Evidence("last bucket", round(worst["last"]), "bytes"),
-                Evidence(
-                    "it goes on after the backward's compute, without waiting, for", round(worst["tail"] or 0), "ns"
-                ),
+                Evidence("time after the backward's compute, without waiting", round(worst["tail"] or 0), "ns"),
                 Evidence("backward", round(worst["backward"] or 0), "ns"),
                 Evidence(f"exposed, all buckets, without waiting, {unit.per}", round(worst["exposed"]), "ns"),
             ),
@@ -104,7 +102,7 @@ def find(inputs: Inputs) -> list[Finding]:
             advice=(
                 "Lower bucket_cap_mb (25 is the default): the first buckets are then reduced during the backward."
                 if kind == "large"
-                else "Raise bucket_cap_mb: every all-reduce pays its latency, whatever its size."
+                else "Raise bucket_cap_mb: each all-reduce has a fixed latency, whatever its size."
             ),
         )
     ]

@@ -1,7 +1,7 @@
 """The device waits for data.
 
 Fires if a rank's device is idle for 1 % of the step or more while the host loads data. The saving is that time, median
-over steps, on the rank that has most of it: a loader that is always ready would leave none. Workers that are too slow
+over steps, on the rank with the most: a loader that is always ready would leave none. Workers that are too slow
 deliver in bursts: if only some steps wait, but more than one, the saving is the mean over all steps.
 """
 
@@ -47,7 +47,7 @@ def find(inputs: Inputs) -> list[Finding]:
         Finding(
             rule.name,
             severity,
-            f"The device waits for data {unit.share(loading[worst], step)}{on_worst_rank(inputs, worst, ranks)}",
+            f"The device waits for data for {unit.share(loading[worst], step)}{on_worst_rank(inputs, worst, ranks)}",
             ranks=ranks,
             steps=steps_of(inputs),
             evidence=(

@@ -1,8 +1,8 @@
 """Exposed communication: compute does not overlap with it.
 
-Fires on a step's exposed transfer (`distributed`): waiting for later ranks is covered by `stragglers`, and no overlap
-shortens it. The saving is what could overlap at most: the exposed transfer, but no more than the compute of the step,
-median over steps, on the rank that has least. Overlap that is gained on the other ranks only does not shorten a step.
+Fires on a step's exposed transfer (`distributed`). Waiting for later ranks is covered by `stragglers`; overlap cannot
+shorten it. The saving is what could overlap at most: the exposed transfer, but no more than the compute of the step,
+median over steps, on the rank with the least. More overlap on the other ranks alone does not shorten a step.
 If wait and transfer cannot be separated, although all ranks are recorded (Gloo's overlapping ranges, collectives
 without a match), all of it counts: the rank that is exposed least waits least. If ranks are missing there is no saving:
 all that is recorded may be waiting for them. The evidence names the collective with the most transfer time. On the CPU,
@@ -58,7 +58,7 @@ def find(inputs: Inputs) -> list[Finding]:
     unit = step_words(inputs)
     # On the CPU compute and communication share the cores: hiding one behind the other gains little.
     certain = on_device(inputs) and least["exposed_transfer_ns"] >= _KNOWN * least["open"]
-    of_least = [Evidence(f"without waiting, rank {least['rank']}, which has least", round(least["open"]), "ns")]
+    of_least = [Evidence(f"without waiting, rank {least['rank']}, which has the least", round(least["open"]), "ns")]
     title = f"Exposed communication takes {unit.share(least['open'], step)} without waiting for other ranks"
     if saving < round(least["open"]):
         of_least.append(Evidence("compute that could run at the same time", saving, "ns"))
@@ -154,16 +154,18 @@ def _advice(job: JobKind) -> str:
             else "overlap tensor parallelism's collectives with its products (async tensor parallelism)"
         )
     if job.exchanges_experts:
-        ways.append("run dispatch and combine of one half of the batch during the other half's compute")
+        ways.append("overlap dispatch and combine of one half of the batch with the compute of the other half")
     if job.embeddings:
-        ways.append("exchange the next batch's embeddings during this one's dense layers (a pipelined training loop)")
+        ways.append(
+            "exchange the next batch's embeddings while this batch's dense layers run (a pipelined training loop)"
+        )
     if job.infers:
-        return any_of([*ways, "more requests per batch; where a batch is large enough, two halves that take turns"])
+        return any_of([*ways, "more requests per batch; if the batch is large enough, alternate between two halves"])
     if job.trains_with(DDP):
         ways.append("send less: a bf16 compression hook, gradient accumulation under no_sync")
     if not ways:
         # Nothing shows what communicates: what helps any job.
-        ways.append("start each transfer as soon as its data is ready, and wait for it only where the result is used")
+        ways.append("start each transfer as soon as its data is ready, and wait for it only when its result is needed")
     return any_of([*ways, "larger batches per rank"])
 
 

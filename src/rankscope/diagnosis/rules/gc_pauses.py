@@ -2,7 +2,7 @@
 
 Fires if the device is idle long enough during the ranges that capture records around collections (`gc: generation 2`,
 and 1), or that torch records (`Python GC`, with `record_python_gc_info`); on the CPU, if they take that long. The
-saving is that time, on the rank that has most. Collections at different times on different ranks cost more than each
+saving is that time, on the rank with the most. Collections at different times on different ranks cost more than each
 of them, because all ranks wait for the one that collects: the saving is then a lower bound.
 """
 
@@ -15,11 +15,11 @@ from rankscope.diagnosis.step_costs import (
     on_worst_rank,
     per_step,
     relevant_ranks,
-    severity_of,
     step_ns,
     step_words,
     steps_of,
     within_available,
+    worst_rank,
 )
 from rankscope.primitives.annotation_origin import garbage_collections
 from rankscope.results import Evidence, Finding, Inputs, Rule
@@ -35,31 +35,32 @@ def find(inputs: Inputs) -> list[Finding]:
     # A collection costs nothing while the device works on what was launched before it.
     cost = own.with_columns(pl.coalesce("idle_in_steps_ns", "host_in_steps_ns").alias("cost"))
     savings = within_available(per_step(cost, "cost", inputs), ("window_ns",), inputs)
-    worst = next(iter(savings), None)
-    severity = severity_of(savings[worst], step) if worst is not None else None
-    if worst is None or severity is None:
+    worst = worst_rank(savings, step)
+    if worst is None:
         return []
-    mine = own.filter(pl.col("rank") == worst)
+    mine = own.filter(pl.col("rank") == worst.rank)
     ranks = relevant_ranks(savings, step)
     return [
         Finding(
             rule.name,
-            severity,
+            worst.severity,
             "Python's garbage collection takes "
-            f"{unit.share(savings[worst], step)}{on_worst_rank(inputs, worst, ranks)}",
+            f"{unit.share(worst.saving_ns, step)}{on_worst_rank(inputs, worst.rank, ranks)}",
             ranks=ranks,
             steps=steps_of(inputs),
             evidence=(
-                Evidence(f"time in collections, {unit.per}", per_step(own, "host_in_steps_ns", inputs)[worst], "ns"),
-                Evidence(f"of it with an idle device, {unit.per}", savings[worst], "ns"),
+                Evidence(
+                    f"time in collections, {unit.per}", per_step(own, "host_in_steps_ns", inputs)[worst.rank], "ns"
+                ),
+                Evidence(f"of it with an idle device, {unit.per}", worst.saving_ns, "ns"),
                 Evidence("collections, entire file", int(mine["calls"].sum()), "count"),
                 Evidence("the longest", int(mine["max_ns"].to_numpy().max()), "ns"),
                 Evidence(unit.length, step, "ns"),
             ),
-            saving_ns=savings[worst],
+            saving_ns=worst.saving_ns,
             advice=(
-                "Call gc.collect(), gc.freeze() and gc.disable() before the loop, and gc.collect(1) every so many "
-                "steps, on all ranks in the same one. Take gc.collect() out of the loop."
+                "Call gc.collect(), gc.freeze() and gc.disable() before the loop, and gc.collect(1) every few "
+                "hundred steps, on all ranks in the same step. Remove other gc.collect() calls from the loop."
             ),
         )
     ]

@@ -2,8 +2,8 @@
 
 Fires if compiled code of the recorded steps consists of several frames, or of one that was compiled more than once
 (`compile`), and the time around its calls is large enough: Dynamo's guards and lookups, AOTAutograd's prologues, and
-compilation in recorded steps. The saving is the device's idle time in them (on the CPU their time), on the rank that
-has most, less what one graph would keep of the lookups. What fusion across the breaks would gain is not known and not
+compilation in recorded steps. The saving is the device's idle time in them (on the CPU their time), on the rank with
+the most, less what one graph would keep of the lookups. What fusion across the breaks would gain is not known and not
 included.
 """
 
@@ -15,11 +15,11 @@ from rankscope.diagnosis.effects import SLOW_HOST
 from rankscope.diagnosis.step_costs import (
     per_step,
     relevant_ranks,
-    severity_of,
     step_ns,
     step_words,
     steps_of,
     within_available,
+    worst_rank,
 )
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
@@ -48,34 +48,33 @@ def find(inputs: Inputs) -> list[Finding]:
     kept = pl.when(pl.col("kind") == "overhead").then(1 / (frames + again)).otherwise(0.0)
     around = around.with_columns((spent * (1 - kept)).alias("saved_ns"))
     savings = within_available(per_step(around, "saved_ns", inputs), ("window_ns",), inputs)
-    worst = next(iter(savings), None)
-    severity = severity_of(savings[worst], step) if worst is not None else None
-    if worst is None or severity is None:
+    worst = worst_rank(savings, step)
+    if worst is None:
         return []
-    compiling = around.filter((pl.col("rank") == worst) & (pl.col("kind") == "compiling"))["host_ns"].sum()
+    compiling = around.filter((pl.col("rank") == worst.rank) & (pl.col("kind") == "compiling"))["host_ns"].sum()
     evidence = [
         Evidence("compiled frames", frames, "count"),
         Evidence("compiled again", again, "count"),
         Evidence(
-            f"guards, lookups and compiling, {unit.per}", per_step(around, "host_in_steps_ns", inputs)[worst], "ns"
+            f"guards, lookups and compiling, {unit.per}", per_step(around, "host_in_steps_ns", inputs)[worst.rank], "ns"
         ),
-        Evidence(f"of it with an idle device, without one graph's share, {unit.per}", savings[worst], "ns"),
+        Evidence(f"of it with an idle device, without one graph's share, {unit.per}", worst.saving_ns, "ns"),
         Evidence("compile time, entire file", int(compiling), "ns"),
     ]
-    breaks = frame.filter((pl.col("rank") == worst) & (pl.col("kind") == "break"))["name"].head(_SHOWN)
+    breaks = frame.filter((pl.col("rank") == worst.rank) & (pl.col("kind") == "break"))["name"].head(_SHOWN)
     evidence += [Evidence("break", name[:200]) for name in breaks.to_list()]
     title = f"The compiled model consists of {frames} graphs" if frames > 1 else "The model is recompiled"
     return [
         Finding(
             rule.name,
-            severity,
+            worst.severity,
             title,
             ranks=relevant_ranks(savings, step),
             steps=steps_of(inputs),
             evidence=tuple(evidence),
-            saving_ns=savings[worst],
+            saving_ns=worst.saving_ns,
             advice=(
-                "TORCH_LOGS=graph_breaks,recompiles says where and why; torch.compile(fullgraph=True) refuses breaks. "
+                "TORCH_LOGS=graph_breaks,recompiles shows where and why; torch.compile(fullgraph=True) rejects breaks. "
                 "Keep .item(), prints and data-dependent branches out of the model; mark_dynamic sizes that change."
             ),
         )

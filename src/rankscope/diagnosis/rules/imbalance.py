@@ -4,7 +4,8 @@ Fires if a rank's compute exceeds the mean over ranks by enough in at least thre
 quartile exceeds the mean of the others' upper quartile: longer sequences, a larger share of a model. Of two ranks at
 least four steps are needed. The saving is the largest less the mean, median over steps: work that moves to other ranks
 is still done. If pipeline stages differ, it is the distance from an even split. Ranks with incomplete files take no
-part. On the CPU it is never more than an info, and only from 10 % on: compute includes time without a core there.
+part. On the CPU it is never more than an info, only from 10 % on, and not if the rank's lateness is not significant
+(analysis `stragglers`): compute includes time without a core there.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from rankscope.diagnosis.advice import job_of
 from rankscope.diagnosis.effects import MORE_WORK, SLOW_DEVICE
 from rankscope.diagnosis.step_costs import on_device, severity_of, step_ns, step_words, steps_of
 from rankscope.primitives.job_kind import STAGES, JobKind
+from rankscope.primitives.statistics import Significance
 from rankscope.primitives.stragglers.detectors import TOO_FEW
 from rankscope.results import Evidence, Finding, Inputs, Rule, of_judged_ranks
 
@@ -52,7 +54,9 @@ def find(inputs: Inputs) -> list[Finding]:
     most, mean = (float(np.median(own[name].to_numpy())) for name in ("most", "mean"))
     saving = round(most - mean)
     severity = severity_of(saving, step)
-    if severity is None or (saving < CPU_EXCESS * mean and not on_device(inputs)):
+    if severity is None:
+        return []
+    if not on_device(inputs) and (saving < CPU_EXCESS * mean or _may_be_chance(inputs, int(rank))):
         return []
     return [
         Finding(
@@ -64,7 +68,7 @@ def find(inputs: Inputs) -> list[Finding]:
             evidence=(
                 Evidence(f"its compute, {unit.per}", round(most), "ns"),
                 Evidence("mean over ranks", round(mean), "ns"),
-                Evidence("steps in which it has most", own.height, "count"),
+                Evidence("steps in which it computes longest", own.height, "count"),
                 Evidence("steps", steps.height, "count"),
             ),
             saving_ns=saving,
@@ -79,6 +83,13 @@ def _apart(frame: pl.DataFrame, rank: int) -> bool:
     low = frame.filter(is_own)["compute_ns"].quantile(0.25)
     high = frame.filter(~is_own).group_by("step").agg(pl.col("compute_ns").mean())["compute_ns"].quantile(0.75)
     return low is not None and high is not None and low > high
+
+
+def _may_be_chance(inputs: Inputs, rank: int) -> bool:
+    """Whether the rank's collectives were compared, and it is not significantly late in them."""
+    frame = inputs.results.get("stragglers")
+    judged = [] if frame is None else frame.filter(pl.col("rank") == rank)["significance"].drop_nulls().to_list()
+    return any(each != Significance.SIGNIFICANT.value for each in judged)
 
 
 def _advice(job: JobKind) -> str:
@@ -98,5 +109,10 @@ def _advice(job: JobKind) -> str:
 
 
 rule = Rule(
-    "imbalance", __doc__, ("step_time", "kernels"), find, parts=("compute",), symptom_of=(SLOW_DEVICE, MORE_WORK)
+    "imbalance",
+    __doc__,
+    ("step_time", "kernels", "stragglers"),
+    find,
+    parts=("compute",),
+    symptom_of=(SLOW_DEVICE, MORE_WORK),
 )

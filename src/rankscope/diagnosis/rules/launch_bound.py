@@ -3,7 +3,7 @@
 Fires if the gaps before kernels that were launched too late (`launch_gaps`) are large enough and at most half of them
 precede short kernels; otherwise `small_kernels` fires. Data loading, waiting calls, memory allocation
 (`memory_retries`), runtime calls of more than 100 µs and an idle host are excluded. The saving is all of these gaps,
-median over steps, on the rank that has most: a host that is always ahead would leave none. The evidence names what the
+median over steps, on the rank with the most: a host that is always ahead would leave none. The evidence names what the
 host did meanwhile (`idle`), and steps that stand out.
 """
 
@@ -48,14 +48,14 @@ def find(inputs: Inputs) -> list[Finding]:
     ]
     doing = _doing(inputs, worst["rank"])
     if doing is not None:
-        evidence.append(Evidence("most of the device's idle time that operators explain is in", doing))
+        evidence.append(Evidence("operator with the most device idle time", doing))
     ranks = relevant_ranks(dict(costs.select("rank", "late_ns").iter_rows()), step)
     whose = on_worst_rank(inputs, worst["rank"], ranks)
     return [
         Finding(
             rule.name,
             severity,
-            f"The device waits for the host to launch {unit.share(saving, step)}{whose}",
+            f"The device waits for the host to launch kernels for {unit.share(saving, step)}{whose}",
             ranks=ranks,
             steps=steps_of(inputs),
             evidence=tuple(evidence),

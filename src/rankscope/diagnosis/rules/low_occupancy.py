@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from rankscope.diagnosis.step_costs import per_step, relevant_ranks, severity_of, step_ns, step_words, steps_of
+from rankscope.diagnosis.step_costs import per_step, relevant_ranks, step_ns, step_words, steps_of, worst_rank
 from rankscope.primitives.kernels import COMPUTE
 from rankscope.results import Evidence, Finding, Inputs, Rule
 from rankscope.rundir.plurals import counted
@@ -32,25 +32,24 @@ def find(inputs: Inputs) -> list[Finding]:
         & (pl.col("unfilled_ns") > 0)
     )
     savings = per_step(few, "unfilled_ns", inputs)
-    worst = next(iter(savings), None)
-    severity = severity_of(savings[worst], step) if worst is not None else None
-    if worst is None or severity is None:
+    worst = worst_rank(savings, step)
+    if worst is None:
         return []
-    shown = few.filter(pl.col("rank") == worst).sort("unfilled_ns", "name", descending=[True, False]).head(_SHOWN)
-    evidence = [Evidence(f"time without blocks, nothing else running, {unit.per}, at worst", savings[worst], "ns")]
+    shown = few.filter(pl.col("rank") == worst.rank).sort("unfilled_ns", "name", descending=[True, False]).head(_SHOWN)
+    evidence = [Evidence(f"time without blocks, nothing else running, {unit.per}, at worst", worst.saving_ns, "ns")]
     for row in shown.iter_rows(named=True):
         said = f"{row['name'][:120]}: {row['blocks_per_sm']:.2f} blocks per SM, {counted(row['calls'], 'call')}"
         evidence.append(Evidence(said, row["total_ns"], "ns"))
     return [
         Finding(
             rule.name,
-            severity,
+            worst.severity,
             "Kernels with less than one block per multiprocessor leave part of the device without work",
             ranks=relevant_ranks(savings, step),
             steps=steps_of(inputs),
             evidence=tuple(evidence),
-            saving_ns=savings[worst],
-            advice="A larger batch or longer rows give them more blocks; or run several at once on several streams.",
+            saving_ns=worst.saving_ns,
+            advice="Give them more blocks (a larger batch, longer rows), or run several at once on several streams.",
         )
     ]
 

@@ -1,8 +1,8 @@
 """The allocator holds memory that it cannot use.
 
 Fires if a snapshot's free memory is fragmented: more than half of it is outside the largest free block, and it is 15
-% of the reserved memory or more. Without a snapshot: if the allocator holds 85 % of the device's memory or more and
-20 % of that is not allocated. Only a snapshot distinguishes fragments from cache. It saves memory, not time.
+% of the reserved memory and 100 MB or more. Without a snapshot: if the allocator holds 85 % of the device's memory or
+more and 20 % of that is not allocated. Only a snapshot distinguishes fragments from cache. It saves memory, not time.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from rankscope.results import Evidence, Finding, Inputs, Rule
 
 _SCATTERED = 0.5
 _OF_RESERVED = 0.15
+_WORTH_A_NOTE = 100_000_000
+"""Bytes: the allocator takes segments of 2 to 20 MB, so a few of them are always free in part."""
 _UNUSED = 0.2
 
 
@@ -27,7 +29,9 @@ def _of_snapshot(frame: pl.DataFrame | None) -> Finding | None:
     if frame is None or frame.is_empty():
         return None
     scattered = frame.filter(
-        (pl.col("fragmentation") > _SCATTERED) & (pl.col("free") >= _OF_RESERVED * pl.col("reserved"))
+        (pl.col("fragmentation") > _SCATTERED)
+        & (pl.col("free") >= _OF_RESERVED * pl.col("reserved"))
+        & (pl.col("free") >= _WORTH_A_NOTE)
     ).sort("free", "rank", descending=[True, False])
     if scattered.is_empty():
         return None

@@ -66,9 +66,9 @@ def find(inputs: Inputs) -> list[Finding]:
                 (
                     ""
                     if job_of(inputs).infers
-                    else "Keep loss.item() or loss.detach(), not the loss: it holds its whole graph. "
+                    else "Keep loss.item() or loss.detach(), not the loss: it keeps its entire graph alive. "
                 )
-                + "Bound caches and lists that the loop adds to. `rankscope analyze memory_operators` says which "
+                + "Bound caches and lists that the loop adds to. `rankscope analyze memory_operators` shows which "
                 "operators' results are kept."
             ),
         )

@@ -3,9 +3,9 @@
 Fires if the device is idle long enough in gaps in which the host is in such calls (`launch_gaps`: `cudaMalloc`,
 `cudaFree`, `hipMalloc`, `cudaHostAlloc`, …), or if a rank calls free in at least every second step, together with
 allocations: the allocator has reached the limit, or sizes change, so it returns its cache and allocates again, and each
-such free waits for the device. The saving is that idle time, median over steps, on the rank that has most. If only
+such free waits for the device. The saving is that idle time, median over steps, on the rank with the most. If only
 some steps have it, these are named, and no saving is stated: it is not known how often they come. The first allocations
-of a job are no finding: those of the first recorded step if nothing is freed, and in a file without steps those with
+of a job do not count: those of the first recorded step if nothing is freed, and in a file without steps those with
 less than one free for ten kernels.
 """
 

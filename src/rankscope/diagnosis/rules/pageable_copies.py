@@ -1,7 +1,7 @@
 """Copies from or to pageable memory.
 
 Fires if copies between the device and pageable host memory have enough exposed time. From pinned memory they would
-overlap with compute and run at the link's speed; the saving is all of that time, on the rank that has most.
+overlap with compute and run at the link's speed; the saving is all of that time, on the rank with the most.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from rankscope.diagnosis.advice import job_of
 from rankscope.diagnosis.effects import MEMORY_CALLS
 from rankscope.diagnosis.step_costs import (
     on_worst_rank,
-    severity_of,
     step_ns,
     step_words,
     steps_of,
     within_available,
+    worst_rank,
 )
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
@@ -37,29 +37,28 @@ def find(inputs: Inputs) -> list[Finding]:
     )
     costs = dict(by_rank.select("rank", "per_step_ns").iter_rows())
     savings = within_available(costs, ("exposed_memcpy_ns",), inputs)
-    rank, saving = next(iter(savings.items()))
-    worst = by_rank.filter(pl.col("rank") == rank).row(0, named=True)
-    severity = severity_of(saving, step)
-    if severity is None:
+    worst = worst_rank(savings, step)
+    if worst is None:
         return []
+    copied = by_rank.filter(pl.col("rank") == worst.rank).row(0, named=True)
     evidence = [
-        Evidence(f"exposed copies of pageable memory, {unit.per}, at worst", saving, "ns"),
-        Evidence("calls", worst["calls"]),
+        Evidence(f"exposed copies of pageable memory, {unit.per}, at worst", worst.saving_ns, "ns"),
+        Evidence("calls", copied["calls"]),
     ]
-    if worst["bytes"] and worst["total_ns"]:
-        evidence.append(Evidence("bandwidth", round(worst["bytes"] / worst["total_ns"], 2), "GB/s"))
+    if copied["bytes"] and copied["total_ns"]:
+        evidence.append(Evidence("bandwidth", round(copied["bytes"] / copied["total_ns"], 2), "GB/s"))
     evidence.append(Evidence(unit.length, step, "ns"))
-    ranks = tuple(sorted(each for each, value in savings.items() if value >= saving / 2))
-    whose = on_worst_rank(inputs, rank, ranks)
+    ranks = tuple(sorted(each for each, value in savings.items() if value >= worst.saving_ns / 2))
+    whose = on_worst_rank(inputs, worst.rank, ranks)
     return [
         Finding(
             rule.name,
-            severity,
-            f"Copies of pageable memory take {unit.share(saving, step)}{whose}",
+            worst.severity,
+            f"Copies of pageable memory take {unit.share(worst.saving_ns, step)}{whose}",
             ranks=ranks,
             steps=steps_of(inputs),
             evidence=tuple(evidence),
-            saving_ns=saving,
+            saving_ns=worst.saving_ns,
             advice=(
                 "Copy from pinned memory (tensor.pin_memory()) with non_blocking=True: that overlaps with compute."
                 if job_of(inputs).infers

@@ -1,8 +1,8 @@
 """The profiler itself makes steps longer.
 
-Fires if the ranks' manifests say that a recorded step took 5 % longer or more than one that was not recorded: the
+Fires if the ranks' manifests show that a recorded step took 5 % longer or more than one that was not recorded: the
 medians of each rank, and the rank where they differ most. It is never more than an info: the job needs no fix, but
-the figures are of longer steps than its own, and short operators are affected most.
+all figures come from slowed-down steps, and short operators are affected most.
 """
 
 from __future__ import annotations

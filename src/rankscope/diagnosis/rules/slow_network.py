@@ -72,7 +72,7 @@ def find(inputs: Inputs) -> list[Finding]:
             ),
             saving_ns=saving,
             advice=(
-                "See which links that group uses (NCCL_DEBUG=INFO: NVLink, PCIe, sockets), whether its ranks are "
+                "Check which links that group uses (NCCL_DEBUG=INFO: NVLink, PCIe, sockets), whether its ranks are "
                 "placed across hosts or sockets that need not be, and whether other traffic shares the network."
             ),
         )

@@ -2,7 +2,7 @@
 
 Fires if a step has two or more collectives of 4 KiB or less, or barriers: a loss or a flag reduced in every
 micro-step. Each delays all ranks until the last one arrives; with a single one at the end of a step, delays on
-different ranks would cancel out. The saving is the time in them on the rank that has least of it, less the shortest
+different ranks would cancel out. The saving is the time in them on the rank with the least, less the shortest
 of each step, which stays: a rank that is always late costs as much with a single one, and is covered by `stragglers`.
 Time that overlaps with compute is no saving. If ranks are missing, none is stated: all of it may be waiting for them.
 """
@@ -66,7 +66,9 @@ def find(inputs: Inputs) -> list[Finding]:
             evidence=(
                 Evidence(f"small collectives {unit.per}", round(least["calls"]), "count"),
                 Evidence("most of them", kinds[0]),
-                Evidence(f"time in them {unit.per}, rank {least['rank']}, who has least", round(least["total"]), "ns"),
+                Evidence(
+                    f"time in them {unit.per}, rank {least['rank']}, which has the least", round(least["total"]), "ns"
+                ),
                 Evidence(unit.length, step, "ns"),
             ),
             saving_ns=saving,

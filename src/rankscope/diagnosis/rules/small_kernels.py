@@ -76,7 +76,7 @@ def find(inputs: Inputs) -> list[Finding]:
         Finding(
             rule.name,
             severity,
-            f"{100 * worst['short'] / worst['pieces']:.0f} % of the {what} last under {limit}, {meanwhile}",
+            f"{100 * worst['short'] / worst['pieces']:.0f} % of the {what} are shorter than {limit}, {meanwhile}",
             ranks=relevant_ranks(dict(found.select("rank", "saving").iter_rows()), step),
             steps=steps_of(inputs),
             evidence=tuple(evidence),

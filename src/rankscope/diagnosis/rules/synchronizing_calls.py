@@ -1,8 +1,8 @@
 """The host waits for the device during a step.
 
 Fires if calls such as `.item()`, `.cpu()`, `nonzero` or an explicit synchronize leave the device idle: the host
-launches nothing while it waits. The saving is the device's idle time after them (`synchronization`), on the rank that
-has most.
+launches nothing while it waits. The saving is the device's idle time after them (`synchronization`), on the rank with
+the most.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from rankscope.diagnosis.effects import LATE_DATA, LOADING, MEMORY_CALLS, SLOW_H
 from rankscope.diagnosis.step_costs import (
     IDLE,
     on_worst_rank,
-    severity_of,
     step_ns,
     step_words,
     steps_of,
     within_available,
+    worst_rank,
 )
 from rankscope.results import Evidence, Finding, Inputs, Rule
 from rankscope.rundir.plurals import counted
@@ -34,35 +34,34 @@ def find(inputs: Inputs) -> list[Finding]:
         return []
     by_rank = dict(frame.group_by("rank").agg(pl.col("per_step_ns").sum()).iter_rows())
     savings = within_available(by_rank, IDLE, inputs)
-    worst, saving = next(iter(savings.items()))
-    severity = severity_of(saving, step)
-    if severity is None:
+    worst = worst_rank(savings, step)
+    if worst is None:
         return []
-    places = frame.filter(pl.col("rank") == worst).head(_SHOWN)
-    evidence = [Evidence(f"device idle after such calls, {unit.per}, at worst", by_rank[worst], "ns")]
+    places = frame.filter(pl.col("rank") == worst.rank).head(_SHOWN)
+    evidence = [Evidence(f"device idle after such calls, {unit.per}, at worst", by_rank[worst.rank], "ns")]
     for row in places.iter_rows(named=True):
         where = row["operator"] or "no operator"
         inside = f" in {row['range']}" if row["range"] else ""
         calls = counted(row["calls"], "call")
         evidence.append(Evidence(f"{row['call']} from {where}{inside}, {calls}", row["per_step_ns"], "ns"))
     evidence.append(Evidence(unit.length, step, "ns"))
-    ranks = tuple(sorted(rank for rank, value in savings.items() if value >= saving / 2))
-    whose = on_worst_rank(inputs, worst, ranks)
+    ranks = tuple(sorted(rank for rank, value in savings.items() if value >= worst.saving_ns / 2))
+    whose = on_worst_rank(inputs, worst.rank, ranks)
     return [
         Finding(
             rule.name,
-            severity,
-            f"Calls that wait for the device leave it idle for {unit.share(saving, step)}{whose}",
+            worst.severity,
+            f"Calls that wait for the device leave it idle for {unit.share(worst.saving_ns, step)}{whose}",
             ranks=ranks,
             steps=steps_of(inputs),
             evidence=tuple(evidence),
-            saving_ns=saving,
+            saving_ns=worst.saving_ns,
             advice=(
                 "Keep values on the device: "
                 + (
                     "copy sampled tokens to the host while the next step runs"
                     if job_of(inputs).infers
-                    else "add up the loss there and read it once in many steps instead of .item() in each"
+                    else "accumulate the loss there and read it every few steps instead of calling .item() in each"
                 )
                 + ", copy with non_blocking=True from pinned memory, replace nonzero and boolean masks by where, and "
                 "take torch.cuda.synchronize() out of the loop."

@@ -1,7 +1,7 @@
 """Matrix products and convolutions that could use tensor cores but do not.
 
 Fires if operators that tensor cores support ran products or convolutions on the ordinary cores (`matrix_work`), on a
-device whose peaks are known. Kernels whose names do not show where they compute are neither for nor against it. The
+device whose peaks are known. Kernels whose names do not show where they compute do not count either way. The
 saving is that time less what it would be by the ratio of the device's peaks: TF32 for 32-bit numbers, if
 the device has TF32. Memory-bound kernels gain less.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import polars as pl
 
 from rankscope.diagnosis.advice import job_of
-from rankscope.diagnosis.step_costs import per_step, relevant_ranks, severity_of, step_ns, steps_of
+from rankscope.diagnosis.step_costs import per_step, relevant_ranks, step_ns, steps_of, worst_rank
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 
@@ -22,16 +22,15 @@ def find(inputs: Inputs) -> list[Finding]:
         return []
     known = frame.filter(pl.col("saving_ns").is_not_null() & (pl.col("number") != "float64"))
     savings = per_step(known, "saving_ns", inputs)
-    worst = next(iter(savings), None)
-    severity = severity_of(savings[worst], step) if worst is not None else None
-    if worst is None or severity is None:
+    worst = worst_rank(savings, step)
+    if worst is None:
         return []
-    own = known.filter(pl.col("rank") == worst).sort("saving_ns", descending=True).row(0, named=True)
+    own = known.filter(pl.col("rank") == worst.rank).sort("saving_ns", descending=True).row(0, named=True)
     wide = own["number"] == "float32"
     return [
         Finding(
             rule.name,
-            severity,
+            worst.severity,
             f"{own['number']} work that tensor cores could do runs without them",
             ranks=relevant_ranks(savings, step),
             steps=steps_of(inputs),
@@ -42,7 +41,7 @@ def find(inputs: Inputs) -> list[Finding]:
                 Evidence("products on ordinary cores, by their names", own["off_ns"], "ns"),
                 Evidence("in kernels whose names do not show it", own["unknown_ns"], "ns"),
             ),
-            saving_ns=savings[worst],
+            saving_ns=worst.saving_ns,
             advice=(
                 "Let 32-bit products use TF32: torch.set_float32_matmul_precision('high') and "
                 "torch.backends.cudnn.allow_tf32 = True; or "

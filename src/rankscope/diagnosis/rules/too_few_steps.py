@@ -1,7 +1,7 @@
 """Too few steps were recorded.
 
 Fires if the files hold steps, but fewer than three: the first step of a window includes work that was launched before
-it, and one or two steps say nothing about the spread. Also fires if files have no steps at all, so that the complete
+it, and one or two steps do not show the spread. Also fires if files have no steps at all, so that the complete
 file counts as one.
 """
 
@@ -29,9 +29,9 @@ def find(inputs: Inputs) -> list[Finding]:
         Finding(
             rule.name,
             "info",
-            f"{title}: figures per step are those of too small a sample",
+            f"{title}: too few for reliable figures per step",
             steps=steps,
-            evidence=(Evidence("steps", count), Evidence("enough to judge by", ENOUGH)),
+            evidence=(Evidence("steps", count), Evidence("steps needed", ENOUGH)),
             advice=(
                 "Record more: rankscope.Profiler(active=5) or --active 5."
                 if count

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-import numpy as np
 import polars as pl
 
 from rankscope.errors import describe_error
 from rankscope.pipeline import Run
 from rankscope.primitives.intervals import Int64
 from rankscope.report.anonymize import Anonymizer
-from rankscope.report.embed.encoding import block, fold, json_block, steps_of
+from rankscope.report.embed.collectives import CollectiveKinds, with_event_numbers
+from rankscope.report.embed.encoding import block, json_block, steps_of
 from rankscope.report.embed.longest_events import LONGEST, longest_events
 from rankscope.report.embed.stages import STAGES, Codes, StagedRank, codes_of, names_used
 from rankscope.report.formatting import numbered
@@ -131,9 +131,9 @@ def embed(
     codes = codes_of(list(ranks.values()))
     matched = {}
     for rank, each in ranks.items():
-        rows = attempt(f"The collectives of rank {rank}", _matched, timeline, each, collectives)
+        rows = attempt(f"The collectives of rank {rank}", with_event_numbers, timeline, each, collectives)
         matched[rank] = pl.DataFrame(schema={"event": pl.Int64}) if rows is None else rows
-    kinds = _Kinds()
+    kinds = CollectiveKinds()
     for rows in matched.values():
         if rows.height:
             kinds.columns(rows)
@@ -209,7 +209,7 @@ def _events_of(rank: StagedRank, stage: int, codes: Codes) -> bytes:
     return block(*rank.columns(stage, codes))
 
 
-def _collectives_of(rows: pl.DataFrame, kinds: _Kinds) -> bytes:
+def _collectives_of(rows: pl.DataFrame, kinds: CollectiveKinds) -> bytes:
     return block(kinds.columns(rows))
 
 
@@ -226,7 +226,7 @@ def _head(
     kept: Mapping[int, int],
     codes: Codes,
     grid: Mapping[str, Any] | None,
-    kinds: _Kinds,
+    kinds: CollectiveKinds,
 ) -> dict[str, Any]:
     """The layout of the included lanes, the names, and the meaning of the codes."""
     keys = [each.keys[: each.bounds[kept[rank] - 1][1] if kept[rank] else 0] for rank, each in ranks.items()]
@@ -281,73 +281,6 @@ def _layout(timeline: Timeline, ranks: Mapping[int, StagedRank], kept: Mapping[i
 
 
 _STAGE = {"stream": 0, "thread": 1, "annotation": 1, "python": 2}
-
-
-class _Kinds:
-    """Collectives' kind, group and size as numbers."""
-
-    def __init__(self) -> None:
-        self.rows: list[list[Any]] = []
-        self._numbers: dict[tuple[Any, ...], int] = {}
-
-    def columns(self, rows: pl.DataFrame) -> dict[str, Int64]:
-        """A rank's collectives as columns. Match, wait and sequence are one more, because 0 encodes null."""
-        kind = np.empty(rows.height, dtype=np.int64)
-        for place, row in enumerate(rows.select("collective", "group", "bytes").iter_rows()):
-            number = self._numbers.get(row)
-            if number is None:
-                number = self._numbers[row] = len(self.rows)
-                self.rows.append(list(row))
-            kind[place] = number
-        values = {name: _or_zero(rows[name]) for name in ("match", "wait_ns", "sequence")}
-        return {
-            "event": steps_of(rows["event"].to_numpy()),
-            "match": steps_of(values["match"]),
-            "wait": fold(values["wait_ns"]),
-            "sequence": steps_of(values["sequence"]),
-            "kind": kind,
-        }
-
-
-def _or_zero(values: pl.Series) -> Int64:
-    """One more than each number that is not below zero; 0 for null."""
-    moved = values.cast(pl.Int64) + (values >= 0).cast(pl.Int64)
-    return np.asarray(moved.fill_null(0), dtype=np.int64)
-
-
-def _matched(timeline: Timeline, rank: StagedRank, collectives: pl.DataFrame | None) -> pl.DataFrame:
-    """A rank's collectives with the number of the event that each is, as `details` finds it: by times and name."""
-    schema = {"event": pl.Int64}
-    if collectives is None or collectives.is_empty():
-        return pl.DataFrame(schema=schema)
-    rows = collectives.filter(pl.col("rank") == rank.rank)
-    clock = timeline.clock.ranks[rank.rank]
-    parts = []
-    for (window,), mine in rows.filter(pl.col("end_ns").is_not_null()).group_by("window", maintain_order=True):
-        assert isinstance(window, int)
-        times = {name: clock.run_time(window, mine[name].to_numpy()) for name in ("start_ns", "end_ns")}
-        parts.append(mine.with_columns(**{name: pl.Series(value) for name, value in times.items()}))
-    if not parts:
-        return pl.DataFrame(schema=schema)
-    found = pl.concat(parts)
-    at = np.sort(rank.order)
-    events = pl.DataFrame(
-        {
-            "start_ns": rank.start[at],
-            "end_ns": rank.end[at],
-            "name_number": rank.in_run.names[rank.in_run.lanes.arrays["name"][at]].astype(np.int64),
-            "event": rank.number[at],
-        }
-    )
-    wanted = found["name"].unique()
-    numbers = pl.DataFrame(
-        [(name, number) for number, name in enumerate(timeline.names) if name in set(wanted.to_list())],
-        schema={"name": pl.String, "name_number": pl.Int64},
-        orient="row",
-    )
-    first = events.unique(["start_ns", "end_ns", "name_number"], keep="first", maintain_order=True)
-    joined = found.join(numbers, on="name").join(first, on=["start_ns", "end_ns", "name_number"])
-    return joined.unique("event", keep="first", maintain_order=True).sort("event")
 
 
 def _curves(timeline: Timeline, rank: StagedRank) -> bytes:

@@ -1,0 +1,109 @@
+"""The collectives of all ranks while they are matched: rows, matches so far, clocks, doubts.
+
+In: encoded rows (`rankscope.primitives.communicators`). Out: what `rankscope.primitives.matching` fills and returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from rankscope.primitives.clock_links import ClockLinks, Links
+from rankscope.primitives.intervals import Int64
+from rankscope.primitives.offset_estimation import Timeline
+
+METHODS = ("none", "sequence", "step", "clock", "order", "votes")
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """Ranks with two equally likely positions in a group.
+
+    Attributes:
+        group: the group, as it is labelled.
+        ranks: the ranks in doubt.
+        apart_ns: by how much the two likeliest offsets differ, of the first of them.
+        evidence: of the one that was taken, nats.
+        rival: of the other.
+        row: one of the group's rows.
+    """
+
+    group: str
+    ranks: tuple[int, ...]
+    apart_ns: int
+    evidence: float
+    rival: float
+    row: int
+
+
+class MatchingState:
+    """Rows, and what has been found about them; functions that match write into `match`, `method` and `communicator`.
+
+    Attributes:
+        match: by row the number of the event, −1 as long as it has none.
+        method: by row an index into `METHODS`.
+        events: how many numbers are in use.
+        doubts: matches that could as well be otherwise.
+        disagreeing: rows whose kind or size differs from that of most ranks.
+        unplaced: by group, the ranks whose ends agree with no other rank's.
+        clocks: offsets between ranks.
+    """
+
+    def __init__(self, encoded: pl.DataFrame, hosts: Mapping[int, str]) -> None:
+        column = {name: encoded[name].to_numpy() for name in encoded.columns if name != "label"}
+        self.rank, self.start, self.end = column["rank"], column["start_ns"], column["end_ns"]
+        self.communicator, self.kind, self.full = column["communicator"].copy(), column["kind"], column["full"]
+        self.step, self.recorded, self.one_sided = column["step"], column["recorded"], column["one_sided"]
+        self.uneven, self.p2p = column["uneven"], column["p2p"]
+        self.stream, self.label = column["stream"], encoded["label"]
+        self.unnamed = column["unnamed"]
+        self.match: Int64 = np.full(encoded.height, -1, dtype=np.int64)
+        self.method: Int64 = np.zeros(encoded.height, dtype=np.int64)
+        self.events = 0
+        self.doubts: list[Doubt] = []
+        self.disagreeing = 0
+        self.unplaced: list[tuple[str, tuple[int, ...]]] = []
+        self.clocks = ClockLinks(hosts)
+
+    def timeline(self, rows: Int64, shift: Int64 | None = None) -> Timeline:
+        """Rows of one rank as a timeline, their times moved by `shift` (ns)."""
+        moved = np.zeros(rows.size, dtype=np.int64) if shift is None else shift
+        return Timeline(
+            self.end[rows] + moved,
+            self.kind[rows],
+            self.full[rows],
+            self.step[rows],
+            self.one_sided[rows],
+            self.uneven[rows],
+            self.start[rows] + moved,
+        )
+
+    def ranks(self, rows: Int64) -> set[int]:
+        """The ranks of rows."""
+        return set(np.unique(self.rank[rows]).tolist())
+
+    def mark(self, rows: Int64) -> tuple[Int64, int, int, Links]:
+        """What `reset` needs to undo the matches of rows."""
+        return self.communicator[rows].copy(), len(self.doubts), len(self.unplaced), self.clocks.copy_links()
+
+    def reset(self, rows: Int64, mark: tuple[Int64, int, int, Links]) -> None:
+        """Undo what was done to rows since `mark`."""
+        self.match[rows], self.method[rows] = -1, 0
+        self.communicator[rows], doubts, unplaced, self.clocks.links = mark
+        del self.doubts[doubts:], self.unplaced[unplaced:]
+
+    def numbered(self) -> Int64:
+        """By row the event's number in the order of first ends, −1 for an event of fewer than two ranks."""
+        matched = self.match >= 0
+        first = np.full(self.events, np.iinfo(np.int64).max)
+        np.minimum.at(first, self.match[matched], self.end[matched])
+        partners = np.bincount(self.match[matched], minlength=self.events) > 1
+        order = np.argsort(np.where(partners, first, np.iinfo(np.int64).max), kind="stable")
+        number = np.empty(self.events, dtype=np.int64)
+        number[order] = np.arange(self.events)
+        kept = matched & partners[np.maximum(self.match, 0)] if self.events else matched
+        self.method[~kept] = 0
+        return np.where(kept, number[np.maximum(self.match, 0)] if self.events else -1, -1).astype(np.int64)
