@@ -165,6 +165,8 @@ def test_pinned_and_hidden_rows_and_their_order_are_in_the_link(opened: Opener, 
     page.id("show-hidden").click()
     page.tab.wait_for_function("() => document.querySelector('[data-testid=rank-0]') !== null")
     assert page.id("show-hidden").is_disabled()
+    page.timeline()
+    assert page.tab.evaluate(names) == ["Rank 0", "Rank 1"]
     page.tab.locator("#tl-order").select_option("late")
     page.tab.wait_for_function("() => location.hash.includes('order=late')")
     assert page.tab.evaluate(names) == ["Rank 1", "Rank 0"]
@@ -258,7 +260,11 @@ def test_what_takes_long_is_said(opened: Opener, late: Path) -> None:
     page.ready()
     page.timeline()
     held: list[Any] = []
-    page.tab.route("**/api/range*", lambda route: held.append(route))
+
+    def hold(route: Any) -> None:
+        held.append(route)
+
+    page.tab.route("**/api/range*", hold)
     page.press("m")
     page.id("busy").wait_for()
     assert page.id("busy").text_content() == "Adding up the range …"

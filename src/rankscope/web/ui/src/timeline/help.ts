@@ -3,7 +3,7 @@ import { button } from "../components/controls.ts";
 import { h } from "../components/dom.ts";
 
 const GESTURES: readonly (readonly [string, string])[] = [
-  ["Click", "select the event; in the ruler: set a flag with a note"], ["Drag, Shift + wheel", "pan"], ["Ctrl + wheel, pinch, double-click", "zoom at the pointer"], ["Shift + drag", "measure a range"],
+  ["Click", "select the event; in the ruler: set a flag with a note"], ["Drag", "select a range and measure it; a finger pans"], ["Shift + drag, Shift + wheel", "pan"], ["Ctrl + wheel, pinch, double-click", "zoom at the pointer"],
 ];
 
 const KEYS: readonly (readonly [string, string])[] = [
@@ -24,7 +24,7 @@ export class Help {
     this.element = h("dialog", { class: "tl-dialog", "aria-label": "Keyboard and mouse", "data-testid": "help",
       click: (event) => { if (event.target === this.element) this.element.close(); } },
     h("div", {}, h("div", { class: "tl-panel-head" }, h("h2", {}, "Keyboard and mouse"), button({ class: "quiet", "aria-label": "Close the help" }, () => this.element.close(), "×")),
-      h("p", { id: "tl-help" }, "A rank’s summary lane shows compute on top and data movement below; vertical lines mark steps, ● marks a finding. Keys: W A S D zoom and pan, E selects, F zooms to the selection, ? lists all keys."),
+      h("p", { id: "tl-help" }, "A rank’s summary lane shows compute on top and data movement below; vertical lines mark steps, ● marks a finding. A drag measures, Shift and a drag pan. Keys: W A S D zoom and pan, E selects, F zooms to the selection, ? lists all keys."),
       list("Keys", KEYS), list("Mouse and touch", GESTURES)));
   }
 

@@ -85,7 +85,9 @@ export class Input {
     if (event.button !== 0) return;
     this.#stage.element.setPointerCapture(event.pointerId);
     this.#pointers.set(event.pointerId, { x: event.clientX, y: event.clientY });
-    const measure = event.shiftKey || this.measuring ? this.#at(event.clientX) : null;
+    // As in Perfetto; a finger has no shift key, and moves.
+    const measures = this.measuring || (event.pointerType !== "touch" && !event.shiftKey);
+    const measure = measures ? this.#at(event.clientX) : null;
     this.#dragging = this.#pointers.size === 1 ? { x: event.clientX, y: event.clientY, moved: false, measure } : null;
     this.#acts.leave();
   }

@@ -59,7 +59,7 @@ export class Timeline {
     const model = this.#model = new Model(api, layout, cache, names, counters);
     const loader = new Loader(api, cache, layout, (answered) => { if (answered) notice.answered(); model.changed(); }, failed);
     const gutter = new Gutter(model, () => this.#stage.box, () => permalink.note());
-    const stage = this.#stage = new Stage(model, loader, [gutter.element, gutter.pins], corner(layout), "tl-help");
+    const stage = this.#stage = new Stage(model, loader, [gutter.pins, gutter.element], corner(layout), "tl-help");
     stage.afterFrame(() => gutter.draw());
     const permalink = new Permalink(context.router, model, stage);
     this.#flags = new FlagEditor(model, stage, () => permalink.note());

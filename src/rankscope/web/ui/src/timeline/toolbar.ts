@@ -96,7 +96,7 @@ export function toolbar(model: Model, acts: BarActs): Toolbar {
     button({ class: "quiet", "aria-label": "Zoom out", title: "Key S, or Ctrl + wheel" }, () => acts.zoom(2), "−"),
     button({ class: "quiet", "aria-label": "Zoom in", title: "Key W, or Ctrl + wheel" }, () => acts.zoom(0.5), "+"),
     button({ class: "quiet", title: "Key 0", "data-testid": "whole" }, acts.whole, "Entire run"),
-    button({ class: "quiet", title: "Or Shift + drag; key M measures the selection or the visible range", "data-testid": "measure-drag" }, acts.measure, "Measure"));
+    button({ class: "quiet", title: "The next drag measures, also of a finger; key M measures the selection or the visible range", "data-testid": "measure-drag" }, acts.measure, "Measure"));
   const filters = h("div", { class: "tl-group" }, filter);
   const unhide = button({ class: "quiet", "data-testid": "show-hidden" }, acts.showHidden, "Show hidden");
   const order = layout.ranks.length > 1 ? selector("tl-order", "Order of ranks", Object.entries(ORDERS).map(([value, label]) => ({ value, label })), model.order, (value) => { if (isOrder(value)) acts.order(value); }) : null;
