@@ -37,7 +37,7 @@ PAIRS = {
 MORE = {"idle": _IDLE}
 REPEATS = 100
 _ANALYSES = ("kernels", "idle", "launches", "device_time")
-ALONE = ("operators", "utilization", "annotations", "data_loading", "devices", "slices")
+ALONE = ("operators", "critical_path", "utilization", "annotations", "data_loading", "devices", "slices")
 
 _OURS = """
 import os, rankscope

@@ -36,6 +36,13 @@ GLOSSARY = {
     r"is no list of|cannot be meant|can be meant": "is not valid",
     r"(?<!there )is no (number|range|directory|file|rank|step|trace|run|name|option|path|pattern)": "is not a",
     r"appears? by themselves|take along": "picked up automatically, download",
+    r"(?<!-)beside(?![-.])": "next to, with, in addition to",
+    r"nobody|no one|somebody": "name who: no rank, no other process",
+    r"own affair": "has no meaning elsewhere, private",
+    r"(tells?|says?) nothing|(tells?|says?) little of": "does not show, is no evidence",
+    r"stands? (for|beside|aside)|lies? (in|within|above|below|beyond)": "is, represents; is in, exceeds",
+    r"goes on|went on": "continues",
+    r"(is|are) had|laggards?": "exists; stragglers, outliers",
     r"(?-i:Mfu|Tflops per s|Blocks per sm)": "MFU, TFLOP/s, Blocks per SM",
 }
 """The left column, as regular expressions over whole words, and what to write instead."""
@@ -104,6 +111,8 @@ def test_no_phrase_of_the_left_column_is_left() -> None:
         "it holds the others up",
         "not more than chance",
         "'x' is no list of",
+        "one step tells nothing",
+        "the copy beside it",
     ],
 )
 def test_the_phrases_are_found(text: str) -> None:

@@ -106,7 +106,7 @@ def _placed(collectives: pl.DataFrame, inputs: Inputs) -> pl.DataFrame:
     counts: list[int | None] = []
     for text, seen, size in groups.select("group_ranks", "rank", "size").iter_rows():
         listed = parse_group_ranks(text) if text is not None else None
-        # Without listed ranks, a name may stand for several groups, unless the ranks seen match the size.
+        # Without listed ranks, several groups may have one name, unless the ranks seen match the size.
         ranks = listed if listed is not None else tuple(seen) if len(seen) == size else ()
         hosts = {host_of.get(rank) for rank in ranks}
         counts.append(len(hosts) if hosts and None not in hosts else None)

@@ -49,7 +49,7 @@ SHORT_OPERATOR_NS = 20_000
 SILENCE_NS = 100_000
 """A host that is busy launching records an event more often than this."""
 STANDSTILL_NS = 10_000_000
-"""No operator's way to its launches takes as long. The first convolution of a process loads cuDNN for a second."""
+"""No operator takes as long to reach its launches. The first convolution of a process loads cuDNN for a second."""
 COLUMNS = (
     Column("rank", pl.Int64, "", "the rank"),
     Column("window", pl.Int64, "", "index of the rank's trace file, from 0"),
@@ -99,7 +99,7 @@ def _of_window(window: Tables, inputs: Inputs) -> pl.DataFrame:
         number = pl.Series("step", [None] * starts.size, dtype=pl.Int64)
     allocator = window["runtime_calls"].filter(pl.col("name").str.contains(ALLOCATOR_CALLS))
     memory = covered_time(allocator)
-    # Before a piece outside of the steps the host may have been in none of them.
+    # Before a piece outside the steps, the host may have been outside them as well.
     gaps = _gaps(pieces)
     gaps = gaps.filter(_place(gaps["end_ns"].to_numpy(), starts, ends) >= 0)
     waiting = covered_time(gaps)

@@ -151,7 +151,7 @@ def write_result(
     else:
         write(FORMATS[table.form.value](Result(result.analysis, result.frame, findings), about), table.output)
     worth = [finding for finding in findings if finding.severity != "info"]
-    # JSON carries them itself; rows alone would look as good as whole ones.
+    # JSON carries them itself; rows alone would look complete.
     if worth and table.form is not Format.json:
         Console(stderr=True, highlight=False).print(findings_list(worth, about["steps"]))
 

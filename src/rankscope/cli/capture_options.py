@@ -26,7 +26,7 @@ class CaptureCommand(TyperCommand):
     """A command with a parameter ``capture: CaptureConfig`` for its help; the given options are set aside in `meta`."""
 
     module_is_script = False
-    """Whether ``-m MODULE`` can stand for the script, so that options end there."""
+    """Whether ``-m MODULE`` may replace the script, so that options end there."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -31,7 +31,7 @@ from rankscope.web.runs import Runs
 from rankscope.web.security import LOCAL_NAMES, Gate, is_host_name
 from rankscope.web.server import make_app, token_address
 
-# After Ctrl-C, how long answers that are on their way may take.
+# After Ctrl-C, how long pending responses may take.
 GRACE_S = 2
 # How long the address waits for the files to be read: what is small, or was read before, is there by then, and what is
 # wrong with it is an error like any other. Whatever takes longer fills the page.

@@ -57,7 +57,7 @@ def match_keys(a: pl.DataFrame, b: pl.DataFrame) -> Pairs:
     for method, by, kernels in levels:
         fit = rest
         if kernels:
-            # A collective's or a copy's kernel keeps its name; what no operator launched cannot be paired in this way.
+            # A collective's or a copy's kernel keeps its name; what no operator launched cannot be paired like this.
             fit = rest.filter((pl.col("section") == KERNELS) & pl.col("operator").is_not_null())
         both = fit.group_by(by).agg(pl.col("side").n_unique().alias("sides")).filter(pl.col("sides") == 2)
         taken = fit.join(both, on=list(by), how="semi", nulls_equal=True)

@@ -1,7 +1,7 @@
 """What rules choose their advice by: the kind of the job.
 
 In: the result of `job_kind`. Out: a `JobKind`; an unknown one where the analysis is missing. Advice names only what the
-job may have: nobody who serves a model reads of optimizers, nobody who uses FSDP of DDP's buckets.
+job may have: advice on serving does not mention optimizers, advice on FSDP does not mention DDP's buckets.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ IDLE = ("runtime_ns", "data_loading_ns", "host_op_ns", "other_ns")
 def usual(frame: pl.DataFrame, *columns: str) -> pl.DataFrame:
     """What steps usually cost, by rank: medians over a rank's steps, like the step's length.
 
-    A step that stands out (a cold start, a checkpoint, other jobs on the cores) therefore weighs in no figure. And as
+    A step that stands out (a cold start, a checkpoint, other jobs on the cores) therefore affects no figure. And as
     no step's cost exceeds that step, the median cost never exceeds the median step.
 
     Args:
@@ -92,7 +92,7 @@ def within_available(costs: Mapping[int, int], columns: Sequence[str], inputs: I
     """Costs per step, by rank, at most what the rank's steps have, the largest first.
 
     Args:
-        costs: ns by rank: totals divided by the number of steps, in which a step that stands out may weigh.
+        costs: ns by rank: totals divided by the number of steps, which an unusual step may affect.
         columns: of `step_time`: what the saving is taken from. The bound is their sum, mean over steps, and the step.
     """
     frame, step = inputs.results.get("step_time"), step_ns(inputs)
@@ -107,7 +107,7 @@ def within_available(costs: Mapping[int, int], columns: Sequence[str], inputs: I
 def unrecorded_ranks(inputs: Inputs) -> int:
     """How many ranks of the job have no complete trace here, at least: one if a single rank communicates.
 
-    Without them nobody can tell how much of a collective is waiting for a rank, and how much transfers data.
+    Without them, waiting for a rank and transferring data cannot be separated in a collective.
     """
     rows = inputs.results.get("collectives")
     largest = None if rows is None or rows.is_empty() else rows["group_size"].max()

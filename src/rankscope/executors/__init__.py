@@ -93,7 +93,7 @@ def run_tasks(
 ) -> list[T | BaseException]:
     """Run a task for each tuple of arguments; outcomes in their order, errors among them.
 
-    A worker that dies takes the whole pool with it, and the pool does not report which task it had. So those that may
+    A worker that dies breaks the entire pool, and the pool does not report which task it had. So those that may
     have been running are tried once more, each alone, and the rest continue in a new pool: only a task that kills its
     worker when alone is lost.
 

@@ -139,7 +139,7 @@ class EventStream:
                 self.losses.doubt(str(error))
                 data = b""
             except (EOFError, OSError, ValueError, ArithmeticError) as error:
-                # A compressed file that is cut or damaged inside: what came out so far is good.
+                # A compressed file that is cut or damaged inside: what was decompressed before that is valid.
                 self.losses.cut(str(error) or type(error).__name__)
                 data = b""
             if not data:

@@ -158,7 +158,7 @@ def _continues(one: TraceInfo, later: TraceInfo) -> bool:
     # In a container each start of a job may have the same pid, but not the same threads.
     restarted = again and not one.shares_thread(later)
     if one.run_id is not None:
-        # A job that was started again goes on at a later step, and torchrun counts its restarts.
+        # A restarted job continues at a later step, and torchrun counts its restarts.
         twice = restarted or ((overlap or again) and _differ(one.pid, later.pid))
         return one.restart_count != later.restart_count or not twice
     if restarted or (overlap and one.rank is None):

@@ -139,7 +139,7 @@ class Salvage:
         """Read the events that start before `limit`.
 
         Args:
-            last: nothing of the file follows the text.
+            last: whether the text is the end of the file.
         """
         view = memoryview(text)
         while True:

@@ -191,7 +191,7 @@ class TableBuilder:
     # -- columns ------------------------------------------------------------------------------------------------
 
     def append(self, table: str, columns: dict[str, Any]) -> None:
-        """Append a frame with some of a table's columns to the table; None stands for a column of nulls."""
+        """Append a frame with some of a table's columns to the table; None is a column of nulls."""
         schema = TABLES[table].schema
         given = {name: values for name, values in columns.items() if not is_absent(values)}
         if "name" in columns:  # no analysis has to expect an event without a name

@@ -38,7 +38,7 @@ FAR_NS = 1 << 52
 def event_times(chunk: Chunk, groups: Sequence[Group] | None = None) -> tuple[Int64, Int64]:
     """Start and duration of every event of a chunk, ns.
 
-    `NO_TIME` stands for a start that is absent or out of range, −1 for a duration that is absent or absurd.
+    `NO_TIME` is a start that is absent or out of range, −1 a duration that is absent or absurd.
 
     Args:
         groups: its events by class, with their rows: events of one class are read in half the time.

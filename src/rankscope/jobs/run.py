@@ -43,12 +43,12 @@ class JobResult:
     log_tail: str
     """The last lines that the job printed; empty where the output went straight to the terminal."""
     signal: int | None = None
-    """The first signal that reached this process meanwhile and went on to the job: somebody wants it all to end."""
+    """The first signal that reached this process during the job and was passed on to it."""
     upload_to: str | None = None
     """The URL that the ranks upload to."""
 
     def traces(self) -> list[Path]:
-        """The traces that lie in the run directory."""
+        """The traces in the run directory."""
         found = {path for ending in ENDINGS.values() for path in self.run_dir.rglob(f"*{ending}")}
         return sorted(path for path in found if not path.name.startswith("."))
 

@@ -82,7 +82,7 @@ def _options_in(tree: ast.AST) -> Options:
         switch = isinstance(action, ast.Name) and action.id == "check_env"
         if switch or (isinstance(action, ast.Constant) and str(action.value).startswith("store_")):
             flags |= written
-    # Another way of writing the parser than all versions had so far.
+    # The parser is written differently than in all versions so far.
     return Options(frozenset(names), frozenset(flags)) if len(names) > 10 else Options()
 
 
@@ -204,7 +204,7 @@ def _hidden() -> bool:
 
 
 def _has_xpu(folder: Path) -> bool:
-    # Every graphics card has files there; Level Zero's loader beside them says that one computes.
+    # Every graphics card has files there; Level Zero's loader as well means that one computes.
     return "ONEAPI_ROOT" in os.environ and folder.exists() and any(folder.glob("renderD*"))
 
 

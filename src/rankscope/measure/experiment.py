@@ -159,7 +159,7 @@ class Experiment:
             order: (repeat, name) of each job, in the order to run them.
             job: makes a job from its name, its repeat and its directory.
             on_result: called with the results so far after each new job except the last.
-            check: raises if a job was not what its name says.
+            check: raises if a job did not run as its name states.
             label: the text for a name in progress messages.
             go_on_after_failure: whether to run the other jobs after one failed.
             announce_kept: whether to report how many jobs are already finished.

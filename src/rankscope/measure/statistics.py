@@ -12,7 +12,7 @@ Should Know About the Bootstrap, The American Statistician 69, 2015, section 4),
 being the correlation of a round with the one before it (the variance of a mean of an autoregressive series). Student's
 quantile has the degrees of freedom of blocks, or of jobs, or between the two, as either makes the variance
 (F. Satterthwaite, An Approximate Distribution of Estimates of Variance Components, Biometrics Bulletin 2, 1946): three
-jobs that differ say little of a fourth.
+jobs that differ predict a fourth badly.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def replicates(series: Mapping[str, Series], seed: int, salt: int = 0, count: in
         series: conditions that were measured in the same jobs, with the same rounds.
         seed: of the choice of jobs. What has the same seed and as many jobs chooses the same: repetitions that were
             run side by side are resampled side by side.
-        salt: of the choice of rounds, beside the seed.
+        salt: for the choice of rounds, in addition to the seed.
         count: how many.
     """
     first = next(iter(series.values()), None)

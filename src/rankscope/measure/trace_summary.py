@@ -112,7 +112,7 @@ def waiting_time(collectives: pl.DataFrame, clock: pl.DataFrame, traces: Sequenc
     spans = arrivals.with_columns(pl.col("arrival_ns").max().over("match").alias("last_ns")).select(
         "rank",
         pl.col("arrival_ns").alias("start_ns"),
-        # A rank that has what it needs goes on: the root of a broadcast does not wait.
+        # A rank that has what it needs continues: the root of a broadcast does not wait.
         pl.min_horizontal("last_ns", pl.col("arrival_ns") + pl.col("duration_ns")).alias("end_ns"),
     )
     return int(union_length_by(spans.filter(pl.col("rank") == rank), ["rank"], "waited_ns")["waited_ns"].sum())

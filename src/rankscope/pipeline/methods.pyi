@@ -24,6 +24,8 @@ class AnalysisMethods:
         """torch.compile: regions, graphs, Triton kernels, graph breaks, and the cost of the first call."""
     def copies(self) -> pl.DataFrame:
         """Copies between host and device: size, bandwidth, and kind of memory."""
+    def critical_path(self) -> pl.DataFrame:
+        """Critical path: the chain of work and waiting that determines how long a step takes."""
     def data_loading(self) -> pl.DataFrame:
         """Data loading time per step, and how much of it is exposed."""
     def ddp_buckets(self) -> pl.DataFrame:

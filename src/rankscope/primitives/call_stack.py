@@ -17,7 +17,7 @@ from rankscope.primitives.intervals import Int64, interval_at
 from rankscope.primitives.nesting import Int32, in_order, nest
 
 NO_THREAD = -(1 << 62)
-"""Stands for a process or thread without a number."""
+"""A process or thread without a number."""
 
 
 def innermost(ranges: pl.DataFrame, instants: pl.DataFrame) -> Int64:

@@ -38,7 +38,7 @@ class Clocks:
         offset: ns.
         drift: ns per ns; 0 if not distinguishable from noise.
         at: the rank's own time at which the offset holds, ns.
-        residual: within this lie 90 of 100 deviations from the others' ends, ns; of fewer than `FEW` anchors a bound
+        residual: the 90th percentile of the deviations from the others' ends, ns; of fewer than `FEW` anchors a bound
             on the offset's error; −1 without anchors.
         anchors: collectives that the offset rests on.
         component: ranks with one number are linked by collectives.
@@ -258,7 +258,7 @@ def _levels(deviation: Int64, place: Int64, keep: np.ndarray, size: int) -> Int6
 def _residuals(deviation: Int64, place: Int64, event: Int64, keep: np.ndarray, size: int) -> tuple[Int64, Int64]:
     """By rank: how far its ends are from the *other* ranks', and how many there are."""
     members = np.bincount(event[keep], minlength=int(event.max()) + 1)[event]
-    # The median that a rank is held against holds a share of itself: of two ranks, half.
+    # A rank is compared with a median that contains a share of itself: half, if there are two ranks.
     apart = np.abs(deviation) * (members / np.maximum(members - 1, 1))
     residual, anchors = np.full(size, -1, dtype=np.int64), np.zeros(size, dtype=np.int64)
     order = np.lexsort((apart, place))
@@ -285,7 +285,7 @@ def _bounds(start: Int64, end: Int64, place: Int64, event: Int64, keep: np.ndarr
 
 
 def _beyond_others(value: Int64, event: Int64) -> Int64:
-    """For each value the greatest of the others of its event."""
+    """For each value the largest of the others of its event."""
     order = np.lexsort((-value, event))
     first = np.concatenate([[True], np.diff(event[order]) != 0])
     begin = np.flatnonzero(first)

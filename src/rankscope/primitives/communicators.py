@@ -2,7 +2,7 @@
 
 A communicator is a group with its ranks, so groups that share a name but not their ranks are separate; the two ends of
 a point-to-point channel are a separate communicator in each direction. Kernels whose trace names no group are in one
-pool per group size that their names tell: stream numbers are a rank's own affair and do not separate them
+pool per group size that their names tell: stream numbers have no meaning across ranks and do not separate them
 (`rankscope.primitives.unnamed_communicators` does). Sizes are those of the full operation, which are equal on all ranks
 even if each has an uneven part; where the trace has none, the kernel's name is used instead.
 """
@@ -96,7 +96,7 @@ def encode_communicators(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _named_alike(rows: pl.DataFrame, sized: pl.Expr) -> pl.Series:
-    """A number for the name of each kernel of an unnamed group without sizes; null where the name tells nothing.
+    """A number for the name of each kernel of an unnamed group without sizes; null where the name does not show it.
 
     Ranks run one collective with one kernel. A name that some rank lacks, or has with sizes, is no label.
     """

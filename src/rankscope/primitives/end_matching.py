@@ -24,7 +24,7 @@ from rankscope.primitives.unnamed_communicators import order_offset, runs_togeth
 LEFT_OVER = 8  # blurs within which events that the reference lacks are the same
 LEAST_LEFT_OVER = 100_000  # ns
 LEFT_OVER_FREE = 2_000_000  # ns: of those that ranks may end at different times
-FEW = 8  # events, of which one that agrees well says little about how well all do
+FEW = 8  # events: with fewer, how well the best one agrees does not show how well all do
 LEAST_BLUR = 32_000  # ns: ends agree to 31 µs with NCCL (median), and to 85 µs at worst
 CONCURRENT = 0.005  # of events overlap the one before: then only events of one size keep their order
 OVERLAP = 2_000  # ns: old traces round to microseconds
@@ -224,7 +224,7 @@ def _kinds_apart(
 def _concurrent(state: MatchingState, rows: Int64) -> bool:
     if rows.size < 2:
         return False
-    # The streams of a captured graph tell nothing; those of Gloo are threads.
+    # The streams of a captured graph have no meaning; those of Gloo are threads.
     if np.unique(state.stream[rows]).size > 1 and not state.unnamed[rows[0]]:
         return True
     order = rows[np.argsort(state.start[rows], kind="stable")]

@@ -80,7 +80,7 @@ def _filled(reference: Timeline, other: Timeline, partner: Int64, by_step: bool,
     if by_step:
         fits &= (reference.step[mine] == other.step[theirs]) & (other.step[theirs] >= 0)
     else:
-        # Nothing but the ends says that nothing is missing on both sides: they must lie nearer than neighbours do.
+        # Only the ends show that nothing is missing on both sides: they must be closer than neighbours are.
         spacing = np.diff(reference.end, prepend=reference.end[:1], append=reference.end[-1:])
         nearest = np.minimum(spacing[mine], spacing[mine + 1])
         fits &= 2 * apart < nearest
@@ -93,7 +93,7 @@ def _by_equal_steps(reference: Timeline, other: Timeline) -> Int64 | None:
     """The pairs, if both have the same collectives in the same order in every step: then nothing is missing.
 
     Ends alone may not tell a collective from the next where many alike follow each other closely. A step that the
-    recording cuts has fewer than the others: with such a step, order says nothing.
+    recording cuts has fewer than the others: in such a step, order is no evidence.
     """
     if len(reference) != len(other) or not len(other) or min(reference.step.min(), other.step.min()) < 0:
         return None
@@ -135,10 +135,10 @@ def _by_lag(reference: Timeline, other: Timeline, blur: int, *, by_step: bool) -
         apart = residual > WORST * blur
         if apart[~other.one_sided[theirs]].any():
             continue
-        # Ends that need not agree may lie apart; but not where another's would agree: then one is missing.
+        # Ends that need not agree may be far apart, unless another one's would agree: then one is missing.
         if apart.any() and _better_elsewhere(reference, other, theirs[apart], blur):
             continue
-        # What lies outside must lie outside in time as well, else something is missing at an edge.
+        # What is outside in order must be outside in time as well, else something is missing at an edge.
         outside = other.end[~inside]
         if ((outside > reference.end[0]) & (outside < reference.end[-1])).any():
             continue
@@ -210,7 +210,7 @@ def _in_order(
         beyond = np.maximum(blurs_apart / KNEE, 1.0)
         tail = KNEE * (1 + np.log2(beyond) / KNEE if loose else (1 + beyond) / 2)
         price = np.where(blurs_apart > KNEE, tail, blurs_apart) * (0.25 if one_sided else 1.0)
-        # The last to come has nothing to wait for: its time lies within all others'. So the shorter is in the longer.
+        # The last to come has nothing to wait for: its time is within all others'. So the shorter is in the longer.
         theirs_start, theirs_end = start[lane_of, event], end[lane_of, event]
         both = np.minimum(theirs_end, reference.end[row]) - np.maximum(theirs_start, reference.start[row])
         shorter = np.minimum(theirs_end - theirs_start, reference.end[row] - reference.start[row])

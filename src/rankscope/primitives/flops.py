@@ -73,7 +73,7 @@ def _shape(inputs: Sequence[Any], place: int, dimensions: int | None = None) -> 
 
 
 def _numbers(concrete: Sequence[str], place: int, count: int) -> Shape:
-    """A list of numbers as torch writes it, `[2, 2]` or `2`; one stands for all dimensions."""
+    """A list of numbers as torch writes it, `[2, 2]` or `2`; a single one applies to all dimensions."""
     found = [int(number) for number in re.findall(r"-?\d+", concrete[place])]
     if len(found) == 1:
         found *= count

@@ -97,7 +97,7 @@ class IntervalSet:
         mine, theirs, counts = self._met(other)
         starts = np.maximum(self.starts[mine], other.starts[theirs])
         ends = np.minimum(self.ends[mine], other.ends[theirs])
-        # Of each interval what lies before, between and behind the pieces that are inside: one more than these.
+        # Of each interval the parts before, between and after the pieces that are inside: one more than these.
         number = np.arange(len(self))
         first, piece = np.cumsum(counts) - counts + number, np.arange(mine.size) + mine
         begins, until = np.empty((2, mine.size + len(self)), dtype=np.int64)
@@ -115,20 +115,20 @@ class IntervalSet:
         return IntervalSet(firsts[keep], lasts[keep])
 
     def before(self, instants: npt.ArrayLike) -> Int64:
-        """How much of the set lies before each instant, ns: its cumulative measure."""
+        """How much of the set is before each instant, ns: its cumulative measure."""
         at = np.asarray(instants, dtype=np.int64)
         if not len(self):
             return np.zeros(at.shape, dtype=np.int64)
         total = np.concatenate([[0], np.cumsum(self.ends - self.starts)])
         index = np.searchsorted(self.starts, at, side="right")
-        # Whole intervals that started before, less what of the last one lies after the instant.
+        # Whole intervals that started before, less the part of the last one after the instant.
         last = np.maximum(index - 1, 0)
         beyond = np.where(index > 0, np.maximum(self.ends[last] - at, 0), 0)
         measured: Int64 = total[index] - beyond
         return measured
 
     def within(self, starts: npt.ArrayLike, ends: npt.ArrayLike) -> Int64:
-        """How much of the set lies in each window ``[starts[i], ends[i])``, ns."""
+        """How much of the set is in each window ``[starts[i], ends[i])``, ns."""
         return self.before(ends) - self.before(starts)
 
 
@@ -164,7 +164,7 @@ def interval_at(starts: Int64, ends: Int64, instants: Int64) -> Int64:
 def union_length_by(frame: pl.DataFrame, keys: Sequence[str], name: str) -> pl.DataFrame:
     """The length of the union of each group's ranges, ns: one row per group, the keys and a column `name`.
 
-    In the order of starts a range adds what of it lies beyond the end of all ranges before it in its group.
+    In the order of starts, a range adds its part beyond the end of all ranges before it in its group.
 
     Args:
         frame: start_ns, end_ns and the keys.

@@ -132,7 +132,7 @@ def job_kind(marks: Collection[str], forward_only: bool, dimensions: Collection[
 
 
 def forward_only(operators: pl.DataFrame, steps: int) -> bool:
-    """Whether a file with complete steps multiplies matrices in none of which autograd takes part.
+    """Whether a file with complete steps multiplies matrices, always without autograd.
 
     With gradients enabled, autograd numbers the operators of the forward. Files that record no number for a training's
     forward either have its backward, which is a mark of its own.

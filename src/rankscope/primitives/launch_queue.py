@@ -1,7 +1,7 @@
 """Launch queue depth over time: how many device events are launched and have not started.
 
 Events sorted by start and launches sorted by time determine the depth: before the event that starts after ``i`` others,
-at least ``d`` were queued exactly if launch ``i + d`` came before its start. No search or merge is needed.
+at least ``d`` were queued exactly if launch ``i + d`` precedes its start. No search or merge is needed.
 
 In: times of launches and starts in ns. Out: depths.
 """
@@ -60,7 +60,7 @@ class LaunchQueue:
 
     @property
     def deepest(self) -> int:
-        """The greatest depth."""
+        """The largest depth."""
         begun = self.begun
         least, most = 0, begun.size
         while least < most:

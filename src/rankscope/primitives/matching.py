@@ -129,7 +129,7 @@ def _one_by_one(state: MatchingState, pool: Int64) -> set[int]:
         if left.size == rest.size:
             break
         rest = left[np.argsort(state.end[left], kind="stable")]
-    # In the order of events and then ranks, a row beside one of its event and of another rank is shared.
+    # In the order of events and then ranks, a row next to one of the same event and another rank is shared.
     rows = pool[state.match[pool] >= 0]
     rows = rows[np.lexsort((state.rank[rows], state.match[rows]))]
     both = (np.diff(state.match[rows]) == 0) & (np.diff(state.rank[rows]) != 0)

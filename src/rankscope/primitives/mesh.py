@@ -93,7 +93,7 @@ def infer_mesh(traces: Sequence[TraceInfo], groups: Iterable[tuple[str, Sequence
     named = _named([*_listed(traces), *groups])
     size = max([*(info.world_size or 0 for info in traces), *(rank + 1 for rank in ranks)], default=0)
     named = {dim: found for dim, found in named.items() if not any(len(group) >= size for group in found)} | {
-        # A group of all ranks is a dimension only if its name says so.
+        # A group of all ranks is a dimension only if its name is that of one.
         dim: found
         for dim, found in named.items()
         if dim in (*_BASIC, *_OTHERS)

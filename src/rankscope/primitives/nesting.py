@@ -88,7 +88,7 @@ def _nest_thread(rows: Int32, start: Int64, end: Int64, depth: Int32, parent: In
     level = position - np.searchsorted(ends, 2 * start, side="right")
     del ends
     depth[rows] = level
-    # The parent is the last earlier range one level up: the greatest key below (level − 1, position).
+    # The parent is the last earlier range one level up: the largest key below (level − 1, position).
     inside = np.flatnonzero(level > 0)
     key = level * rows.size + position
     wanted = key[inside] - rows.size

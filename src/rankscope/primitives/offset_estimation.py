@@ -176,7 +176,7 @@ def estimate_offset(
             return replace(found, anchored="clock")
     known = bool(np.isin(other.step[other.step >= 0], reference.step[reference.step >= 0]).any())
     if known:
-        # A step's number says which repetition is meant. It holds unless the ends are strong evidence against it.
+        # A step's number tells repetitions apart, and is used unless the ends are strong evidence against it.
         stepped = _best(reference, other, chunks, None, by_step=True)
         if stepped is not None and stepped.evidence > 1.5 * ENOUGH * len(other):
             return replace(stepped, anchored="step")
@@ -201,7 +201,7 @@ def _best(
     reference: Timeline, other: Timeline, chunks: list[Int64], guess: int | None, *, by_step: bool
 ) -> OffsetEstimate | None:
     grown: list[OffsetEstimate] = []
-    # The middle lies in what both recorded, more likely than either end. The others only if it says nothing.
+    # Both ranks recorded the middle, more likely than either end. The others are used only if it decides nothing.
     order = sorted(range(len(chunks)), key=lambda c: (-min(chunks[c].size, SEED // 2), abs(c - len(chunks) / 2)))
     for seed in order[:3]:
         offsets = _hypotheses(reference, other.take(chunks[seed]), by_step=by_step)

@@ -27,7 +27,7 @@ _FORWARD_RANGE = (
     r"|^FSDP::(root_)?(pre|post)_forward|^FSDP::forward_prefetch|^Torch-Compiled Region"
 )
 _OPTIMIZER_RANGE = r"^Optimizer\.step#"
-# Not of the forward that it may stand in the middle of, nor of the backward.
+# Not of the forward or backward that it may be inside of.
 _BREAK = r"^Optimizer\.zero_grad#"
 
 

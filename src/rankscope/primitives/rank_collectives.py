@@ -39,7 +39,7 @@ _CUSTOM = re.compile(r"cross_device_reduce\w*<\s*([\w:]+)\s*,\s*(?:\(int\))?(\d{
 _DEEP_EP = re.compile(
     r"intranode::(?:(?:cached_)?notify_)?(?:dispatch|combine)<(?:[^<>]*?,\s*)??(?:\(int\))?(\d{1,4})\s*[,>]"
 )
-# Libraries that have communicators of their own: a process group's kernel on the same stream tells nothing of them.
+# Libraries that have communicators of their own: a process group's kernel on the same stream is no evidence of theirs.
 _OTHER_LIBRARIES = r"(?i)nvshmem|deep_?ep|(inter|intra)node(_ll)?::|cross_device_reduce|multimem|symm_?mem"
 _CUDA_TYPES = {
     "nv_bfloat16": "BFloat16",
@@ -135,13 +135,13 @@ def _kernels(
 def _linked(kernels: pl.DataFrame, runtime: pl.DataFrame, calls: pl.DataFrame) -> np.ndarray:
     """For each kernel the row of its call, −1 for none."""
     launches = kernels["launch_row"]
-    # Through a graph the kernels of many calls are launched by one that knows none of them.
+    # A graph launch starts the kernels of many calls, and names none of them.
     graph = runtime["name"].gather(launches).str.contains("Graph").fill_null(False)
     in_graph = (graph | (kernels["graph_id"].fill_null(0) > 0)).to_numpy()
     found = open_calls(calls, runtime["pid"].gather(launches), runtime["tid"].gather(launches), kernels["launch_ns"])
     external = kernels["external_id"]
     by_record = _by_id(calls, "records", external)
-    # Old files write the correlation as External id: then it says nothing of operators.
+    # Old files write the correlation as External id: then it does not identify operators.
     by_id = kernels["launch_ns"].is_null() & (external != kernels["correlation"].fill_null(-1))
     by_range = np.where(by_id.fill_null(False).to_numpy(), _by_id(calls, "ranges", external), -1)
     found = np.where(by_record >= 0, by_record, np.where(found >= 0, found, by_range))
@@ -278,7 +278,7 @@ def _once(kernels: pl.DataFrame) -> pl.DataFrame:
     keyed = keyed.with_columns(pl.lit(1, pl.Int64).alias("kernels"))
     if not keyed["key"].is_duplicated().any():
         return keyed
-    # What each of them says of itself is a part; what the call says of all of them is the whole.
+    # Sizes that differ are each kernel's part; equal ones are the call's total.
     same = pl.struct("in_elements", "out_elements").n_unique() == 1
     sizes = [
         pl.when(same).then(pl.col(name).first()).otherwise(pl.col(name).sum()).alias(name)

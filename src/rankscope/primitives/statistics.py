@@ -189,7 +189,7 @@ def welch_verdicts(
 ) -> list[Verdict]:
     """The verdicts on many changes, judged together (`significant`).
 
-    A test that finds nothing in fewer than `LEAST_SAMPLES` samples of a side says nothing, unless the two sides are
+    A test without a result on fewer than `LEAST_SAMPLES` samples of a side is inconclusive, unless the two sides are
     equal without any spread.
 
     Args:

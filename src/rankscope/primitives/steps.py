@@ -145,7 +145,7 @@ def one_window(frames: Iterable[pl.DataFrame]) -> tuple[Int64, Int64]:
 
 
 def recorded_span(tables: Mapping[str, pl.DataFrame]) -> tuple[Int64, Int64]:
-    """What stands for a step in a file that marks none, as starts and ends of one window, or of no window.
+    """What is used as the step in a file that marks none, as starts and ends of one window, or of no window.
 
     It is the device's time, from its first to its last event, as the host may have waited or loaded long before; the
     complete file without a device.

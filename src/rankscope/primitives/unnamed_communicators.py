@@ -1,10 +1,10 @@
 """Communicators that the trace does not name: which kernels of a rank belong to one, and which ranks it has.
 
-NCCL before torch 2.3 and the kernels of other libraries (DeepEP, NVSHMEM, custom all_reduces) say nothing of their
-group. A stream's number is a rank's own affair, and the kernels of a captured graph run on whatever streams the graph
-has. So kernels of two ranks belong together if they are of the same kind and end together
+NCCL before torch 2.3 and the kernels of other libraries (DeepEP, NVSHMEM, custom all_reduces) do not name their group.
+Stream numbers have no meaning across ranks, and the kernels of a captured graph run on whatever streams the graph has.
+So kernels of two ranks belong together if they are of the same kind and end together
 (`rankscope.primitives.matching`). Streams only separate communicators of one rank that run at the same time, and only
-where the ends say which stream of one rank is which of another's.
+where the ends show which stream of one rank corresponds to which of another.
 
 In: kernels of ranks, as timelines or rows. Out: links between streams, offsets, and the ranks of each communicator.
 """
@@ -43,7 +43,7 @@ def link_streams(
         mine: the kernels of a rank.
         my_lane: a number for the stream of each.
         theirs: those of another rank.
-        their_lane: likewise; no number is one of the first's.
+        their_lane: the same for those; no number is in both.
         shift: what to add to each of the other's ends to have it on the first's clock, ns.
         blur: how well ends agree, ns.
 
@@ -96,8 +96,8 @@ def order_offset(mine: Timeline, theirs: Timeline) -> OffsetEstimate | None:
 def runs_together(mine: Timeline, theirs: Timeline, partner: Int64, shift: Int64) -> bool:
     """Whether the partners found for a rank's kernels can be one communicator's.
 
-    No rank is through with a collective before the last has begun, and all ends of a synchronizing one lie within
-    100 µs. Broadcasts and the like tell nothing.
+    No rank ends a collective before the last one has begun it, and all ends of a synchronizing one are within
+    100 µs. Broadcasts and the like are no evidence.
 
     Args:
         mine: the kernels of a rank.

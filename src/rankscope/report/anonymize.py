@@ -191,7 +191,7 @@ class Anonymizer:
         }
 
     def _headline(self, headline: Mapping[str, Any] | None) -> dict[str, Any] | None:
-        """An answer in one sentence: names out of traces stand among its values alone."""
+        """An answer in one sentence: names from traces are only among its values."""
         if headline is None:
             return None
         return {**headline, "values": [{**each, "value": self.value(each["value"])} for each in headline["values"]]}
@@ -248,7 +248,7 @@ def _paths_in_findings(run: Run) -> set[str]:
 
 
 def _own_words() -> frozenset[str]:
-    """Words that rankscope itself uses: in a name they tell nothing."""
+    """Words that rankscope itself uses: in a name they reveal nothing."""
     texts = [rule.doc for rule in all_rules().values()]
     for analysis in all_analyses().values():
         texts += [analysis.title, analysis.doc]

@@ -55,7 +55,7 @@ Tables = Mapping[str, pl.DataFrame]
 Part = pl.DataFrame | Mapping[str, pl.DataFrame]
 """The result of `per_rank` for one rank: a frame, or several by name."""
 PerRank = Callable[[Tables, Inputs], Part]
-# The parts are what the same analysis's `per_rank` gives, so whether they are frames or mappings is its own affair.
+# The parts are what the same analysis's `per_rank` gives, so only it knows whether they are frames or mappings.
 AcrossRanks = Callable[[Sequence[Any], Inputs], "tuple[pl.DataFrame, list[Finding]]"]
 
 

@@ -29,7 +29,7 @@ _MAX_TEXT = 65_536
 MAX_RANKS = 1 << 20
 """The most ranks of a job. A greater number in a file is damage: counting up to it would take forever."""
 MAX_STEP = 10**12
-"""The greatest number of a step."""
+"""The largest step number."""
 
 
 def read(cls: type[D], raw: object) -> D | None:

@@ -70,7 +70,7 @@ class WrittenTrace:
     json_bytes: int | None = None
     """Size before compression."""
     stall_ns: int | None = None
-    """How long the training loop stood still for this window: prepare, start, and what of stop and save was done in
+    """How long the training loop was blocked for this window: prepare, start, and what of stop and save was done in
     it."""
     off_loop_ns: int | None = None
     """How long the rest took: verify, compress, sync, rename, and what of stop and save was done there."""
@@ -157,7 +157,7 @@ class RankManifest:
     rotated: int = 0
     """Traces that were removed again to keep within ``keep_windows`` and ``keep_bytes``."""
     capture: Mapping[str, str] = field(default_factory=dict)
-    """Which way was taken: ``stop`` (``thread``, off the training loop, or ``loop``), ``stop_reason``, and
+    """How it was stopped: ``stop`` (``thread``, off the training loop, or ``loop``), ``stop_reason``, and
     ``compressor`` (``isal``, ``zlib``, ``zstandard``, ``none``)."""
     step_times: tuple[StepSpan, ...] = ()
     """How long steps took, from the first on: each of the first and of the latest by itself."""

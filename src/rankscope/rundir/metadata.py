@@ -121,7 +121,7 @@ class TraceMetadata:
     versions: Mapping[str, str] = field(default_factory=dict)
     profiler: Mapping[str, object] = field(default_factory=dict)
     """The switches, and what the profiler itself cost so far: ``start_stall_ns`` of this window (time that
-    the loop stood still for it), ``previous_stall_ns``, ``previous_windows`` and ``previous_bytes`` of all windows
+    the loop was blocked for it), ``previous_stall_ns``, ``previous_windows`` and ``previous_bytes`` of all windows
     before it, ``step_median_ns`` by state so far; ``stop``, ``stop_reason`` and ``compressor`` as in
     :class:`~rankscope.rundir.manifest.RankManifest`; ``recorded_by`` if a profiler of the script's own recorded it."""
     environment: Mapping[str, object] = field(default_factory=dict)

@@ -115,7 +115,7 @@ def parse_mesh(text: str) -> dict[str, int] | None:
 
 
 def check_template(template: str) -> str:
-    """The template that ``template`` stands for (one of :data:`LAYOUTS`, or itself), if names can be made from it.
+    """The template that ``template`` names (one of :data:`LAYOUTS`, or itself), if names can be made from it.
 
     Raises:
         ConfigError: an unknown placeholder, an unbalanced bracket, a path that leaves the directory.

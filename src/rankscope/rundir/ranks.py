@@ -57,7 +57,7 @@ def parse_ranks(ranks: RanksLike) -> RankChoice:
     """Read an expression, a rank, or several ranks.
 
     Raises:
-        ConfigError: it cannot be meant.
+        ConfigError: it is not valid.
     """
     if isinstance(ranks, bool):
         raise ConfigError(f"ranks={ranks!r} is not a rank", hint=f"give an expression {_HINT}")

@@ -115,7 +115,7 @@ def communication(message: Message, thread: str, *, metadata: bool, sequence_num
 
 
 def wait(thread: str) -> Cell:
-    """The compute stream waits for a communication stream; the host goes on."""
+    """The compute stream waits for a communication stream; the host continues."""
     b = CellBuilder(thread)
     b.runtime("cudaStreamWaitEvent", 147, 0, 1, None)
     return b.cell("wait", (900, 800))

@@ -1,8 +1,8 @@
 """The smallest piece of a simulated job: one operator or call, with all the events that Kineto writes for it.
 
 A cell has up to twelve moments on the host, given as the spans between them (the first is the gap before it), and at
-most one piece of device work. Each event lies between two of these moments. What differs between ranks and between
-uses of a cell stands in an event's arguments as a function of the rank and as an :class:`Id`.
+most one piece of device work. Each event is between two of these moments. What differs between ranks and between
+uses of a cell is in an event's arguments as a function of the rank and as an :class:`Id`.
 
 In: spans and their arguments. Out: a cell.
 """
@@ -61,7 +61,7 @@ class CellEvent:
 
     @property
     def on_device(self) -> bool:
-        """Whether it lies on a stream."""
+        """Whether it is on a stream."""
         return isinstance(self.thread, int)
 
 

@@ -14,7 +14,7 @@ from isal import isal_zlib
 from rankscope.rundir.atomic import atomic_file
 
 SUFFIXES = {"gz": ".gz", "zst": ".zst", "none": ""}
-_GZIP_WINDOW = 31  # deflate's greatest window, in gzip's wrapping; isal writes no time and no name into it
+_GZIP_WINDOW = 31  # deflate's largest window, in gzip's wrapping; isal writes no time and no name into it
 
 
 def write(path: Path, chunks: Iterable[bytes], compression: str, keep: float | None = None) -> int:

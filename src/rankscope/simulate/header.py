@@ -42,7 +42,7 @@ def device_properties(job: Job) -> list[dict[str, object]]:
 
 
 def metadata(job: Job, who: RankIdentity, own: TraceMetadata) -> dict[str, object]:
-    """The entries beside the events; ``own`` is what our profiler adds."""
+    """The entries next to the events; ``own`` is what our profiler adds."""
     recording = job.recording
     found: dict[str, object] = {
         "cupti_version": 24,

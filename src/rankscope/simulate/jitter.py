@@ -74,7 +74,7 @@ MEASURED: dict[str, tuple[str, str, tuple[float, ...]]] = {
 }
 
 SKEW_CAP_NS = 90_000
-"""The greatest end skew seen was 85 µs: longer collectives do not end further apart."""
+"""The largest end skew seen was 85 µs: longer collectives do not end further apart."""
 
 LAUNCH_CALL_NS = 6_000
 """Median of cudaLaunchKernel in the H100 set (6.0 to 6.7 µs), from its start to its end."""

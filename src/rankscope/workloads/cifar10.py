@@ -101,7 +101,7 @@ def _read_pickle(path: Path, content: bytes) -> tuple[torch.Tensor, torch.Tensor
 
 
 class _RawArray:
-    """Stands for a numpy array: its bytes."""
+    """A numpy array, as its bytes."""
 
     content: object = None
 
@@ -112,7 +112,7 @@ class _RawArray:
 
 
 class _Ignored:
-    """Stands for a numpy dtype: CIFAR-10 is bytes."""
+    """A numpy dtype: CIFAR-10 is bytes."""
 
     def __init__(self, *_arguments: object) -> None:
         pass

@@ -94,7 +94,7 @@ def train(
 def _train(make: Callable[[], Decoder], place: Place, settings: Settings, fsdp1: bool, tokens: int) -> Outcome:
     # A function of its own: what holds the process group is gone when `joined` ends it.
     network = make().to(place.device)
-    # Sharding leaves each rank a part: the whole is counted before.
+    # Sharding leaves each rank a part: all of them are counted before.
     whole = count_parameters(network)
     model = _fsdp1(network, place) if fsdp1 else _fsdp2(network, place)
     if settings.compile:

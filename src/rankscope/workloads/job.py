@@ -198,12 +198,12 @@ def count_parameters(model: nn.Module) -> int:
 
 
 def loop(name: str, step: Callable[[int], torch.Tensor], parameters: int, place: Place, settings: Settings) -> Outcome:
-    """Make ``settings.steps`` steps under the profiler; rank 0 prints what came of it.
+    """Make ``settings.steps`` steps under the profiler; rank 0 prints the result.
 
     Args:
         name: the workload's.
         step: makes one training step and returns its loss.
-        parameters: how many the whole model has.
+        parameters: how many the entire model has.
     """
     times: list[float] = []
     first = last = torch.zeros(())

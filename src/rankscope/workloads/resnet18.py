@@ -51,7 +51,7 @@ def train(
             step.
 
     Raises:
-        ConfigError: an argument that cannot be meant.
+        ConfigError: an argument is not valid.
     """
     if data not in ("random", "cifar10"):
         raise ConfigError(f"data {data!r} is not known", hint="random, or cifar10")

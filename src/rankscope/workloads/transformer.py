@@ -65,7 +65,7 @@ def _batches(place: Place, settings: Settings, d_model: int) -> Iterator[tuple[t
     """Batches without end."""
     samples = max(_SAMPLES_PER_RANK, settings.batch_size) * place.world_size
     generator = torch.Generator().manual_seed(settings.seed)
-    # One sample stands for all: views cost no memory, and the model's work does not depend on the values.
+    # All samples are one: views cost no memory, and the model's work does not depend on the values.
     source = torch.rand(1, SOURCE_TOKENS, d_model, generator=generator).expand(samples, -1, -1)
     target = torch.rand(1, TARGET_TOKENS, d_model, generator=generator).expand(samples, -1, -1)
     dataset = TensorDataset(source, target)

@@ -39,7 +39,7 @@ def find(inputs: Inputs) -> list[Finding]:
     again = regions.filter(pl.col("version").fill_null(0) > 0).select("frame", "version").n_unique()
     if frames < 2 and not again:
         return []
-    # The parts of compiling nest: the whole of a frame's stands for them.
+    # The parts of compiling nest: the range of the entire frame represents them.
     around = frame.filter(
         (pl.col("kind") == "overhead") | ((pl.col("kind") == "compiling") & pl.col("name").str.contains(_WHOLE))
     )

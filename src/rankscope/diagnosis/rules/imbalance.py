@@ -78,7 +78,7 @@ def find(inputs: Inputs) -> list[Finding]:
 
 
 def _apart(frame: pl.DataFrame, rank: int) -> bool:
-    """Whether a rank's compute lies above that of the others, beyond what both vary from step to step."""
+    """Whether a rank's compute exceeds that of the others by more than both vary from step to step."""
     is_own = pl.col("rank") == rank
     low = frame.filter(is_own)["compute_ns"].quantile(0.25)
     high = frame.filter(~is_own).group_by("step").agg(pl.col("compute_ns").mean())["compute_ns"].quantile(0.75)

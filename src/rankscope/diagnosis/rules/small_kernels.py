@@ -50,7 +50,7 @@ def find(inputs: Inputs) -> list[Finding]:
         .filter(
             pl.when("on_device")
             .then(pl.col("late_short_ns") > _SHARE * pl.col("late_ns"))
-            # Both without the profiler: where recording is dear, operators that are all of a step remain all of it.
+            # Both without the profiler's cost: operators that fill a step still fill it where recording is expensive.
             .otherwise((pl.col("short") >= _FEW) & (pl.col("saving") > _MANY * (step - extra)))
         )
         .sort("saving", "rank", descending=[True, False])

@@ -27,7 +27,7 @@ from rankscope.primitives.job_kind import DDP, FSDP, JobKind
 from rankscope.results import Evidence, Finding, Inputs, Rule
 
 _UNKNOWN = 0.1
-"""Of all communication: of this nobody knows what is waiting."""
+"""Of all communication: how much of this is waiting is not known."""
 
 
 def find(inputs: Inputs) -> list[Finding]:

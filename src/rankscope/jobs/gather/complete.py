@@ -49,7 +49,7 @@ class Completeness:
     absent_traces: tuple[tuple[int, str], ...]
     """Rank and file of traces that were written and are not here, or not whole."""
     broken: tuple[tuple[str, str], ...]
-    """Traces that no manifest vouches for and that do not end as they should, and in which way."""
+    """Traces that no manifest lists and that do not end correctly, with what is wrong."""
     running: tuple[int, ...]
     """Ranks whose capture had not ended when they last wrote their manifest."""
     interrupted: tuple[tuple[int, str], ...] = ()
@@ -116,7 +116,7 @@ def completeness(run: Path, world_size: int | None = None) -> Completeness:
     manifests = rank_manifests(run)
     about = [m for path in sorted(run.glob("run*.json")) if (m := read_run_manifest(path)) is not None]
     files = {path.relative_to(run).as_posix(): path for path in _traces(run)}
-    # Plain traces of torch's profiler have no manifest: their own metadata serves.
+    # Plain traces of torch's profiler have no manifest: their own metadata is used.
     heads = {} if manifests or about else {file: _distributed(path) for file, path in files.items()}
     by_manifest = (*(m.world_size for m in about), *(m.world_size for m in manifests))
     sizes = [size for size in (*by_manifest, *(size for _, size in heads.values())) if size]

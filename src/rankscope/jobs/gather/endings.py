@@ -27,7 +27,7 @@ _BLANK = b" \t\r\n\0"
 
 
 def wrong_ends(paths: Iterable[Path]) -> dict[Path, str]:
-    """Files that are incomplete or damaged, and in which way; several are checked at once.
+    """Files that are incomplete or damaged, with what is wrong; several are checked at once.
 
     Args:
         paths: traces: ``.json``, ``.json.gz``, ``.json.zst``, ``.tar.gz``.
@@ -38,7 +38,7 @@ def wrong_ends(paths: Iterable[Path]) -> dict[Path, str]:
 
 
 def wrong_end(path: Path) -> str | None:
-    """In which way a file is incomplete or damaged; None if it is neither."""
+    """What is wrong with a file that is incomplete or damaged; None if it is neither."""
     try:
         with path.open("rb") as file:
             if not file.read(1):
@@ -164,7 +164,7 @@ def _opening(text: bytes) -> int | None:
 
 
 def _string_start(text: bytes, end: int) -> int:
-    """Where the string begins whose closing quote stands at ``end``; -1 where that is not in the text."""
+    """Where the string begins whose closing quote is at ``end``; -1 if that is not in the text."""
     at = text.rfind(b'"', 0, end)
     while at >= 0:
         escapes = 0

@@ -86,7 +86,7 @@ def _digest(file: IO[bytes]) -> str:
 
 
 def hidden(path: str) -> bool:
-    """Whether a file, or a folder it lies in, is one of those that are not meant to be seen."""
+    """Whether a file, or a folder that contains it, is hidden."""
     return any(part.startswith(".") for part in PurePosixPath(path).parts)
 
 
@@ -278,7 +278,7 @@ class RemoteFolder:
         except OSError as error:
             raise RankscopeError(f"{line[0]} cannot be started: {error.strerror}", path=self.shown) from error
         if done.returncode != 0:
-            # 255 is ssh's own; anything else is what the command there says.
+            # 255 is ssh's own; any other status is the remote command's.
             what = "cannot be reached" if done.returncode == 255 else "cannot be read there"
             raise RankscopeError(
                 f"{what}: {_last_line(done.stderr)}",
@@ -327,6 +327,6 @@ def _run(line: Sequence[str], shown: str, sent: bytes = b"") -> None:
 
 def _last_line(output: bytes) -> str:
     lines = [line.strip() for line in output.decode("utf-8", "replace").splitlines() if line.strip()]
-    # rsync ends with a line about itself; what went wrong stands before it.
+    # rsync ends with a line about itself; the error precedes it.
     telling = [line for line in lines if not line.startswith("rsync error:")] or lines
     return "".join(c if c.isprintable() else "?" for c in (telling[-1] if telling else "no reason given"))

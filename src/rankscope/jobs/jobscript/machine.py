@@ -34,7 +34,7 @@ class Setting:
 
     name: str
     value: str
-    """``{user}`` and ``{job}`` stand for whose job it is, and which; ``{local_ranks}`` for ``0,1,2``."""
+    """``{user}`` and ``{job}`` are replaced by the job's owner and id; ``{local_ranks}`` by ``0,1,2``."""
     why: str = ""
     launchers: tuple[str, ...] = LAUNCHERS
     """The launchers under which it is set."""
@@ -76,7 +76,7 @@ class Machine:
     directives_constraint: str | None = None
     directives_filesystems: str | None = None
     directives_gpus: str | None = None
-    """Slurm's option for devices; ``{devices}`` stands for how many a node."""
+    """Slurm's option for devices; ``{devices}`` is replaced by the number per node."""
     directives_lines: tuple[str, ...] = ()
     software_purge: bool = False
     software_modules_use: tuple[str, ...] = ()
@@ -177,7 +177,7 @@ _INTEGERS = ("node_ranks", "node_cpus_per_rank")
 def _machine(raw: Mapping[str, Any], base: Machine, path: Path) -> Machine:
     values: dict[str, Any] = {f.name: getattr(base, f.name) for f in fields(Machine)}
     values |= {"name": path.stem, "path": str(path)}
-    # What this file says anew is no longer the other's.
+    # A value that this file overrides no longer comes from the other.
     own = _names_in(raw)
     values["unverified"] = tuple(name for name in base.unverified if name not in own and name.split(" ")[0] not in own)
     for key, value in raw.items():
@@ -212,7 +212,7 @@ def verified(raw: Mapping[str, Any], path: Path) -> dict[str, tuple[str, ...]]:
     """The pages that a machine's file names in ``[[source]]``, and the values that were read on each.
 
     Raises:
-        ConfigError: one that cannot be meant, or of a value that the file does not have.
+        ConfigError: one is not valid, or names a value that the file does not have.
     """
     found: dict[str, tuple[str, ...]] = {}
     entries = raw.get("source", [])

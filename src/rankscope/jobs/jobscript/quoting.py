@@ -18,7 +18,7 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def quoted(text: str) -> str:
-    """A word of the shell that stands for exactly this text.
+    """A shell word that expands to exactly this text.
 
     Raises:
         ConfigError: it holds a NUL, which no argument of any program can.
@@ -26,7 +26,7 @@ def quoted(text: str) -> str:
     if "\0" in text:
         raise ConfigError(f"{text!r} holds a NUL character, which no argument can")
     if set(text) & set("$`\\"):
-        # Within single quotes they stand for themselves, too; but there shellcheck takes them for a mistake.
+        # Single quotes would keep them literal, too, but shellcheck takes that for a mistake.
         return '"' + re.sub(r'(["$`\\])', r"\\\1", text) + '"'
     return shlex.quote(text)
 
@@ -37,7 +37,7 @@ def words(texts: Iterable[str]) -> str:
 
 
 def expanded(text: str, variables: Mapping[str, str]) -> str:
-    """A word of the shell in which ``{name}`` stands for one of the script's own variables, and the rest for itself.
+    """A shell word in which ``{name}`` is one of the script's own variables, and the rest is literal.
 
     Args:
         text: what may hold placeholders.
@@ -59,7 +59,7 @@ def directive_value(what: str, text: str, *, blanks: bool = False) -> str:
     Args:
         what: whose value it is, for the message.
         text: the value.
-        blanks: several words may stand there.
+        blanks: it may be several words.
 
     Raises:
         ConfigError: it has characters that are special to the scheduler, or to the shell in the next line.

@@ -76,7 +76,7 @@ def launch_words(job: JobRequest, exported: list[str], *, per_node: bool = False
         hosts = '--hostfile "$PBS_NODEFILE"' if job.scheduler == "pbs" else ""
         parts = [mpiexec, hosts, f"-n {count}", f"--map-by ppr:{each}:node", "--bind-to none", sent]
     else:
-        # PALS and Hydra take the whole environment along.
+        # PALS and Hydra pass the entire environment on.
         parts = [mpiexec, f"-n {count}", f"-ppn {each}"]
     return " ".join(part for part in (*parts, bind, own) if part)
 

@@ -251,7 +251,7 @@ def _start(job: JobRequest, exported: list[str]) -> list[str]:
             '  --rdzv-backend=c10d --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT" --rdzv-id="$RUN_ID"',
             ")",
         ]
-        # torchrun runs a script under Python by itself, unless told otherwise.
+        # torchrun runs a script under Python by itself, unless an option changes that.
         train = '"${TRAIN[@]}"' if rank else _without_python(job)
         what = f'"$RUN_DIR/node.sh" {inside}"${{CAPTURE[@]}}" "${{TORCHRUN[@]}}" {rank}{train}'
     else:

@@ -58,7 +58,7 @@ class Links:
     Attributes:
         launch: of a device event, the call that launched it.
         operator: of a device event, a call and an operator, the operator that it belongs to.
-        around: the operator that simply lies around it, or around its launch.
+        around: the operator that encloses it, or its launch.
     """
 
     launch: Int64
@@ -183,7 +183,7 @@ class StagedRank:
         return next((stage for stage, (_, high) in enumerate(self.bounds) if last < high), 0)
 
     def _summary_lane(self) -> tuple[dict[str, Int64], dict[str, Any]]:
-        """Which events the summary lane repeats, and as what category; they stand there by start, end, number."""
+        """Which events the summary lane repeats, by start, end and number, and with which category."""
         repeated = self._repeated
         count = self.bounds[self.summary_stage][1]
         marks = np.zeros(count, dtype=np.int64)

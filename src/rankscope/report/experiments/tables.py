@@ -35,7 +35,7 @@ from rankscope.results.failures import FAILURES
 from rankscope.rundir.plurals import counted, plural, ranks_on
 
 PREFIX = "measured_"
-# The table whose rows stand in another one's file.
+# The table whose rows are in another one's file.
 _FILES = {"projection": "scaling"}
 MAX_BYTES = 16 << 20
 _INTERVAL = (("", ""), ("_low", ", lower end of its interval"), ("_high", ", upper end"))
@@ -43,7 +43,7 @@ _INTERVAL = (("", ""), ("_low", ", lower end of its interval"), ("_high", ", upp
 
 @dataclass(frozen=True)
 class Field:
-    """A column, and where in a row of the file it stands: keys joined by dots."""
+    """A column, and its place in a row of the file: keys joined by dots."""
 
     column: Column
     path: str
@@ -133,7 +133,7 @@ _SHAPES = {
             *_plain("ranks", "count", "ranks"),
             *_plain("nodes", "count", "hosts"),
             *_STATE,
-            *_plain("oversubscribed", "", "more ranks than cores or devices: says nothing about how the job scales"),
+            *_plain("oversubscribed", "", "more ranks than cores or devices: does not show how the job scales"),
             *_plain("batch_per_rank", "", "first dimension of the model's input"),
             *_plain("repeats", "count", "jobs that were finished"),
             *_time("step", "a step on the slowest rank, not profiled, median", "step"),
@@ -253,7 +253,7 @@ def jobs_of(folder: str) -> dict[str, str] | None:
         if not (place / "jobs").is_dir() or (place / "run.json").exists():
             return None
     except OSError:
-        return None  # without the right to look in; whoever opens it says so
+        return None  # without permission to read; opening it reports that
     jobs: dict[str, str] = {}
     ours = False
     for name, shape in _SHAPES.items():
@@ -351,7 +351,7 @@ def _headline(content: AnyResult) -> Headline | None:
     if isinstance(content, ProfilerCost):
         return None
     done = [size for size in content.sizes if size.efficiency is not None]
-    # More ranks than cores or devices say nothing on how the job scales, where there is another size.
+    # Oversubscribed sizes do not show how the job scales: they count only if there is no other.
     fair = [size for size in done if not size.oversubscribed and size.ranks > 1]
     most = max(fair or done, key=lambda size: size.ranks, default=None)
     if most is None or most.efficiency is None:

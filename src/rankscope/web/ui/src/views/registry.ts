@@ -2,6 +2,7 @@
 import type { Payload } from "../data/payload.ts";
 import { analysisView } from "./analysis.ts";
 import { collectives } from "./collectives.ts";
+import { criticalPath } from "./critical_path.ts";
 import { dataLoading } from "./data_loading.ts";
 import { diff } from "./diff.ts";
 import { distributed } from "./distributed.ts";
@@ -21,7 +22,7 @@ import { timeline } from "./timeline.ts";
 import type { Group, View } from "./view.ts";
 
 const OWN: readonly View[] = [
-  overview, timeline, run, ranks, stragglers, distributed, collectives, steps, phases, dataLoading, idle, operators, kernels, modules, memory, measured, diff,
+  overview, timeline, run, ranks, stragglers, distributed, collectives, steps, criticalPath, phases, dataLoading, idle, operators, kernels, modules, memory, measured, diff,
 ];
 
 export const GROUPS: Readonly<Record<Group, string>> = {

@@ -1,0 +1,303 @@
+"""Critical path: the chain of work and waiting that determines how long a step takes.
+
+Of each complete step (`step_time`) one row per rank for the rank's own path, and, with several ranks, one row per rank
+for what the path across all ranks has on it. The path is followed backwards from the end of the step's window. What
+ran then is on it; the path continues at the last thing to finish that this had to wait for, up to the beginning of the
+window. The columns of time are exclusive and sum to `path_ns` exactly; of a rank's own path that is its window.
+
+A device event waited for the event before it on its stream (`kernel_gap`), or for its launch if that began when the
+stream was already done (`launch`), as in `idle`. If an event of another stream ended more than 5 µs after both, it
+waited for the one that ended last. A launch, and any stretch of a host thread, waited for what its thread did before,
+or, after a gap, for the thread that was busy last if that was more than 100 µs later. A call that waits for the device
+(`cudaStreamSynchronize`, …) waited for the last device event that ended during it. Time in which nothing is recorded
+between two of these is `other`: Python, or work that is not profiled.
+
+    own path:     collective = wait (until the last rank has arrived, on aligned clocks) + communication (the rest)
+    across ranks: the path changes to the rank that arrived last, at its arrival; nothing on it is waiting
+
+Arrivals closer together than the clocks' residual are not waiting. Only recorded ranks can be waited for, so with
+ranks missing `communication` includes waiting for them. Operations that are not matched count as communication.
+
+The method is that of the last arrival: Yang and Miller, Critical path analysis for the execution of parallel and
+distributed programs (1988); HolisticTraceAnalysis computes the longest path of a similar graph for one rank.
+
+How to read it: shortening anything that is not on the path does not shorten the step, and shortening what is on it
+helps only until another chain is as long. A path that is mostly `compute` is device-bound; much `launch`, `runtime`,
+`host_op` and `other` means that the host cannot keep up; across ranks, a rank with more of the path than the others
+delays them (`stragglers`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+
+from rankscope.primitives.clocks import base_times, with_arrivals
+from rankscope.primitives.columns import values_and_validity
+from rankscope.primitives.critical_path import chains, clip, reachable, with_waits
+from rankscope.primitives.dependencies import CATEGORIES, CODE, Nodes, dependencies
+from rankscope.primitives.intervals import Int64
+from rankscope.primitives.steps import host_steps
+from rankscope.results import (
+    Analysis,
+    Column,
+    Finding,
+    Headline,
+    Inputs,
+    Tables,
+    by_window,
+    concat_ranks,
+    schema_of,
+)
+
+_DOCS = {
+    "compute": "kernels computed",
+    "communication": "collectives that all recorded ranks had reached, and other communication",
+    "wait": "a collective waited for the last rank to arrive; 0 on the path across ranks",
+    "copies": "memory copies and fills",
+    "kernel_gap": "the device was idle between an event and the one that it waited for",
+    "launch": "from the start of a launch to the start of its event, which waited for it",
+    "runtime": "the host was in a runtime or driver call",
+    "data_loading": "the host loaded data",
+    "host_op": "the host was in an operator",
+    "other": "the host recorded nothing",
+}
+_WORDS = {
+    "copies": "memory copies",
+    "kernel_gap": "gaps between kernels",
+    "launch": "launch latency",
+    "runtime": "runtime calls",
+    "data_loading": "data loading",
+    "host_op": "host operators",
+    "other": "time in which the host recorded nothing",
+}
+TIMES = tuple(Column(f"{name}_ns", pl.Int64, "ns", _DOCS[name]) for name in CATEGORIES)
+COLUMNS = (
+    Column("path", pl.String, "", "`rank`: the rank's own path; `all ranks`: its share of the path across ranks"),
+    Column("step", pl.Int64, "", "N of `ProfilerStep#N`; null for a trace without steps"),
+    Column("rank", pl.Int64, "", "the rank"),
+    Column("path_ns", pl.Int64, "ns", "time on the path: the sum of the categories"),
+    *TIMES,
+    Column("waits_for", pl.Int64, "", "the rank that it waits for longest; null if for none"),
+)
+# What a rank gives: its matched collectives and its steps' ends, and the time from each back to the one before.
+_MARKED = (
+    *(
+        Column(name, pl.Int64, "", "")
+        for name in ("rank", "window", "step", "match", "start_ns", "end_ns", "own_ns", "previous")
+    ),
+    *TIMES,
+)  # fmt: skip
+ALONE, TOGETHER = "rank", "all ranks"
+
+
+def per_rank(tables: Tables, inputs: Inputs) -> pl.DataFrame:
+    """A rank's matched collectives and ends of steps, with the path between them."""
+    parts = [
+        _of_window(window, inputs, number).with_columns(
+            pl.lit(inputs.rank, pl.Int64).alias("rank"), pl.lit(number, pl.Int64).alias("window")
+        )
+        for number, window in enumerate(by_window(tables, inputs))
+    ]
+    return concat_ranks(parts, _MARKED)
+
+
+def _of_window(window: Tables, inputs: Inputs, number: int) -> pl.DataFrame:
+    in_file = pl.col("window") == number
+    steps = inputs.results["step_time"].filter(in_file & (pl.col("window_ns") > 0)).sort("start_ns")
+    begin = steps["start_ns"].to_numpy()
+    end = begin + steps["window_ns"].to_numpy()
+    nodes = dependencies(window, step_ends(window["annotations"], steps), inputs.options.communication)
+    clipped = clip(nodes, begin, end, np.arange(steps.height))
+    marked, match = _marked(nodes, inputs.results["collectives"].filter(in_file), window["device_events"])
+    inside = clipped.window[marked] >= 0
+    marked, match = marked[inside], match[inside]
+    found = chains(nodes, clipped, marked)
+    step = steps["step"].gather(clipped.window[marked])
+    return pl.DataFrame(
+        {
+            "step": step,
+            "match": pl.select(pl.when(pl.Series(match >= 0)).then(pl.Series(match, dtype=pl.Int64))).to_series(),
+            "start_ns": nodes.start[marked],
+            "end_ns": nodes.end[marked],
+            "own_ns": clipped.own_ns[marked],
+            "previous": found.previous,
+            **{column.name: found.time[:, code] for code, column in enumerate(TIMES)},
+        }
+    )
+
+
+def step_ends(annotations: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """Where the steps' windows end, and the thread that they are of: at_ns, pid, tid.
+
+    Args:
+        annotations: step, on_device, pid, tid.
+        steps: step, start_ns, window_ns.
+    """
+    threads = host_steps(annotations).unique("step", keep="first", maintain_order=True).select("step", "pid", "tid")
+    return steps.select("step", (pl.col("start_ns") + pl.col("window_ns")).alias("at_ns")).join(
+        threads, on="step", how="left", maintain_order="left"
+    )
+
+
+def _marked(nodes: Nodes, collectives: pl.DataFrame, device: pl.DataFrame) -> tuple[Int64, Int64]:
+    """The nodes of matched collectives and of ends of steps, and the collectives' matches; −1 for ends."""
+    matched = collectives.filter(pl.col("match").is_not_null() & pl.col("start_ns").is_not_null())
+    communicates = np.flatnonzero(nodes.category == CODE["communication"])
+    # On the host the name of a collective's stream is its thread; ranges that start together are on different ones.
+    stream = np.full(nodes.start.size, -1, dtype=np.int64)
+    stream[: nodes.device] = values_and_validity(device["stream"], -1)[0]
+    on_device = communicates < nodes.device
+    candidates = pl.DataFrame(
+        {
+            "node": communicates,
+            "start_ns": nodes.start[communicates],
+            "place": np.where(on_device, stream[communicates], -2),
+        }
+    )
+    place = pl.when(pl.col("source") == "gloo").then(-2).otherwise(pl.col("stream").fill_null(-1)).alias("place")
+    found = (
+        matched.select("start_ns", place, "match")
+        .unique(["start_ns", "place"], keep="first", maintain_order=True)
+        .join(candidates, on=["start_ns", "place"], how="inner")
+        .unique("node", keep="first", maintain_order=True)
+        .unique("match", keep="first", maintain_order=True)
+        .sort("node")
+    )
+    ends = np.arange(nodes.start.size - nodes.finals, nodes.start.size)
+    return (
+        np.concatenate([found["node"].to_numpy(), ends]).astype(np.int64),
+        np.concatenate([found["match"].to_numpy(), np.full(ends.size, -1)]).astype(np.int64),
+    )
+
+
+def across_ranks(parts: Sequence[pl.DataFrame], inputs: Inputs) -> tuple[pl.DataFrame, list[Finding]]:
+    """Each rank's own path, and the path across ranks."""
+    rows = concat_ranks(parts, _MARKED)
+    if not rows.height:
+        return pl.DataFrame(schema=schema_of(COLUMNS)), []
+    last, arrived, end = _last_arrivals(rows, inputs)
+    count = rows.height
+    start = rows["end_ns"].to_numpy() - rows["own_ns"].to_numpy()
+    chain = rows.select(column.name for column in TIMES).to_numpy()
+    # A collective is two nodes: its time, which leads to the chain before it on this rank or on the last to arrive.
+    first = rows.with_row_index("node").select(pl.col("node").min().over("rank", "window")).to_series().to_numpy()
+    previous = rows["previous"].to_numpy()
+    back = np.where(previous >= 0, first.astype(np.int64) + previous, -1)
+    ends = np.flatnonzero(rows["match"].is_null().to_numpy())
+    number = np.arange(count)
+    waiting = with_waits(start, rows["end_ns"].to_numpy(), arrived)
+    own = reachable(np.concatenate([count + number, back]), count + ends)
+    alone = _sums(rows, own, waiting, chain, last).select(pl.lit(ALONE).alias("path"), pl.exclude("order"))
+    made = [alone]
+    if rows["rank"].n_unique() > 1 and end.any():
+        # Per step the rank that ended last, of those that have a clock in common.
+        latest = rows.select("step", pl.Series("end", end), pl.Series("node", number))[ends].filter(pl.col("end") > 0)
+        begins = latest.sort("end", "node").group_by("step").agg(pl.col("node").last())["node"].to_numpy()
+        passing = waiting.copy()
+        passing[:, CODE["wait"]] = 0
+        across = reachable(np.concatenate([count + last, back]), count + begins)
+        together = _sums(rows, across, passing, chain, number)
+        made.append(together.select(pl.lit(TOGETHER).alias("path"), pl.exclude("order")))
+    frame = pl.concat(made).sort(pl.col("path") == ALONE, "step", "rank", nulls_last=False, maintain_order=True)
+    return frame.select(pl.col(column.name).cast(column.dtype) for column in COLUMNS), []
+
+
+def _last_arrivals(rows: pl.DataFrame, inputs: Inputs) -> tuple[Int64, Int64, Int64]:
+    """By row: the row of the rank that arrived last, when on this rank's clock, and the row's end on the common clock.
+
+    A row whose rank was last, or not waiting measurably, is its own. The end is 0 without a common clock.
+    """
+    number = np.arange(rows.height)
+    clock = inputs.results["clock"].select("rank", "offset_ns", "drift_ppm", "at_ns", "residual_ns")
+    timed = with_arrivals(rows.with_row_index("node"), clock, base_times(inputs.traces)).sort("node")
+    node = timed["node"].to_numpy().astype(np.int64)
+    end = np.zeros(rows.height, dtype=np.int64)
+    common_end = timed["arrival_ns"] + timed["end_ns"] - timed["start_ns"]
+    end[node] = common_end.to_numpy()
+    last, arrived = number.copy(), rows["start_ns"].to_numpy().copy()
+    matched = timed.filter(pl.col("match").is_not_null())
+    if not matched.height:
+        return last, arrived, end
+    latest = matched.sort("arrival_ns", "node").group_by("match", "step").agg(
+        pl.col("node").last().alias("last"), pl.col("arrival_ns").last().alias("at"),
+        pl.col("residual_ns").last().alias("its_residual"),
+    )  # fmt: skip
+    joined = matched.join(latest, on=["match", "step"], how="left", nulls_equal=True)
+    late = pl.col("at") - pl.col("arrival_ns")
+    bound = pl.max_horizontal("residual_ns", "its_residual")
+    waited = joined.filter((late > bound) & (late <= pl.col("end_ns") - pl.col("start_ns") + bound))
+    who = waited["node"].to_numpy().astype(np.int64)
+    last[who] = waited["last"].to_numpy().astype(np.int64)
+    arrived[who] = waited.select(pl.col("start_ns") + late).to_series().to_numpy()
+    return last, arrived, end
+
+
+def _sums(rows: pl.DataFrame, on_path: np.ndarray, own: np.ndarray, chain: np.ndarray, last: Int64) -> pl.DataFrame:
+    """What paths have on each rank in each step, with the rank that most of its waiting is for."""
+    count = rows.height
+    time = own * on_path[:count, None] + chain * on_path[count:, None]
+    ranks = rows["rank"].to_numpy()
+    wait = np.where(last != np.arange(count), time[:, CODE["wait"]], 0)
+    keyed = rows.select("step", "rank").with_columns(
+        *(pl.Series(column.name, time[:, code]) for code, column in enumerate(TIMES)),
+        pl.Series("for", ranks[last]),
+        pl.Series("waited", wait),
+    )
+    used = keyed.filter(pl.Series(on_path[:count] | on_path[count:]))
+    longest = (
+        used.group_by("step", "rank", "for").agg(pl.col("waited").sum())
+        .filter(pl.col("waited") > 0)
+        .sort("waited", "for", descending=[True, False])
+        .group_by("step", "rank", maintain_order=True)
+        .agg(pl.col("for").first().alias("waits_for"))
+    )  # fmt: skip
+    return (
+        used.group_by("step", "rank")
+        .agg(pl.col(column.name).sum() for column in TIMES)
+        .with_columns(pl.sum_horizontal(column.name for column in TIMES).alias("path_ns"), pl.lit(0).alias("order"))
+        .join(longest, on=["step", "rank"], how="left", nulls_equal=True)
+        .select("order", "step", "rank", "path_ns", *(column.name for column in TIMES), "waits_for")
+    )
+
+
+def headline(frame: pl.DataFrame) -> Headline | None:
+    """The main result in one sentence."""
+    several = frame.filter(pl.col("path") == TOGETHER)
+    rows = several if several.height else frame
+    whole = int(rows["path_ns"].sum())
+    if whole <= 0:
+        return None
+    totals = {name: int(rows[f"{name}_ns"].sum()) for name in CATEGORIES}
+    most = max(totals, key=lambda name: totals[name])
+    values: dict[str, tuple[int | float | str, str]] = {
+        "part": (totals[most] / whole, "ratio"),
+        "what": (_WORDS.get(most, most), ""),
+    }
+    if not several.height:
+        return Headline.of("Largest part of the critical path: {part} {what}.", **values)
+    by_rank = rows.group_by("rank").agg(pl.col("path_ns").sum()).sort("path_ns", "rank", descending=[True, False])
+    rank, on_rank = by_rank.row(0)
+    text = "The critical path across ranks is {part} {what}; {share} of it is on rank {rank}."
+    return Headline.of(text, **values, share=(on_rank / whole, "ratio"), rank=(rank, ""))
+
+
+analysis = Analysis(
+    name="critical_path",
+    doc=__doc__,
+    columns=COLUMNS,
+    per_rank=per_rank,
+    across_ranks=across_ranks,
+    headline=headline,
+    reads={
+        "device_events": (
+            "start_ns", "end_ns", "name", "kind", "is_collective", "device", "stream", "launch_row", "launch_ns",
+        ),
+        "host_ops": ("start_ns", "end_ns", "name", "pid", "tid"),
+        "runtime_calls": ("start_ns", "end_ns", "name", "pid", "tid"),
+        "annotations": ("start_ns", "end_ns", "name", "pid", "tid", "on_device", "step"),
+    },
+    requires=("collectives", "clock", "step_time"),
+)  # fmt: skip

@@ -1,0 +1,144 @@
+"""Critical paths along predecessors: which nodes are on them, and the time by category between chosen ones.
+
+In: nodes with predecessors. Out: the sums between marked nodes, and reachable nodes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from rankscope.primitives.dependencies import CATEGORIES, CODE, Nodes
+from rankscope.primitives.intervals import Int64
+
+Bool = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Clipped:
+    """Nodes cut at the windows of steps: of each what is on a path in its window.
+
+    Attributes:
+        window: the window that a node ends in, −1 for none.
+        own_ns: its duration in the window.
+        gap_ns: the time in the window between its predecessor's end and its start.
+        before: its predecessor if that is in the same window, else −1.
+    """
+
+    window: Int64
+    own_ns: Int64
+    gap_ns: Int64
+    before: Int64
+
+
+def clip(nodes: Nodes, begin: Int64, end: Int64, finals: Int64) -> Clipped:
+    """Cut nodes at the beginnings of their windows.
+
+    Args:
+        nodes: of one file.
+        begin: beginnings of disjoint windows, ns, ascending.
+        end: their ends, ns.
+        finals: the windows of the last nodes, which have no duration.
+    """
+    # A window is left at its beginning: what ends there belongs to the one before.
+    window = np.searchsorted(begin, nodes.end, side="left") - 1
+    if nodes.finals:
+        window[-nodes.finals :] = finals
+    inside = (window >= 0) & (nodes.end <= end[np.maximum(window, 0)]) if begin.size else window > 0
+    window = np.where(inside, window, -1)
+    first = begin[np.maximum(window, 0)] if begin.size else nodes.end
+    before = nodes.before
+    previous_end = np.where(before >= 0, nodes.end[np.maximum(before, 0)], first) if before.size else first
+    own = np.where(inside, nodes.end - np.maximum(nodes.start, first), 0)
+    gap = np.where(inside, np.maximum(nodes.start - np.maximum(previous_end, first), 0), 0)
+    linked = inside & (before >= 0) & (previous_end > first) & (nodes.start > first)
+    return Clipped(window, own, gap, np.where(linked, before, -1))
+
+
+def reachable(following: Int64, first: Int64) -> Bool:
+    """Which nodes are on the paths from some nodes on.
+
+    Args:
+        following: of each node the next one of its path, −1 at its end; without cycles.
+        first: where the paths begin.
+    """
+    on_path = np.zeros(following.size, dtype=np.bool_)
+    on_path[first] = True
+    # Each round doubles the distance that is covered: one, two, four, … nodes. Clocks that are wrong by more than they
+    # seem can make ranks wait for each other in a circle, so the rounds are counted.
+    ahead = following
+    for _ in range(following.size.bit_length()):
+        rows = ahead[on_path]
+        on_path[rows[rows >= 0]] = True
+        ahead = np.where(ahead >= 0, ahead[np.maximum(ahead, 0)], -1)
+        if (ahead < 0).all():
+            break
+    return on_path
+
+
+@dataclass(frozen=True)
+class Chains:
+    """The time between marked nodes, along predecessors.
+
+    Attributes:
+        previous: of each marked node the marked node that its chain ends at, −1 if the chain ends at the window's
+            beginning; as positions among the marked nodes.
+        time: from the end of that to this node's start, ns, by category; shape ``(marked, categories)``.
+    """
+
+    previous: Int64
+    time: npt.NDArray[np.int64]
+
+
+def chains(nodes: Nodes, clipped: Clipped, marked: Int64) -> Chains:
+    """Sum up the time of what is between marked nodes.
+
+    Args:
+        nodes: of one file.
+        clipped: the same, cut at the windows.
+        marked: rows of nodes.
+    """
+    position = np.full(nodes.start.size, -1, dtype=np.int64)
+    position[marked] = np.arange(marked.size)
+    before = clipped.before
+    stops = (before >= 0) & (position[np.maximum(before, 0)] >= 0) if before.size else before >= 0
+    following = np.where(stops, -1, before)
+    used = np.flatnonzero(reachable(following, marked))
+    place = np.full(nodes.start.size, -1, dtype=np.int64)
+    place[used] = np.arange(used.size)
+    number = np.arange(used.size)
+    time = np.zeros((used.size, len(CATEGORIES)), dtype=np.int64)
+    np.add.at(time, (number, nodes.gap[used].astype(np.int64)), clipped.gap_ns[used])
+    after = following[used]
+    has = after >= 0
+    np.add.at(time, (number[has], nodes.category[after[has]].astype(np.int64)), clipped.own_ns[after[has]])
+    # What is before a marked node or the window's beginning is where a chain ends.
+    last = np.where(stops[used], position[np.maximum(before[used], 0)], -1)
+    ahead = np.where(has, place[np.maximum(after, 0)], -1)
+    while (ahead >= 0).any():
+        more = ahead >= 0
+        rows = ahead[more]
+        time[more] += time[rows]
+        last[more] = last[rows]
+        ahead[more] = ahead[rows]
+    rows = place[marked]
+    return Chains(last[rows], time[rows])
+
+
+def with_waits(start: Int64, end: Int64, arrived: Int64) -> npt.NDArray[np.int64]:
+    """The time of collectives by category: waiting until the last rank arrived, then communication.
+
+    Args:
+        start: of a rank's part on the path, ns.
+        end: ns.
+        arrived: when the last rank arrived, on the same clock; before the start if this one did.
+
+    Returns:
+        ns, shape ``(n, categories)``.
+    """
+    time = np.zeros((start.size, len(CATEGORIES)), dtype=np.int64)
+    time[:, CODE["wait"]] = np.clip(arrived - start, 0, end - start)
+    time[:, CODE["communication"]] = end - start - time[:, CODE["wait"]]
+    return time

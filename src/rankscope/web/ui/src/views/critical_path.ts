@@ -1,0 +1,67 @@
+/** The critical path of a step: what the path across ranks has on each rank, and each rank's own path. */
+import { stackedChart } from "../charts/stacked.ts";
+import { text, type Part } from "../components/by_step.ts";
+import { selector } from "../components/controls.ts";
+import { h } from "../components/dom.ts";
+import { emptyState } from "../components/notes.ts";
+import { tables } from "../components/tables.ts";
+import type { Cell } from "../data/payload.ts";
+import type { Table } from "../data/table.ts";
+import { leadTo, present, type View, type ViewContext } from "./view.ts";
+
+/** They sum to `path_ns` exactly. */
+const PARTS: readonly Part[] = [
+  ["compute_ns", "compute", "Compute"], ["communication_ns", "communication", "Communication"], ["wait_ns", "waiting", "Waiting for a rank"],
+  ["copies_ns", "memory", "Memory copies"], ["kernel_gap_ns", "idle", "Gaps between kernels"], ["launch_ns", "annotation", "Launch latency"],
+  ["runtime_ns", "runtime", "Device runtime calls"], ["data_loading_ns", "data_loading", "Data loading"], ["host_op_ns", "host_op", "Host operators"],
+  ["other_ns", "other", "Nothing recorded"],
+];
+
+export const criticalPath: View = {
+  id: "critical_path",
+  title: "Critical path",
+  group: "step",
+  question: "Which chain of work and waiting determines the step time?",
+  answers: ["critical_path"],
+  shows: ["critical_path"],
+  wants: ["step_time"],
+  render(context) {
+    const table = context.table("critical_path");
+    if (!table) {
+      return [emptyState("No steps recorded.", "A critical path needs device or host activity: record CPU and device activities, and call `.step()` once per iteration.")];
+    }
+    const ranks = table.distinct("rank").length;
+    return present([
+      ranks > 1 ? oneStep(context, table) : h("div", {}, bars(context, table, table.where("path", "rank"), "step", "Path of each step", "chart-critical-path")),
+      tables(context, [{ name: "critical_path", open: true }]),
+    ]);
+  },
+};
+
+/** One step of several ranks: the longest, unless the reader has chosen another. */
+function oneStep(context: ViewContext, table: Table): HTMLElement {
+  const steps = table.distinct("step");
+  const longest = table.sorted(table.rows(), { column: "path_ns", descending: true })[0] ?? 0;
+  const wanted = context.place.params.get("step");
+  const step: Cell = steps.find((each) => text(each) === wanted) ?? table.cell(longest, "step");
+  const rows = table.sorted(table.where("step", step), { column: "rank", descending: false });
+  const of = (path: string): number[] => rows.filter((row) => table.cell(row, "path") === path);
+  const across = of("all ranks");
+  return h("div", {},
+    h("div", { class: "controls" }, selector("critical-path-step", "Step", steps.map((each) => ({ value: text(each), label: text(each) })), text(step), (value) => context.router.update({ step: value }))),
+    h("div", { class: "pair" },
+      across.length > 0 && bars(context, table, across, "rank", "Path across all ranks, by the rank that it is on", "chart-critical-path-across"),
+      bars(context, table, of("rank"), "rank", "Each rank’s own path", "chart-critical-path")));
+}
+
+function bars(context: ViewContext, table: Table, rows: readonly number[], by: "rank" | "step", title: string, testId: string): HTMLElement {
+  return stackedChart(context, {
+    label: `${title}.`, title, testId, axis: by === "rank" ? "Rank" : "Step", upright: by === "step", bars: rows.map((row) => text(table.cell(row, by))),
+    segments: PARTS.map(([column, category, label]) => ({ category, label, values: rows.map((row) => table.number(row, column)) })),
+    totals: { label: "On the path", values: rows.map((row) => table.number(row, "path_ns")) },
+    onPick: (index) => {
+      const row = rows[index] ?? 0;
+      location.hash = leadTo(context, table.number(row, "rank"), table.number(row, "step")) ?? location.hash;
+    },
+  });
+}
