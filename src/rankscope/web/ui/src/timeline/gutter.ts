@@ -51,16 +51,20 @@ export class Gutter {
   }
 
   #parts(first: number, last: number, below: number): HTMLElement[] {
-    const { rows } = this.#model;
+    const { layout, marks, rows } = this.#model;
     const parts: HTMLElement[] = [];
+    const placeOf = (row: number): number => Math.max(0, rows.top[row]! - Math.max(0, WORDS_NEED - rows.size[row]!) / 2);
+    const isMarked = (row: number): boolean => rows.kind[row] === RowKind.Rank && marks.has(layout.ranks[rows.of[row]!]?.rank ?? -1);
     let free = -Infinity;
+    let marked = first; // the next row whose rank a finding names: its name is never left out for another's
     for (let row = first; row < last; row++) {
-      const top = rows.top[row]!;
       const size = rows.size[row]!;
       const kind = rows.kind[row];
-      const at = Math.max(0, top - Math.max(0, WORDS_NEED - size) / 2);
+      const at = placeOf(row);
       if (size < WORDS_NEED) {
-        if (kind !== RowKind.Rank || at < free) continue;
+        while (marked < last && (marked < row || !isMarked(marked))) marked++;
+        const beforeMarked = marked > row && marked < last && placeOf(marked) < at + WORDS_NEED + 3;
+        if (kind !== RowKind.Rank || at < free || beforeMarked) continue;
         free = at + WORDS_NEED + 3;
       }
       const part = this.#part(row, kind ?? RowKind.Lane);
