@@ -1,4 +1,5 @@
 /** The timeline's state in the URL, and back: a link opens the same window, rows, selection and range. */
+import { readEventTime, type EventTime } from "./anchor.ts";
 import type { Window } from "./window.ts";
 
 export interface Address {
@@ -13,6 +14,8 @@ export interface Address {
   /** A place named in words: the page's other views lead here. */
   readonly rank: number | null;
   readonly step: number | null;
+  /** An event named by its rank and time: findings lead here. */
+  readonly event: EventTime | null;
   /** How far down: the rank at the top, and how many pixels of it are above. */
   readonly at: { readonly rank: number; readonly by: number } | null;
 }
@@ -29,12 +32,13 @@ export function readAddress(params: ReadonlyMap<string, string>): Address {
     counters: params.get("counters") !== "0",
     rank: whole(params.get("rank")),
     step: whole(params.get("step")),
+    event: readEventTime(params.get("ev")),
     at: below(params.get("at")),
   };
 }
 
 /** Every parameter of the timeline, empty where it is as it is at first, so that an old one is taken out. */
-export function writeAddress(address: Omit<Address, "rank" | "step">, openAtFirst: ReadonlySet<number>): Record<string, string> {
+export function writeAddress(address: Omit<Address, "rank" | "step" | "event">, openAtFirst: ReadonlySet<number>): Record<string, string> {
   const { window, selected, measured, open } = address;
   return {
     t: window ? span(window) : "",
@@ -46,7 +50,7 @@ export function writeAddress(address: Omit<Address, "rank" | "step">, openAtFirs
     find: address.query,
     counters: address.counters ? "" : "0",
     at: address.at === null ? "" : `${address.at.rank}.${address.at.by}`,
-    rank: "", step: "",
+    rank: "", step: "", ev: "",
   };
 }
 
